@@ -46,6 +46,7 @@ from fwtop.kernel import namespaces
 from fwtop.kernel.interfaces.links import readable_links, receiving_links
 from fwtop.kernel.netfilter import iptables
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT
+from fwtop.kernel.spare import raise_limit
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
@@ -185,9 +186,10 @@ def _records(options: Options, number: int) -> RuntimeCopy:
 
 
 def _server(options: Options, number: int, journal: Journal, records: RuntimeCopy) -> Server:
+    raise_limit()
+    worker = Worker()  # first: what it keeps back has low numbers, below any limit
     choice = _choose_iptables()
     failpoints = Failpoints(options.crash_at)
-    worker = Worker()
     compiled = CompiledRules(failpoints, number, worker.serve_urgent)
     tables = NftTables(failpoints, lambda: receiving_links(readable_links(), compiled.interfaces))
     kernel = Kernel(

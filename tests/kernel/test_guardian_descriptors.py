@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import resource
+import select
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 from guardian_bench import Bench, apply, kill, rules_of
 
-from fwtop.kernel import namespaces
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.paths import ROOT
-from fwtop.model.protocol import ListChange, Undo
+from fwtop.model.protocol import (
+    Connect,
+    Keep,
+    ListChange,
+    ListShow,
+    Rules,
+    Survey,
+    Symbols,
+    Undo,
+    Watch,
+    Why,
+)
+from fwtop.model.rule import Kind, Match, Rule, Setting
 from tests.kernel.fuse_server import FuseFile, fuse_file
 
 pytestmark = pytest.mark.kernel
+UDP = "net.netfilter.nf_conntrack_udp_timeout"
 SENT = 40  # more than there are threads for what sticks
 SENDER = """
 import contextlib, os, socket, sys
@@ -45,13 +62,14 @@ sys.stdin.read()
 """
 
 
+def address_of(bench: Bench) -> str:
+    return str(bench.directory / f"{os.stat(f'/run/netns/{bench.netns}').st_ino}.sock")
+
+
 @contextmanager
 def descriptors_sent(bench: Bench, file: FuseFile) -> Iterator[None]:
     """Send descriptors of a file that can't be closed until its server ends; nobody here has one."""
-    descriptor = namespaces.open_netns(bench.netns)
-    address = str(bench.directory / f"{namespaces.inode(descriptor)}.sock")
-    os.close(descriptor)
-    argv = [sys.executable, "-c", SENDER, str(ROOT), address, str(file.path), str(SENT)]
+    argv = [sys.executable, "-c", SENDER, str(ROOT), address_of(bench), str(file.path), str(SENT)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as sender:
         try:
             assert sender.stdout is not None
@@ -81,3 +99,50 @@ def test_file_that_cannot_be_closed_stalls_nobody_and_keeps_no_guardian_from_fol
                 assert list(rules_of(successor)) == [kept]
                 successor.demand(Undo(all=True))
             assert bench.path(4).passes()
+
+
+@contextmanager
+def starved(pid: int) -> Iterator[None]:
+    """Leave a process no descriptor that it has not open already."""
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    taken = {int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    first = next(number for number in itertools.count() if number not in taken)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (first, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+def cpu_seconds(pid: int) -> float:
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_rules_are_kept_undone_and_end_without_any_descriptor_left(bench: Bench, poll_until) -> None:
+    with bench.connect() as guardian, ExitStack() as held:
+        undone = apply(guardian, bench.block_rule(4))
+        kept = apply(guardian, bench.block_rule(6), 60)
+        over = apply(guardian, Rule("", Kind.SYSCTL, Match(), "set", 4, settings=(Setting(UDP, 10),)))
+        pid = int(guardian.about["pid"])
+        with starved(pid):
+            with bench.connect() as other:  # it needs one itself
+                other.demand(Undo((undone,)))
+            assert bench.path(4).passes()
+            guardian.demand(Keep(kept, 60))
+            poll_until(lambda: over not in rules_of(guardian))
+            assert bench.pair.victim.run("sysctl", "-n", UDP).stdout == "30\n"
+            for _ in range(20):  # more than there is anything left for
+                client = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                client.connect(address_of(bench))
+            before = cpu_seconds(pid)
+            select.select([], [], [], 1.0)
+            assert cpu_seconds(pid) - before < 0.2  # it does not spin
+            for request in (Survey(), Symbols(), Rules(), Connect(), Why(kept), Watch(("v0",)), ListShow()):
+                guardian.request(request)  # whatever comes of it
+            assert list(rules_of(guardian)) == [kept]
+            guardian.demand(Undo((kept,)))
+        held.close()
+        with bench.connect() as other:
+            assert rules_of(other) == {}
+            assert Path(f"/proc/{pid}").exists()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from fwtop.client.connection import MAX_ANSWER
 from fwtop.guardian.serving.cloakroom import Cloakroom, Received
 from fwtop.guardian.serving.peer import Client, Peer, PeerGone, close_aside
+from fwtop.kernel.spare import OUT_OF_DESCRIPTORS, Spare
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, encode_success
 from fwtop.model.text import safe_text
@@ -23,6 +24,8 @@ MAX_OF_PROGRAMS = 64  # and so many are for these, whom any user may start
 MAX_OF_USER = 8  # of a user's programs
 MAX_OF_CLIENT = 4  # a console has three, and one more while it replaces a broken one
 _ACCEPTED_AT_ONCE = 64
+_SPARE = 8  # descriptors for root's connections where there are no others
+_UNHEARD_SECONDS = 1.0  # without any, nobody is listened to for so long
 _MAX_REFUSED = 128  # connections too many that wait for their first request, so that they learn why
 _REFUSED_SECONDS = 2.0
 _STALLED_SECONDS = 10.0  # a client that does not read its answer for so long is dropped
@@ -42,6 +45,9 @@ class Connections:
         self._refused: dict[Peer, float] = {}  # → when it was refused, oldest first
         self._aside: dict[int, Peer] = {}  # task of the cloakroom → whose message it receives
         self.cloakroom = Cloakroom()
+        self._spare = Spare(_SPARE)
+        # Listening sockets that are not listened to → until when, and the selector's data
+        self._unheard: dict[socket.socket, tuple[float, object]] = {}
 
     def __bool__(self) -> bool:
         """Return whether there is any."""
@@ -52,16 +58,32 @@ class Connections:
         return peer in self._peers or peer in self._refused
 
     def accept(self, listener: socket.socket, *, programs: bool = False) -> None:
-        """Accept what waits at a listening socket, which is root's or that for programs."""
+        """Accept what waits at a listening socket, which is root's or that for programs.
+
+        Without descriptors, root's get those that were kept back, and who finds none waits.
+        """
         for _ in range(_ACCEPTED_AT_ONCE):
+            if programs and not self._spare.whole:
+                self._leave_waiting(listener)
+                return
             try:
                 peer = Peer.accept(listener, self.cloakroom, program=programs)
-            except OSError:  # none left, gone already, or out of descriptors
-                return
+            except OSError as error:  # none left, or gone already
+                if error.errno not in OUT_OF_DESCRIPTORS:
+                    return
+                if programs or not self._spare.give():
+                    self._leave_waiting(listener)
+                    return
+                continue
             if peer is not None and peer.program:
                 self._admit_program(peer)
             elif peer is not None:
                 self.admit(peer)
+
+    def _leave_waiting(self, listener: socket.socket) -> None:
+        """Don't listen to a socket for a while: it would wake the loop all the time."""
+        known = self._selector.unregister(listener)
+        self._unheard[listener] = (time.monotonic() + _UNHEARD_SECONDS, known.data)
 
     def _admit_program(self, peer: Peer) -> None:
         """Add a program's connection within their limits; it takes the place of a stranger at most."""
@@ -174,6 +196,16 @@ class Connections:
         """Send the rest of an answer, as far as the client takes it."""
         self._drop_if_gone(peer, peer.flush)
 
+    def reopen(self, now: float) -> list[float]:
+        """Listen to sockets again that there was no descriptor for; returns the seconds until the next."""
+        if self._unheard:
+            self._spare.fill()
+        for listener, (until, data) in list(self._unheard.items()):
+            if until <= now:
+                del self._unheard[listener]
+                self._selector.register(listener, selectors.EVENT_READ, data)
+        return [until - now for until, _ in self._unheard.values()]
+
     def drop_stalled(self, now: float) -> list[float]:
         """Drop the clients that don't read their answers; returns the seconds until the others time out."""
         ends = {
@@ -195,6 +227,7 @@ class Connections:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(peer.sock)
         peer.close()
+        self._spare.fill()
         client = peer.client
         if client is None:
             return

@@ -165,6 +165,7 @@ class Server:
         """Answer and drop whose time is over; returns how long the loop may sleep."""
         now = time.monotonic()
         times = self._statuses.expire(now) + self._connections.drop_stalled(now)
+        times += self._connections.reopen(now)
         timeout = self._watching.observers.next_timeout()
         if timeout is not None:
             times.append(timeout)

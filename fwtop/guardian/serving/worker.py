@@ -20,11 +20,13 @@ from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.serving.ownership import claim, release
 from fwtop.kernel import deadline
 from fwtop.kernel.deadline import RESERVE_SECONDS
+from fwtop.kernel.spare import Spare
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer
 from fwtop.model.text import safe_text
 
 _RETRY_SECONDS = 1.0
+_SPARE = 24  # descriptors for keep, undo and what expires: a program that is run takes eight for a moment
 _TOO_LATE = "the guardian was too busy to start this in time: nothing was changed; try again"
 
 
@@ -44,6 +46,7 @@ class Worker:
 
     def __init__(self) -> None:
         """Create the worker; `own` gives it the objects that its thread owns."""
+        self.spare = Spare(_SPARE)
         self.wake, self._waker = socket.socketpair()
         self.wake.setblocking(False)
         self._waker.setblocking(False)
@@ -174,7 +177,8 @@ class Worker:
         if not task.quick and task.end is not None and task.end - now < RESERVE_SECONDS / 2:
             self._answer(task, Answer(False, _TOO_LATE, 1))
             return
-        with deadline.until(None if task.quick else task.end):
+        spare = self.spare.lent() if task.quick else contextlib.nullcontext()
+        with spare, deadline.until(None if task.quick else task.end):
             answer = task.work()
         if task.changes:
             self.version += 1
@@ -190,7 +194,8 @@ class Worker:
         before = list(self._lifecycle.active)
         trouble = ""
         try:
-            pause = self._lifecycle.tick()
+            with self.spare.lent():
+                pause = self._lifecycle.tick()
         except Exception as error:
             # The kernel's own timeouts end the rule all the same; its remains are tried again.
             known = isinstance(error, FwtopError)
