@@ -7,7 +7,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fwtop.capture.records import MAX_RECORD, ROWS, Records, Stream, check_link_type, to_batch, words
+from fwtop.capture.records import (
+    MAX_RECORD,
+    ROWS,
+    Records,
+    Stream,
+    check_link_type,
+    stopped_note,
+    to_batch,
+    words,
+)
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.packets import I64, PacketBatch
 
@@ -50,11 +59,14 @@ class PcapReader:
             places, broken = self._find()
             for first in range(0, len(places), ROWS):
                 count += len(places[first : first + ROWS])
+                stream.records = count
                 yield self._batch(places[first : first + ROWS])
             if not broken and not stream.more():
                 break
         if broken:
             self._notes.append(f"record {count + 1} is broken (impossible length); read up to there")
+        elif stream.stopped:
+            self._notes.append(stopped_note(count))
         elif stream.pos < stream.end:
             self._notes.append(f"record {count + 1} is cut off; read up to there")
         if stream.note:

@@ -16,6 +16,7 @@ from fwtop.capture.records import (
     Stream,
     check_link_type,
     link_type_name,
+    stopped_note,
     to_batch,
     words,
     words16,
@@ -108,7 +109,9 @@ class PcapngReader:
             yield from self._buffered()
             if not self._ended and not stream.more():
                 break
-        if not self._ended and stream.pos < stream.end:
+        if stream.stopped:
+            self._notes.append(stopped_note(self._count))
+        elif not self._ended and stream.pos < stream.end:
             self._ended = "the last block is cut off"
         if self._ended:
             self._notes.append(f"{self._ended} (after packet {self._count}); read up to there")
@@ -130,7 +133,7 @@ class PcapngReader:
         """Read the complete blocks in the buffer."""
         stream = self._stream
         memory = stream.data.data
-        run = _Run()
+        run, blocks = _Run(), 0
         head = struct.Struct(f"{self._order}II").unpack_from
         pos, end = stream.pos, stream.end
         while pos + 12 <= end:
@@ -156,8 +159,10 @@ class PcapngReader:
                 if self._ended:
                     break
             pos += size
+            blocks += 1
             stream.pos = pos
         stream.pos = pos
+        stream.records += blocks
         yield from self._flush(run)
 
     def _byte_order(self, memory: memoryview, pos: int) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from os import PathLike
 from typing import BinaryIO, Protocol
@@ -14,12 +16,15 @@ from fwtop.capture.mirrors import with_mirrored
 from fwtop.capture.pcap import MAGICS, PcapReader
 from fwtop.capture.pcapng import MAGIC, PcapngReader
 from fwtop.capture.records import LINK_TYPES, ROWS, Gunzip, GzipError, Source, Stream
+from fwtop.capture.source import CaptureSource, open_source
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.packets import I64, PacketBatch
 
+Opened = BinaryIO | CaptureSource
 _GZIP = b"\x1f\x8b"
 _PEEK = 65_536
+_LEAST = 24  # bytes by which a capture is known
 _YEAR_NS = 366 * 86_400 * 1_000_000_000
 _LIFETIME_NS = 50 * _YEAR_NS  # larger differences would overflow 64 bits when added up
 _CONVERT = "convert it with: editcap -F pcap FILE NEW"
@@ -50,7 +55,7 @@ class _Reader(Protocol):
 class CaptureFile:
     """An open capture; `notes` (what could not be read) is complete once `batches` is exhausted."""
 
-    def __init__(self, file: BinaryIO, name: str, reader: _Reader, notes: list[str]) -> None:
+    def __init__(self, file: Opened, name: str, reader: _Reader, notes: list[str]) -> None:
         self.name = name
         self.notes = notes
         self._reader = reader
@@ -78,20 +83,15 @@ class CaptureFile:
         return chain(first, self._rest)
 
 
-def read_capture(file: str | PathLike[str] | BinaryIO, name: str | None = None) -> CaptureFile:
-    """Open a capture: a path, or an open binary file (or pipe) with a name for messages.
+def read_capture(file: str | PathLike[str] | Opened, name: str | None = None) -> CaptureFile:
+    """Open a capture: a path, or what is open already, with a name for messages.
 
-    Raises FwtopError (code 1) if it can't be opened or is no capture. Memory use is bounded. The file is
-    closed when its batches are exhausted or dropped.
+    Raises FwtopError (code 1) if it can't be opened or is no capture. Memory use is bounded, and so is the
+    time that a small file takes. The file is closed when its batches are exhausted or dropped.
     """
-    if isinstance(file, str | PathLike):
-        shown = safe_text(name or file)
-        try:
-            opened: BinaryIO = open(file, "rb")  # noqa: SIM115
-        except OSError as error:
-            raise FwtopError(f"cannot open {shown}: {error.strerror}") from None
-    else:
-        opened, shown = file, safe_text(name or "the capture")
+    opened = open_source(file) if isinstance(file, str | PathLike) else file
+    default = opened.name if isinstance(opened, CaptureSource) else "the capture"
+    shown = safe_text(name or default)
     try:
         return _open(opened, shown)
     except (FwtopError, OSError) as error:
@@ -101,17 +101,30 @@ def read_capture(file: str | PathLike[str] | BinaryIO, name: str | None = None) 
         raise FwtopError(f"cannot read {shown}: {error.strerror or error}") from None
 
 
-def _open(file: BinaryIO, name: str) -> CaptureFile:
+def _first_bytes(file: Source) -> bytes:
+    """Read enough to tell what it is: a stream may bring less at once."""
+    first = b""
+    while len(first) < _LEAST and (more := file.read(_PEEK)):
+        first += more
+    return first
+
+
+def _open(file: Opened, name: str) -> CaptureFile:
     source: Source = file
-    first = file.read(_PEEK)
+    first = _first_bytes(file)
+    if isinstance(file, CaptureSource) and file.density < 1:
+        packed: Callable[[], float] = partial(_on_disk, file)
+    else:
+        packed = partial(float, math.inf)
     if first[:2] == _GZIP:
-        source = Gunzip(file, first)
+        source = unpacked = Gunzip(file, first)
+        packed = partial(_consumed, unpacked)
         try:
-            first = source.read(_PEEK)
+            first = _first_bytes(source)
         except (EOFError, GzipError) as error:
             raise FwtopError(f"{name} is broken gzip ({error}); nothing was read") from None
     notes: list[str] = []
-    stream = Stream(source, first)
+    stream = Stream(source, first, packed)
     try:
         if first[:4] in MAGICS:
             return CaptureFile(file, name, PcapReader(stream, notes), notes)
@@ -120,6 +133,14 @@ def _open(file: BinaryIO, name: str) -> CaptureFile:
     except FwtopError as error:
         raise FwtopError(f"{name}: {error}", error.code) from None
     raise FwtopError(f"{name} {_foreign(first)}")
+
+
+def _on_disk(file: CaptureSource) -> float:
+    return file.position * file.density
+
+
+def _consumed(file: Gunzip) -> float:
+    return file.packed
 
 
 def _foreign(first: bytes) -> str:
@@ -131,7 +152,7 @@ def _foreign(first: bytes) -> str:
     return f"{what}; nothing was read; record one with: tcpdump -w FILE"
 
 
-def _closing(file: BinaryIO, name: str, batches: Iterator[PacketBatch]) -> Iterator[PacketBatch]:
+def _closing(file: Opened, name: str, batches: Iterator[PacketBatch]) -> Iterator[PacketBatch]:
     with file:
         try:
             yield from batches

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
@@ -22,6 +24,11 @@ _BLOCK = 4 << 20
 _PACKED = 1 << 18  # compressed bytes read at once; usually fit a block decompressed
 _FIRST_PIECE = 1 << 9  # of a gzip member; small at first, as what follows its end is copied
 _LEAST_BLOCK = 1 << 18  # decompressed at once if available: each block costs a copy of the unread rest
+# A decompression bomb becomes a thousand times as large. Time stamps alone keep a packet of a capture from
+# being less than a quarter of a byte, even where ten equal ones arrive in a microsecond. What a small file
+# may hold besides takes a second.
+_FREE_RECORDS, _RECORDS_A_BYTE = 1_000_000, 4
+_FREE_BYTES, _BYTES_A_BYTE = 1 << 30, 256
 _EMPTY_MEMBERS = 1000  # in a row; BGZF ends with one, many are an attack
 
 ETHERNET, NULL, LOOP, SLL, SLL2, PFLOG, PPPOE, NFLOG = 1, 0, 108, 113, 276, 117, 51, 239
@@ -50,6 +57,14 @@ _NFLOG_HEADER, _NFULA_PAYLOAD = (
 _ATTRIBUTES = 32  # of an NFLOG record at most; the kernel knows 20
 
 
+def stopped_note(packets: int) -> str:
+    """Say that reading ended at a bound."""
+    return (
+        f"the file holds far more than a capture of its size can: reading stopped early, after {packets:,} "
+        "packets; to read all of it, unpack it (gunzip) or copy it without holes (cp --sparse=never)"
+    )
+
+
 class Source(Protocol):
     """A source of bytes; a short read means nothing, an empty one the end."""
 
@@ -72,6 +87,7 @@ class Gunzip:
         self._piece = _FIRST_PIECE
         self._empty = 0  # empty members in a row
         self._held = False  # whether the current member has contents
+        self.packed = 0  # bytes decompressed so far
         self._failure: Exception | None = None
         self._worker = ThreadPoolExecutor(1, "fwtop-gunzip")
         self._coming = self._worker.submit(self._block)
@@ -117,6 +133,7 @@ class Gunzip:
         data = self._inflate.decompress(piece, most)
         left = len(self._inflate.unused_data if self._inflate.eof else self._inflate.unconsumed_tail)
         self._packed = self._packed[len(piece) - left :]
+        self.packed += len(piece) - left
         self._piece = min(self._piece * 2, _PACKED)
         self._held = self._held or bool(data)
         return data
@@ -137,20 +154,27 @@ class Gunzip:
 class Stream:
     """The read buffer: unread bytes are `data[pos:end]`, with MAX_WIDTH spare bytes behind `end`."""
 
-    def __init__(self, file: Source, first: bytes) -> None:
+    def __init__(self, file: Source, first: bytes, packed: Callable[[], float] = lambda: math.inf) -> None:
+        """Take the source and its first bytes; `packed` tells how many bytes on the disk were read."""
         self._file = file
         self._first = first
+        self._packed = packed
+        self._total = 0  # bytes read
+        self.records = 0  # of the file, counted by its reader
         self._store = np.zeros(_BLOCK + MAX_RECORD + MAX_WIDTH, np.uint8)
         self.data: U8 = self._store
         self.pos = 0
         self.end = 0
         self.note = ""  # why reading ended early, if it did
+        self.stopped = False  # likewise, at a bound of ours
 
     def more(self) -> bool:
         """Move the unread bytes to the front and read more; False at the end of the file.
 
         Overwrites arrays that are views of `data`.
         """
+        if self._is_bomb():
+            return False
         rest = self.end - self.pos
         self._store[:rest] = self._store[self.pos : self.end].copy()
         self.pos, self.end = 0, rest
@@ -159,7 +183,15 @@ class Stream:
         self._first = b""
         self._store[rest : rest + len(chunk)] = np.frombuffer(chunk, np.uint8)
         self.end += len(chunk)
+        self._total += len(chunk)
         return bool(chunk)
+
+    def _is_bomb(self) -> bool:
+        """Whether so much came out of so little that no capture is like it."""
+        packed = self._packed()
+        records, size = _FREE_RECORDS + _RECORDS_A_BYTE * packed, _FREE_BYTES + _BYTES_A_BYTE * packed
+        self.stopped = self.records > records or self._total > size
+        return self.stopped
 
     def _read(self, size: int) -> bytes:
         try:

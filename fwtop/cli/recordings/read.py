@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from fwtop.capture.source import STDIN, CaptureSource, open_source
 from fwtop.cli.files.exports import make_exports_directory
 from fwtop.cli.files.screen_files import screen_files
 from fwtop.cli.options import add_observation
+from fwtop.cli.recordings.progress import Progress
 from fwtop.dissect.supervisor import start_dissector
 from fwtop.model.errors import FwtopError
-from fwtop.model.text import safe_text
 from fwtop.sandbox.confine import confine
 from fwtop.sandbox.privileges import close_inherited, drop_privileges
 from fwtop.sandbox.syscalls import Profile
@@ -23,7 +27,8 @@ EXAMPLE = "fwtop read attack.pcap.gz --json"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("capture", type=Path, metavar="CAPTURE", help="a pcap or pcapng file, also gzip")
+    what = "a pcap or pcapng file, also gzip, or a named pipe; -: standard input"
+    parser.add_argument("capture", type=Path, metavar="CAPTURE", help=what)
     parser.add_argument("--text", action="store_true", help="print plain text even in a terminal")
     parser.add_argument(
         "--explain",
@@ -33,12 +38,30 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_observation(parser)
 
 
+@contextmanager
+def _watched(source: CaptureSource) -> Iterator[Progress]:
+    """Show how far a capture is read; Ctrl-C ends a stream, which has perhaps no other end."""
+    progress = Progress(source)
+    source.while_waiting = progress.wait
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the next one ends the program
+        source.end()
+
+    if source.is_stream:
+        signal.signal(signal.SIGINT, end)
+    try:
+        with source:
+            yield progress
+    finally:
+        progress.end()
+        if source.is_stream:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def run(args: argparse.Namespace) -> int:
     """Open the file as the caller, then judge it unprivileged and sandboxed, and show the result."""
-    try:
-        file = open(args.capture, "rb")  # noqa: SIM115 - closed below, once root is given away
-    except OSError as error:
-        raise FwtopError(f"{safe_text(args.capture)}: {error.strerror}; nothing was read") from None
+    source = open_source(args.capture)  # closed below, once root is given away
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads started earlier would escape the sandbox
     from fwtop.analysis.engine.explain import print_explanations
     from fwtop.console.headless import show
@@ -59,8 +82,11 @@ def run(args: argparse.Namespace) -> int:
     close_inherited()
     drop_privileges()
     confine(Profile.READER, read=(args.geoip,), write=exports)
-    with file:
-        result = observe_capture(file, args.capture.name, top=args.top, lookup=lookup, explains=args.explain)
+    with _watched(source) as progress:
+        name = source.name if str(args.capture) == STDIN else args.capture.name
+        result = observe_capture(
+            source, name, top=args.top, lookup=lookup, explains=args.explain, progress=progress.read
+        )
     if on_screen:
         return fwtop.console.playback.screens.show_capture(result, lookup, dissector, files=files)
     if args.explain:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import BinaryIO
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
-from fwtop.capture.reader import read_capture
+from fwtop.capture.reader import Opened, read_capture
 from fwtop.console.bootstrap import load_capture_config
 from fwtop.console.failures import not_judged
 from fwtop.console.playback.player import Frame, Reel
@@ -64,13 +63,25 @@ class CaptureResult:
 
 
 def observe_capture(
-    file: BinaryIO, name: str, *, top: int, lookup: OriginLookup, explains: bool = False
+    file: Opened,
+    name: str,
+    *,
+    top: int,
+    lookup: OriginLookup,
+    explains: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> CaptureResult:
-    """Read a whole capture and judge it as one window; raises FwtopError if it is no capture."""
+    """Read a whole capture and judge it as one window; raises FwtopError if it is no capture.
+
+    `progress` is told the number of packets read by now.
+    """
     capture = read_capture(file, name)
+    count = 0
     engine = Engine(lookup, window_seconds=None, top=top, live=False)
     for batch in capture.batches():
         engine.feed(batch, None, capture.started)
+        count += len(batch)
+        progress(count)
     window, tables = engine.window(), engine.tables()
     if tables.totals.packets == 0:
         why = f" ({'; '.join(capture.notes)})" if capture.notes else ""
