@@ -5,12 +5,6 @@ set -euo pipefail
 source "$(dirname "$0")/common.sh"
 [[ $(id -u) == 0 ]] || { as_root "$clone/scripts/uninstall.sh"; exit; }
 
-# undo_all [--netns NAME]: remove the rules first; without the program they would stay until they expire.
-undo_all() {
-  "$command" undo --all "$@" >&2 </dev/null ||
-    fail "'fwtop undo --all $*' failed, so rules may still be installed; nothing was removed. Fix that, or remove the rules and then $command yourself, and run this again"
-}
-
 if [[ -d /run/systemd/system && -e $service_unit ]]; then
   systemctl --quiet disable --now "$(basename "$service_unit")" || say "systemd could not stop the recorder"
 fi
@@ -19,12 +13,10 @@ if command -v systemctl >/dev/null; then
   [[ ! -d /run/systemd/system ]] || systemctl --quiet stop "$(basename "$overdue_timer")" 2>/dev/null || true
 fi
 if [[ -x $command ]]; then
-  undo_all
-  for namespace in /run/netns/*; do
-    if [[ -e /run/fwtop/$(stat -Lc %i "$namespace" 2>/dev/null).sock ]]; then
-      undo_all --netns "$(basename "$namespace")"
-    fi
-  done
+  # Rules first, in every network namespace, also those without a name: without the program they would stay
+  # until they expire. It ends the guardians there, and asks the kernel whether anything is left.
+  "$prefix/venv/bin/python" -I -m fwtop.guardian.leaving </dev/null ||
+    fail "rules may still be installed; nothing was removed. Fix that, or remove the rules and then $command yourself, and run this again"
 fi
 
 mapfile -t installed_packages < <(sed -n 's/^package //p' "$manifest" 2>/dev/null)

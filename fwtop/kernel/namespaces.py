@@ -121,10 +121,10 @@ def name_of(number: int) -> str | None:
     return None
 
 
-def everywhere() -> dict[int, str]:
+def everywhere(*, held: bool = False) -> dict[int, str]:
     """Return every network namespace by its inode, with a path to open it by.
 
-    A process is in it, or it is mounted somewhere; what only an open descriptor holds is missing.
+    A process is in it, or it is mounted somewhere, or, looked for with `held`, a process holds it open.
     """
     found: dict[int, str] = {}
     looked: set[int] = set()
@@ -136,7 +136,19 @@ def everywhere() -> dict[int, str]:
             if mounts not in looked:
                 looked.add(mounts)
                 _add_mounted(process, found)
+        if held:
+            _add_held(process, found)
     return found
+
+
+def _add_held(process: Path, found: dict[int, str]) -> None:
+    """Add the namespaces that a process has an open descriptor of."""
+    with contextlib.suppress(OSError):
+        for path in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                kind, _, number = os.readlink(path).partition(":")
+                if kind == "net" and number.strip("[]").isdigit():
+                    found.setdefault(int(number.strip("[]")), str(path))
 
 
 def _add_mounted(process: Path, found: dict[int, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import re
 import runpy
 import shutil
 import subprocess
@@ -101,3 +102,13 @@ def test_the_build_hash_changes_with_every_installed_file_and_with_nothing_else(
     changed = HASH["build_hash"](copy)
     (copy / "fwtop/added.py").write_text("")
     assert len({before, changed, HASH["build_hash"](copy)}) == 3
+
+
+def test_what_is_installed_is_also_uninstalled():
+    scripts = paths.ROOT / "scripts"
+    installed = re.findall(
+        r"install_file .* \"(\$\w+)\"$", (scripts / "install.sh").read_text(), re.MULTILINE
+    )
+    assert "$overdue_timer" in installed
+    removed = (scripts / "uninstall.sh").read_text()
+    assert not [name for name in installed if f'"{name}"' not in removed]
