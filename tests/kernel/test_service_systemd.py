@@ -24,7 +24,10 @@ mount --bind / {folder}/root && exec env SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 syst
   --system-call-filter="bpf perf_event_open" \\
   --machine={machine} --bind={folder} --bind-ro={folder}/fwtop:/usr/local/bin/fwtop \\
   --bind-ro={folder}/options:/etc/default/fwtop --bind-ro={root}/scripts/files/fwtop.service:{unit} \\
-  --bind-ro={folder}/try.service:/etc/systemd/system/try.service --boot systemd.unit=try.service
+  --bind-ro={folder}/try.service:/etc/systemd/system/try.service \
+  --bind-ro={root}/scripts/files/fwtop-overdue.service:/etc/systemd/system/fwtop-overdue.service \
+  --bind-ro={root}/scripts/files/fwtop-overdue.timer:/etc/systemd/system/fwtop-overdue.timer \
+  --boot systemd.unit=try.service
 """
 _TRY = """\
 [Service]
@@ -58,6 +61,23 @@ say gap "$(fwtop report --format md -o - | grep 'nothing was recorded in the')"
 say disabled "$(fwtop service disable 2>&1)"
 say rules "$(fwtop status 2>&1 | grep -c 192.0.2.7)"
 say end "$(systemctl show fwtop.service --property=Result --value)"
+changed() { sysctl -n net.netfilter.nf_conntrack_udp_timeout; }
+leave() {  # a sysctl that is overdue, and nobody who gives it back
+  fwtop sysctl conntrack_udp_timeout=10 --ttl 2s --yes >/dev/null 2>&1
+  pkill -STOP -f fwtop.guardian; pkill -KILL -f fwtop.guardian  # the watchdog, too
+  sleep 4
+}
+systemctl start fwtop-overdue.service
+say nothing "$(systemctl show fwtop-overdue.service --property=ConditionResult --value)"
+leave
+say left "$(changed)"
+systemctl start fwtop-overdue.service
+say again "$(changed)"
+leave
+say more "$(changed)"
+systemctl start fwtop-overdue.timer
+for _ in $(seq 400); do [ "$(changed)" = 30 ] && break; sleep 0.2; done
+say timer "$(changed)"
 """
 
 
@@ -105,3 +125,11 @@ def test_killed_it_is_started_again_and_no_end_of_it_removes_a_rule(told: dict[s
     assert "before this session: what recorded" in told["gap"], told["gap"]
     assert told["disabled"].startswith("off, doesn't start at boot"), told
     assert (told["rules"], told["end"]) == ("1", "success")
+
+
+def test_sysctls_are_given_back_by_the_timer_s_unit_which_starts_nothing_without_any(
+    told: dict[str, str],
+) -> None:
+    assert told["nothing"] == "no", told
+    assert (told["left"], told["again"]) == ("10", "30"), told
+    assert (told["more"], told["timer"]) == ("10", "30"), told
