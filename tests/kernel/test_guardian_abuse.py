@@ -17,9 +17,43 @@ from guardian_bench import Bench, apply, rules_of
 
 from fwtop.client.discovery import GuardianClient
 from fwtop.kernel import namespaces
-from fwtop.model.protocol import MAX_MESSAGE, Apply, Hello, Status, encode_request, parse_answer
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.protocol import (
+    MAX_MESSAGE,
+    Apply,
+    Connect,
+    Hello,
+    Keep,
+    ListChange,
+    ListRead,
+    ListShow,
+    ListTest,
+    Plan,
+    PolicyRead,
+    Repair,
+    Request,
+    Rescan,
+    RuleRead,
+    Rules,
+    Status,
+    Survey,
+    Symbols,
+    Undo,
+    Why,
+    encode_request,
+    parse_answer,
+)
+from fwtop.model.rule import Kind, Match, Range, RateLimit, Rule
 
 pytestmark = pytest.mark.kernel
+WIRE = Rule(
+    "",
+    Kind.XDP,
+    Match(sources=(Prefix.parse("192.0.2.0/24"),), protocol=17, ttl=Range(1, 64)),
+    "x",
+    600,
+    limit=RateLimit(5, 6),
+).to_dict()
 PYTHON = re.compile(r"Error\b|__|argument|codec|unhashable|expected|NoneType")
 HELLO = encode_request(Hello("cli", "clone"))
 
@@ -226,3 +260,75 @@ def test_random_messages_never_hurt(address: str) -> None:
 def test_socket_is_roots_alone(address: str) -> None:
     assert os.stat(address).st_mode & 0o777 == 0o600
     assert os.stat(address).st_uid == 0
+
+
+REQUESTS: list[Request] = [
+    Plan(WIRE),
+    Apply(WIRE, 5),
+    Keep("1", 600),
+    Repair("1"),
+    Why("77"),
+    RuleRead("1"),
+    Status(),
+    ListChange("x", "create", 60, entries=("192.0.2.1",)),
+    ListChange("x", "delete"),
+    ListShow("x"),
+    ListTest("x", "192.0.2.1"),
+    ListRead("x", 0, 5),
+    PolicyRead("history"),
+    Survey(),
+    Rules(),
+    Connect(),
+    Symbols(),
+    Rescan(),
+]
+
+
+def mutated(rng: random.Random, value: object) -> object:
+    """Change one place in a JSON value, or the whole of it."""
+    other = rng.choice(
+        [None, True, -1, 0, 2**70, 1.5, "", "x", "1", "\x00", "\ud800", [], [1], {}, {"x": []}]
+    )
+    if isinstance(value, dict) and value and rng.random() < 0.9:
+        name = rng.choice([*value, "surplus"])
+        if rng.random() < 0.1:
+            return {key: item for key, item in value.items() if key != name}
+        return {**value, name: mutated(rng, value.get(name))}
+    if isinstance(value, list) and value and rng.random() < 0.9:
+        at = rng.randrange(len(value))
+        return [*value[:at], mutated(rng, value[at]), *value[at + 1 :]]
+    return other
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("role", ["cli", "console"])
+def test_requests_that_are_almost_right_are_answered_plainly(address: str, role: str, bench: Bench) -> None:
+    rng = random.Random(int(os.environ.get("SEED", "1")))
+    with raw(address, encode_request(Hello(role, "clone"))) as client:
+        client.settimeout(60)
+        assert parse_answer(client.recv(MAX_MESSAGE)).ok
+        for number in range(1, 3_000):
+            sample = json.loads(encode_request(rng.choice(REQUESTS)))
+            verb = sample.pop("verb")
+            data = {"verb": verb, "number": number, **mutated(rng, sample)} if sample else {"verb": verb}
+            client.send(json.dumps({**data, "number": number}).encode())
+            answer = parse_answer(received(client))
+            assert answer.number == number
+            assert answer.ok or not PYTHON.search(answer.error), (data, answer.error)
+            assert answer.ok or answer.error
+    with bench.connect() as cli:
+        cli.demand(Undo(tuple(rule_id for rule_id in rules_of(cli) if rule_id != "1")))
+
+
+def received(client: socket.socket) -> bytes:
+    """Read one answer, and close what comes with it."""
+    whole = b""
+    while True:
+        part, descriptors, _, _ = socket.recv_fds(client, MAX_MESSAGE, 9)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if part[:1] not in (b"+", b"."):
+            return part
+        whole += part[1:]
+        if part[:1] == b".":
+            return whole

@@ -33,8 +33,13 @@ def run(args: argparse.Namespace) -> int:
     statuses = [rule_status_from_dict(item) for item in data["rules"]]
     if args.json:
         mitigations = [
-            {**mitigation_json(status), "entries": status.entries, "sources_total": item["sources_total"]}
-            for status, item in zip(statuses, data["rules"], strict=True)
+            {
+                **mitigation_json(status),
+                "created_by": status.rule.created_by,
+                "entries": status.entries,
+                "sources_total": status.sources_total,
+            }
+            for status in statuses
         ]
         about = {name: data[name] for name in ("allow", "guardian", "warnings")}
         print(json.dumps({"schema": SCHEMA, "mitigations": mitigations, **about}))
