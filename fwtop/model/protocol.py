@@ -279,6 +279,8 @@ def parse_request(message: bytes) -> NumberedRequest:
         if type(number) is not int or not 0 <= number < 1 << 53:
             number = 0
             raise ProtocolError("number must be a whole number from 0")
+        if b"\\u" in message and not _is_text(given):
+            raise ProtocolError("the message has half a character in JSON (a lone surrogate)")
         seconds = given.pop("seconds", None)
         if seconds is not None and not (type(seconds) in (int, float) and 0 < seconds <= MAX_SECONDS):
             raise ProtocolError(f"seconds must be above 0 and at most {MAX_SECONDS:g}")
@@ -353,11 +355,18 @@ def parse_answer(message: bytes) -> Answer:
         raise ProtocolError("not an answer") from None
 
 
+def _is_text(given: dict[str, Any]) -> bool:
+    """Whether all texts can be written in UTF-8: half a character would fail wherever it is."""
+    try:
+        json.dumps(given, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        return False
+    return True
+
+
 def _object(message: bytes) -> dict[str, Any]:
     try:
         value = json.loads(message.decode())
-        if b"\\u" in message:  # half a character (a surrogate) can't be written anywhere
-            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise ProtocolError("the message is not JSON in UTF-8") from None
     if not isinstance(value, dict):

@@ -309,15 +309,17 @@ def test_requests_that_are_almost_right_are_answered_plainly(address: str, role:
         assert parse_answer(client.recv(MAX_MESSAGE)).ok
         for number in range(1, 3_000):
             sample = json.loads(encode_request(rng.choice(REQUESTS)))
-            verb = sample.pop("verb")
-            data = {"verb": verb, "number": number, **mutated(rng, sample)} if sample else {"verb": verb}
-            client.send(json.dumps({**data, "number": number}).encode())
+            envelope = {"verb": sample.pop("verb"), "number": number}
+            almost = mutated(rng, sample)
+            data = {**almost, **envelope} if isinstance(almost, dict) else {**sample, **envelope, "x": almost}
+            client.send(json.dumps(data).encode())
             answer = parse_answer(received(client))
             assert answer.number == number
             assert answer.ok or not PYTHON.search(answer.error), (data, answer.error)
             assert answer.ok or answer.error
     with bench.connect() as cli:
-        cli.demand(Undo(tuple(rule_id for rule_id in rules_of(cli) if rule_id != "1")))
+        for rule_id in rules_of(cli).keys() - {"1"}:
+            cli.request(Undo((rule_id,)))  # its trial may be over just now
 
 
 def received(client: socket.socket) -> bytes:

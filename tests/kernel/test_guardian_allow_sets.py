@@ -36,11 +36,12 @@ LISTED = (
     "2001:db8::/64 2001:db8:0:1::/64 2001:db8::5 ::2 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
 )
 IN_TABLE_RAW = Rule("", Kind.STRING, Match(protocol=17, dport=PORT, payload=(PayloadMatch(b"#"),)), "x", 300)
+ANOTHER = replace(IN_TABLE_RAW.match, family=4)
 AT_INGRESS = Rule("", Kind.NFTABLES, Match(protocol=17, dport=PORT), "x", 300)
 ACTIONS: dict[str, Callable[[str], object]] = {
     "keep": Keep,
     "repair": Repair,
-    "apply": lambda _: Apply(IN_TABLE_RAW.to_dict(), 0, force=True),
+    "apply": lambda _: Apply(replace(IN_TABLE_RAW, match=ANOTHER).to_dict(), 0, force=True),
 }
 
 

@@ -196,7 +196,7 @@ def test_a_full_disk_keeps_no_rule_from_ending(bench: Bench, poll_until) -> None
                     file.write(bytes(4096))
             assert not path.passes()
             with pytest.raises(FwtopError, match="the journal can't be kept"):
-                apply(guardian, bench.block_rule(4))
+                apply(guardian, bench.block_rule(4, 6))
             guardian.demand(Undo((rule_id,)))
             assert path.passes(wait_s=10)
             poll_until(lambda: rules_of(guardian) == {})

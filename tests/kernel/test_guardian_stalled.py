@@ -10,12 +10,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from guardian_bench import Bench, apply, ended, rules_of
 
 from fwtop.client.discovery import GuardianClient
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Keep, Status, Undo
 from fwtop.model.rule import Kind, Match, Rule, Setting
 
@@ -61,10 +63,16 @@ def seconds_until_passes(bench: Bench) -> float:
     return time.monotonic() - started
 
 
+def blocking(bench: Bench, number: int) -> Rule:
+    """Block the attacker, and another address for each rule: no rule goes in twice."""
+    rule = bench.block_rule(4, ttl=300)
+    return replace(rule, match=Match(sources=(*rule.match.sources, Prefix(4, (11 << 24) + number, 32))))
+
+
 def test_undo_does_not_wait_for_a_locked_journal(bench: Bench, poll_until) -> None:
     with bench.connect() as guardian:
-        for _ in range(RULES):
-            apply(guardian, bench.block_rule(4, ttl=300))
+        for number in range(RULES):
+            apply(guardian, blocking(bench, number))
         assert not bench.path(4).passes()
         with contextlib.closing(sqlite3.connect(bench.directory / "journal.db", isolation_level=None)) as db:
             db.execute("BEGIN EXCLUSIVE")
@@ -105,8 +113,8 @@ def frozen(place: Path) -> Iterator[None]:
 
 def test_rules_end_in_time_on_a_frozen_disk(bench: Bench, freezable: Path, poll_until) -> None:
     with bench.connect() as guardian:
-        for _ in range(RULES):
-            apply(guardian, bench.block_rule(4, ttl=300))
+        for number in range(RULES):
+            apply(guardian, blocking(bench, number))
         expiring = apply(guardian, set_sysctl(3))
         assert (bench.path(4).passes(), value(bench)) == (False, 10)
         with frozen(freezable):

@@ -156,7 +156,7 @@ NUMBERED = {
     b'{"verb": "undo", "ids": [1], "number": 7}': "undo: ids must be a list of texts",
     b'{"verb": "keep", "seconds": -1, "number": 7}': "seconds must be above 0",
     b'{"verb": "keep", "number": 7, "rule": {"a": ': "the message is not JSON",
-    b'{"number": 7, "verb": "\\ud800"}': "the message is not JSON in UTF-8",
+    b'{"verb": "\\ud800", "rule": {}, "number": 7}': "the message has half a character in JSON",
     b'{"number": 7, "verb": "\xff"}': "the message is not JSON in UTF-8",
 }
 
