@@ -48,6 +48,7 @@ class Recorder:
         arrived: Callable[[], PacketBatch | None] = lambda: None,
         evidence: Callable[[Snapshot], tuple[AttackEvidence, ...]] = lambda _snapshot: (),
         geoip: str = "",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`arrived` returns the newest snapshot's packets, for `cities`; `evidence` what to keep of them."""
         self._host = host
@@ -61,13 +62,16 @@ class Recorder:
             netns=origin.netns,
             version=__version__,
             geoip=geoip,
+            clock=clock,
         )
-        self._history = HistoryWriter(state, interfaces=origin.interfaces, netns=origin.netns)
+        self._history = HistoryWriter(state, interfaces=origin.interfaces, netns=origin.netns, clock=clock)
+        self._clock = clock
         self._sampler = HistorySampler(cities)
         self._arrived = arrived
         self._evidence = evidence
         self._baselines = BaselineStore(state)
-        self._baseline_saved = time.monotonic()
+        self._baseline_saved = clock()
+        self._baseline_problem = ""
         self._baseline_seconds = _BASELINE_SECONDS[0]
         self.baseline: Callable[[], bytes] | None = None
         self._news: list[str] = []
@@ -80,7 +84,7 @@ class Recorder:
 
     @property
     def problem(self) -> str:
-        """Why the session is not being stored, in one line; "" while it is."""
+        """Since when and why the session is not being stored, in one line; "" while it is."""
         return self._writer.problem
 
     @property
@@ -101,20 +105,22 @@ class Recorder:
         sample = self._sampler.sample(snapshot, self._arrived())
         if sample is not None:
             self._history.add(sample)
-        if time.monotonic() - self._baseline_saved > self._baseline_seconds:
+        if self._clock() - self._baseline_saved > self._baseline_seconds:
             self._save_baseline()
             self._baseline_seconds = min(2 * self._baseline_seconds, _BASELINE_SECONDS[1])
-        notes = [*self.notes(), *failed]
-        return dataclasses.replace(snapshot, notes=(*snapshot.notes, *notes)) if notes else snapshot
+        notes = [*self.notes(), *failed]  # first: there is one line for them all
+        return dataclasses.replace(snapshot, notes=(*notes, *snapshot.notes)) if notes else snapshot
 
     def notes(self) -> list[str]:
-        """Return what was set aside lately and what fails, a line each."""
-        if self._history.news:
-            self._say([self._history.news])
-            self._history.news = ""
-        news = self._news if time.monotonic() < self._news_until else []
-        problem = self.problem or self._history.problem
-        return [*news, problem] if problem else news
+        """Return what fails and what was set aside lately, a line each, the worst first."""
+        for writer in (self._writer, self._history):
+            if writer.news:
+                self._say([writer.news])
+                writer.news = ""
+        # What keeps the session from being stored does so with the rest.
+        fails = self.problem or self._history.problem or self._writer.warning or self._baseline_problem
+        news = self._news if self._clock() < self._news_until else []
+        return [fails, *news] if fails else news
 
     def export(self, format_name: str, dissect: Dissect | None = None) -> str:
         """Write a report on the session so far next to its database; return its path."""
@@ -149,13 +155,13 @@ class Recorder:
             self._say(lines)
 
     def _say(self, lines: list[str]) -> None:
-        self._news_until = time.monotonic() + _NEWS_SECONDS
+        self._news_until = self._clock() + _NEWS_SECONDS
         self._news = [*self._news, *lines][-_MAX_NEWS:]
 
     def _save_baseline(self) -> None:
-        self._baseline_saved = time.monotonic()
+        self._baseline_saved = self._clock()
         if self.baseline is not None:
-            self._baselines.put(self._host, self.baseline(), self._netns)
+            self._baseline_problem = self._baselines.put(self._host, self.baseline(), self._netns)
 
 
 def export_once(snapshot: Snapshot, format_name: str) -> str:

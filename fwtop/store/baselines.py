@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.text import safe_text
+from fwtop.store.connection import connect, transaction
 
 _MAX_HOSTS = 64
 _MAX_BYTES = 32 << 20
@@ -28,7 +28,7 @@ class BaselineStore:
         if not self._path.exists():
             return None
         try:
-            with self._opened() as database:
+            with closing(self._opened("ro")) as database:
                 query = "SELECT data FROM baseline WHERE host = ? AND netns = ?"
                 row = database.execute(query, (host, netns or "")).fetchone()
         except (sqlite3.Error, OSError):
@@ -55,7 +55,7 @@ class BaselineStore:
         return ""
 
     def _replace(self, host: str, data: bytes, netns: str) -> None:
-        with self._opened() as database, database:
+        with closing(self._opened("rwc")) as opened, transaction(opened) as database:
             database.execute(_TABLE)
             values = (host, netns, time.time(), data)
             database.execute("INSERT OR REPLACE INTO baseline VALUES (?, ?, ?, ?)", values)
@@ -65,10 +65,5 @@ class BaselineStore:
                 (_MAX_HOSTS,),
             )
 
-    @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        database = sqlite3.connect(self._path, timeout=1.0, check_same_thread=False)
-        try:
-            yield database
-        finally:
-            database.close()
+    def _opened(self, mode: str) -> sqlite3.Connection:
+        return connect(self._path, timeout=1.0, mode=mode)

@@ -83,6 +83,27 @@ def lock_session(path: Path) -> int:
     return lock
 
 
+def new_session(directory: Path, started: float, interfaces: Iterable[str]) -> tuple[Path, int]:
+    """Return a path for a session that no other has, and its lock; raises OSError or FwtopError.
+
+    Others may begin in the same second, those of interfaces with the same names elsewhere among them.
+    """
+    taken = {path.stem for path in session_paths(directory)}
+    stem = session_id(started, interfaces)
+    for name in (stem, *(f"{stem}-{number}" for number in range(2, 1_000))):
+        path = directory / f"{name}.db"
+        if name in taken:
+            continue
+        try:
+            lock = lock_session(path)
+        except BlockingIOError:
+            continue
+        if not path.exists():
+            return path, lock
+        os.close(lock)  # another was faster, and has ended: the lock is in use, or goes with the next session
+    raise FwtopError(f"there are too many sessions named {stem} in {directory}")
+
+
 def unlock_session(path: Path, lock: int) -> None:
     """Remove the lock of a session that has ended, and close it."""
     with suppress(OSError):

@@ -7,14 +7,15 @@ import secrets
 import sqlite3
 import time
 import zlib
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.history import KINDS, TRAFFIC, HistoryPart, HistorySample
+from fwtop.store.connection import identity, is_gone, transaction
 from fwtop.store.history_schema import (
     DAY,
     FILE_NAME,
@@ -24,12 +25,13 @@ from fwtop.store.history_schema import (
     open_for_writing,
     prune,
 )
+from fwtop.store.trouble import Trouble, is_busy, true_cause
 
 _MINUTE_PARTS, _SPAN_PARTS = 20, 40  # of each kind in a minute; in an hour or a day
 _MAX_PARTS = 2_000  # in memory
-_MAX_WAITING = 10  # minutes that could not be stored yet
+_MAX_WAITING = 60  # minutes that could not be stored yet
+_PATIENCE = 3  # attempts that may find the file in use
 _ORPHANED_SECONDS = 180  # after which a copy belongs to no running process
-_RETRY_SECONDS = 30.0
 _MAX_PENDING_BYTES = 1 << 20
 
 
@@ -54,7 +56,11 @@ class Bucket:
             have = self.parts.get((part.kind, part.key))
             self.parts[part.kind, part.key] = part if have is None else _sum(have, part)
         if len(self.parts) > _MAX_PARTS:
-            self.parts = {(part.kind, part.key): part for part in self.largest(_MAX_PARTS // len(KINDS) // 2)}
+            self.trim(_MAX_PARTS // len(KINDS) // 2)
+
+    def trim(self, most: int) -> None:
+        """Forget all but the largest parts of each kind."""
+        self.parts = {(part.kind, part.key): part for part in self.largest(most)}
 
     def largest(self, most: int) -> list[HistoryPart]:
         """Return the largest parts of each kind."""
@@ -100,8 +106,7 @@ class Bucket:
 class HistoryWriter:
     """Adds one recording to the history of its machine; errors are reported, never raised.
 
-    Other recordings may do so at the same time. `problem` says in one line why nothing is stored, `news` what
-    was set aside.
+    Other recordings may do so at the same time. `news` says what was set aside.
     """
 
     def __init__(
@@ -115,28 +120,36 @@ class HistoryWriter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = directory / FILE_NAME
-        self.problem = ""
         self.news = ""
         self._scope_key = (netns or "", "\n".join(interfaces))
         self._note = note
         self._max_bytes = max_bytes
-        self._clock = clock
+        self._trouble = Trouble("history not stored", clock)
         self._database: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None  # device and inode
         self._scope = 0
         self._id = secrets.token_hex(8)
         self._minute: Bucket | None = None
         self._waiting: list[Bucket] = []
-        self._retry_at = float("-inf")
+        self._seen_until = self._stored_until = 0.0  # Unix seconds
+        self._failures = 0  # in a row
         self._pruned_at = 0
+
+    @property
+    def problem(self) -> str:
+        """Since when and why nothing is stored; "" while it is."""
+        return self._trouble.line
 
     def add(self, sample: HistorySample) -> None:
         """Add the seconds since the last sample; a minute that is over is stored and rolled up."""
         at = int(sample.at) // MINUTE * MINUTE
         if self._minute is not None and self._minute.at != at:
+            self._minute.trim(_MINUTE_PARTS)
             self._waiting = [*self._waiting, self._minute][-_MAX_WAITING:]
             self._minute = None
         self._minute = self._minute or Bucket(at)
         self._minute.add(sample)
+        self._seen_until = sample.at
         self._store()
 
     def add_span(self, span: int, bucket: Bucket) -> None:
@@ -152,7 +165,7 @@ class HistoryWriter:
         if self._minute is not None:
             self._waiting.append(self._minute)
             self._minute = None
-            self._retry_at = float("-inf")
+            self._trouble.retry_now()
             self._store()
         if self._database is not None:
             with suppress(sqlite3.Error):  # another recording may be active: it merges its WAL
@@ -161,20 +174,24 @@ class HistoryWriter:
             self._database = None
 
     def _store(self) -> None:
-        if self.problem and self._clock() < self._retry_at:
+        if self._trouble.waits:
             return
         try:
             with self._changing() as database:
                 for bucket in self._waiting:
                     self._store_minute(database, bucket)
                 self._keep_copy(database)
-        except (sqlite3.Error, OSError) as error:
-            self.problem = f"the history is not being stored ({_reason(error)}); watching continues"
-            self._retry_at = self._clock() + _RETRY_SECONDS
-            if not isinstance(error, sqlite3.OperationalError):
-                self._reopen()
+        except (sqlite3.Error, OSError, MemoryError) as error:
+            self._failures += 1
+            if is_busy(error) and self._failures < _PATIENCE:
+                return  # nothing is lost: other recordings add to the same file
+            since = self._stored_until or (self._minute.at if self._minute is not None else 0)
+            self._trouble.failed(true_cause(error, self.path, self.path.parent), since)
+            self._reopen()
         else:
-            self.problem, self._waiting = "", []
+            self._trouble.over()
+            self._failures = 0
+            self._waiting, self._stored_until = [], self._seen_until
 
     def _reopen(self) -> None:
         """Open the file anew next time, which sets it aside if it is damaged."""
@@ -182,12 +199,19 @@ class HistoryWriter:
             self._database.close()
         self._database, self._scope = None, 0
 
-    def _changing(self) -> _Transaction:
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        if self._database is not None and is_gone(self.path, self._file):
+            self._reopen()
+            self.news = f"{self.path.name} was deleted while it was written; a new one was begun"
         if self._database is None:
-            self._database, self.news = open_for_writing(self.path, self._max_bytes)
+            self._database, line = open_for_writing(self.path, self._max_bytes)
+            self.news = line or self.news
+            self._file = identity(self.path)
         if not self._scope:
             self._scope = _scope_id(self._database, self._scope_key, self._note)
-        return _Transaction(self._database)
+        with transaction(self._database) as database:
+            yield database
 
     def _store_minute(self, database: sqlite3.Connection, bucket: Bucket) -> None:
         database.execute("UPDATE scope SET seen = ? WHERE id = ?", (bucket.at, self._scope))
@@ -219,23 +243,6 @@ class HistoryWriter:
             return
         row = (self._id, self._scope, self._minute.at, self._minute.encoded())
         database.execute("INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?)", row)
-
-
-class _Transaction:
-    """BEGIN to COMMIT, or ROLLBACK after an error."""
-
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
-
-    def __enter__(self) -> sqlite3.Connection:
-        self._database.execute("BEGIN IMMEDIATE")
-        return self._database
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self._database.execute("COMMIT")
-        elif self._database.in_transaction:
-            self._database.execute("ROLLBACK")
 
 
 def store(database: sqlite3.Connection, scope: int, span: int, bucket: Bucket, most: int) -> None:
@@ -310,8 +317,3 @@ def _sum(one: HistoryPart, other: HistoryPart) -> HistoryPart:
 
 def _whole(number: float | None) -> int | None:
     return None if number is None else round(number)
-
-
-def _reason(error: Exception) -> str:
-    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return safe_text(why, limit=80)

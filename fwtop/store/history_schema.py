@@ -6,7 +6,8 @@ import os
 import sqlite3
 from pathlib import Path
 
-from fwtop.store.schema import CACHE_KIB, check_pages
+from fwtop.store.connection import connect, used_bytes
+from fwtop.store.schema import check_pages, for_appending
 from fwtop.store.upkeep import set_aside
 
 FILE_NAME = "history.db"
@@ -62,15 +63,9 @@ def _opened(path: Path, max_bytes: int) -> sqlite3.Connection:
     flags = os.O_CREAT | os.O_NOFOLLOW | os.O_WRONLY | os.O_CLOEXEC
     if not path.exists():
         os.close(os.open(path, flags, 0o600))
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.5)
+    database = connect(path, timeout=0.5)
     try:
-        database.execute("PRAGMA trusted_schema=OFF")
-        database.execute("PRAGMA journal_mode=WAL")
-        database.execute("PRAGMA synchronous=NORMAL")
-        database.execute("PRAGMA journal_size_limit=4194304")
-        database.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
-        page_size = int(database.execute("PRAGMA page_size").fetchone()[0])
-        database.execute(f"PRAGMA max_page_count={max(max_bytes // page_size, 64)}")
+        for_appending(database, max_bytes)
         if int(database.execute("PRAGMA schema_version").fetchone()[0]) == 0:
             database.execute(f"PRAGMA application_id={APPLICATION_ID}")
             database.executescript(f"BEGIN IMMEDIATE;{_TABLES}PRAGMA user_version={VERSION};COMMIT;")
@@ -102,7 +97,7 @@ def prune(database: sqlite3.Connection, now: float, max_bytes: int = MAX_BYTES) 
         database.execute("DELETE FROM scope WHERE id = ?", (scope,))
     for pressure in range(_MAX_PRESSURE):
         _forget(database, now, pressure)
-        if _used_bytes(database) <= max_bytes * 3 // 4:
+        if used_bytes(database) <= max_bytes * 3 // 4:
             return
 
 
@@ -117,11 +112,3 @@ def _forget(database: sqlite3.Connection, now: float, pressure: int) -> None:
                     (scope, span, before),
                 )
     database.execute("DELETE FROM name WHERE id NOT IN (SELECT name FROM part)")
-
-
-def _used_bytes(database: sqlite3.Connection) -> int:
-    pages, free, size = (
-        int(database.execute(f"PRAGMA {name}").fetchone()[0])
-        for name in ("page_count", "freelist_count", "page_size")
-    )
-    return (pages - free) * size

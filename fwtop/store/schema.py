@@ -8,18 +8,17 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from urllib.parse import quote
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.store.connection import connect
 
 APPLICATION_ID = 0x66777470  # "fwtp" in the file header, for file(1) and the reader
 VERSION = 4
 OLDEST = 2  # that `migrate` knows
 CACHE_KIB = 256  # of pages, for writers: they append, and SQLite's own 2 MiB would never be asked again
-_MAX_VALUE_BYTES = 64 << 20
 
 TABLES = """
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
@@ -104,23 +103,39 @@ def create(path: Path, *, max_bytes: int) -> sqlite3.Connection:
     defence against growth.
     """
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    # write() may be called from any thread, but one call at a time.
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
+    database = connect(path, timeout=1.0)
     try:
         database.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        database.execute("PRAGMA journal_mode=WAL")
-        # A power failure loses seconds at most; an fsync per snapshot would stall the console.
-        database.execute("PRAGMA synchronous=NORMAL")
-        database.execute("PRAGMA journal_size_limit=4194304")
-        database.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
-        page_size = int(database.execute("PRAGMA page_size").fetchone()[0])
-        database.execute(f"PRAGMA max_page_count={max(max_bytes // page_size, 64)}")
+        for_appending(database, max_bytes)
         database.executescript(f"BEGIN;{TABLES}{_INDEXES_OF_2}PRAGMA user_version=2;COMMIT;")
         migrate(database)
     except BaseException:
         database.close()
         raise
     return database
+
+
+def reopen(path: Path, *, max_bytes: int) -> sqlite3.Connection:
+    """Open a session that this process was writing, to go on with it; raises sqlite3.Error."""
+    database = connect(path, timeout=1.0)
+    try:
+        for_appending(database, max_bytes)
+        check_format(database)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def for_appending(database: sqlite3.Connection, max_bytes: int) -> None:
+    """Set up a connection that adds a little each second; raises sqlite3.Error."""
+    database.execute("PRAGMA journal_mode=WAL")
+    # A power failure loses seconds at most; an fsync per snapshot would stall the console.
+    database.execute("PRAGMA synchronous=NORMAL")
+    database.execute("PRAGMA journal_size_limit=4194304")
+    database.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
+    page_size = int(database.execute("PRAGMA page_size").fetchone()[0])
+    database.execute(f"PRAGMA max_page_count={max(max_bytes // page_size, 64)}")
 
 
 def migrate(database: sqlite3.Connection) -> None:
@@ -167,7 +182,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     path.stat()
     if not os.access(path, os.R_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    database = _connect(path)
+    database = connect(path, timeout=2.0, mode="ro")
     copy: tempfile.TemporaryDirectory[str] | None = None
     try:
         try:
@@ -181,22 +196,13 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
             copy = tempfile.TemporaryDirectory(prefix="fwtop-")
             duplicate = _copied(path, Path(copy.name))
             _migrate_file(duplicate)
-            database = _connect(duplicate)
+            database = connect(duplicate, timeout=2.0, mode="ro")
             check_format(database)
         yield database
     finally:
         database.close()
         if copy is not None:
             copy.cleanup()
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(
-        f"file:{quote(str(path))}?mode=ro", uri=True, timeout=2.0, isolation_level=None
-    )
-    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
-    database.execute("PRAGMA trusted_schema=OFF")  # the process that wrote the file parses untrusted packets
-    return database
 
 
 def _copied(path: Path, directory: Path) -> Path:
@@ -208,13 +214,9 @@ def _copied(path: Path, directory: Path) -> Path:
 
 
 def _migrate_file(path: Path) -> None:
-    database = sqlite3.connect(path, isolation_level=None)
-    try:
-        database.execute("PRAGMA trusted_schema=OFF")
+    with closing(connect(path, timeout=2.0)) as database:
         if check_format(database) < VERSION:
             migrate(database)
-    finally:
-        database.close()
 
 
 def _version(database: sqlite3.Connection) -> int:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.history import KINDS, TRAFFIC, TREND_DAYS, TREND_HOURS, TrendGroup, TrendRow, Trends
 from fwtop.model.traffic.session import SessionInfo
+from fwtop.store.connection import connect
 from fwtop.store.history_schema import FILE_NAME, HOUR, MINUTE, check_format
 
 _COLUMNS = TREND_DAYS * TREND_HOURS
@@ -64,8 +64,7 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
     except OSError as error:
         raise FwtopError(f"{shown} can't be read: {error.strerror}") from None
     try:
-        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=2.0)) as database:
-            database.execute("PRAGMA trusted_schema=OFF")
+        with closing(connect(path, timeout=2.0, mode="ro")) as database:
             check_format(database)
             yield database
     except sqlite3.Error as error:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.store.connection import connect
 from fwtop.store.directory import DAMAGED, is_running, lock_session, session_paths, unlock_session
 from fwtop.store.schema import VERSION, check_format, check_pages, migrate
 
@@ -71,13 +72,9 @@ def _needs_care(path: Path) -> bool:
 
 def _merge(path: Path) -> None:
     """Check a session, migrate it, and merge its WAL into the file; raises sqlite3.Error."""
-    database = sqlite3.connect(path, isolation_level=None, timeout=1.0)
-    try:
-        database.execute("PRAGMA trusted_schema=OFF")
+    with closing(connect(path, timeout=1.0)) as database:
         check_format(database)
         check_pages(database)
         migrate(database)
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         database.execute("PRAGMA journal_mode=DELETE")
-    finally:
-        database.close()

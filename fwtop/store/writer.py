@@ -7,49 +7,46 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from fwtop import __version__
 from fwtop.model.errors import FwtopError
-from fwtop.model.text import safe_text
-from fwtop.model.traffic.flow import flow_of
-from fwtop.model.traffic.session import AttackEvidence, Event, EventKind
-from fwtop.model.traffic.snapshot import Attack, Snapshot
+from fwtop.model.rule import RuleStatus
+from fwtop.model.traffic.session import AttackEvidence, Event
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.store.codec import encode_snapshot, encode_value
+from fwtop.store.connection import identity, is_damage, is_gone, transaction, used_bytes
 from fwtop.store.directory import (
     DEFAULT_MAX_BYTES,
     SESSION_DIRECTORY,
     discard,
     drop_old,
-    lock_session,
-    session_id,
-    session_paths,
+    new_session,
     unlock_session,
 )
-from fwtop.store.events import EventLog
+from fwtop.store.events import EventLog, derive
 from fwtop.store.evidence import halve_evidence, insert_evidence
+from fwtop.store.gap import Gap
 from fwtop.store.rollup import roll_up
-from fwtop.store.schema import create
+from fwtop.store.rows import insert_events, insert_rule_ticks, insert_series
+from fwtop.store.schema import create, reopen
 from fwtop.store.thinning import FULL_SECONDS, PINNED_EVENT, PINNED_PEAK, halve, thin, truncated
+from fwtop.store.trouble import Trouble, true_cause
+from fwtop.store.upkeep import set_aside
 
-_RETRY_SECONDS = 30.0
 _TIDY_SECONDS = 30.0
 _MIN_SPACING_SECONDS = 0.9  # of stored snapshots; the time series keep every one
-_MAX_PENDING_EVENTS = 200
+_MOST_SECONDS = 60.0  # that a point of the time series speaks for
 _MAX_PRESSURE = 8  # steps, each of which halves what is kept
-_INSERT_TICK = (
-    "INSERT INTO tick(at, pps, bps, dropped_pps, accepted_pps, one_in, lost_per_s, conntrack, conntrack_max, "
-    "conntrack_new_per_s, softirq_share, tcp_handshakes_per_s, tcp_acknowledged_per_s, mine_pps, other_pps, "
-    "kernel_pps) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
+_ERRORS = (sqlite3.Error, OSError, FwtopError, MemoryError)
 
 
 class SessionWriter:
     """Stores the snapshots of one session in a database, which is created with the first one.
 
     Errors such as a full disk are never raised: `problem` describes them in one line ("" otherwise), and
-    writing is retried every 30 s. `write` may be called from any thread, one call at a time.
+    writing is tried again. What began and ended meanwhile is stored then, and the gap is marked. `write` may
+    be called from any thread, one call at a time.
     """
 
     def __init__(
@@ -72,18 +69,26 @@ class SessionWriter:
         self._clock = clock
         self._database: sqlite3.Connection | None = None
         self._lock: int | None = None
+        self._file: tuple[int, int] | None = None  # device and inode of the session's
         self._log = EventLog()
-        self._rules_stored: set[str] = set()
-        self._peak: tuple[float, int, int] | None = None  # packets per second, row, its other pin
-        self._whole: tuple[int, Snapshot] | None = None  # row of untruncated proposals, and what it becomes
-        self._retry_at = float("-inf")
+        self._stored: Snapshot | None = None  # the last one
+        self._gap: Gap | None = None
+        self._trouble = Trouble("not stored", clock)
+        self._untidy = Trouble("old observations are not thinned out", clock)
         self._tidy_at = float("-inf")
-        self._last_at = float("-inf")
-        self._missed = 0
-        self._pending: list[Event] = []  # not stored yet
-        self._empty = True
-        self.problem = ""
         self.path: Path | None = None
+        self.news = ""  # a line about a session that was lost
+        self._forget_rows()
+
+    @property
+    def problem(self) -> str:
+        """Since when and why nothing is stored; "" while it is."""
+        return self._trouble.line
+
+    @property
+    def warning(self) -> str:
+        """Since when and why old observations take more space than they should; "" otherwise."""
+        return "" if self._trouble.line else self._untidy.line
 
     def write(
         self, snapshot: Snapshot, events: Iterable[Event] = (), evidence: Iterable[AttackEvidence] = ()
@@ -92,30 +97,22 @@ class SessionWriter:
 
         They are `events` and those derived from the two snapshots.
         """
-        found = [*self._log.next(snapshot), *events]
-        self._pending = [*self._pending, *found][-_MAX_PENDING_EVENTS:]
-        now = self._clock()
-        if self.problem and now < self._retry_at:
-            self._missed += 1
-            return found
-        try:
-            database = self._database or self._create(snapshot.started)
-            self._tidy(database, snapshot, now)
-            if self._missed:
-                text = f"{self._missed} snapshots before this one could not be stored"
-                self._pending.append(Event(_end(snapshot), EventKind.STORING_RESUMED, "storing", text))
-            self._transaction(database, lambda: self._insert(database, snapshot, self._pending, evidence))
-        except (sqlite3.Error, OSError, FwtopError) as error:
-            self._failed(error, now)
-            return found
-        self.problem, self._missed, self._pending, self._empty = "", 0, [], False
+        found, evidence = [*self._log.next(snapshot), *events], tuple(evidence)
+        if self._trouble.waits or not self._try(snapshot, found, evidence):
+            since = _end(self._stored) if self._stored is not None else snapshot.started
+            self._gap = self._gap or Gap(since, since)
+            self._gap.miss(snapshot, found, evidence, self._trouble.cause)
         return found
 
     def close(self, *, clean: bool = True) -> None:
         """End the session, merge the WAL into the file, and delete that if it has no snapshot.
 
-        Without `clean` it counts as crashed, as it does where the disk is full.
+        What could not be stored is tried a last time. Without `clean` the session counts as crashed, as it
+        does where the disk is full.
         """
+        last = self._gap.take_last() if self._gap is not None else None
+        if last is not None:
+            self._try(last, [], ())
         if self._database is not None:
             with suppress(sqlite3.Error):
                 if clean:
@@ -123,26 +120,46 @@ class SessionWriter:
             with suppress(sqlite3.Error):  # a reader may be active: the next session merges what is left
                 self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 self._database.execute("PRAGMA journal_mode=DELETE")
-            self._database.close()
-            self._database = None
-        if self._lock is not None and self.path is not None:
-            unlock_session(self.path, self._lock)
-            self._lock = None
-        if self._empty and self.path is not None:
-            discard(self.path)
-            self.path = None
+        empty, path = self._empty, self.path
+        self._abandon()
+        if empty and path is not None:
+            discard(path)
+        else:
+            self.path = path
+
+    def _try(self, snapshot: Snapshot, events: list[Event], evidence: tuple[AttackEvidence, ...]) -> bool:
+        """Store a snapshot, and what is held of a gap before it."""
+        try:
+            database = self._opened(snapshot.started)
+            self._tidy(database, snapshot)
+            with transaction(database):
+                self._insert_all(database, snapshot, events, evidence)
+        except _ERRORS as error:
+            self._failed(error, snapshot)
+            return False
+        self._trouble.over()
+        self._gap, self._stored, self._empty = None, snapshot, False
+        return True
+
+    def _opened(self, started: float) -> sqlite3.Connection:
+        """Return the session's database: a new one if its file was deleted, opened anew after a failure."""
+        if self.path is not None and is_gone(self.path, self._file):
+            self.news = f"{self.path.name} was deleted while it was recorded; a new session was begun"
+            self._abandon()
+        if self.path is None:
+            return self._create(started)
+        if self._database is None:
+            self._database = reopen(self.path, max_bytes=self._max_bytes // 2)
+        return self._database
 
     def _create(self, started: float) -> sqlite3.Connection:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         drop_old(self._directory, self._max_bytes // 4 * 3)
-        taken = {path.stem for path in session_paths(self._directory)}
-        stem = session_id(started, self._interfaces)
-        names = (stem, *(f"{stem}-{number}" for number in range(2, 1_000)))
-        path = self._directory / f"{next(name for name in names if name not in taken)}.db"
-        lock = lock_session(path)
+        path, lock = new_session(self._directory, started, self._interfaces)
         try:
             database = create(path, max_bytes=self._max_bytes // 2)
             self._set_meta(database, {**self._meta, "started": repr(started)})
+            self._file = identity(path)
         except BaseException:
             discard(path)
             os.close(lock)
@@ -150,64 +167,112 @@ class SessionWriter:
         self.path, self._lock, self._database = path, lock, database
         return database
 
-    def _failed(self, error: Exception, now: float) -> None:
-        self.problem = (
-            f"the session is not being stored ({_reason(error)}); watching continues; check {self._directory}"
+    def _failed(self, error: Exception, snapshot: Snapshot) -> None:
+        """Note a failure: the transaction was rolled back, and the file is opened anew next time."""
+        damaged = self.path is not None and is_damage(error)
+        self._trouble.failed(
+            true_cause(error, self.path, self._directory),
+            self._gap.since if self._gap else _end(self._stored) if self._stored else snapshot.started,
         )
-        self._missed += 1
-        self._retry_at = now + _RETRY_SECONDS
-        # The transaction was rolled back.
-        self._rules_stored.clear()
-        self._peak = self._whole = None
+        if self.path is not None and damaged:
+            path = self.path
+            self._abandon()
+            self.news = set_aside(path, error)
+        elif self._database is not None:
+            self._database.close()
+            self._database = None
+        empty = self._empty
+        self._forget_rows()
+        self._empty = empty or damaged
+        self._tidy_at = float("-inf")  # makes room, if that is what was missing
 
-    def _transaction(self, database: sqlite3.Connection, work: Callable[[], None]) -> None:
-        database.execute("BEGIN IMMEDIATE")
-        try:
-            work()
-            database.execute("COMMIT")
-        except BaseException:
-            if database.in_transaction:
-                database.execute("ROLLBACK")
-            raise
+    def _abandon(self) -> None:
+        """Leave the session's file as it is; the next one begins with a new file."""
+        if self._database is not None:
+            self._database.close()
+        if self._lock is not None and self.path is not None:
+            unlock_session(self.path, self._lock)
+        self._database = self._lock = self._file = self.path = None
+        self._forget_rows()
+
+    def _forget_rows(self) -> None:
+        """Forget which rows the file holds."""
+        self._empty = True
+        self._rules_stored: set[str] = set()
+        self._peak: tuple[float, int, int] | None = None  # packets per second, row, its other pin
+        self._whole: tuple[int, Snapshot] | None = None  # row of untruncated proposals, and what it becomes
+        self._last_at = float("-inf")
 
     def _set_meta(self, database: sqlite3.Connection, values: dict[str, str | None]) -> None:
         database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
 
-    def _tidy(self, database: sqlite3.Connection, snapshot: Snapshot, now: float) -> None:
+    def _tidy(self, database: sqlite3.Connection, snapshot: Snapshot) -> None:
+        """Thin out what is old, now and then; that it fails must not end the recording."""
+        now = self._clock()
         if now < self._tidy_at:
             return
         self._tidy_at = now + _TIDY_SECONDS
-        end = _end(snapshot)
-        self._transaction(database, partial(_shrink, database, end))
-        for pressure in range(1, _MAX_PRESSURE + 1):
-            if _used_bytes(database) <= self._max_bytes // 2 * 3 // 4:
-                break
-            self._transaction(database, partial(_shrink, database, end, pressure=pressure))
-        drop_old(self._directory, self._max_bytes)
+        end, most = _end(snapshot), self._max_bytes // 2 * 3 // 4
+        try:
+            with transaction(database):
+                _shrink(database, end)
+            for pressure in range(1, _MAX_PRESSURE + 1):
+                if used_bytes(database) <= most:
+                    break
+                with transaction(database):
+                    _shrink(database, end, pressure=pressure)
+            drop_old(self._directory, self._max_bytes)
+        except _ERRORS as error:
+            if is_damage(error):
+                raise
+            self._untidy.failed(true_cause(error, self.path, self._directory), end)
+        else:
+            self._untidy.over()
 
-    def _insert(
+    def _insert_all(
         self,
         database: sqlite3.Connection,
         snapshot: Snapshot,
         events: list[Event],
-        evidence: Iterable[AttackEvidence],
+        evidence: tuple[AttackEvidence, ...],
     ) -> None:
-        at = _end(snapshot)
-        self._insert_series(database, snapshot, at)
+        told: list[Event] = []
+        if self._empty and self._stored is not None:  # a file was lost: what it knew is told again
+            told += derive(None, self._stored)
+        seconds = None
+        if self._gap is not None:
+            told += self._gap.told()
+            self._insert_gap(database, self._gap)
+            seconds = min(max(_end(snapshot) - self._gap.until, 1e-3), _MOST_SECONDS)
+        told += events
+        insert_series(database, snapshot, seconds)
         insert_evidence(database, evidence)
-        for event in events:
-            values = (event.at, event.kind.value, event.subject, event.text)
-            database.execute("INSERT INTO event(at, kind, subject, text) VALUES (?, ?, ?, ?)", values)
-        for status in snapshot.mitigations:
+        insert_events(database, told)
+        self._insert_rules(database, snapshot.mitigations)
+        self._insert_snapshot(database, snapshot, has_events=bool(told))
+
+    def _insert_gap(self, database: sqlite3.Connection, gap: Gap) -> None:
+        for held in gap.held():
+            insert_series(database, held.snapshot, min(held.seconds, _MOST_SECONDS))
+            self._insert_snapshot(database, held.snapshot, has_events=True)
+        times = {_end(held.snapshot) for held in gap.held()}  # which have their rules' counters already
+        insert_rule_ticks(database, ((at, status) for at, status in gap.rules.values() if at not in times))
+        self._insert_rules(database, (status for _, status in gap.rules.values()))
+        insert_evidence(database, gap.evidence.values())
+
+    def _insert_rules(self, database: sqlite3.Connection, rules: Iterable[RuleStatus]) -> None:
+        for status in rules:
             if status.rule.id not in self._rules_stored:
                 stored = (status.rule.id, encode_value(status.rule))
                 database.execute("INSERT OR REPLACE INTO rule VALUES (?, ?)", stored)
                 self._rules_stored.add(status.rule.id)
-        pps = snapshot.tables.totals.pps
+
+    def _insert_snapshot(self, database: sqlite3.Connection, snapshot: Snapshot, *, has_events: bool) -> None:
+        at, pps = _end(snapshot), snapshot.tables.totals.pps
         is_peak = self._peak is None or pps > self._peak[0]
-        if not events and not is_peak and 0 <= at - self._last_at < _MIN_SPACING_SECONDS:
+        if not has_events and not is_peak and 0 <= at - self._last_at < _MIN_SPACING_SECONDS:
             return
-        otherwise = PINNED_EVENT if events else 0
+        otherwise = PINNED_EVENT if has_events else 0
         self._truncate_last(database)
         newest, later = truncated(snapshot, installable=True), truncated(snapshot)
         row = (at, PINNED_PEAK if is_peak else otherwise, encode_snapshot(newest))
@@ -227,58 +292,9 @@ class SessionWriter:
             database.execute("UPDATE snapshot SET data = ? WHERE n = ?", (encode_snapshot(snapshot), row))
             self._whole = None
 
-    def _insert_series(self, database: sqlite3.Connection, snapshot: Snapshot, at: float) -> None:
-        totals, sampling, conntrack = snapshot.tables.totals, snapshot.tables.sampling, snapshot.conntrack
-        seconds = max(snapshot.seconds, 1e-3)
-        tcp = snapshot.tcp
-        service = (tcp.handshakes_per_s, tcp.acknowledged_per_s) if tcp else (None, None)
-        table = (conntrack.count, conntrack.max, conntrack.new_per_s) if conntrack else (None, None, None)
-        row = (
-            at,
-            totals.pps,
-            totals.bps,
-            totals.dropped / seconds,
-            totals.accepted / seconds,
-            sampling.one_in,
-            sampling.lost / seconds,
-            *table,
-            snapshot.softirq_share,
-            *service,
-            *_drops(snapshot),
-        )
-        database.execute(_INSERT_TICK, row)
-        database.executemany(
-            "INSERT INTO attack(at, kind, target, pps, share, confidence, mine_share, other_share, "
-            "kernel_share) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [(at, *_attack(attack)) for attack in snapshot.judgement.attacks],
-        )
-        database.executemany(
-            "INSERT INTO rule_tick(at, rule_id, state, packets, bytes, pps) VALUES (?, ?, ?, ?, ?, ?)",
-            [
-                (at, item.rule.id, item.state.value, item.packets, item.bytes, item.pps)
-                for item in snapshot.mitigations
-            ],
-        )
-
-
-def _drops(snapshot: Snapshot) -> tuple[float | None, ...]:
-    """Return what fwtop's rules, other firewalls and the kernel dropped a second."""
-    flow = flow_of(snapshot)
-    return (flow.mine, flow.other, flow.kernel) if flow is not None else (None, None, None)
-
-
-def _attack(attack: Attack) -> tuple[object, ...]:
-    shares = (attack.mine_share, attack.other_share, attack.kernel_share)
-    return attack.kind, attack.target, attack.pps, attack.share, attack.confidence, *shares
-
 
 def _end(snapshot: Snapshot) -> float:
     return snapshot.started + snapshot.seconds
-
-
-def _reason(error: Exception) -> str:
-    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return safe_text(why, limit=80)
 
 
 def _shrink(database: sqlite3.Connection, now: float, *, pressure: int = 0) -> None:
@@ -288,11 +304,3 @@ def _shrink(database: sqlite3.Connection, now: float, *, pressure: int = 0) -> N
         halve_evidence(database)
         halve(database, now - FULL_SECONDS / 2 ** (pressure - 1))
     roll_up(database, now, pressure=pressure)
-
-
-def _used_bytes(database: sqlite3.Connection) -> int:
-    pages, free, size = (
-        int(database.execute(f"PRAGMA {name}").fetchone()[0])
-        for name in ("page_count", "freelist_count", "page_size")
-    )
-    return (pages - free) * size

@@ -197,7 +197,7 @@ def test_a_full_disk_is_one_line_and_writing_resumes(tiny_disk: Path) -> None:
     writer = HistoryWriter(tiny_disk, interfaces=("eth0",), clock=clock)
     for second in range(90):
         writer.add(sample(NOON + second))
-    assert writer.problem.startswith("the history is not being stored (")
+    assert writer.problem.startswith("history not stored since 12:00:")
     assert "\n" not in writer.problem
     (tiny_disk / "others").unlink()
     subprocess.run(["mount", "-o", "remount,size=8m", str(tiny_disk)], check=True, timeout=60)

@@ -27,7 +27,8 @@ class EventKind(StrEnum):
     RECORDS_LOST = "records_lost"
     NOT_JUDGED = "not_judged"  # from here on judging fails
     JUDGED_AGAIN = "judged_again"
-    STORING_RESUMED = "storing_resumed"  # after the disk was full or failing
+    STORING_STOPPED = "storing_stopped"  # the disk was full or failing: a gap begins
+    STORING_RESUMED = "storing_resumed"  # it ends
 
 
 @dataclass(frozen=True, slots=True)

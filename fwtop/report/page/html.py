@@ -33,6 +33,7 @@ EVENT_NAMES = {
     "records_lost": "samples lost",
     "not_judged": "not judged",
     "judged_again": "judged again",
+    "storing_stopped": "storing stopped",
     "storing_resumed": "storing resumed",
 }
 # Nothing may be loaded or run, even if some text became markup after all.

@@ -45,6 +45,7 @@ _GLYPHS: dict[EventKind, Span] = {
     EventKind.RECORDS_LOST: ("•", WARN),
     EventKind.NOT_JUDGED: ("•", BAD),
     EventKind.JUDGED_AGAIN: ("•", DIM),
+    EventKind.STORING_STOPPED: ("•", WARN),
     EventKind.STORING_RESUMED: ("•", DIM),
 }
 _RANK = {kind: rank for rank, kind in enumerate(_GLYPHS)}

@@ -1,0 +1,186 @@
+"""What is told while a database can't be written: since when, the true cause, and what helps."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fwtop.model.text import safe_text
+
+_FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS = 1.0, 30.0  # until it is tried again; doubled each time
+_CALM_SECONDS = 60.0  # of storing, after which a new failure counts as the first
+_PROBE_BYTES = 64 << 10
+_ROOM_BYTES = 4 << 20  # free, which is more than one transaction needs
+_HINTS = {
+    errno.ENOSPC: ("the disk is full", "free some space on the disk of {place}"),
+    errno.EDQUOT: ("the disk quota is used up", "raise that of user fwtop for {place}"),
+    errno.EFBIG: ("a limit on the size of files was reached", "raise it (ulimit -f, LimitFSIZE=)"),
+    errno.EROFS: ("the file system is read-only", "remount {place} read-write"),
+    errno.EIO: ("the disk reports I/O errors", "look at the kernel's messages (dmesg)"),
+    errno.EACCES: ("permission denied", "{place} must belong to user fwtop"),
+    errno.ENOENT: ("{place} is missing and can't be made", "run 'make setup', and restart fwtop"),
+    errno.ENOTDIR: ("a part of {place} is no directory", "move it away"),
+    errno.EEXIST: ("{place} is no directory", "move it away"),
+    errno.EMFILE: ("no more files can be opened", "raise their limit (ulimit -n)"),
+    errno.ENOMEM: ("out of memory", "free some"),
+}
+_HINTS[errno.EPERM] = _HINTS[errno.EACCES]
+_HINTS[errno.ENFILE] = _HINTS[errno.EMFILE]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a database can't be written, and what helps; both on one line."""
+
+    why: str
+    hint: str = ""
+
+
+class Trouble:
+    """The failures of one database, and when writing is to be tried again."""
+
+    def __init__(self, what: str, clock: Callable[[], float]) -> None:
+        """`what` is not happening: "not stored"."""
+        self._what = what
+        self._clock = clock
+        self._delay = 0.0
+        self._retry_at = float("-inf")
+        self._stored_since = float("-inf")
+        self.cause = ""  # "" while all is well
+        self.line = ""  # since when, why, and what helps, in one line
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is too early to try again."""
+        return bool(self.line) and self._clock() < self._retry_at
+
+    def failed(self, cause: Cause, since: float) -> None:
+        """Note a failure; nothing was stored after `since`, Unix seconds."""
+        now = self._clock()
+        if not self.line and now - self._stored_since >= _CALM_SECONDS:
+            self._delay = 0.0
+        self._delay = min(max(2 * self._delay, _FIRST_DELAY_SECONDS), _LONGEST_DELAY_SECONDS)
+        self._retry_at = now + self._delay
+        self.cause = cause.why
+        hint = f"; {cause.hint}" if cause.hint else ""
+        self.line = f"{self._what} since {clock_time(since)}: {cause.why}{hint}"
+
+    def over(self) -> None:
+        """Note that writing works."""
+        if self.line:
+            self._stored_since = self._clock()
+        self.cause = self.line = ""
+
+    def retry_now(self) -> None:
+        """Try again at once: the last chance before the end."""
+        self._retry_at = float("-inf")
+
+
+def clock_time(at: float) -> str:
+    """Return the time of day, UTC."""
+    return time.strftime("%H:%M:%S", time.gmtime(max(at, 0.0)))
+
+
+def true_cause(error: Exception, path: Path | None, directory: Path) -> Cause:
+    """Return why a database can't be written."""
+    if isinstance(error, OSError) and error.errno:
+        return _told(error, directory)
+    if isinstance(error, sqlite3.Error):
+        return _sqlite_cause(error, path, directory)
+    return Cause(safe_text(error, limit=120) or "out of memory")
+
+
+def is_busy(error: Exception) -> bool:
+    """Whether another program was using the database for too long."""
+    return _name(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+
+def _name(error: Exception) -> str:
+    return str(getattr(error, "sqlite_errorname", ""))
+
+
+def _sqlite_cause(error: sqlite3.Error, path: Path | None, directory: Path) -> Cause:
+    """Find out what SQLite does not tell.
+
+    A full quota is a "disk I/O error", and a refused file "unable to open database file". So a file is
+    written where it failed, and the kernel says why.
+    """
+    if is_busy(error):
+        which = safe_text(path.name) if path is not None else "the database"
+        return Cause(f"another program keeps {which} locked", "fuser names it")
+    failed = _probe(directory, _size(path))
+    if failed is not None:
+        return _told(failed, directory)
+    if _name(error).startswith("SQLITE_FULL"):
+        if _free_bytes(directory) >= _ROOM_BYTES:
+            return Cause("the database has reached its size limit", "what is old is thinned out")
+        return _told(OSError(errno.ENOSPC, ""), directory)  # room enough for the probe, but not for more
+    code = f" ({_name(error)})" if _name(error) else ""
+    return Cause(f"{safe_text(error, limit=80)}{safe_text(code)}", "the disk itself can be written")
+
+
+def _told(error: OSError, directory: Path) -> Cause:
+    place = safe_text(directory)
+    number = error.errno or 0
+    if number in (errno.EACCES, errno.EPERM) and not os.path.lexists(directory):
+        number = errno.ENOENT
+    if number in (errno.EACCES, errno.EPERM) and _seems_writable(directory):
+        return Cause(
+            f"{place} was replaced after fwtop had started, and is outside the sandbox", "restart fwtop"
+        )
+    known = _HINTS.get(number)
+    if known is None:
+        why = error.strerror or os.strerror(error.errno or errno.EIO)
+        return Cause(safe_text(why, limit=80), f"check {place}")
+    return Cause(*(words.format(place=place) for words in known))
+
+
+def _seems_writable(directory: Path) -> bool:
+    """Ask access(2), which knows nothing of the sandbox."""
+    return os.path.isdir(directory) and os.access(directory, os.W_OK | os.X_OK)
+
+
+def _size(path: Path | None) -> int:
+    """Return the length of the longest file of a database."""
+    sizes = [0]
+    for suffix in ("", "-wal") if path is not None else ():
+        with suppress(OSError):
+            sizes.append(os.stat(f"{path}{suffix}").st_size)
+    return max(sizes)
+
+
+def _free_bytes(directory: Path) -> int:
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return 0
+    return found.f_bavail * found.f_frsize
+
+
+def _probe(directory: Path, offset: int) -> OSError | None:
+    """Write into a file, as far from its start as the database is long; return why that fails."""
+    path = directory / f".probe-{os.getpid()}"
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        return error
+    try:
+        written = os.pwrite(descriptor, bytes(_PROBE_BYTES), offset)
+        if written < _PROBE_BYTES:
+            os.pwrite(
+                descriptor, b"\0", offset + written
+            )  # a short write has a reason, which the next one tells
+        os.fsync(descriptor)
+    except OSError as error:
+        return error
+    finally:
+        os.close(descriptor)
+        with suppress(OSError):
+            path.unlink()
+    return None
