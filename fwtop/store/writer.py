@@ -34,7 +34,7 @@ from fwtop.store.thinning import FULL_SECONDS, PINNED_EVENT, PINNED_PEAK, halve,
 from fwtop.store.trouble import Trouble, true_cause
 from fwtop.store.upkeep import set_aside
 
-_TIDY_SECONDS = 30.0
+_TIDY_SECONDS, _CROWDED_SECONDS = 30.0, 5.0  # the latter where the file is nearly as large as it may be
 _MIN_SPACING_SECONDS = 0.9  # of stored snapshots; the time series keep every one
 _MOST_SECONDS = 60.0  # that a point of the time series speaks for
 _MAX_PRESSURE = 8  # steps, each of which halves what is kept
@@ -75,7 +75,7 @@ class SessionWriter:
         self._gap: Gap | None = None
         self._trouble = Trouble("not stored", clock)
         self._untidy = Trouble("old observations are not thinned out", clock)
-        self._tidy_at = float("-inf")
+        self._tidy_at = self._crowded_at = float("-inf")
         self.path: Path | None = None
         self.news = ""  # a line about a session that was lost
         self._forget_rows()
@@ -208,16 +208,16 @@ class SessionWriter:
 
     def _tidy(self, database: sqlite3.Connection, snapshot: Snapshot) -> None:
         """Thin out what is old, now and then; that it fails must not end the recording."""
-        now = self._clock()
-        if now < self._tidy_at:
+        now, limit = self._clock(), self._max_bytes // 2
+        if now < self._tidy_at and (now < self._crowded_at or used_bytes(database) <= limit * 7 // 8):
             return
-        self._tidy_at = now + _TIDY_SECONDS
-        end, most = _end(snapshot), self._max_bytes // 2 * 3 // 4
+        self._tidy_at, self._crowded_at = now + _TIDY_SECONDS, now + _CROWDED_SECONDS
+        end = _end(snapshot)
         try:
             with transaction(database):
                 _shrink(database, end)
             for pressure in range(1, _MAX_PRESSURE + 1):
-                if used_bytes(database) <= most:
+                if used_bytes(database) <= limit * 3 // 4:
                     break
                 with transaction(database):
                     _shrink(database, end, pressure=pressure)
