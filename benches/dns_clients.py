@@ -9,7 +9,8 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fwtop.kernel.namespaces import inside
 from fwtop.model.traffic.dns import wire_name
@@ -19,8 +20,7 @@ _PAUSE_SECONDS = 0.2  # of a client between two questions
 _TRUNCATED = 0x02
 
 
-@dataclass(slots=True)
-class ClientAnswers:
+class ClientAnswers(Struct):
     """What became of the clients' questions."""
 
     asked: int = 0
@@ -47,8 +47,7 @@ def ask_names(
     return answers
 
 
-@dataclass(frozen=True, slots=True)
-class _Stub:
+class _Stub(Struct, frozen=True):
     """A client: where it lives, and which server it asks."""
 
     netns: str

@@ -11,8 +11,9 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from fwtop.bench.two_hosts import TwoHosts, wait_for_port
 from fwtop.lab import namespaces
@@ -79,8 +80,7 @@ _SSH_KEY = "ssh-keygen -q -t ed25519 -N  -f {folder}/key"  # of the host and of 
 _SSH = "-i {folder}/key -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o BatchMode=yes"
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(Struct, frozen=True):
     """A program that serves: its command, the port that it listens on, and on which of the hosts.
 
     `key_maker` is a command that makes the key that it doesn't start without.
@@ -99,8 +99,7 @@ class Server:
         return tuple(Path(name).name for name in names if shutil.which(name) is None)
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True):
     """A program that is started so many times a minute, at random moments, by a peer or on the host itself.
 
     In the command, {host} and {far} are the addresses of the watched host and of the other, {peer} is that of

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fwtop.kernel.namespaces import inside
 from fwtop.kernel.procfs import parse_paired, parse_single, read_text
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(Struct, frozen=True):
     """Counted since the namespace exists."""
 
     packets: int  # past the firewall, and not dropped by transport or socket

@@ -6,8 +6,8 @@ import html
 import io
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.color import blend_rgb
 from rich.color_triplet import ColorTriplet
 from rich.console import Console
@@ -21,8 +21,7 @@ _MARGIN = 12
 _DIM = 0.45  # of the background
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """The screen from `at` seconds on, as lines with ANSI colours."""
 
     at: float

@@ -10,10 +10,10 @@ import ctypes
 import os
 import struct
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from fwtop.compile.compiler import SOURCES, compile_text, relocate
 from fwtop.kernel import bpf

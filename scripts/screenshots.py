@@ -16,8 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 CLONE = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CLONE))
@@ -33,8 +34,7 @@ FRAME_SECONDS, LAST_SECONDS = 0.5, 5.0  # between frames of a film; of its last 
 SETTLED_SECONDS = 4.0  # after the attack is named, so that rates and shares are those of a whole window
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """Press `keys` (tmux's names), wait until the screen matches `until`, then take `picture` if named.
 
     `stay` is how long the screen stays before that: figures settle, and a film's spectators read. `proposal`
@@ -48,8 +48,7 @@ class Step:
     proposal: str = ""
 
 
-@dataclass(frozen=True)
-class Shot:
+class Shot(Struct, frozen=True):
     """One run of a scenario, or of a command, in a terminal of one size; with `film`, it is filmed."""
 
     scenario: str

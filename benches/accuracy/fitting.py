@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 _STEPS = 50
@@ -14,8 +14,7 @@ FOLDS = 10
 Vector = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(Struct, frozen=True):
     """One finding of the corpus: its family, features, what the engine stated, and whether it was right."""
 
     family: str

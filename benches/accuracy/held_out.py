@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from benches.accuracy import weighing
 from benches.accuracy.fitting import FOLDS, Judged, fit
@@ -21,8 +22,7 @@ from fwtop.analysis.engine.weights import FittedWeights
 from fwtop.analysis.registry import DECLARED
 
 
-@dataclass(frozen=True, slots=True)
-class FoldWeights:
+class FoldWeights(Struct, frozen=True):
     """What was fitted without a fold's families."""
 
     hypotheses: tuple[Hypothesis, ...]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from benches.corpus.cases import Attack, LabelledWindow
 from fwtop.analysis.advisor import make_context
@@ -25,8 +26,7 @@ _ASSERTED = AdviseConfig().spoof_threshold
 BINS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(Struct, frozen=True):
     """One finding, and whether the corpus agrees; `true` is the kind of most of its packets."""
 
     finding: Finding
@@ -35,8 +35,7 @@ class Named:
     forged: bool | None = None  # whether their sources are; None if most belong to no attack
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What the judgement said about one case."""
 
     case: LabelledWindow
@@ -133,8 +132,7 @@ def _name_of(attack: Attack, named: Sequence[Named], labels: np.ndarray) -> str:
     return largest.finding.kind if largest is not None else NOTHING
 
 
-@dataclass
-class Scores:
+class Scores(Struct):
     """Counts over many outcomes; confusion is by true and said kind."""
 
     windows: int = 0
@@ -218,8 +216,7 @@ class Scores:
         return expected_calibration_error(self.spoofing)
 
 
-@dataclass(frozen=True, slots=True)
-class Bin:
+class Bin(Struct, frozen=True):
     """Findings whose confidence lies between two tenths."""
 
     count: int

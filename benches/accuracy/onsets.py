@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benches.corpus.arrivals import Arrivals, Frames
 from benches.corpus.copies import copies
@@ -35,8 +36,7 @@ _DROPPED = DropCount(
 )  # any number will do for the reason: the samples have it, too
 
 
-@dataclass(frozen=True, slots=True)
-class Onset:
+class Onset(Struct, frozen=True):
     """An attack, how many times the normal rate arrived with it, and the seconds until it was named."""
 
     name: str

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from fwtop.bench.accuracy.measured_harm import forget_session
 from fwtop.bench.programs import run_fwtop
@@ -36,8 +37,7 @@ table inet fwtop_bench {
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
+class Promise(Struct, frozen=True):
     """One proposal: the predicted share stopped (0 to 1), and packets of the flood with its rule."""
 
     scenario: str
@@ -59,8 +59,7 @@ class Promise:
         return abs(self.predicted - self.stopped) * 100
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """Packets so far: those of the flood by frames and by datagrams, and those that rules dropped."""
 
     frames: int

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from benches.accuracy.fitting import FOLDS
@@ -26,8 +26,7 @@ _KEPT = 0.02  # changes that aren't written down
 Vector = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """One group of the corpus: its family, who competed, what each one's features said, and who is right."""
 
     family: str
@@ -63,8 +62,7 @@ def _right(one: Explained, outcome: Outcome) -> tuple[bool, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(Struct, frozen=True):
     """Where each weight stands in the vector: a shift by entry, then a factor by entry and feature."""
 
     shift: dict[str, int]

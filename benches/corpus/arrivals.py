@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from fwtop.lab.network import VICTIM_4, VICTIM_6
@@ -27,8 +27,7 @@ _NEIGHBOURS = 3  # hosts of one network that talk to the same server
 _PUBLIC_6 = (0x2400, 0x2600, 0x2607, 0x2A00, 0x2A01, 0x2A02)
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(Struct, frozen=True):
     """A host by its packed address, and the TTL of its packets when they arrive."""
 
     address: bytes
@@ -53,8 +52,7 @@ def senders(rng: Random, count: int, *, family: int = 4) -> list[Sender]:
     return made[:count]
 
 
-@dataclass
-class Arrivals:
+class Arrivals(Struct):
     """Frames with their times in seconds and sizes on the wire; `data` is cut to what is captured.
 
     `peers` draws hosts that stay the same while others come and go, such as the ends of tunnels.
@@ -111,8 +109,7 @@ class Arrivals:
         self.packet(at, sender, TCP, start + options + head, 20 + len(options) + size)
 
 
-@dataclass
-class Connection:
+class Connection(Struct):
     """A TCP connection as the watched host receives it; `at` is the time of the next segment."""
 
     to: Arrivals
@@ -121,6 +118,7 @@ class Connection:
     at: float
     seq: int = 0
     ack: int = 0
+    stamp: int = 0  # TCP timestamp
 
     def __post_init__(self) -> None:
         rng = self.to.rng
@@ -173,8 +171,7 @@ def connection(to: Arrivals, sender: Sender, dport: int, at: float) -> Connectio
     return Connection(to, sender, (to.rng.randrange(32_768, 61_000), dport), at)
 
 
-@dataclass(frozen=True, slots=True)
-class Frames:
+class Frames(Struct, frozen=True):
     """Frames as arrays: `data` is (n, CAPTURED), zero-padded; `vector` is -1 for ordinary packets."""
 
     at: NDArray[np.float64]

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benches.corpus.arrivals import Arrivals, Frames
 from benches.corpus.copies import copies
@@ -38,8 +39,7 @@ _ONE_IN = 1_000.0
 _THINNER, _LIVE, _BASELINE, _BARE, _ONSET = 0.4, 0.8, 0.7, 0.15, 0.3  # probabilities
 
 
-@dataclass(frozen=True, slots=True)
-class Attack:
+class Attack(Struct, frozen=True):
     """The truth about one attack of a case; `label` marks its packets."""
 
     label: int
@@ -48,8 +48,7 @@ class Attack:
     forged: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LabelledWindow:
+class LabelledWindow(Struct, frozen=True):
     """One case: a window, what was normal before it, and the attacks that it holds."""
 
     family: str
@@ -76,8 +75,7 @@ def cases(each: int, seed: int = SEED, only: tuple[str, ...] = ()) -> Iterator[L
             yield draw(family, number, seed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Draw:
+class _Draw(Struct, frozen=True):
     """How the packets of one case are drawn."""
 
     rng: random.Random
@@ -87,8 +85,7 @@ class _Draw:
     peers: str  # what the hosts are drawn from that stay the same
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """Packets of one origin: what makes them, how many a second, and when they begin and end."""
 
     origin: Method | Profile

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from benches.corpus.arrivals import CAPTURED, LIVED_IN, Frames
@@ -102,8 +102,7 @@ def _put(frames: Bytes, rows: NDArray[np.intp], at: int, values: Bytes) -> None:
     frames[rows[:, None], at + np.arange(room)] = values[:, :room]
 
 
-@dataclass(frozen=True, slots=True)
-class _Ends:
+class _Ends(Struct, frozen=True):
     """What each copy takes from its datagram: source address, TTL and identification."""
 
     source: Bytes

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benches.corpus import datagrams, machines, tools, visits
 from benches.corpus.arrivals import Arrivals
@@ -27,8 +29,7 @@ _STATE = {"conntrack_exhaustion"}  # kinds that packets alone don't show
 _MANY = 6.0  # decimal logarithm of the largest number of real sources
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Struct, frozen=True):
     """Packets that one function makes; `kind` is the attack that they are, or "" for ordinary traffic."""
 
     send: Callable[[Arrivals, int], None]
@@ -87,8 +88,7 @@ TOOLS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(Struct, frozen=True):
     """An attack of the lab: the vectors of a scenario that holds one attack."""
 
     name: str

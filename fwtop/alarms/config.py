@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.alarms.mail import is_address
 from fwtop.alarms.message import EVENTS
@@ -17,8 +19,7 @@ FILE = "/etc/fwtop/alarms.toml"
 _MAX_WORDS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class AlarmConfig:
+class AlarmConfig(Struct, frozen=True):
     """The settings; docs/alarms.toml documents each."""
 
     journal: bool = True
@@ -34,11 +35,6 @@ class AlarmConfig:
     ended_seconds: float = 30.0
     changed_factor: float = 2.0
     changed_seconds: float = 60.0
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> AlarmConfig:
-        """Rebuild the settings from asdict() and JSON."""
-        return cls(**data | {name: tuple(data[name]) for name in ("command", "events", "mail_to")})
 
     def for_console(self) -> AlarmConfig:
         """Return what decides on alarms, without where they go: URLs often hold a password."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
 
 from fwtop.alarms.message import Alarm
+from fwtop.model.wire import plain
 
 SENDMAIL = "/usr/sbin/sendmail"
 _MAX_LINE = 500  # a whole subject: folded, it would begin with an empty line
@@ -39,5 +39,5 @@ def mail_text(alarm: Alarm, to: tuple[str, ...]) -> bytes:
     ]
     lines += ["", "sudo fwtop           the live screen", "sudo fwtop report    what was recorded"]
     mail.set_content("\n".join(lines) + "\n")
-    mail.add_attachment(json.dumps(asdict(alarm), indent=1), subtype="json", filename="alarm.json")
+    mail.add_attachment(json.dumps(plain(alarm), indent=1), subtype="json", filename="alarm.json")
     return mail.as_bytes()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from msgspec import Struct, field
+
 from fwtop.model.text import safe_text
+from fwtop.model.wire import plain, to_json
 
 SCHEMA = 1
 MAX_BYTES = 8192  # of a line
@@ -30,8 +32,7 @@ EVENTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Alarm:
+class Alarm(Struct, frozen=True):
     """One event; `details` holds numbers and short texts by name."""
 
     event: str  # one of EVENTS
@@ -43,7 +44,7 @@ class Alarm:
 
     def line(self) -> bytes:
         """Return the alarm as a line of JSON."""
-        return json.dumps({"schema": SCHEMA, **asdict(self)}, separators=(",", ":")).encode() + b"\n"
+        return to_json({"schema": SCHEMA, **plain(self)}) + b"\n"
 
 
 def _is_number(value: object) -> bool:

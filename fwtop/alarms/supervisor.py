@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import signal
 import stat
-from dataclasses import asdict, dataclass
-from typing import Any
+
+from msgspec import Struct
 
 from fwtop.alarms import AT_ONCE
 from fwtop.alarms.config import AlarmConfig
@@ -16,19 +15,18 @@ from fwtop.kernel.programs import ENVIRONMENT, module_argv
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import ALARMS_DIRECTORY, CONSOLE_USER
 from fwtop.model.text import safe_text
+from fwtop.model.wire import of_json, to_json
 from fwtop.sandbox.privileges import drop_privileges, unprivileged_user
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Struct, frozen=True):
     """The process, and the pipe that it reads alarms from."""
 
     pid: int
     descriptor: int
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """What the process reads first. Not arguments: those can be read by every user of the machine."""
 
     config: AlarmConfig
@@ -37,13 +35,12 @@ class Settings:
 
     def line(self) -> bytes:
         """Return the settings as a line of JSON."""
-        return json.dumps(asdict(self)).encode() + b"\n"
+        return to_json(self) + b"\n"
 
     @classmethod
     def parse(cls, line: bytes) -> Settings:
         """Rebuild the settings from `line`."""
-        found: dict[str, Any] = json.loads(line)
-        return cls(AlarmConfig.from_dict(found["config"]), found["secret"], found["spool"])
+        return of_json(cls, line)
 
 
 def start_alarms(config: AlarmConfig, *, secret: str = "") -> Started:

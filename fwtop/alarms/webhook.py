@@ -11,8 +11,9 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit, urlunsplit
+
+from msgspec import Struct
 
 from fwtop import __version__
 from fwtop.alarms.message import Alarm
@@ -28,8 +29,7 @@ class RefusedError(Exception):
     """The receiver will never take this request."""
 
 
-@dataclass(frozen=True, slots=True)
-class Webhook:
+class Webhook(Struct, frozen=True):
     """Where alarms are posted to, and the secret that signs them ("" for no signature)."""
 
     url: str

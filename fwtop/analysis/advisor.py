@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.analysis.attacks import Life, attacks_of, pps_of
 from fwtop.analysis.calibration import calibrated
@@ -40,8 +41,7 @@ _LEARN_SECONDS = 6.0  # quiet time whose packets are learned together: that copi
 _SHORT = 100  # packets: in a shorter capture only an attack that is nearly all of it shows
 
 
-@dataclass
-class _Pending:
+class _Pending(Struct):
     """What a quiet tick would teach, on hold: it may contain the onset of an attack."""
 
     end: float

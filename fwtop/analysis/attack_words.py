@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.window.features import Features
@@ -20,8 +19,7 @@ _MANY = 1_000  # sources, from which the number of their networks is told
 _UNMET = 0.02  # share of packets from sources that were not sampled
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """What most packets of an attack have in common, and how many share it."""
 
     words: str

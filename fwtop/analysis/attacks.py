@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.analysis.attack_words import sources_of, target_of
 from fwtop.analysis.context import AnalysisContext, Finding
@@ -14,8 +16,7 @@ from fwtop.model.traffic.snapshot import Attack
 _REAL = 0.3  # probability of forged sources, below which they count as real
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
+class Life(Struct, frozen=True):
     """A finding, when it was active in the window, and what became of its packets."""
 
     finding: Finding

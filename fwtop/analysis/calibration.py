@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.engine.weights import WEIGHTS_FILE
@@ -30,8 +32,7 @@ _PROVEN = ("_amplification", "_reflection")
 _LEAST, _MOST = 0.02, 0.99  # the corpus is too small to tell more
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(Struct, frozen=True):
     """The weights, one for each of FEATURES, and the version of the corpus that they were fitted on."""
 
     corpus: str

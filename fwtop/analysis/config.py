@@ -6,17 +6,18 @@ How often findings are right, by kind and by confidence: docs/ACCURACY.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.model.config_file import read_table
 from fwtop.model.costs import DEFAULT_COST_NS
 from fwtop.model.text import safe_text
 
 
-@dataclass(frozen=True, slots=True)
-class AdviseConfig:
+class AdviseConfig(Struct, frozen=True):
     """Thresholds; rates are packets per second, shares are 0 to 1.
 
     Live traffic is judged by rate, by share and against the baseline. A capture may be short, sampled or
@@ -69,7 +70,7 @@ _MEMORY = (
 _SHARES = ("spoof_threshold", "conntrack_fill", "collateral_limit", "link_full")
 _MOST = 1e15
 _MOST_COUNTED = 100_000  # of samples, ports, addresses, prefixes
-NAMES = tuple(item.name for item in fields(AdviseConfig) if item.name not in (*_MEASURED, *_MEMORY))
+NAMES = tuple(name for name in AdviseConfig.__struct_fields__ if name not in (*_MEASURED, *_MEMORY))
 
 
 def read_thresholds(

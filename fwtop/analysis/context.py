@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.held.behaviour import flow_of, flows_of
@@ -42,8 +43,7 @@ NO_SPOOF = Spoof(0.0, ())
 ANY = Match()
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """An attack: its rows in the traffic, and what the rule found out about it."""
 
     kind: str
@@ -72,8 +72,7 @@ class Finding:
         return f"{self.kind} {fields} {self.part}".rstrip()
 
 
-@dataclass
-class AnalysisContext:
+class AnalysisContext(Struct, weakref=True, dict=True):
     """The state of classifying one window. `unclaimed` shrinks as attacks claim rows."""
 
     traffic: Traffic

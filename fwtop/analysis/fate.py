@@ -9,9 +9,9 @@ are arrivals themselves, so that their attack is known.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.window.traffic import Traffic, mix, subsample
@@ -42,8 +42,7 @@ _LEVELS: tuple[tuple[str, ...], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Fate:
+class Fate(Struct, frozen=True):
     """Shares of one attack's packets, 0 to 1; what remains reaches services."""
 
     mine: float = 0.0

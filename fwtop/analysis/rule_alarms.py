@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.analysis.rule_rates import RatedRule
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
@@ -23,8 +24,7 @@ _TEXT = 80  # characters of a rule
 _LEADING = re.compile(r"(?:^| )(?:-[jg] FWTOP|jump |goto )|^-i lo ")
 
 
-@dataclass(frozen=True, slots=True)
-class RuleAlarm:
+class RuleAlarm(Struct, frozen=True):
     """Something that is wrong."""
 
     kind: str
@@ -33,8 +33,7 @@ class RuleAlarm:
     mend: str  # a command; "" where none can be told
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """An alarm that began or ended."""
 
     began: bool

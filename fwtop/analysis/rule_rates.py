@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fwtop.model.ruleset import ListedRule, Ruleset
 
@@ -31,8 +32,7 @@ def median(values: Iterable[float]) -> float:
     return (ordered[half] + ordered[~half]) / 2
 
 
-@dataclass(frozen=True, slots=True)
-class RatedRule:
+class RatedRule(Struct, frozen=True):
     """A rule with its rates; they are None until two readings have been compared."""
 
     rule: ListedRule
@@ -43,8 +43,7 @@ class RatedRule:
     abnormal: str = ""  # "high", "low"
 
 
-@dataclass(slots=True)
-class _Track:
+class _Track(Struct):
     """What is remembered of a rule."""
 
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))  # for the eye

@@ -7,10 +7,10 @@ Activity" (Moore 2001), "Hop-count filtering" (Jin 2003), CAIDA Spoofer.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.analysis.window.counting import distinct_values, marked, occurrences
@@ -29,8 +29,7 @@ _NETWORKS = 8  # known networks: fewer say nothing
 _Hops = NDArray[np.intp]
 
 
-@dataclass(frozen=True)
-class Distances:
+class Distances(Struct, frozen=True):
     """The least and greatest hop distance of each known /24 and /48, sorted by network."""
 
     networks: U64
@@ -98,16 +97,14 @@ _UNUSED = _blocks([(first << 24, 8) for first in _QUIET]) + np.uint8(2) * _block
 _MANY = 200  # sources: the distribution of fewer says nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Spoof:
+class Spoof(Struct, frozen=True):
     """The probability that the sources are spoofed, and the evidence."""
 
     probability: float
     evidence: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Sign:
+class Sign(Struct, frozen=True):
     """One observation: its contribution to the log-odds, and a sentence."""
 
     weight: float

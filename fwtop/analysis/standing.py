@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fwtop.analysis.context import AnalysisContext
@@ -25,8 +26,7 @@ _SAMPLE = 8_192  # packets in which like ones are counted
 _LEAST = 20  # of them
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(Struct, frozen=True, dict=True):
     """The sources of a judged window: how much of each do attacks explain, and which are clients?"""
 
     family: U8

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding, count
 from fwtop.analysis.proposals.allowed import always_pass

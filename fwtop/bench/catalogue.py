@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.bench.frame import Document, Options
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """One table; its module defines `run(options: Options) -> Document`."""
 
     name: str

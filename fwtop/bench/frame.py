@@ -11,14 +11,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from fwtop.model.costs import machine_name
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """Options of the command line."""
 
     rounds: int | None = None  # None: the table's default
@@ -31,8 +31,7 @@ class Options:
         return self.rounds or (quick if self.quick else full)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One row of a table; `measure` runs it once and returns its figure in `unit`."""
 
     name: str
@@ -42,8 +41,7 @@ class Row:
     published: float | None = None  # the same ratio in the published table
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """A row's figures, one per round."""
 
     name: str
@@ -67,8 +65,7 @@ class Result:
         return figures if self.published is None else {**figures, "published_ratio": self.published}
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """A measured table with notes for the reader."""
 
     table: str

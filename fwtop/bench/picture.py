@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
+
+from msgspec import Struct
 
 from fwtop.bench.frame import Document, Result, number
 
@@ -22,8 +23,7 @@ _STYLE = (
 _PREFIXES = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
+class _Scale(Struct, frozen=True):
     """Maps figures to x coordinates logarithmically; `first` and `last` are decimal logarithms."""
 
     first: float

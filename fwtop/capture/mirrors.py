@@ -7,9 +7,9 @@ Sources: draft-foschiano-erspan-03, RFC 2784 and 2890; RFC 7348 (VXLAN).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
 
 import numpy as np
+from msgspec.structs import fields, replace
 from numpy.typing import NDArray
 
 from fwtop.model.traffic.packets import FLAG_OUTBOUND, I64, U8, Fragment, Hook, PacketBatch

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from fwtop.capture.records import (
     LINK_TYPES,
@@ -72,8 +72,7 @@ def nanoseconds(ticks: I64, resolution: int) -> I64:
     return np.asarray(ticks * 10 ** (9 - power) if power <= 9 else ticks // 10 ** (power - 9))
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(Struct):
     """Consecutive packet blocks of one type."""
 
     kind: int = _PACKET

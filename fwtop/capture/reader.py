@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from os import PathLike
 from typing import BinaryIO, Protocol
 
 import numpy as np
+from msgspec.structs import replace
 
 from fwtop.capture.mirrors import with_mirrored
 from fwtop.capture.pcap import MAGICS, PcapReader

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 import numpy as np
 from isal import isal_zlib
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fwtop.model.errors import FwtopError
@@ -213,8 +214,7 @@ class Stream:
         return cast(U8, windows[places].view(np.uint8).reshape(len(places), size))
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
+class Records(Struct, frozen=True):
     """Packets of one link type in a Stream: where they are and what their record said."""
 
     link_type: int

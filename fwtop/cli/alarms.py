@@ -8,7 +8,6 @@ import os
 import socket
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,6 +19,7 @@ from fwtop.cli.files.screen_files import read_config
 from fwtop.cli.launcher import require_root
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.model.wire import plain
 from fwtop.render.observation import rfc3339
 
 HELP = f"Show where the alarms of 'fwtop record' go ({FILE}), or send a test alarm."
@@ -71,7 +71,7 @@ def start(config: AlarmConfig) -> Started:
 def run(args: argparse.Namespace) -> int:
     """Print the settings, or deliver a test alarm and wait for that; 1: it could not be delivered."""
     if args.what == "show":
-        for name, value in asdict(read_file(args.alarms)).items():
+        for name, value in plain(read_file(args.alarms)).items():
             print(f"{name} = {json.dumps(value)}")
         return 0
     require_root("a test alarm")

@@ -7,9 +7,10 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from fwtop.cli.options import EndingSignals, positive
 from fwtop.model.errors import FwtopError

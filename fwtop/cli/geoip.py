@@ -12,9 +12,10 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from fwtop.cli.files.download import opened, unpack
 from fwtop.cli.recordings.stored import run_unprivileged

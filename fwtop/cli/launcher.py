@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import resource
 import signal
@@ -11,10 +10,11 @@ import socket
 import sys
 import termios
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
+
+from msgspec.structs import replace
 
 from fwtop.cli.files.screen_files import screen_files
 from fwtop.console.handoff import Handoff, Options, send_handoff
@@ -23,6 +23,7 @@ from fwtop.kernel import namespaces
 from fwtop.kernel.programs import module_argv
 from fwtop.model.errors import CONSOLE_DATA_BYTES, FwtopError
 from fwtop.model.paths import CONSOLE_USER, ROOT
+from fwtop.model.wire import to_json
 from fwtop.sandbox.privileges import close_inherited, drop_privileges, end_with, unprivileged_user
 
 # Leave the alternate screen; show the cursor; disable mouse, focus and paste reports; reset colours.
@@ -137,7 +138,7 @@ def _run_console(options: Options, handoff: socket.socket, launcher: int | None 
             end_with(launcher)
         if not os.access(ROOT / "fwtop/console", os.R_OK | os.X_OK):  # a clone below /root, most likely
             raise FwtopError(f"user {CONSOLE_USER} can't read {ROOT}: run 'make setup', then 'sudo fwtop'")
-        argv = module_argv("fwtop.console", str(handoff.fileno()), json.dumps(asdict(options)))
+        argv = module_argv("fwtop.console", str(handoff.fileno()), to_json(options).decode())
         os.execve(argv[0], argv, _environment())  # noqa: S606 - no shell, and an environment of our own
     except BaseException as error:
         print(f"fwtop: the console could not be started: {error}", file=sys.stderr)

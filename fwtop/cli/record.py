@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from fwtop.cli.alarms import add_file, read_file, start
@@ -14,6 +13,7 @@ from fwtop.cli.launcher import launch, require_root
 from fwtop.cli.options import add_geoip, add_interfaces, positive, seconds
 from fwtop.console.automatic.policy import FILE, read_policy
 from fwtop.console.handoff import Options
+from fwtop.model.wire import plain
 
 HELP = "Record a session without a screen until stopped, as a service; 'fwtop report' shows the result."
 EXAMPLE = "sudo fwtop record -i eth0 --jsonl /var/log/fwtop.jsonl --every 10s"
@@ -83,8 +83,8 @@ def run(args: argparse.Namespace) -> int:
         # Before the launcher enters the watched namespace: Prometheus is outside of it.
         metrics_fd=listen(args.metrics, public=args.metrics_public) if args.metrics is not None else None,
         alarms_fd=None if alarms is None else alarms.descriptor,
-        alarms=asdict(config.for_console()),
-        automatic=asdict(policy) if policy.enabled else {},
+        alarms=plain(config.for_console()),
+        automatic=plain(policy) if policy.enabled else {},
         service_fd=service_manager(),
     )
     return launch(options, args.interface)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.cli.launcher import require_root
 from fwtop.kernel.programs import ENVIRONMENT
@@ -49,8 +50,7 @@ def run(args: argparse.Namespace) -> int:
     return int(state.is_wrong() or (args.what == "enable" and not state.is_active))
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceView:
+class ServiceView(Struct, frozen=True):
     """The unit's state according to systemd."""
 
     is_enabled: bool

@@ -6,7 +6,8 @@ import array
 import os
 import socket
 import time
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.model.protocol import (
     LAST,
@@ -38,8 +39,7 @@ SHORT_SECONDS = 60.0
 POLICY_SECONDS = 900.0  # all that a policy changes, one after the other
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
+class Late(Struct, frozen=True):
     """An answer that came after its client had given up waiting for it."""
 
     request: Request

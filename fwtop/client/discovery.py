@@ -10,9 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from fwtop.client import guardian_unit
 from fwtop.client.connection import SHORT_SECONDS, Connection, EndedError, patience

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from fwtop.client.connection import SHORT_SECONDS, Connection
 from fwtop.client.discovery import GuardianClient

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from typing import Any
+
+from msgspec import Struct
 
 from fwtop.compile import cache
 from fwtop.kernel.btf import Btf
+from fwtop.model.wire import of_plain, plain
 
 REASON_PREFIX = "SKB_DROP_REASON_"
 _VERSION = 3  # of the cached value: incremented when Kernel changes
@@ -41,11 +44,10 @@ _OFFSETS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """The running kernel as its BTF describes it."""
 
-    definitions: dict[str, object]
+    definitions: dict[str, Any]
     reasons: dict[int, str]  # without SKB_DROP_REASON_; empty before Linux 5.17
     tracepoint: int  # BTF id of kfree_skb's type
     counts_connections: bool  # conntrack entries can be read
@@ -64,10 +66,9 @@ class Kernel:
         key = [_OFFSETS, _VERSION]
         cached = cache.load("kernel", key)
         if isinstance(cached, dict):
-            cached["reasons"] = {int(number): str(name) for number, name in cached["reasons"].items()}
-            return Kernel(**cached)
+            return of_plain(Kernel, cached)
         kernel = Kernel._look_up(Btf.read())
-        cache.store("kernel", key, asdict(kernel))
+        cache.store("kernel", key, plain(kernel))
         return kernel
 
     @staticmethod
@@ -90,10 +91,10 @@ class Kernel:
         )
 
 
-def _drop_arguments(types: Btf, reasons: dict[int, str]) -> dict[str, object]:
+def _drop_arguments(types: Btf, reasons: dict[int, str]) -> dict[str, Any]:
     numbers = {name: number for number, name in reasons.items()}
     arguments = types.arguments(_TRACEPOINT)
-    definitions: dict[str, object] = {
+    definitions: dict[str, Any] = {
         "FWTOP_NOT_SPECIFIED": numbers.get("NOT_SPECIFIED", 2),
         **{f"FWTOP_{name}": numbers.get(name, _NONE) for name in _REASONS},
     }
@@ -104,7 +105,7 @@ def _drop_arguments(types: Btf, reasons: dict[int, str]) -> dict[str, object]:
     return definitions
 
 
-def _conntrack(types: Btf) -> dict[str, object]:
+def _conntrack(types: Btf) -> dict[str, Any]:
     """Return the offsets of conntrack entries, {} if conntrack is a module, whose types vmlinux lacks."""
     entry, status = types.find_offset("sk_buff._nfct"), types.find_offset("nf_conn.status")
     return {} if entry is None or status is None else {"OFF_NFCT": entry, "OFF_CT_STATUS": status}

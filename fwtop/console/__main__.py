@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import socket
 import sys
 
@@ -11,13 +10,14 @@ from fwtop.console.garbage import collect_seldom
 from fwtop.console.handoff import Options, receive_handoff
 from fwtop.console.lean import without_openssl
 from fwtop.model.errors import CONSOLE_OUT_OF_MEMORY, FwtopError
+from fwtop.model.wire import of_json
 from fwtop.sandbox.confine import confine
 from fwtop.sandbox.syscalls import Profile
 
 
 def main() -> int:
     """Run the mode that the options name and return the exit status."""
-    options = Options(**json.loads(sys.argv[2]))
+    options = of_json(Options, sys.argv[2])
     try:
         return _run(options, socket.socket(fileno=int(sys.argv[1])))
     except FwtopError as error:

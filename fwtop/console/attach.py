@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from fwtop.analysis.history.timeline import Known
 from fwtop.console.playback.replay import SessionReel
@@ -19,8 +20,7 @@ from fwtop.ui.state.history import Past
 _FRESH_SECONDS = 30.0  # a recorder that wrote nothing for so long is stuck, or its disk is full
 
 
-@dataclass(frozen=True, slots=True)
-class Earlier:
+class Earlier(Struct, frozen=True):
     """What another process's running session holds of the minutes before now."""
 
     path: Path | None = None  # None: there is none

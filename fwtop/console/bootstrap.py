@@ -6,9 +6,11 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig, read_thresholds
@@ -46,8 +48,7 @@ if TYPE_CHECKING:  # a recorder does without them
 _INTERFACES = Path("/sys/class/net")
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedConfig:
+class LoadedConfig(Struct, frozen=True):
     """The configuration of an observation, and notes for the operator on where it comes from."""
 
     config: AdviseConfig
@@ -92,8 +93,7 @@ _STORED_ROWS = 30  # of each of an attack's tables
 _ASIDE_SECONDS = 0.5  # limit for the observing thread's other requests, so that no tick is late
 
 
-@dataclass(frozen=True, slots=True)
-class LiveConsole:
+class LiveConsole(Struct, frozen=True):
     """The parts of a live console that its modes share."""
 
     host: str

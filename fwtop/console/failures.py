@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from fwtop.model.traffic.snapshot import Judgement
 from fwtop.sandbox.crash_log import CRASHES, failure_words

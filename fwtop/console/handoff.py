@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import array
-import json
 import socket
-from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
+
+from fwtop.model.wire import of_json, to_json
 
 MAX_DESCRIPTORS = 64
 _MAX_MESSAGE = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """The console's command line, as the launcher parsed it."""
 
     mode: str  # tui, snapshot, record, dry_run
@@ -34,7 +35,6 @@ class Options:
     metrics_fd: int | None = None  # record: answer scrapes on this listening socket
     alarms_fd: int | None = None  # record: the alarms' process reads this pipe
     alarms: dict[str, Any] = field(default_factory=dict)  # AlarmConfig
-
     automatic: dict[str, Any] = field(default_factory=dict)  # record: Policy; none: nothing by itself
     service_fd: int | None = None  # record: the service manager's notification socket
 
@@ -45,8 +45,7 @@ class Options:
         return [descriptor for descriptor in found if descriptor is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class Handoff:
+class Handoff(Struct, frozen=True):
     """The launcher's only message: the guardian's answer to Watch, and the names of its descriptors."""
 
     watch: dict[str, Any]
@@ -58,7 +57,7 @@ class Handoff:
 
 def send_handoff(to: socket.socket, handoff: Handoff, descriptors: list[int]) -> None:
     """Send the handoff with its descriptors: the guardian's socket, then those listed in `names`."""
-    socket.send_fds(to, [json.dumps(asdict(handoff)).encode()], descriptors)
+    socket.send_fds(to, [to_json(handoff)], descriptors)
 
 
 def receive_handoff(source: socket.socket) -> tuple[Handoff, list[int]]:
@@ -72,4 +71,4 @@ def receive_handoff(source: socket.socket) -> tuple[Handoff, list[int]]:
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             received.frombytes(data[: len(data) - len(data) % received.itemsize])
-    return Handoff(**json.loads(message)), list(received)
+    return of_json(Handoff, message), list(received)

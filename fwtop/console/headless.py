@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,6 +22,7 @@ from fwtop.console.recorder import Recorder
 from fwtop.console.text import render
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.model.wire import of_plain, plain
 from fwtop.render.observation import observation_json, rfc3339
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _automatic(options: Options, console: LiveConsole) -> Agent | None:
     from fwtop.console.automatic.policy import Policy
 
     link = console.links[0].another()
-    return Agent(Policy.from_dict(options.automatic), link, console.session.rules_changed)
+    return Agent(of_plain(Policy, options.automatic), link, console.session.rules_changed)
 
 
 def _rule_watch(options: Options, console: LiveConsole, outputs: Outputs) -> RuleWatch | None:
@@ -224,7 +224,7 @@ def run_dry_run(options: Options, handoff: Handoff, descriptors: list[int]) -> i
             time.sleep(min(_POLL_SECONDS, left))
             console.session.observe()
         console.session.tick()
-        previews = [asdict(console.preview(rule)) for rule in rules]
+        previews = [plain(console.preview(rule)) for rule in rules]
     finally:
         console.close()
     json.dump(previews, sys.stdout)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.analysis.advisor import at_most
 from fwtop.analysis.config import AdviseConfig
@@ -98,8 +100,7 @@ class Judge(Protocol):
     def judge(self, window: Window, tables: Tables, active: Sequence[Rule] = ()) -> Judgement: ...  # noqa: D102
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(Struct, frozen=True):
     """An immutable window, and baseline, allow-list and active rules at that time.
 
     The input of previews and dissection.
@@ -215,7 +216,7 @@ class LiveSession:
         """Consume pending samples without building a snapshot."""
         batch, counters = self._source.poll()
         before = self._rules.in_force
-        counters = dataclasses.replace(counters, rules=self._rules.counts())
+        counters = replace(counters, rules=self._rules.counts())
         batch = self._rules.attribute(batch, counters)
         self._engine.feed(batch, counters, time.time())
         if self._rules.in_force != before:
@@ -232,7 +233,7 @@ class LiveSession:
         service = self._service.sample()  # at once: rates of one window belong together
         window = self._engine.window()
         if self._connections is not None:
-            window = dataclasses.replace(window, sockets=self._connections.poll())
+            window = replace(window, sockets=self._connections.poll())
         judgement, tables = self._judged(window)
         surroundings = self._survey.last
         listeners = with_rates(surroundings.listeners, window)
@@ -250,7 +251,7 @@ class LiveSession:
             softirq_share=window.counters.softirq_share,
             tcp=service,
             notes=(*_told(judgement), *self._notes, *self._source.notes, *self._guardian_notes()),
-            surroundings=dataclasses.replace(surroundings, listeners=listeners),
+            surroundings=replace(surroundings, listeners=listeners),
         )
 
     def forget_window(self) -> None:
@@ -291,7 +292,7 @@ class LiveSession:
             if self._last is None or self._missed > _MOST_MISSED:
                 raise
             judgement = not_judged(self._last.judgement, failure, "observing")
-            self._last = dataclasses.replace(
+            self._last = replace(
                 self._last,
                 started=time.time() - self._last.seconds,
                 judgement=judgement,
@@ -308,7 +309,7 @@ class LiveSession:
             return not_judged(self._judgement, failure, "counting"), _totals_only(window)
         judgement = self._judge(window, tables)
         try:
-            tables = dataclasses.replace(tables, sources=self.mark(tables.sources))
+            tables = replace(tables, sources=self.mark(tables.sources))
         except Exception as failure:
             judgement = not_judged(judgement, failure)
         return judgement, tables

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from fwtop import __version__
 from fwtop.console.failures import failure_line
@@ -109,7 +110,7 @@ class Recorder:
             self._save_baseline()
             self._baseline_seconds = min(2 * self._baseline_seconds, _BASELINE_SECONDS[1])
         notes = [*self.notes(), *failed]  # first: there is one line for them all
-        return dataclasses.replace(snapshot, notes=(*notes, *snapshot.notes)) if notes else snapshot
+        return replace(snapshot, notes=(*notes, *snapshot.notes)) if notes else snapshot
 
     def notes(self) -> list[str]:
         """Return what fails and what was set aside lately, a line each, the worst first."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fwtop.analysis.window.traffic_part import JudgedTraffic, part_traffic
 from fwtop.model.traffic.snapshot import PartTraffic, Sources, TrafficPart

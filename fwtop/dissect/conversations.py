@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import (
@@ -38,8 +39,7 @@ _Direction = tuple[Conversation, bool]  # and whether its peer sent this
 Note = Callable[[Role, Conversation, float], None]  # the last: monotonic seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(Struct, frozen=True):
     """The headers of a packet; addresses as on the wire, ports 0 where the protocol has none."""
 
     family: int
@@ -73,8 +73,7 @@ def _heard(family: int, protocol: int, ends: tuple[bytes, bytes], ttl: int, rest
     return Heard(family, protocol, *ends, sport, dport, ttl, b"")
 
 
-@dataclass(slots=True)
-class _Router:
+class _Router(Struct):
     """What an OSPF router said of itself."""
 
     address: Prefix

@@ -10,22 +10,21 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from fwtop.model.text import safe_text
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """One protocol layer with its fields in wire order."""
 
     name: str
     fields: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Dissection:
+class Dissection(Struct, frozen=True):
     """Layers from the outermost in; `problem` explains missing layers ("" if complete)."""
 
     layers: tuple[Layer, ...] = ()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from fwtop.enrich.geoip import STALE_DAYS, Database
 from fwtop.enrich.mmdb import CorruptDatabaseError, Leaves
@@ -30,8 +31,7 @@ _KNOWN = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(Struct, frozen=True):
     """What a database holds, by a sample of its records."""
 
     kind: str  # as it says itself

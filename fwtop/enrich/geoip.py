@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.enrich.mmdb import CorruptDatabaseError, MmdbFile
@@ -49,8 +49,7 @@ def _missed(cache: _Cache, records: I64) -> I64:
     return np.asarray(missed[first], np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """Addresses that were looked up, in ascending order of their keys, and their records.
 
     Addresses may share a key: one of them is then looked up every time.
@@ -78,7 +77,9 @@ class _Found:
     def with_new(self, new: _Found) -> _Found:
         """Return these and other addresses; too many begin anew."""
         parts = [new] if len(self.keys) + len(new.keys) > _MOST_REMEMBERED else [self, new]
-        columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _Found.__slots__]
+        columns = [
+            np.concatenate([getattr(part, name) for part in parts]) for name in _Found.__struct_fields__
+        ]
         order = np.argsort(columns[0], kind="stable")
         return _Found(*(column[order] for column in columns))
 
@@ -204,8 +205,7 @@ def _system(content: dict[str, Any]) -> tuple[int, str]:
     return (value if value < 1 << 32 else 0), str(name)
 
 
-@dataclass(frozen=True, slots=True)
-class GeoLookup:
+class GeoLookup(Struct, frozen=True):
     """Several databases in order of preference; the first that knows a country or an AS wins."""
 
     databases: tuple[Database, ...]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import maxminddb
 import maxminddb.decoder
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.model.addresses.address import Prefix
@@ -29,8 +29,7 @@ class CorruptDatabaseError(Exception):
     """The file is not a MaxMind DB, or inconsistent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leaves:
+class Leaves(Struct, frozen=True):
     """The networks of a tree that have a record, as columns ordered by address."""
 
     family: U8

@@ -13,7 +13,8 @@ import subprocess
 import syslog
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.client.connection import SHORT_SECONDS
 from fwtop.guardian.serving.peer import Client, Peer
@@ -42,8 +43,7 @@ _DETACH_SECONDS = 10.0
 _RESCAN_SECONDS = 1.0  # between two, however often clients ask
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """A console's map of what it may see, and the interfaces that were chosen for it."""
 
     descriptor: int  # closed with the client
@@ -52,8 +52,7 @@ class Scope:
     locations: int  # another map, of where packets were dropped; likewise closed
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """Observers that a client asked for."""
 
     peer: Peer
@@ -63,8 +62,7 @@ class Wanted:
     again: bool  # a loader was killed at it
 
 
-@dataclass(eq=False, slots=True)
-class Loading:
+class Loading(Struct, eq=False):
     """A loader child at work for a client."""
 
     wanted: Wanted

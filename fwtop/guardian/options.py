@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from fwtop.guardian.allow.allowlist import ALLOW_FILE
 from fwtop.guardian.failpoints import Failpoint
@@ -14,8 +15,7 @@ from fwtop.model.errors import FwtopError
 HERE, EVERYWHERE = "here", "everywhere"
 
 
-@dataclass(slots=True)
-class Options:
+class Options(Struct):
     """What `--name value` or `--name=value` sets, with `-` for `_`."""
 
     build: str  # hash of the program that starts it

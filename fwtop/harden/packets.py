@@ -8,7 +8,8 @@ from __future__ import annotations
 import ipaddress
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.model.traffic.protocols import TCP, UDP
 
@@ -19,8 +20,7 @@ _WINDOW = 65_535
 _ROUNDS = 3  # a rule may count datagrams
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(Struct, frozen=True):
     """A real conversation of this machine."""
 
     protocol: int
@@ -36,8 +36,7 @@ class Flow:
         return f"{name}/{self.port} {how} {self.peer} port {self.peer_port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Packet:
+class Packet(Struct, frozen=True):
     """One packet: whether it comes in, and its bytes from the IP header on."""
 
     incoming: bool

@@ -7,8 +7,9 @@ is a rule of kind HARDEN whose parts the guardian installs, confirms and removes
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
+
+from msgspec import Struct, field
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
@@ -21,8 +22,7 @@ PLAYBOOKS = {
 DEFAULT_TTL_SECONDS = 3600
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """The operator's choices."""
 
     ttl_seconds: int = DEFAULT_TTL_SECONDS
@@ -30,8 +30,7 @@ class Options:
     clients: tuple[str, ...] = ()  # addresses that a stored session saw, to replay against the plan
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """A playbook's findings, and what it would do here."""
 
     here: str  # in one line

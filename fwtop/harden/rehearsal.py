@@ -14,8 +14,9 @@ import os
 import socket
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from fwtop.harden.packets import Flow, Packet, conversation
 from fwtop.kernel import namespaces
@@ -47,8 +48,7 @@ _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x1, 0x1000  # linux/if_tun.h
 _IPV6_HDRINCL = 36  # linux/in6.h
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(Struct, frozen=True):
     """A flow of which packets get through as it is, and would not untracked."""
 
     flow: Flow
@@ -59,8 +59,7 @@ class Broken:
         return f"{self.flow}: {self.lost} of {self.packets} packets would no longer get through"
 
 
-@dataclass(frozen=True, slots=True)
-class _Rules:
+class _Rules(Struct, frozen=True):
     """The rule sets, sets and addresses to copy, as the programs print them."""
 
     sets: str

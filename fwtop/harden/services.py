@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.harden.table import Table, service_of, state_of
 from fwtop.kernel.netfilter.ctnetlink import Entry
@@ -24,8 +26,7 @@ _HALF_OPEN = frozenset({"SYN_SENT", "SYN_RECV", "SYN_SENT2"})
 Needs = Callable[[Match], Sequence[str]]  # which rules need tracking of what a match is about
 
 
-@dataclass(frozen=True, slots=True)
-class Relief:
+class Relief(Struct, frozen=True):
     """The relief from one service's entries."""
 
     step: str = ""

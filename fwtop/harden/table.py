@@ -7,9 +7,10 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from fwtop.kernel.interfaces.links import list_addresses
 from fwtop.kernel.netfilter.ctnetlink import ASSURED, TCP_STATES, Entry, sample
@@ -45,8 +46,7 @@ _ALL_TIMEOUTS = (
 _PREFIXES = {4: 24, 6: 56}
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """The state of the connection table at one moment."""
 
     count: int

@@ -11,8 +11,9 @@ import ctypes
 import errno
 import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from fwtop.model.errors import FwtopError
 
@@ -48,8 +49,7 @@ _MAX_MAPS = 1024  # of a program
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramType:
+class ProgramType(Struct, frozen=True):
     """How a program is loaded: enum bpf_prog_type and, where it matters, enum bpf_attach_type."""
 
     kind: int

@@ -11,7 +11,8 @@ import ctypes
 import socket
 import struct
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.model.traffic.protocols import TCP, UDP
 
@@ -28,8 +29,7 @@ _LABEL = -1  # in place of an operation
 _Line = tuple[int, int | str, str, str]  # operation, operand, labels to go to if true and if not
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """What to hear: whole protocols without ports, and TCP and UDP from or to ports."""
 
     protocols: tuple[int, ...]

@@ -5,11 +5,10 @@ Sources: proc(5), net/netfilter/nf_conntrack_standalone.c, net/ipv4/proc.c.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class ConntrackStats:
+class ConntrackStats(Struct, frozen=True):
     """Totals over all CPUs of /proc/net/stat/nf_conntrack."""
 
     insert_failed: int = 0  # entries that clashed with another one, or found their bucket full

@@ -11,8 +11,9 @@ import os
 import socket
 import struct
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 from itertools import islice
+
+from msgspec import Struct
 
 from fwtop.kernel import netlink
 
@@ -33,8 +34,7 @@ _DONE, _ERROR = 3, 2
 _DATAGRAM = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class ListeningSocket:
+class ListeningSocket(Struct, frozen=True):
     """A socket that waits for clients; several may share a port (SO_REUSEPORT, two families)."""
 
     protocol: str  # "tcp", "udp"

@@ -18,8 +18,9 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from fwtop.lab import network as net
 from fwtop.lab.processes import answer, ignore_terminal_signals
@@ -33,8 +34,7 @@ _KEYSTROKE_SECONDS = 0.05
 _MAX_PENDING = 16  # requests per client, so that unanswered ones don't pile up
 
 
-@dataclass(slots=True)
-class Attempts:
+class Attempts(Struct):
     """Attempts at one kind of request in one phase; `latencies` (seconds) are of the successful ones."""
 
     tried: int = 0

@@ -11,9 +11,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.console.history import HistorySampler
 from fwtop.kernel.programs import module_argv
@@ -59,8 +61,7 @@ _MIXED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """How long each part lasts, in seconds, and how fast the attacks are."""
 
     calm: float
@@ -79,8 +80,7 @@ FULL = Plan(calm=100.0, pulse=10.0, pulses=15, mixed=250.0, pps=5_000)  # ten mi
 QUICK = Plan(calm=5.0, pulse=4.0, pulses=2, mixed=12.0, pps=3_000)
 
 
-@dataclass(frozen=True, slots=True)
-class Day:
+class Day(Struct, frozen=True):
     """What was recorded, and what the lab knows about it."""
 
     path: Path  # of the session
@@ -181,8 +181,7 @@ def _fwtop(lab: Lab, *words: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(Struct, frozen=True):
     """A clock that runs `factor` times as fast since `start`, both in Unix seconds."""
 
     start: float

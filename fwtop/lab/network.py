@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fwtop.model.addresses.address import Prefix
 
@@ -16,8 +16,7 @@ PARKED_INTERFACES = ("parked0", "parked1")  # an unused veth pair: see Flood
 PORT_HTTP, PORT_DNS, PORT_SSH, PORT_TLS = 80, 53, 22, 443
 
 
-@dataclass(frozen=True, slots=True)
-class Wire:
+class Wire(Struct, frozen=True):
     """MAC addresses of the two ends."""
 
     victim: bytes

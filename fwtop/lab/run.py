@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,6 +21,7 @@ from fwtop.lab.traffic.plan import TOP
 from fwtop.lab.traffic.vectors import Scenario
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.model.wire import plain
 
 _DRAIN_SECONDS = 2.0
 _GATEWAYS = (net.GATEWAY_4, net.GATEWAY_6)
@@ -97,7 +97,7 @@ class Lab:
                 "clients": self.legitimate.clients,
                 "operator": self.legitimate.operator,
                 "seed": self.scenario.seed,
-                "crowds": [asdict(crowd) for crowd in self.scenario.crowds],
+                "crowds": [plain(crowd) for crowd in self.scenario.crowds],
             },
         )
         self._pps = int(self._sender.wait_ready()["pps"])

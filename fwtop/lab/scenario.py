@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +77,9 @@ _TYPES = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
 
 
 def _build(cls: type[Any], given: dict[str, Any], where: str) -> Any:  # noqa: ANN401 - a value of `cls`
-    """Build a frozen dataclass from a table; unknown keys and wrong types raise ValueError."""
+    """Build a Struct from a table; unknown keys and wrong types raise ValueError."""
     prefix = f"{where}: " if where else ""
-    known = {item.name: str(item.type) for item in fields(cls)}
+    known = cls.__annotations__
     for key, value in given.items():
         if key not in known:
             shown = ", ".join(sorted(name for name in known if name != "name"))

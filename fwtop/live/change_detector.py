@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from fwtop.live.mapped import PACKETS, Count
 
@@ -17,8 +17,7 @@ _MIN_PACKETS = 50  # below which the protocol mix says nothing
 _SLOW_PPS = 1000.0  # changes far below this rate are ignored
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
+class Arrivals(Struct, frozen=True):
     """Running totals of the interfaces, and of the programs by protocol class."""
 
     packets: int
@@ -26,8 +25,7 @@ class Arrivals:
     classes: Count  # (classes, 2)
 
 
-@dataclass(frozen=True, slots=True)
-class _Interval:
+class _Interval(Struct, frozen=True):
     pps: float
     packet_bytes: float
     mix: Count  # packets by class

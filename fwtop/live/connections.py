@@ -189,7 +189,7 @@ def _columns(rows: U8, version: int) -> Connections:
 def _joined(parts: list[Connections]) -> Connections:
     if not parts:
         return Connections.empty()
-    names = Connections.__slots__
+    names = Connections.__struct_fields__
     return Connections(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.kernel.drop_reasons import NOT_A_LOSS, NOT_IP, FunctionNames, layer_of_reason, reached_tc
 from fwtop.kernel.interfaces.links import LinkStats
@@ -37,8 +38,7 @@ _SLOWER = 1.1  # growth of the usual time in each interval in which all readings
 _TRIES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """An interval's counters, with the totals behind them."""
 
     counters: Counters

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.kernel.drop_reasons import layer_of_function
 from fwtop.kernel.interfaces.links import LinkStats
@@ -155,8 +157,7 @@ _REASONS = ("DUP_FRAG", "FRAG_")  # of drops in reassembly
 _FUNCTIONS = ("(ip_defrag", "(ip_frag", "(ipv6_frag", "(ip6_frag", "(inet_frag")
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(Struct, frozen=True):
     """Fragments that entered reassembly, and packets that left it."""
 
     entered: int

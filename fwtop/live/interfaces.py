@@ -8,7 +8,8 @@ are included, so that their drops are counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.kernel.interfaces.links import (
     Link,
@@ -23,8 +24,7 @@ from fwtop.model.text import safe_text
 from fwtop.observe.messages import Interface
 
 
-@dataclass(slots=True)
-class _Chosen:
+class _Chosen(Struct):
     name: str
     index: int
     ethernet: bool

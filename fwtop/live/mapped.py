@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import mmap
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.observe.layout import CONTROL_WORDS, HOOKS, counters_bytes, counters_dtype
@@ -16,8 +16,7 @@ PACKETS, BYTES = 0, 1
 _ENABLED, _COUNTING = HOOKS, HOOKS + 1  # words of struct fwtop_control behind one_in
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(Struct, frozen=True):
     """Counts of all CPUs, since the programs were attached or in an interval."""
 
     arrived: Count  # (classes,)

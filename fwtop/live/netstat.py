@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.kernel.procfs import parse_conntrack_stats, parse_paired, read_int, read_text
 from fwtop.model.traffic.counters import ConntrackSample, TcpService
@@ -67,8 +68,7 @@ def seconds_to_full(free: int, growth_per_s: float) -> float | None:
 _WINDOW_SECONDS = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(Struct, frozen=True):
     at: float  # monotonic seconds
     established: int
     handshakes: int

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import errno
 import socket
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.kernel import netlink
 from fwtop.kernel.drop_reasons import reached_tc
@@ -27,8 +28,7 @@ _DATAGRAMS_PER_READ = 512
 _SEGMENT_BYTES = 1448  # payload of a full TCP segment on Ethernet, with timestamps
 
 
-@dataclass(frozen=True, slots=True)
-class Logged:
+class Logged(Struct, frozen=True):
     """Logged packets, each from its IP header on, and their total number."""
 
     data: U8  # (n, DATA_BYTES), zero-padded

@@ -11,10 +11,10 @@ the rest.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fwtop.live.mapped import BYTES, PACKETS, Totals

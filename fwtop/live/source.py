@@ -6,10 +6,10 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fwtop.kernel.drop_reasons import FunctionNames, NameLookup

@@ -5,17 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from fwtop.model.text import safe_text
 
 _MOST_BYTES = 1 << 20  # the guardian's memory is locked, and a table takes many times its text
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigText:
+class ConfigText(Struct, frozen=True):
     """A file as it was read: its text, or why there is none."""
 
     path: str

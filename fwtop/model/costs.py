@@ -13,13 +13,15 @@ import os
 import platform
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import COSTS_FILE
 from fwtop.model.rule import Kind
 from fwtop.model.text import safe_text
+from fwtop.model.wire import plain
 
 CALIBRATE = "sudo fwtop bench --calibrate"
 # Measured on a VM with 2 CPUs, Linux 6.18
@@ -32,8 +34,7 @@ _MAX_BYTES = 65_536
 _MOST_NS = 1e9  # a second per packet: the file is damaged
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(Struct, frozen=True):
     """Nanoseconds of CPU time by `Kind` value, and where they were measured."""
 
     machine: str
@@ -42,8 +43,7 @@ class Costs:
     cost_ns: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class KnownCosts:
+class KnownCosts(Struct, frozen=True):
     """This machine's costs: measured, or defaults and a sentence that says why."""
 
     costs: Costs | None
@@ -108,7 +108,7 @@ def _costs(data: dict[str, object]) -> Costs:
 
 def save_costs(costs: Costs, path: Path = COSTS_FILE) -> None:
     """Write the file atomically, readable by all; raises FwtopError."""
-    text = json.dumps({"schema": _SCHEMA, **asdict(costs)}, indent=1) + "\n"
+    text = json.dumps({"schema": _SCHEMA, **plain(costs)}, indent=1) + "\n"
     temporary = None
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)

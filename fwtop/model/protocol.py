@@ -11,8 +11,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field
 from typing import Any, get_args
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
+
+from fwtop.model.text import safe_text
+from fwtop.model.wire import of_plain, to_json
 
 MAX_MESSAGE = 1 << 20
 PART = 1 << 17  # bytes of an answer in one message: well below the size of any socket buffer
@@ -33,8 +38,7 @@ class ProtocolError(ValueError):
         self.number = number
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(Struct, frozen=True, forbid_unknown_fields=True):
     """The first message of a client. A `console` client's provisional rules end with its connection."""
 
     role: str  # "console", "cli", "program"
@@ -43,15 +47,13 @@ class Hello:
     version: int = 0  # of a program: the API_VERSION that it was written for, as it knows no builds
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(Struct, frozen=True, forbid_unknown_fields=True):
     """Attach the observers and return their descriptors."""
 
     interfaces: tuple[str, ...] = ()  # empty: those with a default route
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True, forbid_unknown_fields=True):
     """Return what installing a rule would run and whether the guard permits it."""
 
     rule: dict[str, Any]
@@ -59,8 +61,7 @@ class Plan:
     follows: bool = False  # it is to be installed together with the rules planned just before
 
 
-@dataclass(frozen=True, slots=True)
-class Apply:
+class Apply(Struct, frozen=True, forbid_unknown_fields=True):
     """Install a rule, provisional for `confirm_seconds`; 0: confirmed."""
 
     rule: dict[str, Any]
@@ -69,51 +70,44 @@ class Apply:
     attached: bool = False  # as in Plan
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(Struct, frozen=True, forbid_unknown_fields=True):
     """Confirm a provisional rule, or renew a confirmed one's time to live."""
 
     id: str
     ttl_seconds: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(Struct, frozen=True, forbid_unknown_fields=True):
     """Reinstall what is missing of an active rule; its time to live is unchanged."""
 
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Undo:
+class Undo(Struct, frozen=True, forbid_unknown_fields=True):
     """Remove rules by id, or all of them."""
 
     ids: tuple[str, ...] = ()
     all: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True, forbid_unknown_fields=True):
     """List rules with their counters, the allow-list and the guardian's state."""
 
     finished: bool = False  # also ended rules
     allow: bool = True  # also the allow-list, which may be long
 
 
-@dataclass(frozen=True, slots=True)
-class Connect:
+class Connect(Struct, frozen=True, forbid_unknown_fields=True):
     """Open another connection for the same client; the answer carries its descriptor."""
 
 
-@dataclass(frozen=True, slots=True)
-class Why:
+class Why(Struct, frozen=True, forbid_unknown_fields=True):
     """Explain in sentences (data["sentences"]) what a rule matches or why it doesn't match."""
 
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class RuleRead:
+class RuleRead(Struct, frozen=True, forbid_unknown_fields=True):
     """Return a rule with all of its sources (data["rule"]), of which `status` shows the first.
 
     A long list comes in a sealed memory file beside the answer, and is empty in the rule then.
@@ -122,18 +116,15 @@ class RuleRead:
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Symbols:
+class Symbols(Struct, frozen=True, forbid_unknown_fields=True):
     """Name the kernel functions at this client's drop locations (data["names"], by index; "": unknown)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rescan:
+class Rescan(Struct, frozen=True, forbid_unknown_fields=True):
     """Find the watched interfaces again, after they or what is stacked on them changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(Struct, frozen=True, forbid_unknown_fields=True):
     """Tell what the guardian last saw around the rules; empty before its first reading.
 
     data["listeners"]: [protocol, port, process]; data["rings"]: [interface, size, most];
@@ -144,8 +135,7 @@ class Survey:
 LIST_ACTIONS = ("create", "add", "remove", "replace", "delete")
 
 
-@dataclass(frozen=True, slots=True)
-class ListChange:
+class ListChange(Struct, frozen=True, forbid_unknown_fields=True):
     """Change a named list, in whole or not at all; the answer counts entries (data["added"], …)."""
 
     name: str
@@ -156,23 +146,20 @@ class ListChange:
     entries: tuple[str, ...] = ()  # or here, as text
 
 
-@dataclass(frozen=True, slots=True)
-class ListShow:
+class ListShow(Struct, frozen=True, forbid_unknown_fields=True):
     """Describe the named lists (data["lists"]), or one of them with its busiest entries."""
 
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ListTest:
+class ListTest(Struct, frozen=True, forbid_unknown_fields=True):
     """Tell which entry of a list holds an address or prefix (data["entry"], None for none)."""
 
     name: str
     entry: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListRead:
+class ListRead(Struct, frozen=True, forbid_unknown_fields=True):
     """Return all entries of a list: a sealed memory file comes with the answer.
 
     Where some end, another one comes: the seconds that each has left, as doubles; 0 for those that stay.
@@ -185,8 +172,7 @@ class ListRead:
     count: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True, forbid_unknown_fields=True):
     """Tell every rule and set on the machine, as last read; data["ruleset"] is null before that.
 
     The longest rule sets are cut to those that matter most.
@@ -199,8 +185,7 @@ POLICY_FORMATS = ("nft", "iptables", "sh")  # of an export
 MAX_POLICY = 1 << 18  # bytes of a policy's text in a request
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyRead:
+class PolicyRead(Struct, frozen=True, forbid_unknown_fields=True):
     """Tell of a policy: whether its text is right, what it would change, what was kept before.
 
     `export` answers with a memory file for each of data["files"].
@@ -212,8 +197,7 @@ class PolicyRead:
     attached: bool = False  # lists come in a descriptor beside the message (model/addresses/list_bundle.py)
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyChange:
+class PolicyChange(Struct, frozen=True, forbid_unknown_fields=True):
     """Try a policy, or an older version; keep what this connection tries, or take it out again."""
 
     action: str  # one of POLICY_CHANGES
@@ -228,20 +212,12 @@ Request = (
     | ListChange | ListShow | ListTest | ListRead | Rules | RuleRead | PolicyRead | PolicyChange
 )  # fmt: skip
 _REQUESTS: dict[str, type[Request]] = {cls.__name__.lower(): cls for cls in get_args(Request)}
-_TYPES: dict[str, tuple[tuple[type, ...], str]] = {  # as fields are annotated → of JSON, and its name
-    "str": ((str,), "text"),
-    "bool": ((bool,), "true or false"),
-    "int": ((int,), "a whole number"),
-    "int | None": ((int, type(None)), "a whole number or null"),
-    "dict[str, Any]": ((dict,), "an object"),
-    "tuple[str, ...]": ((list,), "a list of texts"),
-}
 _NUMBER = re.compile(rb'\s*\{[^{}\[\]]{0,200}?"number"\s*:\s*([0-9]{1,15})\s*[,}]')
 _SHOWN = 40  # characters of a name that is not ours
+_LONGEST = 200  # of what is wrong with a request
 
 
-@dataclass(frozen=True, slots=True)
-class NumberedRequest:
+class NumberedRequest(Struct, frozen=True):
     """A request, its number on this connection, and how many seconds its client waits for the answer."""
 
     request: Request
@@ -249,8 +225,7 @@ class NumberedRequest:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The guardian's answer; `code` is the exit status for the client, 0 for success."""
 
     ok: bool
@@ -267,7 +242,7 @@ def encode_request(request: Request, number: int = 0, seconds: float | None = No
         envelope["number"] = number
     if seconds is not None:
         envelope["seconds"] = seconds
-    return json.dumps({**envelope, **asdict(request)}).encode()
+    return to_json({**envelope, **asdict(request)})
 
 
 def parse_request(message: bytes) -> NumberedRequest:
@@ -302,22 +277,10 @@ def _request(given: dict[str, Any]) -> Request:
     if cls is None:
         why = "verb is missing" if verb is None else f"there is no verb {str(verb)[:_SHOWN]!r}"
         raise ProtocolError(f"{why}; there are {', '.join(_REQUESTS)}")
-    fields = cls.__dataclass_fields__
-    values: dict[str, Any] = {}
-    for name, value in given.items():
-        if name not in fields:
-            raise ProtocolError(
-                f"{verb} has no field {name[:_SHOWN]!r}; it has {', '.join(fields) or 'none'}"
-            )
-        types, words = _TYPES[str(fields[name].type)]
-        texts = not isinstance(value, list) or all(isinstance(item, str) for item in value)
-        if type(value) not in types or not texts:
-            raise ProtocolError(f"{verb}: {name} must be {words}")
-        values[name] = tuple(value) if isinstance(value, list) else value
-    for name, item in fields.items():
-        if name not in values and item.default is MISSING and item.default_factory is MISSING:
-            raise ProtocolError(f"{verb}: {name} is missing")
-    return cls(**values)
+    try:
+        return of_plain(cls, given)
+    except ValueError as error:
+        raise ProtocolError(f"{verb}: {safe_text(error, limit=_LONGEST)}") from None
 
 
 def encode_answer(answer: Answer) -> bytes:
@@ -350,8 +313,8 @@ def split_answer(pieces: Sequence[bytes]) -> list[list[bytes | memoryview]]:
 def parse_answer(message: bytes) -> Answer:
     """Decode an answer; raises ProtocolError."""
     try:
-        return Answer(**_object(message))
-    except TypeError:
+        return of_plain(Answer, _object(message))
+    except ValueError:
         raise ProtocolError("not an answer") from None
 
 

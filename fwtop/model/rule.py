@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
+
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.wire import Hex, of_plain, plain
 
 RANGES = ("ip_length", "ttl", "ip_id", "tcp_seq", "tcp_window", "tcp_header")  # fields of Match
 
@@ -48,26 +51,29 @@ POLICY = "policy"  # who made the rules that stay until another policy takes the
 POLICY_TRIAL = "policy trial"  # and those of a policy that is not kept yet
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True, forbid_unknown_fields=True):
     """An inclusive range of numbers."""
 
     low: int
     high: int
 
 
-@dataclass(frozen=True, slots=True)
-class PayloadMatch:
+class PayloadMatch(Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes of the transport payload, `offset` bytes from its start or anywhere (None).
 
     `mask` is as long as `data`, its 0 bits are ignored; None compares all bits.
     `dns_name` is the readable form of bytes that are a DNS name in wire form.
     """
 
-    data: bytes
+    data: Hex
     offset: int | None = None
-    mask: bytes | None = None
+    mask: Hex | None = None
     dns_name: str | None = None
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "data", Hex(self.data))
+        if self.mask is not None:
+            force_setattr(self, "mask", Hex(self.mask))
 
     @property
     def compared_bits(self) -> bytes:
@@ -83,8 +89,7 @@ class PayloadMatch:
         return bytes(folded) + mask[len(name) :]
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True, forbid_unknown_fields=True):
     """Which packets a rule matches: all conditions must hold; None or empty matches any."""
 
     sources: Sequence[Prefix] = ()  # a tuple, or the rows of a long list (model/addresses/prefix_rows.py)
@@ -103,6 +108,10 @@ class Match:
     tcp_seq: Range | None = None  # sequence number
     tcp_window: Range | None = None  # as in the header: not scaled
     tcp_header: Range | None = None  # length of the TCP header, bytes; 20: no options
+
+    def __post_init__(self) -> None:
+        if isinstance(self.sources, list):  # what msgspec reads a sequence as
+            force_setattr(self, "sources", tuple(self.sources))
 
     @property
     def families(self) -> tuple[int, ...]:
@@ -127,8 +136,7 @@ def families_of(prefixes: Sequence[Prefix]) -> frozenset[int]:
     return known if known is not None else frozenset(prefix.family for prefix in prefixes)
 
 
-@dataclass(frozen=True, slots=True)
-class RateLimit:
+class RateLimit(Struct, frozen=True, forbid_unknown_fields=True):
     """The rate per source prefix above which packets are dropped."""
 
     per_second: int
@@ -139,8 +147,7 @@ class RateLimit:
     by_dport: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimit:
+class ConnectionLimit(Struct, frozen=True, forbid_unknown_fields=True):
     """How many TCP connections a source prefix may have open; what would be one more is dropped."""
 
     most: int
@@ -156,8 +163,7 @@ class Level(StrEnum):
     CLOSED = "closed"  # nobody; in all levels, what the allow-list lets pass
 
 
-@dataclass(frozen=True, slots=True)
-class Protection:
+class Protection(Struct, frozen=True, forbid_unknown_fields=True):
     """How a port is protected. Of several rules on a port, the one of the highest priority decides."""
 
     level: Level
@@ -166,16 +172,14 @@ class Protection:
     strict: bool = False  # established connections are held to the level, too
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True, forbid_unknown_fields=True):
     """A sysctl (one of model/tunables.py) by its dotted name, and its new value."""
 
     name: str
     value: int
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     """One mitigation; `origin` is what its sources were made from (asn:N, country:CC, @file), if anything.
 
     The sources of a rule on a named list (list:NAME) are the list's, whatever it holds at the moment.
@@ -230,40 +234,19 @@ class Rule:
 
     def to_dict(self) -> dict[str, Any]:
         """Return data for JSON, bytes as hex and prefixes as text."""
-        return _plain(asdict(self), self)
+        data: dict[str, Any] = plain(self)
+        return data
 
     @staticmethod
-    def from_dict(data: dict[str, Any]) -> Rule:
-        """Decode what `to_dict` returned; raises ValueError, KeyError or TypeError on anything else.
+    def from_dict(data: object) -> Rule:
+        """Decode what `to_dict` returned; raises ValueError on anything else.
 
         Programs may leave out what has a default.
         """
-        match = dict(data["match"])
-        match.pop(SOURCES_LEFT, None)
-        for side in ("sources", "destinations"):
-            match[side] = _prefixes_of(match.get(side, ()), side)
-        for name in RANGES:
-            span = match.get(name)
-            match[name] = Range(**span) if span is not None else None
-        flags = match.get("tcp_flags")
-        match["tcp_flags"] = tuple(flags) if flags is not None else None
-        match["payload"] = tuple(_payload_of(item) for item in match.get("payload", ()))
-        limit = RateLimit(**data["limit"]) if data.get("limit") is not None else None
-        rest = {key: value for key, value in data.items() if key not in ("match", "limit", "kind")}
-        rest.setdefault("id", "")
-        rest["settings"] = tuple(Setting(**item) for item in data.get("settings", ()))
-        if rest.get("connections") is not None:
-            rest["connections"] = ConnectionLimit(**rest["connections"])
-        if rest.get("protection") is not None:
-            given = dict(rest["protection"])
-            lists, level = tuple(given.pop("lists")), Level(given.pop("level"))
-            rest["protection"] = Protection(level, lists, **given)
-        rest["parts"] = tuple(Rule.from_dict(part) for part in data.get("parts", ()))
-        return Rule(kind=Kind(data["kind"]), match=Match(**match), limit=limit, **rest)
+        return of_plain(Rule, _completed(data))
 
 
-@dataclass(frozen=True, slots=True)
-class RuleStatus:
+class RuleStatus(Struct, frozen=True):
     """A rule as the guardian reports it, with its kernel counters since installation."""
 
     rule: Rule
@@ -288,9 +271,20 @@ class RuleStatus:
         """How many sources of the rule are not in `rule`."""
         return max(self.sources_total - len(self.rule.match.sources), 0)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return data for JSON: part of the guardian's answer to `status`."""
+        data: dict[str, Any] = plain(self)
+        if self.sources_left:
+            data["rule"]["match"][SOURCES_LEFT] = self.sources_left
+        return data
 
-@dataclass(frozen=True, slots=True)
-class Preview:
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> RuleStatus:
+        """Decode what `to_dict` returned, ignoring other keys; raises ValueError."""
+        return of_plain(RuleStatus, {**data, "rule": _completed(data.get("rule"))})
+
+
+class Preview(Struct, frozen=True):
     """A rule replayed on the samples of the present window and on the baseline.
 
     Shares are 0 to 1: `attack_share` of the packets of one `attack` (as in proposals; the one of which the
@@ -313,8 +307,7 @@ class Preview:
     together: tuple[tuple[str, float], ...] = ()  # the same attacks
 
 
-@dataclass(frozen=True, slots=True)
-class PlanView:
+class PlanView(Struct, frozen=True):
     """The guardian's plan for a rule, for display; nothing is installed yet."""
 
     commands: tuple[str, ...] = ()  # exactly as they would be run
@@ -323,49 +316,14 @@ class PlanView:
     needs_force: str = ""  # why it requires typed confirmation; empty: it doesn't
 
 
-def rule_status_to_dict(status: RuleStatus) -> dict[str, Any]:
-    """Return data for JSON: part of the guardian's answer to `status`."""
-    rule = status.rule.to_dict()
-    if status.sources_left:
-        rule["match"][SOURCES_LEFT] = status.sources_left
-    return {**asdict(status), "rule": rule, "state": status.state.value}
-
-
-def rule_status_from_dict(data: dict[str, Any]) -> RuleStatus:
-    """Decode what `rule_status_to_dict` returned, ignoring other keys; raises as `Rule.from_dict` does."""
-    known = {item.name: data[item.name] for item in fields(RuleStatus) if item.name in data}
-    return RuleStatus(**known | {"rule": Rule.from_dict(data["rule"]), "state": State(data["state"])})
-
-
-def _plain(data: dict[str, Any], rule: Rule) -> dict[str, Any]:
-    match = data["match"]
-    match["sources"] = [str(prefix) for prefix in rule.match.sources]
-    match["destinations"] = [str(prefix) for prefix in rule.match.destinations]
-    match["tcp_flags"] = list(rule.match.tcp_flags) if rule.match.tcp_flags else None
-    match["payload"] = [
-        {
-            "data": item.data.hex(),
-            "offset": item.offset,
-            "mask": item.mask.hex() if item.mask is not None else None,
-            "dns_name": item.dns_name,
-        }
-        for item in rule.match.payload
-    ]
-    data["kind"] = rule.kind.value
-    data["settings"] = [asdict(item) for item in rule.settings]
-    if rule.protection is not None:
-        data["protection"] |= {"level": rule.protection.level.value, "lists": [*rule.protection.lists]}
-    data["parts"] = [part.to_dict() for part in rule.parts]
-    return data
-
-
-def _prefixes_of(texts: Sequence[str], side: str) -> tuple[Prefix, ...]:
-    try:
-        return tuple(map(Prefix.parse, texts))
-    except ValueError as error:
-        raise ValueError(f"match.{side}: {error}") from None
-
-
-def _payload_of(item: dict[str, Any]) -> PayloadMatch:
-    mask = bytes.fromhex(item["mask"]) if item.get("mask") is not None else None
-    return PayloadMatch(bytes.fromhex(item["data"]), item.get("offset"), mask, item.get("dns_name"))
+def _completed(data: object) -> object:
+    """Return a rule's data with the id that programs leave out, without what `RuleStatus.to_dict` adds."""
+    if not isinstance(data, dict):
+        return data
+    made = {"id": "", **data}
+    match, parts = made.get("match"), made.get("parts")
+    if isinstance(match, dict):
+        made["match"] = {name: value for name, value in match.items() if name != SOURCES_LEFT}
+    if isinstance(parts, list):
+        made["parts"] = [*map(_completed, parts)]
+    return made

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 NOTIFIED, COMPARED = "notified", "compared"  # by the kernel at once; found by comparing two readings
 OURS, OTHERS = "fwtop", "other"
 
 
-@dataclass(frozen=True, slots=True)
-class RuleEvent:
+class RuleEvent(Struct, frozen=True):
     """One change. Its texts are sanitised."""
 
     at: float  # Unix seconds; of what is compared, when it was found

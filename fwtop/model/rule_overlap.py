@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+
+from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, pack_prefixes
@@ -68,9 +69,9 @@ def includes(active: Rule, wanted: Rule) -> bool:
 def is_wider(active: Match, wanted: Match) -> bool:
     """Tell whether a match has no condition, its sources aside, that another one doesn't have, too."""
     conditions = (
-        (getattr(active, item.name), getattr(wanted, item.name))
-        for item in fields(Match)
-        if item.name != "sources"
+        (getattr(active, name), getattr(wanted, name))
+        for name in Match.__struct_fields__
+        if name != "sources"
     )
     return all(held in (None, ()) or held == other for held, other in conditions)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from msgspec import Struct
 
 IPTABLES_LEGACY, IPTABLES_NFT, NFT = "iptables-legacy", "iptables-nft", "nft"
 IPSET, TC, XDP, ROUTE = "ipset", "tc", "xdp", "route"
@@ -19,8 +17,7 @@ SOURCES = (
 NEARLY_FULL = 0.9  # of a set's size
 
 
-@dataclass(frozen=True, slots=True)
-class ListedRule:
+class ListedRule(Struct, frozen=True):
     """A rule, a chain's policy, a program or a route that discards packets. Its texts are sanitised."""
 
     key: str  # identifies it as long as it exists
@@ -33,8 +30,7 @@ class ListedRule:
     bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ListedSet:
+class ListedSet(Struct, frozen=True):
     """A set of ipset or nft. Its texts are sanitised."""
 
     key: str
@@ -57,8 +53,7 @@ class ListedSet:
         return self.fill is not None and self.fill >= NEARLY_FULL
 
 
-@dataclass(frozen=True, slots=True)
-class Ruleset:
+class Ruleset(Struct, frozen=True):
     """All that was found at one moment, in the order that the kernel lists it."""
 
     taken: float = 0.0  # Unix seconds
@@ -66,18 +61,3 @@ class Ruleset:
     sets: tuple[ListedSet, ...] = ()
     notes: tuple[str, ...] = ()  # what could not be read, or was cut
     rules_total: int = 0  # with those that were cut
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the value for JSON."""
-        return asdict(self)
-
-
-def ruleset_from_dict(data: Mapping[str, Any]) -> Ruleset:
-    """Read what `to_dict` returned."""
-    return Ruleset(
-        data["taken"],
-        tuple(ListedRule(**item) for item in data["rules"]),
-        tuple(ListedSet(**item) for item in data["sets"]),
-        tuple(data["notes"]),
-        data["rules_total"],
-    )

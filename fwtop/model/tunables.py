@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 
 class Direction(Enum):
@@ -14,8 +15,7 @@ class Direction(Enum):
     EITHER = "changed"
 
 
-@dataclass(frozen=True, slots=True)
-class Tunable:
+class Tunable(Struct, frozen=True):
     """A sysctl that a rule may set (Documentation/networking/{ip-sysctl,nf_conntrack-sysctl}.rst)."""
 
     short: str  # as the command line takes it

@@ -22,8 +22,10 @@ import random
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.observe.messages import Attachment, AttachPoint
 
@@ -53,8 +55,7 @@ class Switch(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Attached:
+class _Attached(Struct):
     point: AttachPoint
     program: int
     link: int | None

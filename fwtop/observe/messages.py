@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from fwtop.kernel import bpf
 from fwtop.model.protocol import Answer, ProtocolError
+from fwtop.model.wire import of_plain, plain
 
 # Prefixes of descriptor names
 HELD = "held:"  # keep something attached, or only root may write: these stay with the guardian
@@ -21,8 +23,7 @@ SCOPE = "held:scope"  # the map of what a console sees
 LOCATIONS = "held:locations"  # the map of kernel addresses where packets were dropped
 
 
-@dataclass(frozen=True, slots=True)
-class AttachRequest:
+class AttachRequest(Struct, frozen=True):
     """Attach observers to interfaces (none: those with a default route). Descriptors stay the sender's."""
 
     interfaces: tuple[str, ...]
@@ -46,8 +47,7 @@ def decode_request(message: bytes, descriptors: Sequence[int]) -> AttachRequest:
         raise ProtocolError(f"not a request to the loader of observers: {error}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class AttachPoint:
+class AttachPoint(Struct, frozen=True):
     """Where a program is attached."""
 
     kind: str  # "tracepoint", "netfilter", "tcx", "egress" (tcx, too)
@@ -67,8 +67,7 @@ class AttachPoint:
         return bpf.attach_tcx_ingress(program, self.ifindex)
 
 
-@dataclass(frozen=True, slots=True)
-class Attachment:
+class Attachment(Struct, frozen=True):
     """A program and its link, by the names of their descriptors."""
 
     program: str
@@ -76,8 +75,7 @@ class Attachment:
     point: AttachPoint
 
 
-@dataclass(frozen=True, slots=True)
-class Interface:
+class Interface(Struct, frozen=True):
     """An interface that was chosen to be watched."""
 
     name: str
@@ -85,8 +83,7 @@ class Interface:
     ethernet: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(Struct, frozen=True):
     """What the loader attached, as it tells the guardian and the guardian the console.
 
     Its descriptors travel beside it, named in `fds` of the same answer.
@@ -113,7 +110,7 @@ class Observation:
 
 def encode_reply(observation: Observation, descriptors: dict[str, int]) -> tuple[Answer, list[int]]:
     """Return an observation and its descriptors as an answer."""
-    data = {**asdict(observation), "fds": list(descriptors)}
+    data = {**plain(observation), "fds": list(descriptors)}
     return Answer(True, data=data), list(descriptors.values())
 
 
@@ -128,25 +125,6 @@ def decode_reply(answer: Answer, descriptors: Sequence[int]) -> tuple[Observatio
 def decode_observation(data: dict[str, Any]) -> Observation:
     """Read the observation in an answer's data, other keys ignored; raises ProtocolError."""
     try:
-        return Observation(
-            interfaces=tuple(Interface(**item) for item in data["interfaces"]),
-            max_watched=int(data["max_watched"]),
-            watched=tuple(data["watched"]),
-            own_addresses=tuple(data["own_addresses"]),
-            beside_netfilter=tuple(int(family) for family in data["beside_netfilter"]),
-            warnings=tuple(data["warnings"]),
-            reasons={int(number): str(name) for number, name in data["reasons"].items()},
-            reason_slots=int(data["reason_slots"]),
-            counts_connections=bool(data["counts_connections"]),
-            cpus=int(data["cpus"]),
-            ring_bytes=int(data["ring_bytes"]),
-            ingress=str(data["ingress"]),
-            accepted=str(data["accepted"]),
-            attachments=tuple(
-                Attachment(item["program"], item["link"], AttachPoint(**item["point"]))
-                for item in data["attachments"]
-            ),
-            log_one_in=int(data["log_one_in"]),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return of_plain(Observation, data)
+    except ValueError as error:
         raise ProtocolError(f"not an observation: {error}") from None

@@ -6,7 +6,6 @@ at fixed offsets. A header that does not fit ends the parsing of its row with a 
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ _PORTS = np.isin(np.arange(256), (6, 17, 33, 132, 136))  # TCP, UDP, DCCP, SCTP,
 _HEADER_BYTES = np.zeros(256, np.int64)
 _HEADER_BYTES[[6, 17, 33, 132, 136, 1, 58]] = [20, 8, 12, 12, 8, 8, 8]
 _OF_RECORD = {"time_ns", "weight", "length", "ifindex", "hook", "reason", "rule", "captured", "data"}
-_OUT = [item.name for item in fields(PacketBatch) if item.name not in _OF_RECORD]
+_OUT = [name for name in PacketBatch.__struct_fields__ if name not in _OF_RECORD]
 
 
 def parse_any(

@@ -9,7 +9,9 @@ paramiko) are left out on purpose, as their banners are what one blocks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.model.rule import Range
 from fwtop.rehearsal.segments import Open, Segment, cut, length_of
@@ -21,8 +23,7 @@ _SEGMENT_SIZES = {4: (1460, 1452, 1420, 1400, 1380, 1360), 6: (1440, 1432, 1400,
 _STAMPS: Open = (b"\1\1\x08\x0a", 8)
 
 
-@dataclass(frozen=True, slots=True)
-class _System:
+class _System(Struct, frozen=True):
     """How a system's TCP begins, and what its clients say."""
 
     name: str

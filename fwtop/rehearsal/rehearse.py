@@ -7,7 +7,8 @@ role, is the caller's to know.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.model.rule import Kind, Match, Range, RateLimit, Rule
 from fwtop.rehearsal.logins import SYSTEMS, answers, login
@@ -19,8 +20,7 @@ _LEAST_RATE = {False: 10, True: 10_000}  # packets, bytes a second that a login 
 _SHOWN_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Met:
+class Met(Struct, frozen=True):
     """The segments of logins, and of answers to this host, that a rule matches."""
 
     segments: tuple[Segment, ...]  # the first of each kind of client, in order

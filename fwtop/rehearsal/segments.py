@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fwtop.model.rule import Range
 from fwtop.model.traffic.protocols import TCP
@@ -38,8 +38,7 @@ def cut(parts: Open, first: int, end: int) -> Open:
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """One segment to a port, of a client whose operating system, distance and own port are not known."""
 
     system: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match, Range
@@ -17,8 +18,7 @@ _FRAGMENT_BITS = 0x02 | 0x04  # is a fragment other than the first, or the first
 _MOST = 65_535
 
 
-@dataclass(frozen=True, slots=True)
-class FlowSpec:
+class FlowSpec(Struct, frozen=True):
     """A FlowSpec rule that drops packets; components as in RFC 8955, 4.2.2."""
 
     destination: Prefix

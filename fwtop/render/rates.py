@@ -9,7 +9,8 @@ rates that it can't have.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fwtop.model.rule import Kind, RateLimit, Rule
 

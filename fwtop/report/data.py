@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any
 
+from fwtop.model.wire import plain
 from fwtop.render.command_line import command_line
 from fwtop.render.observation import SCHEMA, observation_json, rfc3339
 from fwtop.report.facts.effects import RuleEffect
@@ -45,9 +45,9 @@ def to_json(digest: Digest) -> dict[str, Any]:
         "summary": list(digest.summary),
         "state": digest.state,
         "next_steps": list(digest.next_steps),
-        "protection": _rounded(asdict(digest.protection)),
+        "protection": _rounded(plain(digest.protection)),
         "users": [_user_figure(item) for item in digest.user_figures],
-        "totals": _rounded(asdict(digest.sums)) | {"peak_at": rfc3339(digest.sums.peak_at)},
+        "totals": _rounded(plain(digest.sums)) | {"peak_at": rfc3339(digest.sums.peak_at)},
         "attacks": [_span(span) for span in digest.spans],
         "rules": [_effect(effect) for effect in digest.effects],
         "tops": {
@@ -62,7 +62,7 @@ def to_json(digest: Digest) -> dict[str, Any]:
             for event in digest.events
         ],
         "timeline": [
-            _rounded(asdict(tick)) | {"at": rfc3339(tick.at)} for tick in resample(digest.ticks, _MAX_TICKS)
+            _rounded(plain(tick)) | {"at": rfc3339(tick.at)} for tick in resample(digest.ticks, _MAX_TICKS)
         ],
         "trends": trends_data(digest.trends),
         "peak": observation_json(digest.peak) if digest.peak else None,
@@ -142,7 +142,7 @@ def _effect(effect: RuleEffect) -> dict[str, Any]:
         "predicted_collateral_share": rule.predicted_collateral_share,
         "predicted_guess": rule.predicted_guess,
         "users_share_of_usual": dict(effect.users),
-        "changes": [_rounded(asdict(change)) for change in effect.changes],
+        "changes": [_rounded(plain(change)) for change in effect.changes],
         "fwtop": command_line(rule, max_sources=None),
         "commands": list(effect.commands),
     }

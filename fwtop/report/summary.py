@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.dissect.wire import Dissect
 from fwtop.model.costs import Costs
@@ -24,8 +25,7 @@ _MAX_EVENTS = 300
 _SHOWN_PROPOSALS = 3  # of those proposed at once
 
 
-@dataclass(frozen=True, slots=True)
-class Digest:
+class Digest(Struct, frozen=True):
     """Everything that a report shows."""
 
     info: SessionInfo

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from fwtop.kernel.interfaces.links import broadcast_addresses
 from fwtop.model.addresses.address import Prefix
@@ -33,16 +34,14 @@ _SWITCHES = Path("/proc/sys/net/ipv4/conf")
 _Step = tuple[str, Kind, Match, RateLimit | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One rule, and its purpose."""
 
     text: str
     rule: Rule
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """The recommended steps."""
 
     steps: tuple[Step, ...]
@@ -50,8 +49,7 @@ class Advice:
     snippets: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """What the advice depends on besides the packets."""
 
     servers: tuple[Server, ...]

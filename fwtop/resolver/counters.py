@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.text import dns_name_text
@@ -18,8 +19,7 @@ _PREFIX = {4: 24, 6: 56}
 _LOOPBACK = 127
 
 
-@dataclass(slots=True)
-class Name:
+class Name(Struct):
     """Questions about one name, and what was answered."""
 
     questions: int = 0
@@ -29,8 +29,7 @@ class Name:
     prefixes: set[str] = field(default_factory=set)
 
 
-@dataclass(slots=True)
-class Zone:
+class Zone(Struct):
     """Questions about names below a parent: random ones are asked once each."""
 
     questions: int = 0
@@ -39,8 +38,7 @@ class Zone:
     failures: int = 0  # answers with an error, or that the name does not exist
 
 
-@dataclass(slots=True)
-class DnsCounters:
+class DnsCounters(Struct):
     """What was seen; sizes are of IP packets, an answer in fragments counts whole."""
 
     questions: int = 0

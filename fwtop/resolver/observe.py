@@ -14,8 +14,9 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from fwtop.kernel.programs import ENVIRONMENT, module_argv
 from fwtop.model.errors import FwtopError
@@ -31,8 +32,7 @@ _PATIENCE_SECONDS = 10.0  # for its start and its answer
 _BATCH = 256
 
 
-@dataclass(frozen=True, slots=True)
-class _Sockets:
+class _Sockets(Struct, frozen=True):
     questions: socket.socket
     answers: socket.socket
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fwtop.kernel.sockets import command_name, listening_sockets, processes, sockets_of
 from fwtop.model.text import safe_text
@@ -25,8 +25,7 @@ PROGRAMS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(Struct, frozen=True):
     """A process with sockets on port 53."""
 
     process: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -29,8 +30,7 @@ _TOTALS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class NameRow:
+class NameRow(Struct, frozen=True):
     """Questions about a name. `wire` is its wire form: what a rule matches."""
 
     wire: bytes
@@ -40,8 +40,7 @@ class NameRow:
     factor: float  # bytes answered for each byte asked
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneRow:
+class ZoneRow(Struct, frozen=True):
     """Questions about names below a zone."""
 
     wire: bytes
@@ -52,8 +51,7 @@ class ZoneRow:
     failures: int
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """Counts of `seconds`; all are of the packets sampled, 1 in `one_in`. Totals by their names."""
 
     seconds: float

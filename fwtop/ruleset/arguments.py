@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 NUMBERS = {"tcp": 6, "udp": 17, "icmp": 1, "ipv6-icmp": 58, "sctp": 132, "dccp": 33, "udplite": 136}
 _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)', re.DOTALL)
@@ -19,8 +21,7 @@ _PORT_MATCHES = frozenset({"tcp", "udp", "udplite", "sctp", "dccp", "multiport"}
 _KEPT_RULES = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     """One condition: `! --dport 80`, `-s 192.0.2.0/24`."""
 
     name: str
@@ -33,8 +34,7 @@ class Option:
         return (*("!",) * self.negated, self.name, *self.values)
 
 
-@dataclass(frozen=True, slots=True)
-class MatchOptions:
+class MatchOptions(Struct, frozen=True):
     """The conditions of one match; those before any match have the name ""."""
 
     name: str
@@ -47,8 +47,7 @@ class MatchOptions:
         return (*head, *(word for option in self.options for word in option.words))
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(Struct, frozen=True):
     """A rule: all conditions must hold for its target."""
 
     matches: tuple[MatchOptions, ...]
@@ -95,8 +94,7 @@ def take_apart(text: str) -> Arguments:
     return Arguments(tuple(MatchOptions(name, tuple(some)) for name, some in matches), target)
 
 
-@dataclass(frozen=True, slots=True)
-class Packets:
+class Packets(Struct, frozen=True):
     """What is known of some packets: their protocol, and their ports where known."""
 
     protocol: int

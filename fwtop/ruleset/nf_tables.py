@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fwtop.model.ruleset import IPTABLES_NFT, NFT, ListedRule, ListedSet
 from fwtop.model.text import safe_text
@@ -30,8 +31,7 @@ _TRY_AGAIN_SECONDS = 60.0  # where texts could not be had
 Where = tuple[str, str, str, int]  # family, table, chain, handle
 
 
-@dataclass(slots=True)
-class Found:
+class Found(Struct):
     """What was read of nf_tables."""
 
     rules: list[ListedRule] = field(default_factory=list)
@@ -40,8 +40,7 @@ class Found:
     total: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
+class _Text(Struct, frozen=True):
     source: str
     text: str
     ours: bool

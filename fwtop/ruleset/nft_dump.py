@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.kernel import netlink
 from fwtop.kernel.netlink import NETFILTER_HEADER_BYTES, NETLINK_NETFILTER, attributes, c_string
@@ -41,8 +42,7 @@ _TYPE_BITS = 6  # of each part of a concatenation
 _CHECK_EVERY = 1024  # rules, between two looks at the clock
 
 
-@dataclass(slots=True)
-class DumpedRule:
+class DumpedRule(Struct):
     """A rule as dumped; `packets` is None where it counts nothing."""
 
     family: str
@@ -54,8 +54,7 @@ class DumpedRule:
     body: bytes  # for `expressions`
 
 
-@dataclass(frozen=True, slots=True)
-class DumpedChain:
+class DumpedChain(Struct, frozen=True):
     """A base chain."""
 
     family: str
@@ -67,8 +66,7 @@ class DumpedChain:
     bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class DumpedSet:
+class DumpedSet(Struct, frozen=True):
     """A named set or map."""
 
     family: str
@@ -79,8 +77,7 @@ class DumpedSet:
     size: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class DumpedCounter:
+class DumpedCounter(Struct, frozen=True):
     """A named counter, to which rules refer."""
 
     family: str

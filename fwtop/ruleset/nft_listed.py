@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from fwtop.kernel.programs import run
 from fwtop.model.errors import FwtopError
@@ -33,8 +34,7 @@ _LIST_SECONDS = 20.0
 _KINDS = frozenset({"chain", "rule", "set", "map"})
 
 
-@dataclass(frozen=True, slots=True)
-class NftLine:
+class NftLine(Struct, frozen=True):
     """One rule."""
 
     family: str
@@ -56,8 +56,7 @@ class NftLine:
         return rule_text(self.expressions, self.comment)
 
 
-@dataclass(slots=True)
-class Listed:
+class Listed(Struct):
     """The rules of all tables that were asked for, in order."""
 
     lines: list[NftLine] = field(default_factory=list)
@@ -148,8 +147,7 @@ def parse_listed(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Packets:
+class Packets(Struct, frozen=True):
     """What is known of some packets: their families and protocol, their ports where known."""
 
     families: tuple[int, ...]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from fwtop.kernel.netfilter.iptables import Variant
 from fwtop.model.rule import Match
@@ -54,8 +55,7 @@ WHY_NEIGHBOURS = "neighbour discovery must pass: it is never tracked, and withou
 _ACCEPT = {"accept": None}
 
 
-@dataclass(frozen=True, slots=True)
-class NftInsert:
+class NftInsert(Struct, frozen=True):
     """A rule to put into somebody's chain, before or behind one of theirs."""
 
     line: NftLine  # theirs

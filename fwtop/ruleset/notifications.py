@@ -12,8 +12,9 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from fwtop.kernel import netlink
 from fwtop.kernel.netlink import NETFILTER_HEADER_BYTES, NETLINK_NETFILTER, attributes, c_string
@@ -50,8 +51,7 @@ _RULE, _CHAIN = frozenset({6, 8}), frozenset({3, 5})
 _MOST = 200  # events of a transaction; the others are counted
 
 
-@dataclass(slots=True)
-class _Transaction:
+class _Transaction(Struct):
     """What was told of a transaction so far."""
 
     events: list[RuleEvent] = field(default_factory=list)

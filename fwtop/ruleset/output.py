@@ -7,7 +7,8 @@ import os
 import select
 import subprocess
 import time
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.kernel.programs import ENVIRONMENT
 
@@ -15,8 +16,7 @@ MOST_BYTES = 48 << 20
 _READ_BYTES = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """What a program printed."""
 
     text: str

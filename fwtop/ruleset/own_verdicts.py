@@ -7,9 +7,11 @@ set, a rate) is guessed to hold or not, alike for both packets: see `Guess`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.kernel.netfilter.iptables import Variant, saved_beside
 from fwtop.kernel.programs import run
@@ -29,8 +31,7 @@ _FAMILIES = {"ip": (4,), "ip6": (6,), "inet": (4, 6)}
 _DEPTH = 16  # jumps
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Struct, frozen=True):
     """A packet to or from this host, and the state of its connection."""
 
     family: int
@@ -40,8 +41,7 @@ class Probe:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class Guess:
+class Guess(Struct, frozen=True):
     """Whether conditions that aren't known hold: of rules that drop, and of all others."""
 
     dropping: bool
@@ -51,16 +51,14 @@ class Guess:
 GUESSES = tuple(Guess(*held) for held in product((False, True), repeat=2))
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Whether a packet passes, and by which rule; "" is a policy."""
 
     passes: bool
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(Struct, frozen=True):
     """The rules of one variant of iptables and one family."""
 
     family: int
@@ -83,8 +81,7 @@ class Saved:
         return Saved(family, chains, policies)
 
 
-@dataclass(frozen=True, slots=True)
-class HostRules:
+class HostRules(Struct, frozen=True):
     """All rules that packets to and from this host meet after connection tracking."""
 
     saved: tuple[Saved, ...] = ()

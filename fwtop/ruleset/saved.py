@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.kernel.procfs import read_text
 from fwtop.kernel.programs import ENVIRONMENT
@@ -22,8 +23,7 @@ _TABLES = {"ip": "/proc/net/ip_tables_names", "ip6": "/proc/net/ip6_tables_names
 _PROGRAMS = {"ip": "iptables", "ip6": "ip6tables"}
 
 
-@dataclass(frozen=True, slots=True)
-class SavedLine:
+class SavedLine(Struct, frozen=True):
     """A rule, or a chain's policy; not sanitised yet."""
 
     table: str

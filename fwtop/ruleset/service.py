@@ -6,15 +6,16 @@ It reads once for each message on its socket, ends when nobody asks for a while,
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import sys
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fwtop.kernel.children import enlarge
 from fwtop.model.protocol import MAX_MESSAGE
 from fwtop.model.ruleset import ListedRule, Ruleset
+from fwtop.model.wire import to_json
 from fwtop.ruleset.reader import RulesetReader
 
 MOST_RULES, MOST_SETS = 1500, 500  # in an answer
@@ -43,7 +44,7 @@ def encoded(found: Ruleset, before: dict[str, int]) -> bytes:
     """Encode what fits into a message: fwtop's own rules, those that counted something, then any others."""
     most = MOST_RULES
     while True:
-        data = json.dumps(cut(found, before, most).to_dict()).encode()
+        data = to_json(cut(found, before, most))
         if len(data) <= _LONGEST:
             return data
         most //= 2

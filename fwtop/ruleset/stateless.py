@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.kernel.netfilter.iptables import LEGACY, NFT, Variant, saved_beside
 from fwtop.kernel.programs import run
@@ -51,8 +53,7 @@ _ERRORS = {4: ("3", "11", "12"), 6: ("1", "2", "3", "4")}
 _NEIGHBOURS = ("133", "134", "135", "136")  # neighbour discovery (RFC 4861), from the link only
 
 
-@dataclass(frozen=True, slots=True)
-class Insert:
+class Insert(Struct, frozen=True):
     """A line to put into a chain of table filter."""
 
     family: int

@@ -7,8 +7,9 @@ An untracked packet has no entry: NAT never sees it, and matches on its state se
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from fwtop.kernel.netfilter.iptables import NFT, Variant
 from fwtop.kernel.programs import CommandError, run
@@ -26,8 +27,7 @@ _SHOWN = 5
 _COUNTED = re.compile(r"^\[(\d+):\d+\] -A (\S+) ?(.*)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A rule of iptables as it is listed."""
 
     family: int

@@ -7,9 +7,9 @@ forge that. Where one interface is watched, as on most servers, nothing is read 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import U64, Mask, PacketBatch

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.model.traffic.packets import F64, Hook, PacketBatch
 from fwtop.model.traffic.window import OriginLookup
@@ -12,8 +12,7 @@ from fwtop.stats import destinations, payloads, ports, sources
 from fwtop.stats.keyed_sums import BYTES, DROPPED, SAMPLES, SUMS, VARIANCE, WEIGHT, XDP_DROPPED, KeyedSums
 
 
-@dataclass(frozen=True, slots=True)
-class Digest:
+class Digest(Struct, frozen=True):
     """Everything that the tables need from a set of packets; digests can be added."""
 
     total: F64  # (SUMS,)

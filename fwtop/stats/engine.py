@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.counters import Counters
@@ -27,8 +28,7 @@ _AFTER_SECONDS, _AFTER_ROWS = 1.0, 2_000  # that tell what became of traffic by 
 _KEPT_DROPPED = 20_000  # rows of the other hooks that are kept if the window is unlimited
 
 
-@dataclass(frozen=True, slots=True)
-class _Fed:
+class _Fed(Struct, frozen=True):
     """One `feed` of a sliding window."""
 
     now: float

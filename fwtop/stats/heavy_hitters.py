@@ -10,9 +10,8 @@ addresses, so its cost depends on what is heavy and not on how many sources ther
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.model.addresses.address import Prefix
@@ -32,8 +31,7 @@ _EVEN_BLOCKS, _EVEN_FINE = (
 )  # of 16 and of 256 subprefixes must be in use, in effect, for an even spread
 
 
-@dataclass(frozen=True, slots=True)
-class HeavyPrefix:
+class HeavyPrefix(Struct, frozen=True):
     """A listed prefix: sums without those of its listed descendants, and all rows that it covers."""
 
     prefix: Prefix

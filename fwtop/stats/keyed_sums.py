@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.model.traffic.packets import F64, U64
@@ -25,8 +25,7 @@ _SALT = np.frombuffer(os.urandom(8), np.uint64)[0]
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # splitmix64
 
 
-@dataclass(frozen=True, slots=True)
-class KeyedSums:
+class KeyedSums(Struct, frozen=True):
     """n distinct keys in ascending order, their sums (SUMS, n), and columns that a key determines."""
 
     keys: U64

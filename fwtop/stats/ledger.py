@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.model.rule import Match
 from fwtop.model.traffic.counters import Counters, DropCount, RuleCount
@@ -80,8 +80,7 @@ _NETFILTER, _DROP = "netfilter", "NETFILTER_DROP"
 _LAYERS = ("nic", "xdp", "tc", "backlog", "netfilter", "conntrack", "ip", "socket")
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(Struct, frozen=True):
     """The rows, and the totals of delivered and dropped packets.
 
     `unseen` of the dropped packets never reached the counter of arrivals: the NIC, its driver, a foreign XDP

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from fwtop.model.traffic.packets import F64, U16, Fragment, Mask, PacketBatch
 from fwtop.model.traffic.snapshot import Listener

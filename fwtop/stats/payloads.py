@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.model.text import dns_name_text, payload_text
@@ -52,8 +51,7 @@ _PORTS = (53, 5353, 5355)
 _MOST_LABELS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class DnsNames:
+class DnsNames(Struct, frozen=True):
     """Rows that are DNS messages, the query name in wire form (n, NAME_BYTES) and its size."""
 
     rows: NDArray[np.intp]
@@ -137,8 +135,7 @@ _RARE = 0.001  # of all packets: a rarer prefix is not common
 _FEW_ROWS = 20  # with so few samples, list all
 
 
-@dataclass(frozen=True, slots=True)
-class PayloadSums:
+class PayloadSums(Struct, frozen=True):
     """Beginnings of each of LENGTHS (tags: data, size), and DNS names (tags: data, size)."""
 
     beginnings: tuple[KeyedSums, ...]
@@ -246,8 +243,7 @@ def table(counted: PayloadSums, scale: Scale, top: int) -> tuple[Payload, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Pick:
+class _Pick(Struct, frozen=True):
     data: bytes
     offset: int
     dns_name: str | None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.model.traffic.packets import F64
@@ -78,8 +77,7 @@ _SCANT = 10.0
 _LEAST_UNSEEN = 0.01  # of the packets: where more samples came than were counted, fewer than none
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(Struct, frozen=True):
     """The reference of all shares: the sums of all samples and the exact counts of the interval."""
 
     total: F64  # (SUMS,)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.model.addresses.address import Prefix
@@ -29,8 +29,7 @@ _NARROW = 0.25  # half of an interval that still tells all from half
 _SIX = np.uint64(1 << 63)  # set in keys of IPv6: they are hashes, those of IPv4 the address itself
 
 
-@dataclass(frozen=True, slots=True)
-class SourceSums:
+class SourceSums(Struct, frozen=True):
     """Sources by address (or folded prefix), by AS number and by country."""
 
     address: KeyedSums  # tags: family, length, hi, lo, asn, country
@@ -110,8 +109,7 @@ def _masked(family: int, length: int, hi: U64, lo: U64) -> tuple[U64, U64]:
     return hi & np.uint64(mask >> 64), lo & np.uint64(mask & 0xFFFFFFFFFFFFFFFF)
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(Struct, frozen=True):
     """The estimated share of a source's packets that was dropped, with its 95 % interval."""
 
     share: float
@@ -119,8 +117,7 @@ class Dropped:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Drops:
+class Drops(Struct, frozen=True):
     """Factors that scale samples of the drop hook to the exact count of drops."""
 
     scale: float
@@ -194,8 +191,7 @@ def tables(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Maker:
+class _Maker(Struct, frozen=True):
     """Turns sums into rows."""
 
     scale: Scale

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields, replace
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount, RuleCount
 from fwtop.model.traffic.packets import PacketBatch
 
 RESERVOIR_ROWS = 100_000
-_NAMES = [item.name for item in fields(PacketBatch)]
+_NAMES = PacketBatch.__struct_fields__
 _SPARE = 1.34  # times the present rows are allocated
 
 

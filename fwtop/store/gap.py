@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fwtop.model.rule import RuleStatus
 from fwtop.model.traffic.session import AttackEvidence, Event, EventKind
@@ -16,16 +17,14 @@ _MOST_EVIDENCE = 16
 _BEGINNINGS = (EventKind.ATTACK_BEGAN, EventKind.RULE_APPLIED)
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """A snapshot of the gap, and the seconds it speaks for."""
 
     snapshot: Snapshot
     seconds: float
 
 
-@dataclass(slots=True)
-class Gap:
+class Gap(Struct):
     """The time since the last snapshot that was stored.
 
     Of each attack the snapshot is held in which it was strongest, of each rule what was last known of it: so

@@ -9,8 +9,9 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.text import safe_text
@@ -35,8 +36,7 @@ _ORPHANED_SECONDS = 180  # after which a copy belongs to no running process
 _MAX_PENDING_BYTES = 1 << 20
 
 
-@dataclass(slots=True)
-class Bucket:
+class Bucket(Struct):
     """The sums of one span; `at` is its start."""
 
     at: int

@@ -6,8 +6,9 @@ import sqlite3
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from fwtop.model.traffic.session import EventKind, Mark
 from fwtop.model.traffic.snapshot import Snapshot
@@ -21,8 +22,7 @@ _MOST_TICKS = 4_000
 _DAMAGED = 16  # snapshots in a row that are passed over
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesPoint:
+class SeriesPoint(Struct, frozen=True):
     """A point of a session's time series: rates a second."""
 
     at: float

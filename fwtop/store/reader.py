@@ -5,8 +5,9 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fwtop.model.rule import Rule, RuleStatus
 from fwtop.model.traffic.snapshot import Proposal, Snapshot

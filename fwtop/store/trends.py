@@ -5,8 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -73,8 +74,7 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Scope:
+class _Scope(Struct, frozen=True):
     number: int
     interfaces: tuple[str, ...]
     netns: str | None
@@ -94,8 +94,7 @@ def _scope(database: sqlite3.Connection, interfaces: tuple[str, ...] | None, net
     raise FwtopError(f"the history holds nothing{of} yet; it begins with the first full minute")
 
 
-@dataclass(slots=True)
-class _Sums:
+class _Sums(Struct):
     """Packets of one thing: in the last hour, by hour, and of these those that were dropped."""
 
     label: str = ""

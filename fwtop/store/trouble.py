@@ -8,8 +8,9 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from fwtop.model.text import safe_text
 
@@ -34,8 +35,7 @@ _HINTS[errno.EPERM] = _HINTS[errno.EACCES]
 _HINTS[errno.ENFILE] = _HINTS[errno.EMFILE]
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """Why a database can't be written, and what helps; both on one line."""
 
     why: str

@@ -7,8 +7,9 @@ else, so a test can drive it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from fwtop.analysis.packets.recent import PacketList
 from fwtop.dissect.wire import Dissection
@@ -117,8 +118,7 @@ class Controls(Protocol):
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
-@dataclass(frozen=True, slots=True)
-class PlayerState:
+class PlayerState(Struct, frozen=True):
     """Where a player stands; times are Unix seconds of the recording."""
 
     begins: float

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.model.config_file import ConfigText, line_of, table_of
 from fwtop.model.text import safe_text
@@ -34,8 +36,7 @@ class WrongValue(ValueError):
 Check = Callable[[object], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """One setting: its place in the file, default, and the check that turns what was written into a value."""
 
     section: str
@@ -108,8 +109,7 @@ def _key_list(name: str) -> Check:
     return check
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """What the screen is started with; `columns` and `keys` hold only what was set."""
 
     theme: str = DEFAULT_THEME
@@ -145,9 +145,9 @@ def all_settings() -> tuple[Setting, ...]:
     """Return the whole table, in the order of the documentation."""
     defaults = Settings()
     plain = [
-        Setting(*(_PLAIN[item.name][0], item.name, getattr(defaults, item.name)), *_PLAIN[item.name][1:])
-        for item in fields(Settings)
-        if item.name in _PLAIN
+        Setting(*(_PLAIN[name][0], name, getattr(defaults, name)), *_PLAIN[name][1:])
+        for name in Settings.__struct_fields__
+        if name in _PLAIN
     ]
     lists = [
         Setting("columns", spec.name, names, f"on {_tabs_with(spec.name)}", _column_list(names))
@@ -184,8 +184,7 @@ def default_keys() -> dict[str, tuple[str, ...]]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """An effective value and the file it comes from."""
 
     setting: Setting
@@ -193,8 +192,7 @@ class Value:
     origin: str = BUILT_IN
 
 
-@dataclass(frozen=True, slots=True)
-class Effective:
+class Effective(Struct, frozen=True):
     """All settings with what the files made of them, and one line for each thing that is wrong."""
 
     values: tuple[Value, ...]

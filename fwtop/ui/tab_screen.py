@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 
+from msgspec.structs import replace
 from textual import events
 from textual.widget import Widget
 from textual.widgets import Input

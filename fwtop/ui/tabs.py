@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fwtop.ui.drawing.layout import WIDE, Box
 
@@ -13,8 +14,7 @@ _WITH_PACKETS = 22  # lines beside the decisions from which the newest packets a
 _STAGES = 13  # lines of the path: its title and head, all stages, a text of two lines
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Struct, frozen=True):
     """What a tab has to show, in lines, as far as its layout depends on it."""
 
     attacks: int = 0
@@ -26,16 +26,14 @@ class Content:
     focused: str = ""  # the panel that keys refer to; where only one fits, it is this one
 
 
-@dataclass(frozen=True, slots=True)
-class Arrangement:
+class Arrangement(Struct, frozen=True):
     """Boxes of what is visible; `slots` names the panels that share a visible panel's place."""
 
     boxes: Boxes
     slots: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class TabSpec:
+class TabSpec(Struct, frozen=True):
     """A tab: its panels in the order of the Tab key, and its layout."""
 
     name: str

@@ -19,8 +19,10 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.kernel import bpf
 from fwtop.kernel.interfaces import clsact
@@ -32,8 +34,7 @@ from fwtop.xdp.messages import Attachment
 _DEEPEST = 8  # levels of nested VLANs
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """An interface to attach XDP to; `above` is the interface that was asked for, if another one."""
 
     link: Link

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import errno
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fwtop.compile import cache
 from fwtop.compile.compiler import SOURCES, compile_text, relocate

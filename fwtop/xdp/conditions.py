@@ -7,7 +7,8 @@ can't match such packets has no conditions at all.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit
 from fwtop.render.rates import compiled_cost
@@ -25,8 +26,7 @@ _PLAIN_FIELDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Headers:
+class Headers(Struct, frozen=True):
     """What is known about the packet `p` of a generated function; 0: any family, protocol or fragment."""
 
     family: int = 0

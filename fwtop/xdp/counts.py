@@ -8,10 +8,11 @@ added.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fwtop.kernel.bpf import get_element
@@ -28,8 +29,7 @@ _LOOK_SECONDS = 1.0  # between checks for generic XDP
 _Counts = NDArray[np.int64]  # (slots or classes, 2): packets, bytes
 
 
-@dataclass(frozen=True, slots=True)
-class XdpInterval:
+class XdpInterval(Struct, frozen=True):
     """Drops since the last reading, by rule and (at XDP only) by protocol class."""
 
     rules: dict[str, tuple[int, int]]

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from fwtop.xdp.slot_rule import List6, Table6
 

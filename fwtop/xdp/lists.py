@@ -33,8 +33,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from fwtop.kernel import bpf
 from fwtop.model.rule import Match, families_of

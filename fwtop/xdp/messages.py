@@ -7,12 +7,13 @@ module, so it must stay free of numpy and bcc.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from itertools import islice
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.kernel import children
 from fwtop.model.addresses.address import Prefix
@@ -20,14 +21,14 @@ from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import MAX_MESSAGE, Answer, ProtocolError, encode_answer
 from fwtop.model.rule import Kind, Rule, families_of
+from fwtop.model.wire import of_json, of_plain, plain, to_json
 from fwtop.xdp.rule import COMPILED_PREFIXES, COUNTED_PREFIXES
 
 MAX_DESCRIPTORS = 250  # in one message; SCM_MAX_FD is 253
-_SOURCES, _HITS = "sources:", "hits:"
+_HITS = "hits:"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedRule:
+class RequestedRule(Struct, frozen=True):
     """A rule and its slot. Long source lists become maps; then `rule` comes without its sources.
 
     The maps of a named list bear the list's key, another one after each change, and rules share them.
@@ -69,8 +70,7 @@ class RequestedRule:
         return self.rule.kind is Kind.TC
 
 
-@dataclass(frozen=True, slots=True)
-class Apply:
+class Apply(Struct, frozen=True, tag_field="verb", tag="apply"):
     """Compile exactly these rules and attach them. Descriptors stay the sender's."""
 
     rules: tuple[RequestedRule, ...]
@@ -80,8 +80,7 @@ class Apply:
     sources: dict[str, int] = field(default_factory=dict)  # memory files of long lists, by key
 
 
-@dataclass(frozen=True, slots=True)
-class Compile:
+class Compile(Struct, frozen=True, tag_field="verb", tag="compile"):
     """Compile into the cache for an `Apply` that may follow."""
 
     rules: tuple[RequestedRule, ...]
@@ -89,27 +88,22 @@ class Compile:
     at_tc: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(Struct, frozen=True, tag_field="verb", tag="open"):
     """Report what is pinned and attached."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clear:
+class Clear(Struct, frozen=True, tag_field="verb", tag="clear"):
     """Detach all compiled rules and remove their pins."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(Struct, frozen=True, tag_field="verb", tag="sweep"):
     """Remove the pins of network namespaces that no longer exist."""
 
 
 Request = Apply | Compile | Open | Clear | Sweep
-_VERBS: dict[str, type[Request]] = {cls.__name__.lower(): cls for cls in (Apply, Compile, Open, Clear, Sweep)}
 
 
-@dataclass(frozen=True, slots=True)
-class Attachment:
+class Attachment(Struct, frozen=True):
     """Where compiled rules are attached."""
 
     ifindex: int
@@ -120,8 +114,7 @@ class Attachment:
     reason: str = ""  # why it is not native
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """The loader's reply. The descriptors belong to whoever receives it."""
 
     attachments: tuple[Attachment, ...] = ()
@@ -130,62 +123,22 @@ class Loaded:
 
 
 def encode_request(request: Request) -> tuple[bytes, list[int]]:
-    """Return a request as JSON and the descriptors that go with it."""
-    data: dict[str, Any] = {"verb": type(request).__name__.lower()}
-    named: dict[str, int] = {}
-    if isinstance(request, Apply | Compile):
-        data["rules"] = [
-            {
-                "slot": item.slot,
-                "rule": item.rule.to_dict(),
-                "listed": item.listed,
-                "families": item.families,
-                "report_hits": item.report_hits,
-                "counted": item.counted,
-                "list_key": item.list_key,
-                "of_ports": item.of_ports,
-            }
-            for item in request.rules
-        ]
-        data["allow"] = [str(prefix) for prefix in request.allow]
-    if isinstance(request, Compile):
-        data["at_tc"] = request.at_tc
-    if isinstance(request, Apply):
-        data["interfaces"] = request.interfaces
-        named = request.maps | {f"{_SOURCES}{key}": item for key, item in request.sources.items()}
-    return json.dumps({**data, "fds": list(named)}).encode(), list(named.values())
+    """Return a request as JSON and the descriptors that go with it, whose numbers in it mean nothing."""
+    held = [*request.maps.values(), *request.sources.values()] if isinstance(request, Apply) else []
+    return to_json(request), held
 
 
 def decode_request(text: bytes, descriptors: Sequence[int]) -> Request:
     """Read what `encode_request` wrote; raises ProtocolError."""
     try:
-        data = json.loads(text)
-        cls = _VERBS[data["verb"]]
-        named = dict(zip(map(str, data["fds"]), descriptors, strict=True))
-        if cls is Open or cls is Clear or cls is Sweep:
-            return cls()
-        rules = tuple(_requested_rule(item) for item in data["rules"])
-        allow = tuple(Prefix.parse(text) for text in data["allow"])
-        if cls is Compile:
-            return Compile(rules, allow, bool(data["at_tc"]))
-        maps = {name: item for name, item in named.items() if not name.startswith(_SOURCES)}
-        sources = {name.removeprefix(_SOURCES): named[name] for name in named.keys() - maps.keys()}
-        return Apply(rules, allow, tuple(map(str, data["interfaces"])), maps, sources)
-    except (ValueError, KeyError, TypeError, FwtopError) as error:
+        request: Request = of_json(Request, text)  # type: ignore[arg-type] # a union
+        if not isinstance(request, Apply):
+            return request
+        named = iter(zip([*request.maps, *request.sources], descriptors, strict=True))
+        maps = dict(islice(named, len(request.maps)))
+        return replace(request, maps=maps, sources=dict(named))
+    except ValueError as error:
         raise ProtocolError(f"not a request to the XDP loader: {error}") from None
-
-
-def _requested_rule(item: dict[str, Any]) -> RequestedRule:
-    return RequestedRule(
-        int(item["slot"]),
-        Rule.from_dict(item["rule"]),
-        bool(item["listed"]),
-        tuple(map(int, item["families"])),
-        bool(item["report_hits"]),
-        bool(item["counted"]),
-        str(item["list_key"]),
-        bool(item["of_ports"]),
-    )
 
 
 def send_request(sock: socket.socket, request: Request) -> None:
@@ -216,7 +169,7 @@ def send_reply(sock: socket.socket, reply: Loaded | Answer) -> None:
         sock.send(encode_answer(reply))
         return
     named = reply.maps | {f"{_HITS}{rule_id}": item for rule_id, item in reply.hits.items()}
-    attachments = [asdict(item) for item in reply.attachments]
+    attachments = plain(reply.attachments)
     answer = Answer(True, data={"fds": list(named), "attachments": attachments})
     socket.send_fds(sock, [encode_answer(answer)], list(named.values()))
 
@@ -230,7 +183,7 @@ def receive_reply(sock: socket.socket) -> Loaded:
         named = dict(zip(answer.data["fds"], descriptors, strict=True))
         maps = {name: item for name, item in named.items() if not name.startswith(_HITS)}
         hits = {name.removeprefix(_HITS): named[name] for name in named if name.startswith(_HITS)}
-        return Loaded(tuple(Attachment(**item) for item in answer.data["attachments"]), maps, hits)
+        return Loaded(of_plain(tuple[Attachment, ...], answer.data["attachments"]), maps, hits)
     except (FwtopError, KeyError, ValueError, TypeError) as error:
         children.close(descriptors)
         if isinstance(error, FwtopError):

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import read_sources
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
+from fwtop.model.wire import plain
 from fwtop.xdp import attach
 from fwtop.xdp import lists as xdp_lists
 from fwtop.xdp.maps import (
@@ -61,7 +61,7 @@ def make_list(
         held = xdp_lists.descriptors(maps)
         for name, descriptor in held.items():
             bpf.pin(descriptor, _path(directory, key, side, family, name))
-        written["lists"].append([side, family, type(maps).__name__, asdict(maps) | dict.fromkeys(held, 0)])
+        written["lists"].append([side, family, type(maps).__name__, plain(maps) | dict.fromkeys(held, 0)])
     text = json.dumps(written).encode()  # written last: it marks the list as complete
     layout = bpf.create_map(bpf.MAP_ARRAY, "fwtop_layout", entries=1, key_size=4, value_size=len(text))
     bpf.set_element(layout, bytes(4), text)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.model.rule import Match, RateLimit
 
 
-@dataclass(frozen=True, slots=True)
-class List4:
+class List4(Struct, frozen=True):
     """A long IPv4 list: descriptors of its maps."""
 
     blocks: int
@@ -19,8 +19,7 @@ class List4:
     several: int  # those with several prefixes
 
 
-@dataclass(frozen=True, slots=True)
-class UncountedList4:
+class UncountedList4(Struct, frozen=True):
     """An IPv4 list of many millions: descriptors of its maps."""
 
     blocks: int
@@ -30,8 +29,7 @@ class UncountedList4:
     small_count: int  # those in a word of 32 bits: up to four addresses, or /29s
 
 
-@dataclass(frozen=True, slots=True)
-class Table6:
+class Table6(Struct, frozen=True):
     """The hash table of IPv6 prefixes of one length, within a List6's map."""
 
     length: int
@@ -43,16 +41,14 @@ class Table6:
     empty: tuple[int, int]  # the key of free places: high and low half
 
 
-@dataclass(frozen=True, slots=True)
-class List6:
+class List6(Struct, frozen=True):
     """A long IPv6 list: the descriptor of its map, and the tables in it."""
 
     map: int
     tables: tuple[Table6, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListPorts:
+class ListPorts(Struct, frozen=True):
     """A list of addresses with ports, of both families: the descriptor of its map (ports.py)."""
 
     map: int
@@ -64,8 +60,7 @@ Lists = Mapping[tuple[str, int], AnyList]
 PORTS = ("ports", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class SlotRule:
+class SlotRule(Struct, frozen=True):
     """A rule to compile, and its slot.
 
     `lists` holds the maps of long lists; they replace the prefixes of that side and family in `match`.

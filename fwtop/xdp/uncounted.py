@@ -9,11 +9,11 @@ that building the maps takes little more memory than they have.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from fwtop.xdp.blocks import BLOCKS, BLOCKS_A_WORD, PART_BYTES, Parts, create_array, fill_spans, packed
 from fwtop.xdp.maps import map_array
@@ -111,8 +111,7 @@ class _Ranked:
         return int(self.before_words[word]) + int(within)
 
 
-@dataclass(slots=True)
-class _Small:
+class _Small(Struct):
     """The words of 32 bits, filled in the order of the addresses."""
 
     ranked: _Ranked

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import re
 import textwrap
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.engine.explain import print_explanations
@@ -68,7 +68,7 @@ def reports(directory: Path) -> dict[str, str]:
     )
     for tick in session_ticks():
         rules = tick.mitigations + others if tick.mitigations else ()
-        shown = dataclasses.replace(tick, mitigations=rules, tables=_fewer(tick.tables))
+        shown = replace(tick, mitigations=rules, tables=_fewer(tick.tables))
         session.write(shown, evidence=evidence(shown))
     session.close()
     assert session.path is not None
@@ -85,7 +85,7 @@ def reports(directory: Path) -> dict[str, str]:
 
 def _fewer(tables: Tables) -> Tables:
     """Cut what a report lists, so that the kept files stay small."""
-    return dataclasses.replace(
+    return replace(
         tables,
         sources=Sources(
             *(getattr(tables.sources, name)[:TOP] for name in ("address", "prefix", "asn", "country"))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import numpy as np
+from msgspec.structs import replace
 
 from benches.corpus import tools, visits
 from benches.corpus.arrivals import Arrivals, Frames

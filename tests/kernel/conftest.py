@@ -6,11 +6,11 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,8 +36,7 @@ def ip(*words: str) -> str:
     return done.stdout
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(Struct, frozen=True):
     """One end of the pair: a namespace with one interface and an address of either family."""
 
     netns: str
@@ -60,8 +59,7 @@ class Host:
         return done
 
 
-@dataclass(frozen=True)
-class NetnsPair:
+class NetnsPair(Struct, frozen=True):
     """Two hosts on one wire; neither has a way to anywhere else."""
 
     victim: Host

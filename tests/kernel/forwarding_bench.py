@@ -7,7 +7,8 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tests.kernel.conftest import Host, ip
 from tests.kernel.wire import inside
@@ -18,8 +19,7 @@ FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 _LENGTHS = {4: 24, 6: 64}
 
 
-@dataclass
-class Forwarder:
+class Forwarder(Struct):
     """Attacker, the machine in the middle (the guardian's bench calls it victim), and a server."""
 
     kind: str

@@ -15,8 +15,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 NAME = b"file"
 # linux/fuse.h; besides these, 14: open, 26: init
@@ -25,8 +26,7 @@ IN, OUT = struct.Struct("<IIQQIIIHH"), struct.Struct("<IiQ")
 ROOT, FILE = 1, 2
 
 
-@dataclass
-class FuseFile:
+class FuseFile(Struct):
     """A file whose server can be told to stop answering."""
 
     path: Path

@@ -11,10 +11,10 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec import Struct, field
 
 from fwtop.client import discovery as client
 from fwtop.client.discovery import GuardianClient
@@ -67,8 +67,7 @@ class Path4or6:
         self.sender.close()
 
 
-@dataclass
-class Bench:
+class Bench(Struct):
     """A guardian for one victim, with its own journal and sockets."""
 
     pair: object

@@ -11,11 +11,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from guardian_bench import Bench, inside
+from msgspec import Struct, field
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.client.discovery import GuardianClient
@@ -108,8 +108,7 @@ def web_server(name: str, netns: str, *, tls: bool = False) -> Iterator[None]:
                 os.killpg(process.pid, signal.SIGKILL)  # with its workers, whatever they wait for
 
 
-@dataclass
-class SlowLab:
+class SlowLab(Struct):
     """A watched lab."""
 
     lab: Lab

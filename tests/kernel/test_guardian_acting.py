@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from guardian_bench import PORT, VARIANTS, Bench, apply, rules_of, use_variant
+from msgspec.structs import replace
 from test_tc_rules import rules as rules_at_tc
 from xdp_bench import XdpBench
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from fwtop.client.discovery import GuardianClient
 from fwtop.model.protocol import Apply, Keep, Repair, Status, Undo

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 from guardian_bench import (
@@ -22,6 +21,7 @@ from guardian_bench import (
     run_console,
     use_variant,
 )
+from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Apply, Keep, Plan, Repair, Undo

@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from guardian_bench import Bench, apply, rules_of
+from msgspec.structs import replace
 
 from fwtop.client.discovery import GuardianClient
 from fwtop.guardian.failpoints import Failpoint

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import get_args
 
 import pytest
 from guardian_bench import Bench, apply, rules_of
+from msgspec.structs import replace
 
 from fwtop.client.discovery import GuardianClient
 from fwtop.model.addresses.address import Prefix

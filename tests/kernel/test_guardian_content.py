@@ -12,11 +12,11 @@ import socket
 import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from guardian_bench import PORT, VARIANTS, apply, rules_of, use_variant
+from msgspec import Struct
 from test_guardian_acting import TOLD_SECONDS
 from test_guardian_lists import change, on_list
 from xdp_bench import XdpBench
@@ -165,8 +165,7 @@ MARKED = [
 HARMLESS = {("ingress", "roles")}  # as no probe here meets them
 
 
-@dataclass
-class Probe:
+class Probe(Struct):
     """Whether a rule acts, by packets."""
 
     bench: XdpBench

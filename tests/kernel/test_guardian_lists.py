@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from guardian_bench import SOON_SECONDS, apply, rules_of
+from msgspec.structs import replace
 from xdp_bench import XdpBench
 
 from fwtop.client.discovery import GuardianClient

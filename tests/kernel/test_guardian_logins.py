@@ -10,9 +10,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Status, Undo

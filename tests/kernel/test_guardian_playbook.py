@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import socket
 from collections import Counter
-from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
 from guardian_bench import VARIANTS, Bench, apply, rules_of
+from msgspec.structs import replace
 
 from fwtop.guardian.rules import forgetting
 from fwtop.kernel.netfilter import ctnetlink

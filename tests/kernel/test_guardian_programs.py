@@ -9,11 +9,11 @@ import os
 import re
 import socket
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from guardian_bench import Bench
+from msgspec.structs import replace
 from program_bench import ACCESS, LISTS, NOBODY, NONE, POLICIES, READ, RULES, as_user, bench, open_to_groups
 
 from fwtop.cli.policy.live import Live

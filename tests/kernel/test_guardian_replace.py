@@ -8,11 +8,11 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from guardian_bench import PORT, Bench, Path4or6, apply, inside, rules_of
+from msgspec.structs import replace
 
 from fwtop.guardian.failpoints import Failpoint
 from fwtop.model.addresses.address import Prefix

@@ -13,7 +13,8 @@ import pytest
 from guardian_bench import Bench, apply
 
 from fwtop.model.protocol import Rules, Status
-from fwtop.model.ruleset import IPSET, IPTABLES_LEGACY, IPTABLES_NFT, Ruleset, ruleset_from_dict
+from fwtop.model.ruleset import IPSET, IPTABLES_LEGACY, IPTABLES_NFT, Ruleset
+from fwtop.model.wire import of_plain
 from tests.kernel.wire import send_datagrams
 
 pytestmark = pytest.mark.kernel
@@ -41,7 +42,7 @@ def child_of(guardian: int) -> int | None:
 
 def asked(client: Any) -> Ruleset | None:
     data = client.demand(Rules()).data["ruleset"]
-    return None if data is None else ruleset_from_dict(data)
+    return None if data is None else of_plain(Ruleset, data)
 
 
 def test_foreign_and_own_rules_are_told_with_growing_counters(bench: Bench, poll_until: Any) -> None:

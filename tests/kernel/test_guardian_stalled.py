@@ -10,11 +10,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from guardian_bench import Bench, apply, ended, rules_of
+from msgspec.structs import replace
 
 from fwtop.client.discovery import GuardianClient
 from fwtop.model.addresses.address import Prefix

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from guardian_bench import Bench, apply, rules_of
+from msgspec.structs import replace
 
 from fwtop.client import program
 from fwtop.client.program import Program

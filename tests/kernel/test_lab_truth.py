@@ -8,12 +8,12 @@ import math
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from guardian_bench import Bench, apply, inside, rules_of
+from msgspec import Struct
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.client.discovery import GuardianClient
@@ -57,8 +57,7 @@ class Link:
         return self._client.demand(request)
 
 
-@dataclass
-class Watched:
+class Watched(Struct):
     """A lab that fwtop watches, and all that arrived since its start: neither it nor the clients work yet."""
 
     lab: Lab

@@ -12,11 +12,11 @@ import random
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
 import pytest
+from msgspec import Struct, field
 
 from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.failpoints import Failpoint, Failpoints
@@ -51,8 +51,7 @@ POINTS = (
 RULE = Rule("1", Kind.IPSET, Match(), "", 60, origin="list:x")
 
 
-@dataclass
-class Guardian:
+class Guardian(Struct):
     """The lists of a guardian in this process, and what the list must hold."""
 
     kernel: Kernel

@@ -6,12 +6,12 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import pytest
 from guardian_bench import Bench, apply, inside, rules_of
+from msgspec.structs import replace
 from xdp_bench import XdpBench
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))

@@ -156,7 +156,7 @@ def check(bench: Bench, made: Rule, poll_until: Callable[..., object]) -> None:
 
 
 def _fields(match: Match) -> dict:
-    return {name: getattr(match, name) for name in Match.__dataclass_fields__}
+    return {name: getattr(match, name) for name in Match.__struct_fields__}
 
 
 @pytest.mark.parametrize("name", ORDINARY)

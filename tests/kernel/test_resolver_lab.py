@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from guardian_bench import Bench, apply
+from msgspec.structs import replace
 
 from benches.resolver_lab import ResolverLab, forged
 from fwtop.harden import resolver

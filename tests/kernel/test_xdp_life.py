@@ -10,12 +10,12 @@ import random
 import struct
 import subprocess
 import threading
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from guardian_bench import PORT, apply, kill, rules_of, seen_in_time
+from msgspec.structs import replace
 from xdp_bench import XdpBench, xdp
 
 from fwtop.client import discovery

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from guardian_bench import PORT, answers, apply, inside, rules_of
+from msgspec.structs import replace
 from xdp_bench import XDP_PASS, XdpBench, at_tc, xdp
 from xdp_frames import ethernet, ipv4, ipv6, udp
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from guardian_bench import PORT, apply, rules_of
+from msgspec.structs import replace
 from test_xdp_watch import check, watch
 from xdp_bench import XdpBench, xdp
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from guardian_bench import PORT, Bench, answers, apply, inside
+from msgspec import Struct
 from xdp_bench import XDP_PASS, XdpBench, xdp
 
 from fwtop.client.discovery import GuardianClient
@@ -28,8 +28,7 @@ RECORDS = RING_BYTES // SLOT_BYTES
 RULE = Match(protocol=17, dport=PORT)
 
 
-@dataclass
-class Watching:
+class Watching(Struct):
     bench: Bench
     source: LiveSource
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from screen_factory import SCENES
 from screen_fakes import STATE, FakeControls, FakePlayer
 from screen_hostile import HOSTILE, hostile
@@ -36,8 +37,7 @@ from fwtop.model.traffic.snapshot import (
 from fwtop.ui.feed import PlayerState
 
 
-@dataclass(frozen=True)
-class Mode:
+class Mode(Struct, frozen=True):
     """How the screen was started."""
 
     kind: str = "live"
@@ -75,8 +75,7 @@ def _scenes() -> tuple[Snapshot, ...]:
     return (*(make() for make in SCENES.values()), spoofed_syns(), hostile(), nothing())
 
 
-@dataclass
-class World:
+class World(Struct):
     """What is observed; `change` lets something else begin, change or end."""
 
     mode: Mode

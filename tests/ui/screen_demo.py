@@ -12,9 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import screen_factory
+from msgspec.structs import replace
 from screen_factory import SCENES
 from screen_fakes import FakeFeed
 from screen_hostile import HostileControls, hostile, hostile_settings

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from screen_parts import NOW, block_rule
 
 from fwtop.analysis.packets.recent import PacketList
@@ -174,8 +175,7 @@ STATE = PlayerState(
 )
 
 
-@dataclass
-class FakePlayer:
+class FakePlayer(Struct):
     state: PlayerState | None = STATE
     calls: list[tuple[str, float]] = field(default_factory=list)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
 from screen_factory import conntrack_full, provisional, spoofed
 from screen_fakes import COMMANDS, FakeControls
 from screen_packets import carrying, listed
@@ -37,10 +38,8 @@ def poisoned(value: Any) -> Any:
         return HOSTILE.encode() + value
     if type(value) is tuple:
         return tuple(poisoned(item) for item in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        changed = {
-            item.name: _field(item.name, getattr(value, item.name)) for item in fields(value) if item.init
-        }
+    if isinstance(value, Struct):
+        changed = {name: _field(name, getattr(value, name)) for name in value.__struct_fields__}
         return replace(value, **changed)
     return value
 

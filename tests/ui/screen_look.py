@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from screen_factory import SCENES
 from screen_fakes import FakeFeed
 from screen_parts import NOW

@@ -13,9 +13,9 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from screen_changes import MODES, MonkeyControls, MonkeyPlayer, World
 from screen_fakes import FakeFeed
 from screen_parts import NOW

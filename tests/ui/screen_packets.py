@@ -53,7 +53,7 @@ def listed(
     places, kinds = kinds_of((verdicts or [UNKNOWN] * n)[:n])
     times = (first + np.arange(n, dtype=np.int64)) * 1_000_000
     return PacketList(
-        PacketBatch(**{**{f: getattr(batch, f) for f in batch.__dataclass_fields__}, "time_ns": times}),
+        PacketBatch(**{**{f: getattr(batch, f) for f in batch.__struct_fields__}, "time_ns": times}),
         first + np.arange(n, dtype=np.int64),
         int(NOW * 1e9),
         np.array((who or [""] * n)[:n], "<U12"),

@@ -6,9 +6,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import pytest
+from msgspec import Struct
 from screen_fakes import FakeFeed
 from screen_parts import NOW
 from textual import events
@@ -24,8 +24,7 @@ LARGE = (200, 50)
 MOST_TURNS = 10_000  # of the event loop, between a key and rest; a key takes some 20
 
 
-@dataclass
-class Run:
+class Run(Struct):
     app: FwtopApp
     pilot: Pilot[None]
     feed: FakeFeed

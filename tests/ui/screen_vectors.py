@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from screen_parts import NOW, PPS, QUERY, SECONDS, attack, conntrack
 
 from fwtop.model.addresses.address import Prefix

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from screen_factory import conntrack_full, provisional
 from screen_fakes import FakeFeed
 from screen_packets import flood

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from screen_factory import provisional, snapshot
 from screen_fakes import FakeControls, FakeFeed
 from screen_parts import NOW, few_addresses

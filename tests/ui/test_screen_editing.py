@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from screen_factory import snapshot
 from screen_parts import NOW, QUERY, block_rule
 from screen_run import Run, running

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from screen_factory import SCENES, poison, provisional, snapshot
 from screen_parts import NOW
 from screen_run import LARGE, SMALL, Run, running

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from screen_factory import SCENES, calm, provisional, snapshot, spoofed
 from screen_fakes import FakeFeed
 from screen_packets import flood

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from screen_factory import calm, poison, provisional, snapshot
 from screen_fakes import FakeFeed
 from screen_parts import NOW, attack, block_rule

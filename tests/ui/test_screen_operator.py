@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from screen_factory import calm, provisional, snapshot, spoofed
 from screen_parts import NOW, block_rule, conntrack, proposals
 from screen_run import LARGE, SMALL, running

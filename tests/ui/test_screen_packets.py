@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import screen_factory as scenes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from screen_fakes import FakeFeed
 from screen_packets import LONG, MINE, OPTIONS, OTHERS, UNKNOWN, client, flood, listed, syn
 from screen_run import Run, running

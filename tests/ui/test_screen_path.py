@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from screen_factory import calm, conntrack_full, poison, protected, snapshot, trial
 from screen_parts import SECONDS, block_rule
 from screen_run import running

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from screen_factory import SCENES, provisional
 from screen_fakes import FakeFeed
 from screen_packets import flood

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from screen_factory import snapshot
 from screen_fakes import STATE, FakeFeed, FakePlayer, mark
 from screen_parts import NOW

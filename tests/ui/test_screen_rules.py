@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from screen_factory import provisional, snapshot
 from screen_parts import NOW, block_rule, conntrack, ledger
 from screen_run import LARGE, SMALL, Run, running

@@ -6,13 +6,13 @@ import json
 import re
 import tomllib
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.style import Style
 from screen_factory import provisional, snapshot
 from screen_run import LARGE, running

@@ -6,11 +6,11 @@ import cProfile
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from screen_factory import provisional, snapshot
 from screen_fakes import FakeFeed, FakePlayer
 from screen_hostile import HostileControls, hostile

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from screen_factory import calm, poison, snapshot
 from screen_fakes import FakeFeed
 from screen_parts import share

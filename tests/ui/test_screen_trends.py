@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from screen_factory import calm, snapshot
 from screen_fakes import FakeFeed
 from screen_parts import NOW

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from screen_factory import calm, conntrack_full, protected, provisional, snapshot, trial
 from screen_parts import NOW, PPS, SECONDS, attack, block_rule, with_fates
 from screen_run import running

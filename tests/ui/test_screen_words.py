@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from screen_factory import calm, conntrack_full, protected, provisional, snapshot, spoofed, trial
 from screen_fakes import FakeFeed
 from screen_packets import flood

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fwtop.cli.main import verb_module
 from fwtop.guardian import backends

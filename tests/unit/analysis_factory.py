@@ -7,12 +7,12 @@ import itertools
 import json
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import numpy as np
 from analysis_payloads import payload
+from msgspec import Struct, field
 
 from fwtop.model.traffic.counters import ConntrackSample, Counters
 from fwtop.model.traffic.packets import Hook, PacketBatch
@@ -27,8 +27,7 @@ _RARE = (21, 22, 25, 26, 28, 29, 30, 33, 55, 56, 100, 127, 169, 172, 192, 198, 2
 _USUAL = [first for first in range(13, 220) if first not in _RARE]  # networks that send on the Internet
 
 
-@dataclass
-class Frames:
+class Frames(Struct):
     """Frames with their times in seconds."""
 
     rng: Random

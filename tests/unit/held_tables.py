@@ -60,7 +60,7 @@ def table(
 ) -> SocketTable:
     """Make a table of parts (sort, connections, sources); each part has sources of its own."""
     rng = Random(7)
-    columns: dict[str, list[Any]] = {name: [] for name in Connections.__slots__}
+    columns: dict[str, list[Any]] = {name: [] for name in Connections.__struct_fields__}
     cookie = 1
     for number, (sort, count, sources) in enumerate(parts):
         for at in range(count):

@@ -15,9 +15,9 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from stored_samples import START, evidence, session_ticks
 
 import fwtop.report  # imported late otherwise: by an export

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+
+from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule, RuleStatus, State
@@ -225,27 +226,25 @@ def evidence(of: Snapshot, packet: bytes = bytes(range(60))) -> tuple[AttackEvid
 def poisoned(at: float) -> Snapshot:
     """A snapshot whose every text is an attempt at the reader."""
     calm = snapshot(at, busy=False)
-    entry = dataclasses.replace(calm.tables.sources.address[0], key=POISON, as_name=POISON, country=POISON)
-    payload = dataclasses.replace(calm.tables.payloads[0], data=POISON.encode(), text=POISON, dns_name=POISON)
-    port = dataclasses.replace(calm.tables.ports[0], service=POISON)
-    tables = dataclasses.replace(
+    entry = replace(calm.tables.sources.address[0], key=POISON, as_name=POISON, country=POISON)
+    payload = replace(calm.tables.payloads[0], data=POISON.encode(), text=POISON, dns_name=POISON)
+    port = replace(calm.tables.ports[0], service=POISON)
+    tables = replace(
         calm.tables,
         sources=Sources((entry,), (entry,), (entry,), (entry,)),
         payloads=(payload,),
         ports=(port,),
         ledger=(LedgerRow(POISON, POISON, 7, 1.0, POISON),),
     )
-    bad = dataclasses.replace(attack(), title=POISON, evidence=(POISON,))
-    named = dataclasses.replace(rule(), summary=POISON, created_by=POISON, origin=POISON)
-    return dataclasses.replace(
+    bad = replace(attack(), title=POISON, evidence=(POISON,))
+    named = replace(rule(), summary=POISON, created_by=POISON, origin=POISON)
+    return replace(
         calm,
         host=POISON,
         origin=Origin("live", (POISON,), POISON),
         tables=tables,
-        judgement=Judgement(
-            (bad,), (dataclasses.replace(proposal(1.0), summary=POISON, commands=(POISON,)),)
-        ),
-        mitigations=(dataclasses.replace(status(named, at), note=POISON),),
+        judgement=Judgement((bad,), (replace(proposal(1.0), summary=POISON, commands=(POISON,)),)),
+        mitigations=(replace(status(named, at), note=POISON),),
         notes=(POISON,),
     )
 
@@ -273,7 +272,7 @@ def _session_ticks(length: int) -> tuple[Snapshot, ...]:
                 at,
                 pps,
                 dropped=178_000.0 if blocked else 40.0,
-                attacks=(dataclasses.replace(attack(), mine_share=stopped),) if attacked else (),
+                attacks=(replace(attack(), mine_share=stopped),) if attacked else (),
                 mitigations=rules,
                 proposals=attacked,
                 tcp=TcpService(50, 60.0 if 20 <= second < 32 else 100.0, 400.0),

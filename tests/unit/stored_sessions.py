@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
+from msgspec.structs import replace
 from stored_samples import session_ticks
 
 from fwtop.model.traffic.snapshot import Origin, Snapshot
@@ -14,7 +14,7 @@ from fwtop.store import SessionWriter
 def as_read(ticks: list[Snapshot], path: Path) -> list[Snapshot]:
     """What a reader gets: the same, but from a session."""
     origins = [Origin("session", tick.origin.interfaces, tick.origin.netns, path.stem) for tick in ticks]
-    return [dataclasses.replace(tick, origin=origin) for tick, origin in zip(ticks, origins, strict=True)]
+    return [replace(tick, origin=origin) for tick, origin in zip(ticks, origins, strict=True)]
 
 
 class Clock:

@@ -10,12 +10,12 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from stored_samples import POISON, START, attack, rule, snapshot, status
 
 from fwtop.alarms import journal
@@ -26,6 +26,7 @@ from fwtop.alarms.message import EVENTS, MAX_BYTES, Alarm, parse_line
 from fwtop.console.publish.alarm_events import AlarmEvents, Alarms
 from fwtop.model.config_file import ConfigText
 from fwtop.model.traffic.snapshot import Attack, Sampling, Snapshot
+from fwtop.model.wire import plain
 
 Poll = Callable[..., Any]
 ALARM = Alarm("attack_began", "2026-11-22T00:00:00.000Z", "web-1", "syn_flood", "SYN flood", {"pps": 5.0})
@@ -122,7 +123,7 @@ def test_a_console_that_was_taken_over_can_only_send_sanitised_alarms() -> None:
     found = parse_line(
         json.dumps(
             {
-                **asdict(ALARM),
+                **plain(ALARM),
                 "message": POISON * 99,
                 "details": {POISON: POISON, **{str(n): n for n in range(99)}},
             }
@@ -133,7 +134,7 @@ def test_a_console_that_was_taken_over_can_only_send_sanitised_alarms() -> None:
     assert len(found.message) <= 401
     assert len(found.details) == 16
     endless = parse_line(
-        json.dumps({**asdict(ALARM), "details": {"pps": float("inf"), "n": 10**300}}).encode()
+        json.dumps({**plain(ALARM), "details": {"pps": float("inf"), "n": 10**300}}).encode()
     )
     assert endless is not None
     assert endless.details == {"pps": "inf", "n": 10**300}
@@ -193,7 +194,7 @@ def python(code: str) -> tuple[str, ...]:
 def test_a_command_gets_the_alarm_on_its_standard_input(tmp_path: Path) -> None:
     code = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read())"
     assert run_command((*python(code), str(tmp_path / "x")), ALARM.line(), 60) == ""
-    assert json.loads((tmp_path / "x").read_text()) == {"schema": 1, **asdict(ALARM)}
+    assert json.loads((tmp_path / "x").read_text()) == {"schema": 1, **plain(ALARM)}
 
 
 def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path, poll_until: Poll) -> None:
@@ -253,7 +254,7 @@ def test_a_stuck_or_ended_process_costs_alarms_not_time() -> None:
 
 def test_the_sample_holds_every_default() -> None:
     text = "\n".join(line.removeprefix("# ") for line in SAMPLE.read_text().splitlines() if " = " in line)
-    assert text.count(" = ") == len(asdict(AlarmConfig()))
+    assert text.count(" = ") == len(plain(AlarmConfig()))
     unset = ("command =", "webhook =", "webhook_secret", "mail_to =")  # their defaults can't be set
     table = "\n".join(line for line in text.splitlines() if not line.startswith(unset))
     assert read_alarms(ConfigText("x", table)) == (AlarmConfig(), ())

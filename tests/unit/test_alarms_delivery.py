@@ -12,12 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct, field
+from msgspec.structs import replace
 from stored_samples import POISON
 
 from fwtop.alarms import webhook as sending
@@ -25,6 +26,7 @@ from fwtop.alarms.mail import is_address, mail_text, sendmail_argv
 from fwtop.alarms.message import Alarm, parse_line
 from fwtop.alarms.spool import Spool
 from fwtop.alarms.webhook import RefusedError, Webhook, WebhookSender, signature
+from fwtop.model.wire import plain
 
 Poll = Callable[..., Any]
 ALARM = Alarm("attack_began", "2026-11-22T00:00:00.000Z", "web-1", "syn_flood", "SYN flood", {"pps": 5.0})
@@ -34,8 +36,7 @@ def alarm(number: int) -> Alarm:
     return replace(ALARM, subject=str(number))
 
 
-@dataclass
-class Receiver:
+class Receiver(Struct):
     """A web server that answers with the next of `statuses`, then with 204, and keeps what it got."""
 
     port: int = 0
@@ -240,7 +241,7 @@ def test_a_name_and_a_password_in_the_url_are_sent_as_such(receiver: Receiver) -
 
 def test_a_mail_holds_the_alarm_and_one_set_of_headers() -> None:
     line = json.dumps(
-        asdict(replace(ALARM, message=POISON * 20, host=POISON, details={POISON: POISON}))
+        plain(replace(ALARM, message=POISON * 20, host=POISON, details={POISON: POISON}))
     ).encode()
     poisoned = parse_line(line)
     assert poisoned is not None
@@ -257,7 +258,7 @@ def test_a_mail_holds_the_alarm_and_one_set_of_headers() -> None:
         assert mail["Bcc"] is None
         assert told.message[:20] in mail.get_body().get_content()
         (attached,) = mail.iter_attachments()
-        assert json.loads(attached.get_content()) == asdict(told)
+        assert json.loads(attached.get_content()) == plain(told)
 
 
 def test_recipients_are_never_options_of_sendmail() -> None:

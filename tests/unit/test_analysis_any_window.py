@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import warnings
-from dataclasses import replace
 from random import Random
 
 import numpy as np
 import pytest
 from analysis_factory import make_batch, same_frames
 from held_tables import SORTS, table
+from msgspec.structs import replace
 from test_analysis_in_force import check, rules_in_force
 from test_analysis_propose import VISITORS
 from test_analysis_scenarios import SCENARIOS, load

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from benches.accuracy.fitting import Judged, cross_validated, fit, log_loss
 from benches.accuracy.naming import expected_calibration_error, judged

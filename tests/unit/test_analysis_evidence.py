@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import numpy as np
 import pytest
 from analysis_factory import ethernet, ip, make_batch, make_tables, make_window, tcp, udp
+from msgspec.structs import replace
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount, RuleCount

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from random import Random
 
 import numpy as np
 import pytest
 from analysis_factory import address, ethernet, ip, make_batch, make_frames, make_tables, make_window, tcp
 from held_tables import PORT, table
+from msgspec.structs import replace
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.held.behaviour import SILENT, STALLED, WAITING, groups

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -18,6 +17,8 @@ import pytest
 from analysis_factory import make_batch, make_tables, make_window, same_frames
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 from test_analysis_propose import VISITORS, learned
 from test_analysis_scenarios import SCENARIOS, load
 
@@ -144,9 +145,9 @@ def check(value: object, path: str = "") -> None:
     elif isinstance(value, tuple | list):
         for item in value:
             check(item, path)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for item in fields(value):
-            check(getattr(value, item.name), f"{path}.{item.name}")
+    elif isinstance(value, Struct):
+        for name in value.__struct_fields__:
+            check(getattr(value, name), f"{path}.{name}")
 
 
 def judge(advisor: Advisor, window: Window, *rules: Rule) -> Judgement:

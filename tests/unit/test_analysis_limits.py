@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from analysis_commands import check_commands
 from analysis_factory import make_batch, make_tables, make_window, same_frames
+from msgspec.structs import replace
 from test_analysis_propose import VISITORS, learned
 
 from fwtop.analysis.proposals.limits import extrapolated

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from analysis_factory import ethernet, ip, make_batch, make_frames, make_window, tcp, udp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fwtop.analysis.proposals.allowed import allowed_rows
 from fwtop.analysis.proposals.limits import replayed, sustained, usual_rate

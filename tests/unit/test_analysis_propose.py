@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from analysis_commands import check_commands
 from analysis_factory import SYN_OPTIONS, ethernet, ip, make_batch, make_frames, make_tables, make_window
+from msgspec.structs import replace
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from analysis_factory import make_batch, make_frames, make_tables, make_window
 from analysis_flows import connection, hosts
 from analysis_payloads import client_hello
+from msgspec.structs import replace
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.model.traffic.snapshot import Judgement

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from analysis_factory import make_batch, make_frames, make_tables, make_window
+from msgspec.structs import replace
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.model.traffic.counters import DropCount

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from analysis_factory import make_batch, make_frames, make_tables
+from msgspec.structs import replace
 from stored_samples import attack, snapshot
 from stored_sessions import path_of, writer
 

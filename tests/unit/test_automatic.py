@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from stored_samples import START, attack, proposal, rule, snapshot
 
 from fwtop.console.automatic.agent import Agent
@@ -20,6 +20,7 @@ from fwtop.model.protocol import Answer, Apply, Keep, Undo
 from fwtop.model.rule import Match, RuleStatus, State
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.model.wire import of_plain, plain
 
 POLICY = Policy(enabled=True)
 SAMPLE = Path(__file__).parents[2] / "docs/automatic.toml"
@@ -231,10 +232,8 @@ def test_what_was_done_or_refused_is_told(refusal: str, poll_until: Callable[...
 def test_the_sample_holds_the_defaults() -> None:
     lines = [line[2:].partition("  #")[0] for line in SAMPLE.read_text().splitlines() if " = " in line]
     table = tomllib.loads("\n".join(lines))
-    assert {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()} == (
-        asdict(Policy())
-    )
-    assert Policy.from_dict(asdict(POLICY)) == POLICY
+    assert table == plain(Policy())
+    assert of_plain(Policy, plain(POLICY)) == POLICY
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from fwtop.console.control.attribution import DropAttribution
 from fwtop.model.addresses.address import Prefix

@@ -7,10 +7,11 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 from stored_samples import session_ticks
 from stored_sessions import path_of, writer
 
@@ -76,8 +77,7 @@ def test_what_was_set_aside_is_said_once_in_one_line(
     again.close(clean=True)
 
 
-@dataclass
-class Storing:
+class Storing(Struct):
     """As much of a recorder as its line needs."""
 
     path: Path = Path("2026-11-23.db")

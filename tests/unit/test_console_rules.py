@@ -1,7 +1,8 @@
 """Sources under an active rule carry its number; others don't. Rates of rules are of the ledger's window."""
 
-from dataclasses import replace
 from unittest.mock import Mock
+
+from msgspec.structs import replace
 
 from fwtop.console.control.rules import Coverage, Peers, RuleMonitor, RuleRates
 from fwtop.model.addresses.address import Prefix

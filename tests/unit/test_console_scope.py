@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.records.entry import Entry

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from stored_samples import START, attack, rule, snapshot, status
 
 from fwtop.model.traffic.counters import TcpService

@@ -5,10 +5,9 @@ The order in which hypotheses are declared is another one (test_engine.py).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from benches.corpus.cases import LabelledWindow, draw
 from fwtop.analysis.advisor import make_context

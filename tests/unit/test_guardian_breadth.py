@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from test_analysis_scenarios import SCENARIOS, judge, load
 
 from fwtop.guardian.allow.allowlist import Allowed, AllowList

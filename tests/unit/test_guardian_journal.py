@@ -6,10 +6,10 @@ import contextlib
 import os
 import sqlite3
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fwtop.guardian.objects.sysctls import Changed
 from fwtop.guardian.records.journal import Journal, boot_id

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
 from fwtop.harden import conntrack
 from fwtop.harden import table as looks

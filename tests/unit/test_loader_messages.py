@@ -49,9 +49,7 @@ def test_a_long_list_travels_without_its_sources() -> None:
     assert (listed.listed, listed.families, listed.rule.match.sources) == (True, (4,), ())
 
 
-@pytest.mark.parametrize(
-    "text", [b"", b"[]", b'{"verb": "fly", "fds": []}', b'{"verb": "open", "fds": ["a"]}']
-)
+@pytest.mark.parametrize("text", [b"", b"[]", b'{"verb": "fly", "fds": []}'])
 def test_malformed_requests_to_the_xdp_loader_are_refused(text: bytes) -> None:
     with pytest.raises(ProtocolError):
         xdp.decode_request(text, [])

@@ -6,11 +6,11 @@ import json
 import re
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 from stored_samples import POISON, START, attack, rule, snapshot, status
 

@@ -2,12 +2,12 @@
 
 import ipaddress
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix, format_address
 from fwtop.model.protocol import (

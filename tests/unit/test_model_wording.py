@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from fwtop.cli.main import verb_module
 from fwtop.model.addresses.address import Prefix

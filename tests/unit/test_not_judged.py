@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from analysis_factory import make_batch, same_frames
 from capture_files import pcap
+from msgspec import Struct
+from msgspec.structs import replace
 from stored_samples import START, attack, snapshot
 from test_automatic import installed, seen
 
@@ -26,12 +27,13 @@ from fwtop.console.playback.capture import CaptureReel, observe_capture
 from fwtop.console.refresh_rate import RefreshRate
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, Status
-from fwtop.model.rule import Kind, Match, Preview, Rule, RuleStatus, State, rule_status_to_dict
+from fwtop.model.rule import Kind, Match, Preview, Rule, RuleStatus, State
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.session import EventKind
 from fwtop.model.traffic.snapshot import Judgement, Origin, Snapshot, Tables
 from fwtop.model.traffic.window import NoOrigin, Window
+from fwtop.model.wire import plain
 from fwtop.sandbox.crash_log import CrashLog
 from fwtop.stats.engine import Engine
 from fwtop.store.events import EventLog, derive
@@ -40,8 +42,7 @@ FLOOD = [{"dport": 80, "payload": "zeros", "count": 3000}]
 LIMIT = Rule("7", Kind.XDP, Match(protocol=17, dport=80), "a rule", 600)
 
 
-@dataclass
-class Link:
+class Link(Struct):
     """The guardian's answers."""
 
     lost = ""
@@ -52,7 +53,7 @@ class Link:
             raise FwtopError("not asked here")
         self.asked += 1
         status = RuleStatus(LIMIT, State.CONFIRMED, packets=1_000 * self.asked)
-        return Answer(ok=True, data={"rules": [rule_status_to_dict(status)]})
+        return Answer(ok=True, data={"rules": [plain(status)]})
 
 
 class Traffic:
@@ -78,15 +79,13 @@ class Service:
         return None
 
 
-@dataclass
 class Breaking(Advisor):
     """An advisor that fails at chosen judgements."""
 
-    fails: Sequence[int]
-    turn: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        Advisor.__init__(self)
+    def __init__(self, fails: Sequence[int]) -> None:
+        super().__init__()
+        self.fails = fails
+        self.turn = 0
 
     def judge(self, window: Window, tables: Tables, active: Sequence[Rule] = ()) -> Judgement:
         self.turn += 1

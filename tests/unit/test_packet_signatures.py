@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from analysis_factory import make_batch, make_frames, make_tables, make_window
 from capture_files import CAPTURES
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from test_analysis_propose import VISITORS, learned
 
 from fwtop.analysis.advisor import Advisor, make_context

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 from frames import batch_of, ethernet, ipv4, ipv6, tcp, udp
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fwtop.analysis.packets.alike import like_keys
 from fwtop.analysis.packets.recent import Fate, PacketList, RecentPackets, captured_packets

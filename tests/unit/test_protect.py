@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fwtop.cli.policy import protect as verb
 from fwtop.guardian.allow.allowlist import Allowed, AllowList

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import json
 import re
@@ -13,6 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from stored_samples import (
     POISON,
     START,
@@ -141,7 +141,7 @@ def test_an_attack_that_pauses_is_one_and_one_that_lasts_is_open(tmp_path: Path)
 
 def test_a_session_that_was_not_judged_is_not_called_calm(tmp_path: Path) -> None:
     quiet = [snapshot(START + second, busy=False) for second in range(9)]
-    blind = [dataclasses.replace(one, judgement=Judgement(not_judged="judging failed (x)")) for one in quiet]
+    blind = [replace(one, judgement=Judgement(not_judged="judging failed (x)")) for one in quiet]
     over = digest(record_of(tmp_path, [*quiet[:3], *blind[3:6], *quiet[6:]]))
     assert over.headline == "No attack seen, but not all was judged, in 13 s"
     assert over.state.startswith("Calm; ")
@@ -304,9 +304,9 @@ def test_the_script_puts_back_what_helped(record: SessionRecord, tmp_path: Path)
 def test_a_script_of_poison_runs_nothing_else(poison: SessionRecord, tmp_path: Path) -> None:
     assert shell_runs(render(poison, "sh"), tmp_path) == []
     evil = "asn:1; reboot `reboot` $(reboot) ' reboot"
-    line = command_line(dataclasses.replace(rule(), origin=evil))
+    line = command_line(replace(rule(), origin=evil))
     assert shell_runs(line + "\n", tmp_path) == [["block", evil, "--via", "ipset", "--ttl", "10m"]]
-    assert command_line(dataclasses.replace(rule(), origin="asn:1\nreboot")) is None
+    assert command_line(replace(rule(), origin="asn:1\nreboot")) is None
 
 
 def test_rules_as_command_lines() -> None:
@@ -316,12 +316,10 @@ def test_rules_as_command_lines() -> None:
         == "fwtop limit --proto udp --dport 53 --per 24 --per6 56 --rate 1000/s --burst 2000 --ttl 10m"
     )
     assert command_line(strings) is None, "two strings of one rule have no command line"
-    one = dataclasses.replace(
-        strings, match=dataclasses.replace(strings.match, payload=strings.match.payload[:1])
-    )
+    one = replace(strings, match=replace(strings.match, payload=strings.match.payload[:1]))
     assert command_line(one) == """fwtop match --dns 'evil'"'"'.com' --offset 12 --proto udp --ttl 10m"""
     assert command_line(xdp) is None
-    whole = dataclasses.replace(xdp, match=dataclasses.replace(xdp.match, fragment=None))
+    whole = replace(xdp, match=replace(xdp.match, fragment=None))
     assert (
         command_line(whole)
         == "fwtop drop --proto tcp --sport 80 --tcp-flags syn,ack/syn,ack --via xdp --ttl 1m"
@@ -359,10 +357,10 @@ def test_a_csv_export_has_the_totals_and_all_tables(tmp_path: Path) -> None:
 def test_csv_cells_are_no_formulas() -> None:
     for start in ("=1+1", "+1", "-1", "@SUM(A1)", " =1", "\t=1"):
         evil = poisoned(START)
-        entry = dataclasses.replace(evil.tables.sources.asn[0], as_name=start)
-        sources = dataclasses.replace(evil.tables.sources, asn=(entry,))
-        tables = dataclasses.replace(evil.tables, sources=sources)
-        text = snapshot_csv(dataclasses.replace(evil, tables=tables))
+        entry = replace(evil.tables.sources.asn[0], as_name=start)
+        sources = replace(evil.tables.sources, asn=(entry,))
+        tables = replace(evil.tables, sources=sources)
+        text = snapshot_csv(replace(evil, tables=tables))
         cells = [cell for row in csv.reader(io.StringIO(text)) for cell in row]
         assert not [
             cell for cell in cells if cell.lstrip()[:1] in "=+-@" and cell.strip() and not is_number(cell)
@@ -416,7 +414,7 @@ def test_resampling_keeps_peaks(record: SessionRecord) -> None:
 
 def test_a_long_list_of_commands_stays_readable(tmp_path: Path) -> None:
     many = tuple(Prefix(4, (10 << 24) + place * 256, 24) for place in range(5_000))
-    huge = dataclasses.replace(rule(), match=dataclasses.replace(rule().match, sources=many))
+    huge = replace(rule(), match=replace(rule().match, sources=many))
     held = [snapshot(START + at, busy=False, mitigations=(status(huge, START + at),)) for at in range(40)]
     record = record_of(tmp_path, held)
     assert len(render(record, "html")) < 80_000
@@ -449,11 +447,7 @@ def test_drops_of_rules_with_one_reason_are_told_apart(tmp_path: Path) -> None:
     ticks = []
     for second in range(10):
         shot = snapshot(START + second, attacks=(attack(),), dropped=200_000)
-        ticks.append(
-            dataclasses.replace(
-                shot, tables=dataclasses.replace(shot.tables, ledger=ledger_of("88", "93", "91", "95"))
-            )
-        )
+        ticks.append(replace(shot, tables=replace(shot.tables, ledger=ledger_of("88", "93", "91", "95"))))
     record = record_of(tmp_path, ticks)
     rows = {row.key: round(row.peak_pps) for row in digest(record).tops.tables["ledger"]}
     assert rows == {
@@ -467,7 +461,7 @@ def test_drops_of_rules_with_one_reason_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_forged_sources_are_called_forged(tmp_path: Path) -> None:
-    forged = dataclasses.replace(attack(), spoofed=True, title="SYN flood on port 443")
+    forged = replace(attack(), spoofed=True, title="SYN flood on port 443")
     record = record_of(tmp_path, [snapshot(START + second, attacks=(forged,)) for second in range(10)])
     for name in ("html", "md"):
         text = render(record, name)
@@ -483,7 +477,7 @@ def test_senders_that_are_real_are_ranked(record: SessionRecord) -> None:
 
 
 def test_estimated_harm_is_marked_as_estimated(tmp_path: Path) -> None:
-    made = dataclasses.replace(rule(), predicted_guess=True)
+    made = replace(rule(), predicted_guess=True)
     ticks = [
         snapshot(
             START + second,
@@ -503,7 +497,7 @@ def test_proposals_made_at_once_are_one_line(record: SessionRecord) -> None:
         Event(START + at / 10, EventKind.RULE_PROPOSED, "", f"block no {at}") for at in range(40)
     )
     began = Event(START, EventKind.ATTACK_BEGAN, "udp_flood", "UDP flood")
-    found = digest(dataclasses.replace(record, events=(began, *proposed, began, proposed[0])))
+    found = digest(replace(record, events=(began, *proposed, began, proposed[0])))
     assert [event.kind for event in found.events] == [
         EventKind.ATTACK_BEGAN,
         EventKind.RULE_PROPOSED,
@@ -515,7 +509,7 @@ def test_proposals_made_at_once_are_one_line(record: SessionRecord) -> None:
 
 
 def test_markers_are_as_wide_as_their_numbers(tmp_path: Path) -> None:
-    made = dataclasses.replace(rule(), id="123456")
+    made = replace(rule(), id="123456")
     ticks = [
         snapshot(START + second, mitigations=(status(made, START + second),) if second > 3 else ())
         for second in range(10)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import json
 import struct
@@ -11,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from stored_samples import POISON, START, attack, evidence, other_rules, poisoned, rule, snapshot, status
 
 from fwtop.cli.files.bundle import write_folder, zipped
@@ -33,7 +33,7 @@ def bundle_of(directory: Path, ticks: list[Snapshot], host: str = "web-1") -> di
 
 
 def ticks(*, spoofed: bool) -> list[Snapshot]:
-    of = dataclasses.replace(attack(), spoofed=spoofed)
+    of = replace(attack(), spoofed=spoofed)
     rules = tuple(status(one, START + 60) for one in (rule(), *other_rules()))
     return [snapshot(START + second, attacks=(of,), mitigations=rules) for second in range(40, 60)]
 
@@ -65,8 +65,8 @@ def test_a_mail_names_no_port_that_was_hit_by_chance(tmp_path: Path) -> None:
     made = []
     for tick in ticks(spoofed=False):
         usual, rest = tick.tables.ports[:2], tick.tables.ports[2:]
-        rare = [dataclasses.replace(one, share=dataclasses.replace(one.share, share=0.019)) for one in rest]
-        made.append(dataclasses.replace(tick, tables=dataclasses.replace(tick.tables, ports=(*usual, *rare))))
+        rare = [replace(one, share=replace(one.share, share=0.019)) for one in rest]
+        made.append(replace(tick, tables=replace(tick.tables, ports=(*usual, *rare))))
     mail = bundle_of(tmp_path, made)["abuse/AS64500.txt"].decode()
     assert "Ports: udp from 53, udp from 54\n" in mail
 
@@ -77,8 +77,8 @@ def nobody_is_accused(found: dict[str, bytes]) -> bool:
 
 def test_sources_that_may_be_forged_are_accused_nowhere(tmp_path: Path) -> None:
     shots = [
-        dataclasses.replace(shot, judgement=dataclasses.replace(shot.judgement, attacks=tuple(
-            dataclasses.replace(one, uncertain=True) for one in shot.judgement.attacks
+        replace(shot, judgement=replace(shot.judgement, attacks=tuple(
+            replace(one, uncertain=True) for one in shot.judgement.attacks
         )))
         for shot in ticks(spoofed=False)
     ]  # fmt: skip
@@ -120,9 +120,9 @@ def test_what_a_tool_cannot_say_stands_there_as_a_comment(bundle: dict[str, byte
 
 def test_hostile_bytes_stay_bytes_in_every_file(tmp_path: Path) -> None:
     match = Match(protocol=17, ttl=Range(3, 3))
-    bad = dataclasses.replace(rule(), id="9$(reboot)\n", summary=POISON, kind=Kind.XDP, match=match)
+    bad = replace(rule(), id="9$(reboot)\n", summary=POISON, kind=Kind.XDP, match=match)
     shots = [
-        dataclasses.replace(poisoned(START + second), mitigations=(status(bad, START + second + 60),))
+        replace(poisoned(START + second), mitigations=(status(bad, START + second + 60),))
         for second in range(5)
     ]
     found = bundle_of(tmp_path, shots, host=POISON)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from stored_samples import POISON, START, session_ticks
 from stored_sessions import sample_session
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fwtop.analysis.rule_changes import RuleChanges, changes
 from fwtop.model.rule_event import COMPARED, NOTIFIED, RuleEvent

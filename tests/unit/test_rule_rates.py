@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fwtop.analysis.rule_rates import HISTORY, IN_A_ROW, LEARN, RatedRule, RuleRates
-from fwtop.model.ruleset import NFT, ListedRule, ListedSet, Ruleset, ruleset_from_dict
+from fwtop.model.ruleset import NFT, ListedRule, ListedSet, Ruleset
+from fwtop.model.wire import of_plain, plain
 from fwtop.render.ruleset import quantity, spark
 
 
@@ -101,8 +102,7 @@ def test_the_history_is_bounded_and_forgets_rules_that_are_gone() -> None:
 def test_a_ruleset_is_the_same_after_json() -> None:
     item = ListedSet("ipset a", "ipset", "ip", "a", "hash:ip", False, 95, 100)
     whole = Ruleset(12.5, (rule("a", 1), rule("b", None)), (item,), ("cut",), 7)
-    data = whole.to_dict()
-    assert ruleset_from_dict(data) == whole
+    assert of_plain(Ruleset, plain(whole)) == whole
     assert item.nearly_full
 
 

@@ -6,10 +6,10 @@ import argparse
 import re
 import socket
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from stored_samples import START, attack, snapshot
 
 from fwtop.cli import service

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+from msgspec.structs import replace
 from stored_samples import POISON, START, attack, poisoned, rule, session_ticks, snapshot, status
 
 from fwtop.model.rule import State
@@ -18,9 +17,9 @@ def kinds(before: Snapshot | None, after: Snapshot) -> list[EventKind]:
 
 def quiet(at: float, **changes: object) -> Snapshot:
     calm = snapshot(at, busy=False)
-    sampling = dataclasses.replace(calm.tables.sampling, lost=0)
-    calm = dataclasses.replace(calm, tables=dataclasses.replace(calm.tables, sampling=sampling))
-    return dataclasses.replace(calm, **changes)  # type: ignore[arg-type]
+    sampling = replace(calm.tables.sampling, lost=0)
+    calm = replace(calm, tables=replace(calm.tables, sampling=sampling))
+    return replace(calm, **changes)  # type: ignore[arg-type]
 
 
 def test_nothing_happens_between_equal_snapshots() -> None:
@@ -29,18 +28,18 @@ def test_nothing_happens_between_equal_snapshots() -> None:
 
 
 def test_an_attack_begins_changes_and_ends() -> None:
-    dns, syn = attack(), dataclasses.replace(attack("syn_flood"), title="SYN flood")
+    dns, syn = attack(), replace(attack("syn_flood"), title="SYN flood")
 
     def with_attacks(*attacks: object) -> Snapshot:
         calm = quiet(START)
-        return dataclasses.replace(calm, judgement=dataclasses.replace(calm.judgement, attacks=attacks))  # type: ignore[arg-type]
+        return replace(calm, judgement=replace(calm.judgement, attacks=attacks))  # type: ignore[arg-type]
 
     assert kinds(with_attacks(), with_attacks(dns)) == [EventKind.ATTACK_BEGAN]
     assert kinds(with_attacks(dns), with_attacks(dns, syn)) == [
         EventKind.ATTACK_BEGAN,
         EventKind.ATTACK_CHANGED,
     ]
-    table = dataclasses.replace(attack("conntrack_exhaustion"), effect_of=syn.key)
+    table = replace(attack("conntrack_exhaustion"), effect_of=syn.key)
     [filled] = derive(with_attacks(syn), with_attacks(syn, table))
     assert filled.text.endswith(", an effect of SYN flood")
     changed = derive(with_attacks(dns), with_attacks(syn))
@@ -74,7 +73,7 @@ def test_a_rule_that_is_no_longer_listed() -> None:
     before = quiet(START + 40, mitigations=(confirmed,))
     assert kinds(before, quiet(START + 41)) == [EventKind.RULE_UNDONE]
     assert kinds(before, quiet(of.created + of.ttl_seconds)) == [EventKind.RULE_EXPIRED]
-    waiting = dataclasses.replace(confirmed, state=State.PROVISIONAL, confirm_by=START + 60)
+    waiting = replace(confirmed, state=State.PROVISIONAL, confirm_by=START + 60)
     left = derive(quiet(START + 59, mitigations=(waiting,)), quiet(START + 60))
     assert [event.kind for event in left] == [EventKind.RULE_UNDONE]
     assert "not confirmed in time" in left[0].text
@@ -98,8 +97,8 @@ def test_flapping_proposals_and_steady_losses_are_reported_once() -> None:
     for second in range(50):
         with_it = second % 2 == 0
         tick = snapshot(START + second, busy=False, proposals=with_it)
-        sampling = dataclasses.replace(tick.tables.sampling, lost=5 if with_it else 0)
-        tick = dataclasses.replace(tick, tables=dataclasses.replace(tick.tables, sampling=sampling))
+        sampling = replace(tick.tables.sampling, lost=5 if with_it else 0)
+        tick = replace(tick, tables=replace(tick.tables, sampling=sampling))
         told += [event.kind for event in log.next(tick)]
     assert sorted(told) == [EventKind.RECORDS_LOST, EventKind.RULE_PROPOSED]
 

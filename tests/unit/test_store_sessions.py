@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from stored_samples import POISON, START, attack, evidence, poisoned, rule, session_ticks, snapshot, status
 from stored_sessions import Clock, as_read, path_of, sample_session, writer
 
@@ -79,14 +79,12 @@ def long_session(directory: Path, seconds: int, step: float, **options: object) 
 
 def test_the_newest_proposals_are_stored_whole_and_older_ones_cut(tmp_path: Path) -> None:
     sources = tuple(Prefix.parse(f"203.0.{n // 256}.{n % 256}") for n in range(1_200))
-    listed = dataclasses.replace(rule(), match=dataclasses.replace(rule().match, sources=sources))
+    listed = replace(rule(), match=replace(rule().match, sources=sources))
     session = writer(tmp_path)
     for place in range(3):
         shot = snapshot(START + place, 200_000.0, busy=True, attacks=(attack(),))
         proposal = Proposal(1, "ipset", "block 1,200 addresses", 0.9, 0.0, rule=listed, fwtop="fwtop apply 1")
-        session.write(
-            dataclasses.replace(shot, judgement=dataclasses.replace(shot.judgement, proposals=(proposal,)))
-        )
+        session.write(replace(shot, judgement=replace(shot.judgement, proposals=(proposal,))))
     for _ in range(2):  # while it is written, and afterwards
         stored = [one.judgement.proposals[0].rule for one in replay(path_of(session))]
         assert [len(one.match.sources) for one in stored if one is not None] == [256, 256, 1_200]
@@ -136,7 +134,7 @@ def test_reports_count_towards_their_session_and_are_deleted_with_it(tmp_path: P
     for number in range(2):
         session = writer(tmp_path, f"eth{number}")
         for tick in session_ticks(40):
-            session.write(dataclasses.replace(tick, started=tick.started + 1_000 * (number + 1)))
+            session.write(replace(tick, started=tick.started + 1_000 * (number + 1)))
         session.close()
         paths.append(path_of(session))
     without = size_bytes(paths[0])
@@ -161,7 +159,7 @@ def test_old_sessions_are_deleted_but_no_running_one(tmp_path: Path) -> None:
     for number in range(4):
         session = writer(tmp_path, f"eth{number}")
         for tick in session_ticks(40):
-            session.write(dataclasses.replace(tick, started=tick.started + 1_000 * (number + 1)))
+            session.write(replace(tick, started=tick.started + 1_000 * (number + 1)))
         session.close()
         paths.append(path_of(session))
     one = size_bytes(paths[0])
@@ -223,12 +221,12 @@ def test_hostile_text_is_stored_unchanged(tmp_path: Path) -> None:
 
 def test_a_huge_rule_is_stored_once(tmp_path: Path) -> None:
     many = tuple(Prefix(4, (10 << 24) + place * 256, 24) for place in range(20_000))
-    huge = dataclasses.replace(rule(), match=dataclasses.replace(rule().match, sources=many))
+    huge = replace(rule(), match=replace(rule().match, sources=many))
     entries = {str(prefix): place for place, prefix in enumerate(many)}
     session = writer(tmp_path)
     for second in range(30):
         at = START + second
-        held = dataclasses.replace(status(huge, at), entries=entries)
+        held = replace(status(huge, at), entries=entries)
         session.write(snapshot(at, busy=False, mitigations=(held,)))
     session.close()
     assert size_bytes(path_of(session)) < 400_000

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sqlite3
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from stored_samples import START, session_ticks, snapshot
 from stored_sessions import Clock, as_read, path_of, sample_session, writer
 
@@ -110,7 +110,7 @@ def test_a_session_of_format_2_is_read_unchanged_and_then_migrated(tmp_path: Pat
     old = path.read_bytes()
     record = load_session(path)
     new = {"mine_pps": None, "other_pps": None, "kernel_pps": None}
-    unknown = [dataclasses.replace(tick, **new) for tick in today.ticks]
+    unknown = [replace(tick, **new) for tick in today.ticks]
     assert (list(record.ticks), record.rule_ticks) == (unknown, today.rule_ticks)
     assert [(one.at, one.pps, one.mine_share) for one in record.attacks] == [
         (one.at, one.pps, None) for one in today.attacks

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from analysis_factory import make_batch, make_frames, make_tables, make_window
+from msgspec.structs import replace
 from test_analysis_propose import VISITORS
 from test_packet_signatures import SYNS
 from test_standing import Halves

@@ -1,8 +1,7 @@
 """Drops by rules in the driver and at tc ingress are added to an interval, each packet once."""
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from fwtop.model.traffic.counters import Counters, DropCount
 from fwtop.model.traffic.packets import PacketBatch

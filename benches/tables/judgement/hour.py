@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from benches.everyday import EverydayLab
 from fwtop.bench.accuracy.measured_harm import forget_session
@@ -23,8 +24,7 @@ _SEED = 12
 _READY_SECONDS = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
+class Watched(Struct, frozen=True):
     """What the recorder saw: windows, those in which an attack went on, and each attack once."""
 
     windows: int

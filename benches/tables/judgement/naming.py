@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from benches.accuracy.diagrams import draw
 from benches.accuracy.held_out import fold_weights

@@ -10,8 +10,9 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from fwtop.bench.accuracy.measured_harm import forget_session
 from fwtop.bench.frame import Document, Options, Result

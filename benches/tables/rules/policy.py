@@ -14,10 +14,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from benches.policy_files import FIRST, LISTS, NOTHING, SECOND, PolicyFiles
 from benches.tables.rules.bulk import seconds_of

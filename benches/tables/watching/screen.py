@@ -15,9 +15,11 @@ import contextlib
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
@@ -106,8 +108,7 @@ def _bytes(name: str, screen: _ScreenRun) -> list[Row]:
     return [Row(f"{name}, {tab}", "bytes/s", partial(screen.bytes, tab)) for tab in screen.tabs]
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
+class _Measured(Struct, frozen=True):
     """Figures of one tab; by process name: CPU seconds per second, bytes of memory."""
 
     bytes_per_second: float

@@ -11,8 +11,9 @@ import re
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import Struct, field
 
 from benches.victim import Delivered, read_delivered
 from fwtop.bench.frame import Document, Options, Row, measure
@@ -71,8 +72,7 @@ STOPS = {  # what the screen shows then
 FIGURES = ("reaches you", "clients")
 
 
-@dataclass(slots=True)
-class Walk:
+class Walk(Struct):
     """One scenario; `take_to` walks, the other methods tell of the last walk."""
 
     scenario: str

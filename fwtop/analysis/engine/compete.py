@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.analysis.context import Finding
 from fwtop.analysis.engine.group import Group
@@ -19,8 +20,7 @@ _SURE = 0.5  # probability from which an attack is named
 _CLEAR = 0.99  # from which the more specific of two explanations takes the packets
 
 
-@dataclass(frozen=True, eq=False)
-class Explained:
+class Explained(Struct, frozen=True, eq=False, dict=True):
     """A group with the probabilities of its explanations, likeliest first; empty if no attack is possible."""
 
     group: Group

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from inspect import getdoc
 from typing import Any
+
+from msgspec import Struct, field
 
 from fwtop.analysis.context import AnalysisContext, Normal
 from fwtop.analysis.spoofing import Spoof
@@ -26,8 +27,7 @@ def in_words(name: str) -> str:
     return words.replace("SYN ACKs", "SYN-ACKs")
 
 
-@dataclass(frozen=True, eq=False)
-class Feature:
+class Feature(Struct, frozen=True, eq=False):
     """A number that is measured of a group; the docstring of the measure says what it means."""
 
     measure: Callable[[Group], float]
@@ -69,8 +69,7 @@ def feature(unit: str) -> Callable[[Callable[[Group], float]], Feature]:
     return register
 
 
-@dataclass(frozen=True, slots=True)
-class Least:
+class Least(Struct, frozen=True):
     """From where on a group may be an attack.
 
     `floor` names the configured rate, `normal` what to compare with of the baseline. `shaped` says that
@@ -83,8 +82,7 @@ class Least:
     times: float = 1.0  # of the configured rate
 
 
-@dataclass(eq=False)
-class Group:
+class Group(Struct, eq=False, dict=True):
     """Packets that may have one cause, and what their cut found out about them."""
 
     context: AnalysisContext
@@ -125,8 +123,7 @@ class Proof(IntEnum):
     REST = 7  # that nothing else explains them
 
 
-@dataclass(frozen=True, eq=False)
-class Cut:
+class Cut(Struct, frozen=True, eq=False, dict=True):
     """Cuts the unclaimed packets of a window into groups.
 
     `proof` says what proves its attacks. What is proven by contents isn't judged by volume, so cuts take

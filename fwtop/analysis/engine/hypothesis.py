@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from fwtop.analysis.engine.group import Cut, Feature, Group
 from fwtop.analysis.window.traffic import Rows
 from fwtop.model.rule import Match
 
 
-@dataclass(frozen=True, slots=True)
-class Says:
+class Says(Struct, frozen=True):
     """What a feature says, in log-odds: `at_low` up to `low`, `at_high` from `high` on, linear between.
 
     Where `low` equals `high` it is a step: the value itself still says `at_low`. The sentence goes to the
@@ -36,8 +35,7 @@ class Says:
         return self.at_low + part * (self.at_high - self.at_low)
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
+class Needs(Struct, frozen=True):
     """What an explanation takes for granted: a feature between two bounds, both included."""
 
     feature: Feature
@@ -102,8 +100,7 @@ def no_match(_: Group) -> Match:
     return Match()
 
 
-@dataclass(frozen=True, eq=False)
-class Hypothesis:
+class Hypothesis(Struct, frozen=True, eq=False):
     """One explanation of the groups of a cut: an attack, or, without a kind, what ordinary traffic does.
 
     Its log-odds are `prior` and what `evidence` says; a need that isn't met rules it out. Sentences are

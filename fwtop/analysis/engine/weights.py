@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.analysis.engine.hypothesis import Hypothesis
 
 WEIGHTS_FILE = Path(__file__).parents[1] / "weights.toml"
 
 
-@dataclass(frozen=True, slots=True)
-class FittedWeights:
+class FittedWeights(Struct, frozen=True):
     """Shifts and factors by entry; what isn't listed is as declared."""
 
     shifts: Mapping[str, float]  # of log-odds, by entry

@@ -7,9 +7,9 @@ Sources: RFC 4987 1 (connection floods); Hansen, "Slowloris" (2009); R.U.D.Y. (2
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
@@ -31,8 +31,7 @@ _FORGED = 0.9  # probability
 _TELL = 4  # samples of a source, and sources, that tell whether they send data
 
 
-@dataclass(frozen=True)
-class _Flows:
+class _Flows(Struct, frozen=True):
     """Statistics of each TCP flow towards this host; arrays with one entry per flow."""
 
     place: Rows  # of each row

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
@@ -310,8 +310,7 @@ def _one_type(context: AnalysisContext, rows: Rows) -> bool:
     return max(types.values(), default=0) > _ALL * types.total()
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """Queries that stand out, and what of."""
 
     rows: Rows

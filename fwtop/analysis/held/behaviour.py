@@ -7,9 +7,10 @@ age (net/ipv4/tcp_minisocks.c sets lsndtime), and `held` is the time that the pe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.analysis.window.traffic import mix
 from fwtop.model.addresses.address import Prefix
@@ -30,8 +31,7 @@ _LEAST_KNOWN = 5  # samples of requests from which their method is known
 HANDSHAKE = 8  # segments of a server's TLS handshake at most: certificates, and tickets
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(Struct, frozen=True):
     """The connections to one port that do the same, of which hypotheses say why."""
 
     behaviour: str
@@ -39,7 +39,7 @@ class Group:
     connections: Connections
     share: float  # of all connections, 0 to 1, that were read
     served: int  # connections to the port that were read
-    source: U64 = field(repr=False)  # of each connection: its address (IPv6: /64) as a hash
+    source: U64  # of each connection: its address (IPv6: /64) as a hash
     features: dict[str, float] = field(default_factory=dict)  # by name; one that isn't known is left out
 
     @property
@@ -59,8 +59,7 @@ class Group:
         return sorted(found, key=lambda item: (-item[1], item[0]))
 
 
-@dataclass(frozen=True)
-class Said:
+class Said(Struct, frozen=True):
     """What the sampled data of a group's connections says: of each that is known 1 or 0."""
 
     posts: F64  # whether the request announces a body
@@ -69,8 +68,7 @@ class Said:
     encrypted: bool  # the port speaks TLS
 
 
-@dataclass(frozen=True)
-class Past:
+class Past(Struct, frozen=True):
     """What earlier readings tell about a group."""
 
     received: U64  # by each connection since its last answer: bytes

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from fwtop.analysis.held.judge import Held
 from fwtop.analysis.proposals.matching import cut, in_prefixes
@@ -18,8 +17,7 @@ _EXAMPLES = 4
 _TCP = 6
 
 
-@dataclass(frozen=True, slots=True)
-class HeldEffect:
+class HeldEffect(Struct, frozen=True):
     """Shares, 0 to 1, of the attack's connections and of the port's others that a rule ends or keeps out."""
 
     stopped: float

@@ -8,7 +8,7 @@ Apache (tests/kernel/test_slow_attacks.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fwtop.analysis.held.behaviour import SILENT, STALLED, WAITING, Group
 
@@ -38,8 +38,7 @@ FEATURES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Says:
+class Says(Struct, frozen=True):
     """What a feature says about a hypothesis, in log-odds."""
 
     feature: str
@@ -57,8 +56,7 @@ class Says:
         return self.at_low + part * (self.at_high - self.at_low)
 
 
-@dataclass(frozen=True, slots=True)
-class Hypothesis:
+class Hypothesis(Struct, frozen=True):
     """One explanation of a group; `kind` is "" for what ordinary clients do."""
 
     behaviour: str

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from fwtop.analysis.context import AnalysisContext, Finding, count
 from fwtop.analysis.held.behaviour import WAITING, Group, Said, flow_of, flows_of, groups, measured, source_of
@@ -33,8 +33,7 @@ _HEADER = re.compile(rb"[\w-]+:|[ -~]*\r?\n|[ :/;,()]$")  # a line, its end, or 
 _REAL = Spoof(0.0, ("every connection finished its handshake",))
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(Struct, frozen=True):
     """The connections of an attack, for proposals: whose they are, and what else the port serves."""
 
     hypothesis: Hypothesis
@@ -43,8 +42,7 @@ class Held:
     others: Connections  # to the same port, of other sources or doing something else
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
+class Explained(Struct, frozen=True):
     """A group with the probabilities of its explanations, likeliest first."""
 
     group: Group

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from fwtop.analysis.held.behaviour import HANDSHAKE, Group, Past, flows_of, source_of
 from fwtop.model.traffic.connections import Connections, SocketTable
@@ -22,8 +22,7 @@ _RECORD = re.compile(rb"[\x14-\x17]\x03[\x00-\x04]")  # a TLS record begins (RFC
 _LEAST_RECORDS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(Struct, frozen=True):
     at: float  # Unix seconds
     numbers: dict[tuple[int, str], int]
     served: U64  # sources that got answers

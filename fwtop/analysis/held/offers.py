@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding, count
 from fwtop.analysis.held.effect import HeldEffect, effect_on

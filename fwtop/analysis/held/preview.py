@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.held.effect import above_limit, effect_on

@@ -5,9 +5,8 @@ A measurement or a call agrees on its UDP stream over such a connection, which i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
+from msgspec import Struct, field
 
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.traffic import Traffic
@@ -17,8 +16,7 @@ _MOST = 4_096  # remembered at once; the oldest are evicted
 _SECONDS = 900.0
 
 
-@dataclass
-class Acquaintances:
+class Acquaintances(Struct):
     """Bounded memory of sources by their hash, each with the time of its last connection."""
 
     seen: dict[int, float] = field(default_factory=dict)

@@ -11,9 +11,10 @@ import math
 import zipfile
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import fields, replace
 
 from fwtop.analysis.window.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, Rows, flow_key, shuffled
 from fwtop.model.traffic.packets import F64, U8, Fragment, Mask, PacketBatch
@@ -43,8 +44,7 @@ CLASSES = (
 _NUMBER = {name: number for number, name in enumerate(CLASSES)}
 
 
-@dataclass
-class Baseline:
+class Baseline(Struct):
     """Packets and rates of normal traffic, at most `capacity` rows."""
 
     capacity: int = 8_192

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
+from msgspec import Struct, field
 
 from fwtop.model.traffic.packets import U32, U64
 
@@ -12,8 +11,7 @@ _SOURCES = 4_096  # remembered at once; the oldest are evicted, so spoofed sourc
 _PAIRS = 512  # remembered per source
 
 
-@dataclass(slots=True)
-class Probes:
+class Probes(Struct):
     """The distinct (destination, port) pairs of a source, and when it was seen (seconds).
 
     The pairs are hashes of 4 bytes: a set of numbers would take 70 bytes for each, and a flood of all sources
@@ -24,8 +22,7 @@ class Probes:
     pairs: U32 = field(default_factory=lambda: np.zeros(0, np.uint32))
 
 
-@dataclass
-class ScanMemory:
+class ScanMemory(Struct):
     """Bounded memory of probes, keyed by source hash."""
 
     sources: dict[int, Probes] = field(default_factory=dict)

@@ -10,9 +10,9 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from fwtop.analysis.context import ANY, AnalysisContext, Finding, count
 from fwtop.analysis.proposals.matching import match_rows
@@ -31,8 +31,7 @@ _EXPECTED = 20.0  # packets of the attack in an interval: fewer may be missing b
 _ODDS = math.log(1000.0)  # against a sample that misses an attack which goes on
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(Struct, frozen=True):
     """When a vector was active in the window: Unix seconds and packets per second."""
 
     pulses: tuple[tuple[float, float], ...]  # first and last packet of each, in order
@@ -41,8 +40,7 @@ class Activity:
     presence: Presence | None = None  # None: every packet was seen, so that each gap is a pause
 
 
-@dataclass(frozen=True, slots=True)
-class Presence:
+class Presence(Struct, frozen=True):
     """How a vector shows while it is active: what its absence is tested against."""
 
     pps: float
@@ -134,8 +132,7 @@ _REMEMBERED = 256
 _FORGET_SECONDS = 3600.0
 
 
-@dataclass
-class Track:
+class Track(Struct):
     """The history of one vector so far, Unix seconds."""
 
     title: str
@@ -150,8 +147,7 @@ class Track:
     noted: float = 0.0  # end of the last window that it was named in
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Struct, frozen=True):
     """A vector that another observation of the same traffic has seen before; Unix seconds."""
 
     kind: str
@@ -161,8 +157,7 @@ class Known:
     peak_pps: float
 
 
-@dataclass
-class Timeline:
+class Timeline(Struct):
     """Recognises vectors by kind and port. One that returns within `linger_seconds` keeps its onset."""
 
     linger_seconds: float

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.analysis.packets.fields import Field, Found, Headers, Type
@@ -22,8 +22,7 @@ _ORDER: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Network:
+class Network(Struct, frozen=True):
     """An address or prefix: its upper and lower 64 bits, and the masks of both."""
 
     hi: int
@@ -32,8 +31,7 @@ class Network:
     mask_lo: int
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """An inclusive range of numbers; a single one has equal ends."""
 
     low: int
@@ -43,15 +41,13 @@ class Span:
 Value = Network | Span | bytes | str
 
 
-@dataclass(frozen=True, slots=True)
-class Present:
+class Present(Struct, frozen=True):
     """The packet has the field."""
 
     field: Field
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(Struct, frozen=True):
     """Any value of the field is in this relation to one of `values`; "!=": none equals the value."""
 
     field: Field
@@ -60,22 +56,19 @@ class Compare:
     bits: int | None = None  # compares only these bits
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(Struct, frozen=True):
     """The opposite."""
 
     part: Node
 
 
-@dataclass(frozen=True, slots=True)
-class All:
+class All(Struct, frozen=True):
     """All parts hold."""
 
     parts: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AnyOf:
+class AnyOf(Struct, frozen=True):
     """At least one part holds."""
 
     parts: tuple[Node, ...]

@@ -7,12 +7,12 @@ the fields of the packet that it quotes, so a field can have several values in o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from fwtop.analysis.window.traffic import Rows, ip_start
@@ -39,8 +39,7 @@ class Type(Enum):
     TEXT = "text"
 
 
-@dataclass(frozen=True, slots=True)
-class Headers:
+class Headers(Struct, frozen=True):
     """Packets, or those that ICMP errors quote, with their rows in the whole batch."""
 
     packets: PacketBatch
@@ -49,8 +48,7 @@ class Headers:
     texts: dict[str, NDArray[np.str_]] = field(default_factory=dict)  # fwtop's own fields
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """A field: `read` returns all its values in a batch."""
 
     name: str

@@ -11,9 +11,9 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.analysis.packets.expression import (
@@ -68,8 +68,7 @@ class FilterError(ValueError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class PacketFilter:
+class PacketFilter(Struct, frozen=True):
     """A parsed filter."""
 
     text: str
@@ -100,8 +99,7 @@ def parse_filter(text: str) -> PacketFilter:
     return PacketFilter(text, _Parser(tokens, len(text)).whole())
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(Struct, frozen=True):
     kind: str  # text, sign, word
     value: str
     at: int

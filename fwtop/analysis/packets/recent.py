@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fwtop.model.traffic.packets import I64, U8, Mask, PacketBatch
@@ -25,8 +26,7 @@ class Fate(Enum):
     KERNEL = "kernel"  # dropped by the kernel for a reason of its own
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """A fate with its words: "rule 118", "accepted", "TCP_OLD_DATA"; `inferred`: no sample shows it."""
 
     fate: Fate
@@ -37,16 +37,14 @@ class Verdict:
 UNKNOWN = Verdict(Fate.UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True)
-class DropReason:
+class DropReason(Struct, frozen=True):
     """The layer and name of a drop reason; sanitised."""
 
     layer: str
     name: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RecentPackets:
+class RecentPackets(Struct, frozen=True, eq=False):
     """What the ring holds at one moment. `numbers` identify packets for the whole observation."""
 
     arrived: PacketBatch = field(default_factory=PacketBatch.empty)  # oldest first
@@ -58,8 +56,7 @@ class RecentPackets:
     seen: int = 0  # samples since the start of the observation
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PacketList:
+class PacketList(Struct, frozen=True, eq=False):
     """Packets to list. `verdicts` has an index into `kinds` per packet; in a capture there are none."""
 
     packets: PacketBatch

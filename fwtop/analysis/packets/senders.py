@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.packets.alike import like_keys

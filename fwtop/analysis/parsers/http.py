@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from fwtop.analysis.window.traffic import Rows, Traffic, payload
 from fwtop.model.text import payload_text
@@ -23,8 +23,7 @@ _FORWARDED = (  # what proxies and content networks add (RFC 7239, RFC 9110 7.6.
 _FRAME = 9  # bytes of a frame's header
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """The captured part of one request; fields are raw bytes, empty if not captured."""
 
     method: bytes

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from fwtop.analysis.window.counting import among, distinct_values, part_marked
 from fwtop.analysis.window.features import Features
@@ -18,8 +18,7 @@ _VERSIONS = {0: "negotiation", 1: "1", 0x6B3343CF: "2"}  # RFC 8999, 9000, 9369
 _DRAFTS = 0xFF0000  # the upper three bytes of a draft's version; the last is its number
 
 
-@dataclass(frozen=True, slots=True)
-class QuicHeader:
+class QuicHeader(Struct, frozen=True):
     """The invariant part of a long header."""
 
     version: int

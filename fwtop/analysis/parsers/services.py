@@ -8,9 +8,9 @@ and NETSCOUT ASERT named beside the rarer ones.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from fwtop.analysis.parsers import quic
 from fwtop.analysis.window.counting import among, marked
@@ -21,8 +21,7 @@ _WORD = 8  # bytes
 Shape = Callable[[U8, I64], Mask]
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(Struct, frozen=True):
     """A service that can be used as a reflector; `shape` recognises its answers, None: no fixed prefix."""
 
     name: str
@@ -58,8 +57,7 @@ def starts(*beginnings: bytes, at: int = 0) -> Shape:
     return shape
 
 
-@dataclass(frozen=True, slots=True)
-class _Beginning:
+class _Beginning(Struct, frozen=True):
     """A string at the beginning of payloads: its first eight bytes as one number, and what follows them."""
 
     size: int

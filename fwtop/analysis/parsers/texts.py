@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 
 from fwtop.analysis.window.traffic import Rows, payload
 from fwtop.model.rule import PayloadMatch
@@ -14,8 +14,7 @@ from fwtop.model.traffic.packets import I64, U8, Mask, PacketBatch
 WIDTH = 160  # about the payload bytes of a live sample
 
 
-@dataclass(frozen=True)
-class Texts:
+class Texts(Struct, frozen=True, dict=True):
     """The first WIDTH payload bytes of n packets, zero-padded, and how many of each are real."""
 
     matrix: U8

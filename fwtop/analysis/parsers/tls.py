@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from fwtop.analysis.window.traffic import Rows, Traffic, payload
 from fwtop.model.traffic.packets import Mask, PacketBatch
@@ -13,8 +13,7 @@ from fwtop.model.traffic.packets import Mask, PacketBatch
 _VERSIONS = {0x0304: "13", 0x0303: "12", 0x0302: "11", 0x0301: "10", 0x0300: "s3"}
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(Struct, frozen=True):
     """The captured part of a client hello; `ja4` is empty if truncated."""
 
     server_name: bytes

@@ -7,7 +7,8 @@ renumbered only after another order was better for a few seconds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.proposals.normal import Normal
@@ -20,8 +21,7 @@ _SHARE = 0.05  # of all packets: a larger change renews the proposals
 _FACTOR = 1.25  # a larger change of the rate renews the proposals
 
 
-@dataclass(frozen=True)
-class Fingerprint:
+class Fingerprint(Struct, frozen=True):
     """A coarse summary of what proposals depend on: attacks, their size, the baseline, and active rules."""
 
     attacks: Mapping[str, tuple[float, float, bool]]  # key → share, packets per second, spoofed
@@ -59,8 +59,7 @@ def _alike(one: tuple[float, float, bool], other: tuple[float, float, bool]) -> 
     return one[2] == other[2] and abs(one[0] - other[0]) <= _SHARE and high <= _FACTOR * low + 1.0
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """The proposals made for a fingerprint at a time (Unix seconds)."""
 
     fingerprint: Fingerprint
@@ -79,8 +78,7 @@ _BETTER_SECONDS = 2.5  # for which another order must have been better
 KEYS = 9  # numbers above have no key
 
 
-@dataclass
-class StableNumbers:
+class StableNumbers(Struct):
     """Assigns each rule a number that it keeps. One per observation; not thread-safe."""
 
     _owners: dict[int, str] = field(default_factory=dict)  # number → rule

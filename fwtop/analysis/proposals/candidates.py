@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding
@@ -65,8 +66,7 @@ _ANY_SOURCE = Match(sources=(Prefix(4, 0, 0),))
 _RATE_FACTORS = (2.0, 4.0, 8.0)  # times what normal sources send
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A rule before it is measured. `form` distinguishes it from others of its kind."""
 
     rule: Rule

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from fwtop.analysis.window.features import Features, Top, top_of
 from fwtop.analysis.window.tcp_view import ACK, SYN

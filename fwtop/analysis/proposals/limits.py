@@ -10,9 +10,9 @@ then start again with a full bucket, and limit too little.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from fwtop.analysis.proposals.matching import limit_groups, match_rows
 from fwtop.analysis.window.traffic import Rows, Traffic

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.parsers.texts import Texts
@@ -22,8 +22,7 @@ _MINORITY = 0.03  # of an attack's packets: a larger remainder is another varian
 _LOADED = 2_048  # packets with a payload that are searched
 
 
-@dataclass(frozen=True)
-class Normal:
+class Normal(Struct, frozen=True, dict=True):
     """Packets taken as normal, with the packets per second that each represents."""
 
     packets: PacketBatch

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 
 from fwtop.analysis.window.traffic import Rows
 from fwtop.model.addresses.address import Prefix
@@ -21,8 +21,7 @@ _MOST = 0.5  # of the weight lies above a gap that counts
 _Groups = tuple[U64, U64, F64]  # each group's lowest and highest address and its weight
 
 
-@dataclass(frozen=True)
-class Addresses:
+class Addresses(Struct, frozen=True, dict=True):
     """Source addresses as columns."""
 
     family: U8
@@ -41,8 +40,7 @@ class Addresses:
         return {4: np.unique(self.src_lo[four]), 6: np.unique(self.src_hi[six])}
 
 
-@dataclass(frozen=True, slots=True)
-class Cover:
+class Cover(Struct, frozen=True):
     """Prefixes, heaviest first, and the share of the attack's weight that they cover."""
 
     prefixes: tuple[Prefix, ...]

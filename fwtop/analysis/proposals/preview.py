@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.analysis.advisor import make_context
 from fwtop.analysis.classify import find_attacks
@@ -28,8 +29,7 @@ from fwtop.render.numbers import percent
 _BROAD = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Basis:
+class Basis(Struct, frozen=True):
     """A window judged once, to preview several rules on it."""
 
     context: AnalysisContext

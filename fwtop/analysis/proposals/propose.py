@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.held.offers import proposals
@@ -37,8 +38,7 @@ _EVASION = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """A proposal without its number. `key` identifies the same rule across judgements.
 
     `gain` is the share (0 to 1) that it stops of what active rules leave of the attack.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.proposals.effect import share_of, stopped_by
@@ -20,8 +21,7 @@ _STOPPED = 0.5  # of a packet's like, by a limit: what it leaves counts as left
 _MAIN = 0.5  # of what is left of an attack: the packets that are mostly let pass must be that much of it
 
 
-@dataclass(frozen=True, slots=True)
-class Remainder:
+class Remainder(Struct, frozen=True):
     """What is left of an attack: `finding` without the packets that active rules stop."""
 
     whole: Finding
@@ -51,8 +51,7 @@ def stopped_by_all(rules: Sequence[Rule], context: AnalysisContext) -> F64:
     return np.asarray(np.max(each, axis=0)) if each else np.zeros(len(traffic))
 
 
-@dataclass(frozen=True, slots=True)
-class Remaining:
+class Remaining(Struct, frozen=True):
     """The active rules, and what they leave of each attack of a window."""
 
     rules: tuple[Rule, ...]

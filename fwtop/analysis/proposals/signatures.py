@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.analysis.config import AdviseConfig
@@ -45,8 +45,7 @@ _REST = 0.05  # of the packets: a smaller rest gets no signature
 _WORTH = 0.04
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """What an attack's payloads have in common; shares (0 to 1) are of packets that have a payload.
 
     `match` is the shortest piece that separates, `whole` the full constant part.

@@ -6,9 +6,8 @@ alone don't part them, because one tool may hit several: the packets must differ
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.window.counting import among, distinct_values

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.analysis.window.counting import (
@@ -31,8 +31,7 @@ from fwtop.render.numbers import duration_words
 _UNMET = 0.02  # share of packets from sources that were not sampled
 
 
-@dataclass(frozen=True, slots=True)
-class Top:
+class Top(Struct, frozen=True):
     """The most common value of a field, its share of the weight, and the number of distinct values."""
 
     value: int
@@ -40,8 +39,7 @@ class Top:
     distinct: int
 
 
-@dataclass(frozen=True)
-class Features:
+class Features(Struct, frozen=True, dict=True):
     """Statistics of some rows of the traffic, each computed on first use."""
 
     traffic: Traffic

@@ -9,10 +9,11 @@ packets have them, and what is left over is searched again. Fields without a com
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fwtop.analysis.context import AnalysisContext
@@ -115,7 +116,7 @@ def _listed(traffic: Traffic, found: list[Match]) -> Iterator[tuple[Match, Mask]
 
 
 def _conditions(match: Match) -> int:
-    return sum(getattr(match, item.name) not in (None, ()) for item in fields(match))
+    return sum(getattr(match, name) not in (None, ()) for name in match.__struct_fields__)
 
 
 def _attacks(context: AnalysisContext, hits: F64) -> list[str]:
@@ -267,16 +268,14 @@ class _Sample:
         return replace(found, payload=(PayloadMatch(head[0, :size].tobytes(), 0),))
 
 
-@dataclass(frozen=True, slots=True)
-class _Busy:
+class _Busy(Struct, frozen=True):
     """Each packet's port where many packets share it, else -1, and the weight of all that do."""
 
     port: I64
     weight: F64
 
 
-@dataclass(frozen=True, slots=True)
-class _Numbered:
+class _Numbered(Struct, frozen=True):
     """A column as numbers from 0, and the values that they stand for."""
 
     name: str

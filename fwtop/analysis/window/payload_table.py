@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from fwtop.analysis.parsers.texts import Texts
 from fwtop.analysis.proposals.matching import payload_rows

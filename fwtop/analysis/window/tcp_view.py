@@ -7,9 +7,8 @@ shows in no window; the host's own sockets tell of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from fwtop.analysis.window.features import header_words
 from fwtop.analysis.window.traffic import TCP, Rows, Traffic, transport_start, word
@@ -24,8 +23,7 @@ _BESIDE, _FEW = 3.0, 30  # packets outside of connections for each within, and i
 _ENOUGH = 8  # packets after which impossible numbers outweigh the handshake of a flow
 
 
-@dataclass(frozen=True)
-class TcpView:
+class TcpView(Struct, frozen=True):
     """Masks over the traffic's rows."""
 
     tcp: Mask

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fwtop.analysis.config import AdviseConfig
@@ -60,8 +61,7 @@ def shuffled(n: int, seed: int) -> Rows:
     return np.argsort(chances(n, seed))
 
 
-@dataclass(frozen=True)
-class Traffic:
+class Traffic(Struct, frozen=True, dict=True):
     """Inbound packets and, in a two-way capture, the outbound ones.
 
     `weight` is scaled so that its sum, and that of the outbound ones, estimates all packets of the window.

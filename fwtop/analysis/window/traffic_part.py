@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.analysis.context import ANY, AnalysisContext, Finding
 from fwtop.analysis.proposals.matching import in_prefixes, match_rows
@@ -21,8 +22,7 @@ from fwtop.model.traffic.window import OriginLookup, Window
 from fwtop.stats.engine import Engine
 
 
-@dataclass(frozen=True)
-class JudgedTraffic:
+class JudgedTraffic(Struct, frozen=True):
     """A judged window: everything that the tables of a part of it need. Never changes."""
 
     window: Window

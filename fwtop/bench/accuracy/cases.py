@@ -6,9 +6,10 @@ import json
 import subprocess
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from fwtop.bench.accuracy.recorder import Packet, Recorder, capture_records, parse
 from fwtop.bench.accuracy.scores import Interval, Signature
@@ -27,8 +28,7 @@ _CLIENT_PORTS = (22, 53, 80, 443)  # the victim's: clients' packets to these are
 _NAMES = {6: "tcp", 17: "udp"}
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """A scenario or a capture. `kinds` is None for a capture of unknown contents."""
 
     name: str

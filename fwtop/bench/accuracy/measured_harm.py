@@ -13,9 +13,10 @@ import json
 import shlex
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from fwtop.bench.accuracy.trials import Trial
 from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
@@ -38,8 +39,7 @@ Usual = Mapping[tuple[str, str], float]  # (client, kind of request) → packets
 Rows = list[dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Harm:
+class Harm(Struct, frozen=True):
     """One rule's harm as shares from 0 to 1. Keys of `predicted`: BASELINE, GUESS."""
 
     name: str

@@ -9,10 +9,11 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from fwtop.kernel.namespaces import inside
 from fwtop.lab import network as net
@@ -28,8 +29,7 @@ _PPP = {0x0021: 0x0800, 0x0057: 0x86DD}
 _VERSIONS = {4: 0x0800, 6: 0x86DD}
 
 
-@dataclass(frozen=True, slots=True)
-class Packet:
+class Packet(Struct, frozen=True):
     """The fields of one packet that the accuracy table needs."""
 
     source: str

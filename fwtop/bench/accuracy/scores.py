@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import sqrt
+
+from msgspec import Struct
 
 TOP = 20
 _SAMPLES = 10
 _STEP = 2e-6  # shares are printed with six decimals
 
 
-@dataclass(frozen=True, slots=True)
-class Recall:
+class Recall(Struct, frozen=True):
     """How many of the true top entries were shown first."""
 
     found: int
@@ -46,8 +46,7 @@ def strict_recall(true: Mapping[str, int], shown: Sequence[str], top: int = TOP)
     return top_recall(true, shown, 1.0, top)
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """The 95 % interval of a shown share, and the true share."""
 
     name: str
@@ -83,8 +82,7 @@ def named_rightly(expected: Sequence[str], seen: Sequence[str]) -> float:
     return len(set(expected) & set(seen)) / len(either) if either else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """Bytes at an offset of the transport payload (None: anywhere)."""
 
     data: bytes

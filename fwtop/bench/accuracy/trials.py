@@ -7,8 +7,9 @@ tell them apart.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from fwtop.lab.traffic.legitimate import PAGES, ZONE, LegitimateClients, draw_clients, request
 from fwtop.model.addresses.address import Prefix
@@ -23,8 +24,7 @@ _DNS = ["--proto", "udp", "--dport", "53"]
 _NEAR = 4  # clients within the attackers' networks
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """An attack (scenario TOML) and a rule (arguments of fwtop's command line)."""
 
     name: str

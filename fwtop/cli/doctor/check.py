@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import asdict, dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from fwtop.kernel.programs import ENVIRONMENT
+from fwtop.model.wire import plain
 
 OK, WARNING, MISSING, UNKNOWN = "ok", "warning", "missing", "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """The state of one feature or program.
 
     `essential`: fwtop can't watch or block without it. `mend`: the command that fixes it.
@@ -32,7 +33,8 @@ class Check:
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of `doctor --json`."""
-        return asdict(self)
+        data: dict[str, Any] = plain(self)
+        return data
 
 
 def program(group: str, name: str, package: str, *, essential: bool = False) -> Check:

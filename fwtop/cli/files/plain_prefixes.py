@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # unused here, and creating its threads costs startup time
 
@@ -34,8 +35,7 @@ _NIBBLE = _table(0, *((f"{number:x}{number:X}", number) for number in range(16))
 _ENDS_GROUP = _table(0, (":/\n", 1)).astype(np.bool_)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """Parsed lines: IPv4 and IPv6 prefixes, and the indexes and texts of lines of any other form."""
 
     four: _Columns | None

@@ -15,8 +15,9 @@ import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from fwtop.model.config_file import ConfigText
 

@@ -14,9 +14,10 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from fwtop.cli.policy.document import Policy, parse
 from fwtop.cli.policy.live import Difference, Live
@@ -77,8 +78,7 @@ def main() -> int:
     return 0
 
 
-@dataclass(slots=True)
-class PolicyAgent:
+class PolicyAgent(Struct):
     """The means of a child: connections, versions, and the operator's allow-list."""
 
     control: socket.socket

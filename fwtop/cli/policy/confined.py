@@ -14,8 +14,9 @@ import select
 import signal
 import time
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, NoReturn
+
+from msgspec.structs import replace
 
 from fwtop.cli.policy.document import SECONDS, Draft, read_draft
 from fwtop.guardian.rules.validate import rule_of_wire

@@ -13,9 +13,11 @@ import json
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.cli.files.prefix_file import read_prefix_file
 from fwtop.cli.options import MAX_TTL_SECONDS
@@ -38,8 +40,7 @@ SECONDS = MAX_TTL_SECONDS - 7200  # of a rule's clock in the kernel, which the g
 Lists = Mapping[str, Sequence[Prefix]]
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """The values that a key takes: a TOML type and its bounds."""
 
     type: type
@@ -112,8 +113,7 @@ _OPTION = re.compile(r"--([a-z0-9-]+): ")  # begins what a verb's parser says of
 _VERBS = {"limit": limit, "signature": match, "port": protect}
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """A policy's text as parsed: its rules, and the tables of its lists, whose files are not read yet."""
 
     rules: tuple[Rule, ...]
@@ -121,8 +121,7 @@ class Draft:
     max_change: float
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """A policy: its rules, and the entries of each list."""
 
     text: str

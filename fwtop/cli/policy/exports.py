@@ -7,8 +7,10 @@ servers, gateways) is not in them: it changes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.cli.policy.document import Policy
 from fwtop.guardian.allow.allowlist import ALLOW_FILE, read_allow_file
@@ -23,8 +25,7 @@ ALLOW = "allow"
 _ELSEWHERE = frozenset({Kind.XDP, Kind.TC, Kind.NFTABLES})
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
+class Exported(Struct, frozen=True):
     """A policy with numbered rules that netfilter can enforce; those on ports in the order they decide."""
 
     ports: tuple[Rule, ...]

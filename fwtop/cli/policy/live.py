@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.cli.policy.document import TRIAL, Policy, shape
 from fwtop.client.discovery import GuardianClient
@@ -17,12 +19,11 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import pack_prefixes
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import ListChange, ListShow, Status, Undo
-from fwtop.model.rule import LIST, POLICY, POLICY_TRIAL, Kind, Rule, rule_status_from_dict
+from fwtop.model.rule import LIST, POLICY, POLICY_TRIAL, Kind, Rule, RuleStatus
 from fwtop.model.text import safe_text
 
 
-@dataclass(frozen=True, slots=True)
-class ListDifference:
+class ListDifference(Struct, frozen=True):
     """The change of a list: entries added, entries removed, and its former number of entries."""
 
     name: str
@@ -37,8 +38,7 @@ class ListDifference:
         return (self.added + self.removed) / total if total else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """The differences between the active policy and another one."""
 
     added: tuple[Rule, ...] = ()
@@ -52,8 +52,7 @@ class Difference:
         return any((self.added, self.removed, self.new_lists, self.lists, self.gone_lists))
 
 
-@dataclass(slots=True)
-class Trial:
+class Trial(Struct):
     """The rules and lists of a policy that is being tried."""
 
     rules: list[str] = field(default_factory=list)
@@ -69,7 +68,7 @@ class Live:
     def rules(self, created_by: str = POLICY) -> list[Rule]:
         """Return the active rules of the policy."""
         found = self._guardian.demand(Status(allow=False)).data["rules"]
-        rules = [rule_status_from_dict(item).rule for item in found]
+        rules = [RuleStatus.from_dict(item).rule for item in found]
         return [rule for rule in rules if rule.created_by == created_by]
 
     def list_names(self) -> set[str]:

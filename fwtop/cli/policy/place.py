@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -14,8 +15,7 @@ _KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*[.=]""")
 _QUOTES = re.compile(r'"""|\'\'\'')
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """A policy's text, and what it is called."""
 
     name: str

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fwtop.cli.rules.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
 from fwtop.model.addresses.targets import check_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Status
-from fwtop.model.rule import Kind, Level, Match, Protection, Rule, rule_status_from_dict
+from fwtop.model.rule import Kind, Level, Match, Protection, Rule, RuleStatus
 from fwtop.model.text import safe_text
 from fwtop.render.wording import with_summary
 
@@ -87,7 +88,7 @@ def _in_place_of(args: argparse.Namespace, rule: Rule) -> Rule:
 
     with discovery.connect(netns=args.netns, readonly=args.preview) as guardian:
         found = guardian.demand(Status(allow=False)).data["rules"]
-    active = [rule_status_from_dict(item).rule for item in found]
+    active = [RuleStatus.from_dict(item).rule for item in found]
     return in_place_of(rule, active, keep_ttl=args.ttl is None, keep_strict=args.strict is None)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from fwtop.cli.policy.commit import commit, undo_interrupted, uninterrupted
 from fwtop.cli.policy.document import Policy
@@ -22,8 +23,7 @@ from fwtop.model.text import safe_text
 from fwtop.render.numbers import percent
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyRequest:
+class PolicyRequest(Struct, frozen=True):
     """A policy to be made active."""
 
     policy: Policy
@@ -32,8 +32,7 @@ class PolicyRequest:
     force: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The result: kept as a version, already active, or removed again."""
 
     version: Version | None = None

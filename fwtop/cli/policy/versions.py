@@ -15,9 +15,10 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from fwtop.cli.policy.document import Policy, parse
 from fwtop.model.addresses.address import Prefix
@@ -25,12 +26,12 @@ from fwtop.model.addresses.prefix_list import pack_prefixes, unpack_prefixes
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import GUARDIAN_DIRECTORY
 from fwtop.model.text import safe_text
+from fwtop.model.wire import of_json, to_json
 
 KEPT = 20  # versions
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Struct, frozen=True):
     """A policy that was kept."""
 
     number: int
@@ -104,7 +105,7 @@ class Versions:
             numbers = [int(path.stem) for path in self._directory.glob("[0-9]*.json") if path.stem.isdigit()]
             hashes = {name: self._write_list(entries) for name, entries in policy.lists.items()}
             version = Version(max(numbers, default=0) + 1, time.time(), note, policy.text, hashes)
-            _write(self._pending, json.dumps(asdict(version)).encode())
+            _write(self._pending, to_json(version))
         except OSError as error:
             raise _unwritable(self._directory, error) from None
         return version
@@ -112,8 +113,8 @@ class Versions:
     def pending(self) -> Version | None:
         """Return the version whose installation was not finished, None if there is none."""
         try:
-            return Version(**json.loads(self._pending.read_text("utf-8")))
-        except (OSError, ValueError, TypeError):
+            return of_json(Version, self._pending.read_bytes())
+        except (OSError, ValueError):
             return None
 
     def keep(self, version: Version) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import time
 from typing import Any
+
+from msgspec.structs import replace
 
 from fwtop.cli.options import positive
 from fwtop.cli.recordings.stored import run_unprivileged
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         rule = Rule.from_dict(found["rule"])
     except (ValueError, KeyError, TypeError):
         raise FwtopError("the stored proposal is invalid; nothing was changed") from None
-    chosen = dataclasses.replace(
+    chosen = replace(
         rule,
         summary=safe_text(rule.summary),
         ttl_seconds=args.ttl,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fwtop.cli.files.prefix_file import read_prefix_file
 from fwtop.cli.rules.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
@@ -13,7 +14,7 @@ from fwtop.model.addresses.list_limits import why_too_many
 from fwtop.model.addresses.targets import ASN, COUNTRY, asn_of, check_name, prefixes_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Status
-from fwtop.model.rule import LIST, Kind, Match, Rule, families_of, rule_status_from_dict
+from fwtop.model.rule import LIST, Kind, Match, Rule, RuleStatus, families_of
 from fwtop.model.text import safe_text
 
 HELP = (
@@ -91,7 +92,7 @@ def _replacement(args: argparse.Namespace, new: Rule) -> Rule:
 
     with discovery.connect(netns=args.netns, readonly=args.preview) as guardian:
         found = guardian.demand(Status()).data["rules"]
-    active = {item["rule"]["id"]: rule_status_from_dict(item).rule for item in found}
+    active = {item["rule"]["id"]: RuleStatus.from_dict(item).rule for item in found}
     old = active.get(args.replace)
     if old is None or old.kind.value not in _VIA or not old.match.sources:
         why = "is not active" if old is None else "blocks no sources"

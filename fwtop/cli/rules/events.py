@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fwtop.cli.options import add_netns, positive
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import ListShow, Status
-from fwtop.model.rule import RuleStatus, rule_status_from_dict
+from fwtop.model.rule import RuleStatus
 from fwtop.model.rule_event import COMPARED, NOTIFIED, OURS, RuleEvent
 from fwtop.model.ruleset import IPSET, IPTABLES_NFT, NFT, SOURCES
 from fwtop.model.text import safe_text
@@ -125,7 +125,7 @@ class _Own:
                 self._guardian.close()
             self._guardian = None
             return [], []
-        statuses = [rule_status_from_dict(item) for item in data["rules"]]
+        statuses = [RuleStatus.from_dict(item) for item in data["rules"]]
         now = {item.rule.id: (item.state.value, item.acting) for item in statuses}
         before, self._before = self._before, now
         events = self._list_events({item["name"]: item for item in lists})

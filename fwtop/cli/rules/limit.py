@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fwtop.cli.rules.mitigation import add_rule_options, carry_out, port, protocol
 from fwtop.model.errors import FwtopError

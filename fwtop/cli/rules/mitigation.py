@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fwtop.cli.launcher import launch
@@ -19,9 +18,10 @@ from fwtop.console.text import si
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep
-from fwtop.model.rule import Kind, Preview, Rule, RuleStatus, State, rule_status_from_dict
+from fwtop.model.rule import Kind, Preview, Rule, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import NUMBERS
+from fwtop.model.wire import plain
 from fwtop.render.numbers import duration, percent
 from fwtop.render.observation import mitigation_json
 
@@ -204,7 +204,7 @@ def _carry_out_one(
         plan = guardian.plan(rule).data
         _show_plan(rule, plan, preview, sys.stderr if args.json else sys.stdout)
         if args.preview:
-            return {"plan": plan, "preview": asdict(preview) if preview is not None else None}
+            return {"plan": plan, "preview": plain(preview) if preview is not None else None}
         if plan["refused"]:
             raise FwtopError(f"refused: {plan['refused']}", plan["code"])
         force, confirm_seconds = force or bool(plan["needs_force"]), DEFAULT_CONFIRM_SECONDS
@@ -215,9 +215,9 @@ def _carry_out_one(
     if args.yes:  # otherwise the plan said so
         for warning in data["warnings"]:
             print(f"warning: {safe_text(warning, limit=1000)}", file=sys.stderr)
-    status = rule_status_from_dict(data["status"])
+    status = RuleStatus.from_dict(data["status"])
     if confirm_seconds and _keeps(status):
-        status = rule_status_from_dict(guardian.demand(Keep(status.rule.id)).data["status"])
+        status = RuleStatus.from_dict(guardian.demand(Keep(status.rule.id)).data["status"])
     print(f"rule {status.rule.id}: {_outcome(status)}", file=sys.stderr if args.json else sys.stdout)
     return {"status": mitigation_json(status)}
 

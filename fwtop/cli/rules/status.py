@@ -9,7 +9,7 @@ import time
 from fwtop.cli.options import add_netns
 from fwtop.cli.rules.mitigation import status_lines
 from fwtop.model.protocol import Status
-from fwtop.model.rule import rule_status_from_dict
+from fwtop.model.rule import RuleStatus
 from fwtop.model.text import safe_text
 from fwtop.render.observation import SCHEMA, mitigation_json
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
     with discovery.connect(netns=args.netns, readonly=True) as guardian:
         data = guardian.demand(Status(finished=args.all)).data
-    statuses = [rule_status_from_dict(item) for item in data["rules"]]
+    statuses = [RuleStatus.from_dict(item) for item in data["rules"]]
     if args.json:
         mitigations = [
             {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.console.automatic.decisions import Decider, Decision
 from fwtop.console.automatic.policy import Policy
@@ -20,8 +21,7 @@ from fwtop.model.traffic.snapshot import Snapshot
 _MOST_WAITING = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(Struct, frozen=True):
     """What was done, as a sentence for the journal, alarms and standard error."""
 
     subject: str  # the rule's id, or the kind of attack that nothing is done against; "" if refused

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from statistics import fmean
+
+from msgspec import Struct, field
 
 from fwtop.model.traffic.snapshot import Snapshot
 
@@ -14,8 +15,7 @@ _LEAST = 2.0  # handshakes a second: fewer say nothing
 _FEWEST = 3  # observations of a mean
 
 
-@dataclass(slots=True)
-class Clients:
+class Clients(Struct):
     """Handshakes a second of the last minute in calm, and of the last seconds."""
 
     _recent: deque[tuple[float, float]] = field(default_factory=deque)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.console.automatic.clients import RECENT_SECONDS, Clients
 from fwtop.console.automatic.policy import Policy
@@ -27,8 +29,7 @@ _LARGE_PART, _SAME_PART = 0.55, 0.04  # of an attack
 _LASTING = 0.3  # of an attack that header fields may stop less than a list: the next pulse has new sources
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """`verb`: install, keep or undo; `why` is the rest of a sentence that begins with the rule."""
 
     verb: str

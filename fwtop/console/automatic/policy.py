@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Any
+
+from msgspec import Struct
 
 from fwtop.model.config_file import ConfigText, table_of
 from fwtop.model.rule import Kind
 from fwtop.model.text import safe_text
+from fwtop.model.wire import of_plain
 
 FILE = "/etc/fwtop/automatic.toml"
 _RULES = tuple(
@@ -25,8 +27,7 @@ _NUMBERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """The settings; docs/automatic.toml documents each."""
 
     enabled: bool = False
@@ -41,11 +42,6 @@ class Policy:
     most_rules: int = 8
     lost_handshakes: float = 0.2
 
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Policy:
-        """Rebuild the settings from asdict() and JSON."""
-        return cls(**data | {name: tuple(data[name]) for name in ("rules", "attacks") if name in data})
-
 
 def read_policy(file: ConfigText | None) -> tuple[Policy, tuple[str, ...]]:
     """Return the policy, and what is wrong in the file: then nothing is automatic."""
@@ -56,12 +52,12 @@ def read_policy(file: ConfigText | None) -> tuple[Policy, tuple[str, ...]]:
     for name, value in table.items():
         if problem := _problem(name, value):
             lines.append(safe_text(f"{file.path}: {name} {problem}; nothing is automatic"))
-    return (Policy(), tuple(lines)) if lines else (Policy.from_dict(table), ())
+    return (Policy(), tuple(lines)) if lines else (of_plain(Policy, table), ())
 
 
 def _problem(name: str, value: Any) -> str:  # noqa: ANN401 - whatever TOML holds
     """Return the end of a sentence on what is wrong with a setting; "" if nothing is."""
-    if name not in {field.name for field in fields(Policy)}:
+    if name not in Policy.__struct_fields__:
         return "is not a setting"
     if name == "enabled":
         return "" if isinstance(value, bool) else "must be true or false"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fwtop.model.rule import Rule, RuleStatus
 from fwtop.model.traffic.snapshot import Snapshot
@@ -12,8 +12,7 @@ _EFFECT = 0.2  # of the predicted packets that a rule must have dropped in its b
 _ON = 0.5  # of the predicted packets that an attack must send to count as on: its window outlasts a pulse
 
 
-@dataclass(slots=True)
-class Trial:
+class Trial(Struct):
     """One of the rules since it was first seen."""
 
     began: float

@@ -12,9 +12,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.analysis.proposals.allowed import allowed_rows
 from fwtop.analysis.proposals.matching import match_rows
@@ -37,8 +38,7 @@ _LINK_BYTES = 14  # in the length of a sample, not in a rule's counter
 _FEW = 50  # samples
 
 
-@dataclass
-class _Candidates:
+class _Candidates(Struct):
     """Sampled drops that may be a rule's."""
 
     size: float = 0.0  # bytes that they stand for
@@ -49,8 +49,7 @@ class _Candidates:
         self.samples += len(sizes)
 
 
-@dataclass
-class _Ratio:
+class _Ratio(Struct):
     """What a rule counted, against what it may have dropped: in bytes, which fragments don't change.
 
     A reading of the counter arrives up to a second late, sometimes more and sometimes less. So the samples'

@@ -15,7 +15,7 @@ from fwtop.console.traffic_parts import TrafficParts
 from fwtop.dissect.wire import Dissection
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Apply, Keep, Plan, Repair, Undo, Why
-from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus, rule_status_from_dict
+from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
 from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Source, TrafficPart
@@ -91,28 +91,28 @@ class LiveControls:
         request = Apply({}, confirm_seconds=self.confirm_seconds, force=force)
         answer = await _in_thread(self._link.demand_for_rule, request, rule)
         self._on_change()
-        return rule_status_from_dict(answer.data["status"])
+        return RuleStatus.from_dict(answer.data["status"])
 
     async def keep(self, rule_id: str, *, ttl_seconds: int | None = None) -> RuleStatus:
         """Confirm or renew a rule."""
         self._writable()
         answer = await _in_thread(self._quick.demand, Keep(rule_id, ttl_seconds))
         self._on_change()
-        return rule_status_from_dict(answer.data["status"])
+        return RuleStatus.from_dict(answer.data["status"])
 
     async def repair(self, rule_id: str) -> RuleStatus:
         """Reinstall the parts of a rule that are missing from the kernel."""
         self._writable()
         answer = await _in_thread(self._link.demand, Repair(rule_id))
         self._on_change()
-        return rule_status_from_dict(answer.data["status"])
+        return RuleStatus.from_dict(answer.data["status"])
 
     async def undo(self, rule_id: str) -> RuleStatus:
         """Remove a rule."""
         self._writable()
         answer = await _in_thread(self._quick.demand, Undo((rule_id,)))
         self._on_change()
-        return rule_status_from_dict(answer.data["rules"][0])
+        return RuleStatus.from_dict(answer.data["rules"][0])
 
     async def whole(self, status: RuleStatus) -> Rule:
         """Ask the guardian for the sources that the screen does not know."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fwtop.client.connection import Connection, Late, patience
 from fwtop.model.addresses.prefix_list import detach_sources, read_sources

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections import deque
 from collections.abc import Iterable
+
+from msgspec.structs import replace
 
 from fwtop.console.control.attribution import NETFILTER_KINDS, DropAttribution
 from fwtop.console.control.guardian_link import GuardianLink
@@ -13,7 +14,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import AllowedPeer, Conversation, Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Status
-from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, rule_status_from_dict
+from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus
 from fwtop.model.traffic.counters import Counters, RuleCount
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import LedgerRow, Source, Sources
@@ -85,7 +86,7 @@ class RuleMonitor:
             self.problem = "" if self._link.lost else f"rule state unknown: {why}"
             return ()
         self.problem = ""
-        self.statuses = tuple(rule_status_from_dict(item) for item in answer.data["rules"])
+        self.statuses = tuple(RuleStatus.from_dict(item) for item in answer.data["rules"])
         self._rates.note(self.statuses, now)
         self._coverage = Coverage(self.statuses)
         peers = [_allowed_peer(*fields) for fields in answer.data.get("peers", ())]
@@ -108,7 +109,7 @@ class RuleMonitor:
             if row.rule is not None:
                 dropped[row.rule] = dropped.get(row.rule, 0.0) + row.pps
         return tuple(
-            dataclasses.replace(status, pps=dropped[status.rule.id])
+            replace(status, pps=dropped[status.rule.id])
             if status.rule.id in dropped and status.state in ACTIVE_STATES and status.rule.limit is None
             else status
             for status in self._rates.over(self.statuses, seconds)
@@ -160,7 +161,7 @@ class RuleRates:
         if status.state not in ACTIVE_STATES:
             return status
         since = status.packets - before.get(status.rule.id, 0)  # a rule that was not listed then is newer
-        return dataclasses.replace(status, pps=max(since, 0) / seconds)
+        return replace(status, pps=max(since, 0) / seconds)
 
 
 class Coverage:
@@ -190,7 +191,7 @@ class Coverage:
     def _marked(self, entry: Source, named: str) -> Source:
         for rule_id, sources, lengths, origin in self._rules:
             if (named and named == origin) or self._covers(entry.prefix, sources, lengths):
-                return dataclasses.replace(entry, active_rule=rule_id)
+                return replace(entry, active_rule=rule_id)
         return entry
 
     @staticmethod
@@ -229,7 +230,7 @@ class Peers:
         """Set `who` on the addresses and prefixes that are, or lie in, a known entry."""
         if not self._exact and not self._wide:
             return sources
-        return dataclasses.replace(
+        return replace(
             sources,
             address=tuple(self._marked(entry) for entry in sources.address),
             prefix=tuple(self._marked(entry) for entry in sources.prefix),
@@ -242,4 +243,4 @@ class Peers:
         who = self._exact.get(prefix)
         if who is None:
             who = next((name for wide, name in self._wide if wide.contains(prefix)), "")
-        return dataclasses.replace(entry, who=who) if who else entry
+        return replace(entry, who=who) if who else entry

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import socket
+
+from msgspec.structs import replace
 
 from fwtop.console.bootstrap import LiveConsole
 from fwtop.console.control.controls import LiveControls
@@ -66,4 +67,4 @@ def expand_origin(rule: Rule) -> Rule:
         raise FwtopError(
             f"the address database knows no prefixes of {safe_text(rule.origin)}; nothing was blocked"
         )
-    return dataclasses.replace(rule, match=dataclasses.replace(rule.match, sources=tuple(prefixes)))
+    return replace(rule, match=replace(rule.match, sources=tuple(prefixes)))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from fwtop.analysis.packets.recent import PacketList, RecentPackets, captured_packets
 from fwtop.analysis.packets.senders import who_of

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from fwtop.analysis.packets.recent import MOST_PACKETS, DropReason, RecentPackets
 from fwtop.model.text import safe_text
@@ -16,16 +16,14 @@ _ARRIVED = (Hook.INGRESS, Hook.XDP)
 _MOST_POLLS = 64  # that wait to be joined
 
 
-@dataclass(frozen=True, slots=True)
-class _Poll:
+class _Poll(Struct, frozen=True):
     """The samples of one poll, or of several that were joined."""
 
     packets: PacketBatch
     arrivals: int  # among `packets`
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Struct, frozen=True):
     """The newest polls, which hold all packets to show, and perhaps older ones."""
 
     polls: tuple[_Poll, ...] = ()

@@ -6,13 +6,14 @@ import math
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 
 import numpy as np
 
 # numpy imports these on first use, when root is gone and a clone below /root is no longer readable.
 import numpy.ma
 import numpy.random
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fwtop.analysis.advisor import Advisor
@@ -38,8 +39,7 @@ _STEPS = 3  # of a window
 _MOST_ROWS = 30_000  # judged of one window, so that a step takes a moment only
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(Struct, frozen=True):
     """A judged window, with what a preview needs to replay rules on it."""
 
     snapshot: Snapshot
@@ -47,8 +47,7 @@ class Judged:
     advisor: Advisor
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureResult:
+class CaptureResult(Struct, frozen=True):
     """The judged capture, and what judges its windows."""
 
     whole: Judged

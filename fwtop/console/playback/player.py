@@ -7,8 +7,10 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.console.control.controls import ReadOnlyControls
 from fwtop.model.errors import FwtopError
@@ -27,8 +29,7 @@ _MOST_STEPS = 1_000
 _MOST_MOVES = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """What a recording shows at a time."""
 
     snapshot: Snapshot
@@ -75,8 +76,7 @@ class Reel(Protocol):
 Recording = Callable[[], AbstractContextManager[Reel]]
 
 
-@dataclass(slots=True)
-class Playhead:
+class Playhead(Struct):
     """The position: fixed while paused, else running by the wall clock up to the end."""
 
     begins: float
@@ -106,8 +106,7 @@ class Playhead:
         self.speed = speed
 
 
-@dataclass(frozen=True, slots=True)
-class _Move:
+class _Move(Struct, frozen=True):
     """What keys asked for: to go to a time, or on by so many snapshots or events."""
 
     verb: str  # seek, step, skip

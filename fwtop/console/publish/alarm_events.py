@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fwtop.alarms.config import AlarmConfig
 from fwtop.alarms.message import Alarm
@@ -33,8 +34,7 @@ _DEGRADED = {
 }
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(Struct):
     """Something that is present or was until recently."""
 
     since: float
@@ -46,8 +46,7 @@ class _Held:
     title: str = ""
 
 
-@dataclass(slots=True)
-class _Hysteresis:
+class _Hysteresis(Struct):
     """Tells when a thing has lasted, and when it has been gone for long."""
 
     began_seconds: float

@@ -14,6 +14,7 @@ from fwtop.console.publish.scrapes import ScrapeServer
 from fwtop.console.publish.service_state import ServiceState
 from fwtop.console.running_totals import RunningTotals
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.model.wire import of_plain
 
 _STDOUT = 1
 
@@ -53,7 +54,7 @@ class Outputs:
             scrapes = ScrapeServer(socket.socket(fileno=options.metrics_fd))
         alarms = None
         if options.alarms_fd is not None:
-            alarms = Alarms(options.alarms_fd, AlarmConfig.from_dict(options.alarms))
+            alarms = Alarms(options.alarms_fd, of_plain(AlarmConfig, options.alarms))
         service = None if options.service_fd is None else ServiceState(options.service_fd)
         return cls(lines, scrapes, alarms, service, stop if options.jsonl_fd == _STDOUT else None)
 

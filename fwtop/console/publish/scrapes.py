@@ -11,7 +11,8 @@ import selectors
 import socket
 import threading
 import time
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 PATH = b"/metrics"
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -21,8 +22,7 @@ _SECONDS = 5.0  # for a request and its answer
 _CHECK_SECONDS = 1.0
 
 
-@dataclass(slots=True)
-class _Client:
+class _Client(Struct):
     until: float
     request: bytes = b""
     answer: memoryview = field(default_factory=lambda: memoryview(b""))

@@ -8,9 +8,11 @@ namespace at hand, so that the list follows them while rules are active.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.guardian.allow import time_servers
 from fwtop.guardian.allow.behind import MOST, MOST_OF_HOST, Learned, overruled
@@ -35,8 +37,7 @@ ALLOW_FILE = "/etc/fwtop/allow"
 _SSH_PORT = 22
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
+class Allowed(Struct, frozen=True):
     """An entry of the allow-list: who, why, and in which role. Only sessions have ports."""
 
     prefix: Prefix
@@ -63,8 +64,7 @@ class Allowed:
         return {**shown, "tier": self.tier, "role": self.role.value, "passes": self.passes}
 
 
-@dataclass(frozen=True, slots=True)
-class AllowList:
+class AllowList(Struct, frozen=True):
     """All entries, each once, and what could not be read."""
 
     entries: tuple[Allowed, ...]

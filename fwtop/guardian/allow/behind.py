@@ -16,7 +16,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.kernel.netfilter import ctnetlink
 from fwtop.kernel.netfilter.ctnetlink import ASSURED, DST_NAT, TCP_STATES, Entry
@@ -41,8 +42,7 @@ WHAT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
+class Learned(Struct, frozen=True):
     """An entry of the allow-list for those behind."""
 
     conversation: Conversation

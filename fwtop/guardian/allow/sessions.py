@@ -10,8 +10,9 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from fwtop.guardian.allow import time_servers
 from fwtop.kernel.netfilter.ctnetlink import Entry, opened_by
@@ -29,8 +30,7 @@ _DROPBEAR = "dropbear"
 _NOT_LOGGED_IN = re.compile(r"\[(accepted|net|priv|preauth|listener)\]|^sshd: unknown|(^|\s)-R(\s|$)")
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(Struct, frozen=True):
     """One SSH connection: its peer's address and port, and the port here."""
 
     peer: Prefix

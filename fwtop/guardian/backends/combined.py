@@ -6,7 +6,8 @@ All of its parts hang on the same enable sets, so one flush ends all of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fwtop.guardian.objects.spec import BESIDE, ChainLine, KernelObjects, SetSpec
 from fwtop.model.errors import FwtopError

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.guardian.objects.spec import ChainLine, KernelObjects, SetSpec
 from fwtop.model.addresses.address import Prefix
@@ -16,8 +18,7 @@ from fwtop.render.xtables import TIMED_ELEMENTS, UNLISTED, halves, list_set_name
 DROP = ("-j", "DROP")
 
 
-@dataclass(frozen=True, slots=True)
-class Base:
+class Base(Struct, frozen=True):
     """The sets of a rule and, for each family, the matches that ask them first."""
 
     sets: tuple[SetSpec, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from fwtop.guardian.backends.common import base
 from fwtop.guardian.objects.spec import BESIDE, OUTPUT, ChainLine, KernelObjects, SetSpec

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.kernel.netfilter import nf_tables
 from fwtop.kernel.netfilter.iptables import Variant
@@ -23,8 +24,7 @@ _SET = re.compile(r"fwtop-(\d+)-st")
 _ELEMENTS = ("ipv4", "ipv6")
 
 
-@dataclass(frozen=True, slots=True)
-class NftInserts:
+class NftInserts(Struct, frozen=True):
     """The lines of all rules in tables that are not fwtop's, nor those of iptables."""
 
     variant: Variant

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.guardian.objects.spec import BESIDE
 from fwtop.kernel.netfilter.iptables import LEGACY, LOCK_SECONDS, REMOVAL_LOCK_SECONDS, Variant, is_loaded
@@ -21,8 +22,7 @@ FAMILIES = (4, 6)
 _OWN = re.compile(rf"--match-set fwtop-(\d+)-{BESIDE}[46] ")
 
 
-@dataclass(frozen=True, slots=True)
-class Inserts:
+class Inserts(Struct, frozen=True):
     """The lines of all rules in table filter of one iptables variant."""
 
     variant: Variant

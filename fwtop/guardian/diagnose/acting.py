@@ -10,7 +10,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.guardian.diagnose.obstacles import accepting_line
 from fwtop.guardian.objects.chain import Chains
@@ -32,8 +34,7 @@ _SAVE_SECONDS = 2.0  # for iptables-save: with tens of thousands of rules it tak
 _SLOW_PAUSE_SECONDS = 60.0  # until it is tried again
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """What the kernel should have of a rule."""
 
     rule: Rule
@@ -45,8 +46,7 @@ class Expected:
     beside: bool  # it has lines in table filter
 
 
-@dataclass(frozen=True, slots=True)
-class Shortfall:
+class Shortfall(Struct, frozen=True):
     """Why a rule does not act, or not in full."""
 
     text: str

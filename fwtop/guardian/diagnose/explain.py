@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.guardian.backends import hashlimit
 from fwtop.guardian.diagnose import obstacles
@@ -33,8 +34,7 @@ _LAYERS = {Kind.XDP: 0, Kind.TC: 1, Kind.NFTABLES: 2}
 _NETFILTER = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """An active rule, what the kernel should have of it, and what it matched so far."""
 
     entry: Entry

@@ -6,9 +6,10 @@ Only text that the kernel prints is read; nothing is attached and nothing is cha
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from fwtop.kernel.interfaces.links import LOOPBACK
 from fwtop.kernel.namespaces import name_of
@@ -20,8 +21,7 @@ _MAX_NAMESPACES = 64
 _Key = TypeVar("_Key")
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """All counters at one moment."""
 
     devices: dict[str, int] = field(default_factory=dict)  # interface → packets received

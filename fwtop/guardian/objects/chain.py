@@ -7,7 +7,9 @@ raw, a base chain?) is remembered by the caller, so that `undo` can leave the ru
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.guardian.objects.chain_text import add_text, native_removal, remove_text
 from fwtop.guardian.objects.spec import HOOK_CHAINS, ChainLine
@@ -37,8 +39,7 @@ _ATTEMPTS = 3
 _ALL_THERE = frozenset(HOOK_CHAINS)  # nothing of the table is ours to remove
 
 
-@dataclass(frozen=True, slots=True)
-class Chains:
+class Chains(Struct, frozen=True):
     """fwtop's chains in one iptables variant."""
 
     variant: Variant

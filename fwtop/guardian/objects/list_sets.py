@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.guardian.objects import sets
 from fwtop.guardian.objects.set_contents import is_whole
@@ -31,16 +32,14 @@ _COUNTED = re.compile(r"^add \S+ (\S+) packets (\d+) bytes (\d+)", re.MULTILINE)
 _SIZE = re.compile(r"^Size in memory: (\d+)", re.MULTILINE)
 
 
-@dataclass(slots=True)
-class _Room:
+class _Room(Struct):
     """What a set was built for."""
 
     most: int  # elements that fit
     peak: int  # elements that it held since it was built
 
 
-@dataclass(frozen=True, slots=True)
-class ListDelta:
+class ListDelta(Struct, frozen=True):
     """A list before and after a change, and what differs."""
 
     name: str

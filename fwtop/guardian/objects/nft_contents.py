@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fwtop.guardian.objects.baseline import Baseline, digest, head_key
 from fwtop.guardian.objects.nft_words import Layout, NftRule, rule_chain, set_of
@@ -13,8 +14,7 @@ from fwtop.kernel.netfilter import nf_tables
 _MOST_READ = 65_536  # elements: a longer set is only found to be shorter than that
 
 
-@dataclass(slots=True)
-class _Read:
+class _Read(Struct):
     """A table as the kernel has it: digests of lines by chain, those of rules apart from all others."""
 
     heads: dict[str, list[str]] = field(default_factory=dict)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from fwtop.guardian.objects.nft_words import Layout
 from fwtop.kernel.programs import run
@@ -14,8 +15,7 @@ from fwtop.model.addresses.address import Prefix
 _MOST_DELETED = 8  # elements: each takes nft 60 ms in a set of 10,000, filling the set anew 0.9 s in all
 
 
-@dataclass(frozen=True, slots=True)
-class SetEdit:
+class SetEdit(Struct, frozen=True):
     """A set, and the elements in it before and after a change, none within another."""
 
     name: str

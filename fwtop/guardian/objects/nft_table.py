@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fwtop.guardian.objects.nft_lists import element_counts
 from fwtop.guardian.objects.nft_words import (
@@ -40,8 +41,7 @@ _NO_PROGRAM = 3  # the status of an error about a program that is not installed
 _COMMON = frozenset({"metainfo", "table", "chain", "set", "rule"})
 
 
-@dataclass(slots=True)
-class Table:
+class Table(Struct):
     """A table as the kernel lists it; empty for somebody else's table of the same name."""
 
     foreign: bool = False  # there, but not made by fwtop

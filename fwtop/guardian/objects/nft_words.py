@@ -11,8 +11,9 @@ packets of listed addresses are compared with them. Source: nft(8).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fwtop.model.addresses import roles
 from fwtop.model.addresses.address import Prefix
@@ -30,8 +31,7 @@ _SHOWN_ELEMENTS = 5
 _NEIGHBOURS = "icmpv6 type { 134, 135, 136 } ip6 hoplimit 255 accept"
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """One of fwtop's tables: its chains, and the type of its enable sets."""
 
     table: str  # family and name
@@ -67,8 +67,7 @@ CONNECTIONS = Layout(
 LAYOUTS = (NETDEV, PROXY, CONNECTIONS)
 
 
-@dataclass(frozen=True, slots=True)
-class NftSet:
+class NftSet(Struct, frozen=True):
     """A set of a rule: its role in the name, nft's type and flags, and its elements as text."""
 
     role: str
@@ -83,8 +82,7 @@ class NftSet:
         return self.shared or set_of(rule_id, self.role)
 
 
-@dataclass(frozen=True, slots=True)
-class NftLine:
+class NftLine(Struct, frozen=True):
     """A line of a rule; the match on the enable set goes before the statement."""
 
     chain: str
@@ -94,8 +92,7 @@ class NftLine:
     counted: str = ""  # a condition whose set counts by element: asked behind the allow-list
 
 
-@dataclass(frozen=True, slots=True)
-class NftRule:
+class NftRule(Struct, frozen=True):
     """A rule's sets and lines."""
 
     layout: Layout

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
+
+from msgspec import Struct
 
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.line_contents import LineContents
@@ -25,8 +26,7 @@ FAMILIES = (4, 6)
 _Found = TypeVar("_Found")
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(Struct, frozen=True):
     """Packets and bytes that a rule matched since it was installed."""
 
     packets: int

@@ -8,7 +8,8 @@ whole once all of them were found.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.guardian.objects.spec import SetSpec
 from fwtop.kernel.netfilter import ipset
@@ -19,8 +20,7 @@ SHORT = 4096  # elements of a set that is read whole, and of a longer one that a
 PER_LOOK = 16_384  # elements in one look, over all sets: 15 ms
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """How a set differs from what was put there."""
 
     text: str

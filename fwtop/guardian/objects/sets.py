@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.guardian.objects.set_contents import is_whole
 from fwtop.guardian.objects.spec import SetSpec
@@ -173,8 +175,7 @@ def names() -> set[str]:
     return {name for name in ipset.names() if name.startswith(PREFIX)}
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(Struct, frozen=True):
     """What a set without timeouts is to hold; elements as `ipset add` reads them."""
 
     name: str

@@ -7,8 +7,9 @@ written once, and every kind of rule can be tested without a kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match, Rule, Setting
@@ -32,8 +33,7 @@ _KINDS = (HOOK_CHAINS, SOURCE_CHAINS, ROLE_CHAINS, LISTED_CHAINS, RULE_CHAINS, P
 OWN_CHAINS = {hook: tuple(kind[hook] for kind in _KINDS if hook in kind) for hook in HOOK_CHAINS}
 
 
-@dataclass(frozen=True, slots=True)
-class SetSpec:
+class SetSpec(Struct, frozen=True):
     """An ipset hash:net of this rule; every element of a timed one gets the rule's timeout."""
 
     name: str
@@ -46,8 +46,7 @@ class SetSpec:
     seeds: Callable[[], Sequence[str]] | None = None  # of a set of addresses and ports that packets fill
 
 
-@dataclass(frozen=True, slots=True)
-class ChainLine:
+class ChainLine(Struct, frozen=True):
     """One line of a chain: arguments of iptables. One of its sets carries the rule's id in its name."""
 
     family: int
@@ -68,8 +67,7 @@ class ChainLine:
         return (SOURCE_CHAINS if self.unlisted else RULE_CHAINS)[self.hook]
 
 
-@dataclass(frozen=True, slots=True)
-class KernelObjects:
+class KernelObjects(Struct, frozen=True):
     """Everything that a rule puts into the kernel."""
 
     sets: tuple[SetSpec, ...]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.model.errors import FwtopError
@@ -27,8 +28,7 @@ _ENTRY_BYTES = 320  # of a tracked connection: struct nf_conn and its extensions
 _MUCH_MEMORY = 0.25  # of the machine's
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Struct, frozen=True):
     """A sysctl that a rule changed, as the journal knows it."""
 
     rule_id: str

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.guardian.objects.baseline import digest
 from fwtop.guardian.objects.spec import HOOK_CHAINS, OWN_CHAINS
@@ -21,8 +23,7 @@ _ONLY_PASSING = re.compile(r"(?:^| )-j (?:RETURN$|SET )")
 _RULE_SET = re.compile(r"(?:^|--match-set )fwtop-(\d+)-")  # its name says whose line it is
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Struct, frozen=True):
     """A rule in one of fwtop's chains, as the kernel lists it."""
 
     rule_id: str  # "" for the chain's own lines
@@ -35,8 +36,7 @@ class Listed:
     content: str = ""  # a digest of what it says
 
 
-@dataclass(frozen=True, slots=True)
-class Jump:
+class Jump(Struct, frozen=True):
     """A rule that jumps or goes to one of fwtop's chains, from any chain."""
 
     chain: str
@@ -44,8 +44,7 @@ class Jump:
     handle: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TableState:
+class TableState(Struct, frozen=True):
     """Table raw of one family, as read at one moment."""
 
     by_handle: bool = False  # it was read through nfnetlink: lines go by their handles

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, pack_prefixes, unpack_prefixes
@@ -16,8 +18,7 @@ _MAX_SECONDS = 4e9  # Unix time until 2096, and less than the longest timeout of
 COLUMNS = "id, boot, netns, variant, rule, sources, state, expires, confirm_by, packets, bytes, ended, note"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A rule and its life. Times are CLOCK_MONOTONIC seconds, which all processes of one boot share."""
 
     rule: Rule

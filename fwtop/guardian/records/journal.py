@@ -12,11 +12,12 @@ import contextlib
 import syslog
 import threading
 import time
-from dataclasses import replace
 from functools import partial
 from mmap import mmap
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from fwtop.guardian.records.database import Database
 from fwtop.guardian.records.entry import (

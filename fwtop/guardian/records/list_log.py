@@ -13,10 +13,11 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.model.addresses.named_list import Change, NamedList
 from fwtop.model.addresses.port_rows import rows_of_bytes
@@ -31,8 +32,7 @@ _MOST_CHANGES = 64  # since the list itself was written; a longer log takes long
 _PREFIX, _SUFFIX = "named-", ".log"
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """A list and what is kept with it."""
 
     named: NamedList

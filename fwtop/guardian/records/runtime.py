@@ -14,10 +14,11 @@ import syslog
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from mmap import mmap
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from fwtop.guardian.objects.sysctls import Changed
 from fwtop.model.text import safe_text

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
+
+from msgspec import Struct, field
 
 from fwtop.model.errors import FwtopError
 
@@ -18,8 +19,7 @@ class NoAnswerError(FwtopError):
     """The disk did not answer in time; what was asked for is done once it does."""
 
 
-@dataclass(slots=True)
-class _Job:
+class _Job(Struct):
     """Something to do, and what came of it."""
 
     work: Callable[[], Any]

@@ -7,8 +7,9 @@ that an attack has cut off must not hold up the guardian. A group of such a serv
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from fwtop.model.protocol import SCOPES
 
@@ -16,8 +17,7 @@ GROUP_FILE = Path("/etc/group")
 _MOST_GID = (1 << 32) - 2
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Struct, frozen=True):
     """The groups of each scope, by number."""
 
     groups: Mapping[str, frozenset[int]] = field(default_factory=dict)

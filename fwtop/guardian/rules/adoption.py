@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fwtop.guardian.objects.spec import HEAD_CHANGED
 from fwtop.guardian.records import recovery

@@ -11,7 +11,8 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.kernel import sockets
@@ -34,8 +35,7 @@ _SENT_AT = 44  # tcpi_last_data_sent in struct tcp_info
 _ATTRIBUTES_AT = 72
 
 
-@dataclass(frozen=True, slots=True)
-class OpenConnection:
+class OpenConnection(Struct, frozen=True):
     """A TCP connection of this host."""
 
     peer: Prefix

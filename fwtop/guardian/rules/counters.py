@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from fwtop.guardian.objects import nft_table
 from fwtop.guardian.objects.raw_lines import Count
 from fwtop.guardian.objects.sets import entry_counters
 from fwtop.guardian.records.entry import Entry
 from fwtop.kernel.programs import CommandError
-from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, families_of, rule_status_to_dict
+from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, families_of
 from fwtop.render.rates import as_kept
 from fwtop.render.wording import rounding_text
 from fwtop.render.xtables import COUNTED_ELEMENTS, list_set_name, set_name
@@ -141,7 +142,7 @@ class RuleCounters:
             sources_total=len(entry.rule.match.sources) + entry.sources_cut,
             kept_per_second=kept.per_second if (kept := as_kept(entry.rule)) is not None else None,
         )
-        return rule_status_to_dict(status)
+        return status.to_dict()
 
     def _note(self, entry: Entry) -> str:
         return "; ".join(filter(None, (self._place(entry.rule, entry.note), rounding_text(entry.rule))))

@@ -9,7 +9,8 @@ import math
 import syslog
 import time
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects import sets

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
 from fwtop.guardian.allow.behind import SSH_PORTS
@@ -41,8 +43,7 @@ _BEHIND = {  # on a machine that forwards
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Refused with a reason, or allowed, perhaps only with force."""
 
     refused: str | None = None
@@ -199,8 +200,7 @@ _MOST_SSH_PORTS = 8
 _KNOWN = (_KEY, _FORCE_KEY, _LEARN_KEY, _SSH_KEY)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """The settings of the operator's file."""
 
     max_blocked_share: float = DEFAULT_SHARE  # of either family's addresses, 0 to 1

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from fwtop.guardian.allow import mosh
 from fwtop.guardian.allow.allowlist import AllowList

@@ -7,7 +7,8 @@ in, too: so its address has to be on an access list of the port, or listed by th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.model.addresses.address import Prefix

@@ -22,9 +22,11 @@ import contextlib
 import syslog
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects.installer import Kernel
@@ -50,8 +52,7 @@ _RETRY_SECONDS = 10.0
 _COMPILED = (Kind.XDP, Kind.TC)
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """What came of a change."""
 
     added: int = 0

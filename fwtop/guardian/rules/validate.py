@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from fwtop.guardian.backends.combined import PART_KINDS
 from fwtop.guardian.objects.sets import MAX_TIMEOUT_SECONDS
 from fwtop.guardian.rules.closing import CLOSING_KINDS
-from fwtop.guardian.rules.shapes import check_shape
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.targets import check_name
 from fwtop.model.errors import FwtopError
@@ -51,10 +51,9 @@ def rule_of_wire(data: dict[str, Any], sources: Sequence[Prefix] = ()) -> Rule:
     """
     if not sources:
         _check_whole(data)
-    check_shape(data, "")
     try:
         rule = Rule.from_dict(data)
-    except ValueError as error:  # of a prefix
+    except ValueError as error:
         raise FwtopError(safe_text(f"not a rule: {error}"), 2) from None
     if sources:
         rule = replace(rule, match=replace(rule.match, sources=sources))

@@ -17,7 +17,8 @@ import struct
 import subprocess
 import threading
 from collections import Counter
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.kernel.children import enlarge
 from fwtop.kernel.programs import ENVIRONMENT
@@ -35,8 +36,7 @@ _HEAD = struct.Struct("<cQ??")  # what, its number; the message was too long, br
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Struct, frozen=True):
     """A message that brought descriptors: with its memory file, if it brought one and nothing else."""
 
     number: int  # of the task

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fwtop.guardian.rules.state import GuardianState
@@ -14,6 +13,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import sealed
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import LIST_ACTIONS, MAX_PAGE, ListChange, ListRead, ListShow, ListTest
+from fwtop.model.wire import plain
 
 if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
     from fwtop.guardian.rules.named_lists import Done
@@ -35,7 +35,8 @@ class ListRequests:
         """
         match request:
             case ListChange():
-                return asdict(self._change(request, entries or self._parsed(request.entries)))
+                done: dict[str, Any] = plain(self._change(request, entries or self._parsed(request.entries)))
+                return done
             case ListShow():
                 return self._show(request.name)
             case ListTest():

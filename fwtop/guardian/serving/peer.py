@@ -11,7 +11,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fwtop.client.connection import MAX_ANSWER
 from fwtop.guardian.serving.cloakroom import Cloakroom
@@ -53,8 +54,7 @@ class NotAMessage(Exception):
         self.number = number  # of the request, 0 where none can be read
 
 
-@dataclass(eq=False, slots=True)
-class Client:
+class Client(Struct, eq=False):
     """Who said hello, on one connection or on several: rules and observers are its own, not theirs."""
 
     hello: Hello
@@ -64,8 +64,7 @@ class Client:
     owns: bool = False  # provisional rules may fall with it
 
 
-@dataclass(eq=False, slots=True)
-class Peer:
+class Peer(Struct, eq=False):
     """A connection. `waiting`: a request is under way, the next ones wait in the socket."""
 
     sock: socket.socket

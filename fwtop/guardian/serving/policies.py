@@ -11,7 +11,8 @@ import selectors
 import socket
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.peer import Client, Peer
@@ -30,8 +31,7 @@ _AGENT = "fwtop.cli.policy.agent"
 _MOST, _MOST_OF_USER = 4, 2  # children: each is a Python with the lists of a policy
 
 
-@dataclass(eq=False, slots=True)
-class Agent:
+class Agent(Struct, eq=False):
     """A child at work for a client's connection."""
 
     peer: Peer

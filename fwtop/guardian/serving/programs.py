@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.guardian.rules.guard import Limits
 from fwtop.guardian.serving.connections import Connections
@@ -50,8 +52,7 @@ _READ = (Status, Why, Plan, ListShow, ListTest, ListRead, Rules, RuleRead, Surve
 _RULES = (Apply, Keep, Repair, Undo)
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """A request whose permission is being looked up."""
 
     peer: Peer

@@ -6,8 +6,9 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from fwtop.guardian.allow import mosh
 from fwtop.guardian.allow.allowlist import Allowed

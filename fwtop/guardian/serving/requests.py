@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import syslog
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.serving.list_requests import ListRequests
@@ -34,8 +35,7 @@ from fwtop.model.protocol import (
 from fwtop.model.text import safe_text
 
 
-@dataclass(frozen=True, slots=True)
-class Handlers:
+class Handlers(Struct, frozen=True):
     """What carries requests out, in the worker's thread alone."""
 
     lifecycle: Lifecycle

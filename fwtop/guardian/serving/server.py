@@ -13,9 +13,10 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from fwtop.client.connection import patience
 from fwtop.guardian.allow.sessions import Session, note_operator, operator_of
@@ -69,8 +70,7 @@ _FIRST_CLIENT_SECONDS = 10.0  # a guardian that nobody connects to exits
 _LINGER_SECONDS = 0.5  # so that the next command of a script needs no new guardian
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """What a guardian reports about itself."""
 
     pid: int

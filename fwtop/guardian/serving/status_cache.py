@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.client.connection import SHORT_SECONDS
 from fwtop.guardian.serving.peer import Peer
@@ -17,8 +18,7 @@ FRESH_SECONDS = 0.9
 _MAX_WAIT_SECONDS = 5.0  # where an older answer is known
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """A client that waits for its status until `until` (CLOCK_MONOTONIC seconds)."""
 
     peer: Peer

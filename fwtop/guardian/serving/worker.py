@@ -14,7 +14,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.serving.ownership import claim, release
@@ -30,8 +31,7 @@ _SPARE = 24  # descriptors for keep, undo and what expires: a program that is ru
 _TOO_LATE = "the guardian was too busy to start this in time: nothing was changed; try again"
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """Work for the worker; `work` raises nothing, `done` is called in the loop's thread."""
 
     work: Callable[[], Answer]

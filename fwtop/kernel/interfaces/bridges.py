@@ -7,8 +7,9 @@ br_netfilter shows it to iptables and nftables all the same where it is told to,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from fwtop.kernel.interfaces.links import Link
 from fwtop.model.text import safe_text
@@ -19,8 +20,7 @@ _VIRTUAL = frozenset({"veth", "tun"})  # containers and virtual machines
 _SHOWN = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Bridge:
+class Bridge(Struct, frozen=True):
     """A bridge that passes packets between ports that are up."""
 
     link: Link

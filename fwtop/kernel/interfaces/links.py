@@ -9,7 +9,9 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.kernel import netlink
 from fwtop.kernel.interfaces.routes import default_routes
@@ -39,8 +41,7 @@ _IFLA_STATS_LINK_64 = 1
 _ANSWER_SECONDS = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class LinkStats:
+class LinkStats(Struct, frozen=True):
     """What the driver and the core counted before tc, since the interface exists (rtnl_link_stats64)."""
 
     packets: int
@@ -52,8 +53,7 @@ class LinkStats:
     native_xdp: bool = False  # a program runs in the driver; `packets` includes those that it drops
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """One interface; others are given by index, 0 for none."""
 
     index: int

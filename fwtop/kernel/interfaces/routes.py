@@ -8,7 +8,8 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.kernel import netlink
 from fwtop.kernel.procfs import read_text
@@ -22,8 +23,7 @@ _RECEIVE_BYTES = 1 << 16
 _RTF_UP, _RTF_REJECT = 0x1, 0x200
 
 
-@dataclass(frozen=True, slots=True)
-class DefaultRoute:
+class DefaultRoute(Struct, frozen=True):
     """A route to everywhere; `gateway` is None where the destinations are on the link."""
 
     interface: str

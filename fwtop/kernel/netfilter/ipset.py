@@ -10,8 +10,9 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import Struct
 
 from fwtop.kernel import netlink
 from fwtop.kernel.netlink import NETFILTER_HEADER_BYTES, NETLINK_NETFILTER, attribute, attributes, c_string
@@ -251,8 +252,7 @@ def destroy_set(name: str) -> None:
             raise FwtopError(f"set {name} can't be destroyed: {_reason(error)}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(Struct, frozen=True):
     """Prefixes of one family, or single ports of some, that come into a set, and others that go."""
 
     name: str

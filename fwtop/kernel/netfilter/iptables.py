@@ -7,8 +7,9 @@ warns if both are.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from fwtop.kernel.netfilter import nf_tables
 from fwtop.kernel.procfs import read_text
@@ -24,8 +25,7 @@ LOCKED = 4  # exit status when that was in vain (iptables/xshared.h, RESOURCE_PR
 _MANY_RULES = 2000  # for which iptables-nft-save takes long; fwtop's own are never so many
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """The programs of one iptables variant."""
 
     name: str  # NFT or LEGACY
@@ -48,8 +48,7 @@ class Variant:
         return [f"{self.program(family)}-restore", "--noflush", *wait]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """The variant in use, and warnings for the operator."""
 
     variant: Variant

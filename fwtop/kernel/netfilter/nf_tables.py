@@ -12,7 +12,8 @@ import re
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.kernel import netlink
 from fwtop.kernel.netlink import NETFILTER_HEADER_BYTES, NETLINK_NETFILTER, attributes, c_string
@@ -33,8 +34,7 @@ _RETURN = struct.pack(">i", -5)  # NFT_RETURN
 _Data = bytes
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRule:
+class KernelRule(Struct, frozen=True):
     """A rule as nf_tables stores it."""
 
     chain: str
@@ -59,8 +59,7 @@ def chain_rules(family: int, table: str, chain: str) -> Iterator[KernelRule]:
             yield rule
 
 
-@dataclass(frozen=True, slots=True)
-class TableRule:
+class TableRule(Struct, frozen=True):
     """A rule of any table: its chain, comment, and expressions without counters."""
 
     chain: str
@@ -121,8 +120,7 @@ def table_chains(family: int, table: str) -> dict[str, int] | None:
     return chains if chains or _has_table(family, table) else None
 
 
-@dataclass(frozen=True, slots=True)
-class FilterChain:
+class FilterChain(Struct, frozen=True):
     """A base chain that may drop incoming packets: it has rules, or its policy drops."""
 
     stage: str  # "tc" (ingress), "raw" (before routing), "filter" (input and forward)

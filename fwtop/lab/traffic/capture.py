@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from fwtop.capture.reader import read_capture
 from fwtop.lab import network as net
@@ -45,8 +45,7 @@ _EXTENSIONS = (0, 43, FRAGMENT_HEADER, 60)
 _NAMES = {TCP: "tcp", UDP: "udp", ICMP: "icmp", ICMPV6: "icmpv6"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Packet:
+class _Packet(Struct, frozen=True):
     """One IP packet of the capture; `data` starts at the IP header and has the packet's full length."""
 
     data: bytes

@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 import struct
 import sys
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from scapy.layers.inet import IP, in4_chksum
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment, in6_chksum
 from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
@@ -32,8 +32,7 @@ SHOWN = 64  # payload bytes in the truth
 _ETHERNET, _VLAN_TAG = 14, 4  # bytes of a header
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(Struct, frozen=True):
     """One frame and its rewriting rules; offsets are from the frame's first byte."""
 
     data: bytes
@@ -60,8 +59,7 @@ class Template:
         return bool(self.rewrite & CONTINUES)
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """A transport header with its payload."""
 
     data: bytes
@@ -76,8 +74,7 @@ class Segment:
     random_size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """A piece of a segment: `start` and `size` in the data, `at` in the fragment header.
 
     `id` is None if the packet is not fragmented.

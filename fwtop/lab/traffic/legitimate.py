@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.lab.traffic.pools import public_address
 
@@ -22,8 +23,7 @@ def request(page: str) -> bytes:
     ).encode()
 
 
-@dataclass(frozen=True, slots=True)
-class LegitimateClients:
+class LegitimateClients(Struct, frozen=True):
     """The addresses of the legitimate clients; the operator has one of its own."""
 
     clients: tuple[str, ...]

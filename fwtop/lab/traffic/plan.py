@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.lab.network import Wire, is_own
@@ -42,8 +42,7 @@ _Ranges = dict[tuple[Pool, int, tuple[int, int]], tuple[int, int]]  # pool, fami
 _MAX_TEMPLATES = 65_536
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(Struct, frozen=True):
     """A section of the cycle with its slice of the schedule; with count 0, nothing is sent."""
 
     start: float  # share of the cycle
@@ -51,8 +50,7 @@ class Phase:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The tables of one run."""
 
     scenario: Scenario

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fwtop.lab.traffic.vectors import Pool
 from fwtop.model.addresses.address import Prefix
@@ -17,8 +18,7 @@ _FORGED_PREFIXES_6 = 512
 _WEIGHTED_SLOTS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """One entry of the kernel's table: a source prefix and its TTL."""
 
     prefix: Prefix

@@ -6,8 +6,9 @@ legitimate clients. All random values are drawn from the scenario's seed, so tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
@@ -22,8 +23,7 @@ class ScenarioError(FwtopError):
         super().__init__(message, code=2)
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(Struct, frozen=True):
     """Source addresses: `count` random ones, or weighted prefixes; with neither, all public addresses."""
 
     forged: bool = True
@@ -33,8 +33,7 @@ class Pool:
     weights: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
+class Ports(Struct, frozen=True):
     """A vector's port: any in a range, or each of a list equally often."""
 
     ports: tuple[int, ...] = ()
@@ -42,8 +41,7 @@ class Ports:
     high: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Vector:
+class Vector(Struct, frozen=True):
     """One kind of attack packet; the defaults are those of the simplest flooding tools."""
 
     name: str
@@ -72,8 +70,7 @@ class Vector:
     also: tuple[str, ...] = ()  # other names that are right as well: carpet bombing by UDP is a UDP flood
 
 
-@dataclass(frozen=True, slots=True)
-class Crowd:
+class Crowd(Struct, frozen=True):
     """Many clients with real TCP connections: an attack or a flash crowd."""
 
     protocol: str  # "http", "tls"; or one of held.py's, whose connections stay open
@@ -88,8 +85,7 @@ class Crowd:
     agents: tuple[str, ...] = ("Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",)
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Struct, frozen=True):
     """A whole scenario."""
 
     name: str

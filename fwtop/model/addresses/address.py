@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from functools import total_ordering
 
 _LOW_64 = (1 << 64) - 1
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -18,13 +18,34 @@ class HostBitsError(ValueError):
         self.host = host
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@total_ordering
 class Prefix:
-    """An IPv4 or IPv6 prefix; `value` is the whole address as a number, host bits zero."""
+    """An IPv4 or IPv6 prefix; `value` is the whole address as a number, host bits zero. Never changed.
 
-    family: int  # 4 or 6
-    value: int
-    length: int
+    Not a Struct: msgspec would write its fields, and no format has numbers of 128 bits (model/wire.py).
+    """
+
+    __slots__ = ("family", "length", "value")
+    __match_args__ = ("family", "value", "length")
+
+    def __init__(self, family: int, value: int, length: int) -> None:
+        self.family = family  # 4 or 6
+        self.value = value
+        self.length = length
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Prefix):
+            return NotImplemented
+        return self.value == other.value and self.length == other.length and self.family == other.family
+
+    def __lt__(self, other: Prefix) -> bool:
+        return (self.family, self.value, self.length) < (other.family, other.value, other.length)
+
+    def __hash__(self) -> int:
+        return hash((self.family, self.value, self.length))
+
+    def __repr__(self) -> str:
+        return f"Prefix({self.family}, {self.value}, {self.length})"
 
     @staticmethod
     def parse(text: str) -> Prefix:

@@ -7,10 +7,11 @@ and replays them, so applying one must depend on nothing but the list and the ch
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fwtop.model.addresses.address import Prefix
@@ -25,8 +26,7 @@ NEVER = 0.0  # the end of an entry without a time to live
 _NOTHING = PrefixRows()
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """Entries that go, then entries that come or get another end. All that come have the same end."""
 
     added: Rows = _NOTHING
@@ -34,8 +34,7 @@ class Change:
     end: float = NEVER  # CLOCK_MONOTONIC seconds
 
 
-@dataclass(frozen=True, slots=True)
-class NamedList:
+class NamedList(Struct, frozen=True, eq=False):
     """The entries of a list; `ends` has one number for each of them, or is None if all stay.
 
     They are prefixes, or prefixes with ports: an empty list may become either.
@@ -43,7 +42,13 @@ class NamedList:
 
     name: str
     rows: Rows = _NOTHING
-    ends: NDArray[np.float64] | None = field(default=None, compare=False)
+    ends: NDArray[np.float64] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether it has the same name and entries, whenever they end."""
+        return isinstance(other, NamedList) and (self.name, self.rows) == (other.name, other.rows)
+
+    __hash__ = None  # type: ignore[assignment] # rows are long
 
     def addition(self, entries: Sequence[Prefix], end: float = NEVER) -> Change:
         """Return the change that adds entries, and gives this end to those that are there already."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from mmap import mmap
 from typing import Any, overload
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.model.addresses.address import Prefix
@@ -42,8 +42,7 @@ _KEY = np.dtype(f"S{_ROW.itemsize}")
 _PACKED = struct.Struct(">B16sBBHH")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PortEntry:
+class PortEntry(Struct, frozen=True, order=True):
     """What a prefix sends to these ports; it is a row of PortRows."""
 
     prefix: Prefix

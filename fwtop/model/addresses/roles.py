@@ -11,8 +11,9 @@ one host, never from that address to others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.protocols import TCP, UDP
@@ -57,8 +58,7 @@ PASSES = {
 }
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Conversation:
+class Conversation(Struct, frozen=True, order=True):
     """What a machine in the middle lets pass between a peer, by one port of it, and a host.
 
     Of TCP both directions pass, but nothing that opens a connection; only answers come from port 53. Of UDP
@@ -79,8 +79,7 @@ class Conversation:
         return (self.peer, self.host) if both else (self.peer,)
 
 
-@dataclass(frozen=True, slots=True)
-class Passes:
+class Passes(Struct, frozen=True):
     """What passes of one family, as sets that can be looked up; all are sorted and unique."""
 
     family: int
@@ -109,8 +108,7 @@ class Passes:
         return tuple(item for item in self.known if item.length < item.bits)
 
 
-@dataclass(frozen=True, slots=True)
-class AllowedPeer:
+class AllowedPeer(Struct, frozen=True):
     """An entry of the allow-list as consoles get it, to predict what a rule drops."""
 
     prefix: Prefix

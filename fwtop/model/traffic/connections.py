@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from fwtop.model.traffic.packets import F64, U8, U16, U32, U64, Mask
 
 
-@dataclass(frozen=True, slots=True)
-class Connections:
+class Connections(Struct, frozen=True):
     """Connections that clients opened; one entry each (struct tcp_info, linux/tcp.h)."""
 
     family: U8
@@ -37,21 +36,20 @@ class Connections:
 
     def select(self, rows: Mask) -> Connections:
         """Return some of them."""
-        return Connections(*(getattr(self, item.name)[rows] for item in fields(self)))
+        return Connections(*(getattr(self, name)[rows] for name in self.__struct_fields__))
 
     @staticmethod
     def empty() -> Connections:
         """Return none."""
         none: Any = np.zeros(0)
-        kinds = [_KINDS[str(item.type)] for item in fields(Connections)]
+        kinds = [_KINDS[kind] for kind in Connections.__annotations__.values()]
         return Connections(*(none.astype(kind) for kind in kinds))
 
 
 _KINDS = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64, "F64": np.float64}
 
 
-@dataclass(frozen=True, slots=True)
-class ListenQueue:
+class ListenQueue(Struct, frozen=True):
     """Finished handshakes that wait until a program accepts them."""
 
     port: int
@@ -59,8 +57,7 @@ class ListenQueue:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class SocketTable:
+class SocketTable(Struct, frozen=True):
     """The served connections of this network namespace at one moment."""
 
     connections: Connections

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class DropCount:
+class DropCount(Struct, frozen=True):
     """Packets dropped for one reason in the interval."""
 
     layer: str  # nic, xdp, tc, backlog, netfilter, conntrack, ip, socket
@@ -19,8 +18,7 @@ class DropCount:
     filtered: int = 0  # of the packets, those that netfilter dropped behind routing (input, forward)
 
 
-@dataclass(frozen=True, slots=True)
-class ConntrackSample:
+class ConntrackSample(Struct, frozen=True):
     """The connection-tracking table of one namespace, rates over the interval."""
 
     count: int
@@ -43,8 +41,7 @@ class ConntrackSample:
         return self.count / self.max if self.max else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class TcpService:
+class TcpService(Struct, frozen=True):
     """Health of this machine's own TCP connections, by counters that forged packets don't affect.
 
     Of one network namespace and both families; all zero on a machine that only forwards.
@@ -55,8 +52,7 @@ class TcpService:
     acknowledged_per_s: float  # segments acknowledged by peers of established connections
 
 
-@dataclass(frozen=True, slots=True)
-class RuleCount:
+class RuleCount(Struct, frozen=True):
     """What an installed rule matched in the interval, by its kernel counter."""
 
     rule_id: str
@@ -65,8 +61,7 @@ class RuleCount:
     answers: bool = False  # a SYN proxy's: its packets are answered, and so neither dropped nor accepted
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(Struct, frozen=True):
     """Everything exact about one interval.
 
     `arrived` counts packets at tc ingress plus those that fwtop's XDP program dropped, GSO segments

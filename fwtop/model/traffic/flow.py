@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fwtop.model.traffic.snapshot import LedgerRow, Snapshot
 
@@ -13,8 +13,7 @@ _FIREWALLS = ("xdp", "tc", "netfilter")
 _UNKNOWN = ("capture",)  # recorded packets, whose fate isn't
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(Struct, frozen=True):
     """Where the packets of a window went, in packets a second; the parts add up to `arrives`."""
 
     arrives: float = 0.0

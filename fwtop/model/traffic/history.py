@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 KINDS = ("country", "network", "city", "port", "target")
 TRAFFIC = ("arrived", "mine", "other", "kernel", "accepted")  # where packets ended, after the total
@@ -10,8 +10,7 @@ TREND_HOURS = 24
 TREND_DAYS = 15
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryPart:
+class HistoryPart(Struct, frozen=True):
     """Packets with something in common; `kind` is one of KINDS."""
 
     kind: str
@@ -21,8 +20,7 @@ class HistoryPart:
     label: str = ""  # the name of the network or service
 
 
-@dataclass(frozen=True, slots=True)
-class HistorySample:
+class HistorySample(Struct, frozen=True):
     """Some seconds of traffic, in packets."""
 
     at: float  # Unix seconds: the end
@@ -37,8 +35,7 @@ class HistorySample:
         return self.traffic[0] / self.seconds if self.seconds > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class TrendRow:
+class TrendRow(Struct, frozen=True):
     """Averages of one thing, in packets a second; None where nothing was observed."""
 
     key: str  # sanitised, as is `label`
@@ -50,8 +47,7 @@ class TrendRow:
     dropped_share: float | None = None  # of its packets of the last day, 0 to 1
 
 
-@dataclass(frozen=True, slots=True)
-class TrendGroup:
+class TrendGroup(Struct, frozen=True):
     """Rows of one kind, the largest of the last hour first.
 
     The kinds are traffic, country, network, city, port, service and dark: a target address is dark if at
@@ -62,8 +58,7 @@ class TrendGroup:
     rows: tuple[TrendRow, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Trends:
+class Trends(Struct, frozen=True):
     """The last hour, day and 15 days of what was watched on some interfaces."""
 
     at: float  # Unix seconds

@@ -5,12 +5,12 @@ Each field is a numpy array of length n: no Python object per packet.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from enum import IntEnum
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 U8 = NDArray[np.uint8]
@@ -48,8 +48,7 @@ FLAG_IP_OPTIONS = 16  # IPv4 options or IPv6 extension headers (other than fragm
 FLAG_OUTBOUND = 32  # captures only: sent by the recording host
 
 
-@dataclass(frozen=True, slots=True)
-class PacketBatch:
+class PacketBatch(Struct, frozen=True):
     """Columns of n packets. IPv4 addresses are in `*_lo` as numbers, with `*_hi` 0 and family 4."""
 
     time_ns: I64  # live: CLOCK_MONOTONIC (bpf_ktime_get_ns); capture: Unix epoch
@@ -160,4 +159,4 @@ _DTYPES: dict[str, type[np.generic]] = {
     "captured": np.uint16,
     "flags": np.uint8,
 }
-_COLUMNS_OF = attrgetter(*(field.name for field in fields(PacketBatch)))
+_COLUMNS_OF = attrgetter(*PacketBatch.__struct_fields__)

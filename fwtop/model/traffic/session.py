@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct
 
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.snapshot import PartTraffic, Snapshot
@@ -31,8 +32,7 @@ class EventKind(StrEnum):
     STORING_RESUMED = "storing_resumed"  # it ends
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """An event; `subject` is an attack's kind, a rule's id or a proposal's command."""
 
     at: float  # Unix seconds
@@ -41,16 +41,14 @@ class Event:
     text: str  # one sanitised sentence
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """An event of a recording, and the time of the snapshot that first shows it."""
 
     at: float  # Unix seconds
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class AttackTick:
+class AttackTick(Struct, frozen=True):
     """An attack at one time."""
 
     at: float
@@ -65,8 +63,7 @@ class AttackTick:
     kernel_share: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RuleTick:
+class RuleTick(Struct, frozen=True):
     """The counters of a rule at one time."""
 
     at: float
@@ -77,8 +74,7 @@ class RuleTick:
     pps: float
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """One point of the timeline; rates are averages over a snapshot's window."""
 
     at: float  # Unix seconds: the end of the window
@@ -102,8 +98,7 @@ class Tick:
     kernel_pps: float | None = None  # by NIC, kernel or sockets
 
 
-@dataclass(frozen=True, slots=True)
-class SamplePacket:
+class SamplePacket(Struct, frozen=True):
     """A packet of an attack, as far as captured; `is_ethernet`: it begins with that header, else with IP."""
 
     at: float
@@ -113,8 +108,7 @@ class SamplePacket:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AttackEvidence:
+class AttackEvidence(Struct, frozen=True):
     """What one attack's own packets were at one time, by its largest senders, ports and payloads."""
 
     at: float
@@ -124,8 +118,7 @@ class AttackEvidence:
     packets: tuple[SamplePacket, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SessionInfo:
+class SessionInfo(Struct, frozen=True):
     """One line of the list of sessions."""
 
     id: str
@@ -149,8 +142,7 @@ class SessionInfo:
         return max(self.ended - self.started, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRecord:
+class SessionRecord(Struct, frozen=True):
     """A whole session; snapshots are read on demand, as there can be thousands.
 
     `snapshots(limit)` yields about `limit` of them at most, evenly spaced in time, always including those

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match, Rule, RuleStatus
 from fwtop.model.traffic.counters import ConntrackSample, TcpService
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """An estimated share of the arrived traffic, with its 95 % interval."""
 
     packets: int
@@ -21,8 +20,7 @@ class Share:
     share_high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """The traffic from an address, prefix, AS or country.
 
     In `Sources.prefix` the share excludes more specific prefixes in the table.
@@ -43,8 +41,7 @@ class Source:
     dropped_high: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(Struct, frozen=True):
     """The same traffic by address, prefix, AS and country."""
 
     address: tuple[Source, ...] = ()
@@ -54,8 +51,7 @@ class Sources:
     stale: str = ""  # the day of the data on countries and networks, if that is long ago
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(Struct, frozen=True):
     """The traffic to an address."""
 
     key: str
@@ -66,8 +62,7 @@ class Destination:
     serves: tuple[str, ...] = ()  # the services that answered: tcp/80
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
+class Port(Struct, frozen=True):
     """The traffic of a source or destination port."""
 
     protocol: str  # "udp", "tcp"
@@ -77,8 +72,7 @@ class Port:
     share: Share
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(Struct, frozen=True):
     """A byte string that many payloads have in common."""
 
     data: bytes
@@ -89,8 +83,7 @@ class Payload:
     baseline_share: float  # share of the baseline's packets with it
 
 
-@dataclass(frozen=True, slots=True)
-class PacketSignature:
+class PacketSignature(Struct, frozen=True):
     """Header fields and first payload bytes that many packets have in common."""
 
     match: Match
@@ -101,8 +94,7 @@ class PacketSignature:
     attack: str = ""  # title of the attack that explains most of them
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerRow:
+class LedgerRow(Struct, frozen=True):
     """Packets accepted, dropped by a layer for a reason, or unexplained.
 
     `mostly` is what most of them have in common, by their samples; `mostly_share` is the share that does.
@@ -118,8 +110,7 @@ class LedgerRow:
     filtered: int = 0  # of the packets, those that netfilter dropped behind routing (input, forward)
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(Struct, frozen=True):
     """Exact counts of the whole observation.
 
     Includes what the NIC, its driver or a foreign XDP program dropped; shares refer to the packets whose
@@ -134,8 +125,7 @@ class Totals:
     dropped: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
+class Sampling(Struct, frozen=True):
     """How the contents were sampled."""
 
     one_in: float
@@ -144,8 +134,7 @@ class Sampling:
     watched: float = 1.0  # below 1: this share of the packets was counted, and drops are scaled up
 
 
-@dataclass(frozen=True, slots=True)
-class Attack:
+class Attack(Struct, frozen=True):
     """A named attack with its evidence."""
 
     kind: str  # one of docs/JSON.md's
@@ -174,8 +163,7 @@ class Attack:
         return f"{self.kind} {self.target}"
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(Struct, frozen=True):
     """A mitigation and its predicted effect; `rule` is None if nothing on this machine helps."""
 
     number: int
@@ -195,8 +183,7 @@ class Proposal:
     already_share: float = 0.0  # the part of `attack_share` that active rules stop
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """The source of an observation."""
 
     kind: str  # live, capture, session
@@ -205,8 +192,7 @@ class Origin:
     file: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
+class Tables(Struct, frozen=True):
     """All tables of one window."""
 
     totals: Totals
@@ -219,8 +205,7 @@ class Tables:
     destinations: tuple[Destination, ...] = ()  # none in old sessions
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """Attacks and proposals. `payloads`, if any, replace those of the tables."""
 
     attacks: tuple[Attack, ...] = ()
@@ -232,8 +217,7 @@ class Judgement:
     not_judged: str = ""  # why this window was not judged: all else is as of the last one that was
 
 
-@dataclass(frozen=True, slots=True)
-class TrafficPart:
+class TrafficPart(Struct, frozen=True):
     """A part of the traffic, to which all conditions that are given apply."""
 
     attack: str = ""  # key of the attack that claims it
@@ -242,8 +226,7 @@ class TrafficPart:
     country: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PartTraffic:
+class PartTraffic(Struct, frozen=True):
     """The tables of a part of the traffic; shares are of its own packets."""
 
     part: TrafficPart
@@ -252,8 +235,7 @@ class PartTraffic:
     signatures: tuple[PacketSignature, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(Struct, frozen=True):
     """A socket of this host that clients reach, and the accepted packets that it got."""
 
     protocol: str  # "udp", "tcp"
@@ -262,8 +244,7 @@ class Listener:
     pps: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
+class Ring(Struct, frozen=True):
     """The receive ring of a network interface, in packets."""
 
     interface: str  # sanitised
@@ -271,8 +252,7 @@ class Ring:
     most: int
 
 
-@dataclass(frozen=True, slots=True)
-class FilterChain:
+class FilterChain(Struct, frozen=True):
     """A base chain of another firewall that may drop packets on their way in."""
 
     stage: str  # "tc" (netdev ingress), "raw" (before routing), "filter" (input and forward)
@@ -280,8 +260,7 @@ class FilterChain:
     drops_by_policy: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """What root knows of the watched network namespace, besides its rules."""
 
     listeners: tuple[Listener, ...] = ()
@@ -289,8 +268,7 @@ class Surroundings:
     chains: tuple[FilterChain, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """One complete observation."""
 
     host: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.connections import SocketTable
@@ -11,8 +12,7 @@ from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import U8, U16, U32, U64, PacketBatch
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """What one poll saw: exact arrivals and the samples that came with them."""
 
     started: float  # Unix seconds
@@ -21,8 +21,7 @@ class Interval:
     samples: int  # of arrived packets; 0 also where nobody was watching
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """Weighted samples by hook, and the exact counters of the same interval.
 
     Of a long capture, `arrived` is a uniform subset with scaled weights: sums of `weight` always estimate
@@ -42,8 +41,7 @@ class Window:
     sockets: SocketTable | None = None  # live: the connections that this host serves, as last read
 
 
-@dataclass(frozen=True, slots=True)
-class OriginColumns:
+class OriginColumns(Struct, frozen=True):
     """Country (two ASCII letters as a big-endian number, 0 unknown) and AS number (0 unknown)."""
 
     country: U16
@@ -67,8 +65,7 @@ class OriginLookup(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class NoOrigin:
+class NoOrigin(Struct, frozen=True):
     """The lookup without a database: every origin is unknown."""
 
     names: dict[int, str] = field(default_factory=dict)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.text import safe_text
@@ -17,8 +19,7 @@ _MOST = 5_000
 _LOOKS = 3  # at an attack, before anybody is accused of it: in one or two a busy moment passes for an attack
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(Struct, frozen=True):
     """An address that sent packets of an attack; its rate is an estimate from samples."""
 
     address: Prefix

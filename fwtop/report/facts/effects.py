@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from statistics import fmean, median
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.model.rule import ACTIVE_STATES, RANGES, Match, Rule
 from fwtop.model.traffic.session import Event, EventKind, SessionRecord, Tick
@@ -20,8 +22,7 @@ _ACTIVE = {state.value for state in ACTIVE_STATES}
 _ENDINGS = {EventKind.RULE_UNDONE: "removed", EventKind.RULE_EXPIRED: "expired"}
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """One figure of the machine before a rule and after it; `unit` is "pps", "/s" or "share"."""
 
     name: str
@@ -30,8 +31,7 @@ class Change:
     after: float
 
 
-@dataclass(frozen=True, slots=True)
-class RuleEffect:
+class RuleEffect(Struct, frozen=True):
     """One rule's life within the record."""
 
     rule: Rule

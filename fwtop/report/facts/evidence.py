@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fwtop.dissect.wire import LINK_ETHERNET, LINK_IP, Dissect, Dissection
 from fwtop.model.traffic.session import AttackEvidence, SamplePacket, SessionRecord
@@ -15,8 +16,7 @@ _ROWS = 8
 _LEAST = 0.005  # of an attack's packets: fewer have nothing in common but chance
 
 
-@dataclass(frozen=True, slots=True)
-class PartRow:
+class PartRow(Struct, frozen=True):
     """A line of an attack's table; `share` is of the attack's own packets, an estimate from samples."""
 
     key: str
@@ -25,8 +25,7 @@ class PartRow:
     hex: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AttackDetail:
+class AttackDetail(Struct, frozen=True):
     """What is known of one attack's packets; an attack with forged sources has no tables of sources."""
 
     looks: int = 0  # how often its packets were looked at

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from fwtop.model.traffic.flow import FULL_TABLE, NOTICED, STOPPED
 from fwtop.model.traffic.session import AttackTick, SessionRecord, Tick
@@ -23,8 +24,7 @@ def timed(ticks: Sequence[Tick], started: float) -> tuple[TimedTick, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Protection:
+class Protection(Struct, frozen=True):
     """How long attacks were on, and for how long firewalls stopped which part of their packets.
 
     What became of attacks' packets is an estimate from samples. Sessions of earlier formats don't tell: then

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.dissect.wire import Dissect
 from fwtop.model.traffic.session import AttackTick, Event, EventKind, SessionRecord
@@ -15,8 +17,7 @@ _DOUBTED = 0.2  # of the looks at an attack, above which its sources don't count
 _MERGE_SECONDS = 10.0  # a pause shorter than this is the same attack
 
 
-@dataclass(frozen=True, slots=True)
-class AttackSpan:
+class AttackSpan(Struct, frozen=True):
     """One attack from its beginning to its end; `ended` is None when the record ends first."""
 
     kind: str

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fwtop.model.traffic.session import Tick
 from fwtop.report.facts.periods import TimedTick
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(Struct, frozen=True):
     """Totals and peaks of the session; packets are rates times their duration."""
 
     packets: float

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import pairwise
+
+from msgspec import Struct, field
 
 from fwtop.model.traffic.snapshot import LedgerRow, Payload, Port, Share, Snapshot, Source
 
@@ -14,8 +15,7 @@ _MAX_GAP_SECONDS = 600.0  # a snapshot stands for the time until the next one, a
 _MAX_KEYS = 20_000  # per table while summing: forged sources differ in every snapshot
 
 
-@dataclass(slots=True)
-class Row:
+class Row(Struct):
     """One line of a table, summed over time; `share` is of all packets in that time."""
 
     key: str
@@ -32,8 +32,7 @@ class Row:
         return self.dropped / self.packets if self.packets else 0.0
 
 
-@dataclass(slots=True)
-class Tops:
+class Tops(Struct):
     """Tables by name; sums are lower bounds, because a snapshot lists only its largest entries."""
 
     seconds: float = 0.0

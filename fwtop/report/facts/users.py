@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from fwtop.model.traffic.session import Tick
 from fwtop.report.facts.periods import TimedTick
@@ -19,8 +20,7 @@ CONNECTING = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class UserFigure:
+class UserFigure(Struct, frozen=True):
     """One figure of users, a second; None where there was no such time in the record."""
 
     name: str

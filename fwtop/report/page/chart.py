@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import floor, log10
+
+from msgspec import Struct
 
 from fwtop.model.traffic.flow import FULL_TABLE
 from fwtop.model.traffic.session import Tick
@@ -47,8 +48,7 @@ _TIME_STEPS = (
 _Take = Callable[[Tick], float]
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """The plot area and its two scales."""
 
     first: float  # Unix seconds

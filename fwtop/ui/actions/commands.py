@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -21,8 +22,7 @@ class CommandError(ValueError):
     """The line is no command; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """A word that completes a line, with what it means."""
 
     word: str
@@ -31,8 +31,7 @@ class Choice:
     hint: str = ""  # of what may follow
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """One command. Without `choices` and `free` it takes no argument; `optional` ones may be left out."""
 
     name: str
@@ -45,16 +44,14 @@ class Command:
     hint: str = ""  # of the argument, in one word
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """A parsed line."""
 
     command: Command
     argument: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Present:
+class Present(Struct, frozen=True):
     """What can be named at the moment, apart from actions."""
 
     tabs: tuple[Choice, ...] = ()
@@ -177,8 +174,7 @@ def _listed(command: Command) -> str:
     return ", ".join(words[:8]) + more if words else command.free or "nothing at present"
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(Struct, frozen=True):
     """A whole line that what was typed may become."""
 
     line: str
@@ -232,8 +228,7 @@ def fuzzy(pattern: str, word: str) -> int | None:
     return 2 + gaps
 
 
-@dataclass(slots=True)
-class History:
+class History(Struct):
     """The lines entered in this session, and a walk through them."""
 
     lines: list[str] = field(default_factory=list)

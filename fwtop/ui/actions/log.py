@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
 from rich.style import Style
 
 from fwtop.model.text import safe_text

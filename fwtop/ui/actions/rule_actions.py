@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
 from rich.style import Style
 from textual import events
 from textual.screen import Screen

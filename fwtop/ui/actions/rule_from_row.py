@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.targets import origin_of, prefixes_of

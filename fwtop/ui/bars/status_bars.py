@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
+from msgspec import Struct, field
 from rich.style import Style
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
@@ -41,8 +41,7 @@ from fwtop.ui.state.figures import CONNTRACK_ALARM, FULL
 from fwtop.ui.state.history import History
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderState:
+class HeaderState(Struct, frozen=True):
     """What the bars show that is not in the snapshot."""
 
     now: float  # Unix seconds
@@ -226,8 +225,7 @@ _SPINNER = "|/-\\"
 _SPIN_AFTER_SECONDS = 0.3
 
 
-@dataclass(slots=True)
-class StatusMessage:
+class StatusMessage(Struct):
     """The last message, shown for some seconds; one that ends with an ellipsis spins until it is replaced."""
 
     clock: Callable[[], float]

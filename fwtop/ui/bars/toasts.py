@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from rich.style import Style
 
 from fwtop.model.rule import RuleStatus
@@ -32,8 +33,7 @@ WIDEST_TOAST = 64
 _REVERSED = {BAD: ALARM, GOOD: CALM, WARN: NOTICE}
 
 
-@dataclass(frozen=True, slots=True)
-class Toast:
+class Toast(Struct, frozen=True):
     """One line of it."""
 
     key: str  # a newer one of the same key takes its place
@@ -43,8 +43,7 @@ class Toast:
     count: int = 1
 
 
-@dataclass(slots=True)
-class ToastQueue:
+class ToastQueue(Struct):
     """The toasts that are shown, the newest last."""
 
     _toasts: list[Toast] = field(default_factory=list)

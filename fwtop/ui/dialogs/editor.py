@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.model.rule import Kind, RateLimit, Rule
 from fwtop.render.numbers import duration_words
@@ -158,8 +160,7 @@ _LABEL = 10
 _TWO_COLUMNS = 72
 
 
-@dataclass(slots=True)
-class Editor:
+class Editor(Struct):
     """A form that changes a rule field by field; only valid input reaches the rule."""
 
     rule: Rule

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.model.addresses.address import HostBitsError, Prefix
 from fwtop.model.rule import Match, PayloadMatch, Range, Rule
@@ -20,8 +22,7 @@ class InvalidInput(ValueError):
     """The input is invalid; the text says what is expected."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """One property of a rule: `write` raises InvalidInput; `step` moves through common values, if any."""
 
     name: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from msgspec import Struct
+from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 
 from fwtop.model.errors import FwtopError
@@ -34,8 +35,7 @@ def best_of_each(snapshot: Snapshot) -> tuple[Proposal, ...]:
     return tuple(found.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """One rule of the set with its preview and plan; `refused` says why it is left out."""
 
     rule: Rule

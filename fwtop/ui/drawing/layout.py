@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.style import Style
 from textual.geometry import Region
 from textual.strip import Strip
@@ -25,8 +25,7 @@ NO_GRAPH_BELOW = 20
 HEADER_ROWS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(Struct, frozen=True):
     """A rectangle in cells."""
 
     x: int
@@ -42,8 +41,7 @@ def graph_height(height: int) -> int:
     return 3 if height < WIDE[1] else 5 if height < GRAPH_ON_ALL_TABS else min(6 + (height - 40) // 5, 9)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """What surrounds a tab, and the room that it leaves."""
 
     boxes: dict[str, Box]

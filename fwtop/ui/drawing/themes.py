@@ -7,15 +7,14 @@ shown. Colours beyond the sixteen come from the table of 256 (`color(208)`), whi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
+from msgspec import Struct
 from rich.color import Color
 from rich.style import Style
 
 
-@dataclass(frozen=True, slots=True)
-class ScreenTheme:
+class ScreenTheme(Struct, frozen=True):
     """A theme: `colours` maps names of ANSI colours to what is shown; the others stay."""
 
     name: str

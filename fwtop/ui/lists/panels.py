@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.rule_overlap import covering_rule
@@ -267,8 +269,7 @@ def gauge_line(fill: float, width: int) -> Line:
     return [(full, BAD if fill >= CONNTRACK_ALARM else WARN if fill >= 0.6 else GOOD), (rest, DIM)]
 
 
-@dataclass(frozen=True, slots=True)
-class PanelSpec:
+class PanelSpec(Struct, frozen=True):
     """A panel: `items` lists what a view of it shows."""
 
     name: str

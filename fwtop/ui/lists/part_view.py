@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.snapshot import PartTraffic, Snapshot, Source, TrafficPart
@@ -13,8 +14,7 @@ _ALL = TrafficPart()
 PANELS = frozenset({"sources", "ports", "payloads"})  # that show a part
 
 
-@dataclass(slots=True)
-class PartView:
+class PartView(Struct):
     """Asks for the part that is shown, and puts its tables into snapshots.
 
     Until the answer comes, and where there is none, the rows of the whole that are in the part stand in.

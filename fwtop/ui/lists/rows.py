@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from rich.style import Style
 
 from fwtop.model.rule import RuleStatus
@@ -26,8 +26,7 @@ from fwtop.ui.state.ruleset import Row
 from fwtop.ui.state.stages import Stage
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+class LogEntry(Struct, frozen=True):
     """A line of the log."""
 
     number: int  # in order
@@ -62,8 +61,7 @@ RESORT_SECONDS = 3.0  # rows change their order at most this often
 SEEN_SECONDS = 0.5  # what came under the cursor more recently has not been seen
 
 
-@dataclass(slots=True)
-class Ordering:
+class Ordering(Struct):
     """How to identify, search and sort the items of a list."""
 
     key: Callable[[Any], str]
@@ -73,8 +71,7 @@ class Ordering:
     group: Callable[[Any], str] | None = None  # heading of a group that stands below the others; "": none
 
 
-@dataclass(slots=True)
-class RowList:
+class RowList(Struct):
     """The rows of one view of one panel, their order, and the selected one.
 
     The operator acts on rows while they move. So the selection belongs to a key, not to a line; rows

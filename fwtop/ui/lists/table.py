@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from rich.style import Style
 
 from fwtop.model.rule import RuleStatus
@@ -23,8 +24,7 @@ from fwtop.ui.state.trends import Trends
 GAP = 2
 
 
-@dataclass(frozen=True, slots=True)
-class CellContext:
+class CellContext(Struct, frozen=True):
     """What cells need besides their item."""
 
     now: float  # Unix seconds
@@ -47,8 +47,7 @@ class CellContext:
         return self.now if self.snapshot is None else self.snapshot.started + self.snapshot.seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column. `width` is fixed; with `grow` it takes its share of the spare width.
 
     `whole` texts are broken into several lines rather than cut.
@@ -76,8 +75,7 @@ class Column:
         return self.label or self.title.partition("  ")[0].replace(" ", "_").lower()
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """One way of listing things; `v` cycles through a panel's views."""
 
     name: str

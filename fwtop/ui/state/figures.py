@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.snapshot import LedgerRow, Snapshot
@@ -14,8 +14,7 @@ _SOON_SECONDS = 300.0
 UNEXPLAINED_SHARE = 0.001  # below it the difference between counters read at different times is noise
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """A figure of the connection-tracking table."""
 
     name: str
@@ -61,8 +60,7 @@ def _fills_up(sample: ConntrackSample) -> Figure:
     return Figure("fills up", f"in {duration(left)}", left < _SOON_SECONDS, "at the present growth")
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerLine:
+class LedgerLine(Struct, frozen=True):
     """A row of the drop ledger with its share of all packets."""
 
     row: LedgerRow

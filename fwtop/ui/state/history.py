@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
 from fwtop.model.traffic.flow import STOPPED, Flow, flow_of
@@ -17,8 +18,7 @@ _CALM_SECONDS = 60  # the baseline of clients is their mean over this long
 _CALM_LEAST = 5  # fewer calm seconds are no baseline
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """One second."""
 
     flow: Flow
@@ -27,16 +27,14 @@ class Point:
     clients: float | None = None  # handshakes that they finish, a second
 
 
-@dataclass(frozen=True, slots=True)
-class Clients:
+class Clients(Struct, frozen=True):
     """What clients got, a second: handshakes they finished, segments they acknowledged."""
 
     handshakes: float
     acknowledged: float
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(Struct, frozen=True):
     """A point of a recording's past, for the history after a jump."""
 
     at: float  # Unix seconds
@@ -44,8 +42,7 @@ class Past:
     clients: Clients | None = None
 
 
-@dataclass(slots=True)
-class History:
+class History(Struct):
     """The last seconds, the newest last, and when rules were installed."""
 
     points: deque[Point] = field(default_factory=lambda: deque(maxlen=HISTORY_SECONDS))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fwtop.model.traffic.history import TrendRow, Trends
 from fwtop.model.traffic.snapshot import Share, Source
 
 
-@dataclass(frozen=True, slots=True)
-class TrendItem:
+class TrendItem(Struct, frozen=True):
     """A row of the Trends tab."""
 
     kind: str  # of TrendGroup
@@ -31,8 +30,7 @@ class TrendItem:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryAnswer:
+class HistoryAnswer(Struct, frozen=True):
     """What was read of the history."""
 
     trends: Trends | None = None

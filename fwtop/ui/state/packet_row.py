@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import overload
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from fwtop.analysis.packets.alike import like_keys
@@ -22,8 +22,7 @@ _HEAD = 8  # bytes of payload that packets alike have in common
 _TARGET = re.compile(r"(tcp|udp|icmp|icmpv6|gre|esp|sctp)(?:/(\d{1,5}))?")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PacketRow:
+class PacketRow(Struct, frozen=True, eq=False):
     """One packet of a list; equal to the same packet of another list."""
 
     shown: PacketList
@@ -115,8 +114,7 @@ class PacketRows(Sequence[PacketRow]):
         return PacketRow(self._shown, int(self.places[index]))
 
 
-@dataclass(slots=True)
-class PacketBook:
+class PacketBook(Struct):
     """The packets shown. While it is held, newer lists only wait."""
 
     held: bool = False

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class MachineFigures:
+class MachineFigures(Struct, frozen=True):
     """Load figures of one snapshot: rates in packets per second, shares 0 to 1."""
 
     arrived_pps: float
@@ -38,8 +37,7 @@ def machine_figures(snapshot: Snapshot) -> MachineFigures:
 _BEFORE_SECONDS = 10.0  # figures older than that at a rule's installation aren't those before it
 
 
-@dataclass(slots=True)
-class RuleEffects:
+class RuleEffects(Struct):
     """For each active rule, the load figures of the last snapshot without it."""
 
     before: dict[str, MachineFigures] = field(default_factory=dict)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.traffic.snapshot import Snapshot
@@ -12,8 +14,7 @@ _OVERLAY_SECONDS = 5.0  # how long an answer of the guardian replaces older snap
 _OVERDUE_SECONDS = 1.5  # this long after its confirmation time a rule is over, whatever a snapshot says
 
 
-@dataclass(slots=True)
-class OptimisticOverlay:
+class OptimisticOverlay(Struct):
     """The guardian's latest answers, laid over snapshots until these have caught up."""
 
     answers: dict[str, tuple[RuleStatus, float]] = field(default_factory=dict)
@@ -37,8 +38,7 @@ class OptimisticOverlay:
         return replace(snapshot, mitigations=tuple(known.values()))
 
 
-@dataclass(slots=True)
-class ExpiryWatch:
+class ExpiryWatch(Struct):
     """Notices rules that ended because nobody confirmed them; `expired` stays until a key is pressed."""
 
     expired: RuleStatus | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fwtop.analysis.rule_alarms import Change, RuleAlarms
 from fwtop.analysis.rule_rates import RatedRule, RuleRates
@@ -13,8 +14,7 @@ from fwtop.model.ruleset import ListedSet, Ruleset
 Row = RatedRule | ListedSet
 
 
-@dataclass(slots=True)
-class MachineRules:
+class MachineRules(Struct):
     """What was last read, compared with what was read before."""
 
     ruleset: Ruleset | None = None  # None: not read yet

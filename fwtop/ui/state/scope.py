@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from string import ascii_uppercase
+
+from msgspec import Struct, field
 
 from fwtop.model.traffic.snapshot import Attack, Proposal, Snapshot
 
 _FORGET_SECONDS = 600.0  # after its end an attack keeps its letter this long
 
 
-@dataclass(slots=True)
-class Scope:
+class Scope(Struct):
     """Gives each attack a letter while it lasts, and remembers which one is selected.
 
     `chosen` is the key of the attack that scopes every tab; "" means all.

@@ -5,7 +5,8 @@ Each stage passes on what the one before it passed less what it drops, so the fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.model.rule import Kind
 from fwtop.model.traffic.counters import ConntrackSample
@@ -27,8 +28,7 @@ _RING_FULL = ("RX_MISSED", "RX_FIFO")
 _ELSEWHERE = {XDP: "another XDP program", TC: "another tc filter"}
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Struct, frozen=True):
     """What one row of the ledger dropped at a stage."""
 
     row: LedgerRow
@@ -37,8 +37,7 @@ class Drop:
     pps: float
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """One stage, in packets a second."""
 
     name: str

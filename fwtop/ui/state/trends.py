@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 TREND_SECONDS = 300
 TREND_CELLS = 8
@@ -13,8 +14,7 @@ _MOST = 64  # attacks and rules that are remembered
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
-@dataclass(slots=True)
-class Trends:
+class Trends(Struct):
     """Rates by key, the greatest of every five seconds, for five minutes."""
 
     _rates: dict[str, deque[tuple[int, float]]] = field(default_factory=dict)

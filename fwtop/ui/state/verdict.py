@@ -6,8 +6,9 @@ firewalls drop besides says nothing about an attack.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.traffic.flow import FULL_TABLE, NOTICED, STOPPED, flow_of
@@ -29,8 +30,7 @@ class Kind(StrEnum):
     RECORDED = "ATTACK"  # in a capture, which doesn't tell what became of the packets
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The verdict; all shares are of the packets of all present attacks, 0 to 1."""
 
     kind: Kind

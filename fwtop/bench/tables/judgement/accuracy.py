@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from statistics import fmean
+
+from msgspec import Struct, field
 
 from fwtop.bench.accuracy import scores
 from fwtop.bench.accuracy.cases import Case, read_capture, run_scenario
@@ -42,8 +43,7 @@ _TARGETS: tuple[tuple[str, Callable[[Sequence[float]], float], float, float], ..
 _CONSTANT = 0.9  # share of attack packets with a constant payload from which signatures are judged
 
 
-@dataclass(slots=True)
-class _Gathered:
+class _Gathered(Struct):
     """Results so far."""
 
     cases: list[Case] = field(default_factory=list)

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from fwtop.bench.accuracy.measured_harm import BASELINE, GUESS, PHASES, Harm, run_trial
@@ -14,6 +13,7 @@ from fwtop.bench.accuracy.trials import Trial, chosen
 from fwtop.bench.frame import Document, Options, Result, number, progress
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.model.wire import plain
 
 _SECONDS, _QUICK_SECONDS = 10.0, 3.0
 _QUICK = ("ipset-block", "hashlimit-shared", "string-dns")
@@ -66,7 +66,8 @@ def _run_in_child(trial: Trial, seconds: float, *, learn: bool) -> Harm:
 
 def _answer(trial: Trial, seconds: float, *, learn: bool) -> dict[str, Any]:
     try:
-        return asdict(run_trial(trial, seconds, learn=learn))
+        found: dict[str, Any] = plain(run_trial(trial, seconds, learn=learn))
+        return found
     except FwtopError as error:
         return {"error": str(error), "code": error.code}
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from fwtop.analysis.packets.recent import PacketList
 from fwtop.dissect.wire import Dissection, Layer
