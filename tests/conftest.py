@@ -15,14 +15,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from fwtop.model import paths
-from fwtop.startup import compile_methods_at_first_call
 
 CLONE = Path(__file__).resolve().parent.parent
 SELDOM_SECONDS = 0.2  # between two looks at what one waits for
 # A slow host is no fault: no example has a time to keep.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
-compile_methods_at_first_call()  # as every process of fwtop
 # A shell that runs the suite in the background ignores SIGINT, and so would every program of a test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

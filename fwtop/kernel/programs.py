@@ -72,7 +72,6 @@ def _run_once(argv: list[str], text: str | None, timeout: float) -> subprocess.C
 
 _BOOT = (
     "import runpy, sys; root, module = sys.argv[1:3]; del sys.argv[1:3]; sys.path.insert(0, root);"
-    "from fwtop.startup import prepare; prepare();"
     "runpy.run_module(module, run_name='__main__', alter_sys=True)"
 )
 

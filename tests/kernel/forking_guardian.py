@@ -51,9 +51,6 @@ def become_guardian(arguments: list[str]) -> NoReturn:
 
 if __name__ == "__main__":
     sys.path[0] = sys.argv[1]
-    from fwtop.startup import prepare
-
-    prepare()
     import fwtop.guardian.main  # noqa: F401 (for all that are forked)
 
     with socket.socket(fileno=os.dup(0)) as asked:

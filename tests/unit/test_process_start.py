@@ -17,11 +17,10 @@ from fwtop.model.paths import ROOT
 _START = (
     "import atexit, runpy, sys; sys.path.insert(0, sys.argv.pop(1));"
     "atexit.register(lambda: print(*sys.modules));"
-    "from fwtop.startup import prepare; prepare();"
     "runpy.run_module('fwtop.guardian', run_name='__main__', alter_sys=True)"
 )
-# Large, and not needed to end a rule; a dataclass without a docstring would load inspect, which loads ast.
-_TOO_LARGE = {"argparse", "ast", "asyncio", "email", "numpy", "pickle", "shutil", "tomllib", "unittest"}
+# Large, and not needed to end a rule.
+_TOO_LARGE = {"argparse", "asyncio", "email", "numpy", "pickle", "shutil", "tomllib", "unittest"}
 # What only `why`, or rules that untrack services, need.
 _NOT_WITHOUT_A_RULE = {
     "fwtop.guardian.beside.native", "fwtop.guardian.beside.xtables", "fwtop.guardian.diagnose.explain",
@@ -70,81 +69,6 @@ def test_no_large_module_is_loaded_for_a_guardian() -> None:
     )
     assert "fwtop.guardian.rules.lifecycle" in done.stdout.split()
     assert not (_TOO_LARGE | _NOT_WITHOUT_A_RULE) & set(done.stdout.split())
-
-
-def test_modules_of_the_stand_ins_are_loaded_when_used() -> None:
-    program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from fwtop.startup import prepare\n"
-        "prepare()\nimport inspect, dataclasses\n"
-        "assert 'ast' not in sys.modules\n"
-        "@dataclasses.dataclass\nclass Bare:\n    x: int\n"
-        "assert Bare.__doc__.startswith('Bare('), Bare.__doc__\n"
-        "assert sys.modules['inspect'].signature is inspect.signature"
-    )
-    subprocess.run([sys.executable, "-I", "-c", program, str(ROOT)], check=True)
-
-
-_VALUES = """
-import dataclasses, pickle, sys
-sys.path.insert(0, sys.argv[1])
-from fwtop.startup import prepare
-prepare()
-made = []
-@dataclasses.dataclass(frozen=True, slots=True, order=True)
-class Point:
-    'A value.'
-    x: int
-    y: int = 2
-    rest: list = dataclasses.field(default_factory=list, compare=False)
-    def __post_init__(self):
-        made.append(self.x)
-@dataclasses.dataclass(frozen=True, slots=True)
-class Named(Point):
-    'A value with more.'
-    name: str = ''
-def refused(call):
-    try:
-        call()
-    except Exception as error:
-        return f'{type(error).__name__}: {error}'
-point = Point(1)
-assert (point.x, point.y, point.rest) == (1, 2, []) and made == [1]
-assert Point(1) == point != Point(x=2) and hash(point) == hash(Point(1)) and Point(1) < Point(2)
-assert repr(point) == 'Point(x=1, y=2, rest=[])' and repr([Point(3)]) == '[Point(x=3, y=2, rest=[])]'
-assert dataclasses.replace(point, y=5) == Point(1, 5) and dataclasses.astuple(point) == (1, 2, [])
-assert Named(1, name='n') == Named(1, name='n') != Named(1) and repr(Named(1)).startswith('Named(x=1')
-assert pickle.loads(pickle.dumps(Named(7))).x == 7
-print(refused(lambda: Point()))
-print(refused(lambda: setattr(point, 'x', 2)))
-print(refused(lambda: delattr(Named(1), 'name')))
-print(vars(Point)['__init__'].__code__.co_varnames)
-"""
-
-
-def test_methods_of_dataclasses_that_are_compiled_late_do_the_same() -> None:
-    argv = [sys.executable, "-I", "-c", _VALUES, str(ROOT)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == [
-        "TypeError: Point.__init__() missing 1 required positional argument: 'x'",
-        "FrozenInstanceError: cannot assign to field 'x'",
-        "FrozenInstanceError: cannot delete field 'name'",
-        "('self', 'x', 'y', 'rest')",  # the compiled one, from the first call on
-    ]
-
-
-def test_methods_of_dataclasses_are_not_compiled_before_they_are_called() -> None:
-    program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from fwtop.startup import prepare\n"
-        "prepare()\nimport builtins, dataclasses\n"
-        "texts, execute = [], builtins.exec\n"
-        "builtins.exec = lambda text, *names: (texts.append(text), execute(text, *names))\n"
-        "@dataclasses.dataclass(frozen=True, slots=True)\nclass Value:\n    'A value.'\n    x: int\n"
-        "whole = not hasattr(dataclasses, '_create_fn')\n"  # from 3.13 on one text a class, not six
-        "assert len(texts) == whole, texts\n"
-        "assert Value(1) == Value(1) and len(texts) == (1 if whole else 2), texts"
-    )
-    subprocess.run([sys.executable, "-I", "-c", program, str(ROOT)], check=True)
 
 
 def test_options_are_parsed_and_passed_on() -> None:
