@@ -8,9 +8,17 @@ from msgspec.structs import replace
 from fwtop.dissect.wire import Dissect
 from fwtop.model.costs import Costs
 from fwtop.model.traffic.history import Trends
-from fwtop.model.traffic.session import Event, EventKind, SessionInfo, SessionRecord, Tick
+from fwtop.model.traffic.session import (
+    Event,
+    EventKind,
+    SessionInfo,
+    SessionRecord,
+    Tick,
+    Unstored,
+    unstored,
+)
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.render.numbers import plural
+from fwtop.render.numbers import duration, plural
 from fwtop.report.facts.effects import RuleEffect, rule_effects
 from fwtop.report.facts.periods import Protection, protection_of, timed
 from fwtop.report.facts.spans import AttackSpan, attack_spans
@@ -19,9 +27,11 @@ from fwtop.report.facts.tops import Tops, sum_tables
 from fwtop.report.facts.users import UserFigure, measure_users
 from fwtop.report.next_steps import next_steps
 from fwtop.report.sentences import headline, state_at_end, summary_sentences
+from fwtop.report.wording import clock
 
 _MAX_SNAPSHOTS = 600
 _MAX_EVENTS = 300
+_MOST_GAPS = 10
 _SHOWN_PROPOSALS = 3  # of those proposed at once
 
 
@@ -45,6 +55,7 @@ class Digest(Struct, frozen=True):
     peak: Snapshot | None
     notes: tuple[str, ...]
     trends: Trends | None = None  # of the days up to its end, where there is a history
+    unstored: tuple[Unstored, ...] = ()  # times that are missing
     costs: Costs | None = None  # of dropping, where they were measured on the machine that reports
 
 
@@ -66,6 +77,7 @@ def digest(
         one.kind for one in record.events if one.kind in {EventKind.NOT_JUDGED, EventKind.JUDGED_AGAIN}
     ]
     events, left_out = _shown_events(record.events)
+    missing = unstored(record.events)
     return Digest(
         info=record.info,
         headline=headline(record.info, spans, is_judged=not judging),
@@ -82,7 +94,8 @@ def digest(
         events=events,
         events_left_out=left_out,
         peak=max(snapshots, key=lambda item: item.tables.totals.pps, default=None),
-        notes=_notes(record.info, sums, snapshots),
+        notes=_notes(record.info, sums, snapshots, missing),
+        unstored=missing,
         trends=trends,
         costs=costs,
     )
@@ -116,7 +129,9 @@ def _folded(run: list[Event]) -> Event:
     return replace(run[0], subject="", text=f"{len(texts)} rules: {shown}{more}")
 
 
-def _notes(info: SessionInfo, sums: Sums, snapshots: list[Snapshot]) -> tuple[str, ...]:
+def _notes(
+    info: SessionInfo, sums: Sums, snapshots: list[Snapshot], missing: tuple[Unstored, ...]
+) -> tuple[str, ...]:
     notes = []
     if info.state == "crashed":
         notes.append("The session did not end cleanly; everything up to its last snapshot is here.")
@@ -126,5 +141,8 @@ def _notes(info: SessionInfo, sums: Sums, snapshots: list[Snapshot]) -> tuple[st
         notes.append(
             f"{plural(sums.lost, 'sample')} did not fit the buffers: totals are exact, shares less precise."
         )
+    for gap in missing[:_MOST_GAPS]:
+        long = duration(gap.until - gap.since)
+        notes.append(f"Nothing was stored from {clock(gap.since)} to {clock(gap.until)} ({long}): {gap.why}.")
     told = dict.fromkeys(note for snapshot in snapshots for note in snapshot.notes)
     return (*notes, *list(told)[:10])

@@ -73,8 +73,10 @@ class Gap(Struct):
         if self.last is None:
             return None
         held, self.last = self.last, None
-        self.missed -= 1
+        end, self.missed = self.until, self.missed - 1
         self.until -= held.seconds
+        self._strongest = {kind: best for kind, best in self._strongest.items() if best[1] is not held}
+        self.rules = {number: known for number, known in self.rules.items() if known[0] < end}
         return held.snapshot
 
     def held(self) -> list[Held]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 _FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS = 1.0, 30.0  # until it is tried again; doubled each time
@@ -89,6 +90,8 @@ def clock_time(at: float) -> str:
 
 def true_cause(error: Exception, path: Path | None, directory: Path) -> Cause:
     """Return why a database can't be written."""
+    if isinstance(error, FwtopError) and isinstance(error.__context__, OSError):
+        error = error.__context__  # which it was made of, for a reader
     if isinstance(error, OSError) and error.errno:
         return _told(error, directory)
     if isinstance(error, sqlite3.Error):

@@ -153,8 +153,8 @@ def keep_history(state: Path) -> str:
 
 
 def main() -> None:
-    """Do it all."""
-    state, step = Path(sys.argv[1]), float(sys.argv[2])
+    """Enter the sandbox, and do what is asked."""
+    state, what = Path(sys.argv[1]), sys.argv[2]
     sqlite3.connect = noted()
     confine(Profile.CONSOLE, write=(state,))
     try:
@@ -163,6 +163,55 @@ def main() -> None:
         pass
     else:
         raise SystemExit("this is no sandbox")
+    does = {"full": fill_disk, "replaced": wait_for_another}
+    answer = does[what](state) if what in does else cross_ages(state, float(what))
+    json.dump(answer, sys.stdout)
+
+
+def wait_for_another(state: Path) -> dict[str, object]:
+    """Begin to record once the directory is another one."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+    session = SessionWriter(state / "sessions", host="web-1", interfaces=("eth0",))
+    session.write(session_ticks()[0])
+    return {"problem": session.problem}
+
+
+def fill_disk(state: Path) -> dict[str, object]:
+    """Record while the disk is full; to the end of the session, or for a while."""
+    from test_store_gaps import MISSED, STORED, tick  # which also starts this program
+
+    clock = [0.0]
+    recorder = Recorder("web-1", ORIGIN, state, evidence=evidence, clock=lambda: clock[0])
+    ballast = state / "ballast"
+    said: dict[str, list[str]] = {"before": [], "meanwhile": [], "after": []}
+    for second in range(60):
+        clock[0] = float(second)
+        if second == STORED:
+            fill(ballast)
+        if second == STORED + MISSED and len(sys.argv) < 4:
+            ballast.unlink()
+            clock[0] += 60.0
+        when = "before" if second < STORED else "meanwhile" if ballast.exists() else "after"
+        said[when] += [note for note in recorder.write(tick(second)).notes if note not in said[when]]
+    path = recorder.path
+    ballast.unlink(missing_ok=True)
+    recorder.close(clean=True)
+    return {**said, "path": str(path)}
+
+
+def fill(ballast: Path) -> None:
+    """Leave no room on the disk."""
+    with open(ballast, "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            pass
+
+
+def cross_ages(state: Path, step: float) -> dict[str, object]:
+    """Let the clock run through all ages, and read what was recorded."""
     answer: dict[str, object] = {}
     (state / "sessions").mkdir(exist_ok=True)
     for name in ("old.db", "long.db"):
@@ -179,7 +228,7 @@ def main() -> None:
     answer["old"] = old.read_bytes()[63]  # its format
     answer["limited"] = crowd(state)
     answer["made"] = sorted(MADE)
-    json.dump(answer, sys.stdout)
+    return answer
 
 
 def crowd(state: Path) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from fwtop.console.playback.player import Frame, Reel
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.flow import STOPPED, Flow, flow_of
-from fwtop.model.traffic.session import EventKind, Mark
+from fwtop.model.traffic.session import EventKind, Mark, unstored
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.store.playback import Playback, SeriesPoint, playback
+from fwtop.store.trouble import clock_time
 from fwtop.ui.state.history import HISTORY_SECONDS, Clients, Past, Point
 
 
@@ -34,6 +36,7 @@ class SessionReel:
     def __init__(self, stored: Playback) -> None:
         self._stored = stored
         self._marks = stored.marks()
+        self._unstored = unstored(mark.event for mark in self._marks)
 
     def span(self) -> tuple[float, float]:
         """Return the times of the first and last snapshot."""
@@ -66,7 +69,17 @@ class SessionReel:
         series = self._stored.series(at - HISTORY_SECONDS, at)
         other = _other_share(snapshot)
         past = tuple(_past(point, other) for point in series)
-        return Frame(snapshot, past, self._installed(at))
+        return Frame(self._marked(snapshot, at), past, self._installed(at))
+
+    def _marked(self, snapshot: Snapshot, at: float) -> Snapshot:
+        """Say so where a time is shown of which nothing was stored: the snapshot is of another."""
+        for gap in self._unstored:
+            if gap.since < at <= gap.until:
+                words = (
+                    f"nothing was stored from {clock_time(gap.since)} to {clock_time(gap.until)}: {gap.why}"
+                )
+                return replace(snapshot, notes=(words, *snapshot.notes))
+        return snapshot
 
     def _installed(self, at: float) -> dict[str, float]:
         """Return when the rules of the last minutes were installed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 
@@ -39,6 +39,26 @@ class Event(Struct, frozen=True):
     kind: EventKind
     subject: str
     text: str  # one sanitised sentence
+
+
+class Unstored(Struct, frozen=True):
+    """A time within a session of which nothing was stored but what began and ended."""
+
+    since: float  # Unix seconds
+    until: float
+    why: str
+
+
+def unstored(events: Iterable[Event]) -> tuple[Unstored, ...]:
+    """Return the times of which nothing was stored, as a session's events tell."""
+    found, stopped = [], None
+    for event in events:
+        if event.kind is EventKind.STORING_STOPPED:
+            stopped = event
+        elif event.kind is EventKind.STORING_RESUMED and stopped is not None:
+            found.append(Unstored(stopped.at, event.at, stopped.text))
+            stopped = None
+    return tuple(found)
 
 
 class Mark(Struct, frozen=True):

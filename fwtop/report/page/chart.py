@@ -10,7 +10,7 @@ from math import floor, log10
 from msgspec import Struct
 
 from fwtop.model.traffic.flow import FULL_TABLE
-from fwtop.model.traffic.session import Tick
+from fwtop.model.traffic.session import Tick, Unstored
 from fwtop.report.facts.effects import RuleEffect
 from fwtop.report.facts.spans import AttackSpan
 from fwtop.report.page.markup import Markup, join, tag
@@ -68,16 +68,23 @@ class Frame(Struct, frozen=True):
 
 
 def traffic_chart(
-    ticks: Sequence[Tick], spans: Sequence[AttackSpan], effects: Sequence[RuleEffect]
+    ticks: Sequence[Tick],
+    spans: Sequence[AttackSpan],
+    effects: Sequence[RuleEffect],
+    missing: Sequence[Unstored] = (),
 ) -> Markup:
-    """Draw packets a second by where they ended, one upon the other, and arrived as the line over all."""
+    """Draw packets a second by where they ended, one upon the other, and arrived as the line over all.
+
+    `missing` is what was not stored.
+    """
     columns = resample(ticks, _COLUMNS)
     if len(columns) < 2 or columns[0].at >= columns[-1].at:
         return Markup("")
     frame = Frame(columns[0].at, columns[-1].at, 46.0, 268.0, nice_ceiling(max(tick.pps for tick in columns)))
-    runs = _runs(columns)
+    runs = _runs([tick for tick in columns if not any(gap.since < tick.at <= gap.until for gap in missing)])
     shapes = [
         *_bands(frame, spans),
+        *(_hole(frame, gap) for gap in missing),
         _grid(frame, _axis_label, "packets/s"),
         *(_area(frame, run, upper, lower, name) for run in runs for name, lower, upper in _layers(run)),
         *(_line(frame, run, lambda tick: tick.pps, "arrived") for run in runs),
@@ -285,6 +292,13 @@ def _bands(frame: Frame, spans: Sequence[AttackSpan]) -> list[Markup]:
         height = frame.bottom - frame.top
         bands.append(tag("rect", class_="attack", x=left, y=frame.top, width=width, height=height))
     return bands
+
+
+def _hole(frame: Frame, gap: Unstored) -> Markup:
+    """Shade a time of which nothing was stored."""
+    left, height = frame.x(gap.since), frame.bottom - frame.top
+    width = max(frame.x(gap.until) - left, 1.5)
+    return tag("rect", class_="unstored", x=left, y=frame.top, width=width, height=height)
 
 
 def _bars(frame: Frame, spans: Sequence[AttackSpan]) -> list[Markup]:

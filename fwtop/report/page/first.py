@@ -112,7 +112,7 @@ def _rules_matched(effects: Sequence[RuleEffect]) -> str:
 
 
 def _timeline(digest: Digest) -> Markup:
-    chart = traffic_chart(digest.ticks, digest.spans, digest.effects)
+    chart = traffic_chart(digest.ticks, digest.spans, digest.effects, digest.unstored)
     if not chart:
         return join((tag("h2", "Timeline"), tag("p", "Too short for a timeline.", class_="none")))
     keys = [("arrived", "arrived"), ("delivered", "accepted")]
@@ -125,6 +125,8 @@ def _timeline(digest: Digest) -> Markup:
         keys.append(("attack", "attack"))
     if digest.effects:
         keys.append(("rule", "rule applied; hollow where it ended"))
+    if digest.unstored:
+        keys.append(("unstored", "not stored"))
     legend = (tag("li", tag("i", class_=f"k-{key}"), label) for key, label in keys)
     return join((tag("h2", "Timeline"), chart, tag("ul", *legend, class_="legend")))
 

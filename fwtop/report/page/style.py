@@ -39,7 +39,7 @@ svg text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:var
 .series{fill:var(--attack);fill-opacity:.75}.series-name{font-weight:600;fill:var(--ink)!important}
 .usual{stroke:var(--good);stroke-width:1.3;stroke-dasharray:5 4;fill:none}
 .arrived{fill:none;stroke:var(--arrived);stroke-width:1.4;stroke-linejoin:round}
-.attack{fill:var(--attack-soft)}.attack-bar{stroke:var(--attack);stroke-width:3}
+.unstored{fill:var(--line)}.attack{fill:var(--attack-soft)}.attack-bar{stroke:var(--attack);stroke-width:3}
 svg .attack-name{fill:var(--attack);font-weight:600;paint-order:stroke;stroke:var(--paper);stroke-width:5px}
 .rule{stroke:var(--act);stroke-width:1.4}.rule-end{stroke:var(--act);stroke-width:1.2;stroke-dasharray:3 4}
 .rule-dot{fill:var(--act)}.rule-over{fill:var(--paper);stroke:var(--act);stroke-width:1.4}
@@ -53,6 +53,7 @@ list-style:none}
 .legend .k-delivered{background:var(--delivered)}.legend .k-dropped{background:var(--dropped)}
 .legend .k-mine{background:var(--mine)}.legend .k-other{background:var(--other)}
 .legend .k-attack{background:var(--attack-soft);border-top:3px solid var(--attack)}
+.legend .k-unstored{background:var(--line)}
 .legend .k-rule{border-radius:50%;background:var(--act)}
 .state{margin:26px 0 0;padding:11px 16px;border-left:4px solid var(--good);background:var(--card);
 font-weight:600;
