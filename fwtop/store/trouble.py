@@ -26,9 +26,12 @@ _HINTS = {
     errno.EROFS: ("the file system is read-only", "remount {place} read-write"),
     errno.EIO: ("the disk reports I/O errors", "look at the kernel's messages (dmesg)"),
     errno.EACCES: ("permission denied", "{place} must belong to user fwtop"),
-    errno.ENOENT: ("{place} is missing and can't be made", "run 'make setup', and restart fwtop"),
-    errno.ENOTDIR: ("a part of {place} is no directory", "move it away"),
-    errno.EEXIST: ("{place} is no directory", "move it away"),
+    errno.ENOENT: (
+        "its directory is missing and can't be made",
+        "make {place} for user fwtop and restart fwtop",
+    ),
+    errno.ENOTDIR: ("its directory is a file", "move away what is in the place of {place}"),
+    errno.EEXIST: ("its directory is a file", "move away {place}"),
     errno.EMFILE: ("no more files can be opened", "raise their limit (ulimit -n)"),
     errno.ENOMEM: ("out of memory", "free some"),
 }
@@ -135,7 +138,7 @@ def _told(error: OSError, directory: Path) -> Cause:
         number = errno.ENOENT
     if number in (errno.EACCES, errno.EPERM) and _seems_writable(directory):
         return Cause(
-            f"{place} was replaced after fwtop had started, and is outside the sandbox", "restart fwtop"
+            "its directory was replaced after fwtop had started, and is outside the sandbox", "restart fwtop"
         )
     known = _HINTS.get(number)
     if known is None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 from screen_factory import calm, conntrack_full, protected, provisional, snapshot, trial
 from screen_parts import NOW, PPS, SECONDS, attack, block_rule, with_fates
 from screen_run import running
 
+from fwtop.console.recorder import Recorder
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import RuleStatus, State
 from fwtop.model.traffic.counters import TcpService
@@ -271,3 +275,17 @@ async def test_ages_stand_still_while_paused_and_countdowns_do_not() -> None:
         run.clock[0] += 5
         await run.press("escape", "a")
         assert [line for line in run.lines() if " since " in line] == since
+
+
+@pytest.mark.parametrize("shown", [calm(), under_attack()], ids=["calm", "attacked"])
+async def test_the_head_says_since_when_and_why_nothing_is_stored(shown: Snapshot, tmp_path: Path) -> None:
+    place = tmp_path / "state"
+    place.write_text("no directory")
+    recorder = Recorder("web-1", shown.origin, place)
+    noted = replace(shown, notes=("drops are estimated",))
+    async with running(noted) as run:
+        await run.send(recorder.write(noted))
+        assert re.search(r"not stored since \d\d:\d\d:\d\d: its directory is a file; move away ", run.text())
+        place.unlink()
+        recorder.wait()
+    recorder.close(clean=True)

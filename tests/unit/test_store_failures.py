@@ -143,8 +143,8 @@ def test_an_unusable_directory_is_one_line(tmp_path: Path, make: str) -> None:
     session = writer(place)
     for tick in session_ticks()[:3]:
         session.write(tick)
-    why = "is no directory" if make == "file" else "is missing and can't be made"
-    assert re.match(f"not stored since 03:12:39: .*{place}.* {why}; ", session.problem)
+    why = "is a file" if make == "file" else "is missing and can't be made"
+    assert re.match(f"not stored since 03:12:39: its directory {why}; .*{place}", session.problem)
     assert "\n" not in session.problem
     session.close()
     assert session.path is None

@@ -9,11 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from stored_samples import START, attack, evidence, rule, snapshot, status
 from stored_sessions import Clock, path_of, writer
 
@@ -274,7 +274,7 @@ def test_a_directory_that_was_replaced_is_outside_the_sandbox_and_told_so(tmp_pa
         place.rename(tmp_path / "old")
         (place / "sessions").mkdir(parents=True)
         said = process.communicate("\n", timeout=60)[0]
-    why = f"{place}/sessions was replaced after fwtop had started, and is outside the sandbox; restart fwtop"
+    why = "its directory was replaced after fwtop had started, and is outside the sandbox; restart fwtop"
     assert json.loads(said) == {"problem": f"not stored since 03:12:39: {why}"}
 
 
