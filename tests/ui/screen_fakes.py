@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 from screen_parts import NOW, block_rule
 
@@ -175,9 +174,10 @@ STATE = PlayerState(
 )
 
 
-class FakePlayer(Struct):
-    state: PlayerState | None = STATE
-    calls: list[tuple[str, float]] = field(default_factory=list)
+class FakePlayer:
+    def __init__(self, state: PlayerState | None = STATE) -> None:
+        self.state = state
+        self.calls: list[tuple[str, float]] = []
 
     def past(self) -> tuple[tuple[Past, ...], dict[str, float]]:
         return (), {}
