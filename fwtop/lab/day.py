@@ -25,13 +25,15 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.session import AttackEvidence, SessionRecord
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.store.history import HistoryWriter
-from fwtop.store.reader import list_sessions, load_session, replay
+from fwtop.store.reader import list_sessions, load_session, replay, session_info
 from fwtop.store.writer import SessionWriter
 
 _READY_SECONDS = 30.0
 _DRAIN_SECONDS = 4.5  # until the last packet has left the recorder's window, and one more tick
 _HELD_SECONDS = 60.0  # a session takes a longer gap between two observations for time that nobody observed
 _HELD_IN_HISTORY = 5.0  # the history does so earlier
+_OFTEN_SECONDS = 1_000.0  # by the faster clock, past the age at which thinning begins
+_OFTEN_STEP_SECONDS = 1.0
 _EVIDENCE_SECONDS = 4.0  # before an observation, from which its packets are
 _PULSES = (
     (
@@ -213,39 +215,64 @@ class Clock(Struct, frozen=True):
         return self.at(moment) if moment is not None else None
 
 
-def accelerate(day: Path, state: Path, factor: float) -> tuple[SessionRecord, tuple[Snapshot, ...]]:
-    """Record a session once more into `state`, with its history, by a clock that runs faster.
+class Observed(Struct, frozen=True):
+    """An observation by the faster clock."""
+
+    snapshot: Snapshot
+    evidence: tuple[AttackEvidence, ...]
+    between: tuple[Snapshot, ...]  # for the history, whose steps are shorter; the last is `snapshot`
+
+
+def faster(day: Path, factor: float) -> Iterator[Observed]:
+    """Yield a session's observations by a clock that runs faster.
 
     An observation speaks for the time since the one before it; where the faster clock makes that long, it is
-    observed again and again, as a recorder would. Returns what was stored, and the recorded snapshots.
+    observed again and again, as a recorder would: seldom, but each second for a while from the first attack
+    on. Otherwise so little would come together between two thinnings that these are never put to the test.
     """
     record = load_session(day)
-    info = record.info
-    clock = Clock(info.started, factor)
+    clock = Clock(record.info.started, factor)
+    before, attacked = record.info.started, float("inf")
+    for live in replay(day):
+        end = clock.at(live.started + live.seconds)
+        if live.judgement.attacks:
+            attacked = min(attacked, before)
+        found = _evidence(record, live, clock, end)
+        often = attacked <= before < attacked + _OFTEN_SECONDS
+        for step in _steps(before, end, _OFTEN_STEP_SECONDS if often else _HELD_SECONDS):
+            between = tuple(clock.snapshot(live, one) for one in _steps(before, step, _HELD_IN_HISTORY))
+            yield Observed(clock.snapshot(live, step), found if step == end else (), between)
+            before = step
+
+
+def accelerate(day: Path, state: Path, factor: float) -> Path:
+    """Record a session once more into `state`, with its history, by a clock that runs faster.
+
+    Returns the new session's path; raises FwtopError if anything could not be stored.
+    """
+    info = session_info(day)
     now = [info.started]
     session = SessionWriter(
         state / "sessions", host=info.host, interfaces=info.interfaces, netns=info.netns, clock=lambda: now[0]
     )
     history = HistoryWriter(state, interfaces=info.interfaces, netns=info.netns)
     sampler = HistorySampler()
-    taken = []
-    for live in replay(day):
-        end = clock.at(live.started + live.seconds)
-        found = _evidence(record, live, clock, end)
-        for step in _steps(now[0], end, _HELD_IN_HISTORY):
-            sample = sampler.sample(clock.snapshot(live, step), None)
+    problems: list[str] = []
+    for one in faster(day, factor):
+        now[0] = one.snapshot.started + one.snapshot.seconds
+        for part in one.between:
+            sample = sampler.sample(part, None)
             if sample is not None:
                 history.add(sample)
-        for step in _steps(now[0], end, _HELD_SECONDS):
-            now[0] = step
-            taken.append(clock.snapshot(live, step))
-            session.write(taken[-1], evidence=found if step == end else ())
+        session.write(one.snapshot, evidence=one.evidence)
+        problems += filter(None, (session.problem, session.warning, history.problem))
+        if problems:
+            break
     history.close()
-    path = session.path
     session.close()
-    if path is None or session.problem or history.problem:
-        raise FwtopError(f"the day was not stored: {session.problem or history.problem or 'it is empty'}")
-    return load_session(path), tuple(taken)
+    if session.path is None or problems:
+        raise FwtopError(f"the day was not stored: {problems[0] if problems else 'it is empty'}")
+    return session.path
 
 
 def _steps(before: float, end: float, longest: float) -> Iterator[float]:

@@ -1,11 +1,13 @@
 """A lab day, recorded: the lab against the report, the report against the store, live against replay.
 
 Ten minutes of calm, pulse wave, mixed vectors and calm are recorded live; then once more by a clock so much
-faster that they become 24 hours, with trends, alarms, report and bundle.
+faster that they become 24 hours, inside the console's sandbox, with trends, alarms, report and bundle.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -16,8 +18,9 @@ from typing import Any
 
 from fwtop.alarms.config import AlarmConfig
 from fwtop.bench.frame import Document, Options, Row, measure
+from fwtop.cli.recordings.stored import run_unprivileged
 from fwtop.console.publish.alarm_events import AlarmEvents
-from fwtop.lab.day import FULL, QUICK, Day, accelerate, record_day
+from fwtop.lab.day import FULL, QUICK, Day, accelerate, faster, record_day
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.flow import FULL_TABLE
@@ -27,6 +30,8 @@ from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.observation import observation_json
 from fwtop.report.bundle import bundle_files
 from fwtop.report.summary import Digest, digest
+from fwtop.sandbox.privileges import unprivileged_user
+from fwtop.sandbox.syscalls import Profile
 from fwtop.store.reader import load_session, replay
 from fwtop.store.thinning import COMMAND_CHARACTERS, COMMANDS
 from fwtop.store.trends import session_trends
@@ -42,14 +47,11 @@ def run(options: Options) -> Document:
     """Measure the table; a folder that is named keeps the accelerated day's session, history and bundle."""
     day = record_day(QUICK if options.quick else FULL)
     with tempfile.TemporaryDirectory(prefix="fwtop-") as folder:
-        state = Path(options.captures[0]) if options.captures else Path(folder)
-        try:
-            state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise FwtopError(f"{safe_text(state)} can't be made: {error.strerror}") from None
+        state = Path(folder)
         live = load_session(day.path)
         factor = DAY_SECONDS / live.info.seconds
-        fast, taken = accelerate(day.path, state, factor)
+        fast = load_session(accelerate_confined(day.path, state, factor))
+        taken = tuple(one.snapshot for one in faster(day.path, factor))
         told = digest(live)
         rows = [
             *_truth(day, told),
@@ -57,11 +59,37 @@ def run(options: Options) -> Document:
             *_accelerated(day, fast, taken, factor),
             *_bundle(fast, state),
         ]
+        if options.captures:
+            _keep(state, Path(options.captures[0]))
     made = [Row(name, unit, partial(float, value), versus) for name, unit, value, versus in rows]
     notes = [f"The live session is {safe_text(day.path)}."]
     if options.captures:
-        notes.append(f"The accelerated day, its history and its bundle are in {safe_text(state)}.")
+        place = safe_text(options.captures[0])
+        notes.append(f"The accelerated day, its history and its bundle are in {place}.")
     return Document("day", 1, measure(made, 1), notes=tuple(notes))
+
+
+def accelerate_confined(day: Path, state: Path, factor: float) -> Path:
+    """Record the accelerated day as a console does: by its user, in its sandbox."""
+    if os.geteuid() == 0:
+        user = unprivileged_user()
+        os.chown(state, user.pw_uid, user.pw_gid)
+    made = run_unprivileged(
+        lambda: str(accelerate(day, state, factor)),
+        read=(day.parent,),
+        write=(state,),
+        profile=Profile.CONSOLE,
+    )
+    return Path(made)
+
+
+def _keep(state: Path, folder: Path) -> None:
+    try:
+        shutil.copytree(state, folder, dirs_exist_ok=True)
+    except OSError as error:
+        raise FwtopError(
+            f"{safe_text(folder)} can't be written: {error.strerror or 'see its files'}"
+        ) from None
 
 
 def _truth(day: Day, told: Digest) -> _Figures:

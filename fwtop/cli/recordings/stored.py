@@ -106,12 +106,19 @@ def _opened(path: Path) -> dict[str, BinaryIO]:
 T = TypeVar("T")
 
 
-def run_unprivileged(function: Callable[[], T], *, read: Iterable[Path] = ()) -> T:
+def run_unprivileged(
+    function: Callable[[], T],
+    *,
+    read: Iterable[Path] = (),
+    write: Iterable[Path] = (),
+    profile: Profile = Profile.READER,
+) -> T:
     """Call `function` in a child without privileges and return its JSON-ready result.
 
-    The child can open the program's files, the sessions, and files below `read`, but not the terminal. It
-    parses what attackers sent, so check or sanitise its result; an error in it is raised again here,
-    sanitised. If the caller is not root, `function` runs in this process.
+    The child can open the program's files, the sessions, and files below `read`, but not the terminal. It may
+    write temporary files, or only files below `write`, if that is given. It parses what attackers sent, so
+    check or sanitise its result; an error in it is raised again here, sanitised. If the caller is not root,
+    `function` runs in this process.
     """
     if os.geteuid() != 0:
         return function()
@@ -119,7 +126,8 @@ def run_unprivileged(function: Callable[[], T], *, read: Iterable[Path] = ()) ->
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _serve(function, writing, tuple(read))
+        places = tuple(write) or (Path(tempfile.gettempdir()),)
+        _serve(function, writing, lambda: confine(profile, read=read, write=places))
     os.close(writing)
     with open(reading, "rb") as pipe:
         message = pipe.read()
@@ -134,14 +142,14 @@ def run_unprivileged(function: Callable[[], T], *, read: Iterable[Path] = ()) ->
     raise FwtopError(text, code if code in (1, 2, 3) else 1)
 
 
-def _serve(function: Callable[[], object], writing: int, read: tuple[Path, ...]) -> None:
+def _serve(function: Callable[[], object], writing: int, enter: Callable[[], None]) -> None:
     status = 1
     try:
         try:
             _leave_terminal()
             close_inherited()
             drop_privileges()
-            confine(Profile.READER, read=read, write=(Path(tempfile.gettempdir()),))
+            enter()
             outcome: dict[str, object] = {"result": function()}
         except FwtopError as error:
             outcome = {"error": str(error), "code": error.code}
