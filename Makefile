@@ -1,7 +1,7 @@
 # Set-up messages go to standard error; standard output holds only a target's result.
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-unit test-matrix bench golden test-fresh test-debian-kernel check screenshots geoip lock uninstall
+.PHONY: help setup setup-dev demo test test-unit test-matrix bench golden documents test-fresh test-debian-kernel check screenshots geoip lock uninstall
 # Targets share the machine's namespaces and installed copy, so they must not run in parallel.
 .NOTPARALLEL:
 
@@ -34,6 +34,10 @@ golden: ## show how outputs differ from those kept in tests/golden (UPDATE=1 kee
 	scripts/setup.sh tools
 	FWTOP_GOLDEN=$(if $(UPDATE),update) scripts/test.sh -q tests/unit/test_golden.py \
 		tests/kernel/test_golden_previews.py
+
+documents: setup-dev ## write the documents that the program makes: the sample of screen.toml, the policy's schema
+	.venv/bin/python -m fwtop config --sample > docs/screen.toml
+	.venv/bin/python -m fwtop policy schema > docs/policy.schema.json
 
 test-fresh: ## run demo and tests on a new Debian 12 in a temporary directory (TESTS=… for some)
 	scripts/test-fresh.sh $(TESTS)

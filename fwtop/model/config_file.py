@@ -1,4 +1,4 @@
-"""The operator's TOML files: an unreadable or broken one is told in one line, and the defaults hold."""
+"""The operator's files as they were read: the text, or why there is none."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
-
-from fwtop.model.text import safe_text
 
 _MOST_BYTES = 1 << 20  # the guardian's memory is locked, and a table takes many times its text
 
@@ -38,40 +35,13 @@ def read_regular(path: Path, most_bytes: int = -1) -> bytes:
     return content
 
 
-def table_of(file: ConfigText) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Parse a file; return its table, and one line if it can't be used."""
-    import tomllib  # few machines have such a file, and the guardian's memory is locked
-
+def read_regular_text(path: Path) -> ConfigText | None:
+    """Read a file; None if there is none."""
     try:
-        if file.wrong:
-            raise ValueError(file.wrong)
-        return tomllib.loads(file.text), ()
-    except RecursionError:
-        reason = "it is nested too deeply"
-    except ValueError as error:
-        reason = str(error)
-    return {}, (safe_text(f"{file.path} is ignored: {reason}; the defaults hold"),)
-
-
-def read_table(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Read and parse a file; one that is not there is an empty table."""
-    try:
-        file = ConfigText(str(path), read_regular(path, _MOST_BYTES).decode("utf-8"))
+        return ConfigText(str(path), read_regular(path, _MOST_BYTES).decode("utf-8"))
     except FileNotFoundError:
-        return {}, ()
-    except (OSError, ValueError) as error:
-        file = ConfigText(str(path), "", str(error))
-    return table_of(file)
-
-
-def line_of(text: str, name: str, section: str = "") -> int | None:
-    """Return the line that sets a name in a section; None for an inline table and the like."""
-    import re
-
-    present = ""
-    for number, line in enumerate(text.splitlines(), start=1):
-        if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(#.*)?$", line):
-            present = header[1].strip("\"'")
-        elif present == section and re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*[=.]", line):
-            return number
-    return None
+        return None
+    except UnicodeDecodeError:
+        return ConfigText(str(path), "", "it is not UTF-8")
+    except OSError as error:
+        return ConfigText(str(path), "", error.strerror or str(error))

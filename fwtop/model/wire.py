@@ -123,8 +123,10 @@ def _choices(cls: Any, where: str) -> list[str]:  # noqa: ANN401 - a type
     """Return the fields of the Struct at a place, or the values of its enumeration."""
     info = _not_none(msgspec.inspect.type_info(cls))
     for step in re.findall(r"\[[^]]*\]|\w+", where):
-        is_item = step.startswith("[")
-        found = info.item_type if is_item else next(item.type for item in info.fields if item.name == step)
+        if step.startswith("["):
+            found = getattr(info, "item_type", None) or info.value_type
+        else:
+            found = next(item.type for item in info.fields if item.name == step)
         info = _not_none(found)
     return [item.name for item in info.fields] if hasattr(info, "fields") else [*map(str, info.cls)]
 

@@ -228,7 +228,7 @@ class FwtopApp(Guarded, App[None]):
         self.main.place()
 
     def _frame(self, *, slow: bool) -> float:
-        usual = self.settings.frame_seconds
+        usual = self.settings.rates.frame_seconds
         return max(usual, SLOW_FRAME_SECONDS) if slow else usual
 
     def _sent(self) -> int:

@@ -1,49 +1,114 @@
 """The settings of the screen: what there is, which values are good, and what the operator's files set.
 
-One table, from which the reader, `docs/screen.toml` and `fwtop config` are made. A wrong name or value never
+Structs, from which the reader, `docs/screen.toml` and `fwtop config` are made. A wrong name or value never
 keeps the screen from starting: it is told in one line, and the default holds.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct, field
+import msgspec
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from fwtop.model.config_file import ConfigText, line_of, table_of
-from fwtop.model.text import safe_text
+from fwtop.model.config_file import ConfigText
+from fwtop.model.settings_file import Place, dotted, holds, keys_of, must, one_of, read, some_of, told
 from fwtop.ui.drawing.themes import DEFAULT_THEME, THEMES
-from fwtop.ui.key_names import RESERVED, KeyNameError, key_name, key_text, remapped, setting_name
+from fwtop.ui.key_names import RESERVED, key_name, key_text, remapped, setting_name
 from fwtop.ui.keys import KEYS
 from fwtop.ui.lists.panels import PANELS, column_names
 from fwtop.ui.tabs import TABS
 
-AUTO = "auto"
-GRAPH_UNITS = ("packets", "bits")
+AUTO: Literal["auto"] = "auto"
 BUILT_IN = "built in"
-_WHOLE_MINUTES = (1, 2, 3, 4, 5, 6, 10)  # seconds of a column: the axis marks minutes
 MAX_KEYS = 8  # for one action
+_TAB_NAMES = tuple(tab.name for tab in TABS)
 _NEEDED = ("quit", "help")  # without a key for these nobody finds the way out
 
 
-class WrongValue(ValueError):
-    """A value can't be used; the text says which can."""
+def _help(text: str) -> Meta:
+    return Meta(description=text)
 
 
-Check = Callable[[object], Any]
+class Rates(Struct, frozen=True):
+    """How often something is drawn, in seconds."""
+
+    frame_seconds: Annotated[
+        float, Meta(ge=0.1, le=10), _help("between two frames; at least 1.0 on a slow screen")
+    ] = 0.25
+    # the axis marks minutes
+    graph_seconds: Annotated[Literal[1, 2, 3, 4, 5, 6, 10], _help("per column of the graph")] = 2
+
+
+class Settings(Struct, frozen=True):
+    """What the screen is started with; `columns` and `keys` hold only what was set."""
+
+    theme: Annotated[
+        str,
+        one_of(THEMES),
+        _help("colours: " + "; ".join(f"{theme.name}: {theme.help}" for theme in THEMES.values())),
+    ] = DEFAULT_THEME
+    slow: Annotated[
+        bool | Literal["auto"],
+        _help("send less to the terminal, as --slow does; auto: once the terminal can't keep up"),
+    ] = AUTO
+    first_tab: Annotated[str, one_of(_TAB_NAMES), _help("the tab shown at the start")] = _TAB_NAMES[0]
+    graph_unit: Annotated[Literal["packets", "bits"], _help("what the history graph counts")] = "packets"
+    rates: Rates = Rates()
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@functools.cache  # it never changes
+def shape() -> type[Struct]:
+    """Return what a file may hold: Settings, with the columns of each list and the keys of each action."""
+    columns = [
+        (
+            spec.name,
+            Annotated[tuple[str, ...], some_of(names, once=True), _help(f"on {_tabs_with(spec.name)}")],
+            names,
+        )
+        for spec in PANELS
+        if (names := column_names(spec))
+    ]
+    built_in = default_keys()
+    are_keys = must(
+        f'a list of at most {MAX_KEYS} keys, as ["x", "ctrl+x", "F2"]', lambda value: len(value) <= MAX_KEYS
+    )
+    keys = [
+        (name, Annotated[tuple[str, ...], are_keys, _help(words)], built_in[name])
+        for name, words in _actions().items()
+    ]
+    tables = {name: msgspec.defstruct(name, held) for name, held in (("columns", columns), ("keys", keys))}
+    plain = [item for item in msgspec.structs.fields(Settings) if item.name not in tables]
+    return msgspec.defstruct(
+        "screen",
+        [
+            *((item.name, item.type, item.default) for item in plain),
+            *((name, table, field(default_factory=table)) for name, table in tables.items()),
+        ],
+    )
 
 
 class Setting(Struct, frozen=True):
-    """One setting: its place in the file, default, and the check that turns what was written into a value."""
+    """One setting: its place in the file, its default, and what it means."""
 
-    section: str
-    name: str
+    place: Place
     default: Any
     help: str
-    check: Check
+
+    @property
+    def section(self) -> str:
+        """The table that it stands in; "" for none."""
+        return "".join(map(str, self.place[:-1]))
+
+    @property
+    def name(self) -> str:
+        """Its key in the table."""
+        return str(self.place[-1])
 
     def plain(self, value: object) -> object:
         """Return a value as it is written in a file."""
@@ -52,113 +117,18 @@ class Setting(Struct, frozen=True):
         return [key_text(item) for item in value] if self.section == "keys" else list(value)
 
 
-def _one_of(*choices: str) -> Check:
-    def check(value: object) -> str:
-        if isinstance(value, str) and value in choices:
-            return value
-        raise WrongValue("one of " + ", ".join(f'"{choice}"' for choice in choices))
-
-    return check
-
-
-def _slow(value: object) -> bool | str:
-    if value is True or value is False or value == AUTO:
-        return value
-    raise WrongValue('true, false or "auto"')
-
-
-def _number(low: float, high: float) -> Check:
-    def check(value: object) -> float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
-            return float(value)
-        raise WrongValue(f"a number from {low} to {high}")
-
-    return check
-
-
-def _graph_seconds(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value in _WHOLE_MINUTES:
-        return value
-    raise WrongValue(f"one of {', '.join(map(str, _WHOLE_MINUTES))}")
-
-
-def _column_list(choices: tuple[str, ...]) -> Check:
-    def check(value: object) -> tuple[str, ...]:
-        good = isinstance(value, list) and len(set(map(str, value))) == len(value)
-        if good and all(name in choices for name in value):  # type: ignore[attr-defined]
-            return tuple(value)  # type: ignore[arg-type]
-        raise WrongValue(f"a list of {', '.join(choices)}, each at most once")
-
-    return check
-
-
-def _key_list(name: str) -> Check:
-    def check(value: object) -> tuple[str, ...]:
-        if not isinstance(value, list) or len(value) > MAX_KEYS or not all(isinstance(k, str) for k in value):
-            raise WrongValue(f'a list of at most {MAX_KEYS} keys, as ["x", "ctrl+x", "F2"]')
-        try:
-            keys = tuple(dict.fromkeys(key_name(text) for text in value))
-        except KeyNameError as error:
-            raise WrongValue(str(error)) from None
-        if not keys and name in _NEEDED:
-            raise WrongValue("at least one key")
-        if taken := next((key for key in keys if key in RESERVED), None):
-            raise WrongValue(f"other keys: {key_text(taken)} has a fixed meaning")
-        return keys
-
-    return check
-
-
-class Settings(Struct, frozen=True):
-    """What the screen is started with; `columns` and `keys` hold only what was set."""
-
-    theme: str = DEFAULT_THEME
-    slow: bool | str = AUTO
-    first_tab: str = TABS[0].name
-    graph_unit: str = GRAPH_UNITS[0]
-    frame_seconds: float = 0.25
-    graph_seconds: int = 2
-    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-_PLAIN: dict[str, tuple[str, str, Check]] = {
-    "theme": (
-        "",
-        "colours: " + "; ".join(f"{theme.name}: {theme.help}" for theme in THEMES.values()),
-        _one_of(*THEMES),
-    ),
-    "slow": (
-        "",
-        "send less to the terminal, as --slow does; auto: once the terminal can't keep up",
-        _slow,
-    ),
-    "first_tab": ("", "the tab shown at the start", _one_of(*(tab.name for tab in TABS))),
-    "graph_unit": ("", "what the history graph counts", _one_of(*GRAPH_UNITS)),
-    "frame_seconds": ("rates", "between two frames; at least 1.0 on a slow screen", _number(0.1, 10)),
-    "graph_seconds": ("rates", "per column of the graph", _graph_seconds),
-}
-
-
-@functools.cache  # it never changes
+@functools.cache
 def all_settings() -> tuple[Setting, ...]:
-    """Return the whole table, in the order of the documentation."""
-    defaults = Settings()
-    plain = [
-        Setting(*(_PLAIN[name][0], name, getattr(defaults, name)), *_PLAIN[name][1:])
-        for name in Settings.__struct_fields__
-        if name in _PLAIN
-    ]
-    lists = [
-        Setting("columns", spec.name, names, f"on {_tabs_with(spec.name)}", _column_list(names))
-        for spec in PANELS
-        if (names := column_names(spec))
-    ]
-    built_in = default_keys()
-    keys = [
-        Setting("keys", name, built_in[name], words, _key_list(name)) for name, words in _actions().items()
-    ]
-    return (*plain, *lists, *keys)
+    """Return all of them, in the order of the documentation."""
+    return tuple(_settings(shape(), ()))
+
+
+def _settings(cls: type[Struct], place: Place) -> Iterable[Setting]:
+    for name, key in keys_of(cls).items():
+        if isinstance(key.info, msgspec.inspect.StructType):
+            yield from _settings(key.info.cls, (*place, name))
+        else:
+            yield Setting((*place, name), key.default, key.help)
 
 
 def _tabs_with(panel: str) -> str:
@@ -192,6 +162,9 @@ class Value(Struct, frozen=True):
     origin: str = BUILT_IN
 
 
+_Found = dict[Place, Value]
+
+
 class Effective(Struct, frozen=True):
     """All settings with what the files made of them, and one line for each thing that is wrong."""
 
@@ -200,91 +173,74 @@ class Effective(Struct, frozen=True):
 
     def settings(self) -> Settings:
         """Return them as the screen takes them."""
-        found: dict[str, Any] = {"columns": {}, "keys": {}}
+        found: dict[str, Any] = {}
         for item in self.values:
-            setting = item.setting
-            if setting.section not in ("columns", "keys"):
-                found[setting.name] = item.value
-            elif item.origin != BUILT_IN:
-                found[setting.section][setting.name] = item.value
-        return Settings(**found)
+            if item.origin != BUILT_IN:
+                section = item.setting.section
+                (found.setdefault(section, {}) if section else found)[item.setting.name] = item.value
+        return msgspec.convert(found, Settings)
 
 
 def read_settings(files: Iterable[ConfigText]) -> Effective:
     """Apply the files one after the other to the defaults."""
-    found = {(item.section, item.name): Value(item, item.default) for item in all_settings()}
+    found = {item.place: Value(item, item.default) for item in all_settings()}
     wrong: list[str] = []
     for file in files:
-        table, unusable = table_of(file)
-        wrong += unusable
-        for section, name, value in _entries(table):
+        reading = read(shape(), file)
+        for item in reading.mistakes:
+            follows = _holds(found[item.place]) if item.place in found else item.follows
+            wrong.append(told(file, item.place, item.said, follows, item.line))
+        for place, value in _entries(reading.given):
             try:
-                found[section, name] = _checked(found, section, name, value, file)
-                if section == "keys":
-                    _take_over(found, name, file.path)
-            except WrongValue as error:
-                line = line_of(file.text, name, section)
-                where = f"{file.path}:{line}" if line else file.path
-                wrong.append(safe_text(f"{where}: {error}", limit=300))
+                good = _keys(found, place, value, file.path) if place[0] == "keys" else value
+            except ValueError as error:
+                wrong.append(told(file, place, f"{dotted(place)} must be {error}", _holds(found[place])))
+            else:
+                found[place] = replace(found[place], value=good, origin=file.path)
+                _take_over(found, found[place])
     return Effective(tuple(found.values()), (*wrong, *_lost_keys(found)))
 
 
-def _entries(table: Mapping[str, Any]) -> Iterable[tuple[str, str, object]]:
-    for name, value in table.items():
+def _holds(value: Value) -> str:
+    return holds(value.setting.plain(value.value))
+
+
+def _entries(given: Mapping[str, Any]) -> Iterable[tuple[Place, Any]]:
+    for name, value in given.items():
         if isinstance(value, dict):
-            yield from ((name, inner, held) for inner, held in value.items())
+            yield from (((name, inner), held) for inner, held in value.items())
         else:
-            yield "", name, value
+            yield (name,), value
 
 
-def _checked(
-    found: Mapping[tuple[str, str], Value], section: str, name: str, value: object, file: ConfigText
-) -> Value:
-    title = f"{section}.{name}" if section else name
-    present = found.get((section, name))
-    if present is None:
-        raise WrongValue(f"{title} is unknown and ignored; 'fwtop config --sample' lists the names")
-    try:
-        good = present.setting.check(value)
-        if section == "keys":
-            _refuse_shared(found, name, good, file.path)
-    except WrongValue as error:
-        raise WrongValue(
-            f"{title} must be {error}; {written(present.setting.plain(present.value))} holds"
-        ) from None
-    return Value(present.setting, good, file.path)
+def _keys(found: _Found, place: Place, value: tuple[str, ...], origin: str) -> tuple[str, ...]:
+    """Return Textual's names of keys; raises ValueError with what they must be."""
+    keys = tuple(dict.fromkeys(key_name(text) for text in value))
+    if not keys and place[-1] in _NEEDED:
+        raise ValueError("at least one key")
+    if taken := next((key for key in keys if key in RESERVED), None):
+        raise ValueError(f"other keys: {key_text(taken)} has a fixed meaning")
+    for other in _rivals(found, found[place]):
+        if other.origin == origin and (shared := set(keys) & set(other.value)):
+            raise ValueError(f"other keys: {key_text(shared.pop())} is set for {other.setting.name}")
+    return keys
 
 
-def _refuse_shared(
-    found: Mapping[tuple[str, str], Value], name: str, keys: tuple[str, ...], origin: str
-) -> None:
-    """Refuse keys that the same file gives to another action of the same tab."""
-    for other, item in _rivals(found, name):
-        if item.origin == origin and (shared := set(keys) & set(item.value)):
-            raise WrongValue(f"other keys: {key_text(shared.pop())} is set for {other}")
-
-
-def _take_over(found: dict[tuple[str, str], Value], name: str, origin: str) -> None:
+def _take_over(found: _Found, mine: Value) -> None:
     """Take the keys of an action away from those that an earlier file gave them to."""
-    keys = found["keys", name].value
-    for other, item in _rivals(found, name):
-        if item.origin not in (origin, BUILT_IN):
-            left = tuple(key for key in item.value if key not in keys)
-            found["keys", other] = replace(item, value=left)
+    for other in _rivals(found, mine):
+        if other.origin not in (mine.origin, BUILT_IN):
+            left = tuple(key for key in other.value if key not in mine.value)
+            found[other.setting.place] = replace(other, value=left)
 
 
-def _rivals(found: Mapping[tuple[str, str], Value], name: str) -> list[tuple[str, Value]]:
-    """Return the other actions that are bound where this one is."""
-    return [
-        (other, item)
-        for (section, other), item in found.items()
-        if section == "keys" and other != name and _meet(name, other)
-    ]
-
-
-def _meet(name: str, other: str) -> bool:
-    """Whether two actions are bound on the same tab, so that they can't share a key."""
-    return bool(_tabs(name) & _tabs(other))
+def _rivals(found: _Found, mine: Value) -> list[Value]:
+    """Return the other actions that are bound on a tab where this one is, so that they can't share a key."""
+    if mine.setting.section != "keys":
+        return []
+    tabs = _tabs(mine.setting.name)
+    keys = (item for item in found.values() if item.setting.section == "keys")
+    return [item for item in keys if item.setting != mine.setting and tabs & _tabs(item.setting.name)]
 
 
 @functools.cache
@@ -292,26 +248,13 @@ def _tabs(name: str) -> frozenset[str]:
     return frozenset(str(getattr(row, "tab", "")) for row in KEYS if setting_name(row) == name)
 
 
-def _lost_keys(found: Mapping[tuple[str, str], Value]) -> list[str]:
+def _lost_keys(found: _Found) -> list[str]:
     """Name built-in actions that lose their last key to a key that was set."""
-    table = remapped(
-        KEYS, {n: item.value for (s, n), item in found.items() if s == "keys" and item.origin != BUILT_IN}
-    )
+    keys = [item for item in found.values() if item.setting.section == "keys"]
+    table = remapped(KEYS, {item.setting.name: item.value for item in keys if item.origin != BUILT_IN})
     left = {setting_name(row) for row in table if row.keys}
     return [
-        f"keys: {name} has no key left: another action took {key_text(keys[0])}"
-        for (section, name), item in found.items()
-        if section == "keys" and item.origin == BUILT_IN and name not in left and (keys := item.value)
+        f"keys: {item.setting.name} has no key left: another action took {key_text(item.value[0])}"
+        for item in keys
+        if item.origin == BUILT_IN and item.setting.name not in left and item.value
     ]
-
-
-def written(value: object) -> str:
-    """Write a value as TOML."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return f"[{', '.join(map(written, value))}]"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    return str(value)

@@ -6,8 +6,9 @@ import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from fwtop.model.settings_file import dotted, written
 from fwtop.model.text import safe_text
-from fwtop.ui.settings import Effective, Setting, Value, all_settings, written
+from fwtop.ui.settings import Effective, Setting, Value, all_settings
 
 _WIDTH = 110
 _HEAD = """\
@@ -69,8 +70,7 @@ def as_json(effective: Effective) -> dict[str, Any]:
     """Return the effective settings with their origins, and what is wrong."""
     settings: dict[str, dict[str, Any]] = {}
     for item in effective.values:
-        title = f"{item.setting.section}.{item.setting.name}".removeprefix(".")
-        settings[title] = {
+        settings[dotted(item.setting.place)] = {
             "value": item.setting.plain(item.value),
             "default": item.setting.plain(item.setting.default),
             "from": item.origin,

@@ -68,7 +68,7 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
         self._bindings = BindingsMap(KEY_MAP.bindings())  # the operator's keys, instead of the class's
         self.tab = TAB[settings.first_tab]
         self.bars.in_bits = settings.graph_unit == "bits"
-        self.bars.graph.seconds = settings.graph_seconds
+        self.bars.graph.seconds = settings.rates.graph_seconds
         self.feed = feed
         self.snapshot: Snapshot | None = None
         self.effects = RuleEffects()

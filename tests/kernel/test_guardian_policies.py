@@ -166,8 +166,7 @@ def test_lists_come_beside_the_text_and_no_file_is_opened(bench: Bench, tmp_path
     (tmp_path / "bad.txt").write_text("192.0.2.1\n")
     text = ATTACHED.replace("bad.txt", str(tmp_path / "bad.txt"))
     assert asking(bench, lambda fwtop: fwtop.read_policy("check", text)) == (
-        "2 policy: line 2: [list.bad]: file: the guardian opens no file for a program: attach the list; "
-        "nothing was changed"
+        "2 policy:2: list.bad: the guardian opens no file for a program: attach the list; nothing was changed"
     )
 
 
@@ -194,10 +193,11 @@ def test_scopes_mistakes_and_bounds(bench: Bench) -> None:
             assert asking(bench, lambda fwtop, a=action: fwtop.change_policy(a, text), group) == lacks
         assert asking(bench, lambda fwtop: fwtop.read_policy("check", text), group)["rules"] == 1
     wrong = {
-        text + "[[limit]]\n# here\nper = 24\nrate = 'fast'\n": "2 policy: line 9: [[limit]] number 1: "
-        "--rate: 'fast' is not a rate",
-        text + "[[limit]]\nper = 24\nspeed = 3\n": "2 policy: line 8: [[limit]] number 1: unknown: speed",
-        text + "[[limit\n": "2 policy: ",
+        text + "[[limit]]\n# here\nper = 24\nrate = 'fast'\n": (
+            "2 policy:9: limit[0].rate: 'fast' is not a rate like"
+        ),
+        text + "[[limit]]\nper = 24\nspeed = 3\n": "2 policy:8: limit[0].speed is unknown; there are per,",
+        text + "[[limit\n": "2 policy:6: ",
         "#" * (MAX_POLICY + 1): "1 a policy's text has up to 262,144 bytes",
         BLOCK.format("16.0.0.0/7"): "1 block list bad: refused without",
     }

@@ -62,7 +62,7 @@ def test_a_link_to_a_file_of_roots_is_told_and_nothing_of_it_is_shown(start, set
     secret.chmod(0o600)
     settings_file.symlink_to(secret)
     terminal = start()
-    shown = terminal.wait_for("screen.toml is ignored: a symbolic link is not")
+    shown = terminal.wait_for("screen.toml: a symbolic link is not")
     assert "hunter2" not in shown
     terminal.keys("q")
     terminal.wait_for("ended with 0")

@@ -271,8 +271,8 @@ def test_the_sample_holds_every_default() -> None:
         ("began_seconds = -1", "number from 0 to 3600"),
         ("began_seconds = nan", "number from"),
         ("journal = 1", "true or false"),
-        ('events = ["x"]', "must be a list of attack_began"),
-        ("wehbook = 1", "is not a setting"),
+        ('events = ["x"]', 'must be a list of "attack_began"'),
+        ("wehbook = 1", "wehbook is unknown; the nearest is webhook; it is ignored"),
         ('webhook = "ftp://example.org"', "begins with https:// or http://"),
         ('webhook = "https://exa mple.org"', "begins with https:// or http://"),
         ('webhook = "https://example.org:99999/"', "begins with https:// or http://"),
@@ -280,7 +280,7 @@ def test_the_sample_holds_every_default() -> None:
         ('mail_to = ["-oQ/tmp"]', "plain e-mail addresses"),
         ('mail_to = ["a@b\\nBcc: c@d"]', "plain e-mail addresses"),
         ('mail_to = "root"', "plain e-mail addresses"),
-        ("=", "is ignored"),
+        ("=", ":1: invalid statement (column 1); the defaults hold"),
     ],
 )
 def test_a_wrong_setting_is_told_and_has_its_default(line: str, why: str) -> None:

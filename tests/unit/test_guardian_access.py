@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from fwtop.guardian.rules.access import access_of
+from fwtop.guardian.rules.access import Access
 from fwtop.guardian.rules.guard import read_limits
 from fwtop.guardian.serving.programs import scope_of
 from fwtop.model import protocol
@@ -16,44 +16,49 @@ from fwtop.model.protocol import SCOPES, Connect, Hello, Rescan, Symbols, Watch
 from fwtop.model.rule import Rule
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/API.md").read_text()
-GUARD = Path("guard.toml")
+
+
+def access_of(table: str, tmp_path: Path) -> tuple[Access, tuple[str, ...]]:
+    (tmp_path / "group").write_text("root:x:0:\nsoc:x:700:ann,bob\nbroken\nbots:x:701:\n")
+    (tmp_path / "guard.toml").write_text(table)
+    limits, wrong = read_limits(tmp_path / "guard.toml", tmp_path / "group")
+    return limits.access, wrong
 
 
 def test_scopes_go_with_groups_and_who_may_change_may_read(tmp_path: Path) -> None:
-    groups = tmp_path / "group"
-    groups.write_text("root:x:0:\nsoc:x:700:ann,bob\nbroken\nbots:x:701:\n")
-    access, wrong = access_of({"read": ["soc"], "lists": [701, "bots"], "rules": []}, GUARD, groups)
+    access, wrong = access_of("[access]\nread = ['soc']\nlists = [701, 'bots']\nrules = []\n", tmp_path)
     assert not wrong
     assert access.granted
     assert access.scopes(1000, {700}) == ("read",)
     assert access.scopes(1000, {701, 5}) == ("read", "lists")
     assert access.scopes(1000, {5}) == ()
     assert access.scopes(0, ()) == SCOPES
+    assert Access.__struct_fields__ == SCOPES
 
 
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ("all", "must be a table"),
-        ({"write": ["root"]}, "no scope 'write'"),
-        ({"read": "root"}, "must be a list of groups"),
-        ({"rules": ["no-such-group"]}, "no group 'no-such-group'"),
-        ({"rules": [-1]}, "no group -1"),
-        ({"rules": [True]}, "no group True"),
-        ({"rules": [[1]]}, r"no group \[1\]"),
+        ("access = 'all'", ":1: access must be a table; it is ignored"),
+        ("[access]\nwrite = ['root']", ":2: access.write is unknown; there are read, lists"),
+        ("[access]\nread = 'root'", ":2: access.read must be a list of groups; it is ignored"),
+        ("[access]\nrules = ['no-such-group']", ':2: access.rules: there is no group "no-such-group" in'),
+        ("[access]\nrules = [-1]", ":2: access.rules: there is no group -1 in"),
+        ("[access]\nrules = [true]", "no group true"),
+        ("[access]\nrules = [[1]]", "no group [1]"),
     ],
 )
-def test_what_is_wrong_is_told_and_grants_nothing(table: object, words: str) -> None:
-    access, [line] = access_of(table, GUARD)
-    assert re.search(words, line)
+def test_what_is_wrong_is_told_and_grants_nothing(table: str, words: str, tmp_path: Path) -> None:
+    access, [line] = access_of(table, tmp_path)
+    assert words in line
     assert not access.granted
 
 
 def test_the_file_of_limits_has_the_table(tmp_path: Path) -> None:
     path = tmp_path / "guard.toml"
-    path.write_text("max_blocked_share = 0.25\n[access]\nread = [12]\n")
+    path.write_text("max_blocked_share = 0.25\n[access]\nread = [12, 'no-such-group']\nlists = 3\n")
     limits, warnings = read_limits(path)
-    assert not warnings
+    assert len(warnings) == 2
     assert (limits.max_blocked_share, limits.access.scopes(9, {12})) == (0.25, ("read",))
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from fwtop.cli.policy import document
-from fwtop.cli.policy.document import SECONDS, parse, read, shape
+from fwtop.cli.policy.document import SECONDS, Policy, parse, read, shape
 from fwtop.cli.policy.schema import schema
 from fwtop.cli.policy.versions import KEPT, Versions, lists_of
 from fwtop.cli.policy.writing import write
@@ -23,41 +22,42 @@ OFFICE = (Prefix.parse("198.51.100.0/24"),)
 GOOD = 'schema = 1\n[list.office]\nentries = ["198.51.100.0/24"]\n'
 # What is appended to GOOD, and what is said of it: both the parser and the schema refuse these
 WRONG_FORMS = {
-    "[[port]]\nservice = 443\n": "[[port]] number 1: service must be text, or a list of such",
-    "[[port]]\nlevel = 'open'\n": "[[port]] number 1: it needs service",
-    "[[port]]\nservice = []\n": "service must be text",
-    "[[port]]\nservice = '443/tcp'\nlevel = 'ajar'\n": "level must be open or protected or closed",
+    "[[port]]\nservice = 443\n": ":5: port[0].service must be text, or a list of text",
+    "[[port]]\nlevel = 'open'\n": ":4: port[0].service is missing",
+    "[[port]]\nservice = []\n": "service must be text, or a list of text (at least 1)",
+    "[[port]]\nservice = '443/tcp'\nlevel = 'ajar'\n": 'level must be one of "closed", "open", "protected"',
     "[[port]]\nservice = '443/tcp'\npriority = 1001\n": "priority must be a whole number from 0 to 1000",
     "[[port]]\nservice = '443/tcp'\nstrict = 1\n": "strict must be true or false",
-    "[port]\nservice = '443/tcp'\n": "[port]: write [[port]]",
-    "[[block]]\nlist = 'office'\nvia = 'hashlimit'\n": "via must be ipset or xdp",
-    "[[limit]]\nper = 24\nspeed = 3\n": "unknown: speed; there are proto,",
-    "[thresholds]\nmax_change = 1.5\n": "max_change must be a number from 0 to 1",
-    "[list.sixteen-letters]\nentries = []\n": "names of up to 14 characters",
-    "[monitor]\nrepair = 'yes'\n": "[monitor]: repair must be true or false",
-    "[firewall]\n": "unknown: firewall; there are block,",
+    "[port]\nservice = '443/tcp'\n": ":4: port must be one of several tables: [[port]]",
+    "[[block]]\nlist = 'office'\nvia = 'hashlimit'\n": 'via must be one of "ipset", "nftables", "tc"',
+    "[[limit]]\nper = 24\nspeed = 3\n": ":6: limit[0].speed is unknown; there are per,",
+    "[thresholds]\nmax_change = 1.5\n": "thresholds.max_change must be a number from 0 to 1",
+    "[list.sixteen-letters]\nentries = []\n": "list.sixteen-letters must have as its name up to 14 letters",
+    "[monitor]\nrepair = 'yes'\n": "monitor.repair must be true or false",
+    "[firewall]\n": ":4: firewall is unknown; there are schema,",
 }
 WRONG_MEANINGS = {
-    "[[port]]\nservice = '443/tcp'\n": "[[port]] number 1: level protected needs --acl",
+    "[[port]]\nservice = '443/tcp'\n": ":4: port[0]: level protected needs --acl",
     "[[port]]\nservice = '443/tcp'\nacl = 'vpn'\n": "there is no [list.vpn]",
     "[[port]]\nservice = '443/sctp'\nacl = 'office'\n": "'443/sctp' is not a service",
-    "[[block]]\nlist = 'office'\n[[block]]\nlist = 'office'\n": "number 2: said twice: block list office",
+    "[[block]]\nlist = 'office'\n[[block]]\nlist = 'office'\n": (
+        ":6: block[1]: said twice: block list office"
+    ),
     "[[limit]]\nper = 24\n": "one of the arguments --rate --connections is required",
-    "[[limit]]\nper = 24\nrate = 'fast'\n": "--rate: 'fast' is not a rate",
+    "[[limit]]\nper = 24\nrate = 'fast'\n": ":6: limit[0].rate: 'fast' is not a rate",
     "[[signature]]\nstring = 'x'\nhex = 'aa'\n": "not allowed with argument",
-    "[list.more]\nentries = ['nobody']\n": "[list.more]: 'nobody'",
-    "[list.more]\nleast = 1\n": "[list.more]: it holds 0, but least = 1",
-    "[list.more]\nentries = ['::/1', '192.0.2.1']\nmost = 1\n": "[list.more]: it holds 2, but most = 1",
-    "[list.more]\nentries = '::/0'\n": "[list.more]: an entry of /0 is everybody",
-    "[list.more]\nentries = '0.0.0.0/0'\n": "[list.more]: an entry of /0 is everybody",
-    "[list.a-longer-name-than-18]\nentries = '::/1'\n": "names of up to 14 characters",
+    "[list.more]\nentries = ['nobody']\n": ":4: list.more: 'nobody'",
+    "[list.more]\nleast = 1\n": ":5: list.more.least: the list holds 0, but least = 1",
+    "[list.more]\nentries = ['::/1', '192.0.2.1']\nmost = 1\n": "the list holds 2, but most = 1",
+    "[list.more]\nentries = '::/0'\n": "list.more: an entry of /0 is everybody",
+    "[list.more]\nentries = '0.0.0.0/0'\n": "list.more: an entry of /0 is everybody",
     "[list.more]\nfile = 'absent'\n": "cannot read",
     "[list.more]\nfile = 'ports.txt'\n": "ports.txt: not an address or prefix: line 1",
-    "= 1": "Invalid statement",
+    "= 1": ":4: invalid statement",
 }
 
 
-def policy(text: str, tmp_path: Path) -> document.Policy:
+def policy(text: str, tmp_path: Path) -> Policy:
     (tmp_path / "ports.txt").write_text("192.0.2.7:443/tcp\n")
     (tmp_path / "policy.toml").write_text(text)
     return read(tmp_path / "policy.toml")
@@ -65,6 +65,8 @@ def policy(text: str, tmp_path: Path) -> document.Policy:
 
 def fits(value: Any, rule: dict[str, Any]) -> bool:  # noqa: PLR0911 - a line for each word
     """Validate by the part of JSON Schema that ours is written in."""
+    if "$ref" in rule:
+        return fits(value, schema()["$defs"][rule["$ref"].rpartition("/")[2]])
     kinds = {
         "object": dict,
         "array": list,
@@ -131,18 +133,22 @@ def test_the_schema_refuses_what_the_parser_refuses_and_takes_what_it_takes(tmp_
 
 
 def test_the_schema_in_the_documents_is_this_one() -> None:
-    assert json.loads((ROOT / "docs/policy.schema.json").read_text()) == schema()
+    """`make documents` writes it."""
+    assert json.loads((ROOT / "docs/policy.schema.json").read_text()) == json.loads(json.dumps(schema()))
 
 
 def test_every_key_is_documented() -> None:
     text = (ROOT / "docs/POLICY.md").read_text()
-    for keys in (
-        document.LIST_KEYS,
-        document.THRESHOLD_KEYS,
-        document.MONITOR_KEYS,
-        *document.RULE_KEYS.values(),
-    ):
-        assert all(f"`{key}" in text for key in keys), keys
+    tables = schema()["$defs"]
+    del tables["PolicyFile"]
+    keys = [(key, value) for table in tables.values() for key, value in table["properties"].items()]
+    assert all(f"`{key}" in text and value["description"] for key, value in keys)
+
+
+def test_a_policy_of_another_version_is_told_as_such(tmp_path: Path) -> None:
+    for text in ("[firewall]\n", "[firewall]\nschema = 2\n", "# 1\nnew = 3\nschema = 2\n"):
+        with pytest.raises(FwtopError, match=r"schema (must be 1|is missing); nothing was changed"):
+            policy(text, tmp_path)
 
 
 def test_a_table_makes_the_rules_of_its_verb(tmp_path: Path) -> None:
@@ -173,7 +179,7 @@ def test_versions_keep_text_and_lists_and_forget_the_oldest(tmp_path: Path) -> N
     versions = Versions("x", tmp_path)
     for number in range(KEPT + 2):
         entries = (*OFFICE, Prefix.parse(f"203.0.113.{number}"))
-        made = parse(f"{GOOD}# {number}\n", "x", lambda _, entries=entries: entries)
+        made = parse(f"{GOOD}# {number}\n", "x", lambda *_, entries=entries: entries)
         version = versions.prepare(made, f"note {number}")
         assert versions.pending() == version
         versions.keep(version)
@@ -187,7 +193,7 @@ def test_versions_keep_text_and_lists_and_forget_the_oldest(tmp_path: Path) -> N
     assert len(files) == KEPT, "lists that no version has are gone"
     files[0].write_bytes(b"damaged")
     broken = next(version for version in known if files[0].stem in version.lists.values())
-    with pytest.raises(FwtopError, match=r"\[list.office\]: what the list held is lost or damaged"):
+    with pytest.raises(FwtopError, match=r"list.office: what the list held is lost or damaged"):
         versions.policy_of(broken)
     (tmp_path / "netns-x/3.json").write_text("{")
     assert versions.unreadable() == ["3.json"]
@@ -205,7 +211,7 @@ def test_one_command_at_a_time_changes_the_policy(tmp_path: Path) -> None:
 
 def test_what_was_abandoned_leaves_nothing(tmp_path: Path) -> None:
     versions = Versions(None, tmp_path)
-    versions.prepare(parse(GOOD, "x", lambda _: OFFICE), "x")
+    versions.prepare(parse(GOOD, "x", lambda *_: OFFICE), "x")
     versions.abandon()
     assert versions.pending() is None
     assert list((tmp_path / "machine").iterdir()) == []

@@ -12,7 +12,7 @@ import pytest
 from fwtop.cli.files import screen_files
 from fwtop.cli.files.screen_files import MAX_BYTES, USER_FILE, caller, read_config
 from fwtop.cli.files.screen_files import screen_files as read_all
-from fwtop.model.config_file import ConfigText, line_of, read_table, table_of
+from fwtop.model.config_file import ConfigText
 
 
 def user_at(home: Path, uid: int) -> pwd.struct_passwd:
@@ -148,27 +148,3 @@ def test_a_file_system_that_hangs_is_told(
     monkeypatch.setattr(screen_files, "_READ_SECONDS", 0.05)
     (found,) = read_all(tmp_path / "none", user_at(home, 4242))
     assert found.wrong == "it could not be read in time"
-
-
-def test_a_broken_table_is_one_line_and_names_its_place() -> None:
-    for text in ("a = = 1\n", "a = " + "[" * 5000, "a = 1\na = 2\n"):
-        table, wrong = table_of(ConfigText("/etc/x.toml", text))
-        assert table == {}
-        assert len(wrong) == 1
-        assert wrong[0].startswith("/etc/x.toml is ignored: ")
-    assert "line 2" in table_of(ConfigText("x", "a = 1\nb\n"))[1][0]
-
-
-def test_a_file_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    assert read_table(tmp_path / "none") == ({}, ())
-    (tmp_path / "bad").write_bytes(b"\xff")
-    assert len(read_table(tmp_path / "bad")[1]) == 1
-
-
-def test_lines_are_found_by_section() -> None:
-    text = 'theme = "x"\n[keys] # y\ntheme = 1\n  "block" = []\n[ rates ]\nblock = 2\n'
-    assert line_of(text, "theme") == 1
-    assert line_of(text, "theme", "keys") == 3
-    assert line_of(text, "block", "keys") == 4
-    assert line_of(text, "block", "rates") == 6
-    assert line_of(text, "block") is None

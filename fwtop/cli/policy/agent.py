@@ -17,10 +17,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, field
 
 from fwtop.cli.policy.document import Policy, parse
 from fwtop.cli.policy.live import Difference, Live
+from fwtop.cli.policy.schema import ListTable
 from fwtop.cli.policy.transaction import (
     PolicyRequest,
     before,
@@ -191,11 +192,10 @@ def policy_of(text: str, lists: Mapping[str, Sequence[Prefix]]) -> Policy:
     A file that it names is the program's to read: root opens none for it.
     """
 
-    def entries(table: dict[str, Any]) -> Sequence[Prefix]:
-        name, given = table["name"], table.get("entries", [])
-        named = prefixes_of([given] if isinstance(given, str) else given)
-        if "file" in table and name not in lists:
-            raise FwtopError("file: the guardian opens no file for a program: attach the list", 2)
+    def entries(name: str, table: ListTable) -> Sequence[Prefix]:
+        named = prefixes_of(table.texts)
+        if table.file is not UNSET and name not in lists:
+            raise FwtopError("the guardian opens no file for a program: attach the list", 2)
         if name not in lists:
             return named
         if of_ports(lists[name]):

@@ -7,23 +7,26 @@ taken as a request is: rules field by field, lists by name and as text.
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import select
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.cli.policy.document import SECONDS, Draft, read_draft
+from fwtop.cli.policy.schema import ListTable
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.kernel.procfs import read_text
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import POLICY, Kind, Rule
+from fwtop.model.rule import POLICY, Kind
 from fwtop.model.text import safe_text
+from fwtop.model.wire import of_json, to_json
 from fwtop.sandbox.confine import confine
 from fwtop.sandbox.privileges import close_inherited, drop_privileges
 from fwtop.sandbox.syscalls import Profile
@@ -57,6 +60,16 @@ _KINDS = frozenset(
 )
 
 
+class _Said(Struct, frozen=True):
+    """The child's answer: a draft or an error."""
+
+    rules: tuple[dict[str, Any], ...]
+    lists: Mapping[str, ListTable]
+    max_change: float
+    error: str = ""
+    code: int = 0
+
+
 def draft_of(text: str, name: str) -> Draft:
     """Read a policy's text; raises FwtopError (code 2) as `read_draft`, or 1 if that could not be done."""
     reader, writer = os.pipe()
@@ -77,8 +90,8 @@ def draft_of(text: str, name: str) -> Draft:
         os.close(reader)
         os.waitpid(child, 0)
     try:
-        return _draft_of(json.loads(said))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return _draft_of(of_json(_Said, said))
+    except ValueError:
         line = f"{safe_text(name)}: its reader ended without an answer; nothing was changed"
         raise FwtopError(line) from None
 
@@ -89,15 +102,11 @@ def _answer(text: str, name: str, writer: int) -> NoReturn:
         try:
             _confine()
             draft = read_draft(text, name)
-            said: dict[str, object] = {
-                "rules": [rule.to_dict() for rule in draft.rules],
-                "lists": draft.tables,
-                "max_change": draft.max_change,
-            }
+            said = _Said(tuple(rule.to_dict() for rule in draft.rules), draft.tables, draft.max_change)
         except FwtopError as error:
-            said = {"error": str(error), "code": error.code}
+            said = _Said((), {}, 1.0, str(error), error.code)
         with open(writer, "wb", closefd=False) as file:
-            file.write(json.dumps(said).encode())
+            file.write(to_json(said))
     os._exit(0)
 
 
@@ -113,21 +122,15 @@ def _confine() -> None:
         resource.setrlimit(limit, (value, value))
 
 
-def _draft_of(said: dict[str, Any]) -> Draft:
-    """Check what the child said; raises FwtopError for a mistake in the text, others for no draft."""
-    if "error" in said:
-        raise FwtopError(safe_text(said["error"], limit=2000), 2 if said["code"] == 2 else 1)
-    tables, most = said["lists"], said["max_change"]
-    if type(most) is not float:
-        raise ValueError("max_change is no number")
-    return Draft(tuple(_rule_of(item, tables) for item in said["rules"]), tables, most)
-
-
-def _rule_of(said: dict[str, Any], tables: dict[str, Any]) -> Rule:
-    rule = rule_of_wire(said)
-    if rule.kind not in _KINDS or any(name not in tables for name in rule.lists_used):
+def _draft_of(said: _Said) -> Draft:
+    """Check what the child said; raises FwtopError for a mistake in the text, ValueError for no draft."""
+    if said.error:
+        raise FwtopError(safe_text(said.error, limit=2000), 2 if said.code == 2 else 1)
+    rules = tuple(map(rule_of_wire, said.rules))
+    if any(rule.kind not in _KINDS or not said.lists.keys() >= set(rule.lists_used) for rule in rules):
         raise ValueError("a policy has no such rule")
-    return replace(rule, ttl_seconds=SECONDS, created_by=POLICY, replaces="")
+    bare = (replace(rule, ttl_seconds=SECONDS, created_by=POLICY, replaces="") for rule in rules)
+    return Draft(tuple(bare), said.lists, said.max_change)
 
 
 def _read(reader: int, child: int) -> bytes:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from fwtop.cli.policy.document import TRIAL, Policy, shape
+from fwtop.cli.policy.document import Policy, shape
+from fwtop.cli.policy.schema import TRIAL
 from fwtop.client.discovery import GuardianClient
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import pack_prefixes

@@ -16,11 +16,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
 from fwtop.cli.policy.document import Policy, parse
+from fwtop.cli.policy.schema import ListTable
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import pack_prefixes, unpack_prefixes
 from fwtop.model.errors import FwtopError
@@ -93,8 +93,8 @@ class Versions:
     def policy_of(self, version: Version) -> Policy:
         """Return what a version says, with its lists as they were; raises FwtopError."""
 
-        def entries(table: dict[str, Any]) -> Sequence[Prefix]:
-            return self._read_list(version.lists.get(table["name"], ""))
+        def entries(name: str, _: ListTable) -> Sequence[Prefix]:
+            return self._read_list(version.lists.get(name, ""))
 
         return parse(version.text, f"policy {version.number}", entries)
 

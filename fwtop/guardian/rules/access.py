@@ -6,62 +6,60 @@ that an attack has cut off must not hold up the guardian. A group of such a serv
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
+from typing import Annotated, Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from fwtop.model.protocol import SCOPES
+from fwtop.model.settings_file import must
 
 GROUP_FILE = Path("/etc/group")
 _MOST_GID = (1 << 32) - 2
 
 
-class Access(Struct, frozen=True):
-    """The groups of each scope, by number."""
+_Groups = Annotated[tuple[Any, ...], must("a list of groups")]
 
-    groups: Mapping[str, frozenset[int]] = field(default_factory=dict)
+
+class Access(Struct, frozen=True):
+    """The groups of each scope (SCOPES), by name or number; once numbered, by number."""
+
+    read: _Groups = ()
+    lists: _Groups = ()
+    rules: _Groups = ()
+    policies: _Groups = ()
 
     @property
     def granted(self) -> bool:
         """Whether anybody but root has any scope."""
-        return any(self.groups.values())
+        return any(getattr(self, scope) for scope in SCOPES)
 
     def scopes(self, uid: int, groups: Collection[int]) -> tuple[str, ...]:
         """Return what a user in these groups may do; root may do everything, and who may change may read."""
         if uid == 0:
             return SCOPES
-        held = {scope for scope, allowed in self.groups.items() if not allowed.isdisjoint(groups)}
+        held = {scope for scope in SCOPES if not set(groups).isdisjoint(getattr(self, scope))}
         if held:
             held.add("read")
         return tuple(scope for scope in SCOPES if scope in held)
 
-
-def access_of(table: object, path: Path, group_file: Path = GROUP_FILE) -> tuple[Access, list[str]]:
-    """Read the table and return what it grants, and a line for each thing that is wrong with it."""
-    if not isinstance(table, dict):
-        return Access(), [f"{path}: access must be a table: [access]; no program has access"]
-    wrong: list[str] = []
-    known: dict[str, int] | None = None
-    groups: dict[str, frozenset[int]] = {}
-    for scope, given in table.items():
-        if scope not in SCOPES:
-            wrong.append(f"{path}: [access] has no scope {scope!r}; there are {', '.join(SCOPES)}")
-            continue
-        if not isinstance(given, list):
-            wrong.append(f"{path}: {scope} in [access] must be a list of groups; it is ignored")
-            continue
-        found = set()
-        for item in given:
-            if isinstance(item, str) and known is None:
-                known = _numbers(group_file)
-            number = item if type(item) is int else (known or {}).get(item) if isinstance(item, str) else None
-            if number is None or not 0 <= number <= _MOST_GID:
-                wrong.append(f"{path}: [access] {scope}: there is no group {item!r} in {group_file}")
-            else:
-                found.add(number)
-        groups[scope] = frozenset(found)
-    return Access(groups), wrong
+    def numbered(self, group_file: Path = GROUP_FILE) -> tuple[Access, list[tuple[str, object]]]:
+        """Return the groups by number, and by scope those that there are not."""
+        given = {scope: getattr(self, scope) for scope in SCOPES}
+        is_named = any(isinstance(item, str) for items in given.values() for item in items)
+        known = _numbers(group_file) if is_named else {}
+        unknown: list[tuple[str, object]] = []
+        for scope, items in given.items():
+            numbers = []
+            for item in items:
+                number = known.get(item, -1) if isinstance(item, str) else item
+                if type(number) is int and 0 <= number <= _MOST_GID:
+                    numbers.append(number)
+                else:
+                    unknown.append((scope, item))
+            given[scope] = tuple(numbers)
+        return Access(**given), unknown
 
 
 def _numbers(path: Path) -> dict[str, int]:

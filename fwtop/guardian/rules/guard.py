@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
 from fwtop.guardian.allow.behind import SSH_PORTS
-from fwtop.guardian.rules.access import Access, access_of
+from fwtop.guardian.rules.access import GROUP_FILE, Access
 from fwtop.guardian.rules.breadth import WhyUntracked, why_broad
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import SPACE, Listed, covered, cut_out, listed, sizes
 from fwtop.model.addresses.list_limits import of_ports, why_too_many
 from fwtop.model.addresses.roles import Role
-from fwtop.model.config_file import read_table
+from fwtop.model.config_file import read_regular_text
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import POLICY, POLICY_TRIAL, Kind, Match, Rule
 from fwtop.model.rule_overlap import is_double
-from fwtop.model.text import safe_text
+from fwtop.model.settings_file import IGNORED, read, told, written
 from fwtop.model.traffic.protocols import TCP
 from fwtop.rehearsal.rehearse import heeds_limit
 from fwtop.render.numbers import percent
@@ -190,59 +191,44 @@ def _named(names: list[str] | list[Prefix]) -> str:
 
 
 LIMITS_FILE = "/etc/fwtop/guard.toml"
-DEFAULT_SHARE = 0.5
 _BLOCKING = (Kind.IPSET, Kind.STRING, Kind.XDP, Kind.NFTABLES, Kind.TC)
-_KEY = "max_blocked_share"
-_FORCE_KEY = "console_may_force"
-_ACCESS_KEY = "access"
-_LEARN_KEY, _SSH_KEY = "learn_behind", "ssh_ports_behind"
 _MOST_SSH_PORTS = 8
-_KNOWN = (_KEY, _FORCE_KEY, _LEARN_KEY, _SSH_KEY)
+_Port = Annotated[int, Meta(ge=1, le=65535)]
 
 
-class Limits(Struct, frozen=True):
+class GuardFile(Struct, frozen=True):
     """The settings of the operator's file."""
 
-    max_blocked_share: float = DEFAULT_SHARE  # of either family's addresses, 0 to 1
-    file: str = LIMITS_FILE
+    max_blocked_share: Annotated[float, Meta(gt=0, le=1)] = 0.5  # of either family's addresses
     # A console parses what attackers send: a compromised one could claim that the operator confirmed.
     console_may_force: bool = False
-    access: Access = field(default_factory=Access)  # of programs that are not root's
     learn_behind: bool = True  # what hosts behind this machine talk with passes, in its role
-    ssh_ports_behind: tuple[int, ...] = SSH_PORTS
+    ssh_ports_behind: Annotated[tuple[_Port, ...], Meta(max_length=_MOST_SSH_PORTS)] = SSH_PORTS
+    access: Access = Access()  # of programs that are not root's
 
 
-def read_limits(path: Path = Path(LIMITS_FILE)) -> tuple[Limits, tuple[str, ...]]:
+class Limits(GuardFile, frozen=True):
+    """The settings, and the file that they come from."""
+
+    file: str = LIMITS_FILE
+
+
+def read_limits(
+    path: Path = Path(LIMITS_FILE), group_file: Path = GROUP_FILE
+) -> tuple[Limits, tuple[str, ...]]:
     """Read the limits and what is wrong with the file; without a good value the default holds."""
-    data, wrong = read_table(path)
-    warnings = [*wrong]
-    share, may_force = data.get(_KEY, DEFAULT_SHARE), data.get(_FORCE_KEY, False)
-    if type(share) not in (int, float) or not 0 < share <= 1:
-        warnings.append(f"{path}: {_KEY} must be above 0 and at most 1; {DEFAULT_SHARE} is used")
-        share = DEFAULT_SHARE
-    if type(may_force) is not bool:
-        warnings.append(f"{path}: {_FORCE_KEY} must be true or false; false is used")
-        may_force = False
-    access, wrong_access = access_of(data.get(_ACCESS_KEY, {}), path)
-    warnings += map(safe_text, wrong_access)
-    learn = data.get(_LEARN_KEY, True)
-    if type(learn) is not bool:
-        warnings.append(f"{path}: {_LEARN_KEY} must be true or false; true is used")
-        learn = True
-    ports = data.get(_SSH_KEY, list(SSH_PORTS))
-    if not _are_ports(ports):
-        warnings.append(f"{path}: {_SSH_KEY} must be a list of up to {_MOST_SSH_PORTS} ports; 22 is used")
-        ports = list(SSH_PORTS)
-    if unknown := sorted(set(data) - {*_KNOWN, _ACCESS_KEY}):
-        known = f"{', '.join(_KNOWN)} and [{_ACCESS_KEY}]"
-        warnings.append(safe_text(f"{path}: unknown and ignored: {', '.join(unknown)}; there are {known}"))
-    return Limits(float(share), str(path), may_force, access, learn, tuple(ports)), tuple(warnings)
-
-
-def _are_ports(value: object) -> bool:
-    if not isinstance(value, list) or len(value) > _MOST_SSH_PORTS:
-        return False
-    return all(type(port) is int and 0 < port < 1 << 16 for port in value)
+    found = read(GuardFile, read_regular_text(path))
+    access, unknown = found.value.access.numbered(group_file)
+    lines = [
+        told(
+            found.file,
+            ("access", scope),
+            f"access.{scope}: there is no group {written(group)} in {group_file}",
+            IGNORED,
+        )
+        for scope, group in unknown
+    ]
+    return Limits(**{**found.given, "access": access, "file": str(path)}), (*found.lines(), *lines)
 
 
 def check_share(rule: Rule, active: Sequence[Rule], limits: Limits) -> None:
@@ -264,7 +250,7 @@ def check_share(rule: Rule, active: Sequence[Rule], limits: Limits) -> None:
             raise FwtopError(
                 f"with this rule {percent(blocked / SPACE[family])} of all IPv{family} addresses "
                 f"would be blocked, at most {percent(limits.max_blocked_share)} may be "
-                f"({_KEY} in {limits.file}); nothing was installed"
+                f"(max_blocked_share in {limits.file}); nothing was installed"
             )
 
 
@@ -272,7 +258,7 @@ def force_refused(broad: str, limits: Limits, command: str) -> str | None:
     """Return why a console may not install an overly broad rule, and what can; None if it may."""
     if limits.console_may_force:
         return None
-    allowed = f"unless {limits.file} says {_FORCE_KEY} = true"
+    allowed = f"unless {limits.file} says console_may_force = true"
     return f"{broad}; a screen may not install such a rule {allowed}; {command}"
 
 
