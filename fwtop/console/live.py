@@ -285,7 +285,7 @@ class LiveSession:
         """Return a snapshot; the last one, marked, if none can be made: the watch goes on."""
         try:
             self._last, self._missed = self.tick(), 0
-        except FwtopError:
+        except (FwtopError, MemoryError):
             raise
         except Exception as failure:
             self._missed += 1

@@ -74,9 +74,16 @@ def _written(value: Any) -> Any:  # noqa: ANN401 - what msgspec doesn't know
     raise TypeError(f"{type(value).__name__} can't be written")
 
 
+def _packed(value: Any) -> Any:  # noqa: ANN401 - what msgspec doesn't know
+    # As bytes, because fields that are written as bytes may hold those of a rule, too
+    return bytes(value) if isinstance(value, bytes) else _written(value)
+
+
 def _read(wanted: type, value: Any) -> Any:  # noqa: ANN401 - whatever the annotation says
     if wanted not in (Prefix, Hex):
         raise NotImplementedError(f"{wanted} can't be read")  # a mistake of ours
+    if wanted is Hex and isinstance(value, bytes):  # MessagePack has them
+        return Hex(value)
     if not isinstance(value, str):
         raise ValueError("Expected `str`")
     if wanted is Prefix:
@@ -138,4 +145,4 @@ def _not_none(info: Any) -> Any:  # noqa: ANN401 - any of msgspec.inspect
 
 
 _TO_JSON = msgspec.json.Encoder(enc_hook=_written)
-_TO_MSGPACK = msgspec.msgpack.Encoder(enc_hook=_written)
+_TO_MSGPACK = msgspec.msgpack.Encoder(enc_hook=_packed)

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import made_pair
 from guardian_bench import Bench, apply, kill, rules_of
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Connect, Keep
 from fwtop.model.rule import Kind, Match, Rule, Setting
+from tests.kernel.conftest import made_pair
 from tests.kernel.fuse_server import fuse_file
 
 pytestmark = pytest.mark.kernel

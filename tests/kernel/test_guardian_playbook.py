@@ -94,7 +94,7 @@ def test_entries_of_what_is_no_longer_tracked_are_deleted(bench: Bench, at_once:
     ("wrong", "said"),
     [
         (Rule("", Kind.HARDEN, Match(), "x", 60, playbook="test"), "parts"),
-        (playbook(playbook()), "a part has no parts"),
+        (playbook(playbook()), "harden can't be one"),
         (playbook(PARTS[0], PARTS[0]), "named twice"),
         (
             playbook(PARTS[6], Rule("", Kind.SYNPROXY, Match(protocol=TCP, dport=80), "", 60)),

@@ -51,7 +51,7 @@ POINTS = (
 RULE = Rule("1", Kind.IPSET, Match(), "", 60, origin="list:x")
 
 
-class Guardian(Struct):
+class Guardian(Struct, dict=True):
     """The lists of a guardian in this process, and what the list must hold."""
 
     kernel: Kernel

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.rule import Rule
+from fwtop.model.rule import PayloadMatch, Rule
 from fwtop.model.traffic import snapshot as model
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.store.codec import (
@@ -100,6 +100,12 @@ def empty() -> Snapshot:
 def test_a_truncated_value_is_refused() -> None:
     with pytest.raises(ValueError, match="cut short"):
         decode_snapshot(encode_snapshot(empty())[:-9])
+
+
+def test_bytes_of_a_rule_are_stored_wherever_bytes_are() -> None:
+    share = model.Share(3, 9, 0.5, 0.1, 0.0, 0.25)
+    payload = model.Payload(PayloadMatch(b"\x00abc").data, "abc", None, None, share, 0.0)
+    assert decode_value(model.Payload, encode_value(payload)) == payload
 
 
 def test_numpy_scalars_become_numbers() -> None:
