@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Run pytest as root, which the kernel tests need, without leaving root-owned files in the clone.
 #
-# With arguments, pass them to pytest. Without, run all tests: first those that flood and measure, alone; then all
-# others, in workers that take one file after another. The kernel tests come first: they mostly wait, each in
-# namespaces of its own, and the unit and screen tests fill up the end. What failed is run once more, alone: a test
-# that passes only without others beside it is named, and doesn't fail the run.
+# With arguments, pass them to pytest. Without, run all tests of the first tier: those that flood and measure, alone;
+# then the kernel tests, in workers that take one file after another, since each waits in namespaces of its own; and
+# beside them, with what time they leave, the unit and screen tests. What failed and is marked `alone_again`, with a
+# reason, is run once more, alone, and named; anything else that failed fails the run.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "$0")/common.sh"
@@ -13,9 +13,11 @@ flags=()
 [[ $(id -u) == 0 ]] || flags=(-p no:cacheprovider)
 
 run_pytest() {
-  as_root env PYTHONDONTWRITEBYTECODE=1 FWTOP_GOLDEN="${FWTOP_GOLDEN:-}" .venv/bin/python -m pytest "${flags[@]}" "$@"
+  as_root env PYTHONDONTWRITEBYTECODE=1 FWTOP_GOLDEN="${FWTOP_GOLDEN:-}" "${before[@]}" \
+    .venv/bin/python -m pytest "${flags[@]}" "$@"
 }
 
+before=()
 if [[ $# -gt 0 ]]; then
   run_pytest "$@"
   exit
@@ -24,23 +26,23 @@ fi
 workers=$((3 * $(nproc)))    # kernel tests mostly wait
 [[ $workers -le 12 ]] || workers=12 # each grows to 300 to 800 MB
 flooding=(tests/kernel/test_{bench_lab,lab_ends,whole_program}.py) # others beside them would change figures, end labs
-others=(tests/kernel tests/unit tests/scenarios tests/ui)
-for one in "${flooding[@]}"; do
-  others+=("--ignore=$one")
-done
+beside=(tests/unit tests/scenarios tests/ui)
 flags=()
-status=0
-failed=()
+may_pass_alone=75 # tests/conftest.py
 logs=$(mktemp -d -t fwtop-test.XXXXXX)
 chmod 755 "$logs"
-trap 'as_root rm -rf "$logs"' EXIT
+running=
+trap '[[ -z $running ]] || as_root kill -- "-$running" 2>/dev/null; wait; as_root rm -rf "$logs"' EXIT
 
-# part NAME ARGUMENT…: run tests that remember under NAME which of them failed; exit if they could not run (pytest: 2).
-part() {
-  local code=0
+part() { # NAME ARGUMENT…: run tests; note under NAME how that ended
+  local code=0 began=$SECONDS
   run_pytest -o cache_dir="$logs/$1.cache" "${@:2}" || code=$?
-  [[ $code -le 1 ]] || exit "$code"
-  [[ $code == 0 ]] || failed+=("$1")
+  echo "$code" >"$logs/$1.code"
+  say "$1 tests took $((SECONDS - began)) s"
+}
+
+in_files() { # NAME WORKERS ARGUMENT…: the same by workers that take one file after another
+  part "$1" -n "$2" --dist loadfile --no-loadscope-reorder "${@:3}"
 }
 
 # Compile now: the tests start hundreds of root processes, which must not write files here, and each worker would
@@ -49,9 +51,22 @@ part() {
 env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest -q -p no:cacheprovider --collect-only tests \
   >"$logs/collected" || { tail -n 30 "$logs/collected" && exit 1; }
 part flooding "${flooding[@]}"
-part others -n "$workers" --dist loadfile --no-loadscope-reorder "${others[@]}"
-for name in "${failed[@]}"; do
-  say "these failed beside others (see above) and run again alone:"
-  run_pytest -o cache_dir="$logs/$name.cache" --last-failed --last-failed-no-failures none || status=1
+set -m # a process group that can be ended with all in it
+(before=(nice -n 10) && in_files beside "$(nproc)" "${beside[@]}") &>"$logs/beside" </dev/null &
+running=$!
+set +m
+in_files kernel "$workers" tests/kernel "${flooding[@]/#/--ignore=}"
+wait "$running" || true
+running=
+cat "$logs/beside"
+status=0
+for name in flooding kernel beside; do
+  code=$(cat "$logs/$name.code")
+  if [[ $code == "$may_pass_alone" ]]; then
+    say "these failed beside others, for the reasons above, and run again alone:"
+    run_pytest -o cache_dir="$logs/$name.cache" --last-failed --last-failed-no-failures none || status=1
+  elif [[ $code != 0 ]]; then
+    status=1
+  fi
 done
 exit "$status"

@@ -42,6 +42,7 @@ def neighbours(answer: dict) -> int:
     return answer["protocols"].get("icmpv6", (0, 0))[0]
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("family", [4, 6])
 def test_what_it_passes_on_is_counted_as_accepted_once(forwarder: Forwarder, family: int) -> None:
     assert forwarder.passes(3, family)
@@ -59,6 +60,13 @@ def test_the_screen_is_told_what_netfilter_does_not_see(forwarder: Forwarder) ->
         assert observer.ready["beside_netfilter"] == ([4, 6] if forwarder.kind == "bridge" else [])
 
 
+@pytest.mark.one_each(
+    "router-FORWARD-4",
+    "router-PREROUTING-6",
+    "bridge-FORWARD-6",
+    "bridge with br_netfilter-FORWARD-6",
+    "bridge with br_netfilter-PREROUTING-4",
+)
 @pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("chain", ["FORWARD", "PREROUTING"])
 def test_what_its_rules_drop_was_never_accepted(forwarder: Forwarder, chain: str, family: int) -> None:
@@ -84,6 +92,15 @@ def test_what_its_rules_drop_was_never_accepted(forwarder: Forwarder, chain: str
     assert drops == ({"netfilter/NETFILTER_DROP/before": 20} if sees else {})
 
 
+@pytest.mark.one_each(
+    "router-ipset-4",
+    "router-xdp-6",
+    "bridge-ipset-6",
+    "bridge-nftables-4",
+    "bridge-tc-6",
+    "bridge with br_netfilter-ipset-6",
+    "bridge with br_netfilter-nftables-4",
+)
 @pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("kind", [Kind.IPSET, Kind.NFTABLES, Kind.XDP, Kind.TC])
 def test_a_rule_protects_those_behind_or_says_that_it_does_not(
@@ -101,6 +118,7 @@ def test_a_rule_protects_those_behind_or_says_that_it_does_not(
     assert forwarder.passes(3, family)
 
 
+@pytest.mark.one_each("bridge")
 def test_an_ipv6_attack_on_those_behind_is_named_and_ended_by_what_is_proposed(
     forwarder: Forwarder,
 ) -> None:

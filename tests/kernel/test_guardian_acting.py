@@ -90,6 +90,16 @@ IN_RAW = [
 ]
 
 
+@pytest.mark.one_each(
+    "raw_flushed-nft-4",
+    "jump_deleted-legacy-6",
+    "chain_flushed-nft-4",
+    "rules_flushed-nft-6",
+    "first_line_replaced-legacy-6",
+    "foreign_accept-legacy-4",
+    "foreign_goto-nft-4",
+    "set_flushed-nft-6",
+)
 @pytest.mark.parametrize(("how", "variant", "family"), IN_RAW)
 def test_rule_in_table_raw(bench: Bench, how: str, variant: str, family: int, poll_until) -> None:
     use_variant(bench, variant)
@@ -101,6 +111,7 @@ def test_rule_in_table_raw(bench: Bench, how: str, variant: str, family: int, po
     check(bench, rule, lambda: bench.pair.victim.run(*words), poll_until, family=family, refilled=refilled)
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("how", NFT)
 def test_rule_at_netdev_ingress(bench: Bench, how: str, family: int, poll_until) -> None:
@@ -175,6 +186,7 @@ def test_ingress_of_one_of_several_interfaces(bench: Bench, poll_until) -> None:
         assert not bench.path(4).passes()
 
 
+@pytest.mark.one_each("xdp")
 @pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
 def test_compiled_rule_whose_program_was_detached(bench: XdpBench, kind: Kind, poll_until) -> None:
     def detach() -> None:

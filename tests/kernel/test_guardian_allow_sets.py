@@ -124,6 +124,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.one_each("flushed", "exchanged", "known", "peer", "nft networks", "nft longer", "nft gateway")
 @pytest.mark.parametrize("how", CHANGES)
 def test_changed_allow_list_is_told_and_made_good(bench: Bench, how: str, poll_until) -> None:
     rule, commands, name = CHANGES[how]
@@ -151,6 +152,7 @@ def test_changed_allow_list_is_told_and_made_good(bench: Bench, how: str, poll_u
         guardian.demand(Undo(all=True))
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("family", [4, 6])
 def test_blocked_source_that_comes_on_the_list_passes_until_it_goes(
@@ -193,6 +195,7 @@ def elements(bench: Bench, name: str, flag: str = "") -> list[str]:
     return sorted(re.findall(rf"^(\S+) timeout \d+{flag}$", listing, re.MULTILINE))
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("family", [4, 6])
 def test_rule_for_all_sources_spares_who_comes_on_the_list_until_it_goes(

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.kernel
 FAMILIES = (4, 6)
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_block_stops_and_undo_lets_pass(bench: Bench, family: int, variant: str) -> None:

@@ -138,6 +138,7 @@ def test_nobody_on_the_allow_list_is_cut_off(bench: Bench, stack: ExitStack) -> 
         guardian.demand(Undo((rule_id,)))
 
 
+@pytest.mark.one_each("closed", "nft-removed")
 @pytest.mark.parametrize(
     "failpoint", [Failpoint.NFT, Failpoint.CLOSED, Failpoint.UNDO, Failpoint.NFT_REMOVED]
 )

@@ -87,6 +87,7 @@ def test_crash_while_undoing(bench: Bench, failpoint: Failpoint) -> None:
     assert bench.state() == before
 
 
+@pytest.mark.one_each("chains-removed", "undone")
 @pytest.mark.parametrize("failpoint", UNDO)
 def test_crash_while_undoing_one_of_two(bench: Bench, failpoint: Failpoint) -> None:
     guardian = bench.connect(crash_at=failpoint.value)
@@ -137,6 +138,7 @@ def test_crash_while_the_allow_list_is_followed(bench: Bench, failpoint: Failpoi
     assert bench.state() == before
 
 
+@pytest.mark.one_each("repair-sets", "repair-chain6", "repaired")
 @pytest.mark.parametrize("failpoint", REPAIR)
 def test_crash_while_repairing(bench: Bench, failpoint: Failpoint) -> None:
     """The next guardian completes the repair: a rule that lacks something then was not ended by anybody."""

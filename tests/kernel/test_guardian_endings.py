@@ -65,6 +65,7 @@ COMMIT
 """
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("variant", ["nft", "legacy"])
 def test_more_jumps_keep_no_rule_from_ending(bench: Bench, variant: str, family: int) -> None:

@@ -73,6 +73,7 @@ def resolves(lab: Lab, name: str, tries: int = 5) -> bool:
     return False
 
 
+@pytest.mark.one_each("hashlimit", "nftables", "synproxy", "xdp limit")
 @pytest.mark.parametrize("kind", list(RULES))
 def test_the_flood_is_dropped_and_the_resolver_answers(
     victim: tuple[Lab, Bench], kind: str, poll_until

@@ -31,6 +31,7 @@ def flood(path, count: int) -> int:
     return arrived
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_limit_lets_the_burst_through(bench: Bench, family: int, variant: str) -> None:
@@ -90,6 +91,7 @@ STRINGS = [
 ]
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_string_matches_those_bytes_only(bench: Bench, family: int, variant: str) -> None:
@@ -125,6 +127,7 @@ def test_anchored_string_follows_tcp_options(bench: Bench, family: int, poll_unt
         assert connection.recv(100) == b"GET /bad"  # TCP sends it again
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_notrack_keeps_both_directions_out_of_conntrack(bench: Bench, family: int, variant: str) -> None:
@@ -156,6 +159,7 @@ def test_notrack_keeps_both_directions_out_of_conntrack(bench: Bench, family: in
     assert bench.state() == before
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("kind", [Kind.HASHLIMIT, Kind.STRING])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_switch_set_ends_the_rule_without_any_process(

@@ -37,6 +37,7 @@ def passing(bench: XdpBench) -> tuple[bool, bool]:
     return bench.path(4).passes(), bench.path(6).passes()
 
 
+@pytest.mark.one_each("ipset", "xdp", "nftables")
 @pytest.mark.parametrize("kind", KINDS)
 def test_passes_is_blocked_by_the_list_and_passes_again(bench: XdpBench, kind: Kind) -> None:
     before = bench.state()
@@ -73,6 +74,7 @@ def near(bench: XdpBench) -> tuple[str, ...]:
     return f"{four}:5352/udp", f"{four}:5353/tcp", f"[{six}]:5354-5400/udp", "198.51.100.0/24:5353/udp"
 
 
+@pytest.mark.one_each("ipset", "xdp", "nftables")
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_an_address_sends_to_a_port_is_blocked_and_nothing_else(bench: XdpBench, kind: Kind) -> None:
     before = bench.state()
@@ -150,6 +152,7 @@ def test_many_rules_share_a_list_in_each_mechanism(bench: XdpBench) -> None:
     assert bench.state() == before
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("kind", [Kind.IPSET, Kind.XDP, Kind.NFTABLES])
 @pytest.mark.parametrize("more", [4, 5000])
 def test_entries_that_stay_keep_their_counters(bench: XdpBench, kind: Kind, more: int) -> None:
@@ -212,6 +215,7 @@ CRASHES = {
 }
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("kind", [Kind.IPSET, Kind.XDP, Kind.NFTABLES])
 @pytest.mark.parametrize("failpoint", CRASHES)
 def test_kill_in_the_middle_leaves_the_old_list_or_the_new_one(

@@ -29,6 +29,7 @@ def logs_in(bench: Bench) -> bool:
         return True
 
 
+@pytest.mark.one_each("ipset", "nftables", "xdp")
 @pytest.mark.parametrize("kind", [Kind.IPSET, Kind.NFTABLES, Kind.XDP, Kind.TC])
 def test_new_logins_from_the_operators_address_pass_a_list(
     bench: Bench, kind: Kind, monkeypatch: pytest.MonkeyPatch

@@ -97,6 +97,7 @@ def test_notrack_names_what_needs_tracking(bench: Bench, variant: str) -> None:
     assert "5353" not in said
 
 
+@pytest.mark.one_each("6")
 @pytest.mark.parametrize("family", [4, 6])
 def test_notrack_ends_both_ways_without_any_process(bench: Bench, family: int, poll_until) -> None:
     tool = "iptables-nft" if family == 4 else "ip6tables-nft"

@@ -195,6 +195,7 @@ def test_what_somebody_put_into_our_table_stays(bench: Bench) -> None:
     assert bench.state()["nft"] == ""
 
 
+@pytest.mark.one_each("nft")
 @pytest.mark.parametrize("failpoint", [Failpoint.INTENT, Failpoint.NFT, Failpoint.INSTALLED])
 def test_crash_while_installing(bench: Bench, failpoint: Failpoint) -> None:
     before = bench.state()
@@ -209,6 +210,7 @@ def test_crash_while_installing(bench: Bench, failpoint: Failpoint) -> None:
     assert bench.state() == before
 
 
+@pytest.mark.one_each("nft-removed")
 @pytest.mark.parametrize("failpoint", [Failpoint.UNDO, Failpoint.NFT_REMOVED, Failpoint.UNDONE])
 def test_crash_while_undoing(bench: Bench, failpoint: Failpoint) -> None:
     before = bench.state()

@@ -54,6 +54,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("alive", [False, True])
 @pytest.mark.parametrize("how", DAMAGES)
 def test_rules_outlive_a_damaged_journal(bench: Bench, how: str, alive: bool) -> None:
@@ -245,6 +246,7 @@ ROWS = {
 }
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("copied", [True, False])
 @pytest.mark.parametrize("what", ROWS)
 def test_row_that_is_not_understood_keeps_no_guardian_from_ending_rules(

@@ -80,6 +80,7 @@ def third(shared_pair: NetnsPair) -> Iterator[Path4or6]:
     path.close()
 
 
+@pytest.mark.one_each("ipset", "xdp", "nftables")
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_packet_comes_between_two_lists(bench: Bench, third: Path4or6, kind: Kind) -> None:
     in_both, in_new, in_old = bench.path(4), bench.path(6), third

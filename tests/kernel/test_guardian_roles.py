@@ -157,6 +157,7 @@ def world(bench: Bench, family: int) -> Iterator[World]:
         yield here
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("kind", list(forged_rules("192.0.2.1")))
 def test_forged_floods_are_dropped_and_roles_served(bench: Bench, kind: str, family: int) -> None:
@@ -249,6 +250,7 @@ def packets(world: World) -> tuple[dict[str, bytes], dict[str, bytes]]:
     )
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("kind", ["ipset", "nftables", "xdp", "tc"])
 def test_every_backend_draws_the_same_line(bench: Bench, kind: str, family: int, poll_until) -> None:

@@ -123,6 +123,7 @@ def settings(bench: Bench) -> list[str]:
     return bench.pair.victim.run("sysctl", "-n", LOOSE, COOKIES).stdout.split()
 
 
+@pytest.mark.one_each("6")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_clients_get_through_a_flood_and_all_ends_by_itself(
     bench: Bench, server: socket.socket, family: int, poll_until
@@ -198,6 +199,7 @@ def test_two_proxies_share_the_settings_until_the_last_is_gone(bench: Bench, ser
     assert settings(bench) == ["1", "0"]
 
 
+@pytest.mark.one_each("setting", "nft")
 @pytest.mark.parametrize(
     "failpoint", [Failpoint.INTENT, Failpoint.SETTING, Failpoint.NFT, Failpoint.INSTALLED]
 )
@@ -212,6 +214,7 @@ def test_crash_while_installing(bench: Bench, failpoint: Failpoint) -> None:
     assert (bench.state(), settings(bench)) == (before, ["1", "1"])
 
 
+@pytest.mark.one_each("nft-removed", "restored")
 @pytest.mark.parametrize(
     "failpoint",
     [Failpoint.UNDO, Failpoint.NFT_REMOVED, Failpoint.RESTORED, Failpoint.CHAINS_REMOVED, Failpoint.UNDONE],

@@ -122,6 +122,7 @@ def test_watchdog_ends_with_a_guardian_that_has_nothing_left(bench: Bench, poll_
     poll_until(lambda: not bench.watchdogs())
 
 
+@pytest.mark.one_each("setting", "installed")
 @pytest.mark.parametrize("failpoint", [Failpoint.INTENT, Failpoint.SETTING, Failpoint.INSTALLED])
 def test_crash_while_changing(bench: Bench, failpoint: Failpoint) -> None:
     bench.pair.victim.run("sysctl", "-qw", f"{COOKIES}=0")
@@ -136,6 +137,7 @@ def test_crash_while_changing(bench: Bench, failpoint: Failpoint) -> None:
         assert values(bench) == (0, 30)
 
 
+@pytest.mark.one_each("restored", "undone")
 @pytest.mark.parametrize(
     "failpoint", [Failpoint.UNDO, Failpoint.RESTORED, Failpoint.CHAINS_REMOVED, Failpoint.UNDONE]
 )

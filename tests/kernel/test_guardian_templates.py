@@ -106,6 +106,7 @@ DOUBLES = {
 }
 
 
+@pytest.mark.one_each("in another order", "of a file", "a setting")
 @pytest.mark.parametrize("case", DOUBLES)
 def test_the_same_rule_is_not_installed_twice(case: str, bench: Bench) -> None:
     rule = DOUBLES[case]

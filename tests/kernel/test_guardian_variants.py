@@ -91,6 +91,7 @@ def test_both_variants_at_once_until_each_of_their_rules_is_over(bench: XdpBench
     assert bench.state() == before
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("lost", ["the journal", "nothing"])
 @pytest.mark.parametrize("first", VARIANTS)
 def test_a_rule_is_looked_for_in_the_other_variant_too(bench: XdpBench, first: str, lost: str) -> None:

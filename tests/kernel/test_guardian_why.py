@@ -66,6 +66,7 @@ def test_working_rule_says_what_it_matched(bench: Bench, variant: str) -> None:
     assert said.count("\n") == 0
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("how", ["line", "chain"])
 def test_rule_above_that_takes_the_packets_is_named(bench: Bench, variant: str, how: str) -> None:

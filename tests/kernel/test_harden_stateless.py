@@ -211,6 +211,7 @@ def service(protocol: int, port: int) -> Rule:
     return Rule("", Kind.NOTRACK, Match(protocol=protocol, dport=port), "", 60, stateless=True)
 
 
+@pytest.mark.one_each("nft-chains-removed", "native-beside", "native-inactive")
 @pytest.mark.parametrize(
     ("variant", "point"),
     [

@@ -164,6 +164,7 @@ def rule(kind: Kind, **match: Any) -> Rule:
 SYN = rule(Kind.XDP, protocol=6, dport=80, tcp_flags=(18, 2), ip_length=Range(40, 40))
 
 
+@pytest.mark.one_each("syn_flood dropped", "udp_flood")
 @pytest.mark.parametrize(
     ("scenario", "rules"),
     [("syn_flood", ()), ("syn_flood", (SYN,)), ("udp_flood", ()), ("mixed_vectors", (SYN,))],
@@ -191,6 +192,7 @@ FLOOD = PayloadMatch(b"flood:", 0)
 HALF = (Prefix.parse("0.0.0.0/1"),)
 
 
+@pytest.mark.one_each("syn xdp", "few string", "mixed half")
 @pytest.mark.parametrize(
     ("scenario", "kind", "made"),
     [

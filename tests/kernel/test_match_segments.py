@@ -75,6 +75,7 @@ class Segments:
         self.receiver.close()
 
 
+@pytest.mark.one_each("ipset", "xdp", "nftables")
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_what_has_all_the_constants_is_dropped(bench: Bench, kind: Kind, poll_until: Poll) -> None:
     with bench.connect() as guardian:

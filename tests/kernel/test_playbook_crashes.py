@@ -113,6 +113,16 @@ UNTRACKING = {("conntrack", point) for point in (Failpoint.BESIDE, Failpoint.CHA
 STEPS = [(name, point) for name in POINTS for point in POINTS[name]]
 
 
+@pytest.mark.one_each(
+    "conntrack-setting-nft",
+    "conntrack-beside-firewalld",
+    "conntrack-chain4-iptables-nft",
+    "conntrack-renewed-docker",
+    "conntrack-restored-iptables-nft",
+    "conntrack-inactive-iptables-legacy",
+    "resolver-installed-iptables-legacy",
+    "resolver-inactive-nft",
+)
 @pytest.mark.parametrize(
     ("playbook", "point", "firewall"),
     # Each step with one firewall, each firewall with steps of all stages; FIREWALLS=all: each with each.

@@ -38,6 +38,7 @@ def compile_ahead(guardian: GuardianClient, rule: Rule) -> None:
     guardian.demand(Undo((apply(guardian, replace(rule, ttl_seconds=60)),)))
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
 @pytest.mark.parametrize("family", [4, 6])
 def test_a_rule_expires_in_the_kernel_without_any_process(
@@ -253,6 +254,7 @@ def test_crash_while_installing(bench: XdpBench, step: str) -> None:
     assert bench.state() == before
 
 
+@pytest.mark.one_each("disabled", "undone")
 @pytest.mark.parametrize("step", UNDO)
 def test_crash_while_undoing_one_of_two(bench: XdpBench, step: str) -> None:
     guardian = bench.connect(crash_at=step)

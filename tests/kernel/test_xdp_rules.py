@@ -24,6 +24,7 @@ pytestmark = pytest.mark.kernel
 BENCH = XdpBench
 
 
+@pytest.mark.one_each("6")
 @pytest.mark.parametrize("family", [4, 6])
 def test_passes_then_blocked_then_passes_again(bench: XdpBench, family: int) -> None:
     before = bench.state()
@@ -43,6 +44,7 @@ def test_passes_then_blocked_then_passes_again(bench: XdpBench, family: int) -> 
     assert bench.state() == before
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("foreign", [False, True], ids=["alone", "behind somebody else's XDP"])
 @pytest.mark.parametrize("family", [4, 6])
 def test_at_tc_passes_then_blocked_then_passes_again(bench: XdpBench, family: int, foreign: bool) -> None:
@@ -106,6 +108,7 @@ def test_rules_survive_the_removal_of_a_foreign_program(bench: XdpBench) -> None
         assert bench.path(4).passes(wait_s=10)
 
 
+@pytest.mark.one_each("tc")
 @pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
 def test_a_rate_limit_drops_what_is_above_it(bench: XdpBench, kind: Kind) -> None:
     before = bench.state()
@@ -176,6 +179,7 @@ def _is_dropped(bench: XdpBench, guardian: GuardianClient, family: int, echo: in
     return int(rules_of(guardian)[rule_id]["packets"]) >= 1
 
 
+@pytest.mark.one_each("xdp")
 @pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
 def test_icmp_type_matches_and_neighbour_discovery_passes(bench: XdpBench, kind: Kind, poll_until) -> None:
     """Neighbour discovery passes a rule against all of ICMPv6; without it IPv6 would stop working."""
@@ -286,6 +290,7 @@ def test_generic_xdp_without_driver_support(bench: XdpBench) -> None:
         assert path.passes(wait_s=10)
 
 
+@pytest.mark.one_each("xdp")
 @pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
 def test_long_lists(kind: Kind, bench: XdpBench) -> None:
     path = bench.path(4)

@@ -49,6 +49,7 @@ def asked(rows: PrefixRows) -> set[int]:
     return found
 
 
+@pytest.mark.one_each("2", "1048576")
 @pytest.mark.parametrize("piece", [1, 2, 97, 1 << 20])
 def test_a_list_without_counters_drops_what_is_listed(
     monkeypatch: pytest.MonkeyPatch, piece: int, root_required: None

@@ -39,6 +39,7 @@ ROLES = tuple(
 )
 
 
+@pytest.mark.one_each("0", "1", "2")
 @pytest.mark.parametrize("seed", range(6))
 def test_same_verdict_as_the_slow_reference(seed: int, root_required: None) -> None:
     chance = random.Random(seed)

@@ -1,0 +1,87 @@
+"""Of a table marked `one_each`, `make test` loses no class; what may run again says why."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from fwtop.model.paths import ROOT
+from tests.tiers import MAY_PASS_ALONE, covering
+
+HEAD = "import pytest\n"
+TABLES = """
+TABLE = pytest.mark.parametrize("kind", ["block", "limit", "tc"]), pytest.mark.parametrize("family", [4, 6])
+@pytest.mark.one_each
+@TABLE[0]
+@TABLE[1]
+def test_covered(kind, family): pass
+@pytest.mark.one_each("6-tc", "4-limit")
+@TABLE[0]
+@TABLE[1]
+def test_named(kind, family): pass
+"""
+MARKED = """
+@pytest.mark.alone_again("shares a lock")
+def test_beside(): assert False
+"""
+
+
+def test_each_value_of_each_parameter_is_in_some_case() -> None:
+    table = [
+        case for case in product(("block", "limit", "tc"), "46", ("nft", "legacy")) if case[:2] != ("tc", "6")
+    ]
+    chosen = [table[number] for number in covering(table)]
+    assert len(chosen) == 3
+    assert [set(values) for values in zip(*chosen, strict=True)] == [
+        {"block", "limit", "tc"},
+        {"4", "6"},
+        {"nft", "legacy"},
+    ]
+
+
+def run(directory: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run tests with the suite's own conftest."""
+    (directory / "test_made.py").write_text(HEAD + text)
+    (directory / "conftest.py").write_text("from tests.conftest import *\n")
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", f"{ROOT}/pyproject.toml"]
+    argv += [f"--rootdir={directory}", str(directory), *words]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_the_other_cases_are_the_matrix_s(tmp_path: Path) -> None:
+    done = run(tmp_path, TABLES, "-vv")
+    ran = re.findall(r"::test_(\w+)\[(\S+)\] PASSED", done.stdout)
+    assert done.returncode == 0, done.stdout
+    assert {case for test, case in ran if test == "named"} == {"6-tc", "4-limit"}
+    assert {case for test, case in ran if test == "covered"} == {"4-block", "6-limit", "4-tc"}
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [(MARKED, MAY_PASS_ALONE), (MARKED + "def test_other(): assert False\n", 1)],
+    ids=["marked", "another"],
+)
+def test_only_what_says_why_may_run_again(tmp_path: Path, text: str, status: int) -> None:
+    done = run(tmp_path, text)
+    assert done.returncode == status, done.stdout
+    told = "MAY PASS ALONE test_made.py::test_beside: shares a lock"
+    assert (told in done.stdout) == (status == MAY_PASS_ALONE)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (TABLES.replace("6-tc", "8-tc"), "one_each names ['8-tc']"),
+        (MARKED.replace('"shares a lock"', ""), "needs a reason"),
+    ],
+    ids=["no such case", "no reason"],
+)
+def test_a_mark_that_is_wrong_ends_the_run(tmp_path: Path, text: str, told: str) -> None:
+    done = run(tmp_path, text)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert told in done.stderr + done.stdout
