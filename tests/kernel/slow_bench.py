@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -68,11 +67,6 @@ Group www-data
 DocumentRoot {0}/www
 """
 SERVERS = ("nginx", "apache2")
-
-
-def missing(*programs: str) -> str:
-    """Name the first program that isn't installed, "" if all are."""
-    return next((name for name in programs if shutil.which(name) is None), "")
 
 
 def certify(directory: Path) -> None:

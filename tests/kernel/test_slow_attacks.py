@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from guardian_bench import apply, rules_of
-from slow_bench import PORT, TLS_PORT, crowd, missing, slow_lab
+from slow_bench import PORT, TLS_PORT, crowd, slow_lab
 
 from fwtop.lab import network as net
 from fwtop.model.protocol import Undo
@@ -29,8 +29,6 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=[f"{case[0]} {case[1]} {case[5]}" for case in CASES])
 def test_a_server_that_is_held_is_served_again(case: tuple[Any, ...], tmp_path: Path) -> None:
     server, protocol, kind, path, connections, sources, kind_of_rule = case
-    if lacking := missing(server):
-        pytest.skip(f"{lacking} is not installed: make setup-dev")
     with slow_lab(crowd(protocol, connections, sources, path=path), tmp_path, server) as run:
         assert run.served(2) == 2
         run.lab.start_flood(0)
@@ -51,8 +49,6 @@ def test_a_server_that_is_held_is_served_again(case: tuple[Any, ...], tmp_path: 
 @pytest.mark.one_each("https")
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
 def test_slowhttptest_is_named(tls: bool, tmp_path: Path) -> None:
-    if lacking := missing("nginx", "slowhttptest", *(["openssl"] if tls else [])):
-        pytest.skip(f"{lacking} is not installed: make setup-dev")
     with slow_lab(crowd("idle", 1, 1), tmp_path, "nginx", tls=tls) as run:
         url = f"https://{net.VICTIM_4}:{TLS_PORT}" if tls else f"http://{net.VICTIM_4}:{PORT}"
         tool = [
@@ -86,8 +82,6 @@ def test_slowhttptest_is_named(tls: bool, tmp_path: Path) -> None:
 def test_one_connection_of_each_source_is_named_after_a_calm(
     protocol: str, kind: str, tmp_path: Path
 ) -> None:
-    if lacking := missing("nginx"):
-        pytest.skip(f"{lacking} is not installed: make setup-dev")
     with slow_lab(crowd(protocol, 250, 250), tmp_path, "nginx") as run:
         run.watch(10.0)
         assert run.kinds() == set()
@@ -96,8 +90,6 @@ def test_one_connection_of_each_source_is_named_after_a_calm(
 
 
 def test_a_proxys_pool_and_connections_in_reserve_are_no_attack(tmp_path: Path) -> None:
-    if lacking := missing("nginx"):
-        pytest.skip(f"{lacking} is not installed: make setup-dev")
     crowds = crowd("pool", 60, 1, path="/index.html", rate=15) + crowd("idle", 60, 50)
     with slow_lab(crowds, tmp_path, "nginx") as run:
         run.lab.start_flood(0)

@@ -126,6 +126,7 @@ def test_no_mode_of_the_console_imports_bcc_scapy_or_pyroute2() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.one_each("size0")
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)])
 def test_the_screen_survives_resizing_and_leaves_a_clean_terminal(
     lab: Lab, size: tuple[int, int], tmp_path: Path, poll_until: Poll

@@ -175,8 +175,7 @@ def test_what_the_reader_of_hostile_bytes_writes_is_checked(damage: dict[str, ob
 
 def test_the_snippet_for_unbound_is_one_that_unbound_takes(tmp_path: Path) -> None:
     checker = shutil.which("unbound-checkconf", path=f"{os.environ['PATH']}:/usr/sbin")
-    if checker is None:
-        pytest.skip("unbound is not installed")
+    assert checker is not None, "unbound is not installed: make setup-dev"
     text = "\n".join(snippets((UNBOUND,), 20))
     config = tmp_path / "unbound.conf"
     config.write_text(f'{text}\n    chroot: ""\n    directory: "{tmp_path}"\n    username: ""\n')

@@ -41,6 +41,7 @@ PACKAGE_OF = {
     "slowhttptest": "slowhttptest",
     "sysctl": "procps",
     "systemd-analyze": "systemd",
+    "systemd-nspawn": "systemd-container",
     "tc": "iproute2",
     "tcpdump": "tcpdump",
     "tmux": "tmux",
