@@ -23,8 +23,8 @@ test: setup-dev ## run all tests (needs root or sudo)
 test-unit: setup-dev ## run the tests that need no root
 	.venv/bin/python -m pytest tests/unit tests/ui
 
-test-matrix: setup-dev ## run the tables of every case, which `make test` leaves out (needs root or sudo, takes hours)
-	scripts/test.sh -m matrix $(or $(TESTS),tests)
+test-matrix: setup-dev ## run what `make test` leaves out, or go on with it (hours; TESTS=… for some)
+	$(if $(TESTS),scripts/test.sh -m matrix $(TESTS),.venv/bin/python scripts/matrix.py)
 
 bench: ## measure a developers' table (TABLE=list names them; WORDS=… for what it takes and its options)
 	scripts/setup.sh tools

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Run pytest as root, which the kernel tests need, without leaving root-owned files in the clone.
 #
-# With arguments, pass them to pytest. Without, run all tests of the first tier: those that flood and measure, alone;
-# then the kernel tests, in workers that take one file after another, since each waits in namespaces of its own; and
-# beside them, with what time they leave, the unit and screen tests. What failed and is marked `alone_again`, with a
-# reason, is run once more, alone, and named; anything else that failed fails the run.
+# With arguments, pass them to pytest. Without, run all tests of the first tier: the kernel tests that flood and
+# measure, one at a time; then the other kernel tests, which mostly wait, each in namespaces of its own, in workers that
+# take one file after another; and in what time both leave, at the lowest priority, the unit and screen tests. What
+# failed and is marked `alone_again`, with a reason, is run once more, alone, and named. Anything else that failed fails
+# the run.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "$0")/common.sh"
@@ -50,11 +51,11 @@ in_files() { # NAME WORKERS ARGUMENT…: the same by workers that take one file 
 .venv/bin/python -m compileall -q -j 0 fwtop || true # if another user's files are in the way
 env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest -q -p no:cacheprovider --collect-only tests \
   >"$logs/collected" || { tail -n 30 "$logs/collected" && exit 1; }
-part flooding "${flooding[@]}"
 set -m # a process group that can be ended with all in it
-(before=(nice -n 10) && in_files beside "$(nproc)" "${beside[@]}") &>"$logs/beside" </dev/null &
+(before=(nice -n 19) && in_files beside "$(nproc)" "${beside[@]}") &>"$logs/beside" </dev/null &
 running=$!
 set +m
+part flooding "${flooding[@]}"
 in_files kernel "$workers" tests/kernel "${flooding[@]/#/--ignore=}"
 wait "$running" || true
 running=
