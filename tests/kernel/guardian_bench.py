@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import pytest
 from msgspec import Struct, field
@@ -281,6 +282,18 @@ def rules_of(guardian: GuardianClient, *, finished: bool = False) -> dict[str, d
     """Return status entries by rule id."""
     rules = guardian.demand(Status(finished=finished)).data["rules"]
     return {item["rule"]["id"]: item for item in rules}
+
+
+@contextmanager
+def own_xtables_lock(bench: Bench) -> Iterator[IO[str]]:
+    """Start a guardian whose iptables-legacy has a lock of its own: the machine's holds up other tests."""
+    lock = bench.directory / "xtables.lock"
+    lock.touch()
+    Path("/run/xtables.lock").touch()
+    script = f'mount --bind {lock} /run/xtables.lock && exec "$0" "$@"'
+    with run_console(bench, "", ("unshare", "--mount", "sh", "-c", script)) as console, lock.open() as held:
+        yield held
+        console.communicate("")
 
 
 def run_console(bench: Bench, program: str, before: tuple[str, ...] = ()) -> subprocess.Popen:

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from guardian_bench import SOON_SECONDS, Bench, apply, inside, kill, rules_of, run_console, use_variant
+from guardian_bench import SOON_SECONDS, Bench, apply, inside, kill, own_xtables_lock, rules_of, use_variant
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Undo
@@ -86,12 +86,9 @@ def test_more_jumps_keep_no_rule_from_ending(bench: Bench, variant: str, family:
 def test_lock_of_another_program_keeps_no_rule_from_ending(bench: Bench, poll_until) -> None:
     """Legacy tables have one lock on the whole machine, which a stopped iptables holds for ever."""
     use_variant(bench, "legacy")
-    before, victim, lock = sysctl(bench), bench.pair.victim, bench.directory / "xtables.lock"
-    lock.touch()
-    own_lock = f'mount --bind {lock} /run/xtables.lock && exec "$0" "$@"'  # others' tests have theirs
-    Path("/run/xtables.lock").touch()
-    with run_console(bench, "", ("unshare", "--mount", "sh", "-c", own_lock)) as console:
-        with bench.connect() as guardian, lock.open() as held:
+    before, victim = sysctl(bench), bench.pair.victim
+    with own_xtables_lock(bench) as held:
+        with bench.connect() as guardian:
             apply(guardian, bench.block_rule(4, 6))
             apply(guardian, set_sysctl(bench))
             fcntl.flock(held, fcntl.LOCK_EX)
@@ -99,11 +96,11 @@ def test_lock_of_another_program_keeps_no_rule_from_ending(bench: Bench, poll_un
             assert rules_of(guardian) == {}
             assert all(bench.path(family).passes(wait_s=10) for family in (4, 6))
             assert sysctl(bench) == before
-        with bench.connect() as guardian:
+            fcntl.flock(held, fcntl.LOCK_UN)
+        with bench.connect():
             saved = ("iptables-legacy-save", "-t", "raw")
             poll_until(lambda: "FWTOP" not in victim.run(*saved).stdout)
             poll_until(lambda: "fwtop" not in victim.run("ipset", "list", "-n").stdout)  # after the lines
-        console.communicate("")
 
 
 def test_rule_ends_although_its_lines_cannot_be_removed(bench: Bench, poll_until) -> None:

@@ -6,7 +6,17 @@ import fcntl
 import threading
 
 import pytest
-from guardian_bench import PORT, VARIANTS, Bench, apply, kill, rules_of, tcp_connection, use_variant
+from guardian_bench import (
+    PORT,
+    VARIANTS,
+    Bench,
+    apply,
+    kill,
+    own_xtables_lock,
+    rules_of,
+    tcp_connection,
+    use_variant,
+)
 
 from fwtop.model.protocol import Plan, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
@@ -221,7 +231,7 @@ def test_fragments_are_matched_from_the_first(bench: Bench, family: int) -> None
 
 def test_legacy_waits_for_a_held_lock(bench: Bench) -> None:
     use_variant(bench, "legacy")
-    with open("/run/xtables.lock", "w") as lock, bench.connect() as guardian:
+    with own_xtables_lock(bench) as lock, bench.connect() as guardian:
         fcntl.flock(lock, fcntl.LOCK_EX)
         release = threading.Timer(0.5, lambda: fcntl.flock(lock, fcntl.LOCK_UN))
         release.start()

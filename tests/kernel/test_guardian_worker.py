@@ -14,7 +14,7 @@ import time
 from contextlib import ExitStack, suppress
 
 import pytest
-from guardian_bench import PORT, Bench, apply, rules_of, use_variant
+from guardian_bench import PORT, Bench, apply, own_xtables_lock, rules_of, use_variant
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.client.connection import SHORT_SECONDS
@@ -119,9 +119,8 @@ def hammer(bench: Bench, number: int, problems: list[str]) -> None:
 def test_keep_and_undo_wait_for_one_program_at_most(bench: Bench) -> None:
     """iptables-legacy waits for its lock as long as it may: what is urgent then comes before the next one."""
     use_variant(bench, "legacy")
-    with bench.connect() as guardian, bench.connect() as other, ExitStack() as stack:
+    with own_xtables_lock(bench) as lock, bench.connect() as guardian, bench.connect() as other:
         kept, undone = apply(guardian, bench.block_rule(4)), apply(guardian, bench.block_rule(6))
-        lock = stack.enter_context(open("/run/xtables.lock", "a"))
         fcntl.flock(lock, fcntl.LOCK_EX)
         errors: list[FwtopError] = []
         applying = threading.Thread(target=refused, args=(other, bench.block_rule(4, 6), errors))
