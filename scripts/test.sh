@@ -24,9 +24,10 @@ if [[ $# -gt 0 ]]; then
   exit
 fi
 
-workers=$((3 * $(nproc)))    # kernel tests mostly wait
-[[ $workers -le 12 ]] || workers=12 # each grows to 300 to 800 MB
+workers=$((4 * $(nproc))) # kernel tests mostly wait
+[[ $workers -le 12 ]] || workers=12
 flooding=(tests/kernel/test_{bench_lab,lab_ends,whole_program}.py) # others beside them would change figures, end labs
+mapfile -t kernel < <(printf '%s\n' tests/kernel/test_*.py | grep -vxF "$(printf '%s\n' "${flooding[@]}")" | tac)
 beside=(tests/unit tests/scenarios tests/ui)
 flags=()
 may_pass_alone=75 # tests/conftest.py
@@ -56,7 +57,7 @@ set -m # a process group that can be ended with all in it
 running=$!
 set +m
 part flooding "${flooding[@]}"
-in_files kernel "$workers" tests/kernel "${flooding[@]/#/--ignore=}"
+in_files kernel "$workers" "${kernel[@]}" # from the last, which take longest
 wait "$running" || true
 running=
 cat "$logs/beside"
