@@ -246,6 +246,7 @@ def test_listed_host_is_spared_to_the_end_when_nothing_of_fwtop_lives(bench: Ben
 
     def install(seconds: int) -> None:
         with bench.connect() as guardian:
+            poll_until(lambda: not rules_of(guardian))
             apply(guardian, replace(IN_TABLE_RAW, ttl_seconds=seconds), force=True)
         bench.kill_guardian()
 

@@ -49,6 +49,7 @@ def test_a_rule_expires_in_the_kernel_without_any_process(
 
     def install(seconds: int) -> None:
         with bench.connect() as guardian:
+            poll_until(lambda: not rules_of(guardian))
             made.append(apply(guardian, replace(rule, ttl_seconds=seconds)))
         bench.kill_guardian()
 
@@ -66,7 +67,12 @@ def test_the_guardian_reverts_a_provisional_rule(bench: XdpBench, poll_until) ->
     path, rule = bench.path(4), xdp(Match(protocol=17, dport=PORT))
     with bench.connect() as guardian:
         compile_ahead(guardian, rule)
-        assert seen_in_time(lambda seconds: apply(guardian, rule, seconds), lambda: not path.passes())
+
+        def install(seconds: int) -> None:
+            poll_until(lambda: not rules_of(guardian))
+            apply(guardian, rule, seconds)
+
+        assert seen_in_time(install, lambda: not path.passes())
         poll_until(path.passes)
 
 
@@ -75,6 +81,7 @@ def test_the_kernel_reverts_a_provisional_rule_and_not_a_confirmed_one(bench: Xd
 
     def install(seconds: int) -> None:
         with bench.connect() as guardian:
+            poll_until(lambda: list(rules_of(guardian)) == [kept])
             apply(guardian, rule, seconds)
         bench.kill_guardian()
 

@@ -28,6 +28,7 @@ from fwtop.model.protocol import (
 )
 
 _AGENT = "fwtop.cli.policy.agent"
+_NOT_TRIED = "no policy is tried on this connection, or not any more"
 _MOST, _MOST_OF_USER = 4, 2  # children: each is a Python with the lists of a policy
 
 
@@ -64,7 +65,7 @@ class Policies:
         if len(request.text.encode()) > MAX_POLICY:
             refused = f"a policy's text has up to {MAX_POLICY:,} bytes: attach long lists"
         elif decides and agent is None:
-            refused = "no policy is tried on this connection, or not any more"
+            refused = _NOT_TRIED
         elif not decides and agent is not None:
             refused = "a policy is tried on this connection: keep or undo it first"
         elif agent is None and self._too_many(peer.uid):
@@ -79,7 +80,8 @@ class Policies:
             except OSError as error:
                 if agent is not None:
                     self._drop(agent)
-                refused = f"the policy's process could not be asked: {error.strerror}"
+                over = decides and isinstance(error, BrokenPipeError)  # its time ended just now
+                refused = _NOT_TRIED if over else f"the policy's process could not be asked: {error.strerror}"
         self._connections.reply(peer, Answer(False, f"{refused}; nothing was changed", 1))
 
     def ready(self, agent: Agent) -> None:
