@@ -10,7 +10,7 @@ from __future__ import annotations
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range
 from fwtop.model.traffic.protocols import TCP
 from fwtop.rehearsal.segments import Open, Segment, cut, flat, length_of
-from fwtop.xdp.rule import SEARCHED_BYTES
+from fwtop.rules.kinds.compiled import SEARCHED_BYTES
 
 CHANCE = 1 / 8  # of segments that differ in what is left open: from this share on, they count as matched
 _COMPILED = frozenset({Kind.XDP, Kind.TC})

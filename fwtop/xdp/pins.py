@@ -15,6 +15,7 @@ from fwtop.model.addresses.prefix_list import read_sources
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
 from fwtop.model.wire import plain
+from fwtop.rules.kinds.compiled import check_xdp
 from fwtop.xdp import attach
 from fwtop.xdp import lists as xdp_lists
 from fwtop.xdp.maps import (
@@ -30,7 +31,7 @@ from fwtop.xdp.maps import (
     slot_dtype,
 )
 from fwtop.xdp.messages import RequestedRule
-from fwtop.xdp.rule import check_xdp, disjoint
+from fwtop.xdp.rule import disjoint
 from fwtop.xdp.slot_rule import (
     PORTS,
     AnyList,

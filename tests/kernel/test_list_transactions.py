@@ -25,7 +25,6 @@ from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.nft import NftTables
 from fwtop.guardian.objects.nft_lists import NftListChange
-from fwtop.guardian.objects.spec import SetSpec
 from fwtop.guardian.records import list_log
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.records.journal import Journal
@@ -37,6 +36,7 @@ from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, State
 from fwtop.render.xtables import list_set_name
+from fwtop.rules.objects import SetSpec
 from tests.kernel.wire import inside
 
 pytestmark = pytest.mark.kernel

@@ -9,12 +9,12 @@ import shlex
 from msgspec.structs import replace
 
 from fwtop.cli.main import verb_module
-from fwtop.guardian import backends
 from fwtop.guardian.objects.chain_text import add_text
 from fwtop.guardian.objects.sets import fill_text
 from fwtop.guardian.objects.table_state import TableState
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.traffic.snapshot import Proposal
+from fwtop.rules import kinds
 
 DROPPED_IN_NETFILTER = (Kind.IPSET, Kind.HASHLIMIT, Kind.STRING, Kind.NOTRACK)
 # The allow-list: without it, rules need no chain apart from the hook's.
@@ -36,7 +36,7 @@ def typed(line: str) -> Rule | None:
 
 def planned(rule: Rule) -> list[str]:
     """Return the lines that the guardian runs for a rule, where its chains are not there yet."""
-    made = backends.build(replace(rule, id="N"))
+    made = kinds.build(replace(rule, id="N"))
     lines = [f"ipset {line}" for spec in made.sets for line in fill_text(spec, rule.ttl_seconds).splitlines()]
     for family, program in ((4, "iptables"), (6, "ip6tables")):
         wanted = [line for line in made.lines if line.family == family]
@@ -68,7 +68,7 @@ def check_commands(proposal: Proposal) -> None:
     shown = [line for command in proposal.commands for line in _unrolled(command)]
     if rule.kind in DROPPED_IN_NETFILTER:
         assert sorted(shown) == sorted(planned(rule))
-    backends.build(replace(rule, id="1"))  # the guardian takes it
+    kinds.build(replace(rule, id="1"))  # the guardian takes it
 
 
 def _unrolled(command: str) -> list[str]:

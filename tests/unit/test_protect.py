@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from fwtop.cli.policy import protect as verb
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
 from fwtop.guardian.allow.sessions import Session
-from fwtop.guardian.backends import protect
 from fwtop.guardian.objects.chain_text import add_text
 from fwtop.guardian.objects.table_state import Listed, TableState
 from fwtop.guardian.rules import lockout
@@ -23,6 +22,8 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Level, Match, Protection, Rule
 from fwtop.render.command_line import command_line
 from fwtop.render.wording import protection_text, summarise
+from fwtop.rules.kinds import protect
+from fwtop.rules.surroundings import Surroundings
 
 OFFICE = (Prefix.parse("198.51.100.0/24"),)
 PEER = Prefix.parse("203.0.113.9")
@@ -44,10 +45,10 @@ def arguments(*words: str) -> argparse.Namespace:
                                                ("closed", {"on", "shut"})])  # fmt: skip
 @pytest.mark.parametrize("protocol", [6, 17])
 def test_a_level_is_which_enable_sets_are_filled(level: str, filled: set[str], protocol: int) -> None:
-    made = protect.build(rule(Level(level), protocol=protocol), {"office": OFFICE}, frozenset())
+    made = protect.build(rule(Level(level), protocol=protocol), Surroundings(lists={"office": OFFICE}))
     own = [spec for spec in made.sets if not spec.shared and spec.seeds is None]
     assert {spec.name[len("fwtop-5-") : -1] for spec in own if spec.elements} == filled
-    other = protect.build(rule(Level.OPEN, protocol=protocol), {"office": OFFICE}, frozenset())
+    other = protect.build(rule(Level.OPEN, protocol=protocol), Surroundings(lists={"office": OFFICE}))
     assert made.lines == other.lines, "the lines of all levels are in"
 
 
@@ -56,7 +57,7 @@ def test_a_level_is_which_enable_sets_are_filled(level: str, filled: set[str], p
 )
 def test_lines_come_behind_those_of_higher_priority(behind: frozenset[str], first: int) -> None:
     there = [Listed(rule_id, number, 0, 0) for number, rule_id in enumerate(("7", "7", "8", "3"), 1)]
-    made = protect.build(rule(), {"office": OFFICE}, behind)
+    made = protect.build(rule(), Surroundings(lists={"office": OFFICE}, higher=behind))
     lines = [line for line in made.lines if line.family == 4]
     text = add_text(TableState(chains={"FWTOP-PORTS": there}), 4, lines)
     places = [int(line.split()[2]) for line in text.splitlines() if line.startswith("-I FWTOP-PORTS")]

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fwtop.cli.policy.exports import ALLOW, FAMILIES, Exported, comment, heading, texts
-from fwtop.guardian import backends
-from fwtop.guardian.backends import protect
-from fwtop.guardian.objects.spec import OUTPUT, ChainLine, KernelObjects
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Rule
 from fwtop.render.xtables import create_line, quote, set_name
+from fwtop.rules import kinds
+from fwtop.rules.kinds import protect
+from fwtop.rules.objects import OUTPUT, ChainLine, KernelObjects
+from fwtop.rules.surroundings import Surroundings
 
 _CHAIN, _PORTS, _OUT, _OPEN = "POLICY", "POLICY-PORTS", "POLICY-OUT", "POLICY-OPEN"
 _OWN, _NEW = "fwtop-", "policy-"  # fwtop takes what has its own names out
@@ -98,9 +99,7 @@ def _list_name(name: str, family: int) -> str:
 
 
 def _objects(policy: Exported, rule: Rule) -> KernelObjects:
-    if rule.kind is Kind.PROTECT:
-        return protect.build(rule, policy.lists, frozenset())
-    return backends.build(rule)
+    return kinds.build(rule, Surroundings(lists=policy.lists))
 
 
 def _tables(policy: Exported, family: int) -> Iterator[str]:

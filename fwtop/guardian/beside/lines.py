@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fwtop.guardian.objects import sets
-from fwtop.guardian.objects.spec import BESIDE
 from fwtop.kernel.netfilter.iptables import Variant
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
+from fwtop.rules.objects import BESIDE
 
 if TYPE_CHECKING:
     from fwtop.guardian.beside.native import NftInserts

@@ -18,15 +18,15 @@ from fwtop.guardian.diagnose.obstacles import accepting_line
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.chain_text import changed_chain
 from fwtop.guardian.objects.installer import Kernel
-from fwtop.guardian.objects.nft_words import NftRule
 from fwtop.guardian.objects.set_contents import Change, SetContents
-from fwtop.guardian.objects.spec import HEAD_CHANGED, HOOK_CHAINS, KernelObjects, SetSpec
 from fwtop.guardian.objects.table_state import TABLE, TableState, parse_save, wake_command
 from fwtop.kernel.netfilter import ipset, nf_tables
 from fwtop.kernel.netfilter.iptables import NFT
 from fwtop.kernel.programs import run
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule, Setting
+from fwtop.rules.nft_objects import NftRule
+from fwtop.rules.objects import HEAD_CHANGED, HOOK_CHAINS, KernelObjects, SetSpec
 from fwtop.ruleset.tracking import Line, parse_lines
 
 _SECONDS = 0.9  # between two looks

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 from msgspec import Struct
 
-from fwtop.guardian.backends import hashlimit
 from fwtop.guardian.diagnose import obstacles
 from fwtop.guardian.diagnose.acting import Shortfall
 from fwtop.guardian.diagnose.elsewhere import (
@@ -20,15 +21,17 @@ from fwtop.guardian.diagnose.elsewhere import (
 )
 from fwtop.guardian.diagnose.readings import Reading, moved, read_all
 from fwtop.guardian.objects.chain import Chains
-from fwtop.guardian.objects.spec import KernelObjects
 from fwtop.guardian.records.entry import Entry
 from fwtop.kernel.interfaces.links import readable_links
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
 from fwtop.render.xtables import HASHLIMIT_MAX
+from fwtop.rules.objects import KernelObjects
 
 SAMPLE_SECONDS = 1.0
 _NEARLY_FULL = 0.5  # of a rate limit's table
+_TABLES = {4: Path("/proc/net/ipt_hashlimit"), 6: Path("/proc/net/ip6t_hashlimit")}
+_CHUNK = 1 << 20
 # Where a packet meets rules of each kind, from the wire on; the others are in raw PREROUTING or below.
 _LAYERS = {Kind.XDP: 0, Kind.TC: 1, Kind.NFTABLES: 2}
 _NETFILTER = 3
@@ -161,7 +164,7 @@ def _full_tables(rule: Rule) -> list[str]:
         return []
     found = []
     for family in rule.match.families:
-        count = hashlimit.remembered(rule.id, family)
+        count = _remembered(rule.id, family)
         share = f"{count:,} of {HASHLIMIT_MAX:,} source prefixes (IPv{family})"
         if count >= HASHLIMIT_MAX:
             found.append(
@@ -171,6 +174,15 @@ def _full_tables(rule: Rule) -> list[str]:
         elif count > _NEARLY_FULL * HASHLIMIT_MAX:
             found.append(f"its table fills up, {share}: a full one drops packets of every new client")
     return found
+
+
+def _remembered(rule_id: str, family: int) -> int:
+    """Return how many source prefixes the table of a rule holds now; 0 where it has none."""
+    count = 0
+    with suppress(OSError), (_TABLES[family] / f"fwtop-{rule_id}-{family}").open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            count += chunk.count(b"\n")
+    return count
 
 
 def _in_the_way(subject: Subject, now: Reading, gained: Reading) -> list[str]:

@@ -12,7 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.guardian.objects.chain_text import add_text, native_removal, remove_text
-from fwtop.guardian.objects.spec import HOOK_CHAINS, ChainLine
 from fwtop.guardian.objects.table_state import (
     REFUSAL,
     TABLE,
@@ -34,6 +33,7 @@ from fwtop.kernel.netfilter.iptables import (
 )
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.errors import FwtopError
+from fwtop.rules.objects import HOOK_CHAINS, ChainLine
 
 _ATTEMPTS = 3
 _ALL_THERE = frozenset(HOOK_CHAINS)  # nothing of the table is ours to remove

@@ -22,7 +22,6 @@ from fwtop.guardian.objects.line_contents import LineContents
 from fwtop.guardian.objects.nft import NftTables
 from fwtop.guardian.objects.nft_contents import NftContents
 from fwtop.guardian.objects.raw_lines import FAMILIES, Count, Memory, RawLines, readable
-from fwtop.guardian.objects.spec import ChainLine, KernelObjects
 from fwtop.guardian.objects.sysctls import Sysctls
 from fwtop.guardian.objects.variants import Variants
 from fwtop.guardian.serving.ownership import single_threaded
@@ -31,6 +30,7 @@ from fwtop.kernel.netfilter import ipset
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
 from fwtop.render.xtables import UNLISTED
+from fwtop.rules.objects import ChainLine, KernelObjects
 
 if TYPE_CHECKING:
     from fwtop.guardian.objects.list_sets import ListSets

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 from fwtop.guardian.objects.baseline import Baseline, digest, head_key
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.chain_text import own_lines
-from fwtop.guardian.objects.spec import OWN_CHAINS, PORT_CHAINS
 from fwtop.guardian.objects.table_state import TableState
+from fwtop.rules.objects import OWN_CHAINS, PORT_CHAINS
 
 
 class LineContents:

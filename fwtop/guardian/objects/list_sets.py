@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from fwtop.guardian.objects import sets
 from fwtop.guardian.objects.set_contents import is_whole
-from fwtop.guardian.objects.spec import SetSpec
 from fwtop.kernel.netfilter import ipset
 from fwtop.kernel.netfilter.ipset import Edit, Header
 from fwtop.kernel.programs import run
@@ -22,6 +21,7 @@ from fwtop.model.addresses.port_rows import PortEntry, PortRows
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.addresses.prefix_sets import Rows, positions
 from fwtop.render.xtables import COUNTED_ELEMENTS, list_set_name
+from fwtop.rules.objects import SetSpec
 
 _FAMILIES = (4, 6)
 _MOST_EDITED = 4096  # elements of one call; the kernel holds the set for as long as it takes

@@ -24,26 +24,17 @@ from fwtop.guardian.objects.nft_table import (
     removal_lines,
 )
 from fwtop.guardian.objects.nft_words import (
-    LAYOUTS,
-    NETDEV,
-    Layout,
-    NftRule,
     allow_lines,
     base_lines,
-    elements_of_ports,
     enable_lines,
     head,
-    list_set_of,
     listed_lines,
-    outermost,
     role_chains,
     rule_chain,
     rule_lines,
     set_lines,
-    set_of,
     shortened,
 )
-from fwtop.guardian.objects.spec import HEAD_CHANGED
 from fwtop.kernel.interfaces.links import Link
 from fwtop.kernel.netfilter import nf_tables
 from fwtop.kernel.programs import CommandError, run
@@ -52,6 +43,17 @@ from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.rules.nft_objects import (
+    LAYOUTS,
+    NETDEV,
+    Layout,
+    NftRule,
+    elements_of_ports,
+    list_set_of,
+    outermost,
+    set_of,
+)
+from fwtop.rules.objects import HEAD_CHANGED
 
 if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
     from fwtop.guardian.objects.list_sets import ListDelta

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from fwtop.guardian.objects.nft_words import Layout, outermost
 from fwtop.kernel.netfilter import nf_tables
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import ANY_PORT, Passes
+from fwtop.rules.nft_objects import Layout, outermost
 
 _MAX_COMPARED = 4096  # elements; a longer set is only found emptied
 

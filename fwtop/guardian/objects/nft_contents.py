@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, field
 
 from fwtop.guardian.objects.baseline import Baseline, digest, head_key
-from fwtop.guardian.objects.nft_words import Layout, NftRule, rule_chain, set_of
-from fwtop.guardian.objects.spec import HEAD_CHANGED
+from fwtop.guardian.objects.nft_words import rule_chain
 from fwtop.kernel.netfilter import nf_tables
+from fwtop.rules.nft_objects import Layout, NftRule, set_of
+from fwtop.rules.objects import HEAD_CHANGED
 
 _MOST_READ = 65_536  # elements: a longer set is only found to be shorter than that
 

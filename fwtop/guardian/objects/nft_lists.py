@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from fwtop.guardian.objects.nft_words import Layout
 from fwtop.kernel.programs import run
 from fwtop.model.addresses.address import Prefix
+from fwtop.rules.nft_objects import Layout
 
 _MOST_DELETED = 8  # elements: each takes nft 60 ms in a set of 10,000, filling the set anew 0.9 s in all
 

@@ -9,21 +9,13 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from fwtop.guardian.objects.nft_lists import element_counts
-from fwtop.guardian.objects.nft_words import (
-    NETDEV,
-    Layout,
-    head,
-    list_set_of,
-    listed_chain,
-    listed_rules,
-    role_chains,
-    set_of,
-)
+from fwtop.guardian.objects.nft_words import head, listed_chain, listed_rules, role_chains
 from fwtop.kernel.netfilter import nf_tables
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
+from fwtop.rules.nft_objects import NETDEV, Layout, list_set_of, set_of
 
 _RULE_SET = re.compile(r"r(\d+)-\w+")
 LIST_SET = re.compile(r"list-(.+)-[46]")

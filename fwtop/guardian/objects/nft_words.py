@@ -10,143 +10,13 @@ packets of listed addresses are compared with them. Source: nft(8).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from msgspec import Struct
-
 from fwtop.model.addresses import roles
-from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Passes
+from fwtop.rules.nft_objects import HASHED, TYPES, Layout, NftRule, NftSet, address_set, set_of
 
-if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
-    from fwtop.model.addresses.port_rows import PortRows
-
-_INTERVALS = "flags interval"
-_HASHED = ""  # a set without flags: a lookup costs a fifth of that in a tree of intervals
-_TYPES = {4: "ipv4_addr", 6: "ipv6_addr"}
-_OWN_ROLES = ("src", "dst")
 _SHOWN_ELEMENTS = 5
 # Neighbour discovery, as in chain.py: hop limit 255 proves that it comes from the link (RFC 4861).
 _NEIGHBOURS = "icmpv6 type { 134, 135, 136 } ip6 hoplimit 255 accept"
-
-
-class Layout(Struct, frozen=True):
-    """One of fwtop's tables: its chains, and the type of its enable sets."""
-
-    table: str  # family and name
-    enable_type: str
-    enable_elements: dict[int, str]
-    enable_match: str  # the expression that enable sets are matched against
-    chains: dict[str, str]  # name → its hook; "" for one that others jump to
-    per_interface: str = ""  # a base chain for each interface, with this hook, leads to the chains
-
-    def only(self, family: int) -> str:
-        """Return the condition that a packet is of a family."""
-        return f"{self.enable_match} {self.enable_elements[family]}"
-
-
-NETDEV = Layout(
-    "netdev fwtop", "ether_type", {4: "0x0800", 6: "0x86dd"}, "meta protocol", {"rules4": "", "rules6": ""},
-    'type filter hook ingress device "{}" priority -500; policy accept;',
-)  # fmt: skip
-PROXY = Layout(
-    "inet fwtop-synproxy", "nf_proto", {4: "ipv4", 6: "ipv6"}, "meta nfproto",
-    {
-        # After table raw, whose drops come first, and before conntrack (linux/netfilter_ipv4.h).
-        "raw": "type filter hook prerouting priority -290; policy accept;",
-        "in": "type filter hook input priority -1; policy accept;",
-        "forward": "type filter hook forward priority -1; policy accept;",
-    },
-)  # fmt: skip
-CONNECTIONS = Layout(
-    "inet fwtop-connections", "nf_proto", {4: "ipv4", 6: "ipv6"}, "meta nfproto",
-    # Behind connection tracking (-200), which counts, and before NAT (linux/netfilter_ipv4.h).
-    {"new": "type filter hook prerouting priority -150; policy accept;"},
-)  # fmt: skip
-LAYOUTS = (NETDEV, PROXY, CONNECTIONS)
-
-
-class NftSet(Struct, frozen=True):
-    """A set of a rule: its role in the name, nft's type and flags, and its elements as text."""
-
-    role: str
-    kind: str
-    flags: str
-    elements: tuple[str, ...]
-    counted: bool = False
-    shared: str = ""  # the name of a named list's set, which stays when the rule ends and others use it
-
-    def name(self, rule_id: str) -> str:
-        """Return the set's name as one of this rule."""
-        return self.shared or set_of(rule_id, self.role)
-
-
-class NftLine(Struct, frozen=True):
-    """A line of a rule; the match on the enable set goes before the statement."""
-
-    chain: str
-    family: int
-    conditions: str
-    statement: str
-    counted: str = ""  # a condition whose set counts by element: asked behind the allow-list
-
-
-class NftRule(Struct, frozen=True):
-    """A rule's sets and lines."""
-
-    layout: Layout
-    sets: tuple[NftSet, ...]
-    lines: tuple[NftLine, ...]
-
-    @property
-    def families(self) -> tuple[int, ...]:
-        """The families that its lines are about."""
-        return tuple(sorted({line.family for line in self.lines}))
-
-
-def address_set(
-    role: str, family: int, prefixes: Sequence[Prefix], *, counted: bool = False, shared: str = ""
-) -> NftSet:
-    """Return a set of prefixes without those inside others, which nft refuses.
-
-    One that is never refilled, a rule's own, is a hash if it holds single addresses only.
-    """
-    kept = outermost(prefixes)
-    is_hashed = role in _OWN_ROLES and not shared and all(item.length == item.bits for item in kept)
-    flags = _HASHED if is_hashed else _INTERVALS
-    return NftSet(f"{role}{family}", _TYPES[family], flags, tuple(map(str, kept)), counted, shared)
-
-
-def port_set(family: int, entries: PortRows, shared: str) -> NftSet:
-    """Return a named list's set of prefixes with ports."""
-    kind = f"{_TYPES[family]} . inet_proto . inet_service"
-    return NftSet(f"src{family}", kind, _INTERVALS, tuple(elements_of_ports(entries)), True, shared)
-
-
-def elements_of_ports(entries: PortRows) -> list[str]:
-    """Return elements without those inside others, which nft refuses."""
-    names = {6: "tcp", 17: "udp"}
-    return [f"{one.prefix} . {names[one.protocol]} . {one.low}" for one in entries.outermost().entries()]
-
-
-def outermost(prefixes: Sequence[Prefix]) -> list[Prefix]:
-    """Return the prefixes of one family that lie within no other, sorted."""
-    kept: list[Prefix] = []
-    for prefix in sorted(set(prefixes)):
-        if not kept or not kept[-1].contains(prefix):
-            kept.append(prefix)
-    return kept
-
-
-def set_of(rule_id: str, role: str) -> str:
-    """Return the name of a rule's set."""
-    return f"r{rule_id}-{role}"
-
-
-def list_set_of(name: str, family: int) -> str:
-    """Return the name of a named list's set."""
-    return f"list-{name}-{family}"
 
 
 def head(layout: Layout) -> list[str]:
@@ -240,7 +110,7 @@ def _behind(family: int) -> list[str]:
 def allow_lines(layout: Layout, passes: Passes) -> list[str]:
     """Return the commands that create or refill a family's allow-list sets."""
     hosts, nets = passes.known_hosts, passes.known_networks
-    family, address = passes.family, _TYPES[passes.family]
+    family, address = passes.family, TYPES[passes.family]
     networks = address_set("allow", family, passes.networks)
     peers = tuple(f"{who} . {protocol} . {port}" for who, protocol, port in passes.peers)
     logins = tuple(f"{who} . {port}" for who, port in passes.logins)
@@ -261,7 +131,7 @@ def allow_lines(layout: Layout, passes: Passes) -> list[str]:
         NftSet(f"gateways{family}", address, "size 1024", tuple(map(str, passes.gateways))),
         NftSet(f"behind{family}", f"{address} . inet_proto . inet_service . {address}", "size 4096", ported),
         NftSet(f"routers{family}", f"{address} . inet_proto . {address}", "size 4096", routers),
-        NftSet(f"hosts{family}", address, _HASHED, tuple(map(str, hosts))),
+        NftSet(f"hosts{family}", address, HASHED, tuple(map(str, hosts))),
         address_set("nets", family, nets),
     )
     lines = []

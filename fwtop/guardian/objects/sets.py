@@ -13,11 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.guardian.objects.set_contents import is_whole
-from fwtop.guardian.objects.spec import SetSpec
 from fwtop.kernel.netfilter import ipset
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.errors import FwtopError
 from fwtop.render.xtables import create_line
+from fwtop.rules.objects import SetSpec
 
 PREFIX = "fwtop-"
 MAX_TIMEOUT_SECONDS = 2147483  # ipset(8): the kernel's milliseconds are 32 bits wide

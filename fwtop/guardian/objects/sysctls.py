@@ -18,14 +18,6 @@ from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Setting
 from fwtop.model.tunables import TUNABLES, Direction, Tunable
-from fwtop.render.numbers import percent
-
-NO_CLOCK = (
-    "sysctls have no clock in the kernel: fwtop's guardian gives the old value back when the time is over or "
-    "the rule is undone; if it is killed or hangs, a shell that it left waiting sees to it"
-)
-_ENTRY_BYTES = 320  # of a tracked connection: struct nf_conn and its extensions, Linux 6.x
-_MUCH_MEMORY = 0.25  # of the machine's
 
 
 class Changed(Struct, frozen=True):
@@ -199,18 +191,6 @@ class Sysctls:
                 )
 
 
-def notes(settings: tuple[Setting, ...]) -> tuple[str, ...]:
-    """Return notes for the preview of a rule with these settings."""
-    found = [NO_CLOCK]
-    for item in settings:
-        if item.name == "net.netfilter.nf_conntrack_max":
-            size, total = item.value * _ENTRY_BYTES, _memory_bytes()
-            found.append(f"a full table of {item.value:,} connections takes about {size >> 20:,} MiB")
-            if total and size > total * _MUCH_MEMORY:
-                found.append(f"that is {percent(size / total)} of this machine's memory")
-    return tuple(found)
-
-
 def _serves(need: Setting, value: int) -> bool:
     return value <= need.value if TUNABLES[need.name].direction is Direction.DOWN else value >= need.value
 
@@ -256,10 +236,3 @@ def _write(tunable: Tunable, value: int) -> None:
     except OSError as error:
         reason = "not permitted here" if error.errno in (errno.EACCES, errno.EPERM) else error.strerror
         raise FwtopError(f"cannot set {tunable.name} to {value}: {reason}") from None
-
-
-def _memory_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemTotal:"):
-            return int(line.split()[1]) << 10
-    return 0

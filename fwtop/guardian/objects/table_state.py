@@ -9,9 +9,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fwtop.guardian.objects.baseline import digest
-from fwtop.guardian.objects.spec import HOOK_CHAINS, OWN_CHAINS
 from fwtop.kernel.netfilter import ipset, nf_tables
 from fwtop.model.errors import FwtopError
+from fwtop.rules.objects import HOOK_CHAINS, OWN_CHAINS
 
 TABLE = "raw"
 REFUSAL = "is incompatible, use 'nft' tool"  # what iptables says of a table with native rules

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterable
 
 from fwtop.guardian.objects import sets
-from fwtop.guardian.objects.nft_words import CONNECTIONS, LAYOUTS, NETDEV, PROXY, set_of
 from fwtop.guardian.records.entry import Entry
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, State
+from fwtop.rules.nft_objects import CONNECTIONS, LAYOUTS, NETDEV, PROXY, set_of
 
 _SET = re.compile(r"fwtop-(\d+)-(on|un|dst|shut|pass|)([46])")
 _ELEMENT = re.compile(r"^add \S+ (\S+)(?: timeout (\d+))?(.*)$", re.MULTILINE)

@@ -6,7 +6,6 @@ import time
 
 from msgspec.structs import replace
 
-from fwtop.guardian.objects.spec import HEAD_CHANGED
 from fwtop.guardian.records import recovery
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.rules import timers
@@ -15,6 +14,7 @@ from fwtop.guardian.rules.state import GuardianState
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Rule, State
 from fwtop.model.text import safe_text
+from fwtop.rules.objects import HEAD_CHANGED
 
 
 def adopt_all(state: GuardianState, lifecycle: Lifecycle) -> list[str]:

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from fwtop.guardian import backends
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.guardian.backends import protect
 from fwtop.guardian.diagnose.acting import Acting
 from fwtop.guardian.objects.installer import Kernel
-from fwtop.guardian.objects.spec import KernelObjects
+from fwtop.guardian.objects.this_machine import ThisMachine
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.records.journal import Journal
 from fwtop.guardian.rules import console_guard, guard, lockout
@@ -26,11 +24,15 @@ from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.text import safe_text
+from fwtop.rules import kinds
+from fwtop.rules.objects import KernelObjects
+from fwtop.rules.surroundings import Surroundings
 
 if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
     from fwtop.guardian.rules.named_lists import NamedLists
 
 ALLOW_REFRESH_SECONDS = 5.0
+_MACHINE = ThisMachine()
 _SETTLE_SECONDS = 0.2  # after a routing change: others usually follow at once
 
 
@@ -152,8 +154,10 @@ class GuardianState:
         if rule.kind is Kind.PROTECT:
             entries = {name: self.entries_of(name) for name in rule.lists_used}
             others = (entry.rule for entry in self.active.values())
-            return protect.build(rule, entries, lockout.higher(rule, others))
-        return backends.build(rule, guard.exceptions(rule, self.allow), self.allow.known)
+            around = Surroundings(lists=entries, higher=lockout.higher(rule, others), machine=_MACHINE)
+        else:
+            around = Surroundings(guard.exceptions(rule, self.allow), self.allow.known, machine=_MACHINE)
+        return kinds.build(rule, around)
 
     def entries_of(self, name: str) -> Sequence[Prefix]:
         """Return what a named list holds; raises FwtopError."""

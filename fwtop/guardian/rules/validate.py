@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fwtop.guardian.backends.combined import PART_KINDS
 from fwtop.guardian.objects.sets import MAX_TIMEOUT_SECONDS
 from fwtop.guardian.rules.closing import CLOSING_KINDS
 from fwtop.model.addresses.address import Prefix
@@ -28,6 +27,7 @@ from fwtop.model.rule import (
 )
 from fwtop.model.text import safe_text
 from fwtop.model.tunables import TUNABLES
+from fwtop.rules.kinds.harden import PART_KINDS
 
 MAX_TTL_SECONDS = MAX_TIMEOUT_SECONDS - 3600
 MAX_PAYLOAD_BYTES = 128  # xt_string.h: XT_STRING_MAX_PATTERN_SIZE

@@ -12,11 +12,11 @@ import time
 from fwtop.bench.frame import Document, Options, Row, measure, until
 from fwtop.bench.programs import fwtop_argv, run_fwtop
 from fwtop.bench.terminal import Terminal
-from fwtop.guardian.objects.spec import PREROUTING, SOURCE_CHAINS
 from fwtop.kernel.namespaces import inside
 from fwtop.kernel.netfilter import nf_tables
 from fwtop.lab.run import Lab
 from fwtop.model.errors import FwtopError
+from fwtop.rules.objects import PREROUTING, SOURCE_CHAINS
 
 _SCENARIO = "few_sources"
 _TITLE = "UDP flood"  # the name of that attack on the screen

@@ -15,7 +15,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match, Rule, Setting
 
 if TYPE_CHECKING:
-    from fwtop.guardian.objects.nft_words import NftRule
+    from fwtop.rules.nft_objects import NftRule
 
 PREROUTING = "PREROUTING"
 OUTPUT = "OUTPUT"

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fwtop.guardian.backends.common import base
-from fwtop.guardian.objects.spec import BESIDE, OUTPUT, ChainLine, KernelObjects, SetSpec
-from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Rule
 from fwtop.render.xtables import field_args, halves, set_name
+from fwtop.rules.kinds.common import base
+from fwtop.rules.objects import BESIDE, OUTPUT, ChainLine, KernelObjects, SetSpec
+from fwtop.rules.surroundings import Surroundings
 
 _TARGET = ("-j", "CT", "--notrack")
 
 
-def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:
+def build(rule: Rule, around: Surroundings) -> KernelObjects:
     """Return the lines that exempt the matched packets and the answers to them.
 
     An answer that was tracked would create the entry that the request was spared.
     """
-    incoming, outgoing = base(rule, exceptions), base(rule, exceptions, side="dst")
+    incoming, outgoing = base(rule, around.exceptions), base(rule, around.exceptions, side="dst")
     answer = replace(rule.match, sport=rule.match.dport, dport=rule.match.sport)
     lines = [
         ChainLine(family, (*field_args(rule.match, family), *asks), _TARGET)

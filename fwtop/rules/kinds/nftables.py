@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from fwtop.guardian.backends.common import families_asked, list_elements
-from fwtop.guardian.objects.nft_words import (
+from fwtop.model.addresses.coverage import of_family
+from fwtop.model.addresses.list_limits import NFTABLES_PREFIXES, looked_up, of_ports
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Rule
+from fwtop.render.nft_fields import field_words
+from fwtop.rules.kinds.common import families_asked, list_elements
+from fwtop.rules.nft_objects import (
     NETDEV,
     NftLine,
     NftRule,
@@ -13,16 +18,11 @@ from fwtop.guardian.objects.nft_words import (
     port_set,
     set_of,
 )
-from fwtop.guardian.objects.spec import KernelObjects
-from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.coverage import of_family
-from fwtop.model.addresses.list_limits import NFTABLES_PREFIXES, looked_up, of_ports
-from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Rule
-from fwtop.render.nft_fields import field_words
+from fwtop.rules.objects import KernelObjects
+from fwtop.rules.surroundings import Surroundings
 
 
-def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:  # noqa: ARG001 - the allow-list comes first
+def build(rule: Rule, _: Surroundings) -> KernelObjects:
     """Return sets and lines; raises FwtopError (code 2) on what netdev ingress can't say."""
     if rule.limit is not None:
         raise FwtopError("netdev ingress has no rate limit here: use fwtop limit; nothing was installed", 2)

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.guardian.objects.spec import ChainLine, KernelObjects, SetSpec
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import listed, of_family
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.render.xtables import TIMED_ELEMENTS, UNLISTED, halves, list_set_name, set_name
+from fwtop.rules.objects import ChainLine, KernelObjects, SetSpec
 
 DROP = ("-j", "DROP")
 

@@ -6,19 +6,20 @@ and lets their connections pass. Source: nft(8), net/netfilter/nf_conncount.c.
 
 from __future__ import annotations
 
-from fwtop.guardian.objects.nft_words import CONNECTIONS, NftLine, NftRule, NftSet, set_of
-from fwtop.guardian.objects.spec import KernelObjects
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, Rule
 from fwtop.model.traffic.protocols import TCP
+from fwtop.rules.nft_objects import CONNECTIONS, NftLine, NftRule, NftSet, set_of
+from fwtop.rules.objects import KernelObjects
+from fwtop.rules.surroundings import Surroundings
 
 _BITS = {4: 32, 6: 128}
 _COUNTED = 65_535  # source prefixes; nft_connlimit frees those without a connection
 _NEW_ONLY = "connections that are open already are not counted: the limit sees those opened from now on"
 
 
-def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:  # noqa: ARG001 - the allow-list comes first
+def build(rule: Rule, _: Surroundings) -> KernelObjects:
     """Return the sets and lines; raises FwtopError (code 2) on other conditions."""
     match, limit = rule.match, rule.connections
     if limit is None or match != Match(family=match.family, protocol=TCP, dport=match.dport):

@@ -10,17 +10,16 @@ answers fill; conversations that are older than the rule come from connection tr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from fwtop.guardian.backends.common import DROP
-from fwtop.guardian.objects.spec import OUTPUT, ChainLine, KernelObjects, SetSpec
-from fwtop.kernel.netfilter.conntrack import udp_peers
-from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import of_family
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Level, Match, Protection, Rule
 from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.render.xtables import field_args, halves, list_set_name, set_name
+from fwtop.rules.kinds.common import DROP
+from fwtop.rules.objects import OUTPUT, ChainLine, KernelObjects, SetSpec
+from fwtop.rules.surroundings import Machine, Surroundings
 
 PROTOCOLS = {TCP: "tcp", UDP: "udp"}
 _RETURN = ("-j", "RETURN")
@@ -29,8 +28,8 @@ ON, SHUT, PASS, PEERS = "on", "shut", "pass", "peers"
 _FILLED = {Level.OPEN: (ON, PASS), Level.PROTECTED: (ON,), Level.CLOSED: (ON, SHUT)}
 
 
-def build(rule: Rule, entries: Mapping[str, Sequence[Prefix]], higher: frozenset[str]) -> KernelObjects:
-    """Return the sets and lines, given what the access lists hold and the rules that decide before this one.
+def build(rule: Rule, around: Surroundings) -> KernelObjects:
+    """Return the sets and lines, given what the access lists hold and which rules decide before this one.
 
     Raises FwtopError (code 2) on other conditions than a port of TCP or UDP.
     """
@@ -43,13 +42,13 @@ def build(rule: Rule, entries: Mapping[str, Sequence[Prefix]], higher: frozenset
     for family in match.families:
         sets += enable_sets(rule, family)
         for name in protection.lists:
-            rows = of_family(entries[name], family, ())
+            rows = of_family(around.lists[name], family, ())
             sets.append(SetSpec(list_set_name(name, family), family, rows, timed=False, shared=True))
         if match.protocol == UDP and not protection.strict:
-            sets.append(_learned(rule.id, family, match.dport))
-            lines += _learning(rule, family, higher)
+            sets.append(_learned(around.machine, rule.id, family, match.dport))
+            lines += _learning(rule, family, around.higher)
         lines += [
-            ChainLine(family, (*field_args(match, family), *asks), target, behind=higher)
+            ChainLine(family, (*field_args(match, family), *asks), target, behind=around.higher)
             for asks, target in _levels(rule.id, family, protection, is_tcp=match.protocol == TCP)
         ]
     return KernelObjects(tuple(sets), tuple(lines))
@@ -77,9 +76,9 @@ def _levels(
     yield (*new, *is_on), DROP
 
 
-def _learned(rule_id: str, family: int, port: int) -> SetSpec:
+def _learned(machine: Machine, rule_id: str, family: int, port: int) -> SetSpec:
     def seeds() -> Sequence[str]:
-        return [f"{address},udp:{peer}" for address, peer in udp_peers(family, port, _SEEDS)]
+        return [f"{address},udp:{peer}" for address, peer in machine.udp_peers(family, port, _SEEDS)]
 
     return SetSpec(set_name(rule_id, family, PEERS), family, (), seeds=seeds)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from fwtop.guardian.backends.common import DROP, base
-from fwtop.guardian.objects.spec import ChainLine, KernelObjects
-from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Rule
 from fwtop.render.xtables import field_args
+from fwtop.rules.kinds.common import DROP, base
+from fwtop.rules.objects import ChainLine, KernelObjects
+from fwtop.rules.surroundings import Surroundings
 
 
-def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:
+def build(rule: Rule, around: Surroundings) -> KernelObjects:
     """Return the sets and lines that drop packets from the rule's sources."""
-    clock = base(rule, exceptions)
+    clock = base(rule, around.exceptions)
     lines = tuple(
         ChainLine(family, (*field_args(rule.match, family), *asks), DROP)
         for family, asks in clock.asks.items()

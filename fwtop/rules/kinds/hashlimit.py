@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 
-from fwtop.guardian.backends.common import DROP, base
-from fwtop.guardian.objects.spec import ChainLine, KernelObjects
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import RateLimit, Rule
 from fwtop.render.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX, field_args, limit_args
+from fwtop.rules.kinds.common import DROP, base
+from fwtop.rules.objects import ChainLine, KernelObjects
+from fwtop.rules.surroundings import Surroundings
 
-_PROC = {4: Path("/proc/net/ipt_hashlimit"), 6: Path("/proc/net/ip6t_hashlimit")}
-_CHUNK = 1 << 20
 _MAX_COUNTED = 10_000  # source prefixes
 _MAY_FILL = (
     f"the limit remembers {HASHLIMIT_MAX:,} source prefixes a family: if more send within "
@@ -23,11 +20,11 @@ _MAY_FILL = (
 )
 
 
-def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:
+def build(rule: Rule, around: Surroundings) -> KernelObjects:
     """Return the lines that drop what a source prefix sends above the limit."""
     if rule.limit is None:
         raise FwtopError("a limit needs a rate; nothing was installed", 2)
-    enabled = base(rule, exceptions)
+    enabled = base(rule, around.exceptions)
     lines = tuple(
         ChainLine(
             family,
@@ -48,12 +45,3 @@ def _most(sources: Sequence[Prefix], limit: RateLimit, family: int) -> int:
     mine = [prefix for prefix in sources if prefix.family == family]
     prefixes = sum(1 << max(0, bits - prefix.length) for prefix in mine) if sources else 1 << bits
     return prefixes << 16 if limit.by_dport else prefixes
-
-
-def remembered(rule_id: str, family: int) -> int:
-    """Return how many source prefixes the table of a rule holds now; 0 where it has none."""
-    count = 0
-    with suppress(OSError), (_PROC[family] / f"fwtop-{rule_id}-{family}").open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            count += chunk.count(b"\n")
-    return count

@@ -7,22 +7,17 @@ SYNPROXY STATEMENT). What the proxy announces must be what the listener would.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from fwtop.guardian.allow.sessions import connections
-from fwtop.guardian.objects.nft_words import PROXY, NftLine, NftRule, NftSet, address_set, set_of
-from fwtop.guardian.objects.spec import KernelObjects
-from fwtop.kernel.interfaces.links import readable_links, receiving_links
-from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, Rule, Setting
 from fwtop.model.traffic.protocols import TCP
+from fwtop.rules.nft_objects import PROXY, NftLine, NftRule, NftSet, address_set, set_of
+from fwtop.rules.objects import KernelObjects
+from fwtop.rules.surroundings import Machine, Surroundings
 
 _HEADERS = {4: 40, 6: 60}  # IP and TCP without options (RFC 9293, 3.7.1)
 _MAX_KNOWN = 65_536
 _LOOSE, _COOKIES = Setting("net.netfilter.nf_conntrack_tcp_loose", 0), Setting("net.ipv4.tcp_syncookies", 1)
 _STAMPS = Setting("net.ipv4.tcp_timestamps", 1)
-_MAX_SCALE = 14  # RFC 7323, 2.2
 _OPEN_ONES = (
     "connections opened through the proxy stall when the rule is taken out while they are open: "
     "give it the time that the attack lasts"
@@ -33,23 +28,23 @@ _NO_STAMPS = (
 )
 
 
-def build(rule: Rule, exceptions: tuple[Prefix, ...]) -> KernelObjects:  # noqa: ARG001 - the allow-list comes first
+def build(rule: Rule, around: Surroundings) -> KernelObjects:
     """Return the proxy's sets, lines and settings; raises FwtopError (code 2) on other conditions."""
     match = rule.match
     plain = Match(family=match.family, protocol=TCP, dport=match.dport, destinations=match.destinations)
     if match.dport is None or match != plain:
         raise FwtopError("synproxy takes a TCP port and destinations only; nothing was installed", 2)
-    stamps = _takes_stamps()
+    stamps = around.machine.takes_stamps()
     sets: list[NftSet] = []
     lines: list[NftLine] = []
     for family in match.families:
-        sets.append(_known(match.dport, family))
+        sets.append(_known(around.machine, match.dport, family))
         targets = [prefix for prefix in match.destinations if prefix.family == family]
         where = "fib daddr type local"  # a router's own clients must not be proxied to the whole world
         if targets:
             sets.append(address_set("dst", family, targets))
             where = f"{'ip' if family == 4 else 'ip6'} daddr @{set_of(rule.id, f'dst{family}')}"
-        lines += _lines(rule.id, family, match.dport, where, _options(family, stamps=stamps))
+        lines += _lines(rule.id, family, match.dport, where, _options(around.machine, family, stamps=stamps))
     notes = (_OPEN_ONES,) if stamps else (_OPEN_ONES, _NO_STAMPS)
     needs = (_LOOSE, _COOKIES, _STAMPS) if stamps else (_LOOSE, _COOKIES)
     return KernelObjects((), (), notes, nft=NftRule(PROXY, tuple(sets), tuple(lines)), needs=needs)
@@ -69,47 +64,13 @@ def _lines(rule_id: str, family: int, port: int, where: str, options: str) -> li
     return lines
 
 
-def _known(port: int, family: int) -> NftSet:
+def _known(machine: Machine, port: int, family: int) -> NftSet:
     """Return the set of peers that have a connection to a local port now."""
-    found = [f"{one.peer} . {one.peer_port}" for _, one in connections((port,)) if one.peer.family == family]
+    found = [f"{peer} . {number}" for peer, number in machine.tcp_peers(port) if peer.family == family]
     kind = "ipv4_addr" if family == 4 else "ipv6_addr"
     return NftSet(f"known{family}", f"{kind} . inet_service", "size 65536", tuple(found[:_MAX_KNOWN]))
 
 
-def _options(family: int, *, stamps: bool) -> str:
-    mtu = min((link.mtu for link in receiving_links(readable_links())), default=1500)
-    mss = f"mss {max(536, mtu - _HEADERS[family])}"
-    return f"{mss} wscale {window_scale()} timestamp sack-perm" if stamps else mss
-
-
-def window_scale() -> int:
-    """Return the scale that a listener here announces (net/ipv4/tcp_output.c, tcp_select_initial_window)."""
-    most = max(int((_text("/proc/sys/net/ipv4/tcp_rmem").split() or ["0"])[-1]),
-               int(_text("/proc/sys/net/core/rmem_max") or 0))  # fmt: skip
-    return min(_MAX_SCALE, max(0, most.bit_length() - 16))
-
-
-def _takes_stamps() -> bool:
-    """Return whether time stamps can be passed through.
-
-    From the version on that counts TSEcrRejected, a listener checks the echoed time stamp of a handshake's
-    last packet; nf_synproxy adds its offset to that one, so it would be refused and sent again after a second
-    (measured on Linux 6.18).
-    """
-    return "TSEcrRejected" not in _text("/proc/net/netstat")
-
-
-def counters() -> dict[str, int]:
-    """Return what the proxies of this namespace counted: SYNs, valid and invalid cookies."""
-    lines = _text("/proc/net/stat/synproxy").splitlines()
-    if not lines:
-        return {}
-    rows = [[int(word, 16) for word in line.split()] for line in lines[1:]]
-    return {name: sum(row[at] for row in rows) for at, name in enumerate(lines[0].split())}
-
-
-def _text(name: str) -> str:
-    try:
-        return Path(name).read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
+def _options(machine: Machine, family: int, *, stamps: bool) -> str:
+    mss = f"mss {max(536, machine.mtu() - _HEADERS[family])}"
+    return f"{mss} wscale {machine.window_scale()} timestamp sack-perm" if stamps else mss

@@ -1,0 +1,35 @@
+"""Conditions compiled into a program for XDP, before there is a packet, or for tc ingress."""
+
+from __future__ import annotations
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Kind, Rule
+from fwtop.rules.objects import KernelObjects
+from fwtop.rules.surroundings import Surroundings
+
+MAX_DESTINATIONS = 1024
+SEARCHED_BYTES = 128  # of the payload, for a match without an offset
+FURTHEST_BYTE = 2048  # of the payload: the end of a match with an offset
+_ATTACH = "some drivers reset the interface for a moment when the first XDP program is attached"
+
+
+def build(rule: Rule, _: Surroundings) -> KernelObjects:
+    """Return the rule to be compiled; raises FwtopError (code 2) if it can't be."""
+    check_xdp(rule)
+    return KernelObjects((), (), (_ATTACH,) if rule.kind is Kind.XDP else (), compiled=rule)
+
+
+def check_xdp(rule: Rule) -> None:
+    """Raise FwtopError (code 2) for a rule of kind XDP or TC that can't be compiled."""
+    if len(rule.match.destinations) > MAX_DESTINATIONS:
+        line = f"an XDP rule takes up to {MAX_DESTINATIONS} destinations; nothing was installed"
+        raise FwtopError(line, 2)
+    for item in rule.match.payload:
+        if not item.data or (item.offset or 0) < 0:
+            line = "a payload match needs bytes, and an offset of 0 or more"
+            raise FwtopError(f"{line}; nothing was installed", 2)
+        if item.offset is None and len(item.data) > SEARCHED_BYTES:
+            line = f"XDP searches the first {SEARCHED_BYTES} bytes of the payload; this string is longer"
+            raise FwtopError(f"{line}; nothing was installed", 2)
+        if item.offset is not None and item.offset + len(item.data) > FURTHEST_BYTE:
+            raise FwtopError(f"XDP reads the payload up to byte {FURTHEST_BYTE}; nothing was installed", 2)

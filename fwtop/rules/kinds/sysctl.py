@@ -1,0 +1,32 @@
+"""Change kernel settings for a while: no sets and no chain lines, the settings themselves."""
+
+from __future__ import annotations
+
+from fwtop.model.rule import Rule, Setting
+from fwtop.render.numbers import percent
+from fwtop.rules.objects import KernelObjects
+from fwtop.rules.surroundings import Machine, Surroundings
+
+_NO_CLOCK = (
+    "sysctls have no clock in the kernel: fwtop's guardian gives the old value back when the time is over or "
+    "the rule is undone; if it is killed or hangs, a shell that it left waiting sees to it"
+)
+_ENTRY_BYTES = 320  # of a tracked connection: struct nf_conn and its extensions, Linux 6.x
+_MUCH_MEMORY = 0.25  # of the machine's
+
+
+def build(rule: Rule, around: Surroundings) -> KernelObjects:
+    """Return the settings and what is to be known about them."""
+    return KernelObjects((), (), _notes(rule.settings, around.machine), settings=rule.settings)
+
+
+def _notes(settings: tuple[Setting, ...], machine: Machine) -> tuple[str, ...]:
+    """Return notes for the preview of a rule with these settings."""
+    found = [_NO_CLOCK]
+    for item in settings:
+        if item.name == "net.netfilter.nf_conntrack_max":
+            size, total = item.value * _ENTRY_BYTES, machine.memory_bytes()
+            found.append(f"a full table of {item.value:,} connections takes about {size >> 20:,} MiB")
+            if total and size > total * _MUCH_MEMORY:
+                found.append(f"that is {percent(size / total)} of this machine's memory")
+    return tuple(found)
