@@ -17,15 +17,8 @@ from fwtop.model.protocol import (
     Apply,
     Hello,
     Keep,
-    ListChange,
-    ListRead,
-    Plan,
-    PolicyChange,
-    PolicyRead,
     ProtocolError,
-    Repair,
     Request,
-    RuleRead,
     Undo,
     encode_request,
     parse_answer,
@@ -33,10 +26,6 @@ from fwtop.model.protocol import (
 
 _MAX_DESCRIPTORS = 64
 MAX_ANSWER = 1 << 26  # bytes; the guardian cuts nothing, but it is not trusted with all of our memory either
-# The guardian gives up before its client does, and its programs before the guardian.
-LONG_SECONDS = 150.0  # a list of a million prefixes, or a compiler on a busy machine
-SHORT_SECONDS = 60.0
-POLICY_SECONDS = 900.0  # all that a policy changes, one after the other
 
 
 class Late(Struct, frozen=True):
@@ -48,14 +37,6 @@ class Late(Struct, frozen=True):
 
 class EndedError(ConnectionError):
     """The guardian closed the connection."""
-
-
-def patience(request: Request) -> float:
-    """Return how many seconds a client waits for the answer to a request."""
-    if isinstance(request, PolicyRead | PolicyChange):
-        return POLICY_SECONDS
-    slow = isinstance(request, Apply | Plan | Repair | ListChange | ListRead | RuleRead)
-    return LONG_SECONDS if slow else SHORT_SECONDS
 
 
 class Connection:

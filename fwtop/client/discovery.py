@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fwtop.client import guardian_unit
-from fwtop.client.connection import SHORT_SECONDS, Connection, EndedError, patience
+from fwtop.client.connection import Connection, EndedError
 from fwtop.kernel import namespaces
 from fwtop.kernel.children import enlarge
 from fwtop.kernel.procfs import read_text
@@ -26,6 +26,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import detach_sources, read_sources, sealed
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
+    SHORT_SECONDS,
     Answer,
     Apply,
     Hello,
@@ -55,7 +56,7 @@ class GuardianClient:
 
     def request(self, request: Request, *, timeout: float | None = None) -> Answer:
         """Send a request and return its answer, whatever it says; raises FwtopError when there is none."""
-        answer, descriptors = exchange(self._connection, request, timeout or patience(request))
+        answer, descriptors = exchange(self._connection, request, timeout or request.seconds)
         for descriptor in descriptors:
             os.close(descriptor)
         return answer
@@ -72,7 +73,7 @@ class GuardianClient:
 
         Raises FwtopError when it is refused.
         """
-        answer, descriptors = exchange(self._connection, request, patience(request), attached)
+        answer, descriptors = exchange(self._connection, request, request.seconds, attached)
         if not answer.ok:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -98,7 +99,7 @@ class GuardianClient:
     def _demand_attached(self, request: Request, attached: int | None) -> Answer:
         """Send a request with a descriptor, which is closed then; raises FwtopError when refused."""
         try:
-            answer, _ = exchange(self._connection, request, patience(request), attached)
+            answer, _ = exchange(self._connection, request, request.seconds, attached)
         finally:
             if attached is not None:
                 os.close(attached)
@@ -112,7 +113,7 @@ class GuardianClient:
         Raises FwtopError.
         """
         request = ListRead(name)
-        answer, files = exchange(self._connection, request, patience(request))
+        answer, files = exchange(self._connection, request, request.seconds)
         try:
             if not answer.ok:
                 raise FwtopError(answer.error, answer.code or 1)
@@ -269,7 +270,7 @@ def exchange(
     try:
         return connection.exchange(request, timeout, attached)
     except TimeoutError:
-        verb = type(request).__name__.lower()
+        verb = request.verb()
         line = f"no answer within {timeout:g} s; the guardian goes on with it: see 'fwtop status' ({verb})"
         raise FwtopError(line) from None
     except ProtocolError as error:

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fwtop.client.connection import SHORT_SECONDS, Connection
+from fwtop.client.connection import Connection
 from fwtop.client.discovery import GuardianClient
 from fwtop.kernel import namespaces
 from fwtop.kernel.children import enlarge
@@ -241,6 +241,6 @@ def connect(
 def _greet(connection: Connection, hello: Hello) -> Answer:
     """Say hello; raises FwtopError."""
     try:
-        return connection.exchange(hello, SHORT_SECONDS, None)[0]
+        return connection.exchange(hello, hello.seconds, None)[0]
     except (OSError, ProtocolError) as error:
         raise FwtopError(f"the guardian does not answer: {error}") from None

@@ -16,7 +16,6 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from fwtop.client.connection import SHORT_SECONDS
 from fwtop.guardian.serving.peer import Client, Peer
 from fwtop.kernel import children as child
 from fwtop.model.protocol import Answer, ProtocolError, Watch
@@ -35,7 +34,7 @@ from fwtop.observe.messages import (
 )
 
 _LOADER = "fwtop.observe.loader"
-_LOAD_SECONDS = SHORT_SECONDS - 10.0  # a client waits for the answer; compiling on a busy machine takes long
+_LOAD_SECONDS = Watch.seconds - 10.0  # a client waits for the answer; compiling on a busy machine takes long
 _SCAN_SECONDS = 20.0
 _ENDING_SECONDS = 0.1  # from a child's last descriptor to its status
 _COMPLAINT_BYTES = 1 << 16

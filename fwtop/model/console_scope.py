@@ -1,39 +1,13 @@
 """What a console may ask of the guardian: what its keys and its automatic rules need, and nothing else.
 
 The console parses what attackers send. Whoever takes it over holds its connections, so the guardian grants
-them no more than REQUESTS lists, and of rules those that `why_not` lets through. The screen knows the same
-table, and shows the command for another terminal instead of asking.
+them only requests whose class says `for_console`, and of rules those that `why_not` lets through. The screen
+knows the same, and shows the command for another terminal instead of asking.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
-from fwtop.model.protocol import (
-    Apply,
-    Connect,
-    Hello,
-    Keep,
-    ListChange,
-    ListRead,
-    ListShow,
-    ListTest,
-    Plan,
-    PolicyChange,
-    PolicyRead,
-    Repair,
-    Request,
-    Rescan,
-    RuleRead,
-    Rules,
-    Status,
-    Survey,
-    Symbols,
-    Undo,
-    Watch,
-    Why,
-)
+from fwtop.model.protocol import Apply, Keep, Request, Undo
 from fwtop.model.rule import POLICY, POLICY_TRIAL, Kind, Rule
 
 CONSOLE = "console: "  # how `created_by` of its rules begins
@@ -47,52 +21,23 @@ KINDS = frozenset(  # of rules: everything but a port's protection
 _DAY = "a screen's rules stay for a day at most"
 
 
-def _always(_: Any) -> str:  # noqa: ANN401 - of each type of request
-    return ""
-
-
-def _on_trial(request: Apply) -> str:
-    if 1 <= request.confirm_seconds <= MAX_TRIAL_SECONDS:
-        return ""
-    return f"confirm_seconds: a screen's rules are on trial first, for 1 to {MAX_TRIAL_SECONDS} s"
-
-
-def _for_a_day(request: Keep) -> str:
-    return _DAY if request.ttl_seconds is not None and request.ttl_seconds > MAX_TTL_SECONDS else ""
-
-
-def _by_id(request: Undo) -> str:
-    return "all: a screen takes rules back one by one" if request.all else ""
-
-
-# What is not here is refused. Each function returns why one request is, "" if it isn't.
-REQUESTS: Mapping[type[Request], Callable[[Any], str]] = {
-    **dict.fromkeys(
-        (Hello, Connect, Watch, Rescan, Survey, Symbols, Rules, RuleRead, Status, Why, Plan), _always
-    ),
-    Apply: _on_trial,
-    Keep: _for_a_day,
-    Undo: _by_id,
-    Repair: _always,
-}
-_COMMANDS: Mapping[type[Request], str] = {  # that do the rest
-    **dict.fromkeys((ListChange, ListShow, ListTest, ListRead), "fwtop list"),
-    **dict.fromkeys((PolicyRead, PolicyChange), "fwtop policy"),
-    Keep: "fwtop keep",
-    Undo: "fwtop undo",
-}
-
-
 def refusal(request: Request) -> str:
     """Return why a console may not make a request, "" if it may."""
-    check = REQUESTS.get(type(request))
-    why = f"a screen may not ask for {type(request).__name__.lower()}" if check is None else check(request)
-    command = _COMMANDS.get(type(request))
-    return (
-        f"{why}{f'; in another terminal: sudo {command}' if command else ''}; nothing was changed"
-        if why
-        else ""
-    )
+    why = _too_much(request) if request.for_console else f"a screen may not ask for {request.verb()}"
+    elsewhere = f"; in another terminal: sudo {request.command}" if request.command else ""
+    return f"{why}{elsewhere}; nothing was changed" if why else ""
+
+
+def _too_much(request: Request) -> str:
+    """Return how a request goes further than a console may, "" if it doesn't."""
+    match request:
+        case Apply() if not 1 <= request.confirm_seconds <= MAX_TRIAL_SECONDS:
+            return f"confirm_seconds: a screen's rules are on trial first, for 1 to {MAX_TRIAL_SECONDS} s"
+        case Keep() if (request.ttl_seconds or 0) > MAX_TTL_SECONDS:
+            return _DAY
+        case Undo() if request.all:
+            return "all: a screen takes rules back one by one"
+    return ""
 
 
 def made_by_console(rule: Rule) -> bool:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from msgspec import Struct, field
 from msgspec.structs import asdict
@@ -28,6 +27,10 @@ API_VERSION = 1  # of what docs/API.md promises to programs
 PROGRAM = "program"  # their role
 SCOPES = ("read", "lists", "rules", "policies")  # what they may be allowed, in [access] of guard.toml
 MAX_PAGE = 10_000  # entries of a list in one answer
+# The guardian gives up before its client does, and its programs before the guardian.
+SHORT_SECONDS = 60.0
+LONG_SECONDS = 150.0  # a list of a million prefixes, or a compiler on a busy machine
+POLICY_SECONDS = 900.0  # all that a policy changes, one after the other
 
 
 class ProtocolError(ValueError):
@@ -38,7 +41,37 @@ class ProtocolError(ValueError):
         self.number = number
 
 
-class Hello(Struct, frozen=True, forbid_unknown_fields=True):
+class Verb(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the guardian knows of a request by its class alone; what a class doesn't grant is refused."""
+
+    scope: ClassVar[str | None] = None  # that a program needs; None: it is not for programs
+    for_console: ClassVar[bool] = False  # a screen may ask for it (console_scope.py says how far)
+    command: ClassVar[str] = ""  # of the operator, which does what a screen may not
+    changes: ClassVar[bool] = True  # not for those who only read; what `status` told is out of date after it
+    quick: ClassVar[bool] = False  # the worker serves it between the batches of a slow one
+    seconds: ClassVar[float] = SHORT_SECONDS  # that a client waits for the answer
+
+    @classmethod
+    def verb(cls) -> str:
+        """Return the request's name in a message."""
+        return cls.__name__.lower()
+
+
+class Reading(Verb, frozen=True):
+    """A request that changes nothing, of whoever may read."""
+
+    scope = "read"
+    changes = False
+
+
+class Attending(Verb, frozen=True):
+    """A request of root's clients about their connection and what they watch, which changes no rule."""
+
+    for_console = True
+    changes = False
+
+
+class Hello(Attending, frozen=True):
     """The first message of a client. A `console` client's provisional rules end with its connection."""
 
     role: str  # "console", "cli", "program"
@@ -47,97 +80,124 @@ class Hello(Struct, frozen=True, forbid_unknown_fields=True):
     version: int = 0  # of a program: the API_VERSION that it was written for, as it knows no builds
 
 
-class Watch(Struct, frozen=True, forbid_unknown_fields=True):
+class Watch(Attending, frozen=True):
     """Attach the observers and return their descriptors."""
 
     interfaces: tuple[str, ...] = ()  # empty: those with a default route
 
 
-class Plan(Struct, frozen=True, forbid_unknown_fields=True):
+class Plan(Reading, frozen=True):
     """Return what installing a rule would run and whether the guard permits it."""
 
+    for_console = True
+    seconds = LONG_SECONDS
     rule: dict[str, Any]
     attached: bool = False  # the sources are in a descriptor beside the message (prefix_list.py)
     follows: bool = False  # it is to be installed together with the rules planned just before
 
 
-class Apply(Struct, frozen=True, forbid_unknown_fields=True):
+class Apply(Verb, frozen=True):
     """Install a rule, provisional for `confirm_seconds`; 0: confirmed."""
 
+    scope = "rules"
+    for_console = True
+    seconds = LONG_SECONDS
     rule: dict[str, Any]
     confirm_seconds: int = DEFAULT_CONFIRM_SECONDS
     force: bool = False  # the operator confirmed an overly broad rule by typing
     attached: bool = False  # as in Plan
 
 
-class Keep(Struct, frozen=True, forbid_unknown_fields=True):
+class Keep(Verb, frozen=True):
     """Confirm a provisional rule, or renew a confirmed one's time to live."""
 
+    scope = "rules"
+    for_console = True
+    command = "fwtop keep"
+    quick = True
     id: str
     ttl_seconds: int | None = None
 
 
-class Repair(Struct, frozen=True, forbid_unknown_fields=True):
+class Repair(Verb, frozen=True):
     """Reinstall what is missing of an active rule; its time to live is unchanged."""
 
+    scope = "rules"
+    for_console = True
+    quick = True
+    seconds = LONG_SECONDS
     id: str
 
 
-class Undo(Struct, frozen=True, forbid_unknown_fields=True):
+class Undo(Verb, frozen=True):
     """Remove rules by id, or all of them."""
 
+    scope = "rules"
+    for_console = True
+    command = "fwtop undo"
+    quick = True
     ids: tuple[str, ...] = ()
     all: bool = False
 
 
-class Status(Struct, frozen=True, forbid_unknown_fields=True):
+class Status(Reading, frozen=True):
     """List rules with their counters, the allow-list and the guardian's state."""
 
+    for_console = True
+    quick = True
     finished: bool = False  # also ended rules
     allow: bool = True  # also the allow-list, which may be long
 
 
-class Connect(Struct, frozen=True, forbid_unknown_fields=True):
+class Connect(Attending, frozen=True):
     """Open another connection for the same client; the answer carries its descriptor."""
 
 
-class Why(Struct, frozen=True, forbid_unknown_fields=True):
+class Why(Reading, frozen=True):
     """Explain in sentences (data["sentences"]) what a rule matches or why it doesn't match."""
 
+    for_console = True
     id: str
 
 
-class RuleRead(Struct, frozen=True, forbid_unknown_fields=True):
+class RuleRead(Reading, frozen=True):
     """Return a rule with all of its sources (data["rule"]), of which `status` shows the first.
 
     A long list comes in a sealed memory file beside the answer, and is empty in the rule then.
     """
 
+    for_console = True
+    seconds = LONG_SECONDS
     id: str
 
 
-class Symbols(Struct, frozen=True, forbid_unknown_fields=True):
+class Symbols(Attending, frozen=True):
     """Name the kernel functions at this client's drop locations (data["names"], by index; "": unknown)."""
 
 
-class Rescan(Struct, frozen=True, forbid_unknown_fields=True):
+class Rescan(Attending, frozen=True):
     """Find the watched interfaces again, after they or what is stacked on them changed."""
 
 
-class Survey(Struct, frozen=True, forbid_unknown_fields=True):
+class Survey(Reading, frozen=True):
     """Tell what the guardian last saw around the rules; empty before its first reading.
 
     data["listeners"]: [protocol, port, process]; data["rings"]: [interface, size, most];
     data["chains"]: [stage, name, whether its policy drops].
     """
 
+    for_console = True
+
 
 LIST_ACTIONS = ("create", "add", "remove", "replace", "delete")
 
 
-class ListChange(Struct, frozen=True, forbid_unknown_fields=True):
+class ListChange(Verb, frozen=True):
     """Change a named list, in whole or not at all; the answer counts entries (data["added"], …)."""
 
+    scope = "lists"
+    command = "fwtop list"
+    seconds = LONG_SECONDS
     name: str
     action: str  # one of LIST_ACTIONS
     ttl_seconds: int | None = None  # of the entries; None: they stay
@@ -146,20 +206,24 @@ class ListChange(Struct, frozen=True, forbid_unknown_fields=True):
     entries: tuple[str, ...] = ()  # or here, as text
 
 
-class ListShow(Struct, frozen=True, forbid_unknown_fields=True):
+class ListShow(Reading, frozen=True):
     """Describe the named lists (data["lists"]), or one of them with its busiest entries."""
 
+    command = "fwtop list"
+    quick = True
     name: str = ""
 
 
-class ListTest(Struct, frozen=True, forbid_unknown_fields=True):
+class ListTest(Reading, frozen=True):
     """Tell which entry of a list holds an address or prefix (data["entry"], None for none)."""
 
+    command = "fwtop list"
+    quick = True
     name: str
     entry: str
 
 
-class ListRead(Struct, frozen=True, forbid_unknown_fields=True):
+class ListRead(Reading, frozen=True):
     """Return all entries of a list: a sealed memory file comes with the answer.
 
     Where some end, another one comes: the seconds that each has left, as doubles; 0 for those that stay.
@@ -167,16 +231,20 @@ class ListRead(Struct, frozen=True, forbid_unknown_fields=True):
     each with its seconds or null; data["total"]; data["stamp"], another one after each change.
     """
 
+    command = "fwtop list"
+    seconds = LONG_SECONDS
     name: str
     first: int = 0
     count: int | None = None
 
 
-class Rules(Struct, frozen=True, forbid_unknown_fields=True):
+class Rules(Reading, frozen=True):
     """Tell every rule and set on the machine, as last read; data["ruleset"] is null before that.
 
     The longest rule sets are cut to those that matter most.
     """
+
+    for_console = True
 
 
 POLICY_READS = ("check", "diff", "history", "export")
@@ -185,21 +253,26 @@ POLICY_FORMATS = ("nft", "iptables", "sh")  # of an export
 MAX_POLICY = 1 << 18  # bytes of a policy's text in a request
 
 
-class PolicyRead(Struct, frozen=True, forbid_unknown_fields=True):
+class PolicyRead(Reading, frozen=True):
     """Tell of a policy: whether its text is right, what it would change, what was kept before.
 
     `export` answers with a memory file for each of data["files"].
     """
 
+    command = "fwtop policy"
+    seconds = POLICY_SECONDS
     action: str  # one of POLICY_READS
     text: str = ""
     format: str = POLICY_FORMATS[0]
     attached: bool = False  # lists come in a descriptor beside the message (model/addresses/list_bundle.py)
 
 
-class PolicyChange(Struct, frozen=True, forbid_unknown_fields=True):
+class PolicyChange(Verb, frozen=True):
     """Try a policy, or an older version; keep what this connection tries, or take it out again."""
 
+    scope = "policies"
+    command = "fwtop policy"
+    seconds = POLICY_SECONDS
     action: str  # one of POLICY_CHANGES
     text: str = ""
     version: int | None = None  # with rollback; None: the one before
@@ -211,7 +284,7 @@ Request = (
     Hello | Watch | Plan | Apply | Keep | Repair | Undo | Status | Why | Symbols | Rescan | Survey | Connect
     | ListChange | ListShow | ListTest | ListRead | Rules | RuleRead | PolicyRead | PolicyChange
 )  # fmt: skip
-_REQUESTS: dict[str, type[Request]] = {cls.__name__.lower(): cls for cls in get_args(Request)}
+_REQUESTS: dict[str, type[Request]] = {cls.verb(): cls for cls in get_args(Request)}
 _NUMBER = re.compile(rb'\s*\{[^{}\[\]]{0,200}?"number"\s*:\s*([0-9]{1,15})\s*[,}]')
 _SHOWN = 40  # characters of a name that is not ours
 _LONGEST = 200  # of what is wrong with a request
@@ -237,7 +310,7 @@ class Answer(Struct, frozen=True):
 
 def encode_request(request: Request, number: int = 0, seconds: float | None = None) -> bytes:
     """Encode a request as one message; `seconds` is how long the client waits for the answer."""
-    envelope: dict[str, Any] = {"verb": type(request).__name__.lower()}
+    envelope: dict[str, Any] = {"verb": request.verb()}
     if number:
         envelope["number"] = number
     if seconds is not None:
@@ -287,27 +360,6 @@ def encode_answer(answer: Answer) -> bytes:
     """Encode an answer."""
     fields = ("ok", "error", "code", "data", "number")  # asdict would copy the data, which may be long
     return json.dumps({name: getattr(answer, name) for name in fields}).encode()
-
-
-def encode_success(number: int, data: Mapping[str, bytes]) -> list[bytes]:
-    """Encode an answer whose data is encoded already, in pieces that are not copied."""
-    pieces = [f'{{"ok": true, "number": {number}, "data": {{'.encode()]
-    for at, (name, value) in enumerate(data.items()):
-        pieces += [f"{', ' if at else ''}{json.dumps(name)}: ".encode(), value]
-    return [*pieces, b"}}"]
-
-
-def split_answer(pieces: Sequence[bytes]) -> list[list[bytes | memoryview]]:
-    """Split an encoded answer into messages, each a list of buffers: itself, or parts of it.
-
-    A part starts with MORE, the last one with LAST. Long pieces are not copied.
-    """
-    if sum(map(len, pieces)) <= PART:
-        return [[b"".join(pieces)]]
-    views = [
-        memoryview(piece)[start : start + PART] for piece in pieces for start in range(0, len(piece), PART)
-    ]
-    return [[LAST if view is views[-1] else MORE, view] for view in views]
 
 
 def parse_answer(message: bytes) -> Answer:

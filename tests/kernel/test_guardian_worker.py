@@ -17,7 +17,6 @@ import pytest
 from guardian_bench import PORT, Bench, apply, own_xtables_lock, rules_of, use_variant
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.client.connection import SHORT_SECONDS
 from fwtop.client.discovery import GuardianClient
 from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.console.live import LiveSession
@@ -132,7 +131,7 @@ def test_keep_and_undo_wait_for_one_program_at_most(bench: Bench) -> None:
         fcntl.flock(lock, fcntl.LOCK_UN)
         applying.join()
         guardian.demand(Undo((undone,)))
-    assert 1 < waited < SHORT_SECONDS / 2, "it waited for the lock, and no longer than the program may"
+    assert 1 < waited < Status.seconds / 2, "it waited for the lock, and no longer than the program may"
 
 
 def refused(guardian: GuardianClient, rule: Rule, errors: list[FwtopError]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from fwtop.client.connection import Connection
 from fwtop.console.control.guardian_link import GuardianLink, GuardianLost
 from fwtop.guardian.serving.ownership import WrongThreadError, claim, release, single_threaded
+from fwtop.guardian.serving.peer import encode_success, split_answer
 from fwtop.kernel import deadline
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
@@ -22,10 +23,8 @@ from fwtop.model.protocol import (
     NumberedRequest,
     Status,
     encode_answer,
-    encode_success,
     parse_answer,
     parse_request,
-    split_answer,
 )
 
 Pair = tuple[socket.socket, socket.socket]

@@ -7,12 +7,23 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace
 
 from fwtop.guardian.rules.access import Access
 from fwtop.guardian.rules.guard import read_limits
-from fwtop.guardian.serving.programs import scope_of
-from fwtop.model import protocol
-from fwtop.model.protocol import SCOPES, Connect, Hello, Rescan, Symbols, Watch
+from fwtop.guardian.serving.programs import refusal
+from fwtop.model import console_scope
+from fwtop.model.protocol import (
+    SCOPES,
+    Apply,
+    Connect,
+    ListChange,
+    Request,
+    Rescan,
+    Symbols,
+    Verb,
+    Watch,
+)
 from fwtop.model.rule import Rule
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/API.md").read_text()
@@ -65,13 +76,45 @@ def test_the_file_of_limits_has_the_table(tmp_path: Path) -> None:
 def test_each_verb_of_the_document_has_its_scope_and_fields() -> None:
     rows = re.findall(r"^\| `(\w+)` \|\s+(\w*)\s*\| (.*?) ?\|", DOCUMENT, re.M)
     told = {verb: scope or None for verb, scope, _ in rows}
-    kinds = {cls.__name__.lower(): cls for cls in get_args(protocol.Request)}
+    kinds = {cls.__name__.lower(): cls for cls in get_args(Request)}
     assert set(told) == set(kinds) - {cls.__name__.lower() for cls in (Watch, Connect, Symbols, Rescan)}
     for verb, _, fields in rows:
-        made = kinds[verb](*[None] * len(kinds[verb].__struct_fields__))
-        assert scope_of(made) == told[verb] or isinstance(made, Hello)
+        assert kinds[verb].scope == told[verb] or verb == "hello"
         named = set(re.findall(r"`(\w+)`", fields))
         assert named <= set(kinds[verb].__struct_fields__)
+
+
+VERBS = {cls.__name__: cls for cls in get_args(Request)}
+GRANTED = {  # said here once more: nothing is granted by a change of a class alone
+    "for_console": "Hello Connect Watch Rescan Survey Symbols Rules RuleRead Status Why Plan"
+    " Apply Keep Undo Repair",
+    "changes": "Apply Keep Repair Undo ListChange PolicyChange",
+    "quick": "Keep Repair Undo Status ListShow ListTest",
+}
+
+
+@pytest.mark.parametrize("attribute", GRANTED)
+def test_classes_grant_what_is_meant(attribute: str) -> None:
+    assert {name for name, cls in VERBS.items() if getattr(cls, attribute)} == set(GRANTED[attribute].split())
+
+
+def test_a_class_that_says_nothing_is_refused_to_everybody() -> None:
+    class Forgotten(Verb, frozen=True):
+        force: bool = False
+
+    assert "a screen may not ask for forgotten" in console_scope.refusal(Forgotten())
+    assert "forgotten is not for programs" in refusal(Forgotten(), SCOPES).error
+    assert Forgotten.changes, "nobody asks for it who only reads"
+    assert not Forgotten.quick
+
+
+def test_a_program_forces_nothing() -> None:
+    forcing = [cls for cls in VERBS.values() if "force" in cls.__struct_fields__]
+    assert {Apply, ListChange} <= set(forcing)
+    for cls in forcing:
+        request = cls(*[None] * len(cls.__struct_fields__))
+        assert refusal(request, SCOPES) is None
+        assert "may not force" in refusal(replace(request, force=True), SCOPES).error
 
 
 def test_a_short_rule_is_a_rule() -> None:

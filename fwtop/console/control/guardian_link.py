@@ -8,7 +8,7 @@ import threading
 
 from msgspec.structs import replace
 
-from fwtop.client.connection import Connection, Late, patience
+from fwtop.client.connection import Connection, Late
 from fwtop.model.addresses.prefix_list import detach_sources, read_sources
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, Apply, Connect, Plan, ProtocolError, Request, RuleRead
@@ -101,7 +101,7 @@ class GuardianLink:
     ) -> tuple[Answer, list[int]]:
         if self.lost:
             self._renew(self.lost)
-        limit = patience(request) if seconds is None else seconds
+        limit = request.seconds if seconds is None else seconds
         try:
             return self._connection.exchange(request, limit, attached)
         except TimeoutError:
@@ -148,7 +148,7 @@ def _agreed(answer: Answer) -> Answer:
 
 
 def _late_line(late: Late) -> str:
-    verb = type(late.request).__name__.lower()
+    verb = late.request.verb()
     if not late.answer.ok:
         return f"{verb}, answered late: {safe_text(late.answer.error)}"
     status = late.answer.data.get("status")

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 
 from fwtop.client.connection import MAX_ANSWER
 from fwtop.guardian.serving.cloakroom import Cloakroom, Received
-from fwtop.guardian.serving.peer import Client, Peer, PeerGone, close_aside
+from fwtop.guardian.serving.peer import Client, Peer, PeerGone, close_aside, encode_success
 from fwtop.kernel.spare import OUT_OF_DESCRIPTORS, Spare
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Answer, encode_success
+from fwtop.model.protocol import Answer
 from fwtop.model.text import safe_text
 
 MAX_CONNECTIONS = 256

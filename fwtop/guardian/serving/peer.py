@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import array
 import contextlib
+import json
 import os
 import socket
 import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
 from fwtop.client.connection import MAX_ANSWER
 from fwtop.guardian.serving.cloakroom import Cloakroom
 from fwtop.kernel.children import enlarge
-from fwtop.model.protocol import MAX_MESSAGE, Answer, Hello, encode_answer, number_in, split_answer
+from fwtop.model.protocol import LAST, MAX_MESSAGE, MORE, PART, Answer, Hello, encode_answer, number_in
 
 
 def too_long() -> str:
@@ -193,3 +194,24 @@ def _groups(sock: socket.socket) -> frozenset[int]:
 def _close(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
+
+
+def encode_success(number: int, data: Mapping[str, bytes]) -> list[bytes]:
+    """Encode an answer whose data is encoded already, in pieces that are not copied."""
+    pieces = [f'{{"ok": true, "number": {number}, "data": {{'.encode()]
+    for at, (name, value) in enumerate(data.items()):
+        pieces += [f"{', ' if at else ''}{json.dumps(name)}: ".encode(), value]
+    return [*pieces, b"}}"]
+
+
+def split_answer(pieces: Sequence[bytes]) -> list[list[bytes | memoryview]]:
+    """Split an encoded answer into messages, each a list of buffers: itself, or parts of it.
+
+    A part starts with MORE, the last one with LAST. Long pieces are not copied.
+    """
+    if sum(map(len, pieces)) <= PART:
+        return [[b"".join(pieces)]]
+    views = [
+        memoryview(piece)[start : start + PART] for piece in pieces for start in range(0, len(piece), PART)
+    ]
+    return [[LAST if view is views[-1] else MORE, view] for view in views]

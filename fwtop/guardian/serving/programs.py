@@ -28,28 +28,12 @@ from fwtop.model.protocol import (
     Answer,
     Apply,
     Hello,
-    Keep,
-    ListChange,
-    ListRead,
-    ListShow,
-    ListTest,
     NumberedRequest,
-    Plan,
-    PolicyChange,
-    PolicyRead,
-    Repair,
     Request,
-    RuleRead,
-    Rules,
     Status,
-    Survey,
-    Undo,
-    Why,
 )
 
 SUFFIX = ".api"
-_READ = (Status, Why, Plan, ListShow, ListTest, ListRead, Rules, RuleRead, Survey, PolicyRead)
-_RULES = (Apply, Keep, Repair, Undo)
 
 
 class Asked(Struct, frozen=True):
@@ -58,17 +42,6 @@ class Asked(Struct, frozen=True):
     peer: Peer
     asked: NumberedRequest
     attached: int | None  # a copy, closed once the request was served
-
-
-def scope_of(request: Request) -> str | None:
-    """Return the scope that a request needs; None: it is not for programs."""
-    if isinstance(request, _READ):
-        return "read"
-    if isinstance(request, ListChange):
-        return "lists"
-    if isinstance(request, PolicyChange):
-        return "policies"
-    return "rules" if isinstance(request, _RULES) else None
 
 
 class Programs:
@@ -117,7 +90,7 @@ class Programs:
 
         def done(answer: Answer) -> None:
             try:
-                refused = answer if not answer.ok else _refusal(asked.request, answer.data["scopes"])
+                refused = answer if not answer.ok else refusal(asked.request, answer.data["scopes"])
                 if refused is not None:
                     self._connections.reply(peer, refused)
                 elif peer in self._connections:
@@ -147,7 +120,7 @@ def greet(hello: Hello) -> Answer | None:
     return None
 
 
-def _refusal(request: Request, scopes: tuple[str, ...]) -> Answer | None:
+def refusal(request: Request, scopes: tuple[str, ...]) -> Answer | None:
     """Return the answer to a request that a program may not make, None if it may."""
     if isinstance(request, Hello):
         if scopes:
@@ -157,12 +130,12 @@ def _refusal(request: Request, scopes: tuple[str, ...]) -> Answer | None:
             f"no access: [access] in guard.toml gives none of your groups a scope ({', '.join(SCOPES)})",
             3,
         )
-    needed, verb = scope_of(request), type(request).__name__.lower()
-    if needed is None:
-        return Answer(False, f"{verb} is not for programs; nothing was changed", 2)
-    if needed not in scopes:
-        return Answer(False, f"{verb} needs the scope {needed!r}, which you lack; nothing was changed", 3)
-    if isinstance(request, Apply | ListChange) and request.force:
+    if request.scope is None:
+        return Answer(False, f"{request.verb()} is not for programs; nothing was changed", 2)
+    if request.scope not in scopes:
+        line = f"{request.verb()} needs the scope {request.scope!r}, which you lack; nothing was changed"
+        return Answer(False, line, 3)
+    if getattr(request, "force", False):
         return Answer(False, "a program may not force: use the fwtop command; nothing was changed", 1)
     return None
 

@@ -23,8 +23,6 @@ from fwtop.model.protocol import (
     ListShow,
     ListTest,
     Plan,
-    PolicyChange,
-    PolicyRead,
     ProtocolError,
     Repair,
     Request,
@@ -92,8 +90,7 @@ def _sources(attached: int | None) -> Sequence[Prefix]:
 
 def check_attached(request: Request, brought: bool, number: int) -> None:
     """Raise ProtocolError unless request and message agree on whether a list came along."""
-    bringing = Plan | Apply | ListChange | PolicyRead | PolicyChange
-    announced = isinstance(request, bringing) and request.attached
+    announced = getattr(request, "attached", False)
     if announced != brought:
         raise ProtocolError("attached: a list is announced or attached, but not both", number)
     if announced and isinstance(request, ListChange) and request.entries:
@@ -109,7 +106,7 @@ def guarded(request: Request, work: Callable[[], dict[str, Any]]) -> Answer:
     except ValueError as error:
         return Answer(False, safe_text(f"not understood: {error}"), 2)
     except Exception as error:  # whatever a request broke, the other clients' rules need their guardian
-        return Answer(False, fault(type(request).__name__.lower(), error), 1)
+        return Answer(False, fault(request.verb(), error), 1)
 
 
 def fault(what: str, error: Exception) -> str:

@@ -18,7 +18,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from fwtop.client.connection import patience
 from fwtop.guardian.allow.sessions import Session, note_operator, operator_of
 from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.observers import Loading
@@ -41,30 +40,22 @@ from fwtop.model.protocol import (
     Apply,
     Connect,
     Hello,
-    Keep,
-    ListChange,
-    ListRead,
     NumberedRequest,
-    Plan,
     PolicyChange,
     PolicyRead,
     ProtocolError,
-    Repair,
     Rescan,
-    RuleRead,
     Rules,
     Status,
     Survey,
     Symbols,
     Undo,
     Watch,
-    Why,
     number_in,
     parse_request,
 )
 from fwtop.model.text import safe_text
 
-_CHANGES = (Apply, Keep, Repair, Undo, ListChange, PolicyChange)
 ROLES = frozenset({"console", "cli"})
 _FIRST_CLIENT_SECONDS = 10.0  # a guardian that nobody connects to exits
 _LINGER_SECONDS = 0.5  # so that the next command of a script needs no new guardian
@@ -314,7 +305,7 @@ class Server:
                 self._statuses.request(peer, request, asked.seconds)
             case Rules():
                 self._connections.reply_encoded(peer, {"ruleset": self._rulesets.request()})
-            case _ if isinstance(request, _CHANGES) and client.hello.readonly:
+            case _ if request.changes and client.hello.readonly:
                 self._connections.reply(peer, Answer(False, "read-only: nothing was changed", 1))
             case PolicyRead() | PolicyChange():
                 self._policies.serve(peer, client, request, attached)
@@ -328,7 +319,6 @@ class Server:
         request = signed(asked.request, by)
         client.owns |= owner is not None and isinstance(request, Apply)
         kept = copy_of(attached)
-        seconds = asked.seconds or patience(request)
 
         def work() -> Answer:
             return guarded(request, lambda: carry_out(self._handlers, request, kept, owner, by))
@@ -339,12 +329,8 @@ class Server:
             self._connections.reply(peer, answer, answer.data.pop("descriptors", None))
 
         self._connections.suspend(peer)
-        is_slow, is_change = (
-            isinstance(request, Plan | Apply | Why | ListChange | ListRead | RuleRead),
-            isinstance(request, Apply | Keep | Repair | Undo | ListChange),
-        )
-        end = time.monotonic() + seconds
-        self._worker.submit(Task(work, done, quick=not is_slow, end=end, changes=is_change))
+        end = time.monotonic() + (asked.seconds or request.seconds)
+        self._worker.submit(Task(work, done, quick=request.quick, end=end, changes=request.changes))
 
     def _greet(self, peer: Peer, hello: Hello) -> Answer:
         if hello.role not in ROLES:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from fwtop.client.connection import SHORT_SECONDS
 from fwtop.guardian.serving.peer import Peer
 from fwtop.model.protocol import Answer, Status
 
@@ -54,7 +53,7 @@ class StatusCache:
 
     def request(self, peer: Peer, request: Status, seconds: float | None) -> None:
         """Answer a client now or later; `seconds` is how long it waits for the answer."""
-        half = (seconds or SHORT_SECONDS) / 2
+        half = (seconds or request.seconds) / 2
         wait = min(_MAX_WAIT_SECONDS, half) if self._last.ok and self._has(request) else half
         self._admit(Waiting(peer, request, time.monotonic() + wait))
 
