@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import ctypes
 import hashlib
-import json
 import os
 import signal
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 from fwtop.compile import cache
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import BPF_DIRECTORY
+from fwtop.sandbox.child import NoAnswerError, ask
 
 SOURCES = BPF_DIRECTORY
 _KALLSYMS = BPF_DIRECTORY / "include" / "kallsyms"
@@ -77,37 +77,18 @@ def compile_programs(
 
 def compile_text(text: str, definitions: Mapping[str, object], programs: list[str]) -> dict[str, bytes]:
     """Compile C that includes headers of bpf/ by their full path; raises as `compile_programs` does."""
-    reader, writer = os.pipe()
     parent = os.getpid()
-    child = os.fork()
-    if child == 0:
-        try:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-            if os.getppid() != parent:
-                os._exit(1)
-            os.close(reader)
-            os.write(writer, _answer(text, definitions, programs))
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as file:
-        answer = file.read()
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if not answer:
-        how = f" by signal {-status}; is memory short?" if status < 0 else ""
-        raise FwtopError(f"bcc died while compiling fwtop's programs{how}; nothing was attached")
-    found = json.loads(answer)
-    if "error" in found:
-        raise FwtopError(found["error"], found["code"])
-    return {name: base64.b64decode(code) for name, code in found.items()}
 
+    def enter() -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
 
-def _answer(text: str, definitions: Mapping[str, object], programs: list[str]) -> bytes:
     try:
-        code = _compile(text, definitions, programs)
-    except FwtopError as error:
-        return json.dumps({"error": str(error), "code": error.code}).encode()
-    return json.dumps({name: base64.b64encode(data).decode() for name, data in code.items()}).encode()
+        return ask(lambda: _compile(text, definitions, programs), dict[str, bytes], who="bcc", enter=enter)
+    except NoAnswerError as error:
+        how = f": it {error.how}" + ("; is memory short?" if "signal" in error.how else "")
+        raise FwtopError(f"bcc died while compiling fwtop's programs{how}; nothing was attached") from None
 
 
 def _compile(text: str, definitions: Mapping[str, object], programs: list[str]) -> dict[str, bytes]:

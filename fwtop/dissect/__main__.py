@@ -8,7 +8,6 @@ process. scapy is GPL-2.0-only; a separate process also keeps the licences apart
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import sys
 from types import FrameType
@@ -16,7 +15,7 @@ from types import FrameType
 from fwtop.dissect import wire
 from fwtop.dissect.decode import dissect
 from fwtop.dissect.wire import Dissection
-from fwtop.sandbox.confine import confine
+from fwtop.sandbox.confine import confine, limit
 from fwtop.sandbox.syscalls import Profile
 
 MEMORY_BYTES = 512 << 20  # scapy with these protocols takes 60 MB
@@ -57,17 +56,8 @@ def _on_alarm(_number: int, _frame: FrameType | None) -> None:
 
 def _confine() -> None:
     os.chdir("/")
-    confine(Profile.DISSECTOR)  # before the limits: it needs a descriptor
-    limits = (
-        (resource.RLIMIT_AS, MEMORY_BYTES),
-        (resource.RLIMIT_CPU, CPU_SECONDS),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_NPROC, 0),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NOFILE, 3),
-    )
-    for limit, value in limits:
-        resource.setrlimit(limit, (value, value))
+    confine(Profile.DISSECTOR)
+    limit(MEMORY_BYTES, cpu_seconds=CPU_SECONDS, descriptors=3)
 
 
 if __name__ == "__main__":

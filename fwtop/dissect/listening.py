@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import sys
 import time
 from collections import OrderedDict
@@ -17,7 +16,7 @@ from fwtop.dissect.conversations import Conversations, headers_of
 from fwtop.dissect.findings import PORT, encode_finding
 from fwtop.dissect.supervisor import dissector_user
 from fwtop.model.addresses.roles import Conversation, Role
-from fwtop.sandbox.confine import confine
+from fwtop.sandbox.confine import confine, limit
 from fwtop.sandbox.privileges import drop_privileges
 from fwtop.sandbox.syscalls import Profile
 
@@ -64,15 +63,8 @@ class _FindingsChannel:
 def _confine() -> None:
     os.chdir("/")
     drop_privileges(dissector_user())
-    confine(Profile.DISSECTOR)  # before the limits: it needs a descriptor
-    limits = (
-        (resource.RLIMIT_AS, _MEMORY_BYTES),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_NPROC, 0),
-        (resource.RLIMIT_CORE, 0),
-    )
-    for limit, value in limits:
-        resource.setrlimit(limit, (value, value))
+    confine(Profile.DISSECTOR)
+    limit(_MEMORY_BYTES)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,25 @@
 """Watch questions and answers for some seconds: root opens two packet sockets, a confined child reads them.
 
-`python -I -m fwtop.resolver.observe SECONDS FD` reads the sockets on descriptors 0 and FD, as a user without
-rights and behind the sandbox of the dissector, and writes the counts as JSON to standard output.
+The child is a user without rights, behind the sandbox of the dissector.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import socket
-import subprocess
-import sys
 import time
 from typing import Any
 
 from msgspec import Struct
 
-from fwtop.kernel.programs import ENVIRONMENT, module_argv
 from fwtop.model.errors import FwtopError
 from fwtop.resolver import filter as packet_filter
+from fwtop.resolver.counters import DnsCounters
 from fwtop.resolver.view import View, counts_of, view_of
+from fwtop.sandbox.child import ask, unprivileged
+from fwtop.sandbox.syscalls import Profile
 
 _ETH_P_ALL = 0x0003
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
@@ -57,6 +55,7 @@ def _open(*, incoming: bool, one_in: int) -> socket.socket:
         while True:
             sock.recv(1, socket.MSG_DONTWAIT)
     _statistics(sock)
+    sock.setblocking(False)
     return sock
 
 
@@ -83,39 +82,28 @@ def observe(seconds: float) -> View:
 
 
 def _read_by_child(sockets: _Sockets, seconds: float) -> dict[str, Any]:
-    answers = sockets.answers.fileno()
-    try:
-        done = subprocess.run(
-            module_argv("fwtop.resolver.observe", f"{seconds:g}", str(answers)),
-            stdin=sockets.questions.fileno(),
-            pass_fds=[answers],
-            capture_output=True,
-            env=ENVIRONMENT,
-            timeout=seconds + _PATIENCE_SECONDS,
-            check=True,
-        )
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
-    except (OSError, ValueError, RecursionError, subprocess.SubprocessError):
-        raise FwtopError("questions and answers could not be counted; nothing was changed") from None
+    """Read both sockets for so long in a confined child; raises FwtopError."""
+
+    def enter() -> None:
+        os.chdir("/")
+        unprivileged(Profile.DISSECTOR)
+
+    return ask(
+        lambda: counts_of(_counted(sockets, seconds)),
+        dict[str, Any],
+        who="the reader of questions and answers",
+        enter=enter,
+        keep=(sockets.questions.fileno(), sockets.answers.fileno()),
+        seconds=seconds + _PATIENCE_SECONDS,
+    )
 
 
-def main(arguments: list[str]) -> int:
-    """Read both sockets for so long and write the counts; returns the exit status."""
-    from fwtop.resolver.counters import DnsCounters
-    from fwtop.sandbox.confine import confine
-    from fwtop.sandbox.privileges import drop_privileges
-    from fwtop.sandbox.syscalls import Profile
-
-    seconds, incoming, outgoing = float(arguments[0]), 0, int(arguments[1])
-    for descriptor in (incoming, outgoing):
-        os.set_blocking(descriptor, False)
+def _counted(sockets: _Sockets, seconds: float) -> DnsCounters:
     counters = DnsCounters()
-    drop_privileges()
-    confine(Profile.DISSECTOR)
     poller = select.poll()
-    for descriptor in (incoming, outgoing):
-        poller.register(descriptor, select.POLLIN)
+    incoming = sockets.questions.fileno()
+    for sock in (sockets.questions, sockets.answers):
+        poller.register(sock, select.POLLIN)
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         for descriptor, _ in poller.poll(left * 1000):
@@ -123,9 +111,4 @@ def main(arguments: list[str]) -> int:
                 for _ in range(_BATCH):
                     data = os.read(descriptor, packet_filter.CAPTURED_BYTES)
                     counters.packet(data, incoming=descriptor == incoming)
-    os.write(1, json.dumps(counts_of(counters)).encode())
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    return counters

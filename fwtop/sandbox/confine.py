@@ -1,10 +1,11 @@
-"""Confine a process that has given root away: seccomp, Landlock, no core dumps, no ptrace."""
+"""Confine a process that has given root away: seccomp, Landlock, limits, no core dumps, no ptrace."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
 import os
+import resource
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -62,3 +63,21 @@ def confine(
         # Code 3 means that this machine can't; a machine short of memory can, later: a service tries again.
         code = 1 if isinstance(error, OSError) and error.errno == errno.ENOMEM else 3
         raise FwtopError(f"the sandbox could not be entered ({reason}); nothing was started", code) from None
+
+
+def limit(memory_bytes: int, *, cpu_seconds: int | None = None, descriptors: int | None = None) -> None:
+    """Let this process write no file, start no other, and have no more of memory, time and descriptors.
+
+    Call it after `confine`, which needs a descriptor.
+    """
+    limits = {
+        resource.RLIMIT_AS: memory_bytes,
+        resource.RLIMIT_CPU: cpu_seconds,
+        resource.RLIMIT_NOFILE: descriptors,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_NPROC: 0,
+        resource.RLIMIT_CORE: 0,
+    }
+    for what, value in limits.items():
+        if value is not None:
+            resource.setrlimit(what, (value, value))

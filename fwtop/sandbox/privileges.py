@@ -64,6 +64,14 @@ def close_inherited(keep: Collection[int] = ()) -> None:
                 os.close(descriptor)
 
 
+def close_others(keep: Collection[int]) -> None:
+    """Close all descriptors but standard streams and `keep`: one may be a connection to the guardian."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > 2 and descriptor not in keep:
+            with contextlib.suppress(OSError):  # that of the listing
+                os.close(descriptor)
+
+
 def end_with(parent: int) -> None:
     """Have the kernel end this process by SIGTERM when its parent ends; call it after `drop_privileges`.
 

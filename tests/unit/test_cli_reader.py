@@ -83,20 +83,6 @@ def test_a_reader_does_not_have_what_the_shell_left_open() -> None:
             stored.run_unprivileged(read)
 
 
-@as_root
-def test_an_answer_that_is_nested_too_deeply_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "_serve", lambda _, writing, __: answer(writing, b"[" * 100_000))
-    with pytest.raises(FwtopError, match="died without an answer"):
-        stored.run_unprivileged(dict)
-
-
-def answer(writing: int, text: bytes) -> None:
-    """Answer in the reader's place, in the child."""
-    with open(writing, "wb") as pipe:
-        pipe.write(text)
-    os._exit(0)
-
-
 def test_previews_of_a_console_that_was_taken_over_are_sanitised_or_none() -> None:
     good = {
         "attack_share": 0.5, "attack_pps": 1.0, "collateral_share": 0, "collateral_pps": 0, "total_pps": 2,

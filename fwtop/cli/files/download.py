@@ -17,7 +17,7 @@ from fwtop import __version__
 from fwtop.cli.files.trusted import open_file
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.sandbox.privileges import close_inherited, drop_privileges
+from fwtop.sandbox.child import ask, unprivileged
 
 MOST_BYTES = 1 << 30
 _AT_ONCE = 1 << 20
@@ -49,28 +49,16 @@ def opened(source: str) -> Iterator[BinaryIO]:
 
 def _download_apart(url: str, file: BinaryIO) -> None:
     """Download in a child without privileges; raises FwtopError with its line."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        line = "failed"
-        try:
-            os.close(reading)
-            close_inherited()
-            drop_privileges()
-            line = _download(url, file)
-            file.flush()
-        finally:
-            os.write(writing, line.encode()[:1000])
-            os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as pipe:
-        line = pipe.read(1000).decode("utf-8", "replace")
-    os.waitpid(child, 0)
-    if line:
-        host = safe_text(urlsplit(url).hostname or "", limit=100)
-        raise FwtopError(
-            f"the download from {host} failed: {safe_text(line, limit=200)}; nothing was replaced"
-        )
+    host = safe_text(urlsplit(url).hostname or "", limit=100)
+
+    def work() -> str:
+        line = _download(url, file)
+        file.flush()
+        return line
+
+    who, after = f"the download from {host}", "nothing was replaced"
+    if line := ask(work, str, who=who, after=after, enter=lambda: unprivileged(None), keep=(file.fileno(),)):
+        raise FwtopError(f"{who} failed: {safe_text(line, limit=200)}; {after}")
 
 
 def _download(url: str, file: BinaryIO) -> str:

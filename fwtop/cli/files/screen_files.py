@@ -9,21 +9,21 @@ from __future__ import annotations
 import errno
 import os
 import pwd
-import select
-import signal
 import stat
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from fwtop.model.config_file import ConfigText
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+from fwtop.sandbox.child import NoAnswerError, ask
 
 SYSTEM_FILE = Path("/etc/fwtop/screen.toml")
 USER_FILE = ".config/fwtop/screen.toml"  # below the home directory
 MAX_BYTES = 24 << 10
+_MOST_BYTES = 8 * MAX_BYTES  # of the file's text in JSON
 _READ_SECONDS = 0.5
 
 
@@ -109,60 +109,28 @@ def checked_text(data: bytes) -> str:
 
 def _read_as(user: pwd.struct_passwd, path: Path) -> ConfigText | None:
     """Read a file in a child that has become the user and may take _READ_SECONDS."""
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _send_as(user, path, theirs)
-    os.close(theirs)
-    try:
-        data = _receive(ours)
-    finally:
-        os.close(ours)
-        with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        # A child that hangs in a dead file system can't be waited for.
-        os.waitpid(child, os.WNOHANG if data is None else 0)
-    if not data:
-        return ConfigText(
-            str(path), "", "it could not be read in time" if data is None else "reading it failed"
-        )
-    if data[:1] == b"-":
-        return None
-    if data[:1] == b"!":
-        return ConfigText(str(path), "", data[1:300].decode("utf-8", "replace"))
-    try:
-        return ConfigText(str(path), checked_text(data[1:]))
-    except ValueError as error:
-        return ConfigText(str(path), "", str(error))
 
-
-def _send_as(user: pwd.struct_passwd, path: Path, to: int) -> None:
-    """Become the user, read the file and write it to the pipe, behind a letter for the outcome; then end."""
-    try:
+    def become() -> None:
         os.setgroups([])
         os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
         os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
-        file = read_config(path, owners=(user.pw_uid, 0))
-        if file is None:
-            answer = b"-"
-        else:
-            answer = b"!" + file.wrong.encode() if file.wrong else b"=" + file.text.encode()
-        while answer:
-            answer = answer[os.write(to, answer) :]
-    finally:
-        os._exit(0)
 
-
-def _receive(source: int) -> bytes | None:
-    """Read to the end of the pipe; None if that takes too long. More than a file may hold is cut."""
-    data = bytearray()
-    end = time.monotonic() + _READ_SECONDS
-    while len(data) <= MAX_BYTES + 1:
-        ready, _, _ = select.select([source], [], [], max(end - time.monotonic(), 0))
-        if not ready:
-            return None
-        part = os.read(source, 65536)
-        if not part:
-            break
-        data += part
-    return bytes(data)
+    try:
+        found = ask(
+            lambda: read_config(path, owners=(user.pw_uid, 0)),
+            ConfigText | None,
+            who="its reader",
+            enter=become,
+            keep=(),
+            seconds=_READ_SECONDS,
+            most_bytes=_MOST_BYTES,
+        )
+        if found is not None:
+            wrong = safe_text(found.wrong, limit=300)
+            return ConfigText(str(path), "" if wrong else checked_text(found.text.encode()), wrong)
+    except FwtopError as error:
+        late = isinstance(error, NoAnswerError) and error.late
+        return ConfigText(str(path), "", "it could not be read in time" if late else "reading it failed")
+    except ValueError as error:
+        return ConfigText(str(path), "", str(error))
+    return None

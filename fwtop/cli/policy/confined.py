@@ -8,13 +8,9 @@ taken as a request is: rules field by field, lists by name and as text.
 from __future__ import annotations
 
 import os
-import resource
-import select
-import signal
-import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,25 +18,16 @@ from msgspec.structs import replace
 from fwtop.cli.policy.document import SECONDS, Draft, read_draft
 from fwtop.cli.policy.schema import ListTable
 from fwtop.guardian.rules.validate import rule_of_wire
-from fwtop.kernel.procfs import read_text
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import POLICY, Kind
 from fwtop.model.text import safe_text
-from fwtop.model.wire import of_json, to_json
-from fwtop.sandbox.confine import confine
-from fwtop.sandbox.privileges import close_inherited, drop_privileges
+from fwtop.sandbox.child import NoAnswerError, ask, mapped_bytes, unprivileged
+from fwtop.sandbox.confine import limit
 from fwtop.sandbox.syscalls import Profile
 
-_CPU_SECONDS, _PATIENCE_SECONDS = 30, 60.0
+_CPU_SECONDS, _SECONDS = 30, 60.0
 _MEMORY_BYTES = 1 << 30  # more than the process that is forked has mapped
 _MOST_BYTES = 1 << 26  # of the answer
-_PIECE = 1 << 16
-_LIMITS = (
-    (resource.RLIMIT_CPU, _CPU_SECONDS),
-    (resource.RLIMIT_FSIZE, 0),
-    (resource.RLIMIT_NPROC, 0),
-    (resource.RLIMIT_CORE, 0),
-)
 _SAMPLE = """schema = 1
 [list.a]
 [[port]]
@@ -61,89 +48,46 @@ _KINDS = frozenset(
 
 
 class _Said(Struct, frozen=True):
-    """The child's answer: a draft or an error."""
+    """The child's answer: a draft."""
 
     rules: tuple[dict[str, Any], ...]
     lists: Mapping[str, ListTable]
     max_change: float
-    error: str = ""
-    code: int = 0
 
 
 def draft_of(text: str, name: str) -> Draft:
     """Read a policy's text; raises FwtopError (code 2) as `read_draft`, or 1 if that could not be done."""
-    reader, writer = os.pipe()
+
+    def drafted() -> _Said:
+        draft = read_draft(text, name)
+        return _Said(tuple(rule.to_dict() for rule in draft.rules), draft.tables, draft.max_change)
+
+    who = f"{safe_text(name)}: its reader"
     try:
-        child = os.fork()
-    except OSError as error:  # out of memory or processes, as is likely under attack
-        os.close(reader)
-        os.close(writer)
-        line = f"{safe_text(name)}: its reader could not be started: {error.strerror}; nothing was changed"
-        raise FwtopError(line) from None
-    if not child:
-        os.close(reader)
-        _answer(text, name, writer)
-    os.close(writer)
+        said = ask(drafted, _Said, who=who, enter=_confine, keep=(), seconds=_SECONDS, most_bytes=_MOST_BYTES)
+    except NoAnswerError:
+        raise
+    except FwtopError as error:
+        raise FwtopError(str(error), 2 if error.code == 2 else 1) from None
     try:
-        said = _read(reader, child)
-    finally:
-        os.close(reader)
-        os.waitpid(child, 0)
-    try:
-        return _draft_of(of_json(_Said, said))
+        return _draft_of(said)
     except ValueError:
-        line = f"{safe_text(name)}: its reader ended without an answer; nothing was changed"
-        raise FwtopError(line) from None
-
-
-def _answer(text: str, name: str, writer: int) -> NoReturn:
-    """Read the text in this process, which is the child, and write what it says."""
-    with suppress(BaseException):
-        try:
-            _confine()
-            draft = read_draft(text, name)
-            said = _Said(tuple(rule.to_dict() for rule in draft.rules), draft.tables, draft.max_change)
-        except FwtopError as error:
-            said = _Said((), {}, 1.0, str(error), error.code)
-        with open(writer, "wb", closefd=False) as file:
-            file.write(to_json(said))
-    os._exit(0)
+        raise FwtopError(f"{who} made no policy of it; nothing was changed") from None
 
 
 def _confine() -> None:
     with suppress(FwtopError):  # the last rule is wrong: now modules are loaded that can't be opened later
         read_draft(_SAMPLE, "")
-    mapped = int(read_text("/proc/self/statm").split()[0]) * resource.getpagesize()
+    memory = mapped_bytes() + _MEMORY_BYTES
     os.chdir("/")
-    close_inherited()
-    drop_privileges()
-    confine(Profile.DISSECTOR)
-    for limit, value in (*_LIMITS, (resource.RLIMIT_AS, mapped + _MEMORY_BYTES)):
-        resource.setrlimit(limit, (value, value))
+    unprivileged(Profile.DISSECTOR)
+    limit(memory, cpu_seconds=_CPU_SECONDS)
 
 
 def _draft_of(said: _Said) -> Draft:
-    """Check what the child said; raises FwtopError for a mistake in the text, ValueError for no draft."""
-    if said.error:
-        raise FwtopError(safe_text(said.error, limit=2000), 2 if said.code == 2 else 1)
+    """Check what the child said; raises ValueError if it is no draft."""
     rules = tuple(map(rule_of_wire, said.rules))
     if any(rule.kind not in _KINDS or not said.lists.keys() >= set(rule.lists_used) for rule in rules):
         raise ValueError("a policy has no such rule")
     bare = (replace(rule, ttl_seconds=SECONDS, created_by=POLICY, replaces="") for rule in rules)
     return Draft(tuple(bare), said.lists, said.max_change)
-
-
-def _read(reader: int, child: int) -> bytes:
-    """Return what the child says; ends it when that is too much or takes too long."""
-    pieces: list[bytes] = []
-    size, end = 0, time.monotonic() + _PATIENCE_SECONDS
-    while select.select([reader], [], [], max(0.0, end - time.monotonic()))[0]:
-        piece = os.read(reader, _PIECE)
-        if not piece:
-            return b"".join(pieces)
-        pieces.append(piece)
-        size += len(piece)
-        if size > _MOST_BYTES:
-            break
-    os.kill(child, signal.SIGKILL)
-    return b""

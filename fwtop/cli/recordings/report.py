@@ -118,7 +118,7 @@ def _made(
     def read() -> tuple[str, Made]:
         with session.located() as path:
             record = load_session(path)
-            return path.stem, make(record, session_trends(record.info, session.history), dissect)
+            return safe_text(path.stem), make(record, session_trends(record.info, session.history), dissect)
 
     try:
         name, made = run_unprivileged(read, read=(args.directory,))

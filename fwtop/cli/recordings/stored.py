@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar
 
 from fwtop.cli.files.trusted import open_file
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.sandbox.confine import confine
-from fwtop.sandbox.privileges import close_inherited, drop_privileges
+from fwtop.sandbox.child import ask, unprivileged
 from fwtop.sandbox.syscalls import Profile
 from fwtop.store.directory import SESSION_DIRECTORY, find_session
 from fwtop.store.history_schema import FILE_NAME
@@ -122,48 +120,10 @@ def run_unprivileged(
     """
     if os.geteuid() != 0:
         return function()
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        places = tuple(write) or (Path(tempfile.gettempdir()),)
-        _serve(function, writing, lambda: confine(profile, read=read, write=places))
-    os.close(writing)
-    with open(reading, "rb") as pipe:
-        message = pipe.read()
-    os.waitpid(child, 0)
-    try:
-        outcome = dict(json.loads(message))
-        if "error" not in outcome:
-            return cast(T, outcome["result"])
-        text, code = safe_text(outcome["error"], limit=1000), outcome["code"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise FwtopError("the unprivileged reader died without an answer; nothing was changed") from None
-    raise FwtopError(text, code if code in (1, 2, 3) else 1)
-
-
-def _serve(function: Callable[[], object], writing: int, enter: Callable[[], None]) -> None:
-    status = 1
-    try:
-        try:
-            _leave_terminal()
-            close_inherited()
-            drop_privileges()
-            enter()
-            outcome: dict[str, object] = {"result": function()}
-        except FwtopError as error:
-            outcome = {"error": str(error), "code": error.code}
-        except Exception as error:
-            outcome = {"error": f"{type(error).__name__} in the unprivileged reader", "code": 1}
-        with open(writing, "wb") as pipe:
-            pipe.write(json.dumps(outcome).encode())
-        status = 0
-    finally:
-        os._exit(status)
-
-
-def _leave_terminal() -> None:
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+    places = tuple(write) or (Path(tempfile.gettempdir()),)
+    return ask(
+        function,
+        Any,
+        who="the unprivileged reader",
+        enter=lambda: unprivileged(profile, read=read, write=places),
+    )

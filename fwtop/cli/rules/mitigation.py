@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TextIO
+
+from msgspec.structs import replace
 
 from fwtop.cli.launcher import launch
 from fwtop.cli.options import add_netns, ttl
@@ -21,7 +22,7 @@ from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep
 from fwtop.model.rule import Kind, Preview, Rule, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import NUMBERS
-from fwtop.model.wire import plain
+from fwtop.model.wire import of_json, plain
 from fwtop.render.numbers import duration, percent
 from fwtop.render.observation import mitigation_json
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 MEASURE_SECONDS = 2.0
 _MAX_SOURCES = 100_000  # previewing a longer list takes too long
 _MOST_BYTES = 1 << 24  # of the child's previews
-_NUMBERS = ("attack_share", "attack_pps", "collateral_share", "collateral_pps", "total_pps")
 
 
 def measure(rules: list[Rule], netns: str | None) -> list[Preview] | None:
@@ -84,34 +84,19 @@ def _observe(netns: str | None, given: int, result: int) -> None:
 def read_previews(text: bytes, count: int) -> list[Preview] | None:
     """Read what the unprivileged console wrote, for root's terminal: None unless it is `count` previews."""
     try:
-        found = [_preview_of(item) for item in json.loads(text)]
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        found = [_sanitised(item) for item in of_json(tuple[Preview, ...], text)]
+    except ValueError:
         return None
     return found if len(found) == count else None
 
 
-def _preview_of(item: dict[str, Any]) -> Preview:
-    attacks, already, together = (_shares(item[name]) for name in ("attacks", "already", "together"))
-    numbers = {name: float(item[name]) for name in _NUMBERS}
-    if not all(map(math.isfinite, numbers.values())):
-        raise ValueError("not a number")
-    return Preview(
-        **numbers,
-        examples=tuple(map(safe_text, item["examples"])),
-        warnings=tuple(map(safe_text, item["warnings"])),
-        guess=bool(item["guess"]),
-        attack=safe_text(item["attack"]),
-        attacks=attacks,
-        already=already,
-        together=together,
-    )
-
-
-def _shares(items: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
-    shares = tuple((safe_text(title), float(share)) for title, share in items)
-    if not all(math.isfinite(share) for _, share in shares):
-        raise ValueError("not a number")
-    return shares
+def _sanitised(preview: Preview) -> Preview:
+    shares = {
+        name: tuple((safe_text(title), share) for title, share in getattr(preview, name))
+        for name in ("attacks", "already", "together")
+    }
+    texts = {name: tuple(map(safe_text, getattr(preview, name))) for name in ("examples", "warnings")}
+    return replace(preview, attack=safe_text(preview.attack), **shares, **texts)
 
 
 DEFAULT_TTL_SECONDS = 600

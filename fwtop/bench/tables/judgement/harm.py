@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 from collections.abc import Iterator
-from typing import Any
 
 from fwtop.bench.accuracy.measured_harm import BASELINE, GUESS, PHASES, Harm, run_trial
 from fwtop.bench.accuracy.trials import Trial, chosen
 from fwtop.bench.frame import Document, Options, Result, number, progress
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.model.wire import plain
+from fwtop.sandbox.child import ask
 
 _SECONDS, _QUICK_SECONDS = 10.0, 3.0
 _QUICK = ("ipset-block", "hashlimit-shared", "string-dns")
@@ -43,33 +40,13 @@ def run(options: Options) -> Document:
 
 def _run_in_child(trial: Trial, seconds: float, *, learn: bool) -> Harm:
     """Run a trial in a forked child: baselines are stored by namespace name, which holds the lab's pid."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(writing, json.dumps(_answer(trial, seconds, learn=learn)).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    try:
-        with open(reading, "rb") as pipe:
-            answer = json.loads(pipe.read() or b'{"error": "its process died", "code": 1}')
-    except BaseException:
-        os.kill(child, signal.SIGTERM)
-        raise
-    finally:
-        os.waitpid(child, 0)
-    if "error" in answer:
-        raise FwtopError(answer["error"], answer["code"])
-    return Harm(**answer)
-
-
-def _answer(trial: Trial, seconds: float, *, learn: bool) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = plain(run_trial(trial, seconds, learn=learn))
-        return found
-    except FwtopError as error:
-        return {"error": str(error), "code": error.code}
+    return ask(
+        lambda: run_trial(trial, seconds, learn=learn),
+        Harm,
+        who=f"the process of {trial.name}",
+        after="it was not measured",
+        stop=signal.SIGTERM,
+    )
 
 
 def _results(harm: Harm) -> Iterator[Result]:
