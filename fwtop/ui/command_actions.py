@@ -92,7 +92,7 @@ class CommandActions:
 
     def _run(self, call: Call | None) -> None:
         if call is not None:
-            self._screen.run_worker(self.run(call), group="command")
+            self._screen.begin(self.run, call, group="command")
 
     async def run(self, call: Call) -> None:
         """Carry out a command."""
@@ -134,7 +134,7 @@ class CommandActions:
         if obstacle:
             screen.refuse(obstacle)
             return
-        screen.run_worker(screen.actions.install(rule), group="actions")
+        screen.begin(screen.actions.install, rule, group="actions")
 
     # -- what is shown
 

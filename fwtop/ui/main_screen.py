@@ -175,7 +175,7 @@ class MainScreen(SnapshotScreen, inherit_bindings=False):
             )
             for proposal in best_of_each(self.snapshot)
         ]
-        self.run_worker(self.actions.propose_set(parts), group="actions")
+        self.begin(self.actions.propose_set, parts, group="actions")
 
     def _start(self, action: str, item: Item | None) -> None:
         if (
@@ -190,7 +190,7 @@ class MainScreen(SnapshotScreen, inherit_bindings=False):
         if obstacle:
             self.refuse(obstacle)
             return
-        self.run_worker(self.actions.propose(action, item), group="actions")
+        self.begin(self.actions.propose, action, item, group="actions")
 
     def action_unscope(self) -> None:
         """Show all attacks again."""
@@ -301,11 +301,11 @@ class MainScreen(SnapshotScreen, inherit_bindings=False):
 
     def action_export(self) -> None:
         """Write a report."""
-        self.run_worker(self.session.export(), group="export", exclusive=True)
+        self.begin(self.session.export, group="export", exclusive=True)
 
     def action_leave(self) -> None:
         """Quit; ask first if that removes unconfirmed rules."""
         if self.session.must_ask():
-            self.run_worker(self.session.leave(), group="leave", exclusive=True)
+            self.begin(self.session.leave, group="leave", exclusive=True)
         else:
             self.app.exit(return_code=0)

@@ -105,7 +105,7 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
         )
         self.machine = MachineRulesWatch(
             feed.controls,
-            start=lambda request, name: self.run_worker(request, group=name),
+            start=self.begin,
             told=lambda text: self.news.alarm(MACHINE, text, self.now()),
             changed=self._draw_machine_rules,
         )
@@ -116,14 +116,14 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
             self.texts["packet"],
             feed.controls,
             say=self.say,
-            start=lambda request, name: self.run_worker(request, group=name, exclusive=True),
+            start=self.begin,
             later=self.set_timer,
         )
 
         self.history = TrendActions(
             (self.panels[name] for name in TAB["trends"].panels),
             feed.controls,
-            start=lambda request, name: self.run_worker(request, group=name, exclusive=True),
+            start=self.begin,
             redraw=self.redraw,
         )
 
@@ -176,7 +176,7 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
     def _ask_part(self) -> None:
         """Ask for the tables of the part that is shown; the next answer replaces this one."""
         if self.parts.part != TrafficPart():
-            self.run_worker(self._take_part(), group="part", exclusive=True)
+            self.begin(self._take_part, group="part", exclusive=True)
 
     async def _take_part(self) -> None:
         if await self.parts.ask():

@@ -31,7 +31,7 @@ class _FilterLine(Guarded, Input):
     """The filter's input line."""
 
 
-class TabScreen(Guarded, RuleKeysScreen, inherit_bindings=False):
+class TabScreen(RuleKeysScreen, inherit_bindings=False):
     """Tabs, panels, selection and filter; what an action means is up to the subclass."""
 
     AUTO_FOCUS = ""  # only the filter's input line ever has Textual's focus

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
+
 import pytest
 from msgspec.structs import replace
-from screen_factory import provisional
+from screen_factory import provisional, snapshot
 from screen_run import Run, running
 
 from fwtop.model.errors import FwtopError
@@ -80,3 +83,14 @@ async def test_keep_that_fails_does_not_quit() -> None:
         await run.press("tab", "enter")
         assert run.app.return_code is None
         assert "rule 7 is gone" in run.status
+
+
+async def test_keys_that_wait_when_the_screen_closes_leave_no_trace() -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        async with running(snapshot()) as run:
+            run.app.exit()
+            for key in ("b", "A", "1", "u", "y", "w", "e", "r", ":"):
+                await run.app.main.action_press(key)
+        gc.collect()
+    assert [str(item.message) for item in warned if "never awaited" in str(item.message)] == []

@@ -133,7 +133,7 @@ async def test_it_asks_often_only_while_it_is_shown() -> None:
     started: list[str] = []
     watch = MachineRulesWatch(
         FakeFeed().controls,
-        start=lambda request, name: (request.close(), started.append(name)),
+        start=lambda work, statuses, group: started.append(group),
         told=lambda _: None,
         changed=lambda: None,
     )

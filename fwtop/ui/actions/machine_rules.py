@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from fwtop.analysis.rule_alarms import Change
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import RuleStatus
+from fwtop.ui.drawing.guarded import Begin
 from fwtop.ui.feed import Controls
 from fwtop.ui.state.ruleset import MachineRules
 
@@ -19,14 +20,14 @@ FIRST_SECONDS = 3.0  # until the first time while hidden: numbers, and an attack
 class MachineRulesWatch:
     """Keeps `rules` up to date; independent of the screen.
 
-    `start` runs a request; `told` gets an alarm's words; `changed` is called after a reading.
+    `start` begins a request; `told` gets an alarm's words; `changed` is called after a reading.
     """
 
     def __init__(
         self,
         controls: Controls,
         *,
-        start: Callable[[Awaitable[None], str], object],
+        start: Begin,
         told: Callable[[str], None],
         changed: Callable[[], None],
     ) -> None:
@@ -44,7 +45,7 @@ class MachineRulesWatch:
         if self._asking or now - self._asked < (SHOWN_SECONDS if shown else HIDDEN_SECONDS):
             return
         self._asking, self._asked = True, now
-        self._start(self._fetch(statuses), "machine rules")
+        self._start(self._fetch, statuses, group="machine rules")
 
     async def _fetch(self, statuses: Sequence[RuleStatus]) -> None:
         try:

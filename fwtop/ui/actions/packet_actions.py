@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import numpy as np
 from rich.style import Style
@@ -13,6 +13,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.drawing.format import number
+from fwtop.ui.drawing.guarded import Begin
 from fwtop.ui.drawing.layout import Lines
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, TEXT, WARN, Line
 from fwtop.ui.feed import Controls
@@ -23,14 +24,12 @@ from fwtop.ui.state.packet_row import PacketRow
 
 _SECONDS_BESIDE = 1.0  # between two lists of packets on a tab of several lists
 _PAUSE_SECONDS = 0.2  # the cursor rests this long on a packet before it is decoded
-Start = Callable[[Awaitable[None], str], object]
 
 
 class PacketActions:
     """Carries out the keys of the Packets tab; independent of the screen.
 
-    `start` runs a request, in place of an unfinished one of the same name; `later` calls back after some
-    seconds.
+    `start` begins a request; `later` calls back after some seconds.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class PacketActions:
         controls: Controls,
         *,
         say: Callable[[str, Style], None],
-        start: Start,
+        start: Begin,
         later: Callable[[float, Callable[[], None]], object],
     ) -> None:
         self._panel = panel
@@ -71,7 +70,7 @@ class PacketActions:
         due = closely or not 0 <= now - self._asked_at < _SECONDS_BESIDE
         if self._panel.display and due and not self._asking and snapshot is not self._asked:
             self._asking, self._asked, self._asked_at = True, snapshot, now
-            self._start(self._fetch(), "packets")
+            self._start(self._fetch, group="packets", exclusive=True)
 
     async def _fetch(self) -> None:
         try:
@@ -119,7 +118,7 @@ class PacketActions:
                 return
             self._say(f"{number(len(shown))} packets written to {safe_text(path)}", GOOD)
 
-        self._start(written(), "write packets")
+        self._start(written, group="write packets", exclusive=True)
 
     def _draw_pane(self) -> None:
         """Draw the pane, and have the selected packet decoded once the cursor rests on it."""
@@ -170,4 +169,4 @@ class PacketActions:
             self._wanted = None
             self._draw_pane()
 
-        self._start(decoded(), "decode")
+        self._start(decoded, group="decode", exclusive=True)

@@ -20,6 +20,7 @@ from fwtop.ui.actions.rule_dialogs import Dialogs
 from fwtop.ui.actions.rule_from_row import NoRuleError, rule_from_row
 from fwtop.ui.bars.status_bars import not_acting, pending
 from fwtop.ui.drawing.format import duration, number
+from fwtop.ui.drawing.guarded import Guarded
 from fwtop.ui.drawing.style import BAD, GOOD, TEXT, WARN
 from fwtop.ui.feed import Controls
 from fwtop.ui.keys import KEY_MAP
@@ -302,7 +303,7 @@ class RuleActions:
 Job = Callable[[Snapshot, RuleStatus | None], Awaitable[None]]
 
 
-class RuleKeysScreen(Screen[None], inherit_bindings=False):
+class RuleKeysScreen(Guarded, Screen[None], inherit_bindings=False):
     """A screen with the rule keys; a subclass knows which rule is selected."""
 
     actions: RuleActions
@@ -376,4 +377,4 @@ class RuleKeysScreen(Screen[None], inherit_bindings=False):
         if obstacle or snapshot is None:
             self.refuse(obstacle)
             return
-        self.run_worker(job(snapshot, rule), group="rules")
+        self.begin(job, snapshot, rule, group="rules")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.ui.drawing.guarded import Begin
 from fwtop.ui.feed import Controls
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.state.history_rows import HistoryAnswer
@@ -17,7 +18,7 @@ _EVERY_SECONDS = 20.0  # averages a minute and an hour change no faster
 class TrendActions:
     """Keeps the newest answer; independent of the screen.
 
-    `start` runs a request, in place of an unfinished one of the same name; `redraw` shows the answer.
+    `start` begins a request; `redraw` shows the answer.
     """
 
     def __init__(
@@ -25,7 +26,7 @@ class TrendActions:
         panels: Iterable[Panel],
         controls: Controls,
         *,
-        start: Callable[[Awaitable[None], str], object],
+        start: Begin,
         redraw: Callable[[], None],
     ) -> None:
         self.answer = HistoryAnswer()
@@ -41,7 +42,7 @@ class TrendActions:
         visible = any(panel.display for panel in self._panels)
         if visible and not self._asking and not 0 <= now - self._asked < _EVERY_SECONDS:
             self._asking, self._asked = True, now
-            self._start(self._fetch(now), "trends")
+            self._start(self._fetch, now, group="trends", exclusive=True)
 
     async def _fetch(self, now: float) -> None:
         try:

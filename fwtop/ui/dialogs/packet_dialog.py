@@ -30,7 +30,7 @@ class PacketDialog(DetailsDialog):
 
     def on_mount(self) -> None:
         """Ask for the packet; Textual calls the base class's handler as well."""
-        self.run_worker(self._fetch(), exclusive=True)
+        self.begin(self._fetch, group="fetch", exclusive=True)
 
     async def _fetch(self) -> None:
         try:

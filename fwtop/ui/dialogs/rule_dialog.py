@@ -126,7 +126,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
 
     def _ask(self) -> None:
         self.measuring, self.word = True, ""
-        self.run_worker(self._fetch(self.rule), exclusive=True, exit_on_error=True)
+        self.begin(self._fetch, self.rule, group="fetch", exclusive=True)
 
     async def _fetch(self, rule: Rule) -> None:
         preview: Preview | None = None

@@ -97,7 +97,7 @@ class SetDialog(ChoiceDialog, inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Ask for previews and plans; Textual calls the base class's handler as well."""
-        self.run_worker(self._fetch(), exclusive=True)
+        self.begin(self._fetch, group="fetch", exclusive=True)
 
     async def _fetch(self) -> None:
         parts: list[Part] = []

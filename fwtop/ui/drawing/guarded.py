@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, cast
 
 from textual._callback import invoke
+from textual.dom import DOMNode
 from textual.message import Message
 from textual.message_pump import MessagePump
+from textual.worker import Worker
+
+Begin = Callable[..., object]  # Guarded.begin
 
 
 class Survivor(Protocol):
@@ -55,6 +59,19 @@ class Guarded(MessagePump):
             self._survivor.drawing_failed(what, error)
         else:
             self._survivor.drawn(what)
+
+    def begin(
+        self, work: Callable[..., Awaitable[object]], *given: object, group: str, exclusive: bool = False
+    ) -> Worker[None]:
+        """Run a function beside everything else, in place of what still runs in an `exclusive` group.
+
+        A coroutine made here would never be awaited if the program ended before its turn.
+        """
+
+        async def run() -> None:
+            await work(*given)
+
+        return cast(DOMNode, self).run_worker(run, group=group, exclusive=exclusive)
 
     async def _dispatch_message(self, message: Message) -> None:
         with self.surviving():
