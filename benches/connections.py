@@ -13,9 +13,9 @@ from fwtop.bench.frame import until
 from fwtop.bench.testbed import Testbed
 from fwtop.kernel import netlink
 from fwtop.kernel.namespaces import inside
-from fwtop.kernel.netfilter.ctnetlink import ASSURED, SEEN_REPLY, TCP_STATES
 from fwtop.lab import network as net
 from fwtop.model.errors import FwtopError
+from fwtop.netfilter.ctnetlink import ASSURED, SEEN_REPLY, TCP_STATES
 
 STATES, RULES = 190_000, 500  # of the University of Washington's filtering bridge
 _OTHER_PORT = 9998

@@ -20,7 +20,7 @@ from fwtop.kernel import bpffs, namespaces
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Undo
 from fwtop.model.text import safe_text
-from fwtop.ruleset.reader import RulesetReader
+from fwtop.netfilter.listing.reader import RulesetReader
 
 _END_SECONDS = 20.0  # that a guardian may take to end
 _NAMED = 3  # things that are named of those that are left

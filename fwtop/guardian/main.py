@@ -44,11 +44,11 @@ from fwtop.guardian.serving.worker import Worker
 from fwtop.guardian.watchdog import Watchdog
 from fwtop.kernel import namespaces
 from fwtop.kernel.interfaces.links import readable_links, receiving_links
-from fwtop.kernel.netfilter import iptables
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT
 from fwtop.kernel.spare import raise_limit
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.netfilter import iptables
 
 if TYPE_CHECKING:
     from fwtop.guardian.rules.named_lists import NamedLists

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from fwtop.kernel.interfaces.rings import receive_ring
-from fwtop.kernel.netfilter.nf_tables import filter_chains, generation
 from fwtop.kernel.procfs import read_text
 from fwtop.kernel.sockets import ListeningSocket, command_name, listening_sockets, processes, sockets_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.netfilter.nf_tables import filter_chains, generation
 
 FRESH_SECONDS = 2.0
 _SCAN_SECONDS = 0.05  # for processes, in a reading

@@ -12,10 +12,10 @@ from fwtop.harden.playbook import Options, Plan, rule_of
 from fwtop.harden.services import Needs, reliefs
 from fwtop.harden.stateless import why_tracked
 from fwtop.harden.table import BUCKET_BYTES, ENTRY_BYTES, FULL, Table, occupants, read_table, timeout_of
-from fwtop.kernel.netfilter import iptables
-from fwtop.kernel.netfilter.ctnetlink import ASSURED
 from fwtop.model.rule import Kind, Match, Rule, Setting
 from fwtop.model.tunables import TUNABLES
+from fwtop.netfilter import iptables
+from fwtop.netfilter.ctnetlink import ASSURED
 from fwtop.render.numbers import duration, percent
 
 TITLE = "a connection table that fills up: room for new clients"

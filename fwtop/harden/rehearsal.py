@@ -20,13 +20,13 @@ from msgspec import Struct
 
 from fwtop.harden.packets import Flow, Packet, conversation
 from fwtop.kernel import namespaces
-from fwtop.kernel.netfilter import ipset
-from fwtop.kernel.netfilter.iptables import Variant
 from fwtop.kernel.programs import run
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
-from fwtop.ruleset import nft_stateless, stateless
-from fwtop.ruleset.tracking import is_foreign, parse_lines
+from fwtop.netfilter import ipset
+from fwtop.netfilter.iptables import Variant
+from fwtop.netfilter.states import nft_stateless, stateless
+from fwtop.netfilter.states.tracking import is_foreign, parse_lines
 
 MOST_FLOWS = 400
 _MOST_ELEMENTS = 200_000  # of ipsets, which are copied, too

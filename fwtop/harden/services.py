@@ -9,10 +9,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.harden.table import Table, service_of, state_of
-from fwtop.kernel.netfilter.ctnetlink import Entry
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Rule
 from fwtop.model.traffic.protocols import TCP, UDP
+from fwtop.netfilter.ctnetlink import Entry
 from fwtop.render.numbers import percent
 
 HEAVY = 0.1  # share of the table from which a service is looked at

@@ -17,16 +17,24 @@ from fwtop.harden.playbook import Options, Plan, rule_of
 from fwtop.harden.rehearsal import MOST_FLOWS, addresses, rehearse
 from fwtop.harden.table import sampled_entries
 from fwtop.kernel import sockets
-from fwtop.kernel.netfilter import iptables
-from fwtop.kernel.netfilter.ctnetlink import Entry
 from fwtop.kernel.programs import run
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.text import safe_text
-from fwtop.ruleset import nft_stateless
-from fwtop.ruleset.nft_listed import NftLine
-from fwtop.ruleset.stateless import Insert, already_untracked, inserts, names, obstacles, service_name, states
-from fwtop.ruleset.tracking import Line, needs_tracking, parse_lines
+from fwtop.netfilter import iptables
+from fwtop.netfilter.ctnetlink import Entry
+from fwtop.netfilter.nft_listed import NftLine
+from fwtop.netfilter.states import nft_stateless
+from fwtop.netfilter.states.stateless import (
+    Insert,
+    already_untracked,
+    inserts,
+    names,
+    obstacles,
+    service_name,
+    states,
+)
+from fwtop.netfilter.states.tracking import Line, needs_tracking, parse_lines
 
 TITLE = "a stateful firewall: its services without connection tracking"
 NAME = "stateless"

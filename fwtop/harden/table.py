@@ -13,9 +13,9 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from fwtop.kernel.interfaces.links import list_addresses
-from fwtop.kernel.netfilter.ctnetlink import ASSURED, TCP_STATES, Entry, sample
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.protocols import protocol_name
+from fwtop.netfilter.ctnetlink import ASSURED, TCP_STATES, Entry, sample
 
 # Entries, of which each takes 6 to 10 us of CPU time: a share of a half is known to 2.2 points (95 %).
 SAMPLED = 2_048

@@ -14,8 +14,8 @@ import struct
 from pathlib import Path
 
 from fwtop.kernel import netlink
-from fwtop.kernel.netfilter import nf_tables
 from fwtop.model.errors import FwtopError
+from fwtop.netfilter import nf_tables
 from fwtop.observe.layout import DATA_BYTES
 
 FIRST_GROUP = 0xF700  # NFLOG group of slot 0

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from fwtop.model.rule import Kind, Match
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP
+from fwtop.netfilter.arguments import Packets
+from fwtop.netfilter.states.own_verdicts import HostRules, Probe
 from fwtop.rehearsal.logins import ACK, SYN, SYN_ACK, answers, login
 from fwtop.rehearsal.matching import matches
-from fwtop.ruleset.arguments import Packets
-from fwtop.ruleset.own_verdicts import HostRules, Probe
 
 _CLIENT, _SERVER = 40_000, 443
 

@@ -135,8 +135,8 @@ def test_bulk_load_that_runs_out_of_memory_leaves_no_set(bench: Bench, monkeypat
     from fwtop.guardian.objects.nft import NftTables
     from fwtop.guardian.records.journal import Journal
     from fwtop.kernel import netlink
-    from fwtop.kernel.netfilter.iptables import named
     from fwtop.model.addresses.address import Prefix
+    from fwtop.netfilter.iptables import named
     from fwtop.rules.objects import KernelObjects, SetSpec
 
     sent: list[int] = []

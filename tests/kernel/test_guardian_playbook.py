@@ -12,11 +12,11 @@ from guardian_bench import VARIANTS, Bench, apply, rules_of
 from msgspec.structs import replace
 
 from fwtop.guardian.rules import forgetting
-from fwtop.kernel.netfilter import ctnetlink
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Apply, Keep, Plan, Repair, Undo
 from fwtop.model.rule import ConnectionLimit, Kind, Match, RateLimit, Rule, Setting
+from fwtop.netfilter import ctnetlink
 from tests.kernel.wire import inside
 
 pytestmark = pytest.mark.kernel

@@ -21,11 +21,11 @@ from guardian_bench import PORT, VARIANTS, Bench, apply, crash_within_life, rule
 from fwtop.guardian.failpoints import Failpoint
 from fwtop.harden import stateless
 from fwtop.harden.playbook import Options
-from fwtop.kernel.netfilter import ctnetlink
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Apply, Plan, Undo
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.netfilter import ctnetlink
 from fwtop.store import SessionWriter
 from tests.kernel.conftest import ip
 from tests.kernel.wire import inside

@@ -16,10 +16,10 @@ from fwtop.guardian.records.journal import Journal
 from fwtop.guardian.rules import lifecycle
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.rules.state import GuardianState
-from fwtop.kernel.netfilter import iptables
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, State
+from fwtop.netfilter import iptables
 from tests.kernel.wire import inside
 
 pytestmark = pytest.mark.kernel

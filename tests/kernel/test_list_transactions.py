@@ -30,11 +30,11 @@ from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.records.journal import Journal
 from fwtop.guardian.records.list_log import ListLog
 from fwtop.guardian.rules.named_lists import NamedLists
-from fwtop.kernel.netfilter import ipset, iptables
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, State
+from fwtop.netfilter import ipset, iptables
 from fwtop.render.xtables import list_set_name
 from fwtop.rules.objects import SetSpec
 from tests.kernel.wire import inside

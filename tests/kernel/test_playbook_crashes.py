@@ -15,9 +15,9 @@ from fwtop.guardian.failpoints import Failpoint
 from fwtop.harden import conntrack, resolver
 from fwtop.harden.playbook import Options
 from fwtop.harden.table import Table
-from fwtop.kernel.netfilter.ctnetlink import ASSURED, SEEN_REPLY, Entry
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match, Rule
+from fwtop.netfilter.ctnetlink import ASSURED, SEEN_REPLY, Entry
 from fwtop.resolver.advice import Machine, advise
 from fwtop.resolver.counters import DnsCounters
 from fwtop.resolver.servers import Server

@@ -23,7 +23,7 @@ from fwtop.model.ruleset import (
     ListedSet,
     Ruleset,
 )
-from fwtop.ruleset.reader import RulesetReader
+from fwtop.netfilter.listing.reader import RulesetReader
 from tests.kernel.conftest import Host, NetnsPair
 from tests.kernel.wire import attach_foreign_xdp, inside, send_datagrams
 

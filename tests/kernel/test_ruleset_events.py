@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fwtop.ruleset.notifications import Notifications
+from fwtop.netfilter.listing.notifications import Notifications
 from tests.kernel.conftest import Host, NetnsPair
 from tests.kernel.wire import inside
 

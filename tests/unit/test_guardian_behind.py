@@ -10,11 +10,11 @@ from fwtop.guardian.allow import behind
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.behind import EXPIRE_SECONDS, LOGIN_SECONDS, MOST, MOST_OF_HOST, Evidence, Learned
 from fwtop.guardian.rules.guard import judge, read_limits
-from fwtop.kernel.netfilter.ctnetlink import ASSURED, DST_NAT, SEEN_REPLY, SRC_NAT, Entry
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Conversation, Role
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.traffic.protocols import TCP, UDP
+from fwtop.netfilter.ctnetlink import ASSURED, DST_NAT, SEEN_REPLY, SRC_NAT, Entry
 from tests.kernel.xdp_frames import ipv4, ipv6, tcp, udp
 
 OUTSIDE, INSIDE = 2, 3  # interfaces

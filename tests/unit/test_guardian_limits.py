@@ -17,7 +17,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import covered
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
-from fwtop.ruleset.tracking import may_meet, needs_tracking, parse_lines
+from fwtop.netfilter.states.tracking import may_meet, needs_tracking, parse_lines
 
 SAVED = """*nat
 [3:180] -A PREROUTING -p tcp -m tcp --dport 80 -j REDIRECT --to-ports 8080

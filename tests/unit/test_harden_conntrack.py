@@ -13,8 +13,8 @@ from fwtop.harden.playbook import Options
 from fwtop.harden.services import reliefs
 from fwtop.harden.table import SAMPLED, Table, affordable, occupants
 from fwtop.kernel import netlink
-from fwtop.kernel.netfilter.ctnetlink import ASSURED, SEEN_REPLY, Entry, entry_of
 from fwtop.model.rule import Kind, Match
+from fwtop.netfilter.ctnetlink import ASSURED, SEEN_REPLY, Entry, entry_of
 
 
 def NEEDED(match: Match) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fwtop.model.rule import Match
+from fwtop.netfilter.states.own_verdicts import HostRules, Saved
 from fwtop.rehearsal.untracked import why_lost
-from fwtop.ruleset.own_verdicts import HostRules, Saved
 
 ALL_TCP, SSH, WEB = Match(protocol=6), Match(protocol=6, dport=22), Match(protocol=6, dport=80)
 STATEFUL = "-A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"

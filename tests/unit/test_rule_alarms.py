@@ -19,7 +19,7 @@ from fwtop.model.ruleset import (
     ListedSet,
     Ruleset,
 )
-from fwtop.ruleset.service import MOST_RULES, cut, encoded
+from fwtop.netfilter.listing.service import MOST_RULES, cut, encoded
 
 
 def rated(abnormal: str = "", *, source: str = NFT, family: str = "inet", place: str = "t c") -> RatedRule:

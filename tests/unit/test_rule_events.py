@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fwtop.analysis.rule_changes import RuleChanges, changes
 from fwtop.model.rule_event import COMPARED, NOTIFIED, RuleEvent
 from fwtop.model.ruleset import IPSET, IPTABLES_LEGACY, NFT, ROUTE, ListedRule, ListedSet, Ruleset
-from fwtop.ruleset.event_lines import EventLines, event_text
+from fwtop.netfilter.listing.event_lines import EventLines, event_text
 
 RULE = ListedRule("a", IPTABLES_LEGACY, "ip", "filter INPUT", "-j DROP", False, 5, 300)
 OURS = ListedRule("b", ROUTE, "ip", "main", "blackhole 192.0.2.0/24", True)

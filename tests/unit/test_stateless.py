@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fwtop.model.rule import Match
-from fwtop.ruleset.arguments import split, take_apart
-from fwtop.ruleset.stateless import already_untracked, inserts, names
-from fwtop.ruleset.tracking import Line, parse_lines
+from fwtop.netfilter.arguments import split, take_apart
+from fwtop.netfilter.states.stateless import already_untracked, inserts, names
+from fwtop.netfilter.states.tracking import Line, parse_lines
 
 WEB, DNS = Match(protocol=6, dport=80), Match(protocol=17, dport=53)
 NOT_SYN = "! --tcp-flags FIN,SYN,RST,ACK SYN"

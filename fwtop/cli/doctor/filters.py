@@ -27,7 +27,7 @@ def checks() -> Iterator[Check]:
 
 
 def _variant() -> Check:
-    from fwtop.kernel.netfilter import iptables
+    from fwtop.netfilter import iptables
 
     if os.geteuid() != 0:
         return Check(_GROUP, "iptables variant", UNKNOWN, "skipped: needs root", "sudo fwtop doctor")

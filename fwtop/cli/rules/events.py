@@ -20,8 +20,8 @@ from fwtop.model.text import safe_text
 
 if TYPE_CHECKING:
     from fwtop.client.discovery import GuardianClient
-    from fwtop.ruleset.event_lines import EventLines
-    from fwtop.ruleset.notifications import Notifications
+    from fwtop.netfilter.listing.event_lines import EventLines
+    from fwtop.netfilter.listing.notifications import Notifications
 
 HELP = (
     "Stream alarms and every change to the rules and sets on this machine, whoever makes it. "
@@ -48,8 +48,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Stream until interrupted, or until the reader has gone."""
     from fwtop.kernel.namespaces import enter_named
-    from fwtop.ruleset.event_lines import EventLines
-    from fwtop.ruleset.notifications import Notifications
+    from fwtop.netfilter.listing.event_lines import EventLines
+    from fwtop.netfilter.listing.notifications import Notifications
 
     if os.geteuid() != 0:
         raise FwtopError("reading the rules needs root; try: sudo fwtop events", 3)
@@ -83,7 +83,7 @@ def _pass_on(notifications: Notifications | None, lines: EventLines) -> None:
 def _compare(args: argparse.Namespace, lines: EventLines, notified: frozenset[str]) -> None:
     """Read again and again, and tell what changed and what is wrong."""
     from fwtop.analysis.rule_changes import RuleChanges
-    from fwtop.ruleset.reader import RulesetReader
+    from fwtop.netfilter.listing.reader import RulesetReader
 
     watcher = RuleChanges(notified)
     own = _Own(args.netns)

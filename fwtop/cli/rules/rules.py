@@ -53,7 +53,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read and print, once or until interrupted."""
     from fwtop.kernel.namespaces import enter_named
-    from fwtop.ruleset.reader import RulesetReader
+    from fwtop.netfilter.listing.reader import RulesetReader
 
     if os.geteuid() != 0:
         raise FwtopError("reading the rules needs root; try: sudo fwtop rules", 3)

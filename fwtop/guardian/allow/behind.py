@@ -19,12 +19,12 @@ from collections.abc import Collection, Iterable, Iterator
 
 from msgspec import Struct
 
-from fwtop.kernel.netfilter import ctnetlink
-from fwtop.kernel.netfilter.ctnetlink import ASSURED, DST_NAT, TCP_STATES, Entry
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import BFD_PORTS, BGP_PORT, DNS_PORT, NTP_PORT, Conversation, Role
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.protocols import TCP, UDP
+from fwtop.netfilter import ctnetlink
+from fwtop.netfilter.ctnetlink import ASSURED, DST_NAT, TCP_STATES, Entry
 
 EXPIRE_SECONDS = 1200.0  # without new evidence; NTP asks every 1,024 s at the most seldom (RFC 5905)
 LOGIN_SECONDS = 125.0  # sshd_config(5): LoginGraceTime is 120 s

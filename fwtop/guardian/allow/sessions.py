@@ -15,10 +15,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from fwtop.guardian.allow import time_servers
-from fwtop.kernel.netfilter.ctnetlink import Entry, opened_by
 from fwtop.kernel.procfs import read_text
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.protocols import TCP
+from fwtop.netfilter.ctnetlink import Entry, opened_by
 
 _MAX_OPERATORS = 1024  # sessions whose client ended; the oldest is forgotten first
 _MAX_ASKED = 256  # sessions whose entries are looked up

@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fwtop.guardian.objects import sets
-from fwtop.kernel.netfilter.iptables import Variant
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
+from fwtop.netfilter.iptables import Variant
 from fwtop.rules.objects import BESIDE
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Beside:
         self._native.install(rule_id, services, timeout_seconds)
 
     def _require(self, services: Sequence[Match]) -> None:
-        from fwtop.ruleset.stateless import obstacles, service_name
+        from fwtop.netfilter.states.stateless import obstacles, service_name
 
         for match in services:
             if reasons := obstacles(self._variant, match):

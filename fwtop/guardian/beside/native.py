@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from fwtop.kernel.netfilter import nf_tables
-from fwtop.kernel.netfilter.iptables import Variant
 from fwtop.kernel.programs import run
 from fwtop.model.rule import Match
-from fwtop.ruleset.nft_listed import Json, Listed, Place
-from fwtop.ruleset.nft_stateless import NftInsert, commands, inserts, read_native
+from fwtop.netfilter import nf_tables
+from fwtop.netfilter.iptables import Variant
+from fwtop.netfilter.nft_listed import Json, Listed, Place
+from fwtop.netfilter.states.nft_stateless import NftInsert, commands, inserts, read_native
 
 _OWN = re.compile(r"fwtop-(\d+)")
 _SET = re.compile(r"fwtop-(\d+)-st")

@@ -20,14 +20,14 @@ from fwtop.guardian.objects.chain_text import changed_chain
 from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.set_contents import Change, SetContents
 from fwtop.guardian.objects.table_state import TABLE, TableState, parse_save, wake_command
-from fwtop.kernel.netfilter import ipset, nf_tables
-from fwtop.kernel.netfilter.iptables import NFT
 from fwtop.kernel.programs import run
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule, Setting
+from fwtop.netfilter import ipset, nf_tables
+from fwtop.netfilter.iptables import NFT
+from fwtop.netfilter.states.tracking import Line, parse_lines
 from fwtop.rules.nft_objects import NftRule
 from fwtop.rules.objects import HEAD_CHANGED, HOOK_CHAINS, KernelObjects, SetSpec
-from fwtop.ruleset.tracking import Line, parse_lines
 
 _SECONDS = 0.9  # between two looks
 _SAVE_SECONDS = 2.0  # for iptables-save: with tens of thousands of rules it takes longer

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.sets import PREFIX
 from fwtop.kernel.interfaces.links import LOOPBACK
-from fwtop.kernel.netfilter.iptables import LEGACY, NFT, Variant, named
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
+from fwtop.netfilter.iptables import LEGACY, NFT, Variant, named
+from fwtop.netfilter.states.tracking import Line, parse_lines
 from fwtop.rules.objects import (
     HOOK_CHAINS,
     LISTED_CHAINS,
@@ -29,7 +30,6 @@ from fwtop.rules.objects import (
     RULE_CHAINS,
     SOURCE_CHAINS,
 )
-from fwtop.ruleset.tracking import Line, parse_lines
 
 if TYPE_CHECKING:  # what a rule's state needs of this module reads no counters
     from fwtop.guardian.diagnose.readings import Reading

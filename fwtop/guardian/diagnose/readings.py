@@ -13,9 +13,9 @@ from msgspec import Struct, field
 
 from fwtop.kernel.interfaces.links import LOOPBACK
 from fwtop.kernel.namespaces import name_of
-from fwtop.kernel.netfilter.iptables import Variant
 from fwtop.kernel.programs import run
-from fwtop.ruleset.tracking import Line, parse_lines
+from fwtop.netfilter.iptables import Variant
+from fwtop.netfilter.states.tracking import Line, parse_lines
 
 _MAX_NAMESPACES = 64
 _Key = TypeVar("_Key")

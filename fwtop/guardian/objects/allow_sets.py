@@ -19,12 +19,12 @@ from fwtop.guardian.objects.chain_text import (
     PEER_SETS,
 )
 from fwtop.guardian.objects.sets import Contents
-from fwtop.kernel.netfilter import ipset
-from fwtop.kernel.netfilter.ipset import Element
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.protocols import TCP
+from fwtop.netfilter import ipset
+from fwtop.netfilter.ipset import Element
 
 _MAX_COMPARED = 4096  # elements; of longer lists only the number is compared
 _TABLES = (ALLOW_SETS, PEER_SETS, LOGIN_SETS, GATEWAY_SETS, BEHIND_SETS, KNOWN_SETS)

@@ -22,8 +22,10 @@ from fwtop.guardian.objects.table_state import (
     read_own,
     wake_command,
 )
-from fwtop.kernel.netfilter import nf_tables
-from fwtop.kernel.netfilter.iptables import (
+from fwtop.kernel.programs import CommandError, run
+from fwtop.model.errors import FwtopError
+from fwtop.netfilter import nf_tables
+from fwtop.netfilter.iptables import (
     LOCK_SECONDS,
     LOCKED,
     NFT,
@@ -31,8 +33,6 @@ from fwtop.kernel.netfilter.iptables import (
     Variant,
     is_loaded,
 )
-from fwtop.kernel.programs import CommandError, run
-from fwtop.model.errors import FwtopError
 from fwtop.rules.objects import HOOK_CHAINS, ChainLine
 
 _ATTEMPTS = 3

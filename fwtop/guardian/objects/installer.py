@@ -26,9 +26,9 @@ from fwtop.guardian.objects.sysctls import Sysctls
 from fwtop.guardian.objects.variants import Variants
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.kernel.deadline import unlimited
-from fwtop.kernel.netfilter import ipset
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
+from fwtop.netfilter import ipset
 from fwtop.render.xtables import UNLISTED
 from fwtop.rules.objects import ChainLine, KernelObjects
 

@@ -13,13 +13,13 @@ from msgspec import Struct
 
 from fwtop.guardian.objects import sets
 from fwtop.guardian.objects.set_contents import is_whole
-from fwtop.kernel.netfilter import ipset
-from fwtop.kernel.netfilter.ipset import Edit, Header
 from fwtop.kernel.programs import run
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.port_rows import PortEntry, PortRows
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.addresses.prefix_sets import Rows, positions
+from fwtop.netfilter import ipset
+from fwtop.netfilter.ipset import Edit, Header
 from fwtop.render.xtables import COUNTED_ELEMENTS, list_set_name
 from fwtop.rules.objects import SetSpec
 

@@ -36,13 +36,13 @@ from fwtop.guardian.objects.nft_words import (
     shortened,
 )
 from fwtop.kernel.interfaces.links import Link
-from fwtop.kernel.netfilter import nf_tables
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.netfilter import nf_tables
 from fwtop.rules.nft_objects import (
     LAYOUTS,
     NETDEV,

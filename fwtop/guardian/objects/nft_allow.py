@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from fwtop.kernel.netfilter import nf_tables
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import ANY_PORT, Passes
+from fwtop.netfilter import nf_tables
 from fwtop.rules.nft_objects import Layout, outermost
 
 _MAX_COMPARED = 4096  # elements; a longer set is only found emptied

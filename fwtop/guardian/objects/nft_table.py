@@ -10,11 +10,11 @@ from msgspec import Struct, field
 
 from fwtop.guardian.objects.nft_lists import element_counts
 from fwtop.guardian.objects.nft_words import head, listed_chain, listed_rules, role_chains
-from fwtop.kernel.netfilter import nf_tables
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
+from fwtop.netfilter import nf_tables
 from fwtop.rules.nft_objects import NETDEV, Layout, list_set_of, set_of
 
 _RULE_SET = re.compile(r"r(\d+)-\w+")

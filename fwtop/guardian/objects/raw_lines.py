@@ -18,8 +18,8 @@ from fwtop.guardian.objects.line_contents import LineContents
 from fwtop.guardian.objects.sysctls import OldValueStore
 from fwtop.guardian.objects.table_state import Listed, TableState
 from fwtop.guardian.objects.variants import Variants
-from fwtop.kernel.netfilter.iptables import NFT
 from fwtop.model.errors import FwtopError
+from fwtop.netfilter.iptables import NFT
 from fwtop.rules.objects import HOOK_CHAINS, ChainLine
 
 FAMILIES = (4, 6)

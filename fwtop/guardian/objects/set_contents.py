@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from fwtop.kernel.netfilter import ipset
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_limits import of_ports
+from fwtop.netfilter import ipset
 from fwtop.rules.objects import SetSpec
 
 SHORT = 4096  # elements of a set that is read whole, and of a longer one that are asked for in one look

@@ -13,9 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.guardian.objects.set_contents import is_whole
-from fwtop.kernel.netfilter import ipset
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.errors import FwtopError
+from fwtop.netfilter import ipset
 from fwtop.render.xtables import create_line
 from fwtop.rules.objects import SetSpec
 

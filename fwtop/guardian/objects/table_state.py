@@ -9,8 +9,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fwtop.guardian.objects.baseline import digest
-from fwtop.kernel.netfilter import ipset, nf_tables
 from fwtop.model.errors import FwtopError
+from fwtop.netfilter import ipset, nf_tables
 from fwtop.rules.objects import HOOK_CHAINS, OWN_CHAINS
 
 TABLE = "raw"

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from fwtop.guardian.beside.lines import Beside
 from fwtop.guardian.objects.chain import Chains
-from fwtop.kernel.netfilter import iptables
+from fwtop.netfilter import iptables
 
 
 class Variants:

@@ -10,8 +10,8 @@ import errno
 from collections.abc import Callable
 from pathlib import Path
 
-from fwtop.kernel.netfilter import ctnetlink
 from fwtop.model.rule import Rule
+from fwtop.netfilter import ctnetlink
 
 _COUNT = Path("/proc/sys/net/netfilter/nf_conntrack_count")
 _Service = tuple[int, int | None, int]  # family, protocol, port

@@ -13,11 +13,11 @@ from collections.abc import Iterable
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.sessions import Session, connections
-from fwtop.kernel.netfilter import ctnetlink
-from fwtop.kernel.netfilter.ctnetlink import Entry
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.traffic.protocols import TCP
+from fwtop.netfilter import ctnetlink
+from fwtop.netfilter.ctnetlink import Entry
 
 SECONDS = 1.0  # between two looks
 _TIMEOUT_SECONDS = 600  # of an entry that was put back, until its next packet

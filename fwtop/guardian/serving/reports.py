@@ -25,8 +25,8 @@ from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
+from fwtop.netfilter.states.tracking import notrack_warnings
 from fwtop.render.wording import rounding_text
-from fwtop.ruleset.tracking import notrack_warnings
 
 _MAX_PEERS = 256  # for the screen's marks
 

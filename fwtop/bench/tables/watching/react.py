@@ -13,9 +13,9 @@ from fwtop.bench.frame import Document, Options, Row, measure, until
 from fwtop.bench.programs import fwtop_argv, run_fwtop
 from fwtop.bench.terminal import Terminal
 from fwtop.kernel.namespaces import inside
-from fwtop.kernel.netfilter import nf_tables
 from fwtop.lab.run import Lab
 from fwtop.model.errors import FwtopError
+from fwtop.netfilter import nf_tables
 from fwtop.rules.objects import PREROUTING, SOURCE_CHAINS
 
 _SCENARIO = "few_sources"

@@ -6,11 +6,11 @@ import time
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.ruleset import SOURCES, ListedRule, ListedSet, Ruleset
-from fwtop.ruleset.discards import discarding_routes
-from fwtop.ruleset.ipsets import ipset_sets
-from fwtop.ruleset.nf_tables import NfTables
-from fwtop.ruleset.programs import attached_programs
-from fwtop.ruleset.saved import legacy_rules
+from fwtop.netfilter.listing.discards import discarding_routes
+from fwtop.netfilter.listing.ipsets import ipset_sets
+from fwtop.netfilter.listing.nf_tables import NfTables
+from fwtop.netfilter.listing.programs import attached_programs
+from fwtop.netfilter.saved import legacy_rules
 
 SECONDS = 5.0  # of a reading
 MOST_RULES = 120_000  # of each source

@@ -12,11 +12,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from fwtop.kernel.netfilter.iptables import Variant
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP, UDP
-from fwtop.ruleset.nft_listed import (
+from fwtop.netfilter.iptables import Variant
+from fwtop.netfilter.nft_listed import (
     Json,
     Listed,
     NftLine,
@@ -27,8 +27,8 @@ from fwtop.ruleset.nft_listed import (
     read_listed,
     walk,
 )
-from fwtop.ruleset.nft_text import rule_text
-from fwtop.ruleset.tracking import is_foreign
+from fwtop.netfilter.nft_text import rule_text
+from fwtop.netfilter.states.tracking import is_foreign
 
 _NAMES = {TCP: "tcp", UDP: "udp"}
 _FAMILIES = {"ip": (4,), "ip6": (6,), "inet": (4, 6)}  # of tables

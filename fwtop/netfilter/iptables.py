@@ -11,10 +11,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from fwtop.kernel.netfilter import nf_tables
 from fwtop.kernel.procfs import read_text
 from fwtop.kernel.programs import ENVIRONMENT, CommandError, run
 from fwtop.model.errors import FwtopError
+from fwtop.netfilter import nf_tables
 
 NFT = "nft"
 LEGACY = "legacy"

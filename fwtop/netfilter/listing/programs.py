@@ -17,7 +17,7 @@ from fwtop.kernel.netlink import attributes, c_string
 from fwtop.model.errors import FwtopError
 from fwtop.model.ruleset import TC, XDP, ListedRule
 from fwtop.model.text import safe_text
-from fwtop.ruleset.names import is_own_name
+from fwtop.netfilter.names import is_own_name
 
 _GETQDISC, _GETFILTER = 38, 46
 _TCMSG = struct.Struct("=BBHiIII")

@@ -12,8 +12,8 @@ from fwtop.kernel.procfs import read_text
 from fwtop.kernel.programs import ENVIRONMENT
 from fwtop.model.ruleset import IPTABLES_LEGACY, ListedRule
 from fwtop.model.text import safe_text
-from fwtop.ruleset.names import is_own_rule
-from fwtop.ruleset.output import output_of
+from fwtop.netfilter.names import is_own_rule
+from fwtop.netfilter.output import output_of
 
 TEXT = 400  # characters of a rule
 NAME = 64

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fwtop.kernel.netfilter import ipset
 from fwtop.model.ruleset import IPSET, ListedSet
 from fwtop.model.text import safe_text
-from fwtop.ruleset.names import is_own_name
+from fwtop.netfilter import ipset
+from fwtop.netfilter.names import is_own_name
 
 _NAME = 64
 

@@ -13,13 +13,13 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from fwtop.kernel.netfilter.iptables import Variant, saved_beside
 from fwtop.kernel.programs import run
-from fwtop.ruleset import nft_listed
-from fwtop.ruleset.arguments import MatchOptions, Option, Packets, holds
-from fwtop.ruleset.nft_listed import Json, Listed, NftLine, Place
-from fwtop.ruleset.nft_stateless import read_native
-from fwtop.ruleset.tracking import Line, parse_lines
+from fwtop.netfilter import nft_listed
+from fwtop.netfilter.arguments import MatchOptions, Option, Packets, holds
+from fwtop.netfilter.iptables import Variant, saved_beside
+from fwtop.netfilter.nft_listed import Json, Listed, NftLine, Place
+from fwtop.netfilter.states.nft_stateless import read_native
+from fwtop.netfilter.states.tracking import Line, parse_lines
 
 UNTRACKED = "UNTRACKED"
 _HOOKS = {True: ("PREROUTING", "INPUT"), False: ("OUTPUT", "POSTROUTING")}  # by: packets that come in

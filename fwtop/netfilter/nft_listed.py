@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from fwtop.kernel.programs import run
 from fwtop.model.errors import FwtopError
-from fwtop.ruleset.nft_text import rule_text
+from fwtop.netfilter.nft_text import rule_text
 
 Json = Any  # what a parsed document holds
 Place = tuple[str, str, str]  # family, table, and a chain's or set's name

@@ -14,12 +14,12 @@ from msgspec import Struct, field
 
 from fwtop.model.ruleset import IPTABLES_NFT, NFT, ListedRule, ListedSet
 from fwtop.model.text import safe_text
-from fwtop.ruleset import nft_dump
-from fwtop.ruleset.names import is_own_name, is_own_rule
-from fwtop.ruleset.nft_dump import DumpedChain, DumpedRule
-from fwtop.ruleset.nft_text import nft_rules
-from fwtop.ruleset.output import output_of
-from fwtop.ruleset.saved import NAME, TEXT, save_program, saved_lines
+from fwtop.netfilter.listing import nft_dump
+from fwtop.netfilter.listing.nft_dump import DumpedChain, DumpedRule
+from fwtop.netfilter.names import is_own_name, is_own_rule
+from fwtop.netfilter.nft_text import nft_rules
+from fwtop.netfilter.output import output_of
+from fwtop.netfilter.saved import NAME, TEXT, save_program, saved_lines
 
 _IPTABLES_TABLES = frozenset({"filter", "nat", "mangle", "raw", "security"})
 _MOST_LISTED = 20_000  # rules of a table that nft is asked for: it takes 4 s for 100,000

@@ -14,14 +14,11 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.kernel.netfilter.iptables import LEGACY, NFT, Variant, saved_beside
 from fwtop.kernel.programs import run
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP, UDP
-from fwtop.render.xtables import quote
-from fwtop.ruleset import nft_stateless
-from fwtop.ruleset.arguments import (
+from fwtop.netfilter.arguments import (
     Arguments,
     MatchOptions,
     Option,
@@ -30,7 +27,9 @@ from fwtop.ruleset.arguments import (
     names_port,
     without_known,
 )
-from fwtop.ruleset.tracking import (
+from fwtop.netfilter.iptables import LEGACY, NFT, Variant, saved_beside
+from fwtop.netfilter.states import nft_stateless
+from fwtop.netfilter.states.tracking import (
     TRANSLATES,
     Line,
     forwarding,
@@ -38,6 +37,7 @@ from fwtop.ruleset.tracking import (
     needs_tracking,
     parse_lines,
 )
+from fwtop.render.xtables import quote
 
 _DROPPING = frozenset({"DROP", "REJECT"})
 _TAKES_UNTRACKED = "a rule on UNTRACKED that would be about its packets, too"

@@ -16,7 +16,7 @@ from fwtop.kernel.children import enlarge
 from fwtop.model.protocol import MAX_MESSAGE
 from fwtop.model.ruleset import ListedRule, Ruleset
 from fwtop.model.wire import to_json
-from fwtop.ruleset.reader import RulesetReader
+from fwtop.netfilter.listing.reader import RulesetReader
 
 MOST_RULES, MOST_SETS = 1500, 500  # in an answer
 _LONGEST = MAX_MESSAGE - (1 << 16)

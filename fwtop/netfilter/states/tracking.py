@@ -11,11 +11,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from fwtop.kernel.netfilter.iptables import NFT, Variant
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
-from fwtop.ruleset.arguments import NUMBERS, Arguments, split, take_apart
+from fwtop.netfilter.arguments import NUMBERS, Arguments, split, take_apart
+from fwtop.netfilter.iptables import NFT, Variant
 
 _STATEFUL = ("conntrack", "state", "connmark", "connlimit", "connbytes", "connlabel", "helper")  # matches
 _STATEFUL_TARGETS = frozenset({"CONNMARK", "CONNSECMARK", "SYNPROXY"})

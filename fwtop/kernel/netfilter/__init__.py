@@ -1,1 +1,0 @@
-"""Netfilter's rule sets: iptables, nf_tables and ipset."""

@@ -1,0 +1,1 @@
+"""Netfilter's state, of fwtop and of all others: the only readers and writers of it."""
