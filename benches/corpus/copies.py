@@ -145,8 +145,8 @@ def _sources(vector: Vector, count: int, rng: np.random.Generator, hosts: int) -
         place = rng.integers(len(listed), size=count)
         return listed[place], rng.integers(vector.ttl[0], vector.ttl[1] + 1, size=count).astype(np.uint8)
     if not pool.count:
-        low, high = (32, 160) if vector.ttl_random else (vector.ttl[0], vector.ttl[1] + 1)
-        return _public(count, family, rng), rng.integers(low, high, size=count).astype(np.uint8)
+        public, (low, high) = _public(count, family, rng), vector.ttl
+        return public, rng.integers(low, high + 1, size=count).astype(np.uint8)
     every, ttl = _hosts(pool, family, np.random.default_rng(hosts))
     weights = 1 / np.arange(1, pool.count + 1) ** pool.skew
     place = rng.choice(pool.count, size=count, p=weights / weights.sum())

@@ -146,7 +146,7 @@ def _varied(vector: Vector, rng: Random) -> Vector:
     if meaningful and vector.source.count >= _REFLECTORS:
         vector = replace(vector, source=_real(rng, least=1.5, most=_MANY))
     if not meaningful and vector.kind in _RATED and rng.random() < 0.5:
-        vector = replace(vector, source=_real(rng, least=0.0, most=_MANY), ttl_random=False)
+        vector = replace(vector, source=_real(rng, least=0.0, most=_MANY))
     fixed = vector.dport.ports and vector.dport.ports[0]
     if (
         fixed

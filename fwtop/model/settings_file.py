@@ -36,6 +36,11 @@ def must(words: str, is_right: Callable[[Any], bool] = lambda _: True) -> Meta:
     return Meta(extra={"must": words, "check": is_right})
 
 
+def read_by(function: Callable[[Any], object], words: str) -> Meta:
+    """Return the annotation of a value that a function reads; it raises ValueError for what is none."""
+    return Meta(extra={"must": words, "read": function})
+
+
 def one_of(names: Iterable[str]) -> Meta:
     """Return the annotation of a name out of several."""
     known = tuple(names)
@@ -144,10 +149,15 @@ class Key(Struct, frozen=True):
     default: Any
     required: bool
 
-    def is_right(self, value: object) -> bool:
-        """Return whether a value of the type passes what `must` checks."""
-        check = (getattr(self.info, "extra", None) or {}).get("check")
-        return check is None or check(value)
+    def read(self, value: object) -> object:
+        """Return what a value of the file says; raises ValueError or RecursionError."""
+        extra = getattr(self.info, "extra", None) or {}
+        if (reader := extra.get("read")) is not None:
+            return reader(value)
+        right = msgspec.convert(value, self.type)
+        if (check := extra.get("check")) is not None and not check(right):
+            raise ValueError
+        return right
 
     @property
     def help(self) -> str:
@@ -198,12 +208,9 @@ class _Check:
         if isinstance(items, msgspec.inspect.StructType):
             return self._tables(key.info, items.cls, value, place)
         try:
-            right = msgspec.convert(value, key.type)
-            if key.is_right(right):
-                return right
+            return key.read(value)
         except (ValueError, RecursionError):
-            pass
-        return self._wrong(place, f"must be {described(key.info)}", holds(key.default))
+            return self._wrong(place, f"must be {described(key.info)}", holds(key.default))
 
     def _tables(self, info: Any, cls: type[Struct], value: Any, place: Place) -> Any:  # noqa: ANN401
         """Return tables of one shape, which have names or stand one after the other."""

@@ -21,7 +21,7 @@ UDP = 17
 
 
 def flood(**given: object) -> Vector:
-    return Vector("flood", "udp_flood", UDP, dport=Ports(ports=(27015,)), **given)  # type: ignore[arg-type]
+    return Vector(UDP, "flood", "udp_flood", dport=Ports(ports=(27015,)), **given)  # type: ignore[arg-type]
 
 
 def parsed(frames: Frames) -> PacketBatch:

@@ -32,33 +32,41 @@ def build_plan(text: str) -> plans.Plan:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("title = ", "scenario test: not TOML"),
-        ('[[vector]]\nprotocol = "udp"\n', "title is missing"),
-        ('title = "t"\nspeed = 3\n', "unknown key 'speed'"),
-        ('title = "t"\npps = "many"\n', "pps must be of type int"),
-        ('title = "t"\npps = true\n', "pps must be of type int"),
-        ('title = "t"\nfirewall = "pf"\n', "firewall is 'pf', but must be one of stateful, open, none"),
-        ('title = "t"\nopen_ports = ["27015"]\n', "must look like udp/27015"),
-        ('title = "t"\n[[vector]]\nkind = "x"\n', "vector 1: protocol is missing"),
-        (HEAD + "dprt = 3\n", "vector 1: unknown key 'dprt'"),
-        (HEAD + "dport = 70000\n", "a port is 70000"),
-        (HEAD + 'dport = "9-1"\n', "a port is '9-1'"),
-        (HEAD + 'flags = "SIN"\n', "flags: 'SIN' is not one of FIN, SYN"),
-        (HEAD + 'source = { prefixes = ["1.2.3.0/33"] }\n', "'1.2.3.0/33' is not an address or prefix"),
-        (HEAD + "source = { count = 3, weights = [1] }\n", "as many weights as sources"),
-        (HEAD + 'source = { count = 3, prefixes = ["1.1.1.1"] }\n', "either prefixes or a count"),
-        (HEAD + 'family = 6\nsource = { prefixes = ["1.1.1.1"] }\n', "not of the vector's family"),
-        (HEAD + "weight = 0\n", "weight above 0"),
-        (HEAD + "active = [0, 0.5]\n", "needs the scenario's 'cycle'"),
-        (HEAD + "active = [0.5, 0.2]\n", "active is [0.5, 0.2]"),
-        ('title = "t"\n[[crowd]]\nprotocol = "gopher"\n', "crowd: protocol is 'gopher'"),
+        ("title = ", ":1: invalid value"),
+        ('[[vector]]\nprotocol = "udp"\n', ": title is missing"),
+        ('title = "t"\nspeed = 3\n', ":2: speed is unknown; the nearest is seed"),
+        ('title = "t"\npps = "many"\n', ":2: pps must be a whole number from 0 to 100000000"),
+        ('title = "t"\npps = true\n', ":2: pps must be a whole number"),
+        ('title = "t"\nfirewall = "pf"\n', ':2: firewall must be one of "none", "open", "stateful"'),
+        ('title = "t"\nopen_ports = ["27015"]\n', ':2: open_ports must be a list of ports like "udp/27015"'),
+        ('title = "t"\nopen_ports = ["udp/65536"]\n', ":2: open_ports must be a list of ports"),
+        ('title = "t"\n[[vector]]\nkind = "x"\n', ":2: vector[0].protocol is missing"),
+        (HEAD + 'protocol = "upd"\n', ":5: cannot overwrite a value"),
+        (HEAD + "dprt = 3\n", ":5: vector[0].dprt is unknown; the nearest is dport"),
+        (HEAD + "dport = 70000\n", ":5: vector[0].dport must be a port, a list of ports, "),
+        (HEAD + 'dport = "9-1"\n', ":5: vector[0].dport must be a port"),
+        (HEAD + 'dport = "1-2-3"\n', ":5: vector[0].dport must be a port"),
+        (HEAD + "dport = []\n", ":5: vector[0].dport must be a port"),
+        (HEAD + 'flags = "SIN"\n', ":5: vector[0].flags must be FIN, SYN"),
+        (HEAD + 'source = { prefixes = ["1.2.3.0/33"] }\n', ':5: vector[0].source must be "random", or'),
+        (HEAD + "source = 3\n", ':5: vector[0].source must be "random", or'),
+        (HEAD + "source = { count = 3, weights = [1] }\n", "as many as sources"),
+        (HEAD + 'source = { count = 3, prefixes = ["1.1.1.1"] }\n', ":5: vector[0].source must be"),
+        (HEAD + 'family = 6\nsource = { prefixes = ["1.1.1.1"] }\n', ":6: vector[0].source must be of the"),
+        (HEAD + "weight = 0\n", ":5: vector[0].weight must be a number above 0"),
+        (HEAD + "icmp = [1, 2, 3]\n", ":5: vector[0].icmp must be a number or a pair of numbers"),
+        (HEAD + "payload = {}\n", ":5: vector[0].payload must be a table or a list of tables"),
+        (HEAD + "active = [0, 0.5]\n", ":5: vector[0].active needs the scenario's 'cycle'"),
+        (HEAD + "active = [0.5, 0.2]\n", ":5: vector[0].active must be a pair such as [0, 0.5]"),
+        ('title = "t"\n[[crowd]]\nprotocol = "gopher"\n', ':3: crowd[0].protocol must be one of "http"'),
     ],
 )
 def test_an_invalid_scenario_is_refused_in_one_line(text: str, line: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         scenario.parse(text, "test")
     assert line in str(caught.value)
-    assert str(caught.value).startswith("scenario test: ")
+    assert str(caught.value).startswith("scenario test:")
+    assert str(caught.value).endswith("; the scenario is not used")
     assert "\n" not in str(caught.value)
     assert caught.value.code == 2
 

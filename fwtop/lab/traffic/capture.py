@@ -93,10 +93,10 @@ def plan_replay(path: Path, wire: Wire) -> Plan:
         spans.append((numbers[key], 1))
     pool = Pool(forged=False)
     vectors = tuple(
-        Vector(_NAMES.get(number, str(number)), "", number, family=family, source=pool)
+        Vector(number, _NAMES.get(number, str(number)), family=family, source=pool)
         for number, family in protocols
     )
-    scenario = Scenario(f"capture {shown}", f"replay of {shown}", pps=pps, in_order=True, vectors=vectors)
+    scenario = Scenario(f"replay of {shown}", f"capture {shown}", pps=pps, in_order=True, vectors=vectors)
     order = np.arange(len(made), dtype=np.uint32)
     phases = (Phase(0.0, 0, len(made)),)
     return Plan(

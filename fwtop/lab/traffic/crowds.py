@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fwtop.lab.traffic.crowd import Crowd
-from fwtop.lab.traffic.held import PROTOCOLS as HELD
 from fwtop.lab.traffic.held import HeldCrowd
+from fwtop.lab.traffic.vectors import HELD
 
 
 class Crowds:

@@ -15,7 +15,6 @@ from typing import Any
 from fwtop.lab import network as net
 from fwtop.lab.traffic.crowd import addresses
 
-PROTOCOLS = ("slow_headers", "slow_body", "slow_read", "idle", "pool")
 _AGAIN_SECONDS = 1.0
 _BODY = 8_192  # bytes that a slow body announces
 _WINDOW = 1_024  # bytes of the receive buffer of a slow reader; the kernel makes it 2,304

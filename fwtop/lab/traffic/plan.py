@@ -17,7 +17,7 @@ from fwtop.lab.network import Wire, is_own
 from fwtop.lab.traffic.craft import templates
 from fwtop.lab.traffic.frames import DPORT, FRAME_BYTES, SPORT, Template
 from fwtop.lab.traffic.pools import Slot, slots
-from fwtop.lab.traffic.vectors import Pool, Scenario, ScenarioError, Vector
+from fwtop.lab.traffic.vectors import RANDOM_TTL, Pool, Scenario, ScenarioError, Vector
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.protocols import NAMES, protocol_name
 
@@ -189,9 +189,10 @@ def _source_range(
     ranges: _Ranges,
     rng: random.Random,
 ) -> tuple[int, int]:
-    key = (vector.source, vector.family, (-1, -1) if vector.ttl_random else vector.ttl)
+    low, high = vector.ttl
+    key = (vector.source, vector.family, vector.ttl)
     if key not in ranges:
-        new = slots(vector.source, vector.family, vector.ttl, rng)
+        new = slots(vector.source, vector.family, (low, low if vector.ttl == RANDOM_TTL else high), rng)
         ranges[key] = (len(table), len(new))
         table += new
     return ranges[key]
@@ -278,6 +279,6 @@ def source_rows(table: list[Slot], ranges: _Ranges) -> NDArray[np.void]:
         row["spread"] = _spread(slot.prefix)
         row["ttl"] = slot.ttl
     for (_, _, ttl), (first, count) in ranges.items():
-        if ttl == (-1, -1):
-            rows["ttl_spread"][first : first + count] = 127
+        if ttl == RANDOM_TTL:
+            rows["ttl_spread"][first : first + count] = ttl[1] - ttl[0]
     return rows
