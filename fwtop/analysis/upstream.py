@@ -18,7 +18,7 @@ from fwtop.model.rule import Match, Range
 from fwtop.model.traffic.snapshot import Proposal
 from fwtop.render.flowspec import FlowSpec
 from fwtop.render.numbers import percent, plural
-from fwtop.render.wording import describe
+from fwtop.rules.words import describe
 
 _HELPS = 0.5  # of the attack that a local rule must stop to be enough
 _TOLERABLE = 0.1  # of normal traffic that a local rule may hit

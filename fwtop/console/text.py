@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from fwtop.model.traffic.snapshot import LedgerRow, Sampling, Share, Snapshot
 from fwtop.render.numbers import percent
 from fwtop.render.observation import rfc3339
-from fwtop.render.wording import describe
+from fwtop.rules.words import describe
 
 _ROWS = 10
 

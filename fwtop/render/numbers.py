@@ -58,9 +58,3 @@ def duration_words(seconds: float) -> str:
 def plural(number: int, noun: str) -> str:
     """Format a number of things whose plural ends with s: 1 source, 2,000 sources."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def ttl_option(seconds: int) -> str:
-    """Format a time to live as `--ttl` takes it, exactly: 90s, 10m, 2h, 1d."""
-    size, unit = next((size, unit) for size, unit in _UNITS if seconds % size == 0)
-    return f"{seconds // size}{unit}"

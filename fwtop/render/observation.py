@@ -22,7 +22,7 @@ from fwtop.model.traffic.snapshot import (
     Surroundings,
     Tables,
 )
-from fwtop.render.wording import describe
+from fwtop.rules.words import describe
 
 SCHEMA = 1
 

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from fwtop.model.wire import plain
-from fwtop.render.command_line import command_line
 from fwtop.render.observation import SCHEMA, observation_json, rfc3339
 from fwtop.report.facts.effects import RuleEffect
 from fwtop.report.facts.spans import AttackSpan
@@ -15,6 +14,7 @@ from fwtop.report.facts.users import UserFigure
 from fwtop.report.page.chart import resample
 from fwtop.report.summary import Digest
 from fwtop.report.trends import trends_data
+from fwtop.rules.command_line import command_line
 
 _MAX_TICKS = 5_000
 

@@ -13,11 +13,11 @@ from typing import Any
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.render.command_line import command_line
 from fwtop.render.observation import observation_json, rfc3339
 from fwtop.report.facts.effects import RuleEffect
 from fwtop.report.summary import Digest
 from fwtop.report.wording import day_and_time, si
+from fwtop.rules.command_line import command_line
 
 FORMATS = ("json", "csv")
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 
 from fwtop.model.text import safe_text
-from fwtop.render.command_line import command_line
 from fwtop.render.numbers import percent
 from fwtop.report.facts.effects import RuleEffect
 from fwtop.report.facts.spans import AttackSpan
@@ -18,6 +17,7 @@ from fwtop.report.page.tables import forged_note, shown_tables
 from fwtop.report.summary import Digest
 from fwtop.report.trends import trends_lines
 from fwtop.report.wording import clock, day_and_time, si
+from fwtop.rules.command_line import command_line
 
 _ROWS = 10
 _PART_ROWS = 5

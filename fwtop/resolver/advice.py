@@ -14,10 +14,10 @@ from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
 from fwtop.model.traffic.dns import type_number
 from fwtop.model.traffic.protocols import UDP
 from fwtop.render.numbers import percent
-from fwtop.render.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX
 from fwtop.resolver.servers import PORT, Server, find_servers
 from fwtop.resolver.snippets import snippets
 from fwtop.resolver.view import NameRow, View, ZoneRow, is_random
+from fwtop.rules.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX
 
 _LEAST_RATE = 10  # questions a second that every prefix may ask
 _UNKNOWN_RATE = 40  # for the server's own limit, where too few questions came to tell

@@ -15,7 +15,7 @@ from xdp_frames import ethernet, ipv4, udp
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Status, Undo, Why
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
-from fwtop.render.xtables import HASHLIMIT_MAX
+from fwtop.rules.xtables import HASHLIMIT_MAX
 from tests.kernel.wire import forged_arrivals, send_frames
 
 pytestmark = pytest.mark.kernel

@@ -44,7 +44,7 @@ from fwtop.model.protocol import (
 from fwtop.model.rule import Kind, Match, Rule, State
 from fwtop.model.traffic.snapshot import Origin
 from fwtop.observe.messages import decode_reply
-from fwtop.render.xtables import set_name
+from fwtop.rules.xtables import set_name
 from fwtop.stats.engine import Engine
 from tests.kernel.wire import inside
 

@@ -10,7 +10,7 @@ from guardian_bench import PORT, apply, inside
 from xdp_bench import XdpBench
 
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
-from fwtop.render.xtables import HASHLIMIT_MAX, limit_args
+from fwtop.rules.xtables import HASHLIMIT_MAX, limit_args
 from fwtop.xdp.rule import BUCKETS
 
 pytestmark = pytest.mark.kernel

@@ -13,7 +13,7 @@ from fwtop.analysis.proposals.limits import extrapolated
 from fwtop.analysis.proposals.preview import preview
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
 from fwtop.model.traffic.window import Window
-from fwtop.render.xtables import HASHLIMIT_MAX
+from fwtop.rules.xtables import HASHLIMIT_MAX
 from fwtop.xdp.rule import BUCKETS
 
 

@@ -19,7 +19,7 @@ from fwtop.model.addresses.address import HostBitsError, Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Range
 from fwtop.model.traffic.dns import wire_name
-from fwtop.render.command_line import command_line
+from fwtop.rules.command_line import command_line
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from fwtop.model.addresses.targets import MAX_NAME, check_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Apply
 from fwtop.model.rule import Kind, Match, Rule
-from fwtop.render.command_line import command_line
-from fwtop.render.xtables import list_set_name
+from fwtop.rules.command_line import command_line
+from fwtop.rules.xtables import list_set_name
 
 
 def prefixes(*texts: str) -> tuple[Prefix, ...]:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from fwtop.render.numbers import duration, duration_words, percent, ttl_option
+from fwtop.render.numbers import duration, duration_words, percent
+from fwtop.rules.command_line import ttl_option
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ from fwtop.model.costs import Costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.session import Event, EventKind, SessionRecord
 from fwtop.model.traffic.snapshot import Judgement, LedgerRow, Snapshot
-from fwtop.render.command_line import command_line
 from fwtop.render.numbers import duration_words, percent
 from fwtop.render.observation import observation_json
 from fwtop.report import FORMATS, export_snapshot, render
@@ -41,6 +40,7 @@ from fwtop.report.markdown import escape
 from fwtop.report.page.chart import nice_ceiling, resample
 from fwtop.report.summary import digest
 from fwtop.report.wording import si
+from fwtop.rules.command_line import command_line
 from fwtop.store import SessionWriter, load_session
 
 

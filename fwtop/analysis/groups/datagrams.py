@@ -21,7 +21,7 @@ from fwtop.analysis.window.traffic import UDP, Rows, distinct_texts, mix, payloa
 from fwtop.model.rule import Match, PayloadMatch
 from fwtop.model.traffic.packets import Fragment, Mask
 from fwtop.render.numbers import percent
-from fwtop.render.wording import bytes_text
+from fwtop.rules.words import bytes_text
 
 _GROUPS = 4
 _TINY = 128  # bytes: links have an MTU of 576 or more, though RFC 791 requires only 68

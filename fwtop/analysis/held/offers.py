@@ -14,7 +14,7 @@ from fwtop.analysis.window.traffic import TCP
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Rule
 from fwtop.model.traffic.snapshot import Proposal
 from fwtop.render.numbers import plural
-from fwtop.render.wording import describe
+from fwtop.rules.words import describe
 
 _WORTH = 0.3  # of the attack's connections
 _LIMITS = (8, 10, 20, 50, 100, 200, 500)  # connections a source; browsers open six

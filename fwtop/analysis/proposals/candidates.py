@@ -34,7 +34,7 @@ from fwtop.model.rule import Kind, Match, RateLimit, Rule, Setting
 from fwtop.model.traffic.packets import Fragment
 from fwtop.model.tunables import TUNABLES
 from fwtop.render.numbers import percent, plural
-from fwtop.render.wording import describe, with_summary
+from fwtop.rules.words import describe, with_summary
 
 # TCP flags that no stack sends: mask, value and the reason (RFC 9293, 3.10.7)
 _IMPOSSIBLE = (

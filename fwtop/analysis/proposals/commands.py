@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
-from fwtop.render.command_line import command_line
-from fwtop.render.xtables import (
+from fwtop.rules.command_line import command_line
+from fwtop.rules.xtables import (
     TIMED_ELEMENTS,
     UNLISTED,
     create_line,

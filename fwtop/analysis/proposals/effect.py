@@ -18,7 +18,7 @@ from fwtop.model.addresses.address import format_address
 from fwtop.model.rule import RANGES, Kind, Match, RateLimit, Rule
 from fwtop.model.traffic.packets import F64, Fragment, Mask, PacketBatch
 from fwtop.render.numbers import percent
-from fwtop.render.rates import as_kept
+from fwtop.rules.rates import as_kept
 
 _EXAMPLES = 4
 _FOLDS = np.uint64(4)  # one packet in this many is held out

@@ -18,7 +18,7 @@ from fwtop.analysis.proposals.matching import limit_groups, match_rows
 from fwtop.analysis.window.traffic import Rows, Traffic
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
 from fwtop.model.traffic.packets import F64, I64, PacketBatch
-from fwtop.render.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX
+from fwtop.rules.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX
 from fwtop.xdp.rule import BUCKETS
 
 _STEP_NS = 100_000_000

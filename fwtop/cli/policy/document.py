@@ -45,7 +45,7 @@ from fwtop.model.settings_file import Place, dotted, told
 from fwtop.model.settings_file import read as read_settings
 from fwtop.model.text import safe_text
 from fwtop.render.numbers import plural
-from fwtop.render.wording import with_summary
+from fwtop.rules.words import with_summary
 
 SECONDS = MAX_TTL_SECONDS - 7200  # of a rule's clock in the kernel, which the guardian renews at half time
 Lists = Mapping[str, Sequence[Prefix]]

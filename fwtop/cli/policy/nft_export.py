@@ -8,8 +8,8 @@ from fwtop.cli.policy.exports import ALLOW, FAMILIES, Exported, comment, heading
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Level, Rule
-from fwtop.render.nft_fields import field_words
 from fwtop.rules.kinds.connlimit import mask_words
+from fwtop.rules.nft_fields import field_words
 
 TABLE = "inet exported-policy"
 _TYPES = {4: "ipv4_addr", 6: "ipv6_addr"}

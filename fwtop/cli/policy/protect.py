@@ -13,7 +13,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Status
 from fwtop.model.rule import Kind, Level, Match, Protection, Rule, RuleStatus
 from fwtop.model.text import safe_text
-from fwtop.render.wording import with_summary
+from fwtop.rules.words import with_summary
 
 HELP = (
     "Let only addresses on access lists (see fwtop list) open connections to a port; established ones "

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fwtop.cli.policy.exports import ALLOW, FAMILIES, Exported, comment, heading, texts
 from fwtop.model.rule import Rule
-from fwtop.render.xtables import create_line, quote, set_name
 from fwtop.rules import kinds
 from fwtop.rules.kinds import protect
 from fwtop.rules.objects import OUTPUT, ChainLine, KernelObjects
 from fwtop.rules.surroundings import Surroundings
+from fwtop.rules.xtables import create_line, quote, set_name
 
 _CHAIN, _PORTS, _OUT, _OPEN = "POLICY", "POLICY-PORTS", "POLICY-OUT", "POLICY-OPEN"
 _OWN, _NEW = "fwtop-", "policy-"  # fwtop takes what has its own names out

@@ -9,7 +9,7 @@ from fwtop.cli.rules.mitigation import add_rule_options, carry_out, port, prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Range, Rule
 from fwtop.model.traffic.protocols import read_flags
-from fwtop.render.wording import with_summary
+from fwtop.rules.words import with_summary
 
 HELP = "Drop packets by header fields: in the driver (XDP), at tc ingress, or at nftables' netdev ingress."
 EXAMPLE = "fwtop drop --proto udp --sport 123 --length 400:500 --via xdp --yes"

@@ -11,7 +11,7 @@ from fwtop.cli.rules.mitigation import add_rule_options, carry_out, port, protoc
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ConnectionLimit, Kind, Match, RateLimit, Rule
 from fwtop.model.traffic.protocols import TCP
-from fwtop.render.wording import with_summary
+from fwtop.rules.words import with_summary
 
 HELP = "Limit the rate of each source prefix, or its open connections; the excess is dropped."
 EXAMPLE = "fwtop limit --proto udp --dport 53 --per 24 --rate 1000/s --yes"

@@ -9,7 +9,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
 from fwtop.model.text import dns_name_text
 from fwtop.model.traffic.dns import type_number, wire_name
-from fwtop.render.wording import with_summary
+from fwtop.rules.words import with_summary
 
 HELP = "Drop packets whose payload contains a text, hex bytes, or a DNS name in wire format."
 EXAMPLE = "fwtop match --dns attack.example.com --proto udp --dport 53 --yes"

@@ -6,7 +6,7 @@ import argparse
 
 from fwtop.cli.rules.mitigation import add_rule_options, carry_out, port, protocol
 from fwtop.model.rule import Kind, Match, Rule
-from fwtop.render.wording import with_summary
+from fwtop.rules.words import with_summary
 
 HELP = "Exempt packets and their replies from connection tracking."
 EXAMPLE = "fwtop notrack --proto udp --dport 53 --yes"

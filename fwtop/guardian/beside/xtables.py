@@ -15,8 +15,8 @@ from fwtop.model.rule import Match
 from fwtop.netfilter.iptables import LEGACY, LOCK_SECONDS, REMOVAL_LOCK_SECONDS, Variant, is_loaded
 from fwtop.netfilter.states.stateless import Insert, from_below, inserts
 from fwtop.netfilter.states.tracking import Line, parse_lines
-from fwtop.render.xtables import set_name
 from fwtop.rules.objects import BESIDE
+from fwtop.rules.xtables import set_name
 
 FAMILIES = (4, 6)
 _OWN = re.compile(rf"--match-set fwtop-(\d+)-{BESIDE}[46] ")

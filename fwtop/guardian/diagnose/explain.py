@@ -25,8 +25,8 @@ from fwtop.guardian.records.entry import Entry
 from fwtop.kernel.interfaces.links import readable_links
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
-from fwtop.render.xtables import HASHLIMIT_MAX
 from fwtop.rules.objects import KernelObjects
+from fwtop.rules.xtables import HASHLIMIT_MAX
 
 SAMPLE_SECONDS = 1.0
 _NEARLY_FULL = 0.5  # of a rate limit's table

@@ -10,7 +10,6 @@ from itertools import zip_longest
 
 from fwtop.guardian.objects.table_state import TABLE, Listed, TableState
 from fwtop.model.addresses import roles
-from fwtop.render.xtables import quote
 from fwtop.rules.objects import (
     HOOK_CHAINS,
     LISTED_CHAINS,
@@ -22,6 +21,7 @@ from fwtop.rules.objects import (
     SOURCE_CHAINS,
     ChainLine,
 )
+from fwtop.rules.xtables import quote
 
 KNOWN_SETS = {4: "fwtop-known4", 6: "fwtop-known6"}  # all that is listed: whose packets need a closer look
 ALLOW_SETS = {4: "fwtop-allow4", 6: "fwtop-allow6"}  # what the operator lists: passes in full

@@ -29,8 +29,8 @@ from fwtop.kernel.deadline import unlimited
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
 from fwtop.netfilter import ipset
-from fwtop.render.xtables import UNLISTED
 from fwtop.rules.objects import ChainLine, KernelObjects
+from fwtop.rules.xtables import UNLISTED
 
 if TYPE_CHECKING:
     from fwtop.guardian.objects.list_sets import ListSets

@@ -20,8 +20,8 @@ from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.addresses.prefix_sets import Rows, positions
 from fwtop.netfilter import ipset
 from fwtop.netfilter.ipset import Edit, Header
-from fwtop.render.xtables import COUNTED_ELEMENTS, list_set_name
 from fwtop.rules.objects import SetSpec
+from fwtop.rules.xtables import COUNTED_ELEMENTS, list_set_name
 
 _FAMILIES = (4, 6)
 _MOST_EDITED = 4096  # elements of one call; the kernel holds the set for as long as it takes

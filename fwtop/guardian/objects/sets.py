@@ -16,8 +16,8 @@ from fwtop.guardian.objects.set_contents import is_whole
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.errors import FwtopError
 from fwtop.netfilter import ipset
-from fwtop.render.xtables import create_line
 from fwtop.rules.objects import SetSpec
+from fwtop.rules.xtables import create_line
 
 PREFIX = "fwtop-"
 MAX_TIMEOUT_SECONDS = 2147483  # ipset(8): the kernel's milliseconds are 32 bits wide

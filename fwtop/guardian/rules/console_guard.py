@@ -12,7 +12,7 @@ from fwtop.kernel import namespaces
 from fwtop.model import console_scope
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule, State
-from fwtop.render.command_line import command_line
+from fwtop.rules.command_line import command_line
 
 
 def command(words: str) -> str:

@@ -14,9 +14,9 @@ from fwtop.guardian.objects.sets import entry_counters
 from fwtop.guardian.records.entry import Entry
 from fwtop.kernel.programs import CommandError
 from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, families_of
-from fwtop.render.rates import as_kept
-from fwtop.render.wording import rounding_text
-from fwtop.render.xtables import COUNTED_ELEMENTS, list_set_name, set_name
+from fwtop.rules.rates import as_kept
+from fwtop.rules.words import rounding_text
+from fwtop.rules.xtables import COUNTED_ELEMENTS, list_set_name, set_name
 
 _SECONDS = 2.9  # between two readings of a rule's sets, whoever asks
 _SHOWN = 50

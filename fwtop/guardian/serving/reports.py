@@ -26,7 +26,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
 from fwtop.netfilter.states.tracking import notrack_warnings
-from fwtop.render.wording import rounding_text
+from fwtop.rules.words import rounding_text
 
 _MAX_PEERS = 256  # for the screen's marks
 

@@ -37,7 +37,7 @@ from fwtop.netfilter.states.tracking import (
     needs_tracking,
     parse_lines,
 )
-from fwtop.render.xtables import quote
+from fwtop.rules.xtables import quote
 
 _DROPPING = frozenset({"DROP", "REJECT"})
 _TAKES_UNTRACKED = "a rule on UNTRACKED that would be about its packets, too"

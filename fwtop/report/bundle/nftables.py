@@ -8,8 +8,8 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, RateLimit, Rule
 from fwtop.model.text import safe_text
-from fwtop.render.nft_fields import field_words
 from fwtop.report.summary import Digest
+from fwtop.rules.nft_fields import field_words
 
 TABLE = "inet fwtop-report"
 _TYPES = {4: "ipv4_addr", 6: "ipv6_addr"}

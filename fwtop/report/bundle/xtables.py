@@ -8,7 +8,9 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
-from fwtop.render.xtables import (
+from fwtop.report.facts.effects import RuleEffect
+from fwtop.report.summary import Digest
+from fwtop.rules.xtables import (
     create_line,
     field_args,
     halves,
@@ -17,8 +19,6 @@ from fwtop.render.xtables import (
     payload_args,
     quote,
 )
-from fwtop.report.facts.effects import RuleEffect
-from fwtop.report.summary import Digest
 
 CHAIN = "FWTOP-REPORT"
 _DROPS = (Kind.IPSET, Kind.XDP, Kind.TC, Kind.NFTABLES, Kind.STRING, Kind.HASHLIMIT)

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from fwtop.dissect.wire import LINK_ETHERNET, LINK_IP, Dissect, Dissection
 from fwtop.model.traffic.session import AttackEvidence, SamplePacket, SessionRecord
 from fwtop.model.traffic.snapshot import PacketSignature, PartTraffic
-from fwtop.render.wording import describe
+from fwtop.rules.words import describe
 
 SOURCE_TABLES = ("address", "prefix", "asn", "country")
 _ROWS = 8

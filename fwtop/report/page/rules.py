@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fwtop.model.rule import Rule
-from fwtop.render.command_line import command_line
 from fwtop.render.numbers import percent
 from fwtop.report.facts.effects import Change, RuleEffect
 from fwtop.report.page.markup import Markup, tag
 from fwtop.report.wording import clock, si
+from fwtop.rules.command_line import command_line
 
 _MOST_RULES = 40
 

@@ -12,8 +12,8 @@ from fwtop.model.addresses.coverage import listed, of_family
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
-from fwtop.render.xtables import TIMED_ELEMENTS, UNLISTED, halves, list_set_name, set_name
 from fwtop.rules.objects import ChainLine, KernelObjects, SetSpec
+from fwtop.rules.xtables import TIMED_ELEMENTS, UNLISTED, halves, list_set_name, set_name
 
 DROP = ("-j", "DROP")
 

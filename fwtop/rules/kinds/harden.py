@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
-from fwtop.render.xtables import UNLISTED, set_name
 from fwtop.rules.objects import BESIDE, ChainLine, KernelObjects, SetSpec
+from fwtop.rules.xtables import UNLISTED, set_name
 
 # Those that have a place beside others: compiled rules and named lists have lives of their own.
 PART_KINDS = frozenset(

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import RateLimit, Rule
-from fwtop.render.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX, field_args, limit_args
 from fwtop.rules.kinds.common import DROP, base
 from fwtop.rules.objects import ChainLine, KernelObjects
 from fwtop.rules.surroundings import Surroundings
+from fwtop.rules.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX, field_args, limit_args
 
 _MAX_COUNTED = 10_000  # source prefixes
 _MAY_FILL = (

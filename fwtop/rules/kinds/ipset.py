@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fwtop.model.rule import Rule
-from fwtop.render.xtables import field_args
 from fwtop.rules.kinds.common import DROP, base
 from fwtop.rules.objects import ChainLine, KernelObjects
 from fwtop.rules.surroundings import Surroundings
+from fwtop.rules.xtables import field_args
 
 
 def build(rule: Rule, around: Surroundings) -> KernelObjects:

@@ -6,8 +6,8 @@ from fwtop.model.addresses.coverage import of_family
 from fwtop.model.addresses.list_limits import NFTABLES_PREFIXES, looked_up, of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
-from fwtop.render.nft_fields import field_words
 from fwtop.rules.kinds.common import families_asked, list_elements
+from fwtop.rules.nft_fields import field_words
 from fwtop.rules.nft_objects import (
     NETDEV,
     NftLine,

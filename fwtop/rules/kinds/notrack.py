@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fwtop.model.rule import Rule
-from fwtop.render.xtables import field_args, halves, set_name
 from fwtop.rules.kinds.common import base
 from fwtop.rules.objects import BESIDE, OUTPUT, ChainLine, KernelObjects, SetSpec
 from fwtop.rules.surroundings import Surroundings
+from fwtop.rules.xtables import field_args, halves, set_name
 
 _TARGET = ("-j", "CT", "--notrack")
 

@@ -16,10 +16,10 @@ from fwtop.model.addresses.coverage import of_family
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Level, Match, Protection, Rule
 from fwtop.model.traffic.protocols import TCP, UDP
-from fwtop.render.xtables import field_args, halves, list_set_name, set_name
 from fwtop.rules.kinds.common import DROP
 from fwtop.rules.objects import OUTPUT, ChainLine, KernelObjects, SetSpec
 from fwtop.rules.surroundings import Machine, Surroundings
+from fwtop.rules.xtables import field_args, halves, list_set_name, set_name
 
 PROTOCOLS = {TCP: "tcp", UDP: "udp"}
 _RETURN = ("-j", "RETURN")

@@ -1,12 +1,12 @@
-"""Match payload bytes: anywhere with xt_string, at an exact offset with xt_u32 (render/xtables.py)."""
+"""Match payload bytes: anywhere with xt_string, at an exact offset with xt_u32 (rules/xtables.py)."""
 
 from __future__ import annotations
 
 from fwtop.model.rule import Rule
-from fwtop.render.xtables import field_args, match_protocols, with_payload
 from fwtop.rules.kinds.common import DROP, base
 from fwtop.rules.objects import ChainLine, KernelObjects
 from fwtop.rules.surroundings import Surroundings
+from fwtop.rules.xtables import field_args, match_protocols, with_payload
 
 
 def build(rule: Rule, around: Surroundings) -> KernelObjects:

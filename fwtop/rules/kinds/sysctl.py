@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fwtop.model.rule import Rule, Setting
-from fwtop.render.numbers import percent
 from fwtop.rules.objects import KernelObjects
 from fwtop.rules.surroundings import Machine, Surroundings
 
@@ -28,5 +27,5 @@ def _notes(settings: tuple[Setting, ...], machine: Machine) -> tuple[str, ...]:
             size, total = item.value * _ENTRY_BYTES, machine.memory_bytes()
             found.append(f"a full table of {item.value:,} connections takes about {size >> 20:,} MiB")
             if total and size > total * _MUCH_MEMORY:
-                found.append(f"that is {percent(size / total)} of this machine's memory")
+                found.append(f"that is {100 * size / total:.0f} % of this machine's memory")
     return tuple(found)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fwtop.model.console_scope import owner_elsewhere
 from fwtop.model.rule import POLICY, POLICY_TRIAL, Rule
 from fwtop.model.text import safe_text
-from fwtop.render.command_line import command_line
+from fwtop.rules.command_line import command_line
 from fwtop.ui.drawing.style import STRONG, TEXT, Line
 
 _OF_A_RULE: Mapping[str, str] = {

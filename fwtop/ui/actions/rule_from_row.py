@@ -12,7 +12,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
 from fwtop.model.traffic.protocols import NUMBERS, WITH_PORTS
 from fwtop.model.traffic.snapshot import Destination, PacketSignature, Payload, Port, Proposal, Source
-from fwtop.render.wording import with_summary
+from fwtop.rules.words import with_summary
 from fwtop.ui.actions.packet_rules import match_of_packet
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.rows import Item

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fwtop.model.rule import Kind, RateLimit, Rule
 from fwtop.render.numbers import duration_words
-from fwtop.render.wording import with_summary
+from fwtop.rules.words import with_summary
 from fwtop.ui.dialogs.fields import (
     PREFIXES,
     PROTOCOL,

@@ -12,7 +12,7 @@ from fwtop.model.addresses.address import HostBitsError, Prefix
 from fwtop.model.rule import Match, PayloadMatch, Range, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import NUMBERS, WITH_PORTS, flags_option, protocol_name, read_flags
-from fwtop.render.wording import with_summary
+from fwtop.rules.words import with_summary
 
 Step = TypeVar("Step", int, tuple[int, int])
 PREFIXES = ((8, 32), (16, 48), (24, 56), (32, 64))  # IPv4 and IPv6 lengths that mean about the same

@@ -21,7 +21,7 @@ from fwtop.model.traffic.snapshot import (
     Snapshot,
     Source,
 )
-from fwtop.render.wording import describe
+from fwtop.rules.words import describe
 from fwtop.ui.drawing.format import duration, hex_dump, nanoseconds, number, octets, percent
 from fwtop.ui.drawing.style import ACCENT, DIM, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.drawing.text import LABEL, detail, labelled, wrapped

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.rule_overlap import covering_rule
 from fwtop.model.traffic.snapshot import Proposal, Snapshot
-from fwtop.render.wording import describe
+from fwtop.rules.words import describe
 from fwtop.ui.drawing.format import duration, gauge, nanoseconds, number, octets, percent
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, STRONG, TEXT, TITLE, WARN, Line
 from fwtop.ui.lists.attacks import ATTACK_VIEW, attack_rows, calm_words

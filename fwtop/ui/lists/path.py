@@ -13,7 +13,7 @@ from rich.style import Style
 
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.drop_words import reason_words
-from fwtop.render.wording import describe
+from fwtop.rules.words import describe
 from fwtop.ui.drawing.format import number, percent
 from fwtop.ui.drawing.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.drawing.text import detail, wrapped

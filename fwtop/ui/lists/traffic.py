@@ -9,7 +9,7 @@ from fwtop.model.rule import Match
 from fwtop.model.traffic.flow import flow_of
 from fwtop.model.traffic.protocols import flag_names, spoken_protocol
 from fwtop.model.traffic.snapshot import Destination, PacketSignature, Payload, Port, Snapshot, Source
-from fwtop.render.wording import bytes_text, describe, range_text
+from fwtop.rules.words import bytes_text, describe, range_text
 from fwtop.ui.drawing.format import percent
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.keys import KEY_MAP

@@ -10,7 +10,6 @@ from fwtop.model.rule import RANGES, Kind, Match, PayloadMatch, Range, Rule
 from fwtop.model.text import dns_name_text
 from fwtop.model.traffic.dns import split_wire, type_text, wire_name
 from fwtop.model.traffic.protocols import flags_option, protocol_name
-from fwtop.render.numbers import ttl_option
 
 _BLOCKS = (Kind.IPSET, Kind.XDP, Kind.NFTABLES, Kind.TC)
 _PLAIN_LABEL = re.compile(rb"(?!-)[^\x00-\x20.\\\x7f-\xff]+")  # printable, no dot or backslash, no leading -
@@ -18,6 +17,7 @@ _SPANS = {
     **{"--length": "ip_length", "--ttl-field": "ttl", "--ip-id": "ip_id"},
     **{"--tcp-seq": "tcp_seq", "--window": "tcp_window", "--tcp-header": "tcp_header"},
 }
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 _MAX_SOURCES = 32  # more would make the line unreadable
 
 
@@ -34,6 +34,12 @@ def command_line(rule: Rule, *, max_sources: int | None = _MAX_SOURCES) -> str |
         return None
     line = shlex.join(["fwtop", *words, "--ttl", ttl_option(rule.ttl_seconds)])
     return line if line.isprintable() else None
+
+
+def ttl_option(seconds: int) -> str:
+    """Format a time to live as `--ttl` takes it, exactly: 90s, 10m, 2h, 1d."""
+    size, unit = next((size, unit) for size, unit in _UNITS if seconds % size == 0)
+    return f"{seconds // size}{unit}"
 
 
 def _words(rule: Rule) -> list[str] | None:

@@ -19,7 +19,7 @@ from fwtop.model.rule import (
 from fwtop.model.text import payload_text, safe_text
 from fwtop.model.traffic.dns import split_wire, type_text
 from fwtop.model.traffic.protocols import flags_text, spoken_protocol
-from fwtop.render.rates import as_kept, is_rounded
+from fwtop.rules.rates import as_kept, is_rounded
 
 _TEXTUAL = 0.75  # share of printable bytes from which a payload is shown as text
 _MAX_PAYLOAD_CHARACTERS = 40

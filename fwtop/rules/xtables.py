@@ -15,7 +15,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.model.traffic.protocols import ICMP, ICMPV6, TCP, UDP
-from fwtop.render.rates import iptables_bytes
+from fwtop.rules.rates import iptables_bytes
 
 MAX_PACKETS_PER_SECOND = 1_000_000  # XT_HASHLIMIT_SCALE_v2: iptables refuses more
 MIN_BYTES_PER_SECOND = 64  # below 16, its unit, iptables 1.8.9 divides by zero

@@ -9,7 +9,7 @@ from __future__ import annotations
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, PayloadMatch, Range
 from fwtop.model.traffic.protocols import ICMP, ICMPV6, TCP, UDP
-from fwtop.render.xtables import data_offsets
+from fwtop.rules.xtables import data_offsets
 
 _PORTED = "meta l4proto { 6, 17, 132, 136 }"
 _WORD = 16  # bytes that a register of nf_tables holds
