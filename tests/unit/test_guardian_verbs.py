@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.cli.files import prefix_file
-from fwtop.cli.files.plain_prefixes import parse_lines
-from fwtop.cli.files.prefix_file import read_prefix_file
 from fwtop.cli.rules import block, drop, limit, match, synproxy
+from fwtop.model.addresses import prefix_file
 from fwtop.model.addresses.address import HostBitsError, Prefix
+from fwtop.model.addresses.plain_prefixes import parse_lines
+from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Range
 from fwtop.model.traffic.dns import wire_name

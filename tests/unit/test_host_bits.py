@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.cli.files.prefix_file import read_prefix_file
 from fwtop.cli.policy.document import read as read_policy
 from fwtop.cli.rules import mitigation
 from fwtop.guardian.allow.allowlist import read_allow_file
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.addresses.named_list import entries_of
+from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.addresses.targets import prefixes_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule

@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from fwtop.cli.files.prefix_file import read_prefix_file
 from fwtop.cli.policy.list import entries_of as entries_given
 from fwtop.model.addresses.named_list import Change, NamedList, check_entries, entries_of
 from fwtop.model.addresses.port_rows import MAX_ELEMENTS, PortEntry, PortRows, rows_of_bytes
+from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.addresses.prefix_list import read_sources, sealed
 from fwtop.model.errors import FwtopError
 

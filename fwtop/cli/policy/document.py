@@ -19,7 +19,6 @@ from typing import NoReturn
 from msgspec import UNSET, Struct
 from msgspec.structs import asdict, replace
 
-from fwtop.cli.files.prefix_file import read_prefix_file
 from fwtop.cli.options import MAX_TTL_SECONDS
 from fwtop.cli.policy import protect
 from fwtop.cli.policy.schema import (
@@ -37,6 +36,7 @@ from fwtop.cli.policy.schema import (
 from fwtop.cli.rules import limit, match
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.addresses.targets import check_name, prefixes_of
 from fwtop.model.config_file import ConfigText
 from fwtop.model.errors import FwtopError

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from fwtop.cli.files.prefix_file import read_prefix_file
 from fwtop.cli.options import add_netns, ttl
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.addresses.prefix_list import prefix_text
 from fwtop.model.addresses.targets import check_name, prefixes_of
 from fwtop.model.errors import FwtopError

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from fwtop.cli.files.prefix_file import read_prefix_file
 from fwtop.cli.rules.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_limits import why_too_many
+from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.addresses.targets import ASN, COUNTRY, asn_of, check_name, prefixes_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Status

@@ -125,7 +125,7 @@ class _Columns:
 
 def _read_long(file: BinaryIO, name: str, head: bytes, lines: _Lines) -> Sequence[Prefix]:
     """Parse plain lines with numpy, piece by piece, and all others one by one."""
-    from fwtop.cli.files.plain_prefixes import parse_lines
+    from fwtop.model.addresses.plain_prefixes import parse_lines
     from fwtop.model.addresses.prefix_rows import PrefixRows
 
     four, six = _Columns(), _Columns()
