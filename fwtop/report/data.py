@@ -7,13 +7,13 @@ from typing import Any
 
 from fwtop.model.wire import plain
 from fwtop.render.observation import SCHEMA, observation_json, rfc3339
+from fwtop.render.trends import trends_json
 from fwtop.report.facts.effects import RuleEffect
+from fwtop.report.facts.periods import resample
 from fwtop.report.facts.spans import AttackSpan
 from fwtop.report.facts.tops import Row
 from fwtop.report.facts.users import UserFigure
-from fwtop.report.page.chart import resample
 from fwtop.report.summary import Digest
-from fwtop.report.trends import trends_data
 from fwtop.rules.command_line import command_line
 
 _MAX_TICKS = 5_000
@@ -64,7 +64,7 @@ def to_json(digest: Digest) -> dict[str, Any]:
         "timeline": [
             _rounded(plain(tick)) | {"at": rfc3339(tick.at)} for tick in resample(digest.ticks, _MAX_TICKS)
         ],
-        "trends": trends_data(digest.trends),
+        "trends": trends_json(digest.trends) if digest.trends else None,
         "peak": observation_json(digest.peak) if digest.peak else None,
         "notes": list(digest.notes),
     }

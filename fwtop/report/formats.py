@@ -10,9 +10,21 @@ from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.session import SessionRecord
 from fwtop.report.data import render_json
 from fwtop.report.export import rules_script
-from fwtop.report.markdown import render_markdown
-from fwtop.report.page.html import render_html
-from fwtop.report.summary import digest
+from fwtop.report.html import write_html
+from fwtop.report.markdown import write_markdown
+from fwtop.report.sections.whole import document
+from fwtop.report.summary import Digest, digest
+
+
+def render_html(digest: Digest) -> str:
+    """Write the report as a page."""
+    return write_html(document(digest))
+
+
+def render_markdown(digest: Digest) -> str:
+    """Write the report as Markdown."""
+    return write_markdown(document(digest))
+
 
 _WRITERS = {"html": render_html, "md": render_markdown, "json": render_json, "sh": rules_script}
 FORMATS = tuple(_WRITERS)

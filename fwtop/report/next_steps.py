@@ -103,12 +103,10 @@ def _source_steps(spans: Sequence[AttackSpan]) -> Iterator[str]:
 
 
 def _machine_steps(record: SessionRecord) -> Iterator[str]:
-    fills = [
-        tick.conntrack / tick.conntrack_max for tick in record.ticks if tick.conntrack and tick.conntrack_max
-    ]
-    if fills and max(fills) >= _FULL:
+    fullest = max((tick.conntrack_fill or 0.0 for tick in record.ticks), default=0.0)
+    if fullest >= _FULL:
         yield (
-            f"The connection table was up to {percent(max(fills), None)} full: raise "
+            f"The connection table was up to {percent(fullest, None)} full: raise "
             "net.netfilter.nf_conntrack_max, or keep floods out of it with 'fwtop notrack'."
         )
     lost = sum(tick.lost_per_s > 0 for tick in record.ticks)

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from stored_samples import START, evidence, session_ticks
 
 import fwtop.report  # imported late otherwise: by an export
-import fwtop.report.page.html  # noqa: F401 - as above
+import fwtop.report.html  # noqa: F401 - as above
 from fwtop.console.attach import find_earlier
 from fwtop.console.recorder import Recorder
 from fwtop.model.addresses.address import Prefix

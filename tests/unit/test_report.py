@@ -36,8 +36,10 @@ from fwtop.render.numbers import duration_words, percent
 from fwtop.render.observation import observation_json
 from fwtop.report import FORMATS, export_snapshot, render
 from fwtop.report.export import snapshot_csv
+from fwtop.report.facts.periods import resample
 from fwtop.report.markdown import escape
-from fwtop.report.page.chart import nice_ceiling, resample
+from fwtop.report.page.chart import nice_ceiling
+from fwtop.report.page.style import STYLE
 from fwtop.report.summary import digest
 from fwtop.report.wording import si
 from fwtop.rules.command_line import command_line
@@ -205,6 +207,10 @@ def test_html_holds_only_its_own_markup(which: str, request: pytest.FixtureReque
     assert not re.search(r"https?:|url\(|@import|<script|<img", text)
     assert not any("expression" in value or "url" in value for value in page.values)
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
+
+
+def test_the_style_uses_no_colour_that_it_does_not_name() -> None:
+    assert set(re.findall(r"var\((--[\w-]+)\)", STYLE)) == set(re.findall(r"[{;\s](--[\w-]+):", STYLE))
 
 
 def test_html_tells_the_story(record: SessionRecord) -> None:

@@ -21,7 +21,7 @@ import fwtop.store.connection
 from fwtop.model.rule import State
 from fwtop.model.traffic.session import EventKind, SessionRecord
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.report.page.html import render_html
+from fwtop.report.formats import render_html
 from fwtop.report.summary import Digest, digest
 from fwtop.store import SessionWriter, load_session, replay
 from fwtop.store.directory import lock_session, session_id

@@ -117,6 +117,13 @@ class Tick(Struct, frozen=True):
     other_pps: float | None = None  # by other firewalls
     kernel_pps: float | None = None  # by NIC, kernel or sockets
 
+    @property
+    def conntrack_fill(self) -> float | None:
+        """How full connection tracking was (0 to 1), where that was measured."""
+        return (
+            self.conntrack / self.conntrack_max if self.conntrack is not None and self.conntrack_max else None
+        )
+
 
 class SamplePacket(Struct, frozen=True):
     """A packet of an attack, as far as captured; `is_ethernet`: it begins with that header, else with IP."""

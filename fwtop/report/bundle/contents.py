@@ -15,8 +15,7 @@ from fwtop.report.bundle.senders import block_lists, senders, senders_csv
 from fwtop.report.bundle.xtables import ipset_text, iptables_text
 from fwtop.report.data import render_json
 from fwtop.report.export import csv_text, rules_script
-from fwtop.report.markdown import render_markdown
-from fwtop.report.page.html import render_html
+from fwtop.report.formats import render_html, render_markdown
 from fwtop.report.summary import Digest
 
 _ABOUT = {

@@ -146,7 +146,7 @@ def _changes(
         ("delivered", "pps", lambda tick: tick.accepted_pps),
         ("handshakes that clients finished", "/s", lambda tick: tick.tcp_handshakes_per_s),
         ("segments that clients acknowledged", "pps", lambda tick: tick.tcp_acknowledged_per_s),
-        ("connection tracking", "share", _conntrack_fill),
+        ("connection tracking", "share", lambda tick: tick.conntrack_fill),
         ("CPU time in softirq", "share", lambda tick: tick.softirq_share),
     )
     changes = []
@@ -156,12 +156,6 @@ def _changes(
         if old and new:
             changes.append(Change(name, unit, fmean(old), fmean(new)))
     return tuple(changes)
-
-
-def _conntrack_fill(tick: Tick) -> float | None:
-    if tick.conntrack is None or not tick.conntrack_max:
-        return None
-    return tick.conntrack / tick.conntrack_max
 
 
 def _commands(rule: Rule, proposals: list[Proposal]) -> tuple[str, ...]:

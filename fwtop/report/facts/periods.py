@@ -24,6 +24,20 @@ def timed(ticks: Sequence[Tick], started: float) -> tuple[TimedTick, ...]:
     )
 
 
+def resample(ticks: Sequence[Tick], columns: int) -> list[Tick]:
+    """Return at most `columns` ticks: the one with the most packets of each interval, so peaks remain."""
+    if len(ticks) <= columns:
+        return list(ticks)
+    first, last = ticks[0].at, ticks[-1].at
+    width = max((last - first) / columns, 1e-9)
+    best: dict[int, Tick] = {}
+    for tick in ticks:
+        slot = min(int((tick.at - first) / width), columns - 1)
+        if slot not in best or tick.pps > best[slot].pps:
+            best[slot] = tick
+    return [best[slot] for slot in sorted(best)]
+
+
 class Protection(Struct, frozen=True):
     """How long attacks were on, and for how long firewalls stopped which part of their packets.
 

@@ -1,1 +1,1 @@
-"""The report as a page: markup that no text can break out of, charts, tables, sections."""
+"""What the page is made of: markup that no text can break out of, charts, style."""

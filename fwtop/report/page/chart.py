@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from math import floor, log10
 
@@ -11,7 +11,9 @@ from msgspec import Struct
 
 from fwtop.model.traffic.flow import FULL_TABLE
 from fwtop.model.traffic.session import Tick, Unstored
+from fwtop.render.trends import averaged
 from fwtop.report.facts.effects import RuleEffect
+from fwtop.report.facts.periods import resample
 from fwtop.report.facts.spans import AttackSpan
 from fwtop.report.page.markup import Markup, join, tag
 from fwtop.report.wording import clock, si
@@ -23,27 +25,10 @@ _STRIP = 58.0  # height of an attack's strip
 _DIGIT_WIDTH = 7.2  # of the bold font of 11 units in markers
 _MIN_GAP_SECONDS = 15.0
 _TIME_STEPS = (
-    1,
-    2,
-    5,
-    10,
-    15,
-    30,
-    60,
-    120,
-    300,
-    600,
-    900,
-    1800,
-    3600,
-    7200,
-    14400,
-    21600,
-    43200,
-    86400,
-    604800,
-)
-
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 604800,
+)  # fmt: skip
+_BARS = 60  # of 15 days: six hours each
+_BARS_WIDTH, _BARS_HEIGHT = 240.0, 26.0
 
 _Take = Callable[[Tick], float]
 
@@ -84,7 +69,7 @@ def traffic_chart(
     runs = _runs([tick for tick in columns if not any(gap.since < tick.at <= gap.until for gap in missing)])
     shapes = [
         *_bands(frame, spans),
-        *(_hole(frame, gap) for gap in missing),
+        *(_shade("unstored", frame, gap.since, gap.until) for gap in missing),
         _grid(frame, _axis_label, "packets/s"),
         *(_area(frame, run, upper, lower, name) for run in runs for name, lower, upper in _layers(run)),
         *(_line(frame, run, lambda tick: tick.pps, "arrived") for run in runs),
@@ -92,13 +77,7 @@ def traffic_chart(
         *_bars(frame, spans),
         _time_axis(frame),
     ]
-    return tag(
-        "svg",
-        *shapes,
-        viewBox=f"0 0 {WIDTH:.0f} 296",
-        role="img",
-        aria_label="Packets a second over the session: arrived, delivered and dropped",
-    )
+    return _drawing(296, "Packets a second over the session: arrived, delivered and dropped", shapes)
 
 
 def attack_chart(ticks: Sequence[Tick], spans: Sequence[AttackSpan]) -> Markup:
@@ -114,18 +93,11 @@ def attack_chart(ticks: Sequence[Tick], spans: Sequence[AttackSpan]) -> Markup:
         words = f"{span.title} · at most {si(span.peak_pps, 'pps')}"
         shapes.append(tag("text", words, class_="series-name", x=_LEFT, y=top - 5))
         shapes.append(_strip(frame, span, ticks))
-        ends = {"x1": _LEFT, "x2": WIDTH - _RIGHT, "y1": frame.bottom, "y2": frame.bottom}
-        shapes.append(tag("line", class_="axis", **ends))
+        shapes.append(_level("axis", frame.bottom))
         shapes.append(tag("text", _axis_label(most), class_="tick-y", x=_LEFT - 8, y=top + 8))
     height = len(drawn) * _STRIP + 18.0
     shapes.append(_time_axis(Frame(ticks[0].at, ticks[-1].at, 0.0, height - 24.0, most)))
-    return tag(
-        "svg",
-        *shapes,
-        viewBox=f"0 0 {WIDTH:.0f} {height:.0f}",
-        role="img",
-        aria_label="Packets a second of each attack",
-    )
+    return _drawing(height, "Packets a second of each attack", shapes)
 
 
 def _strip(frame: Frame, span: AttackSpan, ticks: Sequence[Tick]) -> Markup:
@@ -149,65 +121,62 @@ def rate_chart(
     ticks: Sequence[Tick],
     spans: Sequence[AttackSpan],
     take: Callable[[Tick], float | None],
-    usual: float | None,
     label: str,
+    *,
+    usual: float | None = None,
+    is_share: bool = False,
 ) -> Markup:
-    """Draw one rate over the same time, with a dashed line at what is usual."""
+    """Draw one rate, or a share of 0 to 1, over the same time, with a dashed line at what is usual.
+
+    Empty where it was never measured.
+    """
     columns = [tick for tick in resample(ticks, _COLUMNS) if take(tick) is not None]
     if len(columns) < 2 or ticks[0].at >= ticks[-1].at:
         return Markup("")
-    most = nice_ceiling(max(*(take(tick) or 0.0 for tick in columns), usual or 0.0))
-    frame = Frame(ticks[0].at, ticks[-1].at, 14.0, 84.0, most)
 
     def value(tick: Tick) -> float:
         return take(tick) or 0.0
 
-    shapes = [*_bands(frame, spans), _grid(frame, _axis_label, "", steps=2)]
+    most = 1.0 if is_share else nice_ceiling(max(*map(value, columns), usual or 0.0))
+    frame = Frame(ticks[0].at, ticks[-1].at, 14.0, 84.0, most)
+    write = (lambda share: f"{share * 100:.0f} %") if is_share else _axis_label
+    shapes = [*_bands(frame, spans), _grid(frame, write, "", steps=2)]
     for run in _runs(columns):
         shapes += [_area(frame, run, value, lambda _: 0.0, "gauge"), _line(frame, run, value, "gauge-line")]
     if usual:
-        y = frame.y(usual)
-        shapes.append(tag("line", class_="usual", x1=_LEFT, x2=WIDTH - _RIGHT, y1=y, y2=y))
+        shapes.append(_level("usual", frame.y(usual)))
+    return _drawing(112, label, [*shapes, _time_axis(frame)])
+
+
+def bars(values: Sequence[float | None], label: str) -> Markup:
+    """Draw averages as bars side by side; a gap where nothing was observed."""
+    cells = averaged(values, _BARS)
+    top = max((value for value in cells if value is not None), default=0.0)
+    width = _BARS_WIDTH / max(len(cells), 1)
+    drawn = []
+    for place, value in enumerate(cells):
+        if value and top > 0:
+            height = max(value / top * _BARS_HEIGHT, 0.6)
+            drawn.append(
+                f"M{place * width:.1f} {_BARS_HEIGHT:.0f} v{-height:.1f} h{width:.1f} v{height:.1f} Z"
+            )
     return tag(
-        "svg", *shapes, _time_axis(frame), viewBox=f"0 0 {WIDTH:.0f} 112", role="img", aria_label=label
+        "svg",
+        tag("line", class_="grid", x1=0.0, x2=_BARS_WIDTH, y1=_BARS_HEIGHT, y2=_BARS_HEIGHT),
+        tag("path", class_="delivered", d=Markup(" ".join(drawn))) if drawn else None,
+        viewBox=f"0 0 {_BARS_WIDTH:.0f} {_BARS_HEIGHT:.0f}",
+        style=f"width:{_BARS_WIDTH:.0f}px;max-width:100%",
+        role="img",
+        aria_label=f"{label}, at most {si(top, 'pps')}",
     )
 
 
-def gauge_chart(
-    ticks: Sequence[Tick], spans: Sequence[AttackSpan], take: Callable[[Tick], float | None], label: str
-) -> Markup:
-    """Draw one share (0 to 1) over the same time, small; empty where it was never measured."""
-    columns = [tick for tick in resample(ticks, _COLUMNS) if take(tick) is not None]
-    if len(columns) < 2 or ticks[0].at >= ticks[-1].at:
-        return Markup("")
-    frame = Frame(ticks[0].at, ticks[-1].at, 14.0, 84.0, 1.0)
-
-    def value(tick: Tick) -> float:
-        return take(tick) or 0.0
-
-    shapes = [
-        *_bands(frame, spans),
-        _grid(frame, lambda share: f"{share * 100:.0f} %", "", steps=2),
-    ]
-    for run in _runs(columns):
-        shapes += [_area(frame, run, value, lambda _: 0.0, "gauge"), _line(frame, run, value, "gauge-line")]
-    return tag(
-        "svg", *shapes, _time_axis(frame), viewBox=f"0 0 {WIDTH:.0f} 112", role="img", aria_label=label
-    )
+def _drawing(height: float, label: str, shapes: Iterable[Markup]) -> Markup:
+    return tag("svg", *shapes, viewBox=f"0 0 {WIDTH:.0f} {height:.0f}", role="img", aria_label=label)
 
 
-def resample(ticks: Sequence[Tick], columns: int) -> list[Tick]:
-    """Return at most `columns` ticks: the one with the most packets of each interval, so peaks remain."""
-    if len(ticks) <= columns:
-        return list(ticks)
-    first, last = ticks[0].at, ticks[-1].at
-    width = max((last - first) / columns, 1e-9)
-    best: dict[int, Tick] = {}
-    for tick in ticks:
-        slot = min(int((tick.at - first) / width), columns - 1)
-        if slot not in best or tick.pps > best[slot].pps:
-            best[slot] = tick
-    return [best[slot] for slot in sorted(best)]
+def _level(look: str, y: float) -> Markup:
+    return tag("line", class_=look, x1=_LEFT, x2=WIDTH - _RIGHT, y1=y, y2=y)
 
 
 def nice_ceiling(value: float) -> float:
@@ -286,19 +255,13 @@ def _bands(frame: Frame, spans: Sequence[AttackSpan]) -> list[Markup]:
             times[-1] = times[-1][0], max(times[-1][1], span.until)
         else:
             times.append((span.began, span.until))
-    bands = []
-    for began, until in times:
-        left, width = frame.x(began), max(frame.x(until) - frame.x(began), 1.5)
-        height = frame.bottom - frame.top
-        bands.append(tag("rect", class_="attack", x=left, y=frame.top, width=width, height=height))
-    return bands
+    return [_shade("attack", frame, began, until) for began, until in times]
 
 
-def _hole(frame: Frame, gap: Unstored) -> Markup:
-    """Shade a time of which nothing was stored."""
-    left, height = frame.x(gap.since), frame.bottom - frame.top
-    width = max(frame.x(gap.until) - left, 1.5)
-    return tag("rect", class_="unstored", x=left, y=frame.top, width=width, height=height)
+def _shade(look: str, frame: Frame, since: float, until: float) -> Markup:
+    left, height = frame.x(since), frame.bottom - frame.top
+    width = max(frame.x(until) - left, 1.5)
+    return tag("rect", class_=look, x=left, y=frame.top, width=width, height=height)
 
 
 def _bars(frame: Frame, spans: Sequence[AttackSpan]) -> list[Markup]:
@@ -339,8 +302,7 @@ def _grid(frame: Frame, write: Callable[[float], str], unit: str, *, steps: int 
     for step in range(steps + 1):
         value = frame.maximum * step / steps
         y = frame.y(value)
-        name = "axis" if step == 0 else "grid"
-        shapes.append(tag("line", class_=name, x1=_LEFT, x2=WIDTH - _RIGHT, y1=y, y2=y))
+        shapes.append(_level("axis" if step == 0 else "grid", y))
         shapes.append(tag("text", write(value), class_="tick-y", x=_LEFT - 8, y=y + 4))
     if unit:
         shapes.append(tag("text", unit, class_="unit", x=0, y=frame.top - 14))

@@ -8,11 +8,11 @@ STYLE = Markup("""
 :root{color-scheme:light dark;--paper:#fcfcfa;--card:#fff;--ink:#1d2126;--soft:#5d6670;--faint:#6f7882;
 --rule:#e4e5e1;--delivered:#3f7fb0;--dropped:#c9cdd2;--mine:#8d83d6;--other:#7fb3a2;--arrived:#1d2126;
 --attack:#c4412f;
---attack-soft:rgba(196,65,47,.09);--act:#5a4fb0;--bar:#dfe9f1;--bar-attack:#f4d9d4;--good:#2d7a4f}
+--attack-soft:rgba(196,65,47,.09);--act:#5a4fb0;--bar:#dfe9f1;--good:#2d7a4f}
 @media (prefers-color-scheme:dark){:root{--paper:#14171a;--card:#1a1e22;--ink:#e4e7ea;--soft:#a3acb5;
 --faint:#78828c;--rule:#2b3137;--delivered:#5b9bcb;--dropped:#4a525a;--mine:#6f64bd;--other:#4d8573;
 --arrived:#e4e7ea;--attack:#ee7767;
---attack-soft:rgba(238,119,103,.13);--act:#a79df0;--bar:#243543;--bar-attack:#4a2b28;--good:#6fbf92}}
+--attack-soft:rgba(238,119,103,.13);--act:#a79df0;--bar:#243543;--good:#6fbf92}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",
 Roboto,"Helvetica Neue",Arial,sans-serif;font-variant-numeric:tabular-nums}
@@ -31,6 +31,7 @@ padding:20px 0 0;border-top:1px solid var(--rule)}
 .figures dt{color:var(--soft);font-size:13px}
 .figures dd{margin:1px 0 0;font-size:24px;font-weight:600;letter-spacing:-.012em}
 .figures dd small{display:block;color:var(--faint);font-size:12.5px;font-weight:400;letter-spacing:0}
+figure{margin:0 0 18px}.first figure{margin:0}
 svg{display:block;width:100%;height:auto;overflow:visible}
 svg text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:var(--soft)}
 .tick-y{text-anchor:end}.tick-x{text-anchor:middle}.unit{fill:var(--faint)!important}
@@ -39,7 +40,7 @@ svg text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:var
 .series{fill:var(--attack);fill-opacity:.75}.series-name{font-weight:600;fill:var(--ink)!important}
 .usual{stroke:var(--good);stroke-width:1.3;stroke-dasharray:5 4;fill:none}
 .arrived{fill:none;stroke:var(--arrived);stroke-width:1.4;stroke-linejoin:round}
-.unstored{fill:var(--line)}.attack{fill:var(--attack-soft)}.attack-bar{stroke:var(--attack);stroke-width:3}
+.unstored{fill:var(--rule)}.attack{fill:var(--attack-soft)}.attack-bar{stroke:var(--attack);stroke-width:3}
 svg .attack-name{fill:var(--attack);font-weight:600;paint-order:stroke;stroke:var(--paper);stroke-width:5px}
 .rule{stroke:var(--act);stroke-width:1.4}.rule-end{stroke:var(--act);stroke-width:1.2;stroke-dasharray:3 4}
 .rule-dot{fill:var(--act)}.rule-over{fill:var(--paper);stroke:var(--act);stroke-width:1.4}
@@ -53,7 +54,7 @@ list-style:none}
 .legend .k-delivered{background:var(--delivered)}.legend .k-dropped{background:var(--dropped)}
 .legend .k-mine{background:var(--mine)}.legend .k-other{background:var(--other)}
 .legend .k-attack{background:var(--attack-soft);border-top:3px solid var(--attack)}
-.legend .k-unstored{background:var(--line)}
+.legend .k-unstored{background:var(--rule)}
 .legend .k-rule{border-radius:50%;background:var(--act)}
 .state{margin:26px 0 0;padding:11px 16px;border-left:4px solid var(--good);background:var(--card);
 font-weight:600;
@@ -64,29 +65,23 @@ overflow-wrap:anywhere}
 .todo h2{margin:34px 0 10px}.todo ol,.todo ul{margin:0;padding-left:20px}.todo li{margin:5px 0;
 overflow-wrap:anywhere}
 .todo li::marker{color:var(--faint)}
-.parts{display:flex;height:12px;margin:12px 0 0;border-radius:3px;overflow:hidden;background:var(--rule)}
-.parts span{display:block}.p-mine{background:var(--mine)}.p-other{background:var(--other)}
-.p-kernel{background:var(--dropped)}.p-reached{background:var(--delivered)}
 .attack-tables{display:grid;align-items:start;grid-template-columns:minmax(0,1fr) minmax(0,1fr);
 gap:22px 44px;margin-top:16px}
 .attack-tables .wide{grid-column:1/-1}
-.fields{margin:5px 0 0;font-size:13px;overflow-wrap:anywhere}
-.layer{font-weight:600}
 .packet{margin-top:18px}
 .item{padding:18px 0;border-top:1px solid var(--rule)}
 .item:last-child{padding-bottom:0}
 .item .meta{margin:2px 0 0;color:var(--soft);font-size:14px}
 .item ul{margin:10px 0 0;padding-left:19px;max-width:48em}
 .item li{margin:3px 0;overflow-wrap:anywhere}
-.name-attack{color:var(--attack)}
+.name-attack,.item.attack h3{color:var(--attack)}
 .number{display:inline-block;min-width:21px;height:21px;margin-right:9px;padding:0 4px;border-radius:11px;
 background:var(--act);color:var(--paper);font-size:12px;line-height:21px;text-align:center}
 .effect{display:grid;grid-template-columns:minmax(0,1fr) minmax(0,1fr);gap:14px 44px;margin-top:14px}
-.pair{display:grid;grid-template-columns:76px minmax(0,1fr) auto;gap:5px 10px;align-items:center;
-font-size:14px}
-.pair span:first-child{color:var(--soft)}
-.pair.ladder{grid-template-columns:max-content minmax(0,1fr) auto;max-width:720px}
-.pair.ladder span:nth-child(3n+1){color:var(--soft)}
+.effect div+div h4{margin-top:14px}.effect .hint{margin:0 0 4px}
+.pair td{padding:2px 10px 2px 0;border:0;font-size:14px;vertical-align:middle}
+.pair .n{padding-right:0}.pair td:first-child{width:76px;color:var(--soft)}
+.pair.ladder{max-width:720px}.pair.ladder td:first-child{width:1%;white-space:nowrap}
 .meter{display:block;height:9px;border-radius:2px;background:var(--act)}
 .meter.expected{background:none;box-shadow:inset 0 0 0 1.3px var(--act)}
 pre{margin:14px 0 0;padding:11px 14px;border:1px solid var(--rule);border-radius:5px;background:var(--card);
@@ -97,7 +92,7 @@ th{padding:0 0 6px;color:var(--faint);font-size:12.5px;font-weight:500;text-alig
 td{padding:5px 0;border-top:1px solid var(--rule);vertical-align:top}
 th+th,td+td{padding-left:14px}
 .n{width:1%;white-space:nowrap;text-align:right}
-.key{position:relative;overflow-wrap:anywhere}
+td:first-child{overflow-wrap:anywhere}.key{position:relative}
 .key .fill{position:absolute;top:3px;bottom:3px;left:0;border-radius:3px;background:var(--bar)}
 .key .text{position:relative;display:block;padding:1px 0 1px 8px}
 .key small{display:block;color:var(--soft);font-size:12.5px;overflow-wrap:anywhere}
@@ -118,7 +113,7 @@ grid-template-columns:minmax(0,1fr)}section{margin-top:40px}svg text{font-size:1
 @media print{:root{color-scheme:light;--paper:#fff;--card:#fff;--ink:#000;--soft:#444;--faint:#666;
 --rule:#ccc;--delivered:#3f7fb0;--dropped:#c9cdd2;--mine:#8d83d6;--other:#7fb3a2;--arrived:#000;
 --attack:#b03223;--attack-soft:rgba(196,65,47,.1);
---act:#4a3fa0;--bar:#e4edf4;--bar-attack:#f4d9d4}
+--act:#4a3fa0;--bar:#e4edf4}
 body{font-size:10pt;line-height:1.4;print-color-adjust:exact;-webkit-print-color-adjust:exact}
 main{max-width:none;padding:0}h1{font-size:17pt}.lead{margin-top:6pt;font-size:10pt;max-width:none}
 .first{break-after:page}.first .state{margin-top:8pt;padding:5pt 10pt}

@@ -1,0 +1,102 @@
+"""What a report says, in an order to be read: blocks that writers put into HTML or Markdown.
+
+A block holds plain text, which each writer makes harmless in its format, and measures or rounds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from fwtop.report.page.markup import Markup
+
+
+class Text(Struct, frozen=True):
+    """A paragraph or cell; `look` is its class in HTML, a `strong` one stands out where there are none."""
+
+    words: str
+    look: str = ""
+    strong: bool = False
+
+
+class Items(Struct, frozen=True):
+    """A list of sentences, numbered if `ordered`."""
+
+    lines: Sequence[str]
+    look: str = ""
+    ordered: bool = False
+
+
+class Code(Struct, frozen=True):
+    """Lines to be copied as they are: a command, a packet."""
+
+    lines: Sequence[str]
+
+
+class Key(Struct, frozen=True):
+    """What a row is about, over a bar that fills a part (0 to 1) of the cell."""
+
+    text: str
+    detail: str
+    part: float
+    mono: bool = False
+
+
+class Graph(Struct, frozen=True):
+    """Averages side by side, `cells` of them where they are drawn with characters."""
+
+    values: Sequence[float | None]
+    label: str
+    cells: int
+
+
+class Meter(Struct, frozen=True):
+    """A bar of a length (0 to 1) to compare with those of other rows; hollow unless it is `filled`."""
+
+    part: float
+    filled: bool
+
+
+Cell = str | Text | Key | Graph | Meter
+
+
+class Table(Struct, frozen=True):
+    """Rows, perhaps under headings; cells of plain text after the first are numbers."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    look: str = ""
+
+
+class Drawing(Struct, frozen=True):
+    """A finished picture with what is to be read with it; formats without pictures leave all of it out."""
+
+    picture: Markup
+    title: str = ""
+    keys: Sequence[tuple[str, str]] = ()  # class and meaning of its colours
+
+
+class Section(Struct, frozen=True):
+    """Blocks under a title, or only beside one another; one without any content is left out."""
+
+    title: str
+    blocks: Sequence[Block]
+    look: str = "section"
+    level: int = 2
+    rule: str = ""  # whose number stands before the title
+
+
+Block = Text | Items | Code | Table | Drawing | Section
+
+
+class Document(Struct, frozen=True):
+    """A whole report: its title, where and when, the first page, sections, and how it was made."""
+
+    title: str
+    host: str
+    where: str
+    first: Sequence[Block]
+    sections: Sequence[Section]
+    notes: Sequence[str]
+    origin: str

@@ -1,0 +1,128 @@
+"""A document as one self-contained HTML file, without scripts, pictures or links."""
+
+from __future__ import annotations
+
+import re
+from typing import assert_never
+
+from fwtop.report.document import (
+    Block,
+    Cell,
+    Code,
+    Document,
+    Drawing,
+    Graph,
+    Items,
+    Key,
+    Meter,
+    Section,
+    Table,
+    Text,
+)
+from fwtop.report.page.chart import bars
+from fwtop.report.page.markup import Markup, tag, text
+from fwtop.report.page.style import STYLE
+
+# Nothing may be loaded or run, even if some text became markup after all.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|h|min|s|[kMGT])\b|%)")
+
+
+def write_html(document: Document) -> str:
+    """Write the whole page."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="referrer", content="no-referrer"),
+        tag("title", f"{document.title} · {document.host} · fwtop"),
+        tag("style", STYLE),
+    )
+    beginning = tag("p", document.where, class_="eyebrow"), tag("h1", document.title)
+    notes = _block(Items(document.notes, "notes")) if document.notes else None
+    body = tag(
+        "main",
+        tag("div", *beginning, *map(_block, document.first), class_="first"),
+        *map(_block, document.sections),
+        tag("footer", notes, document.origin),
+    )
+    return f"<!doctype html>\n{tag('html', head, tag('body', body), lang='en')}\n"
+
+
+def _block(block: Block) -> Markup:
+    match block:
+        case Text():
+            words = _unbroken(block.words) if block.look == "lead" else block.words
+            return tag("p", words, class_=block.look or None)
+        case Items():
+            lines = (tag("li", line) for line in block.lines)
+            return tag("ol" if block.ordered else "ul", *lines, class_=block.look or None)
+        case Code():
+            return tag("pre", Markup("\n".join(map(text, block.lines))))
+        case Table():
+            return _table(block)
+        case Drawing():
+            keys = (tag("li", tag("i", class_=f"k-{key}"), words) for key, words in block.keys)
+            legend = tag("ul", *keys, class_="legend") if block.keys else None
+            return tag("figure", tag("h4", block.title) if block.title else None, block.picture, legend)
+        case Section():
+            return _section(block)
+        case _:
+            assert_never(block)
+
+
+def _section(section: Section) -> Markup:
+    inside = [_block(block) for block in section.blocks]
+    if not any(inside):
+        return Markup("")
+    number = tag("span", section.rule, class_="number") if section.rule else None
+    title = tag(f"h{section.level}", number, section.title) if section.title else None
+    if section.look == "section":
+        return tag("section", title, *inside)
+    return tag("div", title, *inside, class_=section.look or None)
+
+
+def _table(table: Table) -> Markup:
+    if not table.rows:
+        return Markup("")
+    if table.look == "figures":
+        return tag("dl", *(_figure(*row) for row in table.rows), class_="figures")
+    looks = ["n" if place and isinstance(cell, str) else None for place, cell in enumerate(table.rows[0])]
+    heads = [tag("th", head, class_=look) for head, look in zip(table.heads, looks, strict=False)]
+    rows = (tag("tr", *map(_cell, row, looks)) for row in table.rows)
+    return tag("table", tag("tr", *heads) if heads else None, *rows, class_=table.look or None)
+
+
+def _figure(name: Cell, value: Cell, more: Cell) -> Markup:
+    number = tag("dd", _unbroken(str(value)), tag("small", _unbroken(str(more))))
+    return tag("div", tag("dt", str(name)), number)
+
+
+def _cell(cell: Cell, look: str | None) -> Markup:
+    match cell:
+        case str():
+            return tag("td", cell, class_=look)
+        case Text():
+            return tag("td", cell.words, class_=cell.look or None)
+        case Graph():
+            return tag("td", bars(cell.values, cell.label))
+        case Meter():
+            look = "meter" if cell.filled else "meter expected"
+            return tag("td", tag("span", class_=look, style=_width(cell.part)))
+        case Key():
+            key = tag("span", cell.text, class_="mono" if cell.mono else None)
+            detail = tag("small", cell.detail) if cell.detail else None
+            fill = tag("span", class_="fill", style=_width(cell.part))
+            return tag("td", fill, tag("span", key, detail, class_="text"), class_="key")
+        case _:
+            assert_never(cell)
+
+
+def _unbroken(words: str) -> Markup:
+    """Keep numbers and their units on one line."""
+    return Markup(_UNIT.sub("&nbsp;", text(words)))
+
+
+def _width(part: float) -> str:
+    return f"width:{max(part, 0.0) * 100:.1f}%"
