@@ -73,10 +73,10 @@ class Reservoir:
     """A uniform random sample of at most `most` packets of a stream, their weights scaled up.
 
     Algorithm R (Vitter 1985), a batch at a time: the t-th packet draws a random place of t, and is dropped
-    unless that is one of the first `most`.
+    unless that is one of the first `most`. The same packets give the same sample: reads of a capture agree.
     """
 
-    def __init__(self, most: int = RESERVOIR_ROWS, seed: int | None = None) -> None:
+    def __init__(self, most: int = RESERVOIR_ROWS, seed: int = 0) -> None:
         self._most = most
         self._random = np.random.default_rng(seed)
         self._store = PacketBatch.empty()

@@ -85,6 +85,15 @@ def test_the_reservoir_is_uniform_ordered_and_keeps_the_sum_of_weights() -> None
     assert abs(by_tenth - 3000).max() < 6 * np.sqrt(3000 * 0.9)
 
 
+def test_two_reservoirs_of_the_same_packets_hold_the_same() -> None:
+    held = []
+    for _ in range(2):
+        reservoir = Reservoir(100)
+        reservoir.append(packets(1000))
+        held.append(reservoir.rows().tcp_seq.tolist())
+    assert held[0] == held[1]
+
+
 def test_a_view_of_the_reservoir_is_never_overwritten() -> None:
     reservoir = Reservoir(100, 1)
     reservoir.append(packets(100))
