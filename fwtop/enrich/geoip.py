@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +252,7 @@ def open_lookup(path: str | None = None) -> OriginLookup:
 
 def open_databases(path: str | None = None) -> tuple[tuple[Database, ...], tuple[str, ...]]:
     """Return the databases in order of preference, and why others were skipped."""
-    databases = [_open_named(given) for given in _given_paths(path)] if path is not None else []
+    databases = _open_named(path) if path is not None else []
     warnings: list[str] = []
     candidates = [] if path is not None else _found_paths()
     for candidate in [*candidates, *([BUNDLED] if BUNDLED.exists() else [])]:
@@ -266,30 +267,30 @@ def _reason(error: Exception) -> str:
     return safe_text(os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error)
 
 
-def _open_named(path: Path) -> Database:
+def _open_named(given: str) -> list[Database]:
+    """Open a database or all in a directory; raises FwtopError."""
+    path = Path(given)
     try:
-        return Database(path)
+        found = sorted(path.glob("*.mmdb")) if path.is_dir() else [path]
+        databases = [Database(path := one) for one in found]
     except (CorruptDatabaseError, OSError) as error:
         raise FwtopError(
             f"cannot use the GeoIP database {safe_text(path)}: {_reason(error)}; nothing was started; "
             "give another --geoip, or leave it out for the data that fwtop brings"
         ) from error
-
-
-def _given_paths(path: str) -> list[Path]:
-    given = Path(path)
-    if not given.is_dir():
-        return [given]
-    found = sorted(given.glob("*.mmdb"))
-    if not found:
-        raise FwtopError(f"no .mmdb file in {safe_text(path)}; nothing was started")
-    return found
+    if not databases:
+        raise FwtopError(f"no .mmdb file in {safe_text(given)}; nothing was started")
+    return databases
 
 
 def _found_paths() -> list[Path]:
-    """Return the operator's databases of known kinds, the newest of each kind first."""
-    found = [path for place in USUAL_PLACES if place.is_dir() for path in place.glob("*.mmdb")]
-    known = [
-        path for path in found if path.is_file() and any(kind in path.name.lower() for kind in _KNOWN_KINDS)
-    ]
-    return sorted(known, key=lambda path: (-path.stat().st_mtime, path.name))
+    """Return the operator's databases of known kinds that can be read, the newest of each kind first."""
+    found: list[tuple[float, str, Path]] = []
+    for place in USUAL_PLACES:
+        with suppress(OSError):
+            found += [
+                (-path.stat().st_mtime, path.name, path)
+                for path in place.glob("*.mmdb")
+                if path.is_file() and any(kind in path.name.lower() for kind in _KNOWN_KINDS)
+            ]
+    return [path for *_, path in sorted(found)]

@@ -8,7 +8,7 @@ import pwd
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fwtop.cli.doctor.check import MISSING, OK, UNKNOWN, WARNING, Check
@@ -16,6 +16,8 @@ from fwtop.model import paths
 from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.sandbox.child import ask, unprivileged
+from fwtop.sandbox.syscalls import Profile
 
 _GROUP = "installation"
 _SETUP = "make setup"
@@ -72,7 +74,26 @@ def _directory(path: Path, owner: str, what: str) -> Check:
     return Check(_GROUP, name, OK, f"0700, {owner}" + (f", {free:,} MiB free" if free else ""))
 
 
-def _geoip(path: str | None) -> Iterator[Check]:
+def _geoip(path: str | None) -> Iterable[Check]:
+    """Check the databases with the rights of the console, which reads them: root parses no foreign file."""
+    from fwtop.enrich.geoip import BUNDLED, USUAL_PLACES
+
+    if os.geteuid() != 0:
+        return _databases(path)
+    places: tuple[Path | str, ...] = (*USUAL_PLACES, BUNDLED.parent, *([path] if path is not None else []))
+    try:
+        return ask(
+            lambda: [*_databases(path)],
+            list[Check],
+            who="the reader of GeoIP data",
+            after="whether it can be used is not known",
+            enter=lambda: unprivileged(Profile.READER, read=places),
+        )
+    except FwtopError as error:
+        return [Check(_GROUP, "GeoIP", UNKNOWN, str(error))]
+
+
+def _databases(path: str | None) -> Iterator[Check]:
     from fwtop.enrich.geoip import GeoLookup, open_lookup
 
     try:
