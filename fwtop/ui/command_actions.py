@@ -74,7 +74,7 @@ class CommandActions:
             proposals=tuple(
                 Choice(str(item.number), item.summary) for item in (judgement.proposals if judgement else ())
             ),
-            sorts=(*(name for name, _ in screen.panel.rows.ordering.sorts), "packets"),
+            sorts=(*(name for name, _ in screen.panel.rows.row.sorts), "packets"),
             views=tuple(view.name for view in screen.panel.spec.views if view.name),
             themes=tuple(Choice(theme.name, theme.help) for theme in THEMES.values()),
             sources=self._sources(),

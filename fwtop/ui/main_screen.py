@@ -10,7 +10,8 @@ from textual.binding import BindingType
 
 from fwtop.model.rule import RuleStatus
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.snapshot import Attack, Payload, Proposal, Source
+from fwtop.model.traffic.snapshot import Attack, Proposal, Source
+from fwtop.render.rows import ROW_TYPES
 from fwtop.ui.actions.rule_from_row import rule_from_proposal
 from fwtop.ui.bars.footer import Footer
 from fwtop.ui.bars.graph import Graph
@@ -23,7 +24,7 @@ from fwtop.ui.drawing.style import WARN, Line
 from fwtop.ui.feed import Feed
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.details import attack_details, details_of
-from fwtop.ui.lists.packets.filters import packet_filter
+from fwtop.ui.lists.packets.columns import PACKET
 from fwtop.ui.lists.part_view import PANELS as PART_PANELS
 from fwtop.ui.lists.rows import Item
 from fwtop.ui.lists.traffic import spared
@@ -38,15 +39,16 @@ _MOST_COPIED = 2_000  # characters; terminals refuse long OSC 52 sequences
 
 def copied(item: Item) -> str:
     """Return what is worth copying of a row: an address, bytes in hex, a command line."""
-    if isinstance(item, Payload):
-        return item.data.hex()
-    if isinstance(item, Proposal):
-        return item.fwtop or item.summary
-    if isinstance(item, RuleStatus):
-        return item.rule.summary
-    if isinstance(item, PacketRow):
-        return item.address("src") or item.data.hex()
+    row = PACKET if isinstance(item, PacketRow) else ROW_TYPES.get(type(item))
+    if row is not None and row.copied is not None:
+        return row.copied(item)
     return str(getattr(item, "key", "")) or details_of(item, 0.0)[0]
+
+
+def packets_of(item: Item) -> str:
+    """Return the filter of a row's packets; "" if there is none."""
+    row = ROW_TYPES.get(type(item))
+    return row.packets(item) if row is not None and row.packets is not None else ""
 
 
 class MainScreen(SnapshotScreen, inherit_bindings=False):
@@ -111,7 +113,7 @@ class MainScreen(SnapshotScreen, inherit_bindings=False):
             )
             self._ask_part()
             return
-        if item is not None and (self._drill(item) or self._show_packets(packet_filter(item))):
+        if item is not None and (self._drill(item) or self._show_packets(packets_of(item))):
             return
         if isinstance(item, Proposal) and item.rule is not None:
             self._touched = True

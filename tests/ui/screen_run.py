@@ -98,7 +98,7 @@ class Run(Struct):
         panel = self.app.main.panel
         item = panel.current()
         assert item is not None
-        return panel.view.ordering.key(item)
+        return panel.view.row.key(item)
 
     @property
     def dialog(self) -> str:

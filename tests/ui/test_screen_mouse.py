@@ -65,7 +65,7 @@ async def test_heads_name_what_they_sort_by(panel: str, head: str, beside: str, 
 
 def test_every_order_of_a_head_exists() -> None:
     for view in (view for spec in PANELS for view in spec.views):
-        orders = {name for name, _ in view.ordering.sorts}
+        orders = {name for name, _ in view.row.sorts}
         assert {column.sort for column in view.columns if column.sort} <= orders, view.name
 
 

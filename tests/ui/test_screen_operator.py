@@ -15,7 +15,7 @@ from fwtop.model.rule import RuleStatus, State
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.snapshot import LedgerRow, Origin, Snapshot, Source
 from fwtop.ui.lists.traffic import SOURCE_VIEWS
-from fwtop.ui.state.figures import conntrack_figures, ledger_lines
+from fwtop.ui.state.figures import conntrack_figures, shown_ledger
 
 
 def with_table(sample: ConntrackSample) -> Snapshot:
@@ -291,7 +291,7 @@ async def test_addresses_are_never_cut() -> None:
 def test_unexplained_packets_are_shown_from_a_thousandth(share: float, shown: bool) -> None:
     base = snapshot()
     rest = LedgerRow("unexplained", "", round(share * base.tables.totals.packets), 1.0)
-    lines = ledger_lines(replace(base, tables=replace(base.tables, ledger=(rest,))))
+    lines = shown_ledger(replace(base, tables=replace(base.tables, ledger=(rest,))))
     assert bool(lines) is shown
 
 

@@ -22,13 +22,13 @@ ROWS = few_addresses(6)
 
 
 def rows(items: tuple[Source, ...] = ROWS) -> RowList:
-    made = RowList(SOURCE_VIEWS[0].ordering)
+    made = RowList(SOURCE_VIEWS[0].row)
     made.update(items, NOW)
     return made
 
 
 def keys(made: RowList) -> list[str]:
-    return [made.ordering.key(item) for item in made.items]
+    return [made.row.key(item) for item in made.items]
 
 
 def test_untouched_selection_follows_the_greatest() -> None:

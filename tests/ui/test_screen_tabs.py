@@ -15,7 +15,7 @@ from fwtop.ui.drawing.style import BAD, DIM, TEXT, Line, wrap_line
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.table import row_lines
 from fwtop.ui.state.scope import Scope
-from fwtop.ui.state.trends import _MOST, TREND_CELLS, TREND_SECONDS, Trends
+from fwtop.ui.state.trends import _MOST, TREND_SECONDS, Trends
 from fwtop.ui.tabs import TABS
 
 # -- rows of several lines
@@ -230,8 +230,8 @@ def test_trends_stay_bounded_and_fit(rates: list[tuple[int, float]], seconds: in
         trends.note([(str(key), rate)], NOW + place)
     assert len(trends._rates) <= _MOST
     for key, _ in rates[-3:]:
-        drawn = trends.spark(str(key), NOW + len(rates) + seconds, TREND_CELLS)
-        assert len(drawn) in (0, TREND_CELLS)
+        drawn = trends.spark(str(key), NOW + len(rates) + seconds, 8)
+        assert len(drawn) in (0, 8)
 
 
 def test_a_trend_moves_left_and_leaves_after_five_minutes() -> None:

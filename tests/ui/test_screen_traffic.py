@@ -19,8 +19,8 @@ from fwtop.model.rule import Kind, Match, PayloadMatch, Range
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Origin, PacketSignature, Port, TrafficPart
 from fwtop.ui.dialogs.rule_dialog import RuleDialog
-from fwtop.ui.lists.packets.filters import packet_filter
 from fwtop.ui.lists.traffic import TRAFFIC_VIEWS, first_view, signature_words, traffic_items
+from fwtop.ui.main_screen import packets_of
 
 SIZES = (SMALL, (120, 40), LARGE)
 NET = TrafficPart(prefix=Prefix.parse("203.0.113.0/24"))
@@ -88,7 +88,7 @@ async def test_every_view_shows_its_rows_and_cuts_no_address(size: tuple[int, in
 async def test_clients_stand_in_a_group_of_their_own() -> None:
     async with running(spoofed_syns(), LARGE) as run:
         await show(run, "address")
-        keys = [run.app.main.panel.view.ordering.key(item) for item in run.app.main.panel.rows.items]
+        keys = [run.app.main.panel.view.row.key(item) for item in run.app.main.panel.rows.items]
         assert keys[-3:] == list(CLIENTS)
         lines = run.lines()
         heading = next(y for y, line in enumerate(lines) if "clients and known peers" in line)
@@ -96,9 +96,7 @@ async def test_clients_stand_in_a_group_of_their_own() -> None:
         assert not any(key in line for line in lines[:heading] for key in CLIENTS)
         assert sum("clients and known peers" in line for line in lines) == 1
         await run.press("o")
-        assert [run.app.main.panel.view.ordering.key(item) for item in run.app.main.panel.rows.items][
-            -3:
-        ] != []
+        assert [run.app.main.panel.view.row.key(item) for item in run.app.main.panel.rows.items][-3:] != []
         assert sum("clients and known peers" in line for line in run.lines()) == 1
 
 
@@ -205,7 +203,7 @@ async def test_until_the_answer_comes_and_without_one_the_listed_rows_stand_in()
         await run.press("enter")
         shown = run.app.main.panel.rows.items
         assert shown
-        assert all("203.0.113." in run.app.main.panel.view.ordering.key(item) for item in shown)
+        assert all("203.0.113." in run.app.main.panel.view.row.key(item) for item in shown)
         assert "from 203.0.113.0/24, as far as listed" in run.text()
         feed.controls.failure = FwtopError("gone")
         await run.send(snapshot())
@@ -300,19 +298,19 @@ MATCHES = st.builds(
 
 @given(MATCHES)
 def test_the_filter_of_any_signature_is_valid(match: Match) -> None:
-    text = packet_filter(PacketSignature(match, share(0.1), 0.0, 0.0))
+    text = packets_of(PacketSignature(match, share(0.1), 0.0, 0.0))
     assert parse_filter(text) is not None
 
 
 def test_filters_name_the_row() -> None:
-    assert packet_filter(source("203.0.113.9", 0.1, "")) == "ip.src == 203.0.113.9"
-    assert packet_filter(source(LONG, 0.1, "")) == f"ipv6.src == {LONG}"
-    assert packet_filter(Port("udp", "dst", 53, None, share(0.1))) == "udp.dstport == 53"
-    assert packet_filter(PacketSignature(SYNS, share(0.1), 0.0, 0.0)) == (
+    assert packets_of(source("203.0.113.9", 0.1, "")) == "ip.src == 203.0.113.9"
+    assert packets_of(source(LONG, 0.1, "")) == f"ipv6.src == {LONG}"
+    assert packets_of(Port("udp", "dst", 53, None, share(0.1))) == "udp.dstport == 53"
+    assert packets_of(PacketSignature(SYNS, share(0.1), 0.0, 0.0)) == (
         "ip && tcp && tcp.dstport == 443 && ip.len == 40 && ip.ttl == 53"
         " && tcp.flags & 0x3f == 0x02 && tcp.window_size_value == 512"
     )
-    assert "udp.payload contains 47:45:54" in packet_filter(PacketSignature(BYTES, share(0.1), 0.0, 0.0))
+    assert "udp.payload contains 47:45:54" in packets_of(PacketSignature(BYTES, share(0.1), 0.0, 0.0))
     assert len(PacketBatch.empty()) == 0
 
 

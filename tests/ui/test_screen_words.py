@@ -234,9 +234,9 @@ def test_only_a_firewall_earns_the_tick() -> None:
     shot = snapshot()
     kernel = replace(shot.judgement.attacks[0], mine_share=0.0, other_share=0.0, kernel_share=1.0)
     context = CellContext(NOW, snapshot=shot)
-    assert "".join(text for text, _ in reaches.cell(kernel, context)) == "0 %"
+    assert "".join(text for text, _ in reaches.cell(kernel, context, 8)) == "0 %"
     stopped = replace(kernel, kernel_share=0.0, other_share=1.0)
-    assert "".join(text for text, _ in reaches.cell(stopped, context)) == "0 % ✔"
+    assert "".join(text for text, _ in reaches.cell(stopped, context, 8)) == "0 % ✔"
 
 
 async def test_a_full_table_claims_no_share_of_the_packets() -> None:

@@ -11,12 +11,19 @@ from fwtop.model.addresses.targets import origin_of, prefixes_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
 from fwtop.model.traffic.protocols import NUMBERS, WITH_PORTS
-from fwtop.model.traffic.snapshot import Destination, PacketSignature, Payload, Port, Proposal, Source
+from fwtop.model.traffic.snapshot import (
+    Destination,
+    LedgerRow,
+    PacketSignature,
+    Payload,
+    Port,
+    Proposal,
+    Source,
+)
 from fwtop.rules.words import with_summary
 from fwtop.ui.actions.packet_rules import match_of_packet
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.rows import Item
-from fwtop.ui.state.figures import LedgerLine
 from fwtop.ui.state.history_rows import TrendItem
 from fwtop.ui.state.packet_row import PacketRow
 
@@ -152,10 +159,10 @@ def _matched(item: Item) -> Match:
         return item.match
     if isinstance(item, Destination):
         raise NoRuleError("that would cut the address off: select a signature, a source or a port")
-    if isinstance(item, LedgerLine):
-        if item.row.mostly is None:
+    if isinstance(item, LedgerRow):
+        if item.mostly is None:
             raise NoRuleError("different traffic ends there: select a source, a port or a payload")
-        return item.row.mostly
+        return item.mostly
     raise NoRuleError("no rule fits this row: select a source, port or payload, or press a proposal's number")
 
 

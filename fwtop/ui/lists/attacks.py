@@ -7,24 +7,18 @@ from collections.abc import Sequence
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.flow import FULL_TABLE, NOTICED, STOPPED, flow_of
 from fwtop.model.traffic.snapshot import Attack, Snapshot
+from fwtop.render.rows.attack import ATTACK, reaching_share
 from fwtop.ui.drawing.format import about, duration, number, percent
 from fwtop.ui.drawing.style import BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, TITLE, WARN, Line, width_of
-from fwtop.ui.lists.rows import Ordering
-from fwtop.ui.lists.table import CellContext, Column, View
+from fwtop.ui.lists.table import CellContext, View, columns_of, trend_cell
 from fwtop.ui.state.figures import CONNTRACK_ALARM, FULL
-from fwtop.ui.state.trends import TREND_CELLS
 
 
-def reaching_share(attack: Attack) -> float:
-    """Return the share of an attack's own packets that nothing drops, 0 to 1."""
-    return min(max(1.0 - attack.mine_share - attack.other_share - attack.kernel_share, 0.0), 1.0)
-
-
-def _letter(item: Attack, context: CellContext) -> Line:
+def _letter(item: Attack, context: CellContext, _: int) -> Line:
     return [(context.scope.letter(item.key), TITLE)]
 
 
-def _title(item: Attack, _: CellContext) -> Line:
+def _title(item: Attack, *_: object) -> Line:
     if item.kind == FULL_TABLE:
         return [("conntrack table", STRONG)]
     name = item.title.partition(" on port ")[0] if item.target else item.title
@@ -54,7 +48,7 @@ def _movement(sample: ConntrackSample) -> tuple[str, ...]:
     return ("draining",) if left is None else (f"draining, normal in {about(left)}", "draining")
 
 
-def _sources(item: Attack, _: CellContext) -> Line:
+def _sources(item: Attack, *_: object) -> Line:
     return [] if item.kind == FULL_TABLE else [(item.sources or "–", DIM)]
 
 
@@ -69,14 +63,14 @@ def _target(item: Attack, context: CellContext, width: int) -> Line:
     return [(short or "–", TEXT if short else DIM)]
 
 
-def _pps(item: Attack, context: CellContext) -> Line:
+def _pps(item: Attack, context: CellContext, _: int) -> Line:
     if item.kind == FULL_TABLE:
         return []
     total = context.snapshot.tables.totals.pps if context.snapshot is not None else item.pps
     return [(number(min(item.pps, total)), STRONG)]
 
 
-def _megabits(item: Attack, _: CellContext) -> Line:
+def _megabits(item: Attack, *_: object) -> Line:
     if item.kind == FULL_TABLE:
         return []
     return [(number(item.bps / 1e6), TEXT)] if item.bps > 0 else [("–", DIM)]
@@ -87,22 +81,23 @@ def _known(context: CellContext) -> bool:
     return context.snapshot is not None and flow_of(context.snapshot) is not None
 
 
-def _mine(item: Attack, context: CellContext) -> Line:
+def _mine(item: Attack, context: CellContext, _: int) -> Line:
     if item.kind == FULL_TABLE or not _known(context):
         return []
     return [(percent(item.mine_share), GOOD if item.mine_share >= NOTICED else DIM)]
 
 
-def _other(item: Attack, context: CellContext) -> Line:
+def _other(item: Attack, context: CellContext, _: int) -> Line:
     if item.kind == FULL_TABLE or not _known(context):
         return []
     style = ELSEWHERE if item.other_share >= NOTICED else DIM
     return [(percent(item.other_share), style)]
 
 
-def _reaches(item: Attack, context: CellContext) -> Line:
+def _reaches(item: Attack, context: CellContext, _: int) -> Line:
     if item.kind == FULL_TABLE:
-        return _effect(item, context)
+        letter = context.scope.letter(item.effect_of)
+        return [(f"effect of {letter}", WARN)] if letter else []
     if not _known(context):
         return [("unrecorded", DIM)]
     share = reaching_share(item)
@@ -110,40 +105,29 @@ def _reaches(item: Attack, context: CellContext) -> Line:
     return [(percent(share), BAD)] if share >= NOTICED else [(percent(share), TEXT), *stopped]
 
 
-def _effect(item: Attack, context: CellContext) -> Line:
-    letter = context.scope.letter(item.effect_of)
-    return [(f"effect of {letter}", WARN)] if letter else []
-
-
-def _trend(item: Attack, context: CellContext) -> Line:
-    if context.slow:
-        return []
-    return [(context.trends.spark(f"attack {item.key}", context.now, TREND_CELLS), DIM)]
+def _trend(item: Attack, context: CellContext, width: int) -> Line:
+    return trend_cell(f"attack {item.key}", context, width)
 
 
 ATTACK_VIEW = View(
     "",
-    (
-        Column("", 1, _letter),
-        Column("attack", 17, _title, grow=3),
-        Column("target", 9, lambda *_: [], grow=1, keep=8, drawn=_target, spills=True),
-        Column("pps", 5, _pps, right=True, keep=1),
-        Column("Mb/s", 5, _megabits, right=True, keep=7),
-        Column("my rules", 8, _mine, right=True, keep=3),
-        Column("other", 7, _other, right=True, keep=20),
-        Column("reaches you", 11, _reaches, right=True, keep=2),
-        Column("sources", 14, _sources, grow=1, keep=25),
-        Column("age", 6, lambda item, ctx: [(duration(ctx.seen - item.since), DIM)], right=True, keep=22),
-        Column("trend 5m", TREND_CELLS, _trend, right=True, keep=10),
+    columns_of(
+        ATTACK,
+        {
+            "letter": _letter,
+            "title": _title,
+            "target": _target,
+            "pps": _pps,
+            "bps": _megabits,
+            "mine_share": _mine,
+            "other_share": _other,
+            "reaches": _reaches,
+            "sources": _sources,
+            "since": lambda item, context, _: [(duration(context.seen - item.since), DIM)],
+            "trend": _trend,
+        },
     ),
-    Ordering(
-        key=lambda item: item.key,
-        search=lambda item: f"{item.title} {item.target} {item.sources}",
-        sorts=(
-            ("pps", lambda item: item.pps),
-            ("reaches you", lambda item: item.pps * reaching_share(item)),
-        ),
-    ),
+    ATTACK,
     empty="",
 )
 

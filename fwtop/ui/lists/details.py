@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import assert_never
+from collections.abc import Callable, Iterable
+from string import Formatter
+from typing import Any, assert_never
 
 from fwtop.analysis.rule_rates import RatedRule
 from fwtop.model.costs import CALIBRATE
@@ -13,15 +14,16 @@ from fwtop.model.ruleset import ListedSet
 from fwtop.model.traffic.snapshot import (
     Attack,
     Destination,
+    LedgerRow,
     PacketSignature,
     Payload,
     Port,
     Proposal,
-    Share,
     Snapshot,
     Source,
 )
-from fwtop.rules.words import describe
+from fwtop.render.rows import ROW_TYPES
+from fwtop.render.rows.field import Field, RowType, Unit
 from fwtop.ui.drawing.format import duration, hex_dump, nanoseconds, number, octets, percent
 from fwtop.ui.drawing.style import ACCENT, DIM, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.drawing.text import LABEL, detail, labelled, wrapped
@@ -34,18 +36,19 @@ from fwtop.ui.lists.panels import NO_BASELINE, harm
 from fwtop.ui.lists.path import stage_details
 from fwtop.ui.lists.rows import Item, LogEntry
 from fwtop.ui.lists.rule_details import rule_details
-from fwtop.ui.lists.traffic import part_text, payload_name, port_name, signature_words, spared
+from fwtop.ui.lists.traffic import spared
 from fwtop.ui.lists.trends_view import trend_details
-from fwtop.ui.state.figures import Figure, LedgerLine
+from fwtop.ui.state.figures import Figure, share_of_all
 from fwtop.ui.state.history_rows import TrendItem
 from fwtop.ui.state.packet_row import PacketRow
 from fwtop.ui.state.stages import Stage
 
+_DROPPED_BY_RULE = 0.005
 _EVENT_LINES = 40  # kept of a rule with an event
 Details = tuple[str, list[Line]]  # title and lines
 
 
-def details_of(item: Item, now: float, snapshot: Snapshot | None = None) -> Details:  # noqa: PLR0911, PLR0912, C901 - a line a type
+def details_of(item: Item, now: float, snapshot: Snapshot | None = None) -> Details:  # noqa: PLR0911, PLR0912, C901 - a type a case
     """Return the title and lines for a selected row; with a snapshot also what its rules and attacks say.
 
     The type checker refuses a type of row that has no case here.
@@ -54,25 +57,28 @@ def details_of(item: Item, now: float, snapshot: Snapshot | None = None) -> Deta
     seen = snapshot.started + snapshot.seconds if snapshot is not None else now
     match item:
         case Source():
-            return _source(item, snapshot)
-        case Port():
-            return _port(item)
+            return _declared(item, *_source_rules(item, snapshot), country=_country(item, snapshot))
+        case Port() | Destination():
+            return _declared(item)
         case Payload():
-            return _payload(item)
-        case Destination():
-            return _destination(item)
+            return _declared(item, *_hex("bytes", item.data))
         case PacketSignature():
-            return _signature(item)
+            return _declared(
+                item, *(line for one in item.match.payload for line in _hex("first bytes", one.data))
+            )
+        case LedgerRow():
+            share = (
+                f" ({percent(share_of_all(item, snapshot))} of all packets)" if snapshot is not None else ""
+            )
+            return _declared(item, packets=f"{item.packets:,}{share}")
         case Attack():
             return item.title, attack_lines(item, seen, snapshot)
         case Proposal():
-            return _proposal(item)
+            return f"proposal {item.number}", _proposal(item)
         case RuleStatus():
             return rule_details(item, now)
-        case LedgerLine():
-            return _ledger(item)
         case Figure():
-            return _figure(item)
+            return f"conntrack {item.name}", [detail(item.name, item.value), *wrapped("", item.meaning)]
         case Stage():
             return stage_details(item, now)
         case LogEntry():
@@ -86,6 +92,37 @@ def details_of(item: Item, now: float, snapshot: Snapshot | None = None) -> Deta
         case TrendItem():
             return trend_details(item, now)
     assert_never(item)
+
+
+_WRITTEN: dict[Unit, Callable[[Any], str]] = {
+    Unit.TEXT: str,
+    Unit.COUNT: "{:,}".format,
+    Unit.BYTES: octets,
+    Unit.PPS: number,
+    Unit.SHARE: percent,
+}
+
+
+def _declared(item: Item, *others: Line, **instead: str) -> Details:
+    """Write the details of a row as declared, with `instead` of fields by their names, and what follows."""
+    row = ROW_TYPES[type(item)]
+    lines: list[Line] = []
+    for field in map(row.field, row.details.split()):
+        lines += (
+            wrapped(field.label, text) if (text := instead.get(field.name) or _text(row, field, item)) else []
+        )
+    return (row.title or row.key)(item), [*lines, *others]
+
+
+def _text(row: RowType, field: Field, item: Item) -> str:
+    """Write what is known of a field; "" where that is nothing."""
+    value = field.of(item)
+    if value is None or value == "":
+        return field.unknown
+    if not field.words:
+        return _WRITTEN[field.unit](value)
+    named = (row.field(name) for _, name, *_ in Formatter().parse(field.words) if name)
+    return field.words.format(**{part.name: _WRITTEN[part.unit](part.of(item)) for part in named})
 
 
 def subject_details(subject: str, shots: Iterable[Snapshot]) -> list[Line]:
@@ -148,21 +185,9 @@ def _log_entry(item: LogEntry, now: float, snapshot: Snapshot | None) -> Details
     return title, [*lines, *([[], *known] if known else [])]
 
 
-def _source(item: Source, snapshot: Snapshot | None) -> Details:
-    lines = [detail("source", item.key)]
-    if item.who:
-        lines.append(detail("who", WHO.get(item.who, item.who)))
+def _country(item: Source, snapshot: Snapshot | None) -> str:
     stale = snapshot.tables.sources.stale if snapshot is not None else ""
-    old = f", by data of {stale} (fwtop geoip update)" if item.country and stale else ""
-    lines.append(detail("country", (item.country or "not known") + old))
-    network = f"AS{item.asn} {item.as_name or ''}" if item.asn is not None else "not known"
-    lines.append(detail("network", network.strip()))
-    lines += _share(item.share)
-    low, high = percent(item.dropped_low), percent(item.dropped_high)
-    lines.append(
-        detail("dropped", f"{percent(item.dropped_share)} of its own packets, {low} to {high} by samples")
-    )
-    return item.key, lines + _source_rules(item, snapshot)
+    return f"{item.country}, by data of {stale} (fwtop geoip update)" if item.country and stale else ""
 
 
 def _source_rules(item: Source, snapshot: Snapshot | None) -> list[Line]:
@@ -193,63 +218,14 @@ def _drops(status: RuleStatus) -> bool:
     return not status.rule.match.sources and status.rule.origin is None and status.pps > 0
 
 
-def _port(item: Port) -> Details:
-    side = "destination" if item.side == "dst" else "source"
-    lines = [detail("port", f"{item.protocol} {side} port {item.port}")]
-    lines.append(detail("service", item.service or "not known"))
-    return port_name(item), [*lines, *_share(item.share)]
+def _hex(title: str, data: bytes) -> list[Line]:
+    rows = (
+        [(f"{offset}  ", DIM), (pairs, TEXT), (f"  {text}", ACCENT)] for offset, pairs, text in hex_dump(data)
+    )
+    return [[], [(title, DIM)], *rows]
 
 
-def _payload(item: Payload) -> Details:
-    where = "anywhere in the payload" if item.offset is None else f"at byte {item.offset} of the payload"
-    lines = [detail("place", where), detail("length", f"{len(item.data)} bytes")]
-    if item.dns_name is not None:
-        lines += wrapped("DNS name", item.dns_name)
-    lines += _share(item.share)
-    lines.append(detail("normal", f"{percent(item.baseline_share)} of normal packets contain it too"))
-    lines += [[], [("bytes", DIM)]]
-    for offset, pairs, text in hex_dump(item.data):
-        lines.append([(f"{offset}  ", DIM), (pairs, TEXT), (f"  {text}", ACCENT)])
-    return f"payload {payload_name(item)}", lines
-
-
-def _destination(item: Destination) -> Details:
-    lines = [detail("address", item.key), *_share(item.share)]
-    lines.append(detail("dropped", f"{percent(item.dropped_share)} of its own packets"))
-    if item.part:
-        lines.append(detail("part", part_text(item)))
-    return f"destination {item.key}", lines
-
-
-def _signature(item: PacketSignature) -> Details:
-    lines = [*wrapped("matches", describe(item.match)), *_share(item.share)]
-    lines.append(detail("dropped", f"{percent(item.dropped_share)} of its own packets"))
-    lines.append(detail("normal", f"{percent(item.baseline_share)} of normal packets match it too"))
-    if item.attack:
-        lines += wrapped("attack", f"{percent(item.attack_share)} of its packets, mostly {item.attack}")
-    for one in item.match.payload:
-        lines += [[], [("first bytes", DIM)]]
-        for offset, pairs, text in hex_dump(one.data):
-            lines.append([(f"{offset}  ", DIM), (pairs, TEXT), (f"  {text}", ACCENT)])
-    return f"signature {' '.join(signature_words(item.match))}", lines
-
-
-def _ledger(item: LedgerLine) -> Details:
-    row = item.row
-    lines = [detail("layer", row.layer), *wrapped("reason", row.reason)]
-    lines.append(detail("rule", f"fwtop rule {row.rule}" if row.rule else "not one of fwtop's"))
-    if row.mostly is not None:
-        lines.append(detail("mostly", f"{describe(row.mostly)}: {percent(row.mostly_share)} of the samples"))
-    lines.append(detail("packets", f"{row.packets:,} ({percent(item.share)} of all packets)"))
-    lines.append(detail("rate", f"{number(row.pps)} packets a second"))
-    return f"{row.layer}: {row.reason}", lines
-
-
-def _figure(item: Figure) -> Details:
-    return f"conntrack {item.name}", [detail(item.name, item.value), *wrapped("", item.meaning)]
-
-
-def _proposal(item: Proposal) -> Details:
+def _proposal(item: Proposal) -> list[Line]:
     lines = wrapped("does", item.summary)
     lines.append(
         detail("stops", f"{percent(item.attack_share)} of the attack, {number(item.stopped_pps)} pps")
@@ -269,28 +245,4 @@ def _proposal(item: Proposal) -> Details:
         lines += wrapped("the same", item.fwtop)
     for number_of, command in enumerate(item.commands):
         lines += wrapped("runs" if number_of == 0 else "", command)
-    return f"proposal {item.number}", lines
-
-
-def _share(share: Share) -> list[Line]:
-    low, high = percent(share.share_low), percent(share.share_high)
-    return [
-        detail("share", f"{percent(share.share)} of all packets; 95 % CI {low} to {high}"),
-        detail("packets", f"{share.packets:,}, {number(share.pps)} pps"),
-        detail("bytes", octets(share.bytes)),
-    ]
-
-
-WHO = {
-    "you": "you: an SSH session to this host comes from it",
-    "allowed": "on the allow-list: no rule drops it",
-    "resolver": "a resolver of this host or of one behind it: its answers pass every rule",
-    "time server": "a time server of this host or of one behind it: its answers pass every rule",
-    "gateway": "a gateway of this host",
-    "ssh client": "has an SSH session with a host behind this machine: that passes every rule",
-    "router": "a router behind this machine: what it says to another router passes every rule",
-    "this host": "an address of this host: packets from outside that bear it are forged",
-    "attack": "attacks explain most of its packets",
-    "client": "finishes handshakes or exchanged packets before the attack",
-}
-_DROPPED_BY_RULE = 0.005
+    return lines

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 from fwtop.render.observation import rfc3339
+from fwtop.render.rows.field import RowType
 from fwtop.ui.drawing.style import DIM, TEXT, Line
 from fwtop.ui.drawing.text import detail, wrapped
-from fwtop.ui.lists.rows import LogEntry, Ordering
+from fwtop.ui.lists.rows import LogEntry
 from fwtop.ui.lists.table import CellContext, Column, View
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
@@ -27,11 +28,11 @@ def ago(seconds: float) -> str:
     return f"{whole // size} {unit} ago"
 
 
-def _age(item: LogEntry, context: CellContext) -> Line:
+def _age(item: LogEntry, context: CellContext, _: int) -> Line:
     return [(f"({ago(context.seen - item.at)})", DIM)]
 
 
-def _text(item: LogEntry, _: CellContext) -> Line:
+def _text(item: LogEntry, *_: object) -> Line:
     rule = item.kind.startswith("rule") and item.subject.isalnum()
     line: Line = [(f"{item.subject}: " if rule else "", TEXT), (item.text, TEXT)]
     return [*line, (f"  ×{item.count}", DIM)] if item.count > 1 else line
@@ -48,15 +49,15 @@ def entry_details(item: LogEntry, now: float) -> tuple[str, list[Line]]:
 LOG_VIEW = View(
     "",
     (
-        Column("time", 9, lambda item, _: [(when(item.at), DIM)]),
+        Column("time", 9, lambda item, *_: [(when(item.at), DIM)]),
         Column("", 10, _age, keep=9),
-        Column("event", 16, lambda item, _: [(item.words, item.style)], keep=2),
+        Column("event", 16, lambda item, *_: [(item.words, item.style)], keep=2),
         Column("", 24, _text, grow=1, whole=True),
     ),
-    Ordering(
+    RowType(
         key=lambda item: str(item.number),
         search=lambda item: f"{item.words} {item.subject} {item.text}",
-        newest_last=True,
     ),
+    newest_last=True,
     empty="nothing has happened yet",
 )

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from fwtop.analysis.rule_rates import RatedRule
 from fwtop.model.ruleset import ListedSet
+from fwtop.render.rows.field import RowType
 from fwtop.render.ruleset import SPARK, spark, where
 from fwtop.ui.drawing.format import number, octets
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.drawing.text import detail, wrapped
-from fwtop.ui.lists.rows import Ordering
 from fwtop.ui.lists.table import CellContext, Column, View
 from fwtop.ui.state.ruleset import Row
 
 _STATES = {"high": "far more than usual", "low": "far less than usual"}
 
 
-def _rate(item: Row, _: CellContext) -> Line:
+def _rate(item: Row, *_: object) -> Line:
     if isinstance(item, ListedSet):
         return [] if item.fill is None else [(f"{100 * item.fill:.0f} %", BAD if item.nearly_full else DIM)]
     if item.pps is None:
@@ -23,29 +23,29 @@ def _rate(item: Row, _: CellContext) -> Line:
     return [(number(item.pps), BAD if item.abnormal else STRONG if item.pps else DIM)]
 
 
-def _usual(item: Row, _: CellContext) -> Line:
+def _usual(item: Row, *_: object) -> Line:
     usual = item.usual if isinstance(item, RatedRule) else None
     return [("–" if usual is None else number(usual), DIM)]
 
 
-def _history(item: Row, context: CellContext) -> Line:
+def _history(item: Row, context: CellContext, _: int) -> Line:
     if isinstance(item, ListedSet) or context.slow:
         return []
     return [(spark(item.history), BAD if item.abnormal else DIM)]
 
 
-def _packets(item: Row, _: CellContext) -> Line:
+def _packets(item: Row, *_: object) -> Line:
     count = item.entries if isinstance(item, ListedSet) else item.rule.packets
     return [("–" if count is None else number(count), DIM)]
 
 
-def _where(item: Row, _: CellContext) -> Line:
+def _where(item: Row, *_: object) -> Line:
     if isinstance(item, ListedSet):
         return [(f"{item.source} set", GOOD if item.ours else TEXT)]
     return [(where(item.rule), GOOD if item.rule.ours else TEXT)]
 
 
-def _text(item: Row, _: CellContext) -> Line:
+def _text(item: Row, *_: object) -> Line:
     if isinstance(item, ListedSet):
         size = f" of {item.size:,}" if item.size else ""
         entries = "?" if item.entries is None else f"{item.entries:,}"
@@ -75,7 +75,7 @@ MACHINE_RULES_VIEW = View(
         Column("where", 20, _where, grow=1, keep=5),
         Column("rule or set", 20, _text, grow=2),
     ),
-    Ordering(key=key_of, search=_search),
+    RowType(key=key_of, search=_search),
     empty="nothing read yet; only a live screen reads them",
 )
 

@@ -51,7 +51,7 @@ class Panel(Lines):
         self.active = False  # the panel that keys refer to
         self.view_index = 0
         self.view_chosen = spec.first is None  # by the operator
-        self.lists = [RowList(view.ordering) for view in spec.views]
+        self.lists = [RowList(view.row, view.newest_last, view.group) for view in spec.views]
         self._top = 0
         self._shown = 0  # rows
         self.wanted = 0  # lines that all rows need, of the first _MEASURED; of fitted panels

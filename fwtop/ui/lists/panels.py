@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,72 +11,75 @@ from msgspec.structs import replace
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.rule_overlap import covering_rule
-from fwtop.model.traffic.snapshot import Proposal, Snapshot
+from fwtop.model.traffic.snapshot import LedgerRow, Proposal, Snapshot
+from fwtop.render.rows.field import RowType
+from fwtop.render.rows.ledger import LEDGER
+from fwtop.render.rows.proposal import PROPOSAL
+from fwtop.render.rows.rule import RULE
 from fwtop.rules.words import describe
-from fwtop.ui.drawing.format import duration, gauge, nanoseconds, number, octets, percent
+from fwtop.ui.drawing.format import duration, gauge, number, percent
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, STRONG, TEXT, TITLE, WARN, Line
 from fwtop.ui.lists.attacks import ATTACK_VIEW, attack_rows, calm_words
 from fwtop.ui.lists.log_view import LOG_VIEW
 from fwtop.ui.lists.machine_rules import MACHINE_RULES_VIEW
 from fwtop.ui.lists.path import PATH_VIEW
-from fwtop.ui.lists.rows import Ordering
-from fwtop.ui.lists.table import CellContext, Column, View, with_columns
+from fwtop.ui.lists.table import Cell, CellContext, Column, View, columns_of, trend_cell, with_columns
 from fwtop.ui.lists.traffic import PAYLOAD_VIEW, PORT_VIEW, TRAFFIC_VIEWS, first_view, traffic_items
 from fwtop.ui.lists.trends_view import TREND_LISTS
-from fwtop.ui.state.figures import CONNTRACK_ALARM, LedgerLine, conntrack_figures, ledger_lines
+from fwtop.ui.state.figures import (
+    CONNTRACK_ALARM,
+    UNEXPLAINED,
+    Figure,
+    conntrack_figures,
+    share_of_all,
+    shown_ledger,
+)
 from fwtop.ui.state.scope import against
 from fwtop.ui.state.stages import stages_of
-from fwtop.ui.state.trends import TREND_CELLS
 
 HARM_LIMIT = 0.01  # collateral from which a dialog preselects Cancel
 NO_BASELINE = "No baseline yet: client impact is estimated"
 
 
+def _figure(item: Figure, *_: object) -> Line:
+    return [(item.value, BAD if item.alarm else TEXT)]
+
+
 CONNTRACK_VIEW = View(
     "",
     (
-        Column("", 13, lambda item, _: [(item.name, DIM)]),
-        Column("", 16, lambda item, _: [(item.value, BAD if item.alarm else TEXT)], right=True),
-        Column("", 24, lambda item, _: [(item.meaning, DIM)], grow=1, keep=10),
+        Column("", 13, lambda item, *_: [(item.name, DIM)]),
+        Column("", 16, _figure, right=True),
+        Column("", 24, lambda item, *_: [(item.meaning, DIM)], grow=1, keep=10),
     ),
-    Ordering(key=lambda item: item.name, search=lambda item: f"{item.name} {item.meaning}"),
+    RowType(key=lambda item: item.name, search=lambda item: f"{item.name} {item.meaning}"),
     header=False,
     empty="connection tracking is not in use",
 )
 
 
-def _ledger_style(item: LedgerLine, _: CellContext) -> Line:
-    row = item.row
-    if row.layer == "unexplained":
-        return [(row.layer, WARN)]
-    return [(row.layer, GOOD if row.layer == "delivered" or row.rule else TEXT)]
+def _layer(item: LedgerRow, *_: object) -> Line:
+    good = item.layer == "delivered" or item.rule
+    return [(item.layer, WARN if item.layer == UNEXPLAINED else GOOD if good else TEXT)]
 
 
-def _ledger_reason(item: LedgerLine, _: CellContext) -> Line:
-    rule: Line = [(f"rule {item.row.rule}  ", GOOD)] if item.row.rule else []
-    return [*rule, (item.row.reason, DIM)]
+def _reason(item: LedgerRow, *_: object) -> Line:
+    rule: Line = [(f"rule {item.rule}  ", GOOD)] if item.rule else []
+    return [*rule, (item.reason, DIM)]
 
 
-def _ledger_mostly(item: LedgerLine, _: CellContext) -> Line:
-    row = item.row
-    return [] if row.mostly is None else [(f"{percent(row.mostly_share)} {describe(row.mostly)}", TEXT)]
+def _mostly(item: LedgerRow, *_: object) -> Line:
+    return [] if item.mostly is None else [(f"{percent(item.mostly_share)} {describe(item.mostly)}", TEXT)]
+
+
+def _of_all(item: LedgerRow, context: CellContext, _: int) -> Line:
+    return [(percent(share_of_all(item, context.snapshot)), DIM)] if context.snapshot is not None else []
 
 
 LEDGER_VIEW = View(
     "",
-    (
-        Column("where", 11, _ledger_style, sort="layer"),
-        Column("why", 15, _ledger_reason, grow=2, keep=5),
-        Column("mostly", 24, _ledger_mostly, grow=1, keep=9),
-        Column("packets", 7, lambda item, _: [(number(item.row.packets), DIM)], right=True, keep=10),
-        Column("share", 7, lambda item, _: [(percent(item.share), DIM)], right=True, keep=8),
-        Column("pps", 5, lambda item, _: [(number(item.row.pps), TEXT)], right=True, keep=1),
-    ),
-    Ordering(
-        key=lambda item: f"{item.row.layer}/{item.row.reason}/{item.row.rule}",
-        search=lambda item: f"{item.row.layer} {item.row.reason} rule {item.row.rule}",
-        sorts=(("layer", lambda item: tuple(-ord(char) for char in item.row.layer)),),
-    ),
+    columns_of(LEDGER, {"layer": _layer, "reason": _reason, "mostly": _mostly, "share": _of_all}),
+    LEDGER,
     empty="nothing was dropped",
 )
 
@@ -94,61 +96,34 @@ def rule_state(status: RuleStatus, now: float) -> Line:
     return [(status.state.value, DIM)]
 
 
-def _rate(item: RuleStatus, _: CellContext) -> Line:
+def _rate(item: RuleStatus, *_: object) -> Line:
     return [(number(item.pps), STRONG if item.state in ACTIVE_STATES else DIM)]
 
 
-def _predicted(item: RuleStatus, _: CellContext) -> Line:
-    predicted = item.rule.predicted_pps
-    return [("–" if predicted is None else number(predicted), DIM)]
-
-
-def _rule_trend(item: RuleStatus, context: CellContext) -> Line:
-    if context.slow:
-        return []
-    return [(context.trends.spark(f"rule {item.rule.id}", context.now, TREND_CELLS), DIM)]
-
-
-RULES_VIEW = View(
-    "",
-    (
-        Column("id", 3, lambda item, _: [(item.rule.id, TEXT)]),
-        Column("state", 16, lambda item, context: rule_state(item, context.now)),
-        Column("rule", 20, lambda item, _: [(item.rule.summary, TEXT)], grow=1, keep=3, whole=True),
-        Column("pps now", 7, _rate, right=True, keep=1, sort="pps"),
-        Column("expected", 8, _predicted, right=True, keep=6),
-        Column("packets", 7, lambda item, _: [(number(item.packets), DIM)], right=True, keep=9),
-        Column("trend 5m", TREND_CELLS, _rule_trend, right=True, keep=10),
-    ),
-    Ordering(
-        key=lambda item: item.rule.id,
-        search=lambda item: f"{item.rule.id} {item.state.value} {item.rule.summary}",
-        sorts=(("pps", lambda item: item.pps), ("packets", lambda item: item.packets)),
-    ),
-    empty="none: {block} blocks the selected row, 1 to 9 preview a proposal",
-)
-
-
-def _expires(item: RuleStatus, _: CellContext) -> Line:
+def _expires(item: RuleStatus, *_: object) -> Line:
     if item.expires is None:
         return [("–", DIM)]
     return [(time.strftime("%H:%M:%S", time.gmtime(item.expires)), DIM)]
 
 
+_RULE_CELLS: dict[str, Cell] = {
+    "state": lambda item, context, _: rule_state(item, context.now),
+    "summary": lambda item, *_: [(item.rule.summary, TEXT)],
+    "pps": _rate,
+    "pps_now": _rate,
+    "expires": _expires,
+    "trend": lambda item, context, width: trend_cell(f"rule {item.rule.id}", context, width),
+}
+RULES_VIEW = View(
+    "",
+    columns_of(RULE, _RULE_CELLS, "id state summary pps_now predicted_pps packets trend"),
+    RULE,
+    empty="none: {block} blocks the selected row, 1 to 9 preview a proposal",
+)
 ALL_RULES_VIEW = View(
     "",
-    (
-        Column("id", 3, lambda item, _: [(item.rule.id, TEXT)]),
-        Column("state", 16, lambda item, context: rule_state(item, context.now)),
-        Column("by", 9, lambda item, _: [(item.rule.kind.value, DIM)], keep=30),
-        Column("rule", 20, lambda item, _: [(item.rule.summary, TEXT)], grow=1, keep=3, whole=True),
-        Column("pps", 5, _rate, right=True, keep=1),
-        Column("expected", 8, _predicted, right=True, keep=2),
-        Column("packets", 7, lambda item, _: [(number(item.packets), DIM)], right=True, keep=9),
-        Column("bytes", 7, lambda item, _: [(octets(item.bytes), DIM)], right=True, keep=25),
-        Column("ends UTC", 8, _expires, right=True, keep=20),
-    ),
-    RULES_VIEW.ordering,
+    columns_of(RULE, _RULE_CELLS),
+    RULE,
     empty="no rule is active: {block} blocks the selected row of another tab, 1 to 9 preview a proposal",
 )
 
@@ -188,7 +163,7 @@ def _in_words(item: Proposal, width: int) -> str:
     return f"{rule.summary} ({'; '.join(reasons)})"
 
 
-def _stops(item: Proposal, context: CellContext) -> Line:
+def _stops(item: Proposal, context: CellContext, _: int) -> Line:
     """Write what a proposal stops, with "+" what it adds to other rules that are active."""
     if item.rule is not None and item.rule.drops_nothing:
         return [("–", DIM)]
@@ -207,49 +182,35 @@ def clients_hit(share: float, known: int, *, guess: bool) -> Line:
     return [*line, (" ~", WARN)] if guess else line
 
 
-def _clients_hit(item: Proposal, context: CellContext) -> Line:
+def _clients_hit(item: Proposal, context: CellContext, _: int) -> Line:
     if item.rule is not None and item.rule.drops_nothing:
         return [("–", DIM)]
     known = context.snapshot.judgement.baseline_packets if context.snapshot is not None else 0
     return clients_hit(item.collateral_share, known, guess=item.guess)
 
 
-def _cost(item: Proposal, _: CellContext) -> Line:
-    return [("–" if item.cost_ns is None else nanoseconds(item.cost_ns), DIM)]
-
-
 def _several(context: CellContext) -> bool:
     return context.snapshot is not None and len(context.snapshot.judgement.attacks) > 1
 
 
-def _whose(item: Proposal, context: CellContext) -> Line:
+def _whose(item: Proposal, context: CellContext, _: int) -> Line:
     """Write the letter of the attack that a proposal is against."""
     attacks = context.snapshot.judgement.attacks if context.snapshot is not None else ()
     found = next((attack for attack in attacks if against(item, attack)), None)
     return [(context.scope.letter(found.key), TITLE)] if found is not None else []
 
 
-PROPOSAL_VIEW = View(
-    "",
-    (
-        Column("", 2, lambda item, _: [(str(item.number), STRONG)], right=True),
-        Column("", 1, _whose, keep=8, when=_several),
-        Column("proposal", 24, lambda *_: [], grow=1, whole=True, drawn=_proposal_summary),
-        Column("stops", 7, _stops, right=True, keep=1),
-        Column("clients hit", 14, _clients_hit, right=True, keep=2, sort="least harm"),
-        Column("CPU/pkt", 7, _cost, right=True, keep=9, sort="cheapest"),
-    ),
-    Ordering(
-        key=lambda item: f"{item.number} {item.kind}",  # the summary quotes figures that change
-        search=lambda item: f"{item.kind} {item.summary}",
-        sorts=(
-            ("least harm", lambda item: -item.collateral_share),
-            ("stops", lambda item: item.attack_share - item.already_share),
-            ("cheapest", lambda item: -math.inf if item.cost_ns is None else -item.cost_ns),
-        ),
-    ),
-    empty="none",
+_NUMBER, _LETTER, *_OTHERS = columns_of(
+    PROPOSAL,
+    {
+        "n": lambda item, *_: [(str(item.number), STRONG)],
+        "attack": _whose,
+        "summary": _proposal_summary,
+        "attack_share": _stops,
+        "collateral_share": _clients_hit,
+    },
 )
+PROPOSAL_VIEW = View("", (_NUMBER, replace(_LETTER, when=_several), *_OTHERS), PROPOSAL, empty="none")
 
 
 def _against(snapshot: Snapshot, context: CellContext) -> str:
@@ -309,7 +270,7 @@ PANELS = (
     PanelSpec("sources", "Traffic", TRAFFIC_VIEWS, traffic_items, title_of=_traffic_of, first=first_view),
     PanelSpec("ports", "Ports", (PORT_VIEW,), traffic_items),
     PanelSpec("payloads", "Payloads", (PAYLOAD_VIEW,), traffic_items),
-    PanelSpec("ledger", "Drops", (LEDGER_VIEW,), lambda shot, _: ledger_lines(shot)),
+    PanelSpec("ledger", "Drops", (LEDGER_VIEW,), lambda shot, _: shown_ledger(shot)),
     PanelSpec("path", "Path of all packets", (PATH_VIEW,), lambda shot, _: stages_of(shot)),
     PanelSpec("conntrack", "Conntrack", (CONNTRACK_VIEW,), lambda shot, _: conntrack_figures(shot.conntrack)),
     PanelSpec("log", "Log", (LOG_VIEW,), lambda *_: (), listed=lambda context: context.log),

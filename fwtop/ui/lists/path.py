@@ -13,11 +13,11 @@ from rich.style import Style
 
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.drop_words import reason_words
+from fwtop.render.rows.field import RowType
 from fwtop.rules.words import describe
 from fwtop.ui.drawing.format import number, percent
 from fwtop.ui.drawing.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.drawing.text import detail, wrapped
-from fwtop.ui.lists.rows import Ordering
 from fwtop.ui.lists.table import CellContext, Column, View, fit_columns, header_line, row_lines, within
 from fwtop.ui.state.stages import ACCEPTED, NIC, UNACCOUNTED, Stage, stages_of
 
@@ -53,11 +53,11 @@ def _bar(item: Stage, context: CellContext, width: int) -> Line:
     return line
 
 
-def _passes(item: Stage, _: CellContext) -> Line:
+def _passes(item: Stage, *_: object) -> Line:
     return [(number(item.passes), WARN if item.name == UNACCOUNTED else STRONG)]
 
 
-def _drops(item: Stage, _: CellContext) -> Line:
+def _drops(item: Stage, *_: object) -> Line:
     """Write the glyphs of those who drop, and how much they drop together."""
     if item.name in (ACCEPTED, UNACCOUNTED):
         return []
@@ -66,7 +66,7 @@ def _drops(item: Stage, _: CellContext) -> Line:
     return [*line, (f"{number(item.dropped):>6}", TEXT if item.drops else DIM)]
 
 
-def _by(item: Stage, _: CellContext) -> Line:
+def _by(item: Stage, *_: object) -> Line:
     if item.name == ACCEPTED:
         return _listeners(item)
     rates: dict[tuple[str, str], float] = {}
@@ -96,13 +96,13 @@ def _listeners(item: Stage) -> Line:
 PATH_VIEW = View(
     "",
     (
-        Column("stage", 9, lambda item, _: [(item.name, WARN if item.name == UNACCOUNTED else TEXT)]),
-        Column("log scale", 9, lambda _, __: [], grow=1, keep=30, label="bar", drawn=_bar),
+        Column("stage", 9, lambda item, *_: [(item.name, WARN if item.name == UNACCOUNTED else TEXT)]),
+        Column("log scale", 9, _bar, grow=1, keep=30, label="bar"),
         Column("passes", 6, _passes, right=True),
         Column("drops", 9, _drops, right=True),
         Column("by", 14, _by, grow=1, keep=5, whole=True),
     ),
-    Ordering(key=lambda item: item.name, search=lambda item: f"{item.name} {item.note}"),
+    RowType(key=lambda item: item.name, search=lambda item: f"{item.name} {item.note}"),
     empty=RECORDED,
     all_rows=True,
     drawn=True,

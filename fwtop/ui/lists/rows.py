@@ -12,14 +12,16 @@ from fwtop.model.rule import RuleStatus
 from fwtop.model.traffic.snapshot import (
     Attack,
     Destination,
+    LedgerRow,
     PacketSignature,
     Payload,
     Port,
     Proposal,
     Source,
 )
+from fwtop.render.rows.field import RowType
 from fwtop.ui.drawing.style import Line
-from fwtop.ui.state.figures import Figure, LedgerLine
+from fwtop.ui.state.figures import Figure
 from fwtop.ui.state.history_rows import TrendItem
 from fwtop.ui.state.packet_row import PacketRow
 from fwtop.ui.state.ruleset import Row
@@ -43,7 +45,7 @@ class LogEntry(Struct, frozen=True):
 Estimate = Source | Destination | Port | Payload | PacketSignature  # what has a share
 Item = (
     Estimate
-    | LedgerLine
+    | LedgerRow
     | Figure
     | RuleStatus
     | Proposal
@@ -61,16 +63,6 @@ RESORT_SECONDS = 3.0  # rows change their order at most this often
 SEEN_SECONDS = 0.5  # what came under the cursor more recently has not been seen
 
 
-class Ordering(Struct):
-    """How to identify, search and sort the items of a list."""
-
-    key: Callable[[Any], str]
-    search: Callable[[Any], str]
-    sorts: tuple[tuple[str, Callable[[Any], Any]], ...] = ()  # name, value; greatest first
-    newest_last: bool = False  # the list grows at its end, and the cursor follows that end
-    group: Callable[[Any], str] | None = None  # heading of a group that stands below the others; "": none
-
-
 class RowList(Struct):
     """The rows of one view of one panel, their order, and the selected one.
 
@@ -79,14 +71,16 @@ class RowList(Struct):
     selected row that drops out of the list stays, marked as gone, until the selection leaves it.
     """
 
-    ordering: Ordering
+    row: RowType
+    newest_last: bool = False  # the cursor follows the end
+    group: Callable[[Any], str] | None = None  # heading of a group that stands below the others
     items: Sequence[Item] = ()
     selected: int = 0
     gone: bool = False  # the selected item is no longer in the list
     followed: bool = True  # until the first key the cursor stays on the first row
     sort: int = -1  # index of `sorts`; -1: as the list came
     filter: str = ""
-    grouped: bool = False  # in the groups of the ordering
+    grouped: bool = False  # below their headings
     hidden: int = 0  # rows that the filter hides
     frozen_until: float = 0.0
     sorted_at: float = float("-inf")
@@ -98,7 +92,7 @@ class RowList(Struct):
         shown = [item for item in items if self._matches(item)]
         self.hidden = len(items) - len(shown)
         if self.sort >= 0:
-            shown.sort(key=self.ordering.sorts[self.sort][1], reverse=True)
+            shown.sort(key=self.row.sorts[self.sort][1], reverse=True)
         if 0 < self.frozen_until - now <= FREEZE_SECONDS or 0 <= now - self.sorted_at < RESORT_SECONDS:
             shown = self._in_frozen_order(shown)
         else:
@@ -109,7 +103,7 @@ class RowList(Struct):
             self._keep_selected(shown, chosen)
         self.items = shown
         last = max(len(shown) - 1, 0)
-        followed = last if self.ordering.newest_last else 0
+        followed = last if self.newest_last else 0
         self.selected = followed if self.followed else max(min(self.selected, last), 0)
         if chosen is not None and self.followed and shown and self._key(shown[followed]) != self._key(chosen):
             self._before = chosen, now
@@ -147,7 +141,7 @@ class RowList(Struct):
         last = len(self.items) - 1
         self.selected = max(min(index, last), 0)
         self.pin(now)
-        self.followed = self.ordering.newest_last and self.selected == last
+        self.followed = self.newest_last and self.selected == last
 
     def pin(self, now: float) -> None:
         """Keep the selected item selected, and hold the order for FREEZE_SECONDS."""
@@ -158,7 +152,7 @@ class RowList(Struct):
     def follow(self) -> None:
         """Return to the first row and stay with whichever is first, unless the list grows at its end."""
         self.selected = 0
-        self.followed = not self.ordering.newest_last
+        self.followed = not self.newest_last
         self._sort_next()
 
     def freeze(self, now: float) -> None:
@@ -170,35 +164,35 @@ class RowList(Struct):
 
     def next_sort(self) -> str:
         """Change to the next order and return its name."""
-        self.sort = self.sort + 1 if self.sort + 1 < len(self.ordering.sorts) else -1
+        self.sort = self.sort + 1 if self.sort + 1 < len(self.row.sorts) else -1
         self._sort_next()
         return self.sort_name
 
     def sort_by(self, name: str) -> None:
         """Change to an order by its name; any other than the list's is its own."""
-        names = [known for known, _ in self.ordering.sorts]
+        names = [known for known, _ in self.row.sorts]
         self.sort = names.index(name) if name in names else -1
         self._sort_next()
 
     @property
     def sort_name(self) -> str:
         """Name of the present order; "" for the list's own."""
-        return self.ordering.sorts[self.sort][0] if self.sort >= 0 else ""
+        return self.row.sorts[self.sort][0] if self.sort >= 0 else ""
 
     def _key(self, item: Item) -> str:
-        return self.ordering.key(item)
+        return self.row.key(item)
 
     def _matches(self, item: Item) -> bool:
-        return not self.filter or self.filter.lower() in self.ordering.search(item).lower()
+        return not self.filter or self.filter.lower() in self.row.search(item).lower()
 
     def _in_frozen_order(self, shown: list[Item]) -> list[Item]:
-        place = {self.ordering.key(item): line for line, item in enumerate(self.items)}
-        return sorted(shown, key=lambda item: place.get(self.ordering.key(item), len(place)))
+        place = {self.row.key(item): line for line, item in enumerate(self.items)}
+        return sorted(shown, key=lambda item: place.get(self.row.key(item), len(place)))
 
     def _keep_selected(self, shown: list[Item], chosen: Item) -> None:
-        wanted = self.ordering.key(chosen)
+        wanted = self.row.key(chosen)
         for line, item in enumerate(shown):
-            if self.ordering.key(item) == wanted:
+            if self.row.key(item) == wanted:
                 self.selected = line
                 return
         if self._matches(chosen):
@@ -213,5 +207,4 @@ class RowList(Struct):
 
     def heading(self, item: Item) -> str:
         """Return the heading of an item's group; "" if it has none."""
-        group = self.ordering.group
-        return group(item) if group is not None and self.grouped else ""
+        return self.group(item) if self.group is not None and self.grouped else ""

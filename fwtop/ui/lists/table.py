@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
@@ -10,12 +11,11 @@ from msgspec.structs import replace
 from rich.style import Style
 
 from fwtop.model.rule import RuleStatus
-from fwtop.model.traffic.snapshot import (
-    Snapshot,
-)
-from fwtop.ui.drawing.format import bar, error_bar, number, percent, scale_of
+from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.render.rows.field import Field, RowType, Unit
+from fwtop.ui.drawing.format import bar, error_bar, nanoseconds, number, octets, percent, scale_of
 from fwtop.ui.drawing.style import BAR, DIM, TEXT, Line, fit, width_of, wrap_line
-from fwtop.ui.lists.rows import Estimate, Item, LogEntry, Ordering
+from fwtop.ui.lists.rows import Estimate, Item, LogEntry
 from fwtop.ui.state.history_rows import HistoryAnswer
 from fwtop.ui.state.ruleset import Row
 from fwtop.ui.state.scope import Scope
@@ -47,6 +47,9 @@ class CellContext(Struct, frozen=True):
         return self.now if self.snapshot is None else self.snapshot.started + self.snapshot.seconds
 
 
+Cell = Callable[[Any, CellContext, int], Line]  # of an item, in so many cells
+
+
 class Column(Struct, frozen=True):
     """One column. `width` is fixed; with `grow` it takes its share of the spare width.
 
@@ -55,14 +58,13 @@ class Column(Struct, frozen=True):
 
     title: str
     width: int
-    cell: Callable[[Any, CellContext], Line]
+    cell: Cell
     right: bool = False
     grow: int = 0
     keep: int = 0  # the smaller, the longer the column stays when the panel gets narrow
     whole: bool = False
     head: Style = DIM  # of its title
     sort: str = ""  # name of the order that its head chooses, if not its title
-    drawn: Callable[[Any, CellContext, int], Line] | None = None  # instead of `cell`, told its width
     label: str = ""  # its name in screen.toml, if that is not the title
     spills: bool = False  # takes the empty cells right of it, too
     when: Callable[[CellContext], bool] | None = None  # it is only then worth its place
@@ -80,13 +82,52 @@ class View(Struct, frozen=True):
 
     name: str
     columns: tuple[Column, ...]
-    ordering: Ordering
+    row: RowType
     share: Callable[[Any], float] | None = None  # for the scale of the bars
     header: bool = True
     empty: str = "nothing yet"  # keys in it are named by their actions, as in {block}
     whole: bool = False  # the first column is never cut: others give way
     all_rows: bool = False  # where not all rows fit, they are cut rather than scrolled out
     drawn: bool = False  # rows hold drawings, which the bar of the selected row would spoil
+    newest_last: bool = False  # the list grows at its end, and the cursor follows that end
+    group: Callable[[Any], str] | None = None  # heading of a group that stands below the others; "": none
+
+
+def columns_of(row: RowType, cells: Mapping[str, Cell], names: str = "") -> tuple[Column, ...]:
+    """Return a row's columns as declared; `cells` writes those that are more than their value."""
+    return tuple(
+        Column(
+            field.heading,
+            field.width,
+            cells.get(field.name) or partial(_value, field),
+            right=field.unit is not Unit.TEXT,
+            grow=field.grow,
+            keep=field.keep,
+            whole=field.whole,
+            sort=field.sort,
+            label=field.column,
+            spills=field.spills,
+        )
+        for field in map(row.field, (names or row.columns).split())
+    )
+
+
+_WRITTEN: dict[Unit, Callable[[Any], str]] = {
+    Unit.TEXT: str,
+    Unit.COUNT: number,
+    Unit.BYTES: octets,
+    Unit.PPS: number,
+    Unit.SHARE: percent,
+    Unit.NANOSECONDS: nanoseconds,
+}
+
+
+def _value(field: Field, item: Item, *_: object) -> Line:
+    """Write a value by its unit; what names the row or is a rate stands out."""
+    value = field.of(item)
+    if value is None or value == "":
+        return [("–", DIM)]
+    return [(_WRITTEN[field.unit](value), TEXT if not field.keep or field.unit is Unit.PPS else DIM)]
 
 
 def with_columns(view: View, names: Sequence[str]) -> View:
@@ -116,7 +157,7 @@ def whole_first(view: View, items: Sequence[Any], context: CellContext) -> list[
     """Return the columns now, the first one widened to fit all its cells if the view asks for that."""
     columns = [column for column in view.columns if column.when is None or column.when(context)]
     if view.whole and items:
-        widest = max(width_of(columns[0].cell(item, context)) for item in items)
+        widest = max(width_of(columns[0].cell(item, context, 0)) for item in items)
         columns[0] = replace(columns[0], width=max(columns[0].width, widest))
     return columns
 
@@ -173,7 +214,7 @@ def _written(
     empty = 0  # cells right of the column that nothing is written in
     for column, own in reversed(layout):
         width, room = own, own + (empty if column.spills else 0)
-        cell = column.drawn(item, context, room) if column.drawn is not None else column.cell(item, context)
+        cell = column.cell(item, context, room)
         if column.spills and width_of(cell) > width:
             while width < min(width_of(cell), room):
                 cells.pop()
@@ -189,28 +230,25 @@ def bar_scale(view: View, items: Sequence[Any]) -> float:
     return scale_of([view.share(item) for item in items]) if view.share else 1.0
 
 
-def share_columns(*, bar_width: int, keep: int) -> tuple[Column, ...]:
-    """Return the columns common to panels of estimates: bar, share with error, rate."""
+def _bar(item: Estimate, context: CellContext, width: int) -> Line:
+    if context.slow:
+        return []
+    share = item.share
+    sure, maybe = bar(share.share, share.share_low, share.share_high, scale=context.scale, width=width)
+    return [(sure, BAR), (maybe, DIM)]
 
-    def drawn(item: Estimate, context: CellContext) -> Line:
-        if context.slow:
-            return []
-        share = item.share
-        sure, maybe = bar(
-            share.share, share.share_low, share.share_high, scale=context.scale, width=bar_width
-        )
-        return [(sure, BAR), (maybe, DIM)]
 
-    def written(item: Estimate, _: CellContext) -> Line:
-        share = item.share
-        error = error_bar(share.share_low, share.share_high)
-        return [(percent(share.share), TEXT), (f" {error:>6}", DIM)]
+def _share(item: Estimate, *_: object) -> Line:
+    error = error_bar(item.share.share_low, item.share.share_high)
+    return [(percent(item.share.share), TEXT), (f" {error:>6}", DIM)]
 
-    return (
-        Column("", bar_width, drawn, keep=keep + 40, label="bar"),
-        Column("share  ±95 %", 14, written, right=True, keep=keep + 1),
-        Column("pps", 5, lambda item, _: [(number(item.share.pps), TEXT)], right=True, keep=keep),
-    )
+
+ESTIMATE: dict[str, Cell] = {"bar": _bar, "share": _share}
+
+
+def trend_cell(key: str, context: CellContext, width: int) -> Line:
+    """Draw how the rate of an attack or a rule moved."""
+    return [] if context.slow else [(context.trends.spark(key, context.now, width), DIM)]
 
 
 def _join(cells: Iterable[Line]) -> Line:

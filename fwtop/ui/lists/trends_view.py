@@ -7,11 +7,11 @@ from functools import partial
 
 from fwtop.model.traffic.history import TREND_DAYS, TREND_HOURS
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.render.rows.field import RowType
 from fwtop.render.trends import TITLES, coverage, spark
 from fwtop.ui.drawing.format import number, percent
 from fwtop.ui.drawing.style import ACCENT, DIM, ELSEWHERE, GOOD, STRONG, TEXT, Line
 from fwtop.ui.drawing.text import detail, wrapped
-from fwtop.ui.lists.rows import Ordering
 from fwtop.ui.lists.table import CellContext, Column, View
 from fwtop.ui.state.history_rows import TrendItem
 
@@ -38,7 +38,7 @@ _EMPTY = {
 _HOUR = 3_600
 
 
-def _name(item: TrendItem, _: CellContext) -> Line:
+def _name(item: TrendItem, *_: object) -> Line:
     if item.kind == "traffic":
         return [_ENDS.get(item.row.key, (item.row.key, TEXT))]
     label: Line = [(f" {item.row.label}", DIM)] if item.row.label else []
@@ -59,7 +59,7 @@ def _days(item: TrendItem, _: CellContext, width: int) -> Line:
     return [(spark(item.row.days, min(cells, len(item.row.days))), ACCENT)]
 
 
-def _dropped(item: TrendItem, _: CellContext) -> Line:
+def _dropped(item: TrendItem, *_: object) -> Line:
     share = item.row.dropped_share
     return [("–", DIM)] if share is None else [(percent(share), TEXT)]
 
@@ -79,13 +79,13 @@ def _view(kind: str) -> View:
         "",
         (
             Column(title, 20, _name, grow=1),
-            Column("1 hour", 6, lambda item, _: _rate(item.row.hour), right=True),
-            Column("24 hours", TREND_HOURS, lambda _, __: [], keep=2, drawn=_hours),
-            Column("1 day", 5, lambda item, _: _rate(item.row.day), right=True, keep=1),
-            Column("15 days", TREND_DAYS, lambda _, __: [], grow=2, keep=3, drawn=_days),
+            Column("1 hour", 6, lambda item, *_: _rate(item.row.hour), right=True),
+            Column("24 hours", TREND_HOURS, _hours, keep=2),
+            Column("1 day", 5, lambda item, *_: _rate(item.row.day), right=True, keep=1),
+            Column("15 days", TREND_DAYS, _days, grow=2, keep=3),
             *dropped,
         ),
-        Ordering(
+        RowType(
             key=lambda item: item.row.key,
             search=lambda item: f"{item.row.key} {item.row.label}",
             sorts=(

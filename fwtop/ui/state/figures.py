@@ -60,17 +60,18 @@ def _fills_up(sample: ConntrackSample) -> Figure:
     return Figure("fills up", f"in {duration(left)}", left < _SOON_SECONDS, "at the present growth")
 
 
-class LedgerLine(Struct, frozen=True):
-    """A row of the drop ledger with its share of all packets."""
-
-    row: LedgerRow
-    share: float
+UNEXPLAINED = "unexplained"  # the layer of what is neither delivered nor dropped
 
 
-def ledger_lines(snapshot: Snapshot) -> tuple[LedgerLine, ...]:
-    """Relate each row of the ledger to all packets."""
-    arrived = max(snapshot.tables.totals.packets, 1)
-    lines = (LedgerLine(row, row.packets / arrived) for row in snapshot.tables.ledger)
+def shown_ledger(snapshot: Snapshot) -> tuple[LedgerRow, ...]:
+    """Return the rows of the ledger that are worth a line."""
     return tuple(
-        line for line in lines if line.row.layer != "unexplained" or abs(line.share) >= UNEXPLAINED_SHARE
+        row
+        for row in snapshot.tables.ledger
+        if row.layer != UNEXPLAINED or abs(share_of_all(row, snapshot)) >= UNEXPLAINED_SHARE
     )
+
+
+def share_of_all(row: LedgerRow, snapshot: Snapshot) -> float:
+    """Relate a row of the ledger to all packets."""
+    return row.packets / max(snapshot.tables.totals.packets, 1)

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 
 TREND_SECONDS = 300
-TREND_CELLS = 8
 _STEP_SECONDS = 5
 _MOST = 64  # attacks and rules that are remembered
 _EIGHTHS = " ▁▂▃▄▅▆▇█"

@@ -10,9 +10,9 @@ from rich.style import Style
 from fwtop.analysis.packets.recent import Fate
 from fwtop.model.traffic.packets import Fragment
 from fwtop.model.traffic.protocols import NAMES, WITH_PORTS
+from fwtop.render.rows.field import RowType
 from fwtop.ui.drawing.format import cut
 from fwtop.ui.drawing.style import BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, WARN, Line, width_of
-from fwtop.ui.lists.rows import Ordering
 from fwtop.ui.lists.table import GAP, CellContext, Column, View
 from fwtop.ui.state.packet_info import info, protocol_of
 from fwtop.ui.state.packet_row import PacketRow
@@ -27,7 +27,6 @@ _SHORT_WHO, _SHORT_VERDICT, _LONG_VERDICT = 6, 13, 26
 _INFO = 38  # flags, sequence number and window
 _LEAST_INFO = 8
 _NARROW, _LENGTH_FROM, _VERDICT_FROM, _WIDE = 100, 90, 80, 140
-ORDERING = Ordering(key=lambda item: str(item.number), search=lambda item: str(item.number))
 _ABBREVIATED = {
     "allowed": "allow",
     "resolver": "dns",
@@ -71,13 +70,21 @@ def port_text(item: PacketRow) -> str:
     return f":{item.field('dport')}" if ported and item.field("family") else ""
 
 
-def who_line(item: PacketRow) -> Line:
+PACKET = RowType(
+    key=lambda item: str(item.number),
+    search=lambda item: str(item.number),
+    title=lambda item: f"packet of {clock_text(item.unix_ns)}",
+    copied=lambda item: item.address("src") or item.data.hex(),
+)
+
+
+def who_line(item: PacketRow, *_: object) -> Line:
     """Write who sent it: an attacker in red, whom a block would cut off in green."""
     style = BAD if item.who == "attack" else WARN if item.who == "you" else GOOD
     return [(item.who, style)]
 
 
-def _short_who(item: PacketRow, _: CellContext) -> Line:
+def _short_who(item: PacketRow, *_: object) -> Line:
     return [(_ABBREVIATED.get(item.who, item.who), style) for _, style in who_line(item)]
 
 
@@ -105,7 +112,7 @@ def _listener(item: PacketRow, context: CellContext) -> str:
     )
 
 
-def _info(item: PacketRow, _: CellContext) -> Line:
+def _info(item: PacketRow, *_: object) -> Line:
     return [(protocol_of(item), STRONG), (f" {info(item)}", TEXT)]
 
 
@@ -119,13 +126,13 @@ def _info_to(item: PacketRow, _: CellContext, width: int) -> Line:
 def packet_view(width: int, items: Sequence[PacketRow], *, judged: bool) -> View:
     """Choose the columns for the packets that are visible, in `width` cells."""
     narrow = width < _NARROW
-    who = Column("who", _SHORT_WHO, _short_who) if narrow else Column("who", _WHO, lambda i, _: who_line(i))
+    who = Column("who", _SHORT_WHO, _short_who) if narrow else Column("who", _WHO, who_line)
     short = width < _VERDICT_FROM
     room_for_verdict = _SHORT_VERDICT if short else _LONG_VERDICT if width >= _WIDE else _VERDICT
-    verdict = Column("verdict", room_for_verdict, lambda *_: [], drawn=verdict_line)
-    before = [Column("time UTC", _TIME, lambda item, _: [(clock_text(item.unix_ns), DIM)])]
+    verdict = Column("verdict", room_for_verdict, verdict_line)
+    before = [Column("time UTC", _TIME, lambda item, *_: [(clock_text(item.unix_ns), DIM)])]
     if width >= _LENGTH_FROM:
-        before.append(Column("len", _LENGTH, lambda item, _: [(length_text(item), TEXT)], right=True))
+        before.append(Column("len", _LENGTH, lambda item, *_: [(length_text(item), TEXT)], right=True))
     after = [verdict] if judged else []
     room = width - sum(column.width + GAP for column in (*before, *after)) - GAP
     senders = [who] if room >= _IPV4 + _LEAST_INFO + GAP + who.width else []  # the pane tells it, too
@@ -140,10 +147,8 @@ def packet_view(width: int, items: Sequence[PacketRow], *, judged: bool) -> View
     )
     space = room - words - (targets + GAP if wide else 0)
     source = Column(
-        "source", max(min(sources, space), 1), lambda item, _: [(source_text(item), TEXT)], whole=True
+        "source", max(min(sources, space), 1), lambda item, *_: [(source_text(item), TEXT)], whole=True
     )
-    target = [Column("destination", targets, lambda item, _: [(target_text(item), TEXT)])] if wide else []
-    info_column = Column("protocol, contents", 8, _info, grow=1, drawn=None if wide else _info_to)
-    return View(
-        "", (*before, source, *senders, *target, info_column, *after), ORDERING, empty="no packet yet"
-    )
+    target = [Column("destination", targets, lambda item, *_: [(target_text(item), TEXT)])] if wide else []
+    info_column = Column("protocol, contents", 8, _info if wide else _info_to, grow=1)
+    return View("", (*before, source, *senders, *target, info_column, *after), PACKET, empty="no packet yet")

@@ -1,0 +1,128 @@
+"""How a row is declared: what is known of it, once for tables, details, `/`, JSON and reports.
+
+Colours are the screen's, and each medium writes a unit in its own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+
+class Unit(StrEnum):
+    """What a measure counts."""
+
+    TEXT = "text"
+    COUNT = "count"
+    BYTES = "bytes"
+    PPS = "packets a second"
+    BPS = "bits a second"
+    SHARE = "share"  # 0 to 1
+    MOMENT = "Unix seconds"
+    NANOSECONDS = "nanoseconds"
+
+
+_DIGITS = {Unit.PPS: 3, Unit.BPS: 1, Unit.SHARE: 6, Unit.NANOSECONDS: 1}  # in JSON
+
+
+class Field(Struct, frozen=True):
+    """One thing that is known of a row."""
+
+    name: str  # in JSON, where names stay for ever
+    unit: Unit = Unit.TEXT
+    value: Callable[[Any], Any] | None = None  # None: the attribute of that name
+    digits: int | None = None  # in JSON, where it isn't as many as the unit has
+    json: bool = True
+    # Its column: a text too long is cut, or broken into lines if it is `whole`.
+    heading: str = ""
+    width: int = 0
+    grow: int = 0  # parts of the spare width
+    keep: int = 0  # the smaller, the longer it stays when room gets short; 0: always
+    whole: bool = False
+    sort: str = ""  # the order that its heading chooses, if not one of that name
+    column: str = ""  # its name in screen.toml, if not the heading
+    spills: bool = False  # takes the empty cells right of it, too
+    # Its line of the details, with the names of fields in braces; left out where nothing is known.
+    label: str = ""
+    words: str = ""  # "": itself
+    unknown: str = ""
+    averaged: bool = False  # a report of many snapshots weights it by packets
+
+    def of(self, item: Any) -> Any:  # noqa: ANN401 - rows are of many types
+        """Return it of a row."""
+        return getattr(item, self.name) if self.value is None else self.value(item)
+
+    @property
+    def digits_in_json(self) -> int | None:
+        """The digits after its point in JSON; None: as many as it has."""
+        return self.digits if self.digits is not None else _DIGITS.get(self.unit)
+
+
+class RowType(Struct, frozen=True):
+    """A kind of row: its fields in the order of JSON, and which of them tables and details show.
+
+    `sorts` are orders by name, the greatest first. `packets` writes a filter for the Packets tab.
+    """
+
+    key: Callable[[Any], str]
+    search: Callable[[Any], str]
+    fields: tuple[Field, ...] = ()
+    columns: str = ""  # names of fields in the order of a table
+    details: str = ""
+    sorts: tuple[tuple[str, Callable[[Any], Any]], ...] = ()
+    title: Callable[[Any], str] | None = None  # of its details; None: the key
+    copied: Callable[[Any], str] | None = None
+    packets: Callable[[Any], str] | None = None
+
+    def field(self, name: str) -> Field:
+        """Return a field by its name."""
+        return next(field for field in self.fields if field.name == name)
+
+
+def alphabetical(text: str) -> tuple[int, ...]:
+    """Return what sorts texts from A to Z where the greatest comes first."""
+    return tuple(-ord(char) for char in text)
+
+
+def estimate(bar: int = 12) -> tuple[Field, ...]:
+    """Return the fields of a share with its 95 % interval, with a bar of so many cells."""
+    return tuple(
+        replace(field, value=_of_share(field.name)) if field.json else field
+        for field in (
+            Field("packets", Unit.COUNT, label="packets", words="{packets}, {pps} pps"),
+            Field("bytes", Unit.BYTES, label="bytes"),
+            Field("pps", Unit.PPS, heading="pps", width=5, keep=5),
+            Field(
+                "share",
+                Unit.SHARE,
+                heading="share  ±95 %",
+                width=14,
+                keep=6,
+                label="share",
+                words="{share} of all packets; 95 % CI {share_low} to {share_high}",
+            ),
+            Field("share_low", Unit.SHARE),
+            Field("share_high", Unit.SHARE),
+            Field("bar", width=bar, keep=45, column="bar", json=False),
+        )
+    )
+
+
+def _of_share(name: str) -> Callable[[Any], Any]:
+    return lambda item: getattr(item.share, name)
+
+
+DROPPED = Field(
+    "dropped_share",
+    Unit.SHARE,
+    heading="dropped",
+    width=8,
+    keep=10,
+    label="dropped",
+    words="{dropped_share} of its own packets",
+    averaged=True,
+)
