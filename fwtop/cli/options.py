@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 import signal
+from collections.abc import Callable
 from types import FrameType, TracebackType
+from typing import TypeVar
 
 from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+T = TypeVar("T")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MAX_TTL_SECONDS = 2_147_483  # what an ipset timeout holds (ipset(8))
@@ -52,6 +57,18 @@ def add_geoip(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="mmdb database with countries or AS names, or a directory of them",
     )
+
+
+def read_as(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Return a reader of an option whose ValueError argparse tells the operator; it hides what others say."""
+
+    def told(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(safe_text(error)) from None
+
+    return told
 
 
 def positive(text: str) -> int:

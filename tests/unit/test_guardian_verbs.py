@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.cli.rules import block, drop, limit, match, synproxy
+from fwtop.cli.options import read_as
+from fwtop.cli.rules import block, drop, synproxy
 from fwtop.model.addresses import prefix_file
 from fwtop.model.addresses.address import HostBitsError, Prefix
 from fwtop.model.addresses.plain_prefixes import parse_lines
@@ -19,6 +20,8 @@ from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Range
 from fwtop.model.traffic.dns import wire_name
+from fwtop.model.traffic.protocols import read_flags
+from fwtop.rules import options
 from fwtop.rules.command_line import command_line
 
 
@@ -32,20 +35,20 @@ from fwtop.rules.command_line import command_line
     ],
 )
 def test_a_rate_is_read_with_its_unit(text: str, wanted: tuple[int, bool]) -> None:
-    assert limit.rate(text) == wanted
+    assert options.rate(text) == wanted
 
 
 @pytest.mark.parametrize("text", ["", "1000", "0/s", "-1/s", "1/x", "1e3/s", "9999999999/s", "１/s"])
 def test_what_is_no_rate_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError):
-        limit.rate(text)
+    with pytest.raises(ValueError, match=r"is not a rate|must be at least one per second"):
+        options.rate(text)
 
 
 def test_dns_name_in_wire_form() -> None:
-    assert wire_name(match.dns_labels("Example.com.")) == b"\x07Example\x03com\x00"
+    assert wire_name(options.dns_labels("Example.com.")) == b"\x07Example\x03com\x00"
     for name in ("", "a..b", "x" * 64, "."):
         with pytest.raises(FwtopError):
-            match.dns_labels(name)
+            options.dns_labels(name)
 
 
 @pytest.mark.parametrize(
@@ -55,9 +58,9 @@ def test_dns_name_in_wire_form() -> None:
 def test_tcp_flags_are_read_by_name_or_refused(text: str, wanted: tuple[int, int] | None) -> None:
     if wanted is None:
         with pytest.raises(argparse.ArgumentTypeError):
-            drop.tcp_flags(text)
+            read_as(read_flags)(text)
     else:
-        assert drop.tcp_flags(text) == wanted
+        assert read_as(read_flags)(text) == wanted
 
 
 def arguments(module, *words: str) -> argparse.Namespace:

@@ -21,7 +21,7 @@ from fwtop.model.wire import of_plain
 def test_a_fresh_process_reads_what_its_verbs_refuse() -> None:
     """Nothing that a verb's parser needs is looked for once files can't be opened any more."""
     for table, words in (
-        ("[[port]]\nservice = '443/tcp'\n", "level protected needs --acl"),
+        ("[[port]]\nservice = '443/tcp'\n", "level protected needs acl"),
         ("[[limit]]\nper = 24\nrate = 'fast'\n", "x:4: limit[0].rate: 'fast' is not a rate"),
         ("[[signature]]\nproto = 'udp'\n", "x:2: signature[0]: "),
     ):

@@ -37,15 +37,15 @@ WRONG_FORMS = {
     "[firewall]\n": ":4: firewall is unknown; there are schema,",
 }
 WRONG_MEANINGS = {
-    "[[port]]\nservice = '443/tcp'\n": ":4: port[0]: level protected needs --acl",
+    "[[port]]\nservice = '443/tcp'\n": ":4: port[0]: level protected needs acl, the lists to let in",
     "[[port]]\nservice = '443/tcp'\nacl = 'vpn'\n": "there is no [list.vpn]",
-    "[[port]]\nservice = '443/sctp'\nacl = 'office'\n": "'443/sctp' is not a service",
+    "[[port]]\nservice = '443/sctp'\nacl = 'office'\n": ":5: port[0].service: '443/sctp' is not a service",
     "[[block]]\nlist = 'office'\n[[block]]\nlist = 'office'\n": (
         ":6: block[1]: said twice: block list office"
     ),
-    "[[limit]]\nper = 24\n": "one of the arguments --rate --connections is required",
+    "[[limit]]\nper = 24\n": "a limit needs either a rate or connections",
     "[[limit]]\nper = 24\nrate = 'fast'\n": ":6: limit[0].rate: 'fast' is not a rate",
-    "[[signature]]\nstring = 'x'\nhex = 'aa'\n": "not allowed with argument",
+    "[[signature]]\nstring = 'x'\nhex = 'aa'\n": "a match needs one of string, hex and dns",
     "[list.more]\nentries = ['nobody']\n": ":4: list.more: 'nobody'",
     "[list.more]\nleast = 1\n": ":5: list.more.least: the list holds 0, but least = 1",
     "[list.more]\nentries = ['::/1', '192.0.2.1']\nmost = 1\n": "the list holds 2, but most = 1",

@@ -1,26 +1,22 @@
 """The policy file: lists, protected ports, blocks, limits, signatures and thresholds, in TOML.
 
-A table of a rule (schema.py) takes the options of a verb of the command line as its keys, and is read by that
-verb's own parser: a policy can say what `fwtop protect`, `block --list`, `limit` and `match` can, no more.
+A table of a rule (schema.py) takes the options of a verb of the command line as its keys, and they mean the
+same there (rules/options.py): what `fwtop protect`, `block --list`, `limit` and `match` can, and no more.
 
 The text is read by a process without rights (confined.py): whoever may apply policies need not be root.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import operator
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 from msgspec import UNSET, Struct
 from msgspec.structs import asdict, replace
 
-from fwtop.cli.options import MAX_TTL_SECONDS
-from fwtop.cli.policy import protect
 from fwtop.cli.policy.schema import (
     MAX_LIST_NAME,
     RULE_TABLES,
@@ -33,27 +29,27 @@ from fwtop.cli.policy.schema import (
     SignatureTable,
     several,
 )
-from fwtop.cli.rules import limit, match
-from fwtop.guardian.rules.validate import rule_of_wire
+from fwtop.guardian.rules.validate import MAX_TTL_SECONDS, rule_of_wire
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.addresses.targets import check_name, prefixes_of
 from fwtop.model.config_file import ConfigText
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import LIST, POLICY, Kind, Match, Rule
+from fwtop.model.rule import LIST, POLICY, Kind, Level, Match, Protection, Rule
 from fwtop.model.settings_file import Place, dotted, told
 from fwtop.model.settings_file import read as read_settings
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.dns import type_number
 from fwtop.render.numbers import plural
+from fwtop.rules.options import limited, payload, protocol, rate, service
 from fwtop.rules.words import with_summary
 
-SECONDS = MAX_TTL_SECONDS - 7200  # of a rule's clock in the kernel, which the guardian renews at half time
+SECONDS = MAX_TTL_SECONDS - 3600  # of a rule's clock in the kernel, which the guardian renews at half time
 Lists = Mapping[str, Sequence[Prefix]]
 Entries = Callable[[str, ListTable], Sequence[Prefix]]
 _NOT_COMPARED = frozenset({"id", "summary", "ttl_seconds", "created", "created_by", "replaces"})
-_OPTION = re.compile(r"--([a-z0-9-]+): ")  # begins what a verb's parser says of a value
 _UNCHANGED = "nothing was changed"
-_Ruled = PortTable | LimitTable | SignatureTable
+_Ruled = PortTable | BlockTable | LimitTable | SignatureTable
 
 
 class Draft(Struct, frozen=True):
@@ -164,13 +160,12 @@ def _rules(file: ConfigText, policy: PolicyFile) -> Iterator[Rule]:
         for number, table in enumerate(getattr(policy, section)):
             place = (section, number)
             try:
-                made = [_block(table)] if isinstance(table, BlockTable) else _by_verb(table)
+                made = _made(table)
                 for rule in made:
                     rule_of_wire(rule.to_dict())
             except FwtopError as error:
-                option = _OPTION.match(str(error))
-                at = (*place, option[1].replace("-", "_")) if option is not None else place
-                raise _wrong(file, at, str(error)[option.end() if option is not None else 0 :]) from None
+                at = (*place, error.key) if isinstance(error, _WrongValueError) else place
+                raise _wrong(file, at, str(error)) from None
             for missing in (item for rule in made for item in rule.lists_used if item not in policy.lists):
                 raise _wrong(file, place, f"there is no [list.{missing}]")
             for rule in made:
@@ -180,40 +175,58 @@ def _rules(file: ConfigText, policy: PolicyFile) -> Iterator[Rule]:
                 yield rule
 
 
-def _block(table: BlockTable) -> Rule:
-    family = None if table.family is UNSET else table.family
-    rule = Rule("", Kind(table.via), Match(family=family), "", SECONDS, created_by=POLICY)
-    return with_summary(replace(rule, origin=LIST + check_name(table.list)))
+class _WrongValueError(FwtopError):
+    """A value that can't be read, and its key."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(reason, 2)
+        self.key = key
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise FwtopError(safe_text(message.removeprefix("argument ")), 2)
-
-
-def _by_verb(table: _Ruled) -> list[Rule]:
-    """Return the rules that a table's options make on the command line; raises FwtopError."""
-    parser = _Parser(allow_abbrev=False, add_help=False)
-    verb = protect if isinstance(table, PortTable) else limit if isinstance(table, LimitTable) else match
-    verb.arguments(parser)
-    args = parser.parse_args([*_words(table)])
-    rules = protect.rules_of(args) if verb is protect else [verb.rule_of(args)]
-    made = [replace(rule, ttl_seconds=SECONDS, created_by=POLICY) for rule in rules]
-    return [protect.in_place_of(rule, ()) for rule in made]
-
-
-def _words(table: _Ruled) -> Iterator[str]:
-    given = {key: value for key, value in asdict(table).items() if value is not UNSET}
-    services, lists = several(given.pop("service", ())), several(given.pop("acl", ()))
-    for key, value in given.items():
-        option = f"--{key.replace('_', '-')}"
-        if key == "family":
-            yield f"-{value}"
-        elif isinstance(value, bool):
-            yield from [option] if value else []
+def _made(table: _Ruled) -> list[Rule]:
+    """Return the rules that a table asks for; raises FwtopError."""
+    given = dict(_given(table))
+    on = Match(family=given.pop("family", None))
+    if isinstance(table, BlockTable):
+        rules = [with_summary(Rule("", Kind(table.via), on, "", 0, origin=LIST + check_name(table.list)))]
+    elif isinstance(table, PortTable):
+        rules = [*_protected(on, **given)]
+    else:
+        on = replace(on, protocol=given.pop("proto", None), dport=given.pop("dport", None))
+        if isinstance(table, LimitTable):
+            rules = [limited(on, **given)]
         else:
-            yield f"{option}={value}"
-    if lists:
-        yield from ("--acl", *lists)
-    if services:
-        yield from ("--", *services)
+            kind = Kind(given.pop("via", Kind.STRING))
+            rules = [with_summary(Rule("", kind, replace(on, payload=(payload(**given),)), "", 0))]
+    return [replace(rule, ttl_seconds=SECONDS, created_by=POLICY) for rule in rules]
+
+
+def _given(table: _Ruled) -> Iterator[tuple[str, Any]]:
+    """Yield what a table sets, as rules take it."""
+    for key, value in asdict(table).items():
+        if value is not UNSET:
+            try:
+                yield key, _READERS[key](value) if key in _READERS else value
+            except ValueError as error:
+                raise _WrongValueError(key, safe_text(error)) from None
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "service": lambda value: dict.fromkeys(map(service, several(value))),
+    "acl": lambda value: tuple(dict.fromkeys(map(check_name, several(value)))),
+    "proto": protocol,
+    "rate": rate,
+    "type": type_number,
+}
+
+
+def _protected(
+    on: Match, service: Iterable[tuple[int, int]], acl: tuple[str, ...], *, level: str = Level.PROTECTED,
+    priority: int, strict: bool,
+) -> Iterator[Rule]:  # fmt: skip
+    if level == Level.PROTECTED and not acl:
+        raise FwtopError("level protected needs acl, the lists to let in", 2)
+    protection = Protection(Level(level), acl, priority, strict)
+    for port, number in service:
+        match = replace(on, protocol=number, dport=port)
+        yield with_summary(Rule("", Kind.PROTECT, match, "", 0, protection=protection))

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from fwtop.cli.options import read_as
 from fwtop.cli.rules.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
 from fwtop.model.addresses.targets import check_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Status
 from fwtop.model.rule import Kind, Level, Match, Protection, Rule, RuleStatus
-from fwtop.model.text import safe_text
+from fwtop.rules.options import service
 from fwtop.rules.words import with_summary
 
 HELP = (
@@ -21,13 +22,14 @@ HELP = (
     "allow-list takes precedence."
 )
 EXAMPLE = "fwtop protect 443/tcp --level protected --acl office vpn --ttl 1d --yes"
-_PROTOCOLS = {"tcp": 6, "udp": 17}
 DEFAULT_PRIORITY = 100  # above a policy's
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("service", nargs="+", type=service, metavar="PORT/PROTO", help="443/tcp, 53/udp, …")
+    parser.add_argument(
+        "service", nargs="+", type=read_as(service), metavar="PORT/PROTO", help="443/tcp, 53/udp, …"
+    )
     parser.add_argument(
         "--level",
         choices=[level.value for level in Level],
@@ -113,14 +115,6 @@ def in_place_of(
     if wanted is not None and wanted.level is Level.PROTECTED and not wanted.lists:
         raise FwtopError("level protected needs --acl with the lists to let in; nothing was changed", 2)
     return rule
-
-
-def service(text: str) -> tuple[int, int]:
-    """Read 443/tcp as port and protocol number."""
-    port, _, name = text.partition("/")
-    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535) or name.lower() not in _PROTOCOLS:
-        raise argparse.ArgumentTypeError(f"{safe_text(text[:40])!r} is not a service like 443/tcp or 53/udp")
-    return int(port), _PROTOCOLS[name.lower()]
 
 
 def _priority(text: str) -> int:

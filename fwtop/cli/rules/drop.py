@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from fwtop.cli.options import read_as
 from fwtop.cli.rules.mitigation import add_rule_options, carry_out, port, prefix, protocol
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Range, Rule
@@ -27,7 +28,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--length", type=_range(65535), metavar="A:B", help="IP total length in bytes")
     parser.add_argument("--ttl-field", type=_range(255), metavar="A:B", help="TTL or hop limit of the packet")
     parser.add_argument(
-        "--tcp-flags", type=tcp_flags, metavar="M/F", help="of the flags M exactly F are set: syn,ack/syn"
+        "--tcp-flags",
+        type=read_as(read_flags),
+        metavar="M/F",
+        help="of the flags M exactly F are set: syn,ack/syn",
     )
     parser.add_argument("--ip-id", type=_range(65535), metavar="A:B", help="IPv4 identification")
     parser.add_argument("--tcp-seq", type=_range(0xFFFF_FFFF), metavar="A:B", help="TCP sequence number")
@@ -76,14 +80,6 @@ def rule_of(args: argparse.Namespace) -> Rule:
             2,
         )
     return with_summary(Rule("", Kind(args.via), match, "", args.ttl, created_by="cli"))
-
-
-def tcp_flags(text: str) -> tuple[int, int]:
-    """Read MASK/FLAGS for an option."""
-    try:
-        return read_flags(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _icmp_type(text: str) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from msgspec.structs import replace
 
 from fwtop.cli.launcher import launch
-from fwtop.cli.options import add_netns, ttl
+from fwtop.cli.options import add_netns, read_as, ttl
 from fwtop.console.handoff import Options
 from fwtop.console.text import si
 from fwtop.model.addresses.address import Prefix
@@ -21,10 +21,10 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep
 from fwtop.model.rule import Kind, Preview, Rule, RuleStatus, State
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.protocols import NUMBERS
 from fwtop.model.wire import of_json, plain
 from fwtop.render.numbers import duration, percent
 from fwtop.render.observation import mitigation_json
+from fwtop.rules import options
 
 if TYPE_CHECKING:
     from fwtop.client.discovery import GuardianClient
@@ -135,15 +135,6 @@ def add_rule_options(
     add_netns(parser)
 
 
-def protocol(text: str) -> int:
-    """Parse a protocol name or number."""
-    number = NUMBERS.get(text.lower(), int(text) if text.isascii() and text.isdigit() else -1)
-    if not 0 <= number <= 255:
-        known = ", ".join(NUMBERS)
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a protocol: a number to 255, or {known}")
-    return number
-
-
 def port(text: str) -> int:
     """Parse a port number."""
     if not (text.isascii() and text.isdigit() and int(text) <= 65535):
@@ -151,12 +142,8 @@ def port(text: str) -> int:
     return int(text)
 
 
-def prefix(text: str) -> Prefix:
-    """Parse an address or a prefix."""
-    try:
-        return Prefix.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(safe_text(error)) from None
+protocol = read_as(options.protocol)
+prefix = read_as(Prefix.parse)
 
 
 def carry_out(args: argparse.Namespace, rules: list[Rule]) -> int:
