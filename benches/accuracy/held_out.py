@@ -16,10 +16,10 @@ from benches.accuracy.fitting import FOLDS, Judged, fit
 from benches.accuracy.naming import judged
 from benches.corpus.cases import MIXTURES, cases, families
 from benches.corpus.version import version
+from fwtop.analysis.attacks import DECLARED
 from fwtop.analysis.calibration import Weights, features_of, is_calibrated
 from fwtop.analysis.engine.hypothesis import Hypothesis
 from fwtop.analysis.engine.weights import FittedWeights
-from fwtop.analysis.registry import DECLARED
 
 
 class FoldWeights(Struct, frozen=True):

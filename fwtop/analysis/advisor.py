@@ -9,7 +9,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.analysis.attacks import Life, attacks_of, pps_of
 from fwtop.analysis.calibration import calibrated
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
@@ -26,6 +25,7 @@ from fwtop.analysis.proposals.normal import normal_traffic, with_unexplained
 from fwtop.analysis.proposals.propose import numbered, offers
 from fwtop.analysis.proposals.remaining import Remaining
 from fwtop.analysis.proposals.signatures import matches, signatures
+from fwtop.analysis.snapshot_attacks import Life, attacks_of, pps_of
 from fwtop.analysis.standing import Standing
 from fwtop.analysis.upstream import pressure
 from fwtop.analysis.window.packet_signatures import SignatureSearch, packet_signatures

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fwtop.analysis.attacks import HYPOTHESES
+from fwtop.analysis.attacks.carpet_bombing import carpet_bombing
+from fwtop.analysis.attacks.connection_table import conntrack_exhaustion
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.engine.claims import entries_by_turn, resolve
 from fwtop.analysis.engine.fragments import attach
 from fwtop.analysis.engine.group import Proof
 from fwtop.analysis.engine.hypothesis import Hypothesis
 from fwtop.analysis.held.judge import held_connections
-from fwtop.analysis.registry import HYPOTHESES
-from fwtop.analysis.vectors.merged import merged
-from fwtop.analysis.vectors.parts import parted
-from fwtop.analysis.vectors.state import carpet_bombing, conntrack_exhaustion
+from fwtop.analysis.parts import merged, parted
 
 
 def find_attacks(context: AnalysisContext, hypotheses: Sequence[Hypothesis] = HYPOTHESES) -> list[Finding]:

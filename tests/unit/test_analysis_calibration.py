@@ -15,9 +15,9 @@ from benches.accuracy.naming import expected_calibration_error, judged
 from benches.corpus.cases import draw
 from benches.corpus.version import version
 from benches.tables.judgement import fit as table
+from fwtop.analysis.attacks import DECLARED
 from fwtop.analysis.calibration import FEATURES, FITTED, Weights, calibrated, features_of
 from fwtop.analysis.engine.weights import FittedWeights
-from fwtop.analysis.registry import DECLARED
 from fwtop.bench.frame import Options
 from fwtop.model.errors import FwtopError
 

@@ -13,8 +13,8 @@ from analysis_flows import HOST, OPTIONS, STAMPS, Frame, connection, hosts, judg
 from analysis_payloads import client_hello, dns_name
 
 from fwtop.analysis.advisor import make_context
+from fwtop.analysis.attacks.udp_flood import above_normal, datagrams
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.groups.datagrams import above_normal, datagrams
 from fwtop.analysis.history.baseline import CLASSES, Baseline
 
 

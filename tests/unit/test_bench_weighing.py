@@ -9,10 +9,10 @@ from benches.accuracy.held_out import fold_weights
 from benches.accuracy.naming import judged
 from benches.accuracy.weighing import Case, Places, cases_of, fit_weights, held_out, surprise, tables
 from benches.corpus.cases import draw
+from fwtop.analysis.attacks.syn_flood import unanswered_syns
 from fwtop.analysis.engine.hypothesis import Hypothesis, above
 from fwtop.analysis.engine.weights import FittedWeights
-from fwtop.analysis.groups.measures import rate, sources
-from fwtop.analysis.groups.syns import unanswered_syns
+from fwtop.analysis.measures.general import rate, sources
 
 FLOOD = Hypothesis(
     "flood", unanswered_syns, 1.0, kind="syn_flood", evidence=(above(rate, 10, 2.0), above(sources, 5, 2.0))

@@ -21,6 +21,7 @@ from capture_files import pcap
 from benches.accuracy.naming import judged
 from benches.corpus.cases import LabelledWindow, draw
 from fwtop.analysis.advisor import make_context
+from fwtop.analysis.attacks import DECLARED, HYPOTHESES, NOTHING_UNUSUAL
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext
@@ -29,8 +30,7 @@ from fwtop.analysis.engine.explain import print_explanations
 from fwtop.analysis.engine.group import FEATURES, Cut, Feature, Group, Proof, in_words
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, at_most, if_so, is_not
 from fwtop.analysis.engine.weights import WEIGHTS_FILE, FittedWeights
-from fwtop.analysis.groups.measures import rate, sources
-from fwtop.analysis.registry import DECLARED, HYPOTHESES, NOTHING_UNUSUAL
+from fwtop.analysis.measures.general import rate, sources
 from fwtop.lab.scenario import DIRECTORY as LAB
 
 ROOT = Path(__file__).parents[2]
@@ -256,7 +256,7 @@ def _says(one: Says) -> str:
 def test_the_example_on_the_page_is_the_program_itself() -> None:
     text = (ROOT / "docs/HYPOTHESES.md").read_text().partition("## How to add a class")[2].partition(MARK)[0]
     analysis = ROOT / "fwtop/analysis"
-    files = (*analysis.glob("groups/*.py"), *analysis.glob("registry/*.py"), *LAB.glob("*.toml"))
+    files = (*analysis.glob("attacks/*.py"), *analysis.glob("measures/*.py"), *LAB.glob("*.toml"))
     lines = {line.strip() for file in files for line in file.read_text().splitlines()}
     blocks = re.findall(r"```(?:python|text|toml)\n(.*?)```", text, re.DOTALL)
     assert len(blocks) == 4

@@ -12,10 +12,10 @@ from benches.accuracy.fitting import FOLDS, Judged, cross_validated, fit, log_lo
 from benches.accuracy.naming import expected_calibration_error, judged
 from benches.corpus.cases import SEED, cases
 from benches.corpus.version import version
+from fwtop.analysis.attacks import DECLARED
 from fwtop.analysis.calibration import FEATURES, features_of, is_calibrated
 from fwtop.analysis.engine.hypothesis import Hypothesis
 from fwtop.analysis.engine.weights import WEIGHTS_FILE, FittedWeights
-from fwtop.analysis.registry import DECLARED
 from fwtop.bench.frame import Document, Options, Result, progress
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text

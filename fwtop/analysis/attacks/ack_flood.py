@@ -1,0 +1,210 @@
+"""ACK floods outside of connections.
+
+Sources: RFC 9293 3.10.7; Mirai's source (attack_tcp_ack); Imperva, "Breaking down Mirai" (2016).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, at_most, if_so
+from fwtop.analysis.measures.general import ENOUGH, flow_singles, spoofed
+from fwtop.analysis.measures.tcp import BARE, constant_fields, constants, match_ack, stray
+from fwtop.analysis.parsers.http import starts_request
+from fwtop.analysis.parsers.tls import record_mask
+from fwtop.analysis.window.counting import among
+from fwtop.analysis.window.features import Features, header_words
+from fwtop.render.numbers import percent
+
+_ALONE = 0.9  # of the packets are alone in their flow; fewer if a capture only truncates connections
+_ALL_ALONE, _SEEN = 0.98, 1_000  # in a sample as dense and large as that, no connections look like it
+_NO_DATA, _HARDLY_OPENED = 0.05, 0.05  # shares: of packets with data; of the connections that there must be
+_FULL = 1_300  # bytes of an IP packet: full-sized ones are uploads
+_READ = 10  # packets with data before their contents say something
+
+
+@cut(Proof.VOLUME)
+def stray_acks(context: AnalysisContext) -> Iterator[Group]:
+    """ACKs, with or without data, that belong to no connection.
+
+    In a sampled capture every packet is alone in its flow; only those without options are taken.
+    """
+    features = context.features(stray(context, context.tcp.ack))
+    if context.sampled:
+        features = context.features(features.rows[header_words(context.traffic, features.rows) == BARE])
+    if features.n:
+        data = float((context.traffic.packets.payload_length[features.rows] > 0).mean())
+        flood = "PSH-ACK flood" if data > 0.5 else "ACK flood"
+        yield Group(context, features, Least(normal="tcp.lone"), {"flood": flood, "with_data": data})
+
+
+@feature("times")
+def connections_opened(group: Group) -> float:
+    """Connections that were opened or closed meanwhile, against those that single packets like these require.
+
+    If one in N is sampled and a share s of the packets is alone in its flow, flows have about
+    -ln(s) N packets (Poisson), of which one opens and one closes the connection. A SYN flood may have claimed
+    the SYNs of real clients; FINs tell their number.
+    """
+    context, features = group.context, group.packets
+    tcp, weight, mine = context.tcp, context.traffic.weight, context.unclaimed | context.tcp.real
+    if not context.sparse:  # connections of other sources explain none of these
+        mine = mine & context.traffic.of_sources(features.rows)
+    ends = float(weight[tcp.fin & mine].sum())
+    openings = max(2 * ends, ends + float(weight[(tcp.syn | tcp.syn_ack) & mine].sum()))
+    length = max(2.0, -math.log(min(0.999, max(1e-9, features.flow_singles))) * features.traffic.one_in)
+    expected = 0.75 / length if context.sparse else min(0.1, 0.75 / length)
+    return openings / (expected * features.packets)
+
+
+@feature("flows")
+def flows_each(group: Group) -> float:
+    """Flows of each source, with those that the sample misses: browsers open six, large proxies hundreds."""
+    return group.packets.likely_flows / max(1.0, group.packets.likely_sources)
+
+
+@feature("share")
+def beside_requests(group: Group) -> float:
+    """Part that goes to a port where a flood of requests was found: a sample misses what its sources ask."""
+    context = group.context
+    asked = [finding.rows for finding in context.findings if finding.requests]
+    if not asked or context.traffic.one_in <= 1:
+        return 0.0
+    dport = context.traffic.packets.dport
+    return float(among(dport[group.packets.rows], dport[np.concatenate(asked)]).mean())
+
+
+@feature("share")
+def readable(group: Group) -> float:
+    """Part of the packets with data that begin an HTTP request or a TLS record; below 10, 0."""
+    data = _with_data(group).rows
+    if len(data) < _READ:
+        return 0.0
+    traffic = group.context.traffic
+    return float((starts_request(traffic.packets, data) | record_mask(traffic, data)).mean())
+
+
+@feature("share")
+def with_options(group: Group) -> float:
+    """Part whose TCP header has options: on connections, most systems stamp each segment (RFC 7323)."""
+    words = header_words(group.context.traffic, group.packets.rows)
+    return float((words > BARE).mean()) if len(words) else 0.0
+
+
+@feature("yes or no")
+def flow_per_packet(group: Group) -> float:
+    """Whether the sources send each packet in another flow, more of these than hosts have connections.
+
+    Large proxies keep as many connections open. Theirs show more than one packet each, unless the sample is
+    thin, and carry timestamps. If hardly two packets of a dense sample share a flow, nothing is connected;
+    nor in a thin one if they carry no data, and so few connections are opened that all would have to be idle.
+    """
+    context, features = group.context, group.packets
+    if not context.traffic.live:
+        return features.flow_singles > _ALONE
+    bare = float((header_words(context.traffic, features.rows) == BARE).mean())
+    idle = group.notes["with_data"] < _NO_DATA and group[connections_opened] < _HARDLY_OPENED
+    dense = not context.sparse or idle
+    if dense and bare > _ALONE and features.flow_singles > _ALL_ALONE and features.n >= _SEEN:
+        return True
+    thick = not context.sparse or bare > _ALONE
+    return thick and features.pps_per_source > context.config.flood_pps
+
+
+@feature("yes or no")
+def normal_known(group: Group) -> float:
+    """Whether the baseline tells what is normal: what exceeds it is unusual at least."""
+    return group.context.baseline.ready
+
+
+@feature("yes or no")
+def sampled_capture(group: Group) -> float:
+    """Whether a capture is sampled without saying so (sFlow, NetFlow, a thinned mirror)."""
+    return group.context.sampled
+
+
+@feature("share")
+def one_data_size(group: Group) -> float:
+    """Part of the packets with data that have one length, below the full one; 50 packets tell."""
+    data = _with_data(group)
+    length = data.top("ip_length")
+    few = data.n < 50 or data.share < 0.3 * group.packets.share
+    return 0.0 if few or length.value >= _FULL else length.share
+
+
+def data_length(group: Group) -> list[str]:
+    """Write the length that packets with data have."""
+    if group[one_data_size] < 0.8:
+        return []
+    length = _with_data(group).top("ip_length")
+    return [f"{percent(length.share)} of the packets with data have IP length {length.value}"]
+
+
+def _with_data(group: Group) -> Features:
+    rows = group.packets.rows
+    return group.context.features(rows[group.context.traffic.packets.payload_length[rows] > 0])
+
+
+_OUTSIDE = "dropping TCP packets outside of connections (conntrack state INVALID)"
+_ACKS = "{with_data:percent} carry data; {same_port:percent} go to port {port:.0f}"
+
+ENTRIES = (
+    Hypothesis(
+        "ACK flood", stray_acks, -1.1,
+        kind="ack_flood",
+        title="{flood}",
+        needs=(ENOUGH, at_least(flow_singles, 0.5), at_most(connections_opened, 1)),
+        lead=(
+            "{amount:ACK packets} from {senders} belong to no connection: {flow_singles:percent} are the "
+            "only packet of their flow",
+            _ACKS,
+        ),
+        evidence=(
+            above(constants, 0, 2.5),
+            above(one_data_size, 0.8, 2.5),
+            above(spoofed, 0.5, 2.5),
+            if_so(flow_per_packet, 2.5),
+            if_so(normal_known, 2.5),
+            if_so(sampled_capture, -2.6),  # there, every packet is alone in its flow
+            Says(connections_opened, 0.1, 0.5, 0.7, -2.5),
+            Says(flows_each, 20, 0.0, 200, 2.0, "each source sends them in {flows_each:count} flows or more"),
+            Says(readable, 0.3, 0.0, 0.8, -4.0),
+            Says(with_options, 0.3, 0.0, 0.9, -6.0),
+            Says(beside_requests, 0.5, 0.0, 0.9, -6.0),
+        ),
+        details=(constant_fields, data_length),
+        match=match_ack,
+        stopped_by=_OUTSIDE,
+    ),
+    Hypothesis(
+        "ACK flood that repeats numbers", stray_acks, 2.4,
+        kind="ack_flood",
+        title="{flood}",
+        needs=(ENOUGH, at_most(flow_singles, 0.5)),
+        lead=("{amount:ACK packets} whose sequence numbers don't advance as in a connection", _ACKS),
+        evidence=(
+            above(constants, 0, 2.5),
+            above(one_data_size, 0.8, 2.5),
+            above(spoofed, 0.8, 2.5),
+            if_so(sampled_capture, -4.5),
+        ),
+        details=(constant_fields, data_length),
+        match=match_ack,
+        stopped_by=_OUTSIDE,
+    ),
+    Hypothesis(
+        "ACK flood of forged sources", stray_acks, 2.4,
+        kind="ack_flood",
+        title="{flood}",
+        needs=(ENOUGH, at_least(spoofed, 0.8)),
+        lead=("{amount:ACK packets} whose sequence numbers don't advance as in a connection", _ACKS),
+        details=(constant_fields, data_length),
+        match=match_ack,
+        stopped_by=_OUTSIDE,
+    ),
+)  # fmt: skip

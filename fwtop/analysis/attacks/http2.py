@@ -1,0 +1,213 @@
+"""Floods of HTTP/2 requests, where the frames can be read and inside TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext, count
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_least, if_so
+from fwtop.analysis.measures.general import ENOUGH, to_port
+from fwtop.analysis.measures.requests import fast_rows, records_alike, with_their_connections
+from fwtop.analysis.parsers import http, tls
+from fwtop.analysis.window.counting import among, distinct_values
+from fwtop.analysis.window.traffic import Rows, payload
+from fwtop.model.traffic.packets import Mask, PacketBatch
+
+_CROWDED = 10.0  # requests per segment: a browser's first burst for a page, not one after the other
+_BURSTS = 2.0  # such segments per second and source
+_TINY_RECORD = 96  # bytes: a HEADERS frame of an indexed request, or a reset
+_APPLICATION_DATA = 23
+_HTTPS = (443, 8443)  # where HTTP/2 is spoken inside TLS; databases have records as many, and as alike
+_SMALL = 256  # bytes: a request, a reset, a window update
+_SIZES = 2  # most common ones: requests, and window updates or resets
+_FEWEST = 30  # records
+
+
+@cut(Proof.REQUESTS)
+def http2_requests(context: AnalysisContext) -> Iterator[Group]:
+    """Segments with HTTP/2 HEADERS frames of fast sources, or with dozens of them (CVE-2023-44487)."""
+    packets, config = context.traffic.packets, context.config
+    data = context.traffic.rows(context.tcp.ack & context.unclaimed & (packets.payload_length > 0))
+    if len(data) < config.min_samples:
+        return
+    size = http.headers_frame(context.traffic, data)
+    features = context.features(data[size > 0])
+    # Segments with dozens of requests are few: what is usual of segments says nothing about them
+    if not context.significant(features, floor_pps=config.reflection_pps, normal="", shaped=True):
+        return
+    each = packets.payload_length[features.rows] / size[size > 0]
+    fast = fast_rows(features, config.request_rate_per_source)
+    fast |= (each >= _CROWDED) & fast_rows(features, _BURSTS)
+    if not fast.any():
+        return
+    some = context.features(features.rows[fast])
+    per_second = float((some.weight * np.maximum(each[fast], 1)).sum()) / context.traffic.seconds
+    notes = {
+        "fast_frames": float(fast.mean()),
+        "requests": f"about {count(per_second)} requests/s, {count(per_second / some.sources)} per source",
+    }
+    yield Group(context, some, Least("reflection_pps", "", shaped=True), notes, spoof_prior=-4.0)
+
+
+@feature("share")
+def fast_frames(group: Group) -> float:
+    """Part of the segments with HEADERS frames whose sources send them faster than browsers do."""
+    return float(group.notes["fast_frames"])
+
+
+@cut(Proof.REQUESTS)
+def tiny_records(context: AnalysisContext) -> Iterator[Group]:
+    """Segments of fast sources that are full of tiny TLS records: dozens of HTTP/2 requests each.
+
+    Source: CVE-2023-44487 (rapid reset), as Cloudflare and Google described it in 2023: HEADERS and
+    RST_STREAM frames of about 40 bytes each, without flow control.
+    """
+    packets, config = context.traffic.packets, context.config
+    data = context.traffic.rows(
+        context.tcp.ack & context.unclaimed & (packets.payload_length > 3 * _TINY_RECORD)
+    )
+    if context.sparse or len(data) < config.min_samples:
+        return
+    data = data[tls.record_mask(context.traffic, data)]
+    head, length = payload(packets, data, 5)
+    record = (head[:, 3].astype(np.int64) << 8) | head[:, 4]
+    tiny = (head[:, 0] == _APPLICATION_DATA) & (record <= _TINY_RECORD) & (length == 5)
+    features = context.features(data[tiny])
+    if features.n < config.min_samples:
+        return
+    fast = fast_rows(features, config.request_rate_per_source)
+    some = context.features(features.rows[fast])
+    if not some.n:
+        return
+    size = float(record[tiny].mean())
+    notes = {
+        "fast_records": float(fast.mean()),
+        "record_size": size,
+        "each": float(packets.payload_length[some.rows].mean()) / (size + 5),
+    }
+    yield Group(context, some, Least("reflection_pps", "", shaped=True), notes, spoof_prior=-4.0)
+
+
+@feature("share")
+def fast_records(group: Group) -> float:
+    """Part of the segments with tiny records whose sources send them faster than clients do."""
+    return float(group.notes["fast_records"])
+
+
+def small_records(packets: PacketBatch, rows: Rows) -> Mask:
+    """Mark the rows whose payload starts with a small record of TLS application data."""
+    head, length = payload(packets, rows, 5)
+    size = (head[:, 3].astype(np.int64) << 8) | head[:, 4]
+    data = (head[:, 0] == _APPLICATION_DATA) & (head[:, 1] == 3) & (length == 5)
+    return np.asarray(data & (size > 0) & (size <= _SMALL))
+
+
+@cut(Proof.VOLUME)
+def requests_inside_tls(context: AnalysisContext) -> Iterator[Group]:
+    """Small TLS records to an HTTPS port of sources that send more of them than browsers do."""
+    packets, config = context.traffic.packets, context.config
+    pool = context.tcp.ack & context.unclaimed & ~context.benign & (packets.payload_length > 0)
+    rows = context.traffic.rows(pool & among(packets.dport, _HTTPS))
+    if len(rows) < config.min_samples:
+        return
+    rows = rows[small_records(packets, rows)]
+    if len(rows) < _FEWEST:
+        return
+    features = context.features(rows)
+    fast = fast_rows(features, config.request_rate_per_source)
+    if not fast.any():
+        return
+    some = context.features(rows[fast])
+    flows = len(distinct_values(context.traffic.flow_id[some.rows]))
+    counts = np.sort(np.bincount(packets.payload_length[some.rows].astype(np.intp)))[::-1]
+    notes = {"flows": flows, "one_size": float(counts[:_SIZES].sum() / max(1, some.n))}
+    yield Group(context, some, Least("flood_pps", small_records, shaped=True), notes, spoof_prior=-4.0)
+
+
+@feature("records a second")
+def records_each(group: Group) -> float:
+    """Records a second of each connection: a browser sends dozens when it opens a page, then waits."""
+    return group.packets.pps / max(1.0, float(group.notes["flows"]))
+
+
+@feature("decades")
+def records_above_normal(group: Group) -> float:
+    """Rate of such records against the baseline's, as a decimal logarithm; 0 where nothing is known."""
+    usual = _usual(group)
+    if usual is None:
+        return 0.0
+    return float(np.log10(max(1.0, group.packets.pps / max(usual, group.context.config.flood_pps))))
+
+
+@feature("yes or no")
+def records_as_usual(group: Group) -> float:
+    """Whether the baseline holds about as many such records."""
+    usual = _usual(group)
+    return usual is not None and bool(group.packets.pps <= group.context.config.baseline_factor * usual)
+
+
+def _usual(group: Group) -> float | None:
+    baseline = group.context.baseline
+    if not (baseline.ready and group.context.traffic.live):
+        return None
+    return baseline.rate_of_payloads(small_records)
+
+
+_LIMIT = "a limit of requests or connections for each source; a signature of the requests"
+
+ENTRIES = (
+    Hypothesis(
+        "HTTP/2 request flood", http2_requests, 1.8,
+        kind="http_flood",
+        needs=(ENOUGH, at_least(fast_frames, 0.5)),
+        lead="{amount:segments with HTTP/2 requests} from {senders}: {requests}",
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "HTTP/2 request flood inside TLS", tiny_records, 1.1,
+        kind="http_flood",
+        title="HTTP/2 request flood",
+        needs=(ENOUGH, at_least(fast_records, 0.5)),
+        lead=(
+            "{amount:segments} ({rate:count}/s) from {senders} hold about {each:.0f} TLS records of "
+            "{record_size:.0f} bytes each: dozens of requests per segment",
+            "HTTP/2 clients that wait for answers don't do this (CVE-2023-44487: rapid reset)",
+        ),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "requests inside TLS without end", requests_inside_tls, -0.5,
+        kind="http_flood",
+        title="Flood of requests inside TLS",
+        needs=(ENOUGH, at_least(records_each, 30)),
+        lead=(
+            "{amount:small TLS records} from {senders} on {flows:count} connections",
+            "what they ask can't be read: requests, resets (CVE-2023-44487), or both",
+        ),
+        evidence=(
+            Says(records_each, 80, -4.0, 300, 2.0, "{records_each:count} records/s on each connection"),
+            Says(records_alike, 0.5, -2.5, 0.9, 2.5, "{records_alike:percent} have one of two sizes: the "
+                                                     "same request again and again"),
+            Says(records_above_normal, 0.5, 0.0, 1.5, 2.0, "many times as many as usual"),
+            if_so(records_as_usual, -6.0),
+        ),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by="a limit of requests for each connection in the server; blocking the sources",
+    ),
+    Hypothesis(
+        "services that call each other", requests_inside_tls, 0.0,  # gRPC, gateways, mirrors
+        evidence=(
+            Says(records_alike, 0.2, 3.0, 0.7, -2.0),
+            Says(records_each, 200, 1.0, 3_000, -2.0),
+            if_so(records_as_usual, 3.0),
+        ),
+    ),
+)  # fmt: skip

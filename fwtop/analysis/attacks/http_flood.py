@@ -1,0 +1,566 @@
+"""Floods of HTTP requests, and the browsers, crowds, proxies and programs that look like them.
+
+A flash crowd has few requests per source, complete connections and shared pages; it is never called an
+attack, whatever its rate. Sources: Jung et al., "Flash Crowds and DoS" (WWW 2002); Breslau et al., "Web
+Caching and Zipf-like Distributions" (INFOCOM 1999); RFC 7239 and RFC 9110 7.6.3 (whom a proxy speaks for).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.engine.group import Feature, Group, Least, Proof, cut, feature
+from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, Says, above, at_least, at_most, if_so, is_so
+from fwtop.analysis.measures.general import pace, per_source, rate, samples, sources, threshold_ratio, to_port
+from fwtop.analysis.measures.requests import (
+    PARSED,
+    even_sources,
+    fast_rows,
+    forwarded,
+    outside_connections,
+    parsed_requests,
+    requests_described,
+    with_their_connections,
+)
+from fwtop.analysis.parsers import http
+from fwtop.analysis.window.counting import distinct_values
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import Rows, distinct_texts, mix, payload
+from fwtop.model.traffic.packets import Mask
+
+_ASKED = 100  # identical requests: fewer say nothing
+_TOLD = 30  # requests before their paths or query strings say something
+_POLLED_PPS = 200.0  # of one path by monitoring programs
+_ONE_TOOL = 0.7  # of the requests have identical headers: no browser version has that share
+_PAGE = 150  # requests for one page with all its resources
+_PARAMETER = 16  # bytes of a parameter name; longer ones are values without a name
+_KEPT = 0.2  # of connections are closed within the window, at most
+_FLAT, _LETTERS = 0.95, 400  # of the greatest entropy that letters can have, and how many tell
+_BROWSERS = (b"Mozilla", b"Opera", b"Dalvik")
+_LINE = 40  # bytes of a request that are compared
+_TIMES = 10
+_REPEATS_A_SECOND = 3.0
+_PEOPLE = 5  # user agents per source of a proxy
+_SITE, _POPULAR = 10, 0.6  # pages that many users ask for, and the part of the most popular
+_UNSHARED = 0.9  # of the paths are requested once: nobody shares them
+_TURNS = 0.5  # of a source's requests name another agent than the one before: several users
+_PAIRS = 80  # of requests in a row, compared
+_AGENTS_TOLD = 100  # requests before their agents or pages say something
+_AGAIN = 3.0  # requests for a page, on average, before it shows which pages people prefer
+_CHANCE = 2.0  # times the variance of counts that are alike but for chance (Poisson)
+
+
+@cut(Proof.REQUESTS)
+def http_requests(context: AnalysisContext) -> Iterator[Group]:
+    """HTTP/1 requests: all, and those of them that stand out.
+
+    These are outside of connections, with unique query strings, of fast sources, or repeated by their source.
+    """
+    packets = context.traffic.packets
+    data = context.traffic.rows(context.tcp.ack & context.unclaimed & (packets.payload_length > 0))
+    if len(data) < context.config.min_samples:
+        return
+    rows = data[http.starts_request(packets, data)]
+    every = _group(context, rows, "all")
+    if every[threshold_ratio] < 1:
+        return
+    features = every.packets
+    yield every
+    if outside_connections(context, features):
+        # Requests on real connections stay unclaimed: client impact is measured on unclaimed packets
+        yield _group(context, rows[~context.tcp.real[rows]], "without any connection")
+    if not context.sparse:
+        stray = (context.unestablished & ~context.traffic.of_sources(context.tcp.syn))[rows]
+        if stray.sum() > 50:
+            yield _group(context, rows[stray], "of sources without a connection", share=float(stray.mean()))
+    unique = _unique_queries(http.requests(context.traffic, features.spread(PARSED)))
+    if unique is not None:
+        request, distinct = unique
+        same = http.path_mask(context.traffic, rows, request.method, request.path)
+        yield _group(context, rows[same], "with unique query strings", share=distinct)
+    fast = fast_rows(features, context.config.request_rate_per_source)
+    if fast.any():
+        part = float(features.weight[fast].sum()) / features.packets
+        notes = {"limit": context.config.request_rate_per_source, "fast_share": part}
+        yield _group(context, rows[fast], "of fast sources", share=float(fast.mean()), notes=notes)
+    returning = _returning(every)
+    if returning is not None:
+        mine, closed = returning
+        yield _group(context, mine, "for WebSockets that are closed again", share=closed)
+    again = _again_and_again(features)
+    if again.any():
+        yield _group(context, rows[again], "sent again and again", share=float(again.mean()))
+
+
+def _group(
+    context: AnalysisContext,
+    rows: Rows,
+    part: str,
+    *,
+    share: float = 1.0,
+    notes: dict[str, Any] | None = None,
+) -> Group:
+    features = context.features(rows)
+    least = Least("reflection_pps", http.starts_request, shaped=True)
+    usual = {"part": part, "part_share": share, **(notes or {})}
+    made = Group(context, features, least, usual)
+    if features.n and not outside_connections(context, features):
+        made.spoof_prior = -4.0
+    return made
+
+
+def part_of(name: str, meaning: str = "") -> Feature:
+    """Make a feature of the groups of one part of the requests: the share of all requests that they are."""
+
+    def measure(group: Group) -> float:
+        return float(group.notes["part_share"]) if group.notes["part"] == name else 0.0
+
+    measure.__name__ = "requests_" + name.replace(" ", "_")
+    measure.__doc__ = meaning or f"Part of the requests that are {name}; 0 for other groups."
+    return feature("share")(measure)
+
+
+whole = part_of("all", "1 for the group of all requests, 0 for groups of those that stand out.")
+
+
+unconnected = part_of("without any connection")
+
+
+of_strangers = part_of("of sources without a connection")
+
+
+cache_busting = part_of("with unique query strings")
+
+
+of_fast_sources = part_of("of fast sources")
+
+
+again_and_again = part_of("sent again and again")
+
+
+closed_again = part_of("for WebSockets that are closed again")
+
+
+@feature("yes or no")
+def page_load(group: Group) -> float:
+    """Whether it is the burst of a browser that loads a page: each resource once."""
+    return _pages(group.context, group.packets.rows)
+
+
+@feature("share")
+def different_paths(group: Group) -> float:
+    """Part of the requested paths that is requested once; 0 below 30 requests.
+
+    In a crowd, the same pages are wanted. Behind a CDN only pages that nobody else wants reach the host, by
+    addresses with many users each: these differ in how much they send.
+    """
+    paths = [request.path for request in parsed_requests(group)]
+    return 0.0 if len(paths) < _TOLD else len(set(paths)) / len(paths)
+
+
+@feature("yes or no")
+def random_paths(group: Group) -> float:
+    """Whether the last parts of paths have letters and digits about as often as each other."""
+    return _look_drawn([request.path for request in parsed_requests(group)])
+
+
+@feature("times the normal rate")
+def requests_above_normal(group: Group) -> float:
+    """Rate of requests against the baseline's, or against the least flood's; 0 where none is known."""
+    usual = _usual_requests(group.context)
+    if usual is None:
+        return 0.0
+    group.notes["usual"] = usual
+    return group.packets.peak_pps / max(usual, group.context.config.reflection_pps)
+
+
+@feature("share")
+def same_request(group: Group) -> float:
+    """Part of the requests that is identical, path and headers: real browsers differ; 100 requests tell.
+
+    0 where a few programs may poll: below 20 sources or 200 a second.
+    """
+    parsed, features = parsed_requests(group), group.packets
+    polled = min(features.peak_pps, features.packets) < _POLLED_PPS
+    if len(parsed) < _ASKED or features.sources < 20 or polled:
+        return 0.0
+    n = Counter(request.path for request in parsed).most_common(1)[0][1]
+    words, m = Counter(_whole_words(parsed)).most_common(1)[0]
+    return 0.0 if len(words) < 40 else min(n, m) / len(parsed)
+
+
+@feature("share")
+def upgraded(group: Group) -> float:
+    """Part of the requests that ask for another protocol (WebSocket), on connections that stay open.
+
+    0 where most connections with such requests are closed again: clients upgrade a connection to keep it.
+    """
+    context, parsed = group.context, parsed_requests(group)
+    if not parsed:
+        return 0.0
+    ended = context.traffic.of_flows(context.tcp.fin | context.tcp.rst)[group.packets.rows]
+    asked = sum(request.upgrades for request in parsed) / len(parsed)
+    return asked if float(ended.mean()) < _KEPT else 0.0
+
+
+def _returning(every: Group) -> tuple[Rows, float] | None:
+    """Return the requests for the WebSocket most asked for, and the connections closed for each; None if few.
+
+    Whatever their sources close counts, so that it can be told of a thin sample, too.
+    """
+    context, features = every.context, every.packets
+    asked = [request for request in parsed_requests(every) if request.upgrades]
+    if len(asked) < _TOLD:
+        return None
+    (method, path), _ = Counter((request.method, request.path) for request in asked).most_common(1)[0]
+    mine = features.rows[http.line_mask(context.traffic, features.rows, method + b" " + path + b" ")]
+    return (mine, min(1.0, _closings(context, mine))) if len(mine) else None
+
+
+def _closings(context: AnalysisContext, rows: Rows) -> float:
+    """Return the FINs and RSTs of the sources of these requests, for each request."""
+    traffic, tcp = context.traffic, context.tcp
+    ends = (tcp.fin | tcp.rst) & traffic.of_sources(rows)
+    return float(traffic.weight[ends].sum()) / max(1.0, float(traffic.weight[rows].sum()))
+
+
+@feature("a request")
+def closings(group: Group) -> float:
+    """FINs and RSTs of the sources for each request, which a thin sample tells, too."""
+    return _closings(group.context, group.packets.rows)
+
+
+@feature("requests a connection")
+def each_connection(group: Group) -> float:
+    """Requests for each connection that they come on."""
+    rows = group.packets.rows
+    return len(rows) / max(1, len(distinct_values(group.context.traffic.flow_id[rows])))
+
+
+def _look_drawn(paths: list[bytes]) -> bool:
+    """Check for paths whose last part has letters and digits about as often as each other; not numbers."""
+    last = [path.rpartition(b"/")[2].partition(b".")[0].lower() for path in paths]
+    if sum(map(bytes.isdigit, last)) > 0.5 * len(last):
+        return False
+    text = np.frombuffer(b"".join(last), np.uint8)
+    counts = np.bincount(text, minlength=256)
+    p = counts[counts > 0] / max(1, len(text))
+    entropy = float(-(p * np.log2(p)).sum())
+    return len(text) >= _LETTERS and entropy > _FLAT * np.log2(max(2, min(len(p), 36)))
+
+
+def _usual_requests(context: AnalysisContext) -> float | None:
+    """Return the requests per second in the baseline; None if unknown."""
+    baseline = context.baseline
+    if not (baseline.ready and context.traffic.live):
+        return None
+    return baseline.rate_of_payloads(http.starts_request)
+
+
+def _pages(context: AnalysisContext, rows: Rows) -> bool:
+    """Check for the burst of a browser that loads a page: each resource once."""
+    features = context.features(rows)
+    matrix, length = payload(features.traffic.packets, rows, _LINE)
+    asked = mix(features.traffic.source_key[rows], distinct_texts(matrix))
+    each = float(features.source_counts.max())
+    return (
+        each < _PAGE
+        and len(distinct_values(asked)) > 0.8 * features.n
+        and bool((length == _LINE).mean() > 0.8)
+    )
+
+
+def _again_and_again(features: Features) -> Mask:
+    """Mark requests that a source repeats verbatim, faster than any page reloads."""
+    matrix, length = payload(features.traffic.packets, features.rows, _LINE)
+    asked = mix(features.traffic.source_key[features.rows], distinct_texts(matrix))
+    _, inverse, counts = np.unique(asked, return_inverse=True, return_counts=True)
+    rate = np.bincount(inverse, features.weight) / max(features.traffic.seconds, 1.0)
+    return np.asarray(((counts >= _TIMES) & (rate > _REPEATS_A_SECOND))[inverse] & (length >= _LINE // 2))
+
+
+def _unique_queries(parsed: list[http.Request]) -> tuple[http.Request, float] | None:
+    """Find one path that a tool requests with a unique query string each time."""
+    asked = [request for request in parsed if request.query]
+    if len(asked) < _TOLD or len(asked) < 0.2 * len(parsed):
+        return None
+    (method, path), n = Counter((request.method, request.path) for request in asked).most_common(1)[0]
+    mine = [request for request in asked if (request.method, request.path) == (method, path)]
+    distinct = len({request.query for request in mine}) / n
+    if n < 0.5 * len(asked) or distinct < 0.8:
+        return None
+    same_words = Counter(_whole_words(mine)).most_common(1)[0][1] >= _ONE_TOOL * n
+    if not (same_words or _names_differ(mine) or _no_browser(mine)):
+        return None
+    return mine[0], distinct
+
+
+def _names_differ(mine: list[http.Request]) -> bool:
+    """Check for query strings whose parameter names vary; those of a real page don't."""
+    names = [request.query.partition(b"=")[0] for request in mine if b"=" in request.query]
+    short = {name for name in names if 0 < len(name) <= _PARAMETER}
+    return len(names) > 0.8 * len(mine) and len(short) > 0.5 * len(names)
+
+
+def _no_browser(mine: list[http.Request]) -> bool:
+    """Check for requests to / with unique query strings by one program that is no browser."""
+    products = Counter(request.agent.split(b"/")[0] for request in mine if request.agent)
+    name, n = products.most_common(1)[0] if products else (b"Mozilla", 0)
+    return mine[0].path == b"/" and name not in _BROWSERS and n > 0.5 * len(mine)
+
+
+def _whole_words(parsed: list[http.Request]) -> list[bytes]:
+    """Return what follows the request lines, cut to the length that nearly all samples hold."""
+    held = sorted(len(request.template) for request in parsed)[len(parsed) // 20]
+    return [request.template[:held] for request in parsed]
+
+
+@feature("yes or no")
+def proxies(group: Group) -> float:
+    """Whether the sources represent many users each, as load balancers, CDNs and large NATs do."""
+    return _proxies(group.context, group.packets.rows) or _many_users(group)
+
+
+@feature("share")
+def changing_agents(group: Group) -> float:
+    """Part of a source's requests that name another User-Agent than the one before."""
+    return _agents_change(group.context, group.packets)
+
+
+@feature("yes or no")
+def even_pages(group: Group) -> float:
+    """Whether pages are asked for about equally often, as programs draw from a list; people prefer a few.
+
+    It tells if a page is asked for three times on average: requests for pages of their own are even anyway.
+    """
+    counts = np.array(list(Counter(request.path for request in parsed_requests(group)).values()), np.float64)
+    if len(counts) < _SITE or counts.sum() < _AGENTS_TOLD or counts.mean() < _AGAIN:
+        return False
+    return bool(counts.var() < _CHANCE * counts.mean())
+
+
+@feature("share")
+def agents_named_once(group: Group) -> float:
+    """Part of the requests whose User-Agent no other request names; 0 below 100.
+
+    Most people have one of a few browsers in one of a few versions; tools draw numbers into the text.
+    """
+    agents = Counter(request.agent for request in parsed_requests(group) if request.agent)
+    if agents.total() < _AGENTS_TOLD:
+        return 0.0
+    return sum(n == 1 for n in agents.values()) / agents.total()
+
+
+def _agents_change(context: AnalysisContext, features: Features) -> float:
+    """Return how often two requests in a row of one source name different agents; 0 if too few tell."""
+    source = context.traffic.source_key[features.rows]
+    order = np.argsort(source, kind="stable")
+    pairs = order[np.flatnonzero(source[order][1:] == source[order][:-1])[:_PAIRS, None] + np.arange(2)]
+    changed, known = 0, 0
+    for one, two in pairs.tolist():
+        said = http.requests(context.traffic, features.rows[[one, two]])
+        if len(said) == 2 and said[0].agent and said[1].agent:
+            known += 1
+            changed += said[0].agent != said[1].agent
+    return changed / known if known >= _PAIRS // 4 else 0.0
+
+
+def _proxies(context: AnalysisContext, rows: Rows) -> bool:
+    """Check for sources that represent many users: load balancers, CDNs, large NATs."""
+    parsed = http.requests(context.traffic, context.features(rows).spread(PARSED))
+    agents = Counter(request.agent for request in parsed if request.agent)
+    paths = Counter(request.path for request in parsed)
+    sources = context.features(rows).sources
+    return len(agents) >= _PEOPLE * min(sources, 4) and max(paths.values()) < 0.3 * len(parsed)
+
+
+def _many_users(group: Group) -> bool:
+    """Check for sources whose requests come of several browsers, for pages that are popular to a degree.
+
+    Bots that draw agents ask for one page, or for pages that nobody shares.
+    """
+    context = group.context
+    data = context.traffic.rows(context.tcp.ack & context.traffic.of_sources(group.packets.rows))
+    every = context.features(data[http.starts_request(context.traffic.packets, data)])
+    paths = Counter(request.path for request in http.requests(context.traffic, every.spread(PARSED)))
+    total = max(1, paths.total())
+    site = len(paths) >= _SITE and max(paths.values()) < _POPULAR * total and len(paths) < _UNSHARED * total
+    return site and _agents_change(context, every) >= _TURNS
+
+
+_REQUESTS = "{amount:HTTP requests} ({rate:count}/s) from {senders}"
+_LIMIT = "a limit of requests or connections for each source; a signature of the requests"
+
+ENTRIES = (
+    Hypothesis(
+        "requests outside of connections", http_requests, 3.2,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=(at_least(unconnected, 0.001), at_least(samples, 30)),
+        lead=(_REQUESTS, "they belong to no connection: there was no handshake"),
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by="dropping TCP packets outside of connections",
+    ),
+    Hypothesis(
+        "requests of sources without a connection", http_requests, 3.0,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=(at_least(of_strangers, 0.3), at_least(samples, 30)),
+        lead=(_REQUESTS, "they belong to no connection: their sources made no handshake"),
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by="dropping TCP packets outside of connections",
+    ),
+    Hypothesis(
+        "requests that bypass caches", http_requests, 2.8,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=(at_least(cache_busting, 0.001), at_least(samples, 30)),
+        lead=(_REQUESTS, "{requests_with_unique_query_strings:percent} carry a unique query for one path, "
+                         "to bypass caches"),
+        evidence=(Says(pace, 5, -5.0, 50, 0.0),),  # a form that is tried by hand or by a scanner costs little
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "requests faster than browsers send them", http_requests, 2.4,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=(at_least(of_fast_sources, 0.3), at_least(samples, 30)),
+        lead=(_REQUESTS, "{fast_share:percent} of the requests come from sources that send more than "
+                         "{limit:.0f}/s each"),
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "repeated requests", http_requests, 2.2,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=(at_least(again_and_again, 0.5), at_least(samples, 30)),
+        lead=(_REQUESTS, "{requests_sent_again_and_again:percent} repeat an earlier request of the same "
+                         "source"),
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "WebSockets closed and reopened", http_requests, 0.0,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=(at_least(closed_again, 0.3), at_least(samples, 30)),
+        lead=(
+            _REQUESTS,
+            "they ask for a WebSocket and close it again; clients upgrade a connection to keep it",
+        ),
+        evidence=(
+            Says(closed_again, 0.4, -2.0, 0.8, 2.0),
+            Says(rate, 30, -2.0, 200, 0.0),
+            Says(per_source, 0.5, -2.0, 3.0, 1.5, "{per_source:.1f} a second each"),
+        ),
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "requests for pages asked for once", http_requests, -3.25,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=(is_so(whole), at_least(different_paths, 0.7)),
+        lead=(_REQUESTS, "{different_paths:percent} of the requested paths are requested once"),
+        evidence=(
+            above(changing_agents, 0.6, 1.0,
+                  "{changing_agents:percent} of a source's requests name another User-Agent than the one "
+                  "before"),
+            if_so(even_sources, 1.0, "all sources send about as much"),
+            above(requests_above_normal, 10, 1.0, "{rate:count} requests/s, normally up to {usual:count}"),
+            if_so(random_paths, 2.25, "they look random"),
+            Says(different_paths, 0.7, -2.0, 0.9, 0.0),
+            Says(rate, 50, -1.5, 300, 0.0),
+            Says(sources, 5, -1.5, 30, 0.0),
+            Says(per_source, 0.3, 0.0, 2.0, 1.0, "each source sends {per_source:.1f} requests/s"),
+        ),
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "requests with changing User-Agents", http_requests, -2.5,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=(is_so(whole), at_least(changing_agents, 0.6)),
+        lead=(_REQUESTS, "{changing_agents:percent} of a source's requests name another User-Agent than the "
+                         "one before"),
+        evidence=(
+            above(agents_named_once, 0.8, 2.0,
+                  "{agents_named_once:percent} of the User-Agents are named only once"),
+            if_so(even_pages, 2.5, "all pages are asked for about as often: people prefer some"),
+            if_so(even_sources, 1.0, "all sources send about as much"),
+            Says(requests_above_normal, 1, 0.0, 10, 1.5, "{rate:count} requests/s, normally up to "
+                                                         "{usual:count}"),
+            Says(rate, 20, -2.0, 200, 0.0),
+            Says(forwarded, 0.05, 0.0, 0.5, -6.0),
+        ),
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "identical requests of many sources", http_requests, 2.0,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=(is_so(whole), at_least(same_request, 0.9)),
+        lead=(_REQUESTS, "{same_request:percent} of the requests are identical"),
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by="a signature of the requests",
+    ),
+    *(
+        Hypothesis(
+            f"proxies with many users, {how}", http_requests, 6.0,
+            needs=(at_least(part, 0.001), is_so(proxies)),
+            evidence=(
+                above(forwarded, 0.5, 10.0),
+                above(agents_named_once, 0.8, -3.0),
+                if_so(even_pages, -4.0),
+                if_so(even_sources, -1.0),
+                Says(requests_above_normal, 3, 0.0, 30, -3.0),
+            ),
+        )
+        for how, part in (("fast", of_fast_sources), ("who reload", again_and_again))
+    ),
+    Hypothesis(
+        "programs that poll", http_requests, 0.0,
+        needs=(at_least(again_and_again, 0.001), at_most(rate, 200)),
+        evidence=(Says(per_source, 5, 3.0, 15, -2.0), Says(rate, 50, 2.0, 200, -1.0)),
+    ),
+    Hypothesis(
+        "connections that become WebSockets", http_requests, 5.0,  # apps that return after a restart
+        needs=(at_least(upgraded, 0.8), at_most(each_connection, 1.2)),
+        evidence=(
+            Says(rate, 300, 0.0, 3_000, -6.0),
+            Says(requests_above_normal, 50, 0.0, 500, -1.0),
+            Says(closings, 0.3, 0.0, 0.7, -8.0),
+        ),
+    ),
+    Hypothesis(
+        "browsers that load a page", http_requests, CERTAIN,
+        needs=(at_least(of_fast_sources, 0.001), is_so(page_load)),
+    ),
+)  # fmt: skip

@@ -1,0 +1,187 @@
+"""Port scans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.engine.hypothesis import Hypothesis, above, at_least
+from fwtop.analysis.measures.general import ENOUGH, peak
+from fwtop.analysis.spoofing import Spoof
+from fwtop.analysis.window.counting import among, distinct_values
+from fwtop.analysis.window.traffic import TCP, UDP, Rows, mix
+from fwtop.model.addresses.address import format_address
+from fwtop.model.rule import Match
+from fwtop.model.traffic.packets import U64
+from fwtop.render.numbers import plural
+
+_FLOOD = 10.0  # times the rate of the least flood, from which a scan is one, too
+_REAL = Spoof(0.05, ())  # a scanner needs the answers (except for idle scans)
+_PORTS = 65_536  # of an address: more probes repeat some, although a thin sample doesn't show which
+_TRIES = 4.0  # probes per port: scanners retry two or three times
+_EPHEMERAL = 32_768
+_DRAWN = 24  # packets of a source: fewer say nothing about its source ports
+_ALL = 0.95  # share of a source's packets: nearly all
+_COMMON = 8  # ports probed by half of all sources
+_LONG = 8.0  # seconds: rates of a shorter window mean little
+_OF_SERVICES = np.zeros(_PORTS, np.bool_)  # by port
+_CONNECTS = 4  # ports tried beside a real connection: an application's, not a scan
+_NEW_SOURCES = 1_024  # a window with more new sources is a flood; don't remember them all
+
+
+@cut(Proof.PROBES)
+def scanners(context: AnalysisContext) -> Iterator[Group]:
+    """Probes of sources that try many ports, or many addresses of this host, and connect to none."""
+    rows = context.traffic.rows(_probes(context))
+    if len(rows) == 0:
+        return
+    found = _without_floods(context, rows, _scanners(context, rows))
+    if not found:
+        return
+    source = context.traffic.source_key[rows]
+    mine = rows[among(source, [key for key, _ in found])]
+    features = context.features(mine)
+    probed = max(n for _, n in found)
+    packets = context.traffic.packets
+    at = int(mine[np.argmax(context.traffic.source_key[mine] == np.uint64(found[0][0]))])
+    who = format_address(int(packets.family[at]), int(packets.src_hi[at]), int(packets.src_lo[at]))
+    tcp = features.top("protocol").value == TCP
+    notes = {
+        "who": who,
+        "probed": f"{probed:,}{'+' if probed >= 512 else ''}",
+        "scanners": plural(len(found), "scanning source"),
+        "scanned_ports": probed,
+        "flood": "SYN flood" if tcp else "UDP flood",
+    }
+    flood = Least(normal="tcp.syn" if tcp else "udp", times=_FLOOD)
+    yield Group(context, features, flood, notes, known_spoof=_REAL)
+
+
+@feature("ports")
+def scanned_ports(group: Group) -> float:
+    """Pairs of address and port that the busiest scanner tried, now or in the last minutes."""
+    return float(group.notes["scanned_ports"])
+
+
+def match_probes(group: Group) -> Match:
+    """Match the protocol of most probes."""
+    return Match(protocol=TCP if group.packets.top("protocol").value == TCP else UDP)
+
+
+def _probes(context: AnalysisContext) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Mark probes: SYN or invalid flags, and nearly empty UDP."""
+    tcp = context.tcp
+    packets = context.traffic.packets
+    # Answers go from the port of a service to an ephemeral port (Linux: from 32,768)
+    answers = (packets.dport >= _EPHEMERAL) | (_OF_SERVICES[packets.sport] & (packets.dport >= 1024))
+    small = context.udp & (packets.payload_length <= 64) & ~answers & ~context.solicited
+    asks = (tcp.syn & ~tcp.completed) | tcp.odd | (tcp.fin & ~tcp.real & ((packets.tcp_flags & 16) == 0))
+    return np.asarray((asks | small) & context.unclaimed)
+
+
+def _scanners(context: AnalysisContext, rows: Rows) -> list[tuple[int, int]]:
+    """Return scanning sources and the pairs that each has probed, busiest first."""
+    traffic, config = context.traffic, context.config
+    now = traffic.started + traffic.seconds
+    context.scan_memory.forget(now - config.scan_memory_seconds)
+    source = traffic.source_key[rows]
+    pair = mix(traffic.dest_key[rows], traffic.packets.dport[rows].astype(np.uint64))
+    one = _unique_pairs(source, pair)
+    keys, starts, pairs_of = np.unique(one[:, 0], return_index=True, return_counts=True)
+    weights = np.bincount(np.searchsorted(keys, source), traffic.weight[rows], len(keys))
+    connected = among(keys, traffic.source_key[context.tcp.real]) & (pairs_of < _CONNECTS)
+    known = among(keys, context.scan_memory.sources)
+    remember = known | (pairs_of >= 2) if len(keys) > _NEW_SOURCES else np.ones(len(keys), np.bool_)
+    order = np.argsort(pairs_of)[::-1]
+    hosts = len(distinct_values(traffic.dest_key[rows]))
+    found = []
+    for i in order[remember[order]][:_NEW_SOURCES].tolist():
+        tried = one[starts[i] : starts[i] + min(int(pairs_of[i]), 512), 1]
+        probes = context.scan_memory.add(int(keys[i]), tried, now)
+        tries = float(weights[i]) / float(pairs_of[i]) / max(1.0, traffic.one_in)
+        tries = max(tries, float(weights[i]) / (_PORTS * hosts))
+        if len(probes.pairs) >= config.scan_ports and tries <= _TRIES and not connected[i]:
+            found.append((int(keys[i]), max(len(probes.pairs), int(pairs_of[i]))))
+    scanning = {key for key, _ in found}
+    # If many of all sources "scan", it is a flood to random ports, unless it is slow
+    together = float(weights[among(keys, scanning)].sum()) / traffic.seconds
+    slow = together < config.flood_pps and traffic.seconds >= _LONG
+    common = (
+        len(keys) >= 8 and float(np.median(pairs_of)) >= _COMMON
+    )  # these only do more of what all sources do
+    return [] if (common or len(scanning) > max(8, len(keys) // 4)) and not slow else found
+
+
+def _without_floods(
+    context: AnalysisContext, rows: Rows, found: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Exclude sources with random source ports, or as much data for each, if all that probe are a flood."""
+    source = context.traffic.source_key[rows]
+    by_source = ((key, rows[source == np.uint64(key)]) for key, _ in found)
+    drawn = [key for key, mine in by_source if _drawn(context, mine) or _loaded(context, mine)]
+    features = context.features(rows)
+    if min(features.peak_pps, features.packets) < context.config.flood_pps:
+        return found
+    return [pair for pair in found if pair[0] not in drawn]
+
+
+def _drawn(context: AnalysisContext, rows: Rows) -> bool:
+    """Check for a random source port per packet, as floods have.
+
+    Scanners use a fixed port to recognise answers (nmap, ZMap) or ephemeral ports from 32,768 (connect).
+    """
+    if len(rows) < _DRAWN:
+        return False
+    ports = context.traffic.packets.sport[rows]
+    expected = 65_536 * (1 - np.exp(-len(rows) / 65_536))
+    low = float((ports < _EPHEMERAL).mean())
+    return len(distinct_values(ports)) > 0.9 * expected and 0.3 < low < 0.8
+
+
+def _loaded(context: AnalysisContext, rows: Rows) -> bool:
+    """Check for UDP with as much data to each port: scanners send none, or what a port's service answers."""
+    if len(rows) < _DRAWN:
+        return False
+    lengths = context.traffic.packets.payload_length[rows][context.udp[rows]]
+    if len(lengths) < _ALL * len(rows):
+        return False
+    sizes = np.bincount(lengths)
+    return int(sizes.argmax()) > 0 and int(sizes.max()) > _ALL * len(rows)
+
+
+def _unique_pairs(source: U64, pair: U64) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:
+    order = np.lexsort((pair, source))
+    source, pair = source[order], pair[order]
+    new = np.concatenate(([True], (source[1:] != source[:-1]) | (pair[1:] != pair[:-1])))
+    return np.stack([source[new], pair[new]], 1)
+
+
+_PROBED = (
+    "{who} probed {probed} ports or addresses and connected to none",
+    "{scanners}, {rate:.1f} probes/s",
+)
+
+ENTRIES = (
+    Hypothesis(
+        "port scan", scanners, 2.6,
+        kind="port_scan",
+        title="Port scan by {who}",
+        needs=(at_least(scanned_ports, 1),),  # the cut finds those that try as many as configured
+        lead=_PROBED,
+        match=match_probes,
+        stopped_by="blocking the scanner",
+    ),
+    Hypothesis(
+        "port scan at the rate of a flood", scanners, 4.6,  # masscan, zmap, nmap --min-rate
+        kind="port_scan",
+        title="Port scan by {who}, at the rate of a {flood}",
+        needs=(ENOUGH,),
+        lead=_PROBED,
+        evidence=(above(peak, 0, 0.5, "at {peak:count} packets/s, it is a flood as well"),),
+        match=match_probes,
+        stopped_by="blocking the scanner",
+    ),
+)  # fmt: skip

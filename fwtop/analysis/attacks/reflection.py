@@ -1,0 +1,357 @@
+"""Reflection off UDP services: answers that this host never asked for, and those that it did ask for.
+
+Sources: CISA TA14-017A; Rossow, "Amplification Hell" (NDSS 2014); RFC 5358 (DNS), RFC 8085 6.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.engine.hypothesis import (
+    CERTAIN,
+    Hypothesis,
+    Needs,
+    Says,
+    at_least,
+    at_most,
+    is_not,
+    is_so,
+)
+from fwtop.analysis.measures.answers import (
+    IMITATIONS,
+    REFLECTED,
+    answer_notes,
+    best_service,
+    contents,
+    match_answers,
+    one_to_one,
+    servers,
+    valid_answers,
+)
+from fwtop.analysis.measures.general import ENOUGH, mean_length, peak, ports, share, sources
+from fwtop.analysis.parsers import dns
+from fwtop.analysis.parsers.reports import snmp_numbers
+from fwtop.analysis.parsers.services import ANYWHERE, BY_PORT, WEB, Service, bencoded_question, tftp_data
+from fwtop.analysis.window.counting import part_marked
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import Rows, weighted_top
+from fwtop.model.traffic.packets import Mask
+
+_TFTP = Service("tftp", "TFTP", (), tftp_data)
+_SHAPES = [(service, service.shape) for service in (*ANYWHERE, _TFTP) if service.shape is not None]
+_LONG = 8.0  # seconds: rates of a shorter capture mean little
+_SMALL = 300  # bytes: reflectors that answer with less amplify nothing
+_POLLED_PPS, _EVENLY = 10.0, 0.3  # of a device that is polled in turn with others: as often as these
+_PRIVILEGED = 1024
+_NUMBERED = 20  # responses that tell
+_TRIED = 1_024  # packets tested for a shape before all are
+_GROUPS = 24
+_LEAST_SHARE = 0.002  # of all packets, from one port
+_ANSWERS = -9.0  # log-odds of spoofing: only imitations of answers can be forged
+# Services with bulk traffic from a single server: packets alone don't reveal a few reflectors of these
+_SPOKEN = ("dns", "quic", "dtls", "openvpn", "l2tp", "sip", "stun", "rdp", "steam", "quake", "tftp", "isakmp")
+_POLLED = ("snmp", "coap", "bacnet", "ipmi")
+_CHOSEN = 10_000  # ephemeral ports start above
+_BETWEEN_PEERS = ("openvpn", "l2tp", "sip", "isakmp", "dtls", "rdp", "teamspeak", "mumble")
+
+
+@cut(Proof.CONTENT)
+def answers_by_port(context: AnalysisContext) -> Iterator[Group]:
+    """Unasked UDP packets from the ports of a service that is known to reflect, by service."""
+    packets = context.traffic.packets
+    pool = context.udp & context.unclaimed & ~context.solicited
+    rows = context.traffic.rows(pool)
+    if len(rows) < context.config.min_samples:
+        return
+    rows = rows[np.argsort(packets.sport[rows], kind="stable")]
+    sport = packets.sport[rows]
+    least = _LEAST_SHARE * context.traffic.total
+    ports, _ = weighted_top(sport, context.traffic.weight[rows], least)
+    groups: dict[str, list[int]] = {}
+    for port in ports.tolist():
+        if len(groups) >= _GROUPS:
+            break
+        if port in BY_PORT:
+            groups.setdefault(BY_PORT[port][0].name, []).append(port)
+    answers = []
+    for used in groups.values():
+        edges = np.searchsorted(sport, np.array([[port, port + 1] for port in used]))
+        mine = np.concatenate([rows[first:last] for first, last in edges.tolist()])
+        answers.append((context.features(np.sort(mine)), used))
+    context.traffic.gather_heads(np.concatenate([rows[:0], *(features.sample for features, _ in answers)]))
+    for features, used in answers:
+        yield _answers(context, features, *best_service(features, used[0]), used)
+
+
+@cut(Proof.CONTENT, again=True)
+def answers_by_content(context: AnalysisContext) -> Iterator[Group]:
+    """Unasked UDP packets that are answers of a service by content, from any port: SSDP, DHT, TFTP."""
+    rows = context.traffic.rows(context.udp & context.unclaimed & ~context.solicited)
+    if len(rows) < context.config.min_samples:
+        return
+    sample = context.traffic.heads(context.features(rows).spread(_TRIED))
+    likely = [(service, shape) for service, shape in _SHAPES if part_marked(shape(*sample)) > 0.005]
+    shaped: dict[str, Mask] = context.notes.setdefault("answers by content", {})
+    new = [(service, shape) for service, shape in likely if service.name not in shaped]
+    heads = context.traffic.heads(rows if new else rows[:0])
+    for service, shape in new:
+        shaped[service.name] = np.zeros(len(context.traffic), np.bool_)
+        shaped[service.name][rows[shape(*heads)]] = True
+    for service, _ in likely:
+        yield _answers(context, context.features(rows[shaped[service.name][rows]]), service, 1.0, [])
+
+
+def _answers(
+    context: AnalysisContext, features: Features, service: Service, fit: float | None, used: list[int]
+) -> Group:
+    proven = fit is not None and fit >= 0.5
+    return Group(
+        context,
+        features,
+        Least("reflection_pps", None, shaped=proven),
+        answer_notes(service, fit, used),
+        spoof_prior=_ANSWERS if proven else IMITATIONS,
+    )
+
+
+@feature("yes or no")
+def web_port(group: Group) -> float:
+    """Whether they come from port 80 or 443: downloads begin with such packets, too."""
+    return bool(set(group.notes["used"]) & set(WEB))
+
+
+@feature("yes or no")
+def dns_answers(group: Group) -> float:
+    """Whether the service is DNS."""
+    return bool(group.notes["service"] == "dns")
+
+
+@feature("yes or no")
+def to_reserved_port(group: Group) -> float:
+    """Whether proven answers go to a port that no client uses as a source: attackers choose 80 or 443."""
+    if group[valid_answers] < 0.5:
+        return False
+    dport = group.packets.top("dport")
+    here = 0 < dport.value < _PRIVILEGED and dport.value not in group.notes["asked"].ports
+    return here and dport.share > 0.3 and group.packets.sources >= 8
+
+
+@feature("yes or no")
+def only_the_port(group: Group) -> float:
+    """Whether a flood only uses the port of a service: other contents, with forged sources or few."""
+    features, fits = group.packets, group[valid_answers]
+    if not 0 <= fits < 0.5:
+        return False
+    constant = features.top("ip_length").share > 0.95 and (
+        features.payload_entropy > 7.2 or features.zero_bytes > 0.95
+    )
+    constant |= features.payload_variety < 0.02 and fits < 0.2 and features.n >= 50
+    forged = group.spoof.probability > group.context.config.spoof_threshold
+    return forged or constant or (features.sources < 8 and fits < 0.2)
+
+
+@feature("share")
+def on_link(group: Group) -> float:
+    """Part that neighbours on the link sent: nobody reflects off them."""
+    return part_marked(group.context.traffic.on_link.take(group.packets.rows))
+
+
+@feature("yes or no")
+def polled_devices(group: Group) -> float:
+    """Whether they are small answers of devices that this host polls: slow for eight seconds, or in turn.
+
+    Who polls in turn gets as many answers from each device, all on the one port that its program asks from.
+    """
+    features, context = group.packets, group.context
+    if features.mean_length >= _SMALL:
+        return False
+    slow = features.pps < context.config.reflection_pps and context.traffic.seconds >= _LONG
+    port = features.top("dport")
+    one_program = port.share > 0.9 and port.value >= _CHOSEN and group.notes["service"] in _POLLED
+    each = features.peak_pps / features.likely_sources
+    return slow or (one_program and each < _POLLED_PPS and features.evenness < _EVENLY)
+
+
+@feature("share")
+def distinct_request_ids(group: Group) -> float:
+    """Part of SNMP's responses with a number of its own: who polls numbers requests, tools send one again."""
+    numbers = snmp_numbers(*group.packets.head) if group.notes["service"] == "snmp" else []
+    return len(set(numbers)) / len(numbers) if len(numbers) >= _NUMBERED else 0.0
+
+
+@feature("squared coefficient of variation")
+def unevenness(group: Group) -> float:
+    """How far the numbers of packets of the sources differ: 0 if each sends as many."""
+    return group.packets.evenness
+
+
+@feature("yes or no")
+def requests_instead(group: Group) -> float:
+    """Whether both ends use the service's port and the contents aren't answers: queries, symmetric peers."""
+    service, features = group.notes["asked"], group.packets
+    dport = features.top("dport")
+    if dport.value not in service.ports or dport.share < 0.9:
+        return False
+    if service.shape is None:
+        return True
+    fits = service.shape(*features.head)
+    return bool(len(fits) and fits.mean() < 0.5)
+
+
+@feature("share")
+def torrent_questions(group: Group) -> float:
+    """Part of the port's packets that asks in BitTorrent: peers ask and answer, reflectors only answer."""
+    context, dport = group.context, group.packets.top("dport")
+    if group.notes["service"] != "bittorrent" or dport.share < 0.9:
+        return 0.0
+    every = context.features(context.udp & (context.traffic.packets.dport == dport.value))
+    return float(bencoded_question(*every.head).mean())
+
+
+@feature("yes or no")
+def more_than_requested(group: Group) -> float:
+    """Whether even one server sends more than anybody requests: fast, large, and not of a known use."""
+    features, context = group.packets, group.context
+    strange = context.traffic.live or (group.notes["service"] not in _SPOKEN and group[valid_answers] >= 0.5)
+    return features.pps > 20 * context.config.flood_pps and features.mean_length > 400 and strange
+
+
+@feature("yes or no")
+def resolver_like(group: Group) -> float:
+    """Whether DNS answers look like those to a resolver: many names, each once or twice."""
+    return group.notes["service"] == "dns" and dns.resolver_traffic(group.packets)
+
+
+@feature("yes or no")
+def clock_answers(group: Group) -> float:
+    """Whether they are small answers of NTP or STUN servers, each less than two a second."""
+    features = group.packets
+    small = group.notes["service"] in ("ntp", "stun") and features.mean_length < 120
+    return small and features.pps_per_source < 2
+
+
+@feature("yes or no")
+def between_peers(group: Group) -> float:
+    """Whether the service is one of tunnels and calls, and a few sources send many sizes in long flows."""
+    return group.notes["service"] in _BETWEEN_PEERS and group[one_to_one]
+
+
+def without_other_names(group: Group) -> Rows:
+    """Claim the answers; of DNS, those for the names that are asked for."""
+    if group.notes["service"] != "dns":
+        return group.packets.rows
+    if "named" not in group.notes:
+        rows = dns.without_other_names(group.context.traffic, group.packets)
+        group.notes["named"] = rows if len(rows) < group.packets.n else group.packets.rows
+    result: Rows = group.notes["named"]
+    return result
+
+
+# Proven answers of a name server that are ordinary belong to this host's resolver, whatever shows it.
+_RESOLVED = (is_so(dns_answers), ENOUGH, at_least(valid_answers, 0.5))
+_ORDINARY_ANSWERS: tuple[tuple[str, tuple[Needs, ...], tuple[Needs, ...]], ...] = (
+    ("requests, or peers that use one port", (is_so(requests_instead),), _RESOLVED),
+    ("BitTorrent peers, who ask and answer", (at_least(torrent_questions, 0.05),), _RESOLVED),
+    ("answers of polled devices", (is_so(polled_devices),), (ENOUGH, at_least(valid_answers, 0.5))),
+    (
+        "answers of the few servers that a host uses",
+        (at_most(sources, 3), is_not(more_than_requested)),
+        _RESOLVED,
+    ),
+    (
+        "small answers of few servers",
+        (at_least(sources, 4), at_most(sources, 7), at_most(mean_length, 399)),
+        _RESOLVED,
+    ),
+    ("answers to a resolver", (is_so(resolver_like),), _RESOLVED),
+    (
+        "answers to this host's clocks and calls",
+        (at_least(sources, 4), is_so(clock_answers), at_most(share, 0.2)),
+        _RESOLVED,
+    ),
+    (
+        "tunnels and calls between peers",
+        (at_least(sources, 4), is_so(between_peers), at_most(valid_answers, 0.999)),
+        _RESOLVED,
+    ),
+)
+
+ENTRIES = (
+    Hypothesis(
+        "amplification, proven by contents", answers_by_port, 3.5,
+        kind="{service}_amplification",
+        title="{service_title} amplification",
+        needs=(ENOUGH, at_least(valid_answers, 0.5)),
+        details=(servers, contents),
+        match=match_answers,
+        rows=without_other_names,
+        stopped_by=REFLECTED,
+    ),
+    Hypothesis(
+        "amplification, by its port", answers_by_port, 1.4,  # too few bytes were captured to tell contents
+        kind="{service}_amplification",
+        title="{service_title} amplification",
+        needs=(ENOUGH, at_most(valid_answers, -1)),
+        details=(servers, contents),
+        match=match_answers,
+        rows=without_other_names,
+        stopped_by=REFLECTED,
+    ),
+    Hypothesis(
+        "amplification with unknown contents", answers_by_port, 0.85,
+        kind="{service}_amplification",
+        title="{service_title} amplification",
+        needs=(ENOUGH, at_least(valid_answers, 0), at_most(valid_answers, 0.499), is_not(only_the_port)),
+        details=(servers, contents),
+        match=match_answers,
+        rows=without_other_names,
+        stopped_by=REFLECTED,
+    ),
+    Hypothesis(
+        "downloads from web servers", answers_by_port, CERTAIN,  # they begin with such packets, too
+        needs=(is_so(web_port), at_most(valid_answers, 0.799)),
+    ),
+    Hypothesis(
+        "neighbours that answer a search", answers_by_port, CERTAIN,
+        needs=(ENOUGH, at_least(on_link, 0.95), at_most(peak, 999)),
+        settles=(),
+    ),
+    *(
+        Hypothesis(name, answers_by_port, CERTAIN, needs=(is_not(to_reserved_port), *needs), settles=settles)
+        for name, needs, settles in _ORDINARY_ANSWERS
+    ),
+    Hypothesis(
+        "answers of devices, one to each request", answers_by_port, -1.0,  # many at once, as fast as they can
+        needs=(is_not(to_reserved_port), at_least(distinct_request_ids, 0.5)),
+        evidence=(
+            Says(distinct_request_ids, 0.6, 0.0, 0.95, 6.0),
+            Says(unevenness, 0.5, 3.0, 2.0, -3.0),
+            Says(ports, 20, 1.0, 200, -3.0),
+        ),
+        settles=(ENOUGH, at_least(valid_answers, 0.5)),
+    ),
+    Hypothesis(
+        "amplification from any port, proven by contents", answers_by_content, 2.4,
+        kind="{service}_amplification",
+        title="{service_title} amplification",
+        needs=(ENOUGH, at_least(sources, 8)),
+        details=(servers, contents),
+        match=match_answers,
+        stopped_by=REFLECTED,
+    ),
+    Hypothesis("conversations of few peers", answers_by_content, CERTAIN, needs=(is_so(one_to_one),)),
+    Hypothesis("answers of polled devices", answers_by_content, CERTAIN, needs=(is_so(polled_devices),)),
+    Hypothesis(
+        "BitTorrent peers, who ask and answer", answers_by_content, CERTAIN,
+        needs=(at_least(torrent_questions, 0.05),),
+    ),
+    Hypothesis(
+        "neighbours that answer a search", answers_by_content, CERTAIN,
+        needs=(ENOUGH, at_least(on_link, 0.95), at_most(peak, 999)),
+        settles=(),
+    ),
+)  # fmt: skip

@@ -1,0 +1,140 @@
+"""What nothing else explains: a surge is an attack if it is far above normal, or nearly all rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fwtop.analysis.context import AnalysisContext, count
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, at_least, at_most, is_not, is_so
+from fwtop.analysis.measures.general import observed_live, samples, share, spoofed
+from fwtop.analysis.parsers import icmp
+from fwtop.analysis.window.traffic import TCP, UDP
+from fwtop.model.rule import Match
+from fwtop.model.traffic.packets import Fragment
+from fwtop.render.numbers import percent
+
+_LEAST = 60  # sampled packets
+_SURGE = 10.0  # times the rate of the least flood
+_NEARLY_ALL = 0.98
+_REFUSED = 0.8  # of the arriving packets
+_DECIDED = ("netfilter", "tc", "xdp")  # layers where rules drop
+_NOBODY = ("NO_SOCKET", "IP_NOPROTO")  # dropped because no socket or protocol accepts such packets
+_COLUMNS = {
+    "protocol": "protocol",
+    "dport": "to port",
+    "sport": "from port",
+    "ip_length": "length",
+    "ttl": "TTL",
+}
+
+
+@cut(Proof.REST)
+def unexplained(context: AnalysisContext) -> Iterator[Group]:
+    """Packets that nothing explains, outside of connections and neighbour discovery."""
+    traffic = context.traffic
+    plain = (
+        context.unclaimed
+        & ~context.tcp.real
+        & ~context.benign
+        & ~traffic.group
+        & (traffic.packets.family != 0)
+    )
+    rows = traffic.rows(plain)
+    if len(rows) >= _LEAST:
+        yield Group(context, context.features(rows[~icmp.neighbours(traffic)[rows]]), Least())
+
+
+@feature("yes or no")
+def scattered(group: Group) -> float:
+    """Whether hardly two packets share a destination, as in the view of a network telescope."""
+    return group.context.scattered(group.packets)
+
+
+@feature("times")
+def above_all_normal(group: Group) -> float:
+    """Rate of the busiest second against all that is normal, times the configured factor, and a flood's."""
+    context, pps = group.context, group.packets.peak_pps
+    baseline, flood_pps = context.baseline, _SURGE * context.config.flood_pps
+    if not baseline.ready or not context.traffic.live or pps < flood_pps:
+        return 0.0
+    usual = _usual(context)
+    group.notes["usually"] = usual
+    return pps / (context.config.baseline_factor * usual + flood_pps)
+
+
+@feature("share")
+def rejected(group: Group) -> float:
+    """Part of the arriving packets that this host rejects; 0 below ten times the rate of the least flood."""
+    context = group.context
+    if not context.traffic.live or group.packets.pps < _SURGE * context.config.flood_pps:
+        return 0.0
+    drops = context.counters.drops
+    refused = sum(one.packets for one in drops if one.layer in _DECIDED or one.reason in _NOBODY)
+    return min(1.0, refused / max(1, context.counters.arrived_packets))
+
+
+def surge(group: Group) -> list[str]:
+    """Write what is unusual: the rate, or that nearly all is rejected."""
+    if group[above_all_normal] > 1:
+        return [f"{count(group.packets.peak_pps)} packets/s, normally up to {count(group.notes['usually'])}"]
+    share = group[rejected]
+    return [f"{percent(share)} of the arriving packets are rejected by this host"] if share > _REFUSED else []
+
+
+def shared_fields(group: Group) -> list[str]:
+    """Write which header fields most have in common."""
+    found = []
+    for column, name in _COLUMNS.items():
+        top = group.packets.top(column)
+        if top.share > 0.8 and (top.value or column == "protocol"):
+            found.append(f"{percent(top.share)} have {name} {top.value}")
+    return found
+
+
+def match_shared(group: Group) -> Match:
+    """Match the fields that nearly all packets share."""
+    features = group.packets
+    tops = {column: features.top(column) for column in ("protocol", "sport", "dport")}
+    protocol = tops["protocol"].value if tops["protocol"].share > _NEARLY_ALL else None
+    if protocol not in (TCP, UDP) or features.top("fragment").value == Fragment.LATER:
+        return Match(protocol=protocol)
+    sport, dport = tops["sport"], tops["dport"]
+    return Match(
+        protocol=protocol,
+        sport=sport.value if sport.share > _NEARLY_ALL else None,
+        dport=dport.value if dport.share > _NEARLY_ALL else None,
+    )
+
+
+def _usual(context: AnalysisContext) -> float:
+    rates = [context.baseline.rate(name) for name in context.baseline.mean]
+    return sum(rate for rate in rates if rate is not None)
+
+
+_LEAD = "{amount:packets of no known kind} from {senders}, mean length {mean_length:.0f} bytes"
+
+ENTRIES = (
+    *(
+        Hypothesis(
+            name, unexplained, 0.1,
+            kind="unknown_flood",
+            title="Unknown flood",
+            needs=(at_least(samples, 60), is_not(scattered), *needs),
+            lead=_LEAD,
+            details=(surge, shared_fields),
+            match=match_shared,
+            stopped_by="a signature of what the packets share; a limit for each source",
+        )
+        for name, needs in (
+            ("surge far above normal",
+             (is_so(observed_live), at_least(share, 0.5), at_least(above_all_normal, 1))),
+            ("surge that this host rejects",
+             (is_so(observed_live), at_least(share, 0.5), at_least(rejected, 0.8))),
+            ("capture of almost only forged packets",
+             (is_not(observed_live), at_least(share, 0.8), at_least(spoofed, 0.8))),
+        )
+    ),
+    Hypothesis("scans of a network for hosts", unexplained, CERTAIN, needs=(is_so(scattered),)),
+    Hypothesis("mixed remainder", unexplained, 2.0, needs=(at_most(share, 0.499),)),
+)  # fmt: skip

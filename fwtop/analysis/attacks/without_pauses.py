@@ -1,0 +1,249 @@
+"""Groups of requests and connections that come without pauses: people read, programs go on.
+
+Each bot may well stay below the rate of a browser that loads a page. What shows: its requests go on through
+the whole window, all bots send about as many, and together they are far more than usual. Inside TLS only the
+sizes of records and acknowledgements show. Sources: RFC 8446 5.1, RFC 9293 3.10 (what a client acknowledges,
+it received).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from fwtop.analysis.context import AnalysisContext, Normal
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_least, if_so
+from fwtop.analysis.measures.general import ENOUGH, per_source, samples, to_port
+from fwtop.analysis.measures.requests import (
+    even_sources,
+    forwarded,
+    parsed_requests,
+    records_alike,
+    requests_described,
+    with_their_connections,
+)
+from fwtop.analysis.parsers import http
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import Rows, payload
+from fwtop.model.traffic.packets import Mask, PacketBatch
+
+_HTTPS = (443, 8443)
+_APPLICATION_DATA = 23
+_ONE_SEGMENT = 1_440  # bytes: a request with its cookies, no upload
+_ACK_AT = 8  # of the acknowledgement number in the TCP header (RFC 9293 3.1)
+_REQUESTS = 5  # of a source: with fewer, chance may spread them
+_REST = 0.5  # of the window, that a source which pauses rests at least
+_SHORT = 2.0  # seconds: a page loads that long
+_DEAR = 4.0  # times what a packet costs the server that a request costs
+_RESOURCES = (
+    b"css",
+    b"js",
+    b"png",
+    b"jpg",
+    b"jpeg",
+    b"gif",
+    b"svg",
+    b"webp",
+    b"avif",
+    b"ico",
+    b"woff2",
+    b"woff",
+)
+
+
+def request_records(packets: PacketBatch, rows: Rows) -> Mask:
+    """Mark the rows that hold one request inside TLS: application data that fits into their segment."""
+    head, length = payload(packets, rows, 5)
+    size = ((head[:, 3].astype(np.int64) << 8) | head[:, 4]) + 5
+    data = (head[:, 0] == _APPLICATION_DATA) & (head[:, 1] == 3) & (length == 5)
+    whole = (size <= packets.payload_length[rows]) & (packets.payload_length[rows] <= _ONE_SEGMENT)
+    return np.asarray(data & whole & np.isin(packets.dport[rows], _HTTPS))
+
+
+@cut(Proof.REQUESTS)
+def requests_without_pauses(context: AnalysisContext) -> Iterator[Group]:
+    """HTTP/1 requests of sources that ask throughout the window."""
+    yield from _steady(context, http.starts_request)
+
+
+@cut(Proof.REQUESTS)
+def tls_requests_without_pauses(context: AnalysisContext) -> Iterator[Group]:
+    """Requests inside TLS of sources that ask throughout the window."""
+    yield from _steady(context, request_records)
+
+
+@cut(Proof.VOLUME)
+def connections_without_pauses(context: AnalysisContext) -> Iterator[Group]:
+    """SYNs to one port of sources that open connections throughout the window, and use them."""
+    packets = context.traffic.packets
+    syns = context.traffic.rows(context.tcp.syn & context.tcp.real & context.unclaimed)
+    if len(syns) < context.config.min_samples:
+        return
+    port = int(np.bincount(packets.dport[syns]).argmax())
+    usual = context.baseline.rate("tcp.syn") if context.baseline.ready else None
+    yield from _of_steady(context, syns[packets.dport[syns] == port], "tcp.syn", usual)
+
+
+def _steady(context: AnalysisContext, starts: Callable[[PacketBatch, Rows], Mask]) -> Iterator[Group]:
+    packets = context.traffic.packets
+    data = context.traffic.rows(context.tcp.ack & context.unclaimed & (packets.payload_length > 0))
+    if len(data) >= context.config.min_samples:
+        usual = context.baseline.rate_of_payloads(starts) if context.baseline.ready else None
+        yield from _of_steady(context, data[starts(packets, data)], starts, usual)
+
+
+def _of_steady(context: AnalysisContext, rows: Rows, normal: Normal, usual: float | None) -> Iterator[Group]:
+    packets, every = context.traffic.packets, context.features(rows)
+    if every.n < context.config.min_samples:
+        return
+    some = context.features(rows[_tireless(every)])
+    if some.n:
+        counts = np.sort(np.bincount(packets.payload_length[some.rows].astype(np.intp)))[::-1]
+        notes = {
+            "steady": some.packets / every.packets,
+            "usual": usual,
+            "one_size": float(counts[:2].sum()) / some.n,
+        }
+        yield Group(context, some, Least("reflection_pps", normal, shaped=True), notes, spoof_prior=-4.0)
+
+
+def _tireless(features: Features) -> Mask:
+    """Mark the rows of sources that rest for less than half of the window, at its beginning and end, too."""
+    traffic = features.traffic
+    if traffic.seconds < _SHORT:
+        return np.zeros(features.n, np.bool_)
+    every, source = traffic.packets.time_ns, traffic.source_id[features.rows]
+    time = every[features.rows]
+    size = int(source.max()) + 1
+    first, last = np.full(size, every.max()), np.full(size, every.min())
+    np.minimum.at(first, source, time)
+    np.maximum.at(last, source, time)
+    longest = np.maximum(first - every.min(), every.max() - last)
+    order = np.lexsort((time, source))
+    same = source[order][1:] == source[order][:-1]
+    np.maximum.at(longest, source[order][1:][same], np.diff(time[order])[same])
+    often = np.bincount(source, minlength=size) >= _REQUESTS
+    return np.asarray((often & (longest < _REST * traffic.seconds * 1e9))[source])
+
+
+@feature("share")
+def steady_share(group: Group) -> float:
+    """Part of the requests whose sources ask throughout the window."""
+    return float(group.notes["steady"])
+
+
+@feature("times the normal rate")
+def steady_above_normal(group: Group) -> float:
+    """Rate of the busiest second against what is usual, or a quarter of the least flood's; 0 if unknown."""
+    usual = group.notes["usual"]
+    if usual is None or not group.context.traffic.live:
+        return 0.0
+    return group.packets.peak_pps / max(float(usual), group.context.config.reflection_pps / _DEAR)
+
+
+@feature("share")
+def page_resources(group: Group) -> float:
+    """Part of the requests that is for images, styles, scripts or fonts, as browsers ask for."""
+    parsed = parsed_requests(group)
+    ends = [request.path.rpartition(b".")[2].lower() for request in parsed]
+    return sum(end in _RESOURCES for end in ends) / max(1, len(ends))
+
+
+@feature("share")
+def forms_sent(group: Group) -> float:
+    """Part of the requests that sends something: POST, as a login does."""
+    parsed = parsed_requests(group)
+    return sum(request.method == b"POST" for request in parsed) / max(1, len(parsed))
+
+
+@feature("bytes")
+def request_size(group: Group) -> float:
+    """Mean size of a request inside TLS: what moves in a game and what a device reports is smaller."""
+    return float(group.context.traffic.packets.payload_length[group.packets.rows].mean())
+
+
+@feature("bytes")
+def received_each(group: Group) -> float:
+    """Bytes that the clients acknowledge for each request; 0 in a thin sample."""
+    traffic, rows = group.context.traffic, group.packets.rows
+    if group.context.sparse:
+        return 0.0
+    packets, flow = traffic.packets, traffic.flow_id[rows]
+    at = packets.payload_offset[rows].astype(np.intp) - packets.tcp_header[rows] + _ACK_AT
+    number = np.zeros(len(rows), np.uint32)
+    for k in range(4):
+        number = (number << np.uint32(8)) | packets.data[rows, np.minimum(at + k, packets.data.shape[1] - 1)]
+    order = np.lexsort((packets.time_ns[rows], flow))
+    same = flow[order][1:] == flow[order][:-1]
+    steps = np.diff(number[order]).view(np.int32)[same]  # modulo 2^32
+    return float(np.maximum(steps, 0).sum(dtype=np.int64)) / max(1, int(same.sum()))
+
+
+_LIMIT = "a limit of requests or connections for each source; blocking the sources"
+_EVEN = if_so(even_sources, 1.5, "all sources send about as much")
+_STEADILY = (ENOUGH, at_least(samples, 30), at_least(steady_share, 0.5))
+_ABOVE = Says(steady_above_normal, 2, -2.5, 10, 2.0, "{rate:count}/s, normally up to {usual:count}")
+_STEADY = (
+    _ABOVE,
+    _EVEN,
+    Says(per_source, 2, -1.0, 5, 1.0, "each source asks {per_source:.1f} times per second without a pause"),
+)
+
+ENTRIES = (
+    Hypothesis(
+        "requests without pauses", requests_without_pauses, -2.0,
+        kind="http_flood",
+        title="HTTP flood",
+        needs=_STEADILY,
+        lead="{amount:HTTP requests} ({rate:count}/s) from {senders}, who ask without pauses",
+        evidence=(
+            *_STEADY,
+            Says(page_resources, 0.1, 1.0, 0.5, -3.0),  # browsers that wait for a slow server ask for these
+            Says(forms_sent, 0.5, 0.0, 0.9, 1.5, "{forms_sent:percent} send a form, as those who guess "
+                                                  "passwords do"),
+            Says(forwarded, 0.05, 0.0, 0.5, -6.0),
+        ),
+        details=(requests_described,),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "requests inside TLS without pauses", tls_requests_without_pauses, -2.5,
+        kind="http_flood",
+        title="Flood of requests inside TLS",
+        # HTTP/1 asks in more; what moves in a game or a device reports takes less
+        needs=(*_STEADILY, at_least(request_size, 70)),
+        lead=(
+            "{amount:requests inside TLS} ({rate:count}/s) from {senders}, who ask without pauses",
+            "what they ask can't be read",
+        ),
+        evidence=(
+            *_STEADY,
+            Says(received_each, 100, -3.0, 300, 0.5, "each is answered with {received_each:count} bytes"),
+            Says(request_size, 70, -2.0, 110, 0.5),
+            Says(records_alike, 0.3, 0.0, 0.9, 1.0, "{records_alike:percent} have one of two sizes"),
+        ),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by=_LIMIT,
+    ),
+    Hypothesis(
+        "connections opened without pauses", connections_without_pauses, -2.0,
+        kind="syn_flood",
+        title="TCP connection flood",
+        needs=_STEADILY,
+        lead="{amount:connections} ({rate:count}/s) from {senders} to port {port:.0f}, again and again",
+        evidence=(
+            _ABOVE,
+            _EVEN,
+            Says(per_source, 1.5, -1.5, 3, 1.0, "each source opens {per_source:.1f} per second; clients keep "
+                                                "the one that they have"),
+        ),
+        match=to_port,
+        rows=with_their_connections,
+        stopped_by="a limit of connections for each source; blocking the sources",
+    ),
+)  # fmt: skip

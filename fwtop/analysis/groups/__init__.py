@@ -1,1 +1,0 @@
-"""How a window is cut into groups, and the features that are measured of them."""

@@ -1,0 +1,166 @@
+"""What UDP payloads are: empty, alike, random, questions to a service."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fwtop.analysis.engine.group import Group, feature
+from fwtop.analysis.parsers import quic
+from fwtop.analysis.parsers.reports import framed
+from fwtop.analysis.parsers.services import BY_PORT, COLLECTORS, FIRST_OF_QUIC, QUESTIONS
+from fwtop.analysis.window import conversations
+from fwtop.analysis.window.counting import count_distinct, marked
+from fwtop.analysis.window.traffic import distinct_texts, mix, payload
+from fwtop.model.rule import PayloadMatch
+from fwtop.render.numbers import percent
+from fwtop.rules.words import bytes_text
+
+_BEGIN = 8  # payload bytes that a tool keeps constant
+_FORGED = 0.7  # probability
+_ENCRYPTED = 7.5  # bits a byte, of payloads together
+_HARDLY = 0.2  # of the payloads
+
+
+@feature("share")
+def common_beginning(group: Group) -> float:
+    """Part of eight or more sources' payloads with the same first bytes, of no known protocol."""
+    features = group.packets
+    if features.sources < 8 or features.top("dport").value in BY_PORT:
+        return 0.0
+    matrix, held = features.head
+    begin = matrix[held >= _BEGIN, :_BEGIN]
+    if len(begin) < max(50, 0.9 * len(matrix)) or group[all_zeros] or features.payload_variety < 0.02:
+        return 0.0
+    return float((begin == begin[0]).all(1).mean())
+
+
+def beginning(group: Group) -> list[str]:
+    """Write the bytes that all payloads begin with."""
+    if group[common_beginning] <= 0.95:
+        return []
+    matrix, held = group.packets.head
+    first = matrix[held >= _BEGIN, :_BEGIN][0].tobytes()
+    return [f"the payloads from all sources begin with {bytes_text(PayloadMatch(first))}"]
+
+
+@feature("yes or no")
+def empty(group: Group) -> float:
+    """Whether the packets carry no payload."""
+    return not group[unseen] and not (group.packets.head[1] > 0).any()
+
+
+@feature("yes or no")
+def all_zeros(group: Group) -> float:
+    """Whether the payload is all zeros."""
+    return not group[unseen] and group.packets.zero_bytes > 0.95
+
+
+@feature("yes or no")
+def identical(group: Group) -> float:
+    """Whether all payloads are the same, and not empty or zero."""
+    features = group.packets
+    told = not (group[unseen] or group[empty] or group[all_zeros])
+    return told and features.n >= 50 and conversations.variety(features) < 0.02
+
+
+@feature("yes or no")
+def random_payload(group: Group) -> float:
+    """Whether the payload is random and not QUIC's; forged packets are never taken for QUIC."""
+    return group[encrypted] and not group[quic_packets]
+
+
+@feature("yes or no")
+def quic_packets(group: Group) -> float:
+    """Whether random payloads are packets of QUIC connections; forged sources can't open one."""
+    return (
+        group[encrypted] and quic.looks_like_quic(*group.packets.head) and group.spoof.probability < _FORGED
+    )
+
+
+@feature("yes or no")
+def encrypted(group: Group) -> float:
+    """Whether the payload is encrypted or drawn at random."""
+    features = group.packets
+    if group[unseen] or group[empty] or group[all_zeros] or group[identical]:
+        return False
+    return features.payload_entropy > _ENCRYPTED and features.payload_variety > 0.9
+
+
+@feature("share")
+def replayed(group: Group) -> float:
+    """Part of random payloads that their flow has sent before; 0 where payloads aren't random.
+
+    What is encrypted never repeats itself, a recording does. Half may where a mirror shows each packet twice.
+    """
+    features, traffic = group.packets, group.packets.traffic
+    if features.payload_entropy < _ENCRYPTED:
+        return 0.0
+    matrix, held = payload(traffic.packets, features.rows, 2 * _BEGIN)
+    said = mix(traffic.flow_key[features.rows], distinct_texts(matrix))[held == 2 * _BEGIN]
+    return 1 - count_distinct(said) / len(said) if len(said) else 0.0
+
+
+@feature("yes or no")
+def random_once(group: Group) -> float:
+    """Whether a hundred or more sources send random payloads once a flow; no protocol starts like that."""
+    features = group.packets
+    return group[random_payload] and features.flow_singles > 0.9 and features.sources >= 100
+
+
+@feature("yes or no")
+def unseen(group: Group) -> float:
+    """Whether too few payload bytes were captured to tell their content."""
+    return conversations.hidden(group.packets)
+
+
+@feature("share")
+def questions(group: Group) -> float:
+    """Part that asks a known service: game servers, SIP, STUN, NTP, SSDP, QUIC, TFTP."""
+    return _asked(group)[0]
+
+
+@feature("share")
+def only_quic_openings(group: Group) -> float:
+    """Part that opens QUIC connections: of clients', packets of the connection follow."""
+    part, title = _asked(group)
+    return part if title == FIRST_OF_QUIC else 0.0
+
+
+def asked(group: Group) -> list[str]:
+    """Write what the packets request."""
+    part, title = _asked(group)
+    return [f"{percent(part)} are {title}"] if part > 0.5 else []
+
+
+def _asked(group: Group) -> tuple[float, str]:
+    """Return the part that asks known services, and which if it is mostly one."""
+    if "requests" not in group.notes:
+        features = group.packets
+        heads, n = features.head, len(features.head[0])
+        dport = features.traffic.packets.dport[features.sample]
+        found, every = [(0, "requests of several services")], np.zeros(n, np.bool_)
+        for title, port, shape in QUESTIONS:
+            if port is not None and not (to_port := dport == port).any():
+                continue
+            fits = shape(*heads) if port is None else shape(*heads) & to_port
+            found.append((marked(fits), title))
+            every |= fits
+        part = float(every.mean()) if n else 0.0
+        count, title = max(found)
+        group.notes["requests"] = (part, title if count > n / 2 else found[0][1]) if part > 0.5 else (0.0, "")
+    result: tuple[float, str] = group.notes["requests"]
+    return result
+
+
+@feature("yes or no")
+def not_reports(group: Group) -> float:
+    """Whether they go to a collector's port, and are neither its reports nor begin alike."""
+    features, dport = group.packets, group.packets.top("dport")
+    if dport.value not in COLLECTORS or dport.share < 0.9 or group[unseen]:
+        return False
+    return conversations.reported(features) < _HARDLY and framed(*features.head) < _HARDLY
+
+
+def quic_headers(group: Group) -> list[str]:
+    """Write which version of QUIC their headers name."""
+    return quic.header_evidence(group.packets)

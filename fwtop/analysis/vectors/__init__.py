@@ -1,1 +1,0 @@
-"""What attacks mean together: parts of one, several of one kind, and what shows in state."""
