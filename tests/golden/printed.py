@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.engine.explain import print_explanations
 from fwtop.cli import main
-from fwtop.cli.policy.document import read
-from fwtop.cli.policy.writing import documents
 from fwtop.console.bootstrap import LoadedConfig
 from fwtop.console.playback import capture
 from fwtop.console.text import render as render_text
 from fwtop.model.protocol import POLICY_FORMATS
 from fwtop.model.traffic.snapshot import Sources, Tables
 from fwtop.model.traffic.window import NoOrigin
+from fwtop.policy.document import read
+from fwtop.policy.writing import documents
 from fwtop.render.observation import observation_json
 from fwtop.report import render
 from fwtop.report.bundle import bundle_files

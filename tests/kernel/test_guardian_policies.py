@@ -15,13 +15,13 @@ import pytest
 from guardian_bench import Bench
 from program_bench import LISTS, POLICIES, READ, RULES, as_user, bench, open_to_groups
 
-from fwtop.cli.policy.live import Live
-from fwtop.cli.policy.versions import Versions
 from fwtop.client import program
 from fwtop.client.program import Program
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import MAX_POLICY, Undo
 from fwtop.model.rule import POLICY_TRIAL, Kind
+from fwtop.policy.live import Live
+from fwtop.policy.versions import Versions
 
 pytestmark = pytest.mark.kernel
 __all__ = ["bench", "open_to_groups"]

@@ -16,7 +16,6 @@ from guardian_bench import Bench
 from msgspec.structs import replace
 from program_bench import ACCESS, LISTS, NOBODY, NONE, POLICIES, READ, RULES, as_user, bench, open_to_groups
 
-from fwtop.cli.policy.live import Live
 from fwtop.client import program
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
@@ -33,6 +32,7 @@ from fwtop.model.protocol import (
     encode_request,
 )
 from fwtop.model.rule import POLICY_TRIAL
+from fwtop.policy.live import Live
 
 pytestmark = pytest.mark.kernel
 __all__ = ["bench", "open_to_groups"]

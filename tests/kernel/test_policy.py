@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from guardian_bench import PORT, Bench, apply, rules_of
 
-from fwtop.cli.policy.commit import commit, restore, undo_interrupted
-from fwtop.cli.policy.document import Policy, read
-from fwtop.cli.policy.live import Live
-from fwtop.cli.policy.versions import Versions, lists_of
 from fwtop.client.discovery import GuardianClient
 from fwtop.guardian.failpoints import Failpoint
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Undo
 from fwtop.model.rule import Kind, Level, Match, Protection, Rule
+from fwtop.policy.commit import commit, restore, undo_interrupted
+from fwtop.policy.document import Policy, read
+from fwtop.policy.live import Live
+from fwtop.policy.versions import Versions, lists_of
 
 pytestmark = pytest.mark.kernel
 PAIR = "shared_pair"

@@ -15,13 +15,13 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
-from fwtop.cli.policy.commit import commit
-from fwtop.cli.policy.document import Policy, read
-from fwtop.cli.policy.live import Live
-from fwtop.cli.policy.versions import Versions
-from fwtop.cli.policy.writing import write
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Undo
+from fwtop.policy.commit import commit
+from fwtop.policy.document import Policy, read
+from fwtop.policy.live import Live
+from fwtop.policy.versions import Versions
+from fwtop.policy.writing import write
 from tests.kernel.wire import inside
 
 pytestmark = pytest.mark.kernel

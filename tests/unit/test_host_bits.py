@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.cli.policy.document import read as read_policy
 from fwtop.cli.rules import mitigation
 from fwtop.guardian.allow.allowlist import read_allow_file
 from fwtop.guardian.rules.validate import rule_of_wire
@@ -17,6 +16,7 @@ from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.addresses.targets import prefixes_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
+from fwtop.policy.document import read as read_policy
 from fwtop.ui.actions.rule_from_row import rule_from_targets
 from fwtop.ui.dialogs.fields import InvalidInput, sources_field
 

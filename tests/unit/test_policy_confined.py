@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from fwtop.cli.policy import confined
-from fwtop.cli.policy.confined import draft_of
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_bundle import bundle, read_bundle
 from fwtop.model.addresses.prefix_list import pack_prefixes
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import ROOT
 from fwtop.model.wire import of_plain
+from fwtop.policy import confined
+from fwtop.policy.confined import draft_of
 
 
 def test_a_fresh_process_reads_what_its_verbs_refuse() -> None:
@@ -26,7 +26,7 @@ def test_a_fresh_process_reads_what_its_verbs_refuse() -> None:
         ("[[signature]]\nproto = 'udp'\n", "x:2: signature[0]: "),
     ):
         code = (
-            "import sys\nfrom fwtop.cli.policy.confined import draft_of\n"
+            "import sys\nfrom fwtop.policy.confined import draft_of\n"
             f"try: draft_of('schema = 1\\n' + {table!r}, 'x')\nexcept Exception as error: print(error)"
         )
         done = subprocess.run(

@@ -13,11 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fwtop.cli.options import add_netns, seconds
-from fwtop.cli.policy.commit import restore
-from fwtop.cli.policy.document import Policy, read
-from fwtop.cli.policy.live import Difference, Live
-from fwtop.cli.policy.schema import schema
-from fwtop.cli.policy.transaction import (
+from fwtop.kernel import namespaces
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, POLICY_FORMATS
+from fwtop.model.text import safe_text
+from fwtop.policy.commit import restore
+from fwtop.policy.document import Policy, read
+from fwtop.policy.live import Difference, Live
+from fwtop.policy.schema import schema
+from fwtop.policy.transaction import (
     PolicyRequest,
     before,
     bring_in,
@@ -26,11 +30,7 @@ from fwtop.cli.policy.transaction import (
     difference_lines,
     history,
 )
-from fwtop.cli.policy.versions import Versions, lists_of
-from fwtop.kernel import namespaces
-from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, POLICY_FORMATS
-from fwtop.model.text import safe_text
+from fwtop.policy.versions import Versions, lists_of
 
 HELP = (
     "A policy is a file of lists, protected ports, blocks, limits and signatures that are always in force. "
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _export(args: argparse.Namespace) -> int:
     """Write the file's policy for nftables, for iptables and ipset, or as a script."""
-    from fwtop.cli.policy.writing import write
+    from fwtop.policy.writing import write
 
     write(read(args.file), args.file.name, args.format, args.output)
     return 0

@@ -1,6 +1,6 @@
 """Policies for programs (docs/API.md): a short-lived child works on each as the command line does.
 
-The child is `fwtop.cli.policy.agent`: what a policy changes, it asks of this guardian over a connection of
+The child is `fwtop.policy.agent`: what a policy changes, it asks of this guardian over a connection of
 its own. One that tries a policy lives until its program keeps that, takes it back, or is gone.
 """
 
@@ -27,7 +27,7 @@ from fwtop.model.protocol import (
     encode_request,
 )
 
-_AGENT = "fwtop.cli.policy.agent"
+_AGENT = "fwtop.policy.agent"
 _NOT_TRIED = "no policy is tried on this connection, or not any more"
 _MOST, _MOST_OF_USER = 4, 2  # children: each is a Python with the lists of a policy
 

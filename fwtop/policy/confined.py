@@ -15,12 +15,12 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.cli.policy.document import SECONDS, Draft, read_draft
-from fwtop.cli.policy.schema import ListTable
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import POLICY, Kind
 from fwtop.model.text import safe_text
+from fwtop.policy.draft import SECONDS, Draft, read_draft
+from fwtop.policy.schema import ListTable
 from fwtop.sandbox.child import NoAnswerError, ask, mapped_bytes, unprivileged
 from fwtop.sandbox.confine import limit
 from fwtop.sandbox.syscalls import Profile

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from fwtop.cli.policy.document import Policy, read
-from fwtop.cli.policy.live import Live
-from fwtop.cli.policy.versions import Version, Versions, lists_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.policy.document import Policy, read
+from fwtop.policy.live import Live
+from fwtop.policy.versions import Version, Versions, lists_of
 
 _NONE = Policy("", (), {})
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -1,26 +1,29 @@
-"""The policy file: lists, protected ports, blocks, limits, signatures and thresholds, in TOML.
+"""What a policy's text says: its rules, and the tables of its lists, whose files are not read yet.
 
 A table of a rule (schema.py) takes the options of a verb of the command line as its keys, and they mean the
 same there (rules/options.py): what `fwtop protect`, `block --list`, `limit` and `match` can, and no more.
-
-The text is read by a process without rights (confined.py): whoever may apply policies need not be root.
 """
 
 from __future__ import annotations
 
 import json
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import UNSET, Struct
 from msgspec.structs import asdict, replace
 
-from fwtop.cli.policy.schema import (
-    MAX_LIST_NAME,
+from fwtop.guardian.rules.validate import MAX_TTL_SECONDS, rule_of_wire
+from fwtop.model.addresses.targets import check_name
+from fwtop.model.config_file import ConfigText
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import LIST, POLICY, Kind, Level, Match, Protection, Rule
+from fwtop.model.settings_file import Place, dotted, told
+from fwtop.model.settings_file import read as read_settings
+from fwtop.model.text import safe_text
+from fwtop.model.traffic.dns import type_number
+from fwtop.policy.schema import (
     RULE_TABLES,
-    TRIAL,
     BlockTable,
     LimitTable,
     ListTable,
@@ -29,71 +32,21 @@ from fwtop.cli.policy.schema import (
     SignatureTable,
     several,
 )
-from fwtop.guardian.rules.validate import MAX_TTL_SECONDS, rule_of_wire
-from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.prefix_file import read_prefix_file
-from fwtop.model.addresses.targets import check_name, prefixes_of
-from fwtop.model.config_file import ConfigText
-from fwtop.model.errors import FwtopError
-from fwtop.model.rule import LIST, POLICY, Kind, Level, Match, Protection, Rule
-from fwtop.model.settings_file import Place, dotted, told
-from fwtop.model.settings_file import read as read_settings
-from fwtop.model.text import safe_text
-from fwtop.model.traffic.dns import type_number
-from fwtop.render.numbers import plural
 from fwtop.rules.options import limited, payload, protocol, rate, service
 from fwtop.rules.words import with_summary
 
 SECONDS = MAX_TTL_SECONDS - 3600  # of a rule's clock in the kernel, which the guardian renews at half time
-Lists = Mapping[str, Sequence[Prefix]]
-Entries = Callable[[str, ListTable], Sequence[Prefix]]
+UNCHANGED = "nothing was changed"
 _NOT_COMPARED = frozenset({"id", "summary", "ttl_seconds", "created", "created_by", "replaces"})
-_UNCHANGED = "nothing was changed"
 _Ruled = PortTable | BlockTable | LimitTable | SignatureTable
 
 
 class Draft(Struct, frozen=True):
-    """A policy's text as parsed: its rules, and the tables of its lists, whose files are not read yet."""
+    """A policy's text as parsed."""
 
     rules: tuple[Rule, ...]
     tables: Mapping[str, ListTable]
     max_change: float
-
-
-class Policy(Struct, frozen=True):
-    """A policy: its rules, and the entries of each list."""
-
-    text: str
-    rules: tuple[Rule, ...]
-    lists: Lists
-    max_change: float = 1.0
-
-    @property
-    def size(self) -> str:
-        """How many rules and lists it has, for people: 3 rules, 1 list."""
-        return f"{plural(len(self.rules), 'rule')}, {plural(len(self.lists), 'list')}"
-
-
-def read(path: Path) -> Policy:
-    """Read a policy and the files of its lists; raises FwtopError (code 2), naming what is wrong."""
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise FwtopError(f"cannot read {safe_text(path)}: {reason}; {_UNCHANGED}", 2) from None
-    return parse(text, str(path), lambda _, table: _entries(table, path.parent))
-
-
-def parse(text: str, name: str, entries: Entries) -> Policy:
-    """Read a policy's text; `entries` returns what a list holds, given its name and table.
-
-    Raises FwtopError (code 2).
-    """
-    from fwtop.cli.policy.confined import draft_of
-
-    draft = draft_of(text, name)
-    lists = dict(_lists(ConfigText(name, text), draft.tables, entries))
-    return Policy(text, draft.rules, lists, draft.max_change)
 
 
 def read_draft(text: str, name: str) -> Draft:
@@ -102,7 +55,7 @@ def read_draft(text: str, name: str) -> Draft:
     found = read_settings(PolicyFile, file)
     if found.mistakes:  # of another version everything may be wrong
         first = min(found.mistakes, key=lambda item: item.place != ("schema",))
-        raise FwtopError(told(file, first.place, first.said, _UNCHANGED, first.line), 2)
+        raise FwtopError(told(file, first.place, first.said, UNCHANGED, first.line), 2)
     policy = found.value
     rules = tuple(replace(rule, mended=policy.monitor.repair) for rule in _rules(file, policy))
     return Draft(rules, policy.lists, policy.thresholds.max_change)
@@ -115,43 +68,10 @@ def shape(rule: Rule) -> str:
     return json.dumps({name: told[name] for name in told if name not in _NOT_COMPARED}, sort_keys=True)
 
 
-def _wrong(file: ConfigText, place: Place, reason: str) -> FwtopError:
-    said = f"{dotted(place)}: {reason.removesuffix(f'; {_UNCHANGED}')}"
-    return FwtopError(told(file, place, said, _UNCHANGED), 2)
-
-
-def _lists(
-    file: ConfigText, tables: Mapping[str, ListTable], entries: Entries
-) -> Iterator[tuple[str, Sequence[Prefix]]]:
-    from fwtop.model.addresses.named_list import check_entries  # brings numpy
-
-    for own, table in tables.items():
-        place = ("list", own)
-        try:
-            if len(own) > MAX_LIST_NAME or own.endswith(TRIAL):
-                raise FwtopError(f"a policy's lists have names of up to {MAX_LIST_NAME} characters")
-            found = entries(check_name(own), table)
-            check_entries(found)
-        except FwtopError as error:
-            raise _wrong(file, place, str(error)) from None
-        for key, is_kept in (("least", operator.ge), ("most", operator.le)):
-            bound = getattr(table, key)
-            if bound is not UNSET and not is_kept(len(found), bound):
-                raise _wrong(file, (*place, key), f"the list holds {len(found):,}, but {key} = {bound}")
-        yield own, found
-
-
-def _entries(table: ListTable, directory: Path) -> Sequence[Prefix]:
-    """Return the entries that a list's table names; raises FwtopError."""
-    named = prefixes_of(table.texts)
-    if table.file is UNSET:
-        return named
-    found = read_prefix_file(str(directory / table.file))
-    if not named:
-        return found
-    from fwtop.model.addresses.prefix_rows import PrefixRows
-
-    return PrefixRows.union((found, named))
+def wrong(file: ConfigText, place: Place, reason: str) -> FwtopError:
+    """Return the error that says what is wrong at a place of a policy."""
+    said = f"{dotted(place)}: {reason.removesuffix(f'; {UNCHANGED}')}"
+    return FwtopError(told(file, place, said, UNCHANGED), 2)
 
 
 def _rules(file: ConfigText, policy: PolicyFile) -> Iterator[Rule]:
@@ -165,12 +85,12 @@ def _rules(file: ConfigText, policy: PolicyFile) -> Iterator[Rule]:
                     rule_of_wire(rule.to_dict())
             except FwtopError as error:
                 at = (*place, error.key) if isinstance(error, _WrongValueError) else place
-                raise _wrong(file, at, str(error)) from None
+                raise wrong(file, at, str(error)) from None
             for missing in (item for rule in made for item in rule.lists_used if item not in policy.lists):
-                raise _wrong(file, place, f"there is no [list.{missing}]")
+                raise wrong(file, place, f"there is no [list.{missing}]")
             for rule in made:
                 if shape(rule) in shapes:
-                    raise _wrong(file, place, f"said twice: {rule.summary}")
+                    raise wrong(file, place, f"said twice: {rule.summary}")
                 shapes.add(shape(rule))
                 yield rule
 

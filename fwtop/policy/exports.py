@@ -12,13 +12,13 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.cli.policy.document import Policy
 from fwtop.guardian.allow.allowlist import ALLOW_FILE, read_allow_file
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import of_family
 from fwtop.model.addresses.prefix_list import prefix_text
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
+from fwtop.policy.document import Policy
 
 FAMILIES = (4, 6)
 ALLOW = "allow"

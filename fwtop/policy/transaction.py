@@ -13,13 +13,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from fwtop.cli.policy.commit import commit, undo_interrupted, uninterrupted
-from fwtop.cli.policy.document import Policy
-from fwtop.cli.policy.live import Difference, Live
-from fwtop.cli.policy.versions import Version, Versions, lists_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
+from fwtop.policy.commit import commit, undo_interrupted, uninterrupted
+from fwtop.policy.document import Policy
+from fwtop.policy.live import Difference, Live
+from fwtop.policy.versions import Version, Versions, lists_of
 from fwtop.render.numbers import percent
 
 

@@ -9,13 +9,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
-from fwtop.cli.policy.document import Policy
-from fwtop.cli.policy.exports import FAMILIES, exported
-from fwtop.cli.policy.nft_export import nft_lines
-from fwtop.cli.policy.xtables_export import SUFFIXES, ipset_lines, script_lines, xtables_lines
 from fwtop.guardian.allow.allowlist import ALLOW_FILE
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.policy.document import Policy
+from fwtop.policy.exports import FAMILIES, exported
+from fwtop.policy.nft_export import nft_lines
+from fwtop.policy.xtables_export import SUFFIXES, ipset_lines, script_lines, xtables_lines
 
 _AT_ONCE = 10_000  # lines
 

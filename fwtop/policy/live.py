@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from fwtop.cli.policy.document import Policy, shape
-from fwtop.cli.policy.schema import TRIAL
 from fwtop.client.discovery import GuardianClient
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import pack_prefixes
@@ -22,6 +20,9 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import ListChange, ListShow, Status, Undo
 from fwtop.model.rule import LIST, POLICY, POLICY_TRIAL, Kind, Rule, RuleStatus
 from fwtop.model.text import safe_text
+from fwtop.policy.document import Policy
+from fwtop.policy.draft import shape
+from fwtop.policy.schema import TRIAL
 
 
 class ListDifference(Struct, frozen=True):

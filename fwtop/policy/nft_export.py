@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fwtop.cli.policy.exports import ALLOW, FAMILIES, Exported, comment, heading, texts
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Level, Rule
+from fwtop.policy.exports import ALLOW, FAMILIES, Exported, comment, heading, texts
 from fwtop.rules.kinds.connlimit import mask_words
 from fwtop.rules.nft_fields import field_words
 

@@ -19,19 +19,6 @@ from typing import Any
 
 from msgspec import UNSET, Struct, field
 
-from fwtop.cli.policy.document import Policy, parse
-from fwtop.cli.policy.live import Difference, Live
-from fwtop.cli.policy.schema import ListTable
-from fwtop.cli.policy.transaction import (
-    PolicyRequest,
-    before,
-    bring_in,
-    counted,
-    difference_document,
-    history,
-)
-from fwtop.cli.policy.versions import Versions, lists_of
-from fwtop.cli.policy.writing import documents, write_lines
 from fwtop.client.connection import Connection
 from fwtop.client.discovery import GuardianClient
 from fwtop.guardian.serving.requests import guarded
@@ -51,6 +38,19 @@ from fwtop.model.protocol import (
     encode_answer,
     parse_request,
 )
+from fwtop.policy.document import Policy, parse
+from fwtop.policy.live import Difference, Live
+from fwtop.policy.schema import ListTable
+from fwtop.policy.transaction import (
+    PolicyRequest,
+    before,
+    bring_in,
+    counted,
+    difference_document,
+    history,
+)
+from fwtop.policy.versions import Versions, lists_of
+from fwtop.policy.writing import documents, write_lines
 
 _NAME = "policy"  # of the text, in what is said of it
 _MAX_DESCRIPTORS = 1

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from fwtop.cli.policy.exports import ALLOW, FAMILIES, Exported, comment, heading, texts
 from fwtop.model.rule import Rule
+from fwtop.policy.exports import ALLOW, FAMILIES, Exported, comment, heading, texts
 from fwtop.rules import kinds
 from fwtop.rules.kinds import protect
 from fwtop.rules.objects import OUTPUT, ChainLine, KernelObjects

@@ -1,0 +1,1 @@
+"""Policies: lists and rules that are always in force, tried, kept, and put back at boot."""
