@@ -31,10 +31,10 @@ class SeriesPoint(Struct, frozen=True):
     dropped_pps: float
     accepted_pps: float
     mine_pps: float  # dropped by fwtop's rules
-    other_pps: float | None  # of the rest, by other firewalls; None in files of earlier formats
-    attack: bool
+    other_pps: float  # by other firewalls
     handshakes_per_s: float | None
     acknowledged_per_s: float | None
+    attack: bool
 
 
 class Playback:
@@ -98,23 +98,13 @@ class Playback:
     def series(self, since: float, until: float) -> list[SeriesPoint]:
         """Return the time series after `since` up to `until`, oldest first."""
         within = (since, min(until, _LATEST))
-        query = "SELECT at, sum(pps) FROM rule_tick WHERE at > ? AND at <= ? GROUP BY at"
-        mine = {row[0]: row[1] or 0.0 for row in self._database.execute(query, within)}
-        query = "SELECT DISTINCT at FROM attack WHERE at > ? AND at <= ?"
-        attacked = {row[0] for row in self._database.execute(query, within)}
         query = (
-            "SELECT at, pps, bps, dropped_pps, accepted_pps, other_pps, tcp_handshakes_per_s, "  # noqa: S608
-            "tcp_acknowledged_per_s "
-            f"FROM tick WHERE at > ? AND at <= ? ORDER BY at DESC LIMIT {_MOST_TICKS}"
+            "SELECT at, pps, bps, dropped_pps, accepted_pps, mine_pps, other_pps, tcp_handshakes_per_s, "  # noqa: S608
+            "tcp_acknowledged_per_s, at IN (SELECT at FROM attack WHERE at > ?1 AND at <= ?2) "
+            f"FROM tick WHERE at > ?1 AND at <= ?2 ORDER BY at DESC LIMIT {_MOST_TICKS}"
         )
         rows = self._database.execute(query, within).fetchall()[::-1]
-        return [
-            SeriesPoint(
-                at, pps, bps, dropped, accepted, mine.get(at, 0.0), other, at in attacked, shakes, acks
-            )
-            for at, pps, bps, dropped, accepted, other, shakes, acks in rows
-            if all(isinstance(value, int | float) for value in (at, pps, bps, dropped, accepted))
-        ]
+        return [SeriesPoint(*row) for row in rows if all(isinstance(value, int | float) for value in row[:7])]
 
 
 @contextmanager

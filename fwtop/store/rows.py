@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable
 
 from fwtop.model.rule import RuleStatus
-from fwtop.model.traffic.flow import flow_of
+from fwtop.model.traffic.flow import Flow, flow_of
 from fwtop.model.traffic.session import Event
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 
@@ -28,6 +28,7 @@ def insert_series(database: sqlite3.Connection, snapshot: Snapshot, seconds: flo
     tcp = snapshot.tcp
     service = (tcp.handshakes_per_s, tcp.acknowledged_per_s) if tcp else (None, None)
     table = (conntrack.count, conntrack.max, conntrack.new_per_s) if conntrack else (None, None, None)
+    flow = flow_of(snapshot) or Flow()
     row = (
         at,
         totals.pps,
@@ -39,7 +40,9 @@ def insert_series(database: sqlite3.Connection, snapshot: Snapshot, seconds: flo
         *table,
         snapshot.softirq_share,
         *service,
-        *_drops(snapshot),
+        flow.mine,
+        flow.other,
+        flow.kernel,
         seconds,
     )
     database.execute(_INSERT_TICK, row)
@@ -65,12 +68,6 @@ def insert_events(database: sqlite3.Connection, events: Iterable[Event]) -> None
         "INSERT INTO event(at, kind, subject, text) VALUES (?, ?, ?, ?)",
         [(event.at, event.kind.value, event.subject, event.text) for event in events],
     )
-
-
-def _drops(snapshot: Snapshot) -> tuple[float | None, ...]:
-    """Return what fwtop's rules, other firewalls and the kernel dropped a second."""
-    flow = flow_of(snapshot)
-    return (flow.mine, flow.other, flow.kernel) if flow is not None else (None, None, None)
 
 
 def _attack(attack: Attack) -> tuple[object, ...]:

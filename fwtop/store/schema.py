@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from fwtop.model.errors import FwtopError
@@ -17,42 +17,28 @@ from fwtop.store.connection import connect
 
 APPLICATION_ID = 0x66777470  # "fwtp" in the file header, for file(1) and the reader
 VERSION = 4
-OLDEST = 2  # that `migrate` knows
 CACHE_KIB = 256  # of pages, for writers: they append, and SQLite's own 2 MiB would never be asked again
 
 TABLES = """
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE snapshot(n INTEGER PRIMARY KEY, at REAL, pinned INTEGER, data BLOB);
 CREATE INDEX snapshot_at ON snapshot(at, pinned);
-CREATE TABLE tick(n INTEGER PRIMARY KEY, at REAL, pps REAL, bps REAL, dropped_pps REAL, accepted_pps REAL,
-  one_in REAL, lost_per_s REAL, conntrack INTEGER, conntrack_max INTEGER, conntrack_new_per_s REAL,
-  softirq_share REAL, tcp_handshakes_per_s REAL, tcp_acknowledged_per_s REAL);
-CREATE TABLE attack(n INTEGER PRIMARY KEY, at REAL, kind TEXT, pps REAL, share REAL, confidence REAL);
-CREATE TABLE rule_tick(n INTEGER PRIMARY KEY, at REAL, rule_id TEXT, state TEXT, packets INTEGER,
-  bytes INTEGER, pps REAL);
+CREATE TABLE tick(n INTEGER PRIMARY KEY, at REAL, span INTEGER NOT NULL DEFAULT 0, seconds REAL,
+  pps REAL, bps REAL, dropped_pps REAL, mine_pps REAL, other_pps REAL, kernel_pps REAL, accepted_pps REAL,
+  peak_pps REAL, peak_bps REAL, one_in REAL, lost_per_s REAL, conntrack INTEGER, conntrack_max INTEGER,
+  conntrack_new_per_s REAL, softirq_share REAL, tcp_handshakes_per_s REAL, tcp_acknowledged_per_s REAL);
+CREATE INDEX tick_at ON tick(at, span);
+CREATE TABLE attack(n INTEGER PRIMARY KEY, at REAL, span INTEGER NOT NULL DEFAULT 0, kind TEXT, target TEXT,
+  pps REAL, peak_pps REAL, share REAL, confidence REAL, mine_share REAL, other_share REAL, kernel_share REAL);
+CREATE INDEX attack_at ON attack(at, span);
+CREATE TABLE rule_tick(n INTEGER PRIMARY KEY, at REAL, span INTEGER NOT NULL DEFAULT 0, rule_id TEXT,
+  state TEXT, packets INTEGER, bytes INTEGER, pps REAL);
+CREATE INDEX rule_tick_at ON rule_tick(at, span);
 CREATE TABLE rule(id TEXT PRIMARY KEY, data BLOB);
 CREATE TABLE event(n INTEGER PRIMARY KEY, at REAL, kind TEXT, subject TEXT, text TEXT);
-"""
-_INDEXES_OF_2 = """
-CREATE INDEX tick_at ON tick(at);
-CREATE INDEX attack_at ON attack(at);
-CREATE INDEX rule_tick_at ON rule_tick(at);
-"""
-# Format 3: rows that stand for a span, and views. New files get it the same way as old ones.
-_TO_3 = """
-DROP INDEX IF EXISTS tick_at;
-DROP INDEX IF EXISTS attack_at;
-DROP INDEX IF EXISTS rule_tick_at;
-ALTER TABLE tick ADD COLUMN span INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE tick ADD COLUMN seconds REAL;
-ALTER TABLE tick ADD COLUMN peak_pps REAL;
-ALTER TABLE tick ADD COLUMN peak_bps REAL;
-ALTER TABLE attack ADD COLUMN span INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE attack ADD COLUMN peak_pps REAL;
-ALTER TABLE rule_tick ADD COLUMN span INTEGER NOT NULL DEFAULT 0;
-CREATE INDEX tick_at ON tick(at, span);
-CREATE INDEX attack_at ON attack(at, span);
-CREATE INDEX rule_tick_at ON rule_tick(at, span);
+CREATE TABLE evidence(n INTEGER PRIMARY KEY, at REAL, kind TEXT, pps REAL, data BLOB);
+CREATE TABLE packet(n INTEGER PRIMARY KEY, at REAL, kind TEXT, length INTEGER, is_ethernet INTEGER,
+  data BLOB);
 CREATE VIEW session AS SELECT
   (SELECT value FROM meta WHERE name = 'host') AS host,
   (SELECT replace(value, char(10), ' ') FROM meta WHERE name = 'interfaces') AS interfaces,
@@ -62,8 +48,8 @@ CREATE VIEW session AS SELECT
   (SELECT datetime(CAST(value AS REAL), 'unixepoch') FROM meta WHERE name = 'ended') AS ended;
 CREATE VIEW timeline AS SELECT
   datetime(at, 'unixepoch') AS time, span, pps AS arrived_pps, coalesce(peak_pps, pps) AS peak_pps,
-  bps / 1e6 AS mbit_s, dropped_pps, accepted_pps, conntrack, conntrack_max,
-  softirq_share, tcp_handshakes_per_s, at FROM tick ORDER BY at;
+  bps / 1e6 AS mbit_s, dropped_pps, mine_pps, other_pps, kernel_pps, accepted_pps, conntrack, conntrack_max,
+  softirq_share, tcp_handshakes_per_s, tcp_acknowledged_per_s, at FROM tick ORDER BY at;
 CREATE VIEW attacks AS SELECT
   kind, datetime(min(at), 'unixepoch') AS first_seen, datetime(max(at), 'unixepoch') AS last_seen,
   max(coalesce(peak_pps, pps)) AS peak_pps, max(share) AS largest_share, max(confidence) AS confidence
@@ -75,24 +61,6 @@ CREATE VIEW rules AS SELECT
   rule_id, datetime(min(at), 'unixepoch') AS first_seen, datetime(max(at), 'unixepoch') AS last_seen,
   max(packets) AS packets, max(bytes) AS bytes, max(pps) AS peak_pps
   FROM rule_tick GROUP BY rule_id ORDER BY min(at);
-"""
-# Format 4: who dropped what, and attacks' own tables and packets.
-_TO_4 = """
-ALTER TABLE tick ADD COLUMN mine_pps REAL;
-ALTER TABLE tick ADD COLUMN other_pps REAL;
-ALTER TABLE tick ADD COLUMN kernel_pps REAL;
-ALTER TABLE attack ADD COLUMN target TEXT NOT NULL DEFAULT '';
-ALTER TABLE attack ADD COLUMN mine_share REAL;
-ALTER TABLE attack ADD COLUMN other_share REAL;
-ALTER TABLE attack ADD COLUMN kernel_share REAL;
-CREATE TABLE evidence(n INTEGER PRIMARY KEY, at REAL, kind TEXT, pps REAL, data BLOB);
-CREATE TABLE packet(n INTEGER PRIMARY KEY, at REAL, kind TEXT, length INTEGER, is_ethernet INTEGER,
-  data BLOB);
-DROP VIEW timeline;
-CREATE VIEW timeline AS SELECT
-  datetime(at, 'unixepoch') AS time, span, pps AS arrived_pps, coalesce(peak_pps, pps) AS peak_pps,
-  bps / 1e6 AS mbit_s, dropped_pps, mine_pps, other_pps, kernel_pps, accepted_pps, conntrack, conntrack_max,
-  softirq_share, tcp_handshakes_per_s, tcp_acknowledged_per_s, at FROM tick ORDER BY at;
 """
 
 
@@ -107,8 +75,7 @@ def create(path: Path, *, max_bytes: int) -> sqlite3.Connection:
     try:
         database.execute(f"PRAGMA application_id={APPLICATION_ID}")
         for_appending(database, max_bytes)
-        database.executescript(f"BEGIN;{TABLES}{_INDEXES_OF_2}PRAGMA user_version=2;COMMIT;")
-        migrate(database)
+        database.executescript(f"BEGIN;{TABLES}PRAGMA user_version={VERSION};COMMIT;")
     except BaseException:
         database.close()
         raise
@@ -138,13 +105,6 @@ def for_appending(database: sqlite3.Connection, max_bytes: int) -> None:
     database.execute(f"PRAGMA max_page_count={max(max_bytes // page_size, 64)}")
 
 
-def migrate(database: sqlite3.Connection) -> None:
-    """Bring a session of an earlier format to today's, in one transaction; raises sqlite3.Error."""
-    for version, steps in ((3, _TO_3), (4, _TO_4)):
-        if _version(database) == version - 1:
-            database.executescript(f"BEGIN IMMEDIATE;{steps}PRAGMA user_version={version};COMMIT;")
-
-
 def check_pages(database: sqlite3.Connection) -> None:
     """Read all pages; raises sqlite3.DatabaseError if the file is damaged."""
     found = database.execute("PRAGMA quick_check(1)").fetchone()
@@ -156,8 +116,8 @@ def check_pages(database: sqlite3.Connection) -> None:
 def reading(path: Path, *, whole: bool = True) -> Iterator[sqlite3.Connection]:
     """Open a session's database for reading, even while it is written or after a crash.
 
-    `whole` checks all of its pages first. The file is never changed: one of an earlier format is read from a
-    copy. Raises FwtopError if it is no session, damaged or not readable.
+    `whole` checks all of its pages first. The file is never changed. Raises FwtopError if it is no session,
+    damaged or not readable.
     """
     try:
         with _opened(path) as database:
@@ -186,17 +146,13 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     copy: tempfile.TemporaryDirectory[str] | None = None
     try:
         try:
-            needs_copy = check_format(database) < VERSION
+            check_format(database)
         except sqlite3.OperationalError:
             # Reading a WAL database needs a writable directory: on read-only media or as another user, read
             # a copy.
-            needs_copy = True
-        if needs_copy:
             database.close()
             copy = tempfile.TemporaryDirectory(prefix="fwtop-")
-            duplicate = _copied(path, Path(copy.name))
-            _migrate_file(duplicate)
-            database = connect(duplicate, timeout=2.0, mode="ro")
+            database = connect(_copied(path, Path(copy.name)), timeout=2.0)
             check_format(database)
         yield database
     finally:
@@ -213,22 +169,13 @@ def _copied(path: Path, directory: Path) -> Path:
     return directory / "session.db"
 
 
-def _migrate_file(path: Path) -> None:
-    with closing(connect(path, timeout=2.0)) as database:
-        if check_format(database) < VERSION:
-            migrate(database)
-
-
-def _version(database: sqlite3.Connection) -> int:
-    return int(database.execute("PRAGMA user_version").fetchone()[0])
-
-
-def check_format(database: sqlite3.Connection) -> int:
-    """Return the format of a session that this fwtop can read; raises sqlite3.DatabaseError."""
-    application, version = database.execute("PRAGMA application_id").fetchone()[0], _version(database)
+def check_format(database: sqlite3.Connection) -> None:
+    """Raise sqlite3.DatabaseError unless this is a session that this fwtop can read."""
+    application, version = (
+        database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+    )
     if application != APPLICATION_ID:
         raise sqlite3.DatabaseError("not written by fwtop")
-    if not OLDEST <= version <= VERSION:
-        raise sqlite3.DatabaseError(f"written in format {version}, this fwtop reads {OLDEST} to {VERSION}")
+    if version != VERSION:
+        raise sqlite3.DatabaseError(f"written in format {version}, this fwtop reads {VERSION}")
     database.execute("SELECT 1 FROM meta LIMIT 1").fetchone()
-    return version

@@ -1,4 +1,4 @@
-"""Putting sessions in order: crashed ones are merged, old formats migrated, damaged ones set aside."""
+"""Putting sessions in order: crashed ones are merged, damaged ones set aside."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.store.connection import connect
 from fwtop.store.directory import DAMAGED, is_running, lock_session, session_paths, unlock_session
-from fwtop.store.schema import VERSION, check_format, check_pages, migrate
+from fwtop.store.schema import VERSION, check_format, check_pages
 
 
 def put_in_order(directory: Path) -> list[str]:
@@ -71,10 +71,9 @@ def _needs_care(path: Path) -> bool:
 
 
 def _merge(path: Path) -> None:
-    """Check a session, migrate it, and merge its WAL into the file; raises sqlite3.Error."""
+    """Check a session, and merge its WAL into the file; raises sqlite3.Error."""
     with closing(connect(path, timeout=1.0)) as database:
         check_format(database)
         check_pages(database)
-        migrate(database)
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         database.execute("PRAGMA journal_mode=DELETE")

@@ -1,8 +1,8 @@
 """Everything that the store does, inside the console's sandbox: a program for test_store_sandbox.py.
 
-`store_in_sandbox.py DIRECTORY STEP`: DIRECTORY holds `old.db`, a session of an earlier format, and `long.db`,
-one with many rows. It prints one JSON document: what a recorder and a screen beside it said while the clock
-ran through every age that the store knows, what could be read afterwards, and which statements were made.
+`store_in_sandbox.py DIRECTORY STEP`: DIRECTORY holds `long.db`, a session with many rows. It prints one JSON
+document: what a recorder and a screen beside it said while the clock ran through every age that the store
+knows, what could be read afterwards, and which statements were made.
 """
 
 from __future__ import annotations
@@ -214,8 +214,9 @@ def cross_ages(state: Path, step: float) -> dict[str, object]:
     """Let the clock run through all ages, and read what was recorded."""
     answer: dict[str, object] = {}
     (state / "sessions").mkdir(exist_ok=True)
-    for name in ("old.db", "long.db"):
-        shutil.move(state / name, state / "sessions" / f"2026-01-01T00-00-00Z-{name}")
+    long = state / "sessions" / "2026-01-01T00-00-00Z-long.db"
+    shutil.move(state / "long.db", long)
+    Path(f"{long}-wal").touch()  # as if it had crashed
     recorder, said = record(state, step)
     assert recorder.path is not None
     answer["said"] = sorted(said)
@@ -223,9 +224,7 @@ def cross_ages(state: Path, step: float) -> dict[str, object]:
     answer["sessions"] = {info.id: info.state for info in list_sessions(state / "sessions")}
     answer["read"] = read_all(recorder.path)
     answer["history"] = keep_history(state)
-    old, long = (state / "sessions" / f"2026-01-01T00-00-00Z-{name}" for name in ("old.db", "long.db"))
     answer["long"] = read_all(long)["ticks"]
-    answer["old"] = old.read_bytes()[63]  # its format
     answer["limited"] = crowd(state)
     answer["made"] = sorted(MADE)
     return answer

@@ -12,32 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored_samples import START
 from stored_sessions import sample_session
 
 import fwtop.store
-from fwtop.store.schema import TABLES, VERSION
 
 HERE = Path(__file__).resolve().parent
 STORE = Path(fwtop.store.__file__).parent
 EXECUTING = ("execute", "executemany", "executescript")
-# Statements that the console does not make: readers of old formats copy them to a directory of their own.
-ELSEWHERE = {"_migrate_file"}
 COUNT = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < ?)"
-OLD, LONG = 120_000, 20_000  # rows: of the old ones an index is made, which takes a sort
-
-
-def old_session(path: Path) -> None:
-    """Write a session of the second format."""
-    with sqlite3.connect(path, isolation_level=None) as database:
-        database.executescript(TABLES)
-        database.execute(f"PRAGMA application_id={0x66777470}")
-        database.execute("PRAGMA user_version=2")
-        database.execute("INSERT INTO meta VALUES ('started', ?)", (START,))
-        columns = "at, pps, bps, dropped_pps, accepted_pps, one_in, lost_per_s"
-        query = f"{COUNT} INSERT INTO tick({columns}) SELECT ? + n, 1, 1, 0, 1, 1, 0 FROM n"  # noqa: S608
-        database.execute(query, (OLD, START))
-    database.close()
+LONG = 20_000  # rows
 
 
 def long_session(state: Path) -> None:
@@ -57,7 +40,6 @@ def long_session(state: Path) -> None:
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     state = tmp_path_factory.mktemp("state")
-    old_session(state / "old.db")
     long_session(state)
     done = subprocess.run(
         [sys.executable, HERE / "store_in_sandbox.py", state, "3"],
@@ -86,8 +68,7 @@ def test_every_age_is_crossed_with_a_screen_beside_the_recorder_and_nothing_is_l
     assert read["trends"]
 
 
-def test_long_and_old_sessions_are_read_and_migrated(answer: dict[str, Any]) -> None:
-    assert answer["old"] == VERSION
+def test_long_sessions_are_read(answer: dict[str, Any]) -> None:
     assert answer["long"] == 120 * (LONG // 120 + 1)
 
 
@@ -96,7 +77,7 @@ def test_every_statement_of_the_store_was_made_in_the_sandbox(answer: dict[str, 
     missing = []
     for path in sorted(STORE.glob("*.py")):
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(function, ast.FunctionDef) or function.name in ELSEWHERE:
+            if not isinstance(function, ast.FunctionDef):
                 continue
             for node in ast.walk(function):
                 if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):

@@ -1,4 +1,4 @@
-"""Sessions rolled up, of an earlier format, left behind by a crash, or damaged."""
+"""Sessions rolled up, of another format, left behind by a crash, or damaged."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 from stored_samples import START, session_ticks, snapshot
 from stored_sessions import Clock, as_read, path_of, sample_session, writer
 
+from fwtop.model.errors import FwtopError
 from fwtop.report.summary import digest
 from fwtop.store import list_sessions, load_session, replay, session_info
 from fwtop.store.directory import drop_old, size_bytes
@@ -85,45 +85,19 @@ def test_a_flood_of_ticks_is_rolled_up_earlier_to_stay_within_the_limit(tmp_path
     )
 
 
-def as_format_2(path: Path) -> None:
-    """Bring a session back to the format that fwtop 1.0 wrote."""
-    database = connected(path)
-    for (view,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'view'").fetchall():
-        database.execute(f"DROP VIEW {view}")
-    for table, columns in (
-        ("tick", ("span", "seconds", "peak_pps", "peak_bps", "mine_pps", "other_pps", "kernel_pps")),
-        ("attack", ("span", "peak_pps", "target", "mine_share", "other_share", "kernel_share")),
-        ("rule_tick", ("span",)),
-    ):
-        database.execute(f"DROP INDEX {table}_at")
-        for column in columns:
-            database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-        database.execute(f"CREATE INDEX {table}_at ON {table}(at)")
-    database.executescript("DROP TABLE evidence; DROP TABLE packet; PRAGMA user_version=2;")
-    database.close()
-
-
-def test_a_session_of_format_2_is_read_unchanged_and_then_migrated(tmp_path: Path) -> None:
+def test_a_session_of_another_format_is_not_touched_by_readers_and_then_set_aside(tmp_path: Path) -> None:
     path = sample_session(tmp_path)
-    today = load_session(path)
-    as_format_2(path)
-    old = path.read_bytes()
-    record = load_session(path)
-    new = {"mine_pps": None, "other_pps": None, "kernel_pps": None}
-    unknown = [replace(tick, **new) for tick in today.ticks]
-    assert (list(record.ticks), record.rule_ticks) == (unknown, today.rule_ticks)
-    assert [(one.at, one.pps, one.mine_share) for one in record.attacks] == [
-        (one.at, one.pps, None) for one in today.attacks
-    ]
-    assert list(replay(path)) == as_read(session_ticks(), path)
-    assert [info.state for info in list_sessions(path.parent)] == ["clean"]
-    assert path.read_bytes() == old, "reading changes nothing"
-    assert put_in_order(path.parent) == []
-    database = connected(path)
-    assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
-    assert database.execute("SELECT count(*) FROM timeline").fetchone() == (120,)
+    with connected(path) as database:
+        database.execute(f"PRAGMA user_version={VERSION - 1}")
     database.close()
-    assert list(load_session(path).ticks) == unknown
+    other = path.read_bytes()
+    with pytest.raises(FwtopError, match=f"format {VERSION - 1}, this fwtop reads {VERSION}.*not changed"):
+        load_session(path)
+    assert [info.state for info in list_sessions(path.parent)] == ["damaged"]
+    assert path.read_bytes() == other
+    (line,) = put_in_order(path.parent)
+    assert f"written in format {VERSION - 1}" in line
+    assert Path(f"{path}.damaged").read_bytes() == other
 
 
 def crashed_session(state: Path) -> Path:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fwtop.console.playback.player import Frame, Reel
 from fwtop.model.errors import FwtopError
-from fwtop.model.traffic.flow import STOPPED, Flow, flow_of
+from fwtop.model.traffic.flow import STOPPED, Flow
 from fwtop.model.traffic.session import EventKind, Mark, unstored
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.store.playback import Playback, SeriesPoint, playback
@@ -68,8 +68,7 @@ class SessionReel:
         if snapshot is None:
             return None
         series = self._stored.series(at - HISTORY_SECONDS, at)
-        other = _other_share(snapshot)
-        past = tuple(_past(point, other) for point in series)
+        past = tuple(map(_past, series))
         return Frame(self._marked(snapshot, at), past, self._installed(at))
 
     def _marked(self, snapshot: Snapshot, at: float) -> Snapshot:
@@ -91,19 +90,14 @@ class SessionReel:
         }
 
 
-def _past(point: SeriesPoint, share: float) -> Past:
-    """Split a point's drops.
-
-    Earlier formats hold a sum of those that aren't fwtop's: `share` tells what a firewall drops of it.
-    """
+def _past(point: SeriesPoint) -> Past:
     mine = min(point.mine_pps, point.dropped_pps)
-    rest = point.dropped_pps - mine
-    other = rest * share if point.other_pps is None else min(point.other_pps, rest)
+    other = min(point.other_pps, point.dropped_pps - mine)
     flow = Flow(
         arrives=point.pps,
         mine=mine,
         other=other,
-        kernel=rest - other,
+        kernel=point.dropped_pps - mine - other,
         reaches=point.accepted_pps,
         unaccounted=point.pps - point.dropped_pps - point.accepted_pps,
         bps=point.bps,
@@ -113,10 +107,3 @@ def _past(point: SeriesPoint, share: float) -> Past:
     stopped = mine + other >= STOPPED * point.pps  # of all packets: those of the attacks weren't stored
     shakes = clients.handshakes if clients is not None else None
     return Past(point.at, Point(flow, point.attack, stopped, shakes), clients)
-
-
-def _other_share(snapshot: Snapshot) -> float:
-    """Return which share of the drops that aren't fwtop's another firewall made, at the cursor."""
-    flow = flow_of(snapshot)
-    rest = flow.other + flow.kernel if flow is not None else 0.0
-    return flow.other / rest if flow is not None and rest > 0 else 0.0

@@ -78,9 +78,9 @@ class AttackTick(Struct, frozen=True):
     confidence: float
     peak_pps: float = 0.0  # within the time that a rolled-up point stands for
     target: str = ""
-    mine_share: float | None = None  # of its packets, by whom they were dropped; None: of an old session
-    other_share: float | None = None
-    kernel_share: float | None = None
+    mine_share: float = 0.0  # of its packets, by whom they were dropped
+    other_share: float = 0.0
+    kernel_share: float = 0.0
 
 
 class RuleTick(Struct, frozen=True):
@@ -113,9 +113,9 @@ class Tick(Struct, frozen=True):
     seconds: float | None = None  # of a rolled-up point: the observed time before `at` that it averages
     peak_pps: float = 0.0
     peak_bps: float = 0.0
-    mine_pps: float | None = None  # of the dropped: by fwtop's rules; None: not known, as in old sessions
-    other_pps: float | None = None  # by other firewalls
-    kernel_pps: float | None = None  # by NIC, kernel or sockets
+    mine_pps: float = 0.0  # of the dropped: by fwtop's rules
+    other_pps: float = 0.0  # by other firewalls
+    kernel_pps: float = 0.0  # by NIC, kernel or sockets
 
     @property
     def conntrack_fill(self) -> float | None:

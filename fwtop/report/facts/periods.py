@@ -41,21 +41,19 @@ def resample(ticks: Sequence[Tick], columns: int) -> list[Tick]:
 class Protection(Struct, frozen=True):
     """How long attacks were on, and for how long firewalls stopped which part of their packets.
 
-    What became of attacks' packets is an estimate from samples. Sessions of earlier formats don't tell: then
-    all is `unknown`.
+    What became of attacks' packets is an estimate from samples.
     """
 
     attacked: float = 0.0  # seconds
     unprotected: float = 0.0  # of these, with less than 5 % of the packets stopped
     partly: float = 0.0
     protected: float = 0.0  # at least 95 %
-    unknown: float = 0.0
     packets: float = 0.0  # of all attacks
     mine: float = 0.0  # of these, dropped by fwtop's rules
     other: float = 0.0
     kernel: float = 0.0
     reached: float = 0.0  # accepted: they reached services
-    at_end: float | None = None  # share stopped in the last tick; None: no attack then, or not known
+    at_end: float | None = None  # share stopped in the last tick; None: no attack then
     attacked_at_end: bool = False
     stopped_after: float | None = None  # seconds from the first attacked tick; since then, all were protected
 
@@ -66,7 +64,7 @@ def protection_of(record: SessionRecord) -> Protection:
     for point in record.attacks:
         if point.kind != FULL_TABLE:
             by_time.setdefault(point.at, []).append(point)
-    sums = dict.fromkeys(("unprotected", "partly", "protected", "unknown"), 0.0)
+    sums = dict.fromkeys(("unprotected", "partly", "protected"), 0.0)
     packets = dict.fromkeys(("packets", "mine", "other", "kernel"), 0.0)
     attacked, began, stopped_at = 0.0, None, None
     for tick, seconds in timed(record.ticks, record.info.started):
@@ -81,12 +79,10 @@ def protection_of(record: SessionRecord) -> Protection:
             stopped_at = None  # not for good
         elif stopped_at is None:
             stopped_at = tick.at
-        if state == "unknown":
-            continue
         for point in points:
             packets["packets"] += point.pps * seconds
             for name in ("mine", "other", "kernel"):
-                packets[name] += point.pps * seconds * (getattr(point, f"{name}_share") or 0.0)
+                packets[name] += point.pps * seconds * getattr(point, f"{name}_share")
     last = by_time.get(record.ticks[-1].at, []) if record.ticks else []
     known = stopped_share(last) if last else None
     return Protection(
@@ -100,18 +96,14 @@ def protection_of(record: SessionRecord) -> Protection:
     )
 
 
-def stopped_share(points: Iterable[AttackTick]) -> float | None:
-    """Return the share of the attacks' packets that firewalls dropped, None if it isn't known."""
+def stopped_share(points: Iterable[AttackTick]) -> float:
+    """Return the share of the attacks' packets that firewalls dropped."""
     whole = stopped = 0.0
     for point in points:
-        if point.mine_share is None or point.other_share is None:
-            return None
         whole += point.pps
         stopped += point.pps * min(point.mine_share + point.other_share, 1.0)
     return min(stopped / whole, 1.0) if whole > 0 else 0.0
 
 
-def _state(share: float | None) -> str:
-    if share is None:
-        return "unknown"
+def _state(share: float) -> str:
     return "protected" if share >= STOPPED else "partly" if share >= NOTICED else "unprotected"

@@ -136,13 +136,11 @@ def _with_points(record: SessionRecord, span: AttackSpan) -> AttackSpan:
     at, most = max(by_time.items(), key=lambda item: _peak(item[1]))
     widths = {tick.at: seconds for tick, seconds in timed(record.ticks, record.info.started)}
     whole = stopped = kernel = 0.0
-    known = True
     for moment, points in by_time.items():
         share = stopped_share(points)
         packets = sum(point.pps for point in points) * widths.get(moment, 0.0)
-        known = known and share is not None
-        whole, stopped = whole + packets, stopped + packets * (share or 0.0)
-        kernel += sum(point.pps * (point.kernel_share or 0.0) for point in points) * widths.get(moment, 0.0)
+        whole, stopped = whole + packets, stopped + packets * share
+        kernel += sum(point.pps * point.kernel_share for point in points) * widths.get(moment, 0.0)
     return replace(
         span,
         peak_pps=_peak(most),
@@ -150,8 +148,8 @@ def _with_points(record: SessionRecord, span: AttackSpan) -> AttackSpan:
         share=min(sum(point.share for point in most), 1.0),
         confidence=max(point.confidence for point in most),
         packets=whole,
-        stopped=stopped / whole if known and whole > 0 else None,
-        reached=max(whole - stopped - kernel, 0.0) / whole if known and whole > 0 else None,
+        stopped=stopped / whole if whole > 0 else None,
+        reached=max(whole - stopped - kernel, 0.0) / whole if whole > 0 else None,
         points=tuple((moment, sum(point.pps for point in points)) for moment, points in by_time.items()),
     )
 

@@ -24,9 +24,9 @@ class Sums(Struct, frozen=True):
     conntrack_max: int | None
     conntrack_new_peak: float
     softirq_peak: float | None
-    mine: float | None = None  # packets dropped by fwtop's rules; None: not known, as in old sessions
-    other: float | None = None
-    kernel: float | None = None
+    mine: float  # packets dropped by fwtop's rules
+    other: float
+    kernel: float
 
 
 def sums_of(timed_ticks: tuple[TimedTick, ...]) -> Sums:
@@ -50,18 +50,11 @@ def sums_of(timed_ticks: tuple[TimedTick, ...]) -> Sums:
         conntrack_max=fullest.conntrack_max if fullest else None,
         conntrack_new_peak=max((tick.conntrack_new_per_s or 0.0 for tick in tables), default=0.0),
         softirq_peak=max(softirq, default=None),
-        mine=_known(timed_ticks, "mine_pps"),
-        other=_known(timed_ticks, "other_pps"),
-        kernel=_known(timed_ticks, "kernel_pps"),
+        mine=sum(tick.mine_pps * gap for tick, gap in timed_ticks),
+        other=sum(tick.other_pps * gap for tick, gap in timed_ticks),
+        kernel=sum(tick.kernel_pps * gap for tick, gap in timed_ticks),
     )
 
 
 def _peak(tick: Tick) -> float:
     return max(tick.pps, tick.peak_pps)
-
-
-def _known(timed_ticks: tuple[TimedTick, ...], name: str) -> float | None:
-    values = [(getattr(tick, name), seconds) for tick, seconds in timed_ticks]
-    if not values or any(value is None for value, _ in values):
-        return None
-    return float(sum(value * seconds for value, seconds in values))

@@ -71,7 +71,7 @@ def traffic_chart(
         *_bands(frame, spans),
         *(_shade("unstored", frame, gap.since, gap.until) for gap in missing),
         _grid(frame, _axis_label, "packets/s"),
-        *(_area(frame, run, upper, lower, name) for run in runs for name, lower, upper in _layers(run)),
+        *(_area(frame, run, upper, lower, name) for run in runs for name, lower, upper in _layers()),
         *(_line(frame, run, lambda tick: tick.pps, "arrived") for run in runs),
         *(_mark(frame, effect) for effect in effects),
         *_bars(frame, spans),
@@ -191,33 +191,23 @@ def _axis_label(value: float) -> str:
     return re.sub(r"\.?0+( |$)", r"\1", si(value)) if "." in si(value) else si(value)
 
 
-def _layers(run: Sequence[Tick]) -> tuple[tuple[str, _Take, _Take], ...]:
+def _layers() -> tuple[tuple[str, _Take, _Take], ...]:
     """Return name, lower and upper edge of what is drawn one upon the other."""
 
     def accepted(tick: Tick) -> float:
         return tick.accepted_pps
 
     def kernel(tick: Tick) -> float:
-        return _below(tick, tick.accepted_pps + (tick.kernel_pps or 0.0))
+        return _below(tick, tick.accepted_pps + tick.kernel_pps)
 
     def other(tick: Tick) -> float:
-        return _below(tick, kernel(tick) + (tick.other_pps or 0.0))
+        return _below(tick, kernel(tick) + tick.other_pps)
 
     def mine(tick: Tick) -> float:
-        return _below(tick, other(tick) + (tick.mine_pps or 0.0))
-
-    def whole(tick: Tick) -> float:
-        return _below(tick, tick.accepted_pps + tick.dropped_pps)
+        return _below(tick, other(tick) + tick.mine_pps)
 
     below = ("delivered", lambda _: 0.0, accepted)
-    if not knows_who(run):
-        return below, ("dropped", accepted, whole)
     return below, ("dropped", accepted, kernel), ("other", kernel, other), ("mine", other, mine)
-
-
-def knows_who(ticks: Sequence[Tick]) -> bool:
-    """Whether the ticks tell who dropped the packets; those of earlier formats don't."""
-    return all(tick.mine_pps is not None for tick in ticks)
 
 
 def _below(tick: Tick, value: float) -> float:

@@ -8,7 +8,7 @@ from fwtop.render.numbers import duration_words, percent, plural
 from fwtop.report.document import Block, Drawing, Items, Section, Table, Text
 from fwtop.report.facts.effects import RuleEffect
 from fwtop.report.facts.users import UserFigure
-from fwtop.report.page.chart import knows_who, traffic_chart
+from fwtop.report.page.chart import traffic_chart
 from fwtop.report.page.markup import tag
 from fwtop.report.summary import Digest
 from fwtop.report.wording import clock, si
@@ -61,7 +61,7 @@ def _figures(digest: Digest) -> list[_Figure]:
 
 def _droppers(digest: Digest) -> str:
     sums = digest.sums
-    if sums.mine is None or sums.other is None or sums.kernel is None or not sums.dropped:
+    if not sums.dropped:
         return ""
     mine, other, kernel = (si(round(packets)) for packets in (sums.mine, sums.other, sums.kernel))
     return f": fwtop {mine}, other firewalls {other}, kernel {kernel}"
@@ -70,8 +70,6 @@ def _droppers(digest: Digest) -> str:
 def _unprotected(digest: Digest) -> _Figure:
     protection = digest.protection
     whole = duration_words(protection.attacked)
-    if protection.unknown > protection.attacked / 2:
-        return ("Unprotected", "not known", f"of {whole} under attack: recorded by an earlier fwtop")
     words = f"of {whole} under attack"
     if protection.partly >= 1:
         words += f"; partly stopped for {duration_words(protection.partly)}"
@@ -102,12 +100,13 @@ def _timeline(digest: Digest) -> Drawing:
     chart = traffic_chart(digest.ticks, digest.spans, digest.effects, digest.unstored)
     if not chart:
         return Drawing(tag("p", "Too short for a timeline.", class_="none"))
-    keys = [("arrived", "arrived"), ("delivered", "accepted")]
-    if knows_who(digest.ticks):
-        keys += [("dropped", "dropped by kernel"), ("other", "by other firewalls")]
-        keys.append(("mine", "by fwtop's rules"))
-    else:
-        keys.append(("dropped", "dropped"))
+    keys = [
+        ("arrived", "arrived"),
+        ("delivered", "accepted"),
+        ("dropped", "dropped by kernel"),
+        ("other", "by other firewalls"),
+        ("mine", "by fwtop's rules"),
+    ]
     if digest.spans:
         keys.append(("attack", "attack"))
     if digest.effects:
