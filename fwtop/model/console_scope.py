@@ -8,16 +8,12 @@ knows the same, and shows the command for another terminal instead of asking.
 from __future__ import annotations
 
 from fwtop.model.protocol import Apply, Keep, Request, Undo
-from fwtop.model.rule import POLICY, POLICY_TRIAL, Kind, Rule
+from fwtop.model.rule import POLICY, POLICY_TRIAL, Rule
 
 CONSOLE = "console: "  # how `created_by` of its rules begins
 MAX_TTL_SECONDS = 86_400
 MAX_TRIAL_SECONDS = 600
 MAX_RULES = 96  # active at once that a console made: more than automatic rules and an operator's keys
-KINDS = frozenset(  # of rules: everything but a port's protection
-    {Kind.IPSET, Kind.HASHLIMIT, Kind.STRING, Kind.XDP, Kind.TC, Kind.NFTABLES}
-    | {Kind.NOTRACK, Kind.SYNPROXY, Kind.CONNLIMIT, Kind.SYSCTL, Kind.HARDEN}
-)
 _DAY = "a screen's rules stay for a day at most"
 
 
@@ -54,14 +50,13 @@ def owner_elsewhere(rule: Rule) -> str:
     """Return what a rule is part of that no console may change, "" for one that keys may."""
     if rule.created_by in (POLICY, POLICY_TRIAL):
         return "the policy"
-    return "a protected port" if rule.kind is Kind.PROTECT else ""
+    return "a protected port" if rule.protection is not None else ""
 
 
 def why_not(rule: Rule) -> str:
     """Return why a console may not install a rule, apart from what the guard says; "" if it may."""
-    kinds = {rule.kind} | rule.kinds
     if rule.ttl_seconds > MAX_TTL_SECONDS:
         return f"ttl_seconds: {_DAY}"
-    if not kinds <= KINDS:
+    if any(part.protection is not None for part in (rule, *rule.parts)):
         return "a screen may not protect ports"
     return "mended: a screen may not have rules repaired by themselves" if rule.mended else ""

@@ -43,8 +43,6 @@ class State(StrEnum):
 
 
 LIST = "list:"  # how the origin of a rule on a named list begins
-LIST_KINDS = frozenset({Kind.IPSET, Kind.XDP, Kind.TC, Kind.NFTABLES})  # that can look named lists up
-DROP_NOTHING = frozenset({Kind.NOTRACK, Kind.SYSCTL})
 ACTIVE_STATES = frozenset({State.PROVISIONAL, State.CONFIRMED})
 SOURCES_LEFT = "sources_left"  # of a match in JSON: how many of its sources are left out
 POLICY = "policy"  # who made the rules that stay until another policy takes them out
@@ -213,11 +211,6 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     def kinds(self) -> frozenset[Kind]:
         """Every mechanism at work: those of the parts of a playbook, or its own."""
         return frozenset(part.kind for part in self.parts) or frozenset({self.kind})
-
-    @property
-    def drops_nothing(self) -> bool:
-        """Whether no packet is dropped because of it."""
-        return self.kinds <= DROP_NOTHING
 
     @property
     def list_name(self) -> str | None:

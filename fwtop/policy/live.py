@@ -18,7 +18,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import pack_prefixes
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import ListChange, ListShow, Status, Undo
-from fwtop.model.rule import LIST, POLICY, POLICY_TRIAL, Kind, Rule, RuleStatus
+from fwtop.model.rule import LIST, POLICY, POLICY_TRIAL, Rule, RuleStatus
 from fwtop.model.text import safe_text
 from fwtop.policy.document import Policy
 from fwtop.policy.draft import shape
@@ -197,6 +197,6 @@ def _on_lists(rule: Rule, changed: set[str]) -> Rule:
 
 def _is_level_of(old: Rule, new: Rule) -> bool:
     """Return whether two rules differ only in the level of a protected port."""
-    if old.kind is not Kind.PROTECT or old.protection is None or new.protection is None:
+    if old.protection is None or new.protection is None:
         return False
     return shape(replace(old, protection=replace(old.protection, level=new.protection.level))) == shape(new)

@@ -10,16 +10,15 @@ from __future__ import annotations
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range
 from fwtop.model.traffic.protocols import TCP
 from fwtop.rehearsal.segments import Open, Segment, cut, flat, length_of
+from fwtop.rules.kinds import of
 from fwtop.rules.kinds.compiled import SEARCHED_BYTES
 
 CHANCE = 1 / 8  # of segments that differ in what is left open: from this share on, they count as matched
-_COMPILED = frozenset({Kind.XDP, Kind.TC})
-_READS_PAYLOAD = _COMPILED | {Kind.STRING, Kind.NFTABLES}
 
 
 def matches(kind: Kind, match: Match, segment: Segment) -> bool:
     """Return whether a rule with this match, addresses aside, is about a segment."""
-    return _header(match, segment) and (kind not in _READS_PAYLOAD or _payloads(kind, match, segment))
+    return _header(match, segment) and (not of(kind).reads_payload or _payloads(kind, match, segment))
 
 
 def _header(match: Match, segment: Segment) -> bool:
@@ -90,7 +89,7 @@ def _at(item: PayloadMatch, offset: int, payload: Open) -> bool:
 
 
 def _anywhere(kind: Kind, item: PayloadMatch, segment: Segment) -> bool:
-    searched = cut(segment.payload, 0, SEARCHED_BYTES) if kind in _COMPILED else segment.packet
+    searched = cut(segment.payload, 0, SEARCHED_BYTES) if of(kind).is_compiled else segment.packet
     if item.mask is not None:
         places = range(length_of(searched) - len(item.data) + 1)
         return any(_at(item, place, searched) for place in places)

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from fwtop.model.rule import Kind, Match, Range, RateLimit, Rule
+from fwtop.model.rule import Kind, Match, Range, RateLimit
 from fwtop.rehearsal.logins import SYSTEMS, answers, login
 from fwtop.rehearsal.matching import matches, spares_some
 from fwtop.rehearsal.segments import Segment
+from fwtop.rules.kinds import of
 
-LIMITING = frozenset({Kind.HASHLIMIT, Kind.XDP, Kind.TC})  # the kinds that heed a rule's limit
 _LEAST_RATE = {False: 10, True: 10_000}  # packets, bytes a second that a login needs
 _SHOWN_BYTES = 16
 
@@ -32,10 +32,7 @@ class Met(Struct, frozen=True):
     def slowed(self, kind: Kind, limit: RateLimit) -> bool:
         """Return whether a limit on these packets, kept for each client alone, leaves too few for a login."""
         used = self.bytes if limit.in_bytes else self.packets
-        burst = limit.burst
-        if limit.in_bytes and kind is Kind.HASHLIMIT:
-            burst = max(burst, limit.per_second + limit.per_second // 16 + 1500)
-        return used > burst and limit.per_second < _LEAST_RATE[limit.in_bytes]
+        return used > of(kind).burst(limit) and limit.per_second < _LEAST_RATE[limit.in_bytes]
 
 
 def rehearse(kind: Kind, match: Match, ports: Iterable[int]) -> Met:
@@ -115,8 +112,3 @@ def _common(one: Range, other: Range) -> Range:
 
 def _span(span: Range) -> str:
     return str(span.low) if span.low == span.high else f"{span.low} to {span.high}"
-
-
-def heeds_limit(rule: Rule) -> bool:
-    """Return whether what stays under a rule's limit passes."""
-    return rule.limit is not None and rule.kind in LIMITING

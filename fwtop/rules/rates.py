@@ -10,38 +10,23 @@ from __future__ import annotations
 
 import time
 
-from msgspec.structs import replace
-
-from fwtop.model.rule import Kind, RateLimit, Rule
+from fwtop.model.rule import RateLimit
 
 LIMIT_SECOND = 64 * 10**9  # a second in units of over_limit in bpf/xdp_limit.h
 _SCALE = 1_000_000  # XT_HASHLIMIT_SCALE_v2
 _WHOLE = (1 << 32) - 1
 _CHUNK_BYTES = 16  # 1 << XT_HASHLIMIT_BYTE_SHIFT
 _CLOCK_MONOTONIC_COARSE = 6  # linux/time.h; its resolution is a tick of the kernel
-_NOTABLE = 0.005  # part of the rate
 
 
-def as_kept(rule: Rule) -> RateLimit | None:
-    """Return a rule's limit with the rate that the kernel keeps."""
-    limit = rule.limit
-    if limit is None or limit.per_second < 1:
-        return limit
-    if rule.kind is Kind.HASHLIMIT:
-        kept = _hashlimit_bytes(limit.per_second) if limit.in_bytes else _hashlimit_packets(limit.per_second)
-    elif rule.kind in (Kind.XDP, Kind.TC):
-        kept = LIMIT_SECOND / compiled_cost(limit)
-    else:
-        return limit
-    return replace(limit, per_second=round(kept))
+def compiled_rate(limit: RateLimit) -> float:
+    """Return the packets or bytes a second that a compiled rule lets pass."""
+    return LIMIT_SECOND / compiled_cost(limit)
 
 
-def is_rounded(rule: Rule) -> bool:
-    """Return whether the kernel keeps a rate that differs notably from what was asked for."""
-    asked, kept = rule.limit, as_kept(rule)
-    if asked is None or kept is None:
-        return False
-    return abs(kept.per_second - asked.per_second) > _NOTABLE * asked.per_second
+def hashlimit_rate(limit: RateLimit) -> float:
+    """Return the packets or bytes a second that hashlimit lets pass."""
+    return _hashlimit_bytes(limit.per_second) if limit.in_bytes else _hashlimit_packets(limit.per_second)
 
 
 def compiled_cost(limit: RateLimit) -> int:

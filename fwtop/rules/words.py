@@ -6,25 +6,15 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from fwtop.model.rule import (
-    ConnectionLimit,
-    Kind,
-    Level,
-    Match,
-    PayloadMatch,
-    Protection,
-    Range,
-    Rule,
-)
+from fwtop.model.rule import Match, PayloadMatch, Range, Rule
 from fwtop.model.text import payload_text, safe_text
 from fwtop.model.traffic.dns import split_wire, type_text
 from fwtop.model.traffic.protocols import flags_text, spoken_protocol
-from fwtop.rules.rates import as_kept, is_rounded
+from fwtop.rules.kinds import of
+from fwtop.rules.limits import rate_text
 
 _TEXTUAL = 0.75  # share of printable bytes from which a payload is shown as text
 _MAX_PAYLOAD_CHARACTERS = 40
-_PLACES = {Kind.XDP: " in the driver", Kind.TC: " at tc ingress", Kind.NFTABLES: " at netdev ingress"}
-_KEEPERS = {Kind.HASHLIMIT: "hashlimit", Kind.XDP: "the XDP program", Kind.TC: "the tc program"}
 _ORIGINS = {"asn": "AS", "list": "list "}
 _SHORTEST, _LONGEST = 20, 65_535  # of an IP packet, bytes
 _NO_OPTIONS = 20  # bytes of TCP header
@@ -34,72 +24,19 @@ def summarise(rule: Rule) -> str:
     """Describe a rule in one line."""
     if rule.parts:
         return f"{rule.playbook}: {'; '.join(map(summarise, rule.parts))}"
-    if rule.kind is Kind.SYSCTL:
-        return "set " + ", ".join(f"{item.name}={item.value}" for item in rule.settings)
-    return _summarise_packets(rule)
-
-
-def _summarise_packets(rule: Rule) -> str:
-    what = describe(rule.match, origin=rule.origin)
-    if rule.kind is Kind.NOTRACK:
-        return f"do not track {what}"
-    if rule.kind is Kind.SYNPROXY:
-        return f"answer handshakes of {what} with SYN cookies"
-    if rule.kind is Kind.CONNLIMIT or rule.protection is not None:
-        return _of_connections(rule, what)
-    place = _PLACES.get(rule.kind, "")
-    if place and " with " in what:
-        place = f",{place}"  # else it seems to belong to what the packets hold
+    kind, what = of(rule.kind), describe(rule.match, origin=rule.origin)
+    if kind.phrase is not None:
+        return kind.phrase(rule, what)
+    # Behind a comma, as it would seem to belong to what the packets hold
+    place = f",{kind.place}" if kind.place and " with " in what else kind.place
     if rule.limit is not None:
         return f"limit {what} to {rate_text(rule)}{place}"
-    return f"block {what}" if rule.kind is Kind.IPSET else f"drop {what}{place}"
-
-
-def _of_connections(rule: Rule, what: str) -> str:
-    if rule.protection is not None:
-        return f"{protection_text(rule.protection)}: {what}"
-    return f"limit {what} to {connections_text(rule.connections)}" if rule.connections else f"limit {what}"
+    return f"{kind.drop} {what}{place}"
 
 
 def with_summary(rule: Rule) -> Rule:
     """Return the rule with its description as summary."""
     return replace(rule, summary=summarise(rule))
-
-
-def rate_text(rule: Rule) -> str:
-    """Describe a rule's limit as the kernel keeps it: 1,000/s per /24 (IPv6 /56)."""
-    asked, limit = rule.limit, as_kept(rule)
-    if asked is None or limit is None:
-        return "any rate"
-    unit = " bytes" if limit.in_bytes else ""
-    each = " and port" if limit.by_dport else ""
-    rate = f"{asked.per_second:,}{unit}/s"
-    if is_rounded(rule):
-        rate = f"{limit.per_second:,}{unit}/s ({rate} rounded by {_KEEPERS.get(rule.kind, 'the kernel')})"
-    return f"{rate} per /{limit.prefix_v4} (IPv6 /{limit.prefix_v6}){each}"
-
-
-def rounding_text(rule: Rule) -> str:
-    """Say which rates the kernel keeps instead of those asked for; "" if none, or the summary says it."""
-    told = [rate_text(part) for part in rule.parts or (rule,) if is_rounded(part)]
-    return "; ".join(f"limit: {text}" for text in told if text not in rule.summary)
-
-
-def connections_text(limit: ConnectionLimit) -> str:
-    """Describe a limit of connections: 20 connections per /32 (IPv6 /64)."""
-    noun = "connection" if limit.most == 1 else "connections"
-    return f"{limit.most:,} {noun} per /{limit.prefix_v4} (IPv6 /{limit.prefix_v6})"
-
-
-def protection_text(protection: Protection) -> str:
-    """Describe a protected port's level and access lists: protected, open to lists office and vpn."""
-    words = [protection.level.value]
-    if protection.level is Level.PROTECTED:
-        noun = "list" if len(protection.lists) == 1 else "lists"
-        words.append(f"open to {noun} {' and '.join(map(safe_text, protection.lists))}")
-    words += ["strict"] if protection.strict else []
-    words += [f"priority {protection.priority}"] if protection.priority else []
-    return ", ".join(words)
 
 
 def describe(match: Match, *, origin: str | None = None) -> str:

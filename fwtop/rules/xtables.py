@@ -243,7 +243,6 @@ def limit_args(rule_id: str, limit: RateLimit, family: int) -> tuple[str, ...]:
     if not least <= limit.per_second <= most:
         raise FwtopError(f"hashlimit takes {least} to {most:,} a second; nothing was installed", 2)
     above = f"{limit.per_second}b/s" if limit.in_bytes else f"{limit.per_second}/sec"
-    # In bytes, iptables requires a bucket of at least one second's worth and one packet.
     rate = limit.per_second
     fullest = max(limit.burst, rate + rate // 16 + 1500, iptables_bytes(rate) if limit.in_bytes else 0)
     burst = f"{fullest}b" if limit.in_bytes else str(limit.burst)

@@ -20,8 +20,10 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import MAX_MESSAGE, Answer, ProtocolError, encode_answer
-from fwtop.model.rule import Kind, Rule, families_of
+from fwtop.model.rule import Rule, families_of
 from fwtop.model.wire import of_json, of_plain, plain, to_json
+from fwtop.rules.kind import Layer
+from fwtop.rules.kinds import of
 from fwtop.xdp.rule import COMPILED_PREFIXES, COUNTED_PREFIXES
 
 MAX_DESCRIPTORS = 250  # in one message; SCM_MAX_FD is 253
@@ -67,7 +69,7 @@ class RequestedRule(Struct, frozen=True):
     @property
     def at_tc(self) -> bool:
         """Whether the rule runs at tc ingress only."""
-        return self.rule.kind is Kind.TC
+        return of(self.rule.kind).layer is Layer.TC
 
 
 class Apply(Struct, frozen=True, tag_field="verb", tag="apply"):

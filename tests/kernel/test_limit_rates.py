@@ -9,7 +9,8 @@ from guardian_bench import VARIANTS, Bench, apply, rules_of
 
 from fwtop.model.protocol import Plan
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
-from fwtop.rules.rates import as_kept, iptables_bytes, is_rounded
+from fwtop.rules.limits import as_kept, is_rounded
+from fwtop.rules.rates import iptables_bytes
 from fwtop.rules.words import with_summary
 from fwtop.rules.xtables import limit_args
 

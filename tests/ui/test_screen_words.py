@@ -18,9 +18,9 @@ from test_screen_player import played, recorded
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.config_file import ConfigText
 from fwtop.model.rule import Kind, Match, PlanView, Range, RateLimit, Rule
-from fwtop.model.rule_overlap import includes
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.snapshot import LedgerRow, Origin, Proposal, Snapshot
+from fwtop.rules.overlap import includes
 from fwtop.store.events import EventLog
 from fwtop.ui.dialogs.dialog import DetailsDialog
 from fwtop.ui.drawing.layout import Lines

@@ -15,6 +15,7 @@ from fwtop.analysis.history.baseline import CLASSES, Baseline, class_rates
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Judgement
+from fwtop.rules.kinds import drops_nothing
 
 VISITORS = {"make": "connections", "src": "60", "count": 400}
 NTP = {"src": "300", "sport": 123, "dport": "random", "payload": "ntp"}
@@ -218,7 +219,7 @@ def test_conntrack_exhaustion_comes_from_the_tables_own_figures() -> None:
         check_commands(proposal)
     together = next(proposal for proposal in judgement.proposals if proposal.kind == "harden")
     assert together.rule is not None
-    assert together.rule.drops_nothing
+    assert drops_nothing(together.rule)
     assert [(part.kind.value, part.match.dport, part.forget) for part in together.rule.parts] == [
         ("sysctl", None, False),
         ("notrack", 80, True),
@@ -241,7 +242,7 @@ def test_a_flood_that_the_firewall_tracks_gets_the_stateless_play_book(
     assert len(books) == offered
     for proposal in books:
         assert proposal.rule is not None
-        assert proposal.rule.drops_nothing
+        assert drops_nothing(proposal.rule)
         (part,) = proposal.rule.parts
         assert (part.kind.value, part.match.dport, part.stateless, part.forget) == (
             "notrack",

@@ -13,10 +13,10 @@ from fwtop.guardian.allow.sessions import Session
 from fwtop.guardian.rules import guard
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import covered
-from fwtop.model.addresses.list_limits import why_too_many
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
+from fwtop.rules.kinds import why_too_many
 
 ALLOW = AllowList(
     (

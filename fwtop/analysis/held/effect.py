@@ -9,9 +9,10 @@ from fwtop.analysis.held.judge import Held
 from fwtop.analysis.proposals.matching import cut, in_prefixes
 from fwtop.analysis.window.traffic import mix
 from fwtop.model.addresses.address import format_address
-from fwtop.model.rule import ConnectionLimit, Kind, Rule
+from fwtop.model.rule import ConnectionLimit, Rule
 from fwtop.model.traffic.connections import Connections, SocketTable
 from fwtop.model.traffic.packets import F64, U64
+from fwtop.rules.kinds import drops_nothing
 
 _EXAMPLES = 4
 _TCP = 6
@@ -32,7 +33,7 @@ def effect_on(rule: Rule, held: Held) -> HeldEffect:
         return HeldEffect(0.0, 0.0)
     if rule.connections is not None:
         mine, theirs = _above(rule.connections, held)
-    elif rule.match.sources and rule.limit is None and rule.kind not in (Kind.NOTRACK, Kind.SYSCTL):
+    elif rule.match.sources and rule.limit is None and not drops_nothing(rule):
         mine, theirs = (
             in_prefixes(part.family, part.hi, part.lo, rule.match.sources).astype(np.float64)
             for part in (held.group.connections, others)

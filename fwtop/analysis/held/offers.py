@@ -14,6 +14,7 @@ from fwtop.analysis.window.traffic import TCP
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Rule
 from fwtop.model.traffic.snapshot import Proposal
 from fwtop.render.numbers import plural
+from fwtop.rules.kinds import of
 from fwtop.rules.words import describe
 
 _WORTH = 0.3  # of the attack's connections
@@ -69,11 +70,10 @@ def _proposal(
         predicted_attack_share=effect.stopped,
         predicted_collateral_share=effect.harm,
     )
-    evaded = "more sources" if rule.kind is Kind.CONNLIMIT else "other sources"
     return Proposal(
         number=0,
         kind=rule.kind.value,
-        summary=f"{rule.summary} ({why}; evaded by: {evaded})",
+        summary=f"{rule.summary} ({why}; {of(rule.kind).evaded})",
         attack=finding.title,
         attack_share=effect.stopped,
         collateral_share=effect.harm,

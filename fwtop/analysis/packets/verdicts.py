@@ -18,13 +18,13 @@ from fwtop.analysis.proposals.allowed import allowed_rows
 from fwtop.analysis.proposals.matching import match_rows
 from fwtop.analysis.window.traffic import Rows, mix
 from fwtop.model.addresses.roles import AllowedPeer
-from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus
+from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus
 from fwtop.model.traffic.packets import I64, U8, U64, Hook, Mask, PacketBatch
+from fwtop.rules.kinds import of
 
 _BEFORE_NS = 1_000_000  # clocks of two CPUs may differ a little
 _AFTER_NS = 50_000_000  # from arrival to the last hook, also on a loaded machine
 _TIME_BITS = 40  # 18 minutes in nanoseconds; leaves 23 bits for 8 million packets
-_NETFILTER = frozenset({Kind.IPSET, Kind.STRING, Kind.NFTABLES})  # drop all that they match, after arrival
 _FIREWALLS = frozenset({"xdp", "tc", "netfilter"})  # layers where somebody's rules drop
 _ALIKE = 5  # packets of one known fate that tell what became of like ones,
 _AGREED = 0.95  # if that is nearly all whose fate is known: a firewall may drop one in a thousand as invalid
@@ -74,7 +74,12 @@ def _matched(
 ) -> list[tuple[Rule, Mask]]:
     """Return the packets that each rule matches; those before its installation and allowed ones pass."""
     packets = recent.arrived
-    dropping = [rule for rule in active if rule.kind in _NETFILTER and len(rule.match.sources) <= _LONG_LIST]
+    dropping = [  # all that they match, after arrival
+        rule
+        for rule in active
+        if rule.limit is None and len(rule.match.sources) <= _LONG_LIST
+        if of(rule.kind).is_filter and not of(rule.kind).is_compiled
+    ]
     if not dropping or not len(packets):
         return []
     passes = allowed_rows(peers, packets)

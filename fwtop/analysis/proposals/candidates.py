@@ -34,6 +34,7 @@ from fwtop.model.rule import Kind, Match, RateLimit, Rule, Setting
 from fwtop.model.traffic.packets import Fragment
 from fwtop.model.tunables import TUNABLES
 from fwtop.render.numbers import percent, plural
+from fwtop.rules.kinds import of
 from fwtop.rules.words import describe, with_summary
 
 # TCP flags that no stack sends: mask, value and the reason (RFC 9293, 3.10.7)
@@ -61,7 +62,6 @@ USEFUL = 0.3  # share of the attack below which a rule isn't worth it
 _FEW_SOURCES = 20
 _SIGNATURES = 3
 _BUSY = 0.5  # of a core
-_PLACES = {Kind.XDP: " in the driver"}
 _ANY_SOURCE = Match(sources=(Prefix(4, 0, 0),))
 _RATE_FACTORS = (2.0, 4.0, 8.0)  # times what normal sources send
 
@@ -212,7 +212,7 @@ def _is_beside_netfilter(context: AnalysisContext, finding: Finding) -> bool:
 
 def _blocks(cover: Cover, kind: Kind) -> str:
     """Write the number of prefixes of a list and of the IPv4 addresses in them."""
-    count, place = len(cover.prefixes), _PLACES.get(kind, "")
+    count, place = len(cover.prefixes), of(kind).place
     if count == 1:
         return f"block {cover.prefixes[0]}{place}"
     if all(prefix.is_address for prefix in cover.prefixes):
@@ -245,7 +245,7 @@ def _by_rate(
             rule = _rule(_where(context, finding, Kind.HASHLIMIT), scope, config, limit)
             if fills_table(rule, traffic):  # the table of XDP evicts the oldest entry instead
                 rule = _rule(Kind.XDP, scope, config, limit)
-            place = _PLACES.get(rule.kind, "")
+            place = of(rule.kind).place
             summary = f"limit {describe(scope)} to {rate:,} packets/s per /{length}{place}"
             rule = replace(rule, summary=summary)
             yield Candidate(rule, _why_limit(normal), f"/{per}")

@@ -15,10 +15,11 @@ from fwtop.analysis.proposals.reassembly import of_datagrams, sees_datagrams
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, Rows, Traffic, mix
 from fwtop.model.addresses.address import format_address
-from fwtop.model.rule import RANGES, Kind, Match, RateLimit, Rule
+from fwtop.model.rule import RANGES, Match, RateLimit, Rule
 from fwtop.model.traffic.packets import F64, Fragment, Mask, PacketBatch
 from fwtop.render.numbers import percent
-from fwtop.rules.rates import as_kept
+from fwtop.rules.kinds import drops_nothing, of
+from fwtop.rules.limits import as_kept
 
 _EXAMPLES = 4
 _FOLDS = np.uint64(4)  # one packet in this many is held out
@@ -50,11 +51,11 @@ def stopped_by(rule: Rule, context: AnalysisContext, traffic: Traffic) -> F64:
     `traffic` is that of the context or a subset; a proxy is measured on all of it.
     """
     if rule.parts:
-        parts = [stopped_by(part, context, traffic) for part in rule.parts if not part.drops_nothing]
+        parts = [stopped_by(part, context, traffic) for part in rule.parts if not drops_nothing(part)]
         return np.max(parts, axis=0) if parts else np.zeros(len(traffic))
-    if rule.kind is Kind.CONNLIMIT:  # packets don't show it (analysis/held/effect.py)
+    if rule.connections is not None:  # packets don't show it (analysis/held/effect.py)
         return np.zeros(len(traffic))
-    if rule.kind is not Kind.SYNPROXY:
+    if not of(rule.kind).answers:
         part = stopped(rule.match, as_kept(rule), traffic)
         return of_datagrams(part, rule, traffic) if sees_datagrams(rule, context) else part
     opening = replace(rule.match, tcp_flags=(SYN | ACK, SYN))
@@ -67,9 +68,9 @@ def harm_by(rule: Rule, normal: Normal, traffic: Traffic, allowed: Mask | None =
     Whom a limit of connections hits, sockets tell (analysis/held/effect.py).
     """
     if rule.parts:
-        parts = [harm_by(part, normal, traffic, allowed) for part in rule.parts if not part.drops_nothing]
+        parts = [harm_by(part, normal, traffic, allowed) for part in rule.parts if not drops_nothing(part)]
         return max(parts, key=lambda part: part.share, default=Harm(0.0, 0.0, ()))
-    if rule.kind in (Kind.SYNPROXY, Kind.CONNLIMIT):
+    if of(rule.kind).answers or rule.connections is not None:
         return Harm(0.0, 0.0, ())
     if fills_table(rule, traffic):
         part = match_rows(rule.match, normal.packets).astype(np.float64)

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from fwtop.analysis.proposals.matching import limit_groups, match_rows
 from fwtop.analysis.window.traffic import Rows, Traffic
-from fwtop.model.rule import Kind, Match, RateLimit, Rule
+from fwtop.model.rule import Match, RateLimit, Rule
 from fwtop.model.traffic.packets import F64, I64, PacketBatch
+from fwtop.rules.kinds import of
 from fwtop.rules.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX
 from fwtop.xdp.rule import BUCKETS
 
@@ -139,14 +140,15 @@ def extrapolated(counts: I64, packets: float) -> float:
 
 def fills_table(rule: Rule, traffic: Traffic) -> bool:
     """Check whether the rule is a hashlimit whose table would fill up with this traffic."""
-    if rule.kind is not Kind.HASHLIMIT or rule.limit is None:
+    most = of(rule.kind).table
+    if not most or rule.limit is None:
         return False
-    return remembered(rule.match, rule.limit, traffic) > _HEADROOM * HASHLIMIT_MAX
+    return remembered(rule.match, rule.limit, traffic) > _HEADROOM * most
 
 
 def evicts_buckets(rule: Rule, traffic: Traffic) -> bool:
     """Check whether a compiled limit would evict buckets (LRU) before they refill."""
-    if rule.kind not in (Kind.XDP, Kind.TC) or rule.limit is None:
+    if not of(rule.kind).is_compiled or rule.limit is None:
         return False
     full_again = max(1.0, rule.limit.burst / rule.limit.per_second)
     return remembered(rule.match, rule.limit, traffic, full_again) > BUCKETS

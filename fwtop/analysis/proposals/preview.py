@@ -21,10 +21,11 @@ from fwtop.analysis.proposals.normal import Normal, normal_traffic, with_unexpla
 from fwtop.analysis.proposals.remaining import replayable, stopped_by_all
 from fwtop.analysis.proposals.signatures import matches, signatures
 from fwtop.model.addresses.roles import AllowedPeer
-from fwtop.model.rule import Kind, Preview, Rule
+from fwtop.model.rule import Preview, Rule
 from fwtop.model.traffic.packets import F64, Mask
 from fwtop.model.traffic.window import Window
 from fwtop.render.numbers import percent
+from fwtop.rules.kinds import drops_nothing
 
 _BROAD = 0.05
 
@@ -76,8 +77,8 @@ def preview_on(rule: Rule, judged: Basis, allowed: Sequence[AllowedPeer] = ()) -
     dropped = np.where(passing, 0.0, stopped_by(rule, context, traffic))
     everything = np.arange(len(traffic))
     total_pps = dropped_pps(dropped, rule.match, traffic, everything)
-    if rule.drops_nothing:
-        pps = total_pps if rule.kind is Kind.NOTRACK else 0.0
+    if drops_nothing(rule):
+        pps = 0.0 if rule.settings else total_pps
         return Preview(0.0, 0.0, 0.0, 0.0, pps, guess=normal.guess)
     shares = [share_stopped(dropped, rule.match, traffic, finding, finding.rows) for finding in findings]
     rates = [dropped_pps(dropped, rule.match, traffic, finding.rows) for finding in findings]

@@ -19,23 +19,13 @@ from fwtop.analysis.proposals.signatures import Signature
 from fwtop.analysis.upstream import upstream
 from fwtop.model.rule import RANGES, Kind, Rule
 from fwtop.model.traffic.snapshot import Proposal
+from fwtop.rules.kinds import drops_nothing, of
 
 _PER_ATTACK = 5
 _BESIDE = 0.05  # of an attack that an additional rule should stop
 _WORTH = 3.0  # times the share of normal traffic that a rule must stop of the attack
 _FEW_SOURCES = 0.03  # score bonus: blocking a few real senders holds whatever they send next
 _STEADY = 0.015  # score per place: near equals keep the order that was shown last
-_EVASION = {
-    Kind.IPSET: "evaded by: other sources",
-    Kind.HASHLIMIT: "evaded by: more and slower sources",
-    Kind.STRING: "evaded by: another payload",
-    Kind.XDP: "evaded by: other header fields",
-    Kind.NOTRACK: "stateful rules don't see these packets",
-    Kind.CONNLIMIT: "evaded by: more sources",
-    Kind.SYNPROXY: "evaded by: bots that finish handshakes; each SYN still costs an answer",
-    Kind.SYSCTL: "evaded by: a faster flood",
-    Kind.HARDEN: "one rule to confirm and to undo",
-}
 
 
 class Offer(Struct, frozen=True):
@@ -131,7 +121,7 @@ def _measured(context: AnalysisContext, left: Remainder, candidate: Candidate, n
     rule, traffic, finding = candidate.rule, context.traffic, left.whole
     rows, rest, before = finding.rows, left.finding.rows, left.stopped
     partly = left.is_worth_a_rule and left.share < 1.0
-    drops = not rule.drops_nothing
+    drops = not drops_nothing(rule)
     if any(item.offset is None for part in (rule, *rule.parts) for item in part.match.payload):
         traffic, chosen = context.subset
         rows, rest = (np.flatnonzero(np.isin(chosen, one)) for one in (rows, rest))
@@ -156,7 +146,7 @@ def _measured(context: AnalysisContext, left: Remainder, candidate: Candidate, n
     made = Proposal(
         number=0,
         kind=rule.kind.value,
-        summary=f"{rule.summary} ({candidate.why}; {_EVASION[_looks_at(rule)]})",
+        summary=f"{rule.summary} ({candidate.why}; {of(_looks_at(rule)).evaded})",
         attack=finding.title,
         attack_share=share,
         already_share=max(0.0, share - gain * left.share),
@@ -179,7 +169,7 @@ def _sort_of(proposal: Proposal) -> str:
 
 
 def _looks_at(rule: Rule) -> Kind:
-    if rule.drops_nothing:
+    if drops_nothing(rule):
         return rule.kind
     return Kind.HASHLIMIT if rule.limit else Kind.IPSET if rule.match.sources else rule.kind
 
@@ -187,7 +177,7 @@ def _looks_at(rule: Rule) -> Kind:
 def _is_worth(offer: Offer, least: float) -> bool:
     """Check that a rule stops at least `least`, and clearly more of the attack than of normal traffic."""
     rule = offer.proposal.rule
-    if rule is not None and rule.drops_nothing:
+    if rule is not None and drops_nothing(rule):
         return True
     return offer.gain >= max(least, _WORTH * offer.proposal.collateral_share)
 

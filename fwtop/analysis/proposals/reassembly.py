@@ -11,10 +11,10 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.window.traffic import Traffic, mix
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Rule
 from fwtop.model.traffic.packets import F64, U64, Fragment
-
-_AFTER = frozenset({Kind.IPSET, Kind.HASHLIMIT, Kind.STRING, Kind.CONNLIMIT})
+from fwtop.rules.kind import Layer
+from fwtop.rules.kinds import drops_nothing, of
 
 
 def sees_datagrams(rule: Rule, context: AnalysisContext) -> bool:
@@ -23,7 +23,9 @@ def sees_datagrams(rule: Rule, context: AnalysisContext) -> bool:
     by_address = not (match.payload or match.sport or match.dport or match.tcp_flags or match.fragment)
     if by_address:  # which each fragment has
         return False
-    return rule.kind in _AFTER and table is not None and table.count > 0
+    return (
+        of(rule.kind).layer >= Layer.RAW and not drops_nothing(rule) and table is not None and table.count > 0
+    )
 
 
 def of_datagrams(dropped: F64, rule: Rule, traffic: Traffic) -> F64:

@@ -10,9 +10,11 @@ from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.proposals.effect import share_of, stopped_by
-from fwtop.model.rule import Kind, Rule
-from fwtop.model.rule_overlap import includes
+from fwtop.model.rule import Rule
 from fwtop.model.traffic.packets import F64
+from fwtop.rules.kind import Layer
+from fwtop.rules.kinds import drops_nothing, of
+from fwtop.rules.overlap import includes
 
 _MOST_RULES = 16  # each is replayed on all packets
 _LONG_LIST = 10_000  # sources: searching longer lists takes too long
@@ -40,7 +42,7 @@ def replayable(rules: Sequence[Rule]) -> tuple[Rule, ...]:
 
     The guardian keeps derived lists for itself.
     """
-    known = [rule for rule in rules if rule.origin is None and not rule.drops_nothing]
+    known = [rule for rule in rules if rule.origin is None and not drops_nothing(rule)]
     return tuple(rule for rule in known if len(rule.match.sources) <= _LONG_LIST)[:_MOST_RULES]
 
 
@@ -64,7 +66,9 @@ class Remaining(Struct, frozen=True):
         What shows in sockets or in the connection table is never reduced: rules against it are no filters.
         With `only_driver` only rules in the driver count: if packets are lost before it, others are too late.
         """
-        chosen = [rule for rule in replayable(rules) if rule.kind is Kind.XDP or not only_driver]
+        chosen = [
+            rule for rule in replayable(rules) if of(rule.kind).layer is Layer.DRIVER or not only_driver
+        ]
         if chosen:
             stopped = stopped_by_all(chosen, context)
             left = tuple(_remainder(context, finding, stopped) for finding in context.findings)

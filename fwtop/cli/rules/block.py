@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from fwtop.cli.rules.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.list_limits import why_too_many
 from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.addresses.targets import ASN, COUNTRY, asn_of, check_name, prefixes_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Status
 from fwtop.model.rule import LIST, Kind, Match, Rule, RuleStatus, families_of
 from fwtop.model.text import safe_text
+from fwtop.rules.kinds import of, why_too_many
 
 HELP = (
     "Drop packets from prefixes, an AS (asn:64500), a country (country:NL), the prefixes in a file "
@@ -94,7 +94,7 @@ def _replacement(args: argparse.Namespace, new: Rule) -> Rule:
         found = guardian.demand(Status()).data["rules"]
     active = {item["rule"]["id"]: RuleStatus.from_dict(item).rule for item in found}
     old = active.get(args.replace)
-    if old is None or old.kind.value not in _VIA or not old.match.sources:
+    if old is None or not of(old.kind).takes_lists or not old.match.sources:
         why = "is not active" if old is None else "blocks no sources"
         line = f"rule {safe_text(args.replace, limit=20)!r} {why}; nothing was changed; see 'fwtop status'"
         raise FwtopError(line, 2)

@@ -19,12 +19,13 @@ from fwtop.console.text import si
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep
-from fwtop.model.rule import Kind, Preview, Rule, RuleStatus, State
+from fwtop.model.rule import Preview, Rule, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, plain
 from fwtop.render.numbers import duration, percent
 from fwtop.render.observation import mitigation_json
 from fwtop.rules import options
+from fwtop.rules.kinds import of
 
 if TYPE_CHECKING:
     from fwtop.client.discovery import GuardianClient
@@ -100,12 +101,6 @@ def _sanitised(preview: Preview) -> Preview:
 
 
 DEFAULT_TTL_SECONDS = 600
-_NOT_MEASURED = {
-    Kind.NOTRACK: "it drops nothing",
-    Kind.SYSCTL: "it drops nothing",
-    Kind.SYNPROXY: "it discards incomplete handshakes and passes completed ones",
-    Kind.PROTECT: "it discards new connections that the level does not let in",
-}
 
 
 def add_rule_options(
@@ -153,7 +148,7 @@ def carry_out(args: argparse.Namespace, rules: list[Rule]) -> int:
     if not (args.preview or args.yes or sys.stdin.isatty()):
         line = "no terminal to ask for confirmation; nothing was changed; use --yes or --preview"
         raise FwtopError(line, 2)
-    drops = any(not rule.kinds <= _NOT_MEASURED.keys() for rule in rules)
+    drops = not all(map(_not_measured, rules))
     measured = measure(rules, args.netns) if drops and (args.preview or not args.yes) else None
     previews: list[Preview | None] = [*measured] if measured is not None else [None] * len(rules)
     with discovery.connect(netns=args.netns, readonly=args.preview) as guardian:
@@ -194,10 +189,16 @@ def _carry_out_one(
     return {"status": mitigation_json(status)}
 
 
+def _not_measured(rule: Rule) -> list[str]:
+    """Say what a rule does whose effect packets don't show; empty if they show that of a part."""
+    said = [of(kind).not_measured for kind in sorted(rule.kinds)]
+    return [*dict.fromkeys(said)] if all(said) else []
+
+
 def _show_plan(rule: Rule, plan: dict[str, Any], preview: Preview | None, to: TextIO) -> None:
     print(f"{safe_text(rule.summary)}, for {duration(rule.ttl_seconds)}", file=to)
-    if rule.kinds <= _NOT_MEASURED.keys():
-        for line in dict.fromkeys(_NOT_MEASURED[kind] for kind in sorted(rule.kinds)):
+    if lines := _not_measured(rule):
+        for line in lines:
             print(f"  {line}", file=to)
     elif preview is None:
         print("  its effect on current traffic could not be measured", file=to)

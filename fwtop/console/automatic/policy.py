@@ -7,13 +7,11 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from fwtop.model.config_file import ConfigText
-from fwtop.model.rule import Kind
 from fwtop.model.settings_file import must, read, some_of
+from fwtop.rules.kinds import filters
 
 FILE = "/etc/fwtop/automatic.toml"
-_RULES = tuple(
-    kind.value for kind in (Kind.IPSET, Kind.HASHLIMIT, Kind.STRING, Kind.XDP, Kind.TC, Kind.NFTABLES)
-)
+_RULES = tuple(kind.value for kind in filters())
 
 
 class Policy(Struct, frozen=True):

@@ -21,16 +21,15 @@ from fwtop.analysis.proposals.allowed import allowed_rows
 from fwtop.analysis.proposals.matching import match_rows
 from fwtop.analysis.window.traffic import chances
 from fwtop.model.addresses.roles import AllowedPeer
-from fwtop.model.rule import ACTIVE_STATES, Kind, Match, RuleStatus
+from fwtop.model.rule import ACTIVE_STATES, Match, RuleStatus
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import F64, Hook, Mask, PacketBatch
+from fwtop.rules.kinds import KINDS
 
-NETFILTER_KINDS = frozenset(
-    {Kind.IPSET, Kind.HASHLIMIT, Kind.STRING, Kind.NFTABLES, Kind.CONNLIMIT, Kind.PROTECT}
-)
 _REASONS = {
-    "NETFILTER_DROP": NETFILTER_KINDS,
-    "TC_INGRESS": frozenset({Kind.XDP, Kind.TC}),  # compiled rules run at tc where XDP can't
+    "NETFILTER_DROP": frozenset(kind for kind, known in KINDS.items() if known.in_netfilter),
+    # compiled rules run at tc where XDP can't
+    "TC_INGRESS": frozenset(kind for kind, known in KINDS.items() if known.is_compiled),
 }
 _READINGS = 4  # of a rule's counter, about a second apart
 _CERTAIN = 0.8  # of the bytes that may be a rule's: all are, but for readings at different times
@@ -138,7 +137,7 @@ class DropAttribution:
         """Choose among the candidates as many as the rule's counter says."""
         sizes = drops.weight[hit] * np.maximum(drops.length[hit].astype(np.float64) - _LINK_BYTES, 1.0)
         ratio = self._ratios.setdefault(status.rule.id, _Ratio(status.bytes, status.counted_at))
-        if status.rule.kind in NETFILTER_KINDS:
+        if KINDS[status.rule.kind].in_netfilter:
             ratio.add(times[hit], sizes, float(times.max()), status)
         share = ratio.share
         if share is None:

@@ -8,16 +8,17 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from fwtop.console.control.attribution import NETFILTER_KINDS, DropAttribution
+from fwtop.console.control.attribution import DropAttribution
 from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import AllowedPeer, Conversation, Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Status
-from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus
+from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus
 from fwtop.model.traffic.counters import Counters, RuleCount
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import LedgerRow, Source, Sources
+from fwtop.rules.kinds import of
 
 _POLL_SECONDS = 1.0
 _LONGEST_WINDOW_SECONDS = 15.0  # that rates are asked for
@@ -96,8 +97,8 @@ class RuleMonitor:
         ]
         self.allowed = tuple(peers)
         self._peers = Peers(self.allowed)
-        counted = NETFILTER_KINDS | {Kind.SYNPROXY}
-        return tuple(self._count(status) for status in self.statuses if status.rule.kind in counted)
+        known = [(status, of(status.rule.kind)) for status in self.statuses]
+        return tuple(self._count(status) for status, kind in known if kind.in_netfilter or kind.answers)
 
     def rated(self, seconds: float, ledger: Iterable[LedgerRow]) -> tuple[RuleStatus, ...]:
         """Return the statuses with their rates over the last `seconds`, which the ledger is of.
@@ -127,7 +128,7 @@ class RuleMonitor:
         before = self._counted.get(status.rule.id, (0, 0))
         self._counted[status.rule.id] = (status.packets, status.bytes)
         packets, size = max(status.packets - before[0], 0), max(status.bytes - before[1], 0)
-        return RuleCount(status.rule.id, packets, size, answers=status.rule.kind is Kind.SYNPROXY)
+        return RuleCount(status.rule.id, packets, size, answers=of(status.rule.kind).answers)
 
 
 class RuleRates:

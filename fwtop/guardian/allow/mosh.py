@@ -8,11 +8,11 @@ from pathlib import Path
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.model.addresses.coverage import listed
 from fwtop.model.addresses.roles import Role
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Rule
 from fwtop.model.traffic.protocols import UDP
+from fwtop.rules.kinds import drops_nothing
 
 _SERVER = "mosh-server"
-_NOT_DROPPING = frozenset({Kind.NOTRACK, Kind.SYSCTL, Kind.SYNPROXY, Kind.CONNLIMIT})
 
 
 def warning(rule: Rule, allow: AllowList) -> tuple[str, ...]:
@@ -23,7 +23,7 @@ def warning(rule: Rule, allow: AllowList) -> tuple[str, ...]:
     no_udp = match.protocol not in (None, UDP) or match.icmp_type is not None or match.reads_tcp
     # An open session of a protected port
     goes_on = rule.protection is not None and not rule.protection.strict
-    if rule.kind in _NOT_DROPPING or goes_on or no_udp or match.sport is not None or match.payload:
+    if drops_nothing(rule) or goes_on or no_udp or match.sport is not None or match.payload:
         return ()
     if match.sources:
         index = listed(match.sources)

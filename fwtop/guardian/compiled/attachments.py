@@ -13,8 +13,10 @@ from fwtop.guardian.compiled.slots import open_pin
 from fwtop.kernel import bpf
 from fwtop.kernel.interfaces import clsact
 from fwtop.kernel.interfaces.links import readable_links
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
+from fwtop.rules.kind import Layer
+from fwtop.rules.kinds import of
 from fwtop.xdp.messages import Attachment
 
 _MODES = {
@@ -115,7 +117,7 @@ class Attachments:
 
 def _carries(attachment: Attachment, rule: Rule) -> bool:
     """Return whether the program there is compiled of rules of this kind."""
-    return attachment.mode in (("tc", "ingress") if rule.kind is Kind.TC else _XDP_MODES)
+    return attachment.mode in (("tc", "ingress") if of(rule.kind).layer is Layer.TC else _XDP_MODES)
 
 
 def _attached(pins: Path, item: Attachment) -> int:

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Rule
+from fwtop.rules.kind import Layer
+from fwtop.rules.kinds import of
 from fwtop.xdp.maps import MAX_RULES
 from fwtop.xdp.rule import BUCKETS, COMPILED_PREFIXES
 
@@ -56,7 +58,7 @@ def plan_lines(
     that runs already; where it doesn't, it is attached to `interfaces`, else to those with a default route.
     """
     lines = [] if pins.parent.parent.is_dir() and _is_bpffs() else ["mount -t bpf bpf /sys/fs/bpf"]
-    program = "fwtop_tc" if rule.kind is Kind.TC else "fwtop_xdp"
+    program = "fwtop_tc" if of(rule.kind).layer is Layer.TC else "fwtop_xdp"
     rules = f"{alike} rule{'s' if alike > 1 else ''}"
     lines.append(f"bcc: compile {rules} and the allow-list into program {program}")
     if len(rule.match.sources) > COMPILED_PREFIXES or rule.list_name is not None:
@@ -69,7 +71,7 @@ def plan_lines(
         where = ", ".join(sorted(interfaces)) or "the interfaces with a default route"
         at_tc = f"tcx ingress on {where}, before Linux 6.6 a clsact filter"
         at_xdp = f"XDP on {where}, in the driver or else generic"
-        lines.append(f"bpf link create: {at_tc if rule.kind is Kind.TC else at_xdp}")
+        lines.append(f"bpf link create: {at_tc if of(rule.kind).layer is Layer.TC else at_xdp}")
         lines.append(f"bpf link pin {pins}/link-*")
     lines.append(f"bpf map update {pins}/slots: rule N ends in {rule.ttl_seconds} s by the kernel's clock")
     return lines
@@ -88,4 +90,9 @@ def same_code(one: Rule, other: Rule) -> bool:
 
 
 def _is_short(rule: Rule) -> bool:
-    return rule.kind is Kind.XDP and rule.limit is None and rule.list_name is None and not rule.match.sources
+    return (
+        of(rule.kind).layer is Layer.DRIVER
+        and rule.limit is None
+        and rule.list_name is None
+        and not rule.match.sources
+    )

@@ -25,8 +25,10 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import sealed
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import PIN_DIRECTORY
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
+from fwtop.rules.kind import Layer
+from fwtop.rules.kinds import of
 from fwtop.xdp.messages import Apply, Clear, Compile, Loaded, Open, RequestedRule, Sweep
 
 MAX_ALLOWED = 4096
@@ -192,7 +194,7 @@ class CompiledRules:
             rules[free_slot(used)] = first
             rules |= self._planned.others(first, rules)
             items = tuple(self._requested(*item) for item in rules.items())
-            order = Compile(items, _allowed(allow), at_tc=rule.kind is Kind.TC)
+            order = Compile(items, _allowed(allow), at_tc=of(rule.kind).layer is Layer.TC)
             self._precompiler.start(order, instead=instead)
 
     def renew(self, rule_id: str, timeout_seconds: int) -> None:

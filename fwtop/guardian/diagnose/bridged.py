@@ -6,15 +6,9 @@ from collections.abc import Collection
 
 from fwtop.kernel.interfaces.bridges import Bridge, crossed
 from fwtop.kernel.interfaces.links import readable_links, receiving_links
-from fwtop.model.rule import Kind, Rule
-
-_AT_PORTS = frozenset({Kind.XDP, Kind.TC, Kind.NFTABLES})  # they run before a bridge decides
-_NOT_PACKETS = frozenset({Kind.SYSCTL})
-_INSTEAD = {
-    Kind.IPSET: "--via xdp, tc or nftables meets them at the ports",
-    Kind.HASHLIMIT: "--via xdp or tc meets them at the ports",
-    Kind.STRING: "--via xdp or tc (with --offset) meets them at the ports",
-}
+from fwtop.model.rule import Rule
+from fwtop.rules.kind import Layer
+from fwtop.rules.kinds import of
 
 
 def bridge_notes(rule: Rule, interfaces: Collection[str]) -> tuple[str, ...]:
@@ -24,11 +18,12 @@ def bridge_notes(rule: Rule, interfaces: Collection[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(found))
     links = readable_links()
     chosen = receiving_links(links, interfaces)
-    if rule.kind in _AT_PORTS:
+    layer = of(rule.kind).layer
+    if layer <= Layer.NETDEV:  # at the ports, before a bridge decides
         masters = {link.index for link in chosen}
         bridges = [bridge for bridge in crossed(links, chosen) if bridge.link.index in masters]
         return tuple(_beside(bridge) for bridge in bridges if not _has_port(bridge, masters))
-    if rule.kind in _NOT_PACKETS:
+    if layer is Layer.NOWHERE:
         return ()
     return tuple(note for bridge in crossed(links, chosen) if (note := _unseen(bridge, rule)))
 
@@ -50,7 +45,7 @@ def _unseen(bridge: Bridge, rule: Rule) -> str:
     if not families:
         return ""
     switch = " and ".join(f"bridge-nf-call-ip{'' if family == 4 else '6'}tables" for family in families)
-    instead = _INSTEAD.get(rule.kind, "")
+    instead = of(rule.kind).on_bridges
     return (
         f"bridge {bridge.words} passes packets on without netfilter (net.bridge.{switch} is 0): this rule "
         f"meets only what comes to this machine itself" + (f"; {instead}" if instead else "")

@@ -25,16 +25,15 @@ from fwtop.guardian.records.entry import Entry
 from fwtop.kernel.interfaces.links import readable_links
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
+from fwtop.rules.kind import Layer
+from fwtop.rules.kinds import of
+from fwtop.rules.limits import heeds_limit
 from fwtop.rules.objects import KernelObjects
-from fwtop.rules.xtables import HASHLIMIT_MAX
 
 SAMPLE_SECONDS = 1.0
 _NEARLY_FULL = 0.5  # of a rate limit's table
 _TABLES = {4: Path("/proc/net/ipt_hashlimit"), 6: Path("/proc/net/ip6t_hashlimit")}
 _CHUNK = 1 << 20
-# Where a packet meets rules of each kind, from the wire on; the others are in raw PREROUTING or below.
-_LAYERS = {Kind.XDP: 0, Kind.TC: 1, Kind.NFTABLES: 2}
-_NETFILTER = 3
 
 
 class Subject(Struct, frozen=True):
@@ -72,7 +71,12 @@ def explain(subject: Subject, sample_seconds: float = SAMPLE_SECONDS) -> list[st
     earlier = _earlier(subject, took, sample_seconds)
     if in_raw:
         causes = damage + earlier + _in_the_way(subject, after, gained)
-        causes += elsewhere(rule, gained, sample_seconds, own_xdp=Kind.XDP in subject.kinds.values())
+        causes += elsewhere(
+            rule,
+            gained,
+            sample_seconds,
+            own_xdp=any(of(kind).layer is Layer.DRIVER for kind in subject.kinds.values()),
+        )
     else:
         causes = damage + _not_attached(rule, gained, sample_seconds) + earlier
         if subject.objects.nft is not None:
@@ -98,19 +102,19 @@ def _parse_errors(subject: Subject, before: int, seconds: float) -> list[str]:
 
 def _earlier(subject: Subject, took: dict[str, int], seconds: float) -> list[str]:
     """Name own rules of layers before this one, or of the same compiled program, that took packets."""
-    layer = _LAYERS.get(subject.entry.rule.kind, _NETFILTER)
+    layer = min(of(subject.entry.rule.kind).layer, Layer.RAW)
     found = []
     for rule_id, kind in subject.kinds.items():
-        before = _LAYERS.get(kind, _NETFILTER)
+        before = min(of(kind).layer, Layer.RAW)
         count = took.get(rule_id, 0) if rule_id != subject.entry.rule.id else 0
-        if count > 0 and (before < layer or before == layer < _NETFILTER):
+        if count > 0 and (before < layer or before == layer < Layer.RAW):
             found.append(f"rule {rule_id} ({kind.value}) took {count:,} packets in {seconds:g} s before it")
     return found
 
 
 def _not_attached(rule: Rule, gained: Reading, seconds: float) -> list[str]:
     """Name busy interfaces that an XDP rule is not on; what a rule at tc or netdev is on, its note says."""
-    if rule.kind is not Kind.XDP:
+    if of(rule.kind).layer is not Layer.DRIVER:
         return []
     bare = {link.name for link in readable_links() if not link.xdp_programs and not link.loopback}
     return [
@@ -160,18 +164,16 @@ def _damage(subject: Subject) -> list[str]:
 
 def _full_tables(rule: Rule) -> list[str]:
     """Say how full the tables of a rate limit are: a full one drops the packets of every new client."""
-    if rule.kind is not Kind.HASHLIMIT:
-        return []
-    found = []
-    for family in rule.match.families:
+    found, most = [], of(rule.kind).table
+    for family in rule.match.families if most else ():
         count = _remembered(rule.id, family)
-        share = f"{count:,} of {HASHLIMIT_MAX:,} source prefixes (IPv{family})"
-        if count >= HASHLIMIT_MAX:
+        share = f"{count:,} of {most:,} source prefixes (IPv{family})"
+        if count >= most:
             found.append(
                 f"its table is full, {share}: packets of every new client are dropped, however few it sends; "
                 "take a shorter prefix with --per, or --via xdp"
             )
-        elif count > _NEARLY_FULL * HASHLIMIT_MAX:
+        elif count > _NEARLY_FULL * most:
             found.append(f"its table fills up, {share}: a full one drops packets of every new client")
     return found
 
@@ -199,7 +201,7 @@ def _nothing_fits(rule: Rule, gained: Reading, seconds: float) -> str:
     arrived = sum(gained.ip[family] for family in rule.match.families)
     if arrived <= FEW:
         return f"nothing stands in its way: hardly anything arrives ({arrived:,} packets in {seconds:g} s)"
-    if rule.kind is Kind.HASHLIMIT:
+    if heeds_limit(rule):
         return (
             f"nothing stands in its way: of {arrived:,} packets in {seconds:g} s none was above the limit "
             "(or fits its conditions)"

@@ -14,7 +14,9 @@ from fwtop.model.addresses.coverage import SPACE, covered, listed
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Kind, Level, Match, PayloadMatch, Range, Rule
 from fwtop.model.traffic.protocols import TCP, UDP
-from fwtop.rehearsal.rehearse import Met, heeds_limit, rehearse, why_cut
+from fwtop.rehearsal.rehearse import Met, rehearse, why_cut
+from fwtop.rules.kinds import drops_nothing, of
+from fwtop.rules.limits import heeds_limit
 
 SHORTEST = {4: 8, 6: 16}  # broader prefixes need force, as sources and as what a limit counts by
 _WIDE_SHARE = 1 / 8  # of the addresses: sources beyond it are no condition
@@ -45,7 +47,7 @@ def why_broad(rule: Rule, allow: AllowList, untracked: WhyUntracked = lambda *_:
         at_login = rule.match.protocol == TCP and rule.match.dport in allow.login_ports
         closes = at_login and rule.protection.level is Level.CLOSED
         return f"port {rule.match.dport} is where operators log in" if closes else None
-    return None if rule.kind is Kind.SYSCTL else _why_wide(rule, allow, untracked)
+    return None if rule.settings else _why_wide(rule, allow, untracked)
 
 
 def _why_wide(rule: Rule, allow: AllowList, untracked: WhyUntracked) -> str | None:
@@ -53,7 +55,7 @@ def _why_wide(rule: Rule, allow: AllowList, untracked: WhyUntracked) -> str | No
     wide = _wide_source(match)
     if wide is not None:
         return f"{wide} is broader than /{SHORTEST[wide.family]}"
-    if rule.kind is Kind.NOTRACK:
+    if drops_nothing(rule):
         if _is_unconditional(match):
             return "it has no condition: rules on connections and NAT would work for nobody"
         spares = rule.stateless or not _is_from_anywhere(match, allow)
@@ -64,7 +66,7 @@ def _why_wide(rule: Rule, allow: AllowList, untracked: WhyUntracked) -> str | No
 def _why_dropping(rule: Rule, allow: AllowList) -> str | None:
     """Return what a rule leaves nobody, whose addresses spare hardly anybody."""
     match, ports = rule.match, allow.login_ports
-    if rule.kind is Kind.SYNPROXY:
+    if of(rule.kind).answers:
         answered = f"port {match.dport} is where operators log in, and the proxy would answer there"
         return answered if match.dport in ports else None
     met = rehearse(rule.kind, match, ports)
@@ -123,8 +125,7 @@ def _why_datagrams(kind: Kind, match: Match) -> str | None:
         return None
     if match.dport is not None or match.sport is not None or not _is_usual(match):
         return None
-    reads = kind not in (Kind.IPSET, Kind.HASHLIMIT)
-    met_by_chance = all(map(_is_met_by_chance, match.payload)) or not reads
+    met_by_chance = all(map(_is_met_by_chance, match.payload)) or not of(kind).reads_payload
     return _of_everything(match) if met_by_chance else None
 
 

@@ -20,10 +20,9 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import listed
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.addresses.roles import Role
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Rule
 from fwtop.model.traffic.protocols import TCP
 
-CLOSING_KINDS = frozenset({Kind.IPSET, Kind.XDP, Kind.TC, Kind.NFTABLES, Kind.CONNLIMIT})
 _MOST = 65_536  # sockets that are looked at
 _SECONDS = 2.0
 _BETWEEN = 64  # sockets after which urgent requests are served
@@ -48,10 +47,10 @@ class OpenConnection(Struct, frozen=True):
 
 def to_close(rule: Rule, allow: AllowList) -> list[OpenConnection]:
     """Return the open connections that the rule would not let in; raises OSError."""
-    if not rule.close_open or rule.kind not in CLOSING_KINDS:
+    if not rule.close_open:
         return []
     found = [item for item in _open_connections() if _fits(rule, item) and not _is_allowed(item, allow)]
-    if rule.kind is Kind.CONNLIMIT:
+    if rule.connections is not None:
         return _above(rule, found)
     sources = rule.match.sources
     if of_ports(sources):

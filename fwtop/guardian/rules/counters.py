@@ -13,9 +13,10 @@ from fwtop.guardian.objects.raw_lines import Count
 from fwtop.guardian.objects.sets import entry_counters
 from fwtop.guardian.records.entry import Entry
 from fwtop.kernel.programs import CommandError
-from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, families_of
-from fwtop.rules.rates import as_kept
-from fwtop.rules.words import rounding_text
+from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, families_of
+from fwtop.rules.kind import Layer
+from fwtop.rules.kinds import of
+from fwtop.rules.limits import as_kept, rounding_text
 from fwtop.rules.xtables import COUNTED_ELEMENTS, list_set_name, set_name
 
 _SECONDS = 2.9  # between two readings of a rule's sets, whoever asks
@@ -32,7 +33,7 @@ class EntryCounts:
 
     def of(self, rule: Rule) -> dict[str, int]:
         """Return the packets of a rule's busiest sources; empty if its set is gone."""
-        at_once = rule.kind in (Kind.XDP, Kind.TC)  # without listing the sources
+        at_once = of(rule.kind).is_compiled  # without listing the sources
         if not rule.match.sources or (len(rule.match.sources) > COUNTED_ELEMENTS and not at_once):
             return {}
         now = time.monotonic()
@@ -49,7 +50,7 @@ class EntryCounts:
 
 
 def _counted(rule: Rule) -> dict[str, int]:
-    if rule.kind is Kind.NFTABLES:
+    if of(rule.kind).layer is Layer.NETDEV:
         return nft_table.entry_counters(rule, top=_SHOWN)
     counted: dict[str, int] = {}
     families = families_of(rule.match.sources)

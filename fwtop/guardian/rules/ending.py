@@ -20,10 +20,10 @@ from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.kernel.deadline import RESERVE_SECONDS, until
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, State
+from fwtop.model.rule import State
 from fwtop.model.text import safe_text
+from fwtop.rules.kinds import has_settings
 
-WITHOUT_KERNEL_TIMEOUT = frozenset({Kind.SYSCTL, Kind.SYNPROXY})  # they change sysctls
 TIDY_SECONDS = 10.0  # between two tries to remove leftovers
 _LATE = "; its sysctls were given back in time, as the guardian was stopped or hung"
 _COUNTING_SECONDS = 1.0  # what a rule matched at last is not worth a longer wait
@@ -151,9 +151,7 @@ class Ending:
 
     def update_watchdog(self, *more: Entry) -> None:
         """Tell the watchdog when the next rule without a timeout in the kernel ends."""
-        waiting = [
-            item for item in (*self.active.values(), *more) if item.rule.kinds & WITHOUT_KERNEL_TIMEOUT
-        ]
+        waiting = [item for item in (*self.active.values(), *more) if has_settings(item.rule)]
         self._set_watchdog(timers.next_deadline(waiting))
 
     def log_once(self, matter: str, error: FwtopError | str | None) -> None:

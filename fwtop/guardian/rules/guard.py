@@ -15,16 +15,17 @@ from fwtop.guardian.rules.access import GROUP_FILE, Access
 from fwtop.guardian.rules.breadth import WhyUntracked, why_broad
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import SPACE, Listed, covered, cut_out, listed, sizes
-from fwtop.model.addresses.list_limits import of_ports, why_too_many
+from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.addresses.roles import Role
 from fwtop.model.config_file import read_regular_text
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import POLICY, POLICY_TRIAL, Kind, Match, Rule
-from fwtop.model.rule_overlap import is_double
+from fwtop.model.rule import POLICY, POLICY_TRIAL, Match, Rule
 from fwtop.model.settings_file import IGNORED, read, told, written
 from fwtop.model.traffic.protocols import TCP
-from fwtop.rehearsal.rehearse import heeds_limit
 from fwtop.render.numbers import percent
+from fwtop.rules.kinds import drops_nothing, of, why_too_many
+from fwtop.rules.limits import heeds_limit
+from fwtop.rules.overlap import is_double
 
 MAX_RULES = 256  # active at once: every line costs each packet that passes the chain
 _MAX_NAMED = 3  # addresses in a warning
@@ -98,7 +99,7 @@ def _hits_allowed(rule: Rule, allow: AllowList) -> str | None:
     if any(prefix is not None and prefix.length == 0 for prefix in broadest):
         return "a source of /0 is everybody; nothing was installed"
     named = rule.list_name is not None
-    if (rule.origin is not None and not named) or rule.kind is Kind.NOTRACK:
+    if (rule.origin is not None and not named) or drops_nothing(rule):
         return None
     index = listed(rule.match.sources)
     for entry in allow.entries:
@@ -157,7 +158,7 @@ def _barred(rule: Rule, allow: AllowList) -> list[Prefix]:
     if (
         rule.origin is None
         or rule.list_name is not None
-        or rule.kind in (Kind.NOTRACK, Kind.SYSCTL)
+        or drops_nothing(rule)
         or rule.match.sport is not None
     ):
         return []
@@ -168,7 +169,7 @@ def _barred(rule: Rule, allow: AllowList) -> list[Prefix]:
 
 def _still_pass(rule: Rule, allow: AllowList) -> tuple[str, ...]:
     """Name the sources that still pass in their role."""
-    if not rule.match.sources or rule.kind in (Kind.NOTRACK, Kind.SYSCTL):
+    if not rule.match.sources or drops_nothing(rule):
         return ()
     index: Listed = listed(rule.match.sources)
     found: dict[Role, dict[str, None]] = {}
@@ -191,7 +192,6 @@ def _named(names: list[str] | list[Prefix]) -> str:
 
 
 LIMITS_FILE = "/etc/fwtop/guard.toml"
-_BLOCKING = (Kind.IPSET, Kind.STRING, Kind.XDP, Kind.NFTABLES, Kind.TC)
 _MOST_SSH_PORTS = 8
 _Port = Annotated[int, Meta(ge=1, le=65535)]
 
@@ -264,4 +264,4 @@ def force_refused(broad: str, limits: Limits, command: str) -> str | None:
 
 def _blocks(rule: Rule) -> bool:
     """Whether a rule drops what its sources send, further conditions or not; a limit leaves something."""
-    return rule.kind in _BLOCKING and not heeds_limit(rule) and bool(rule.match.sources)
+    return of(rule.kind).is_filter and not heeds_limit(rule) and bool(rule.match.sources)

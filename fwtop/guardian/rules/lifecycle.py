@@ -20,7 +20,7 @@ from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.objects.sets import MAX_TIMEOUT_SECONDS
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.rules import closing, console_guard, forgetting, guard, lockout, timers, upkeep
-from fwtop.guardian.rules.ending import WITHOUT_KERNEL_TIMEOUT, Ending
+from fwtop.guardian.rules.ending import Ending
 from fwtop.guardian.rules.guard import check_share
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.rules.strict import StrictTracking
@@ -28,8 +28,9 @@ from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
 from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Rule, State
+from fwtop.model.rule import Rule, State
 from fwtop.model.text import safe_text
+from fwtop.rules.kinds import has_settings
 
 MAX_CONFIRM_SECONDS = 3600
 RETRY_SECONDS = 1.0  # until the next try to end a rule that still acts
@@ -314,7 +315,7 @@ class Lifecycle:
 
     def end_sysctls(self) -> None:
         """End the rules without a timeout in the kernel, as the guardian was told to exit. Never raises."""
-        mine = [entry for entry in self.active.values() if entry.rule.kinds & WITHOUT_KERNEL_TIMEOUT]
+        mine = [entry for entry in self.active.values() if has_settings(entry.rule)]
         try:
             self.ending.end([(entry, State.REVERTED, "the guardian was told to end") for entry in mine])
         except FwtopError as error:
@@ -389,7 +390,7 @@ class Lifecycle:
             return
         trouble = ""
         for entry in state.active.values():
-            if entry.rule.kind is Kind.PROTECT:
+            if entry.rule.protection is not None:
                 continue  # all of its lines are behind the allow-list
             try:
                 objects = state.objects_of(entry.rule)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import listed
-from fwtop.model.rule import Kind, Level, Rule
+from fwtop.model.rule import Level, Rule
 from fwtop.model.traffic.protocols import TCP
 
 Entries = Callable[[str], Sequence[Prefix]]  # what a named list holds
@@ -64,6 +64,6 @@ def _age(rule: Rule) -> float:
 
 def only_level_differs(old: Rule, new: Rule) -> bool:
     """Return whether a rule becomes another one by filling its enable sets."""
-    if old.kind is not Kind.PROTECT or old.protection is None or new.protection is None:
+    if old.protection is None or new.protection is None:
         return False
     return old.match == new.match and replace(old.protection, level=new.protection.level) == new.protection

@@ -41,15 +41,15 @@ from fwtop.model.addresses.prefix_list import MAX_PREFIXES
 from fwtop.model.addresses.prefix_sets import Rows, alike, chosen, positions
 from fwtop.model.addresses.targets import check_name
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
+from fwtop.rules.kinds import of
 
 MAX_LISTS = 256
 MAX_TTL_SECONDS = 10 * 365 * 86_400
 _EXPIRY_SECONDS = 1.0  # between two changes that remove what has ended
 _COMPILED_EXPIRY_SECONDS = 10.0  # the same where a program is loaded for it
 _RETRY_SECONDS = 10.0
-_COMPILED = (Kind.XDP, Kind.TC)
 
 
 class Done(Struct, frozen=True):
@@ -255,7 +255,7 @@ class NamedLists:
         return change
 
     def _expire(self, named: NamedList, now: float) -> None:
-        compiled = any(entry.rule.kind in _COMPILED for entry in self.users(named.name))
+        compiled = any(of(entry.rule.kind).is_compiled for entry in self.users(named.name))
         self._next_expiry = now + (_COMPILED_EXPIRY_SECONDS if compiled else _EXPIRY_SECONDS)
         try:
             self._change(named.name, named.expiry(now), force=True)
@@ -388,7 +388,7 @@ def _on_entries(entries: Iterable[Entry], named: NamedList) -> list[Entry]:
 
 
 def _compiled(entries: Iterable[Entry]) -> list[Rule]:
-    return [entry.rule for entry in entries if entry.rule.kind in _COMPILED]
+    return [entry.rule for entry in entries if of(entry.rule.kind).is_compiled]
 
 
 def _end(ttl_seconds: int | None) -> float:

@@ -22,7 +22,7 @@ from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.rule import Match, Rule
 from fwtop.model.text import safe_text
 from fwtop.rules import kinds
 from fwtop.rules.objects import KernelObjects
@@ -151,7 +151,7 @@ class GuardianState:
 
     def objects_of(self, rule: Rule) -> KernelObjects:
         """Return what a rule consists of in the kernel; raises FwtopError."""
-        if rule.kind is Kind.PROTECT:
+        if rule.protection is not None:
             entries = {name: self.entries_of(name) for name in rule.lists_used}
             others = (entry.rule for entry in self.active.values())
             around = Surroundings(lists=entries, higher=lockout.higher(rule, others), machine=_MACHINE)

@@ -14,10 +14,11 @@ from collections.abc import Iterable
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.sessions import Session, connections
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Rule
 from fwtop.model.traffic.protocols import TCP
 from fwtop.netfilter import ctnetlink
 from fwtop.netfilter.ctnetlink import Entry
+from fwtop.rules.kinds import of
 
 SECONDS = 1.0  # between two looks
 _TIMEOUT_SECONDS = 600  # of an entry that was put back, until its next packet
@@ -37,7 +38,7 @@ class StrictTracking:
         Raises FwtopError where the table can't be read or written.
         """
         parts = (part for rule in rules for part in (rule.parts or (rule,)))
-        ports = {part.match.dport for part in parts if part.kind is Kind.SYNPROXY}
+        ports = {part.match.dport for part in parts if of(part.kind).answers}
         wanted = {
             entry.session
             for entry in allow.entries

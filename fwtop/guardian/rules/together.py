@@ -12,7 +12,8 @@ from fwtop.guardian.rules.breadth import why_broad
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.rule import RANGES, Match, Range, Rule
-from fwtop.model.rule_overlap import is_wider
+from fwtop.rules.kinds import drops_nothing
+from fwtop.rules.overlap import is_wider
 
 
 def why_broad_together(rule: Rule, others: Sequence[Rule], allow: AllowList) -> str | None:
@@ -45,7 +46,7 @@ def _joined(rule: Rule, others: Sequence[Rule]) -> Iterator[Rule]:
 def _drops_as(rule: Rule, base: Rule) -> bool:
     """Whether a rule does to its sources at least what a base does to its own."""
     limits = ((rule.limit, base.limit), (rule.connections, base.connections))
-    alike = rule.drops_nothing == base.drops_nothing and all(own in (None, its) for own, its in limits)
+    alike = drops_nothing(rule) == drops_nothing(base) and all(own in (None, its) for own, its in limits)
     return alike and bool(rule.match.sources) and is_wider(rule.match, base.match)
 
 

@@ -9,15 +9,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from fwtop.guardian.objects.sets import MAX_TIMEOUT_SECONDS
-from fwtop.guardian.rules.closing import CLOSING_KINDS
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.targets import check_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import (
-    LIST_KINDS,
     RANGES,
     SOURCES_LEFT,
-    Kind,
     Level,
     Match,
     PayloadMatch,
@@ -27,7 +24,7 @@ from fwtop.model.rule import (
 )
 from fwtop.model.text import safe_text
 from fwtop.model.tunables import TUNABLES
-from fwtop.rules.kinds.harden import PART_KINDS
+from fwtop.rules.kinds import KINDS, of
 
 MAX_TTL_SECONDS = MAX_TIMEOUT_SECONDS - 3600
 MAX_PAYLOAD_BYTES = 128  # xt_string.h: XT_STRING_MAX_PATTERN_SIZE
@@ -101,24 +98,33 @@ def _check_rule(rule: Rule) -> None:
     _require(type(rule.predicted_guess) is bool, "predicted_guess")
     _require(type(rule.mended) is bool, "mended")
     _check_match(rule.match)
+    _check_owners(rule)
     if rule.limit is not None:
         _check_limit(rule.limit)
     _check_settings(rule)
     _check_connections(rule)
     _check_protection(rule)
     _check_parts(rule)
-    _require(rule.kind is not Kind.HASHLIMIT or rule.limit is not None, "limit (hashlimit needs one)")
     _check_list(rule)
-    has_sources = bool(rule.match.sources) or rule.list_name is not None
-    _require(rule.kind is not Kind.IPSET or has_sources, "sources (a block needs some)")
-    _require(rule.kind is not Kind.STRING or bool(rule.match.payload), "payload (a match needs one)")
+    missing = of(rule.kind).missing(rule)
+    _require(not missing, missing)
+
+
+def _check_owners(rule: Rule) -> None:
+    """Check that a rule has what its kind alone has, and nothing of other kinds."""
+    mine = of(rule.kind)
+    for known in KINDS.values():
+        for name, whose in known.own.items():
+            _require((known is mine) == bool(getattr(rule, name)), f"{name} ({whose})")
+        for name in known.optional:
+            _require(name in mine.optional or not getattr(rule, name), f"{name} (not of {rule.kind.value})")
 
 
 def _check_list(rule: Rule) -> None:
     if rule.list_name is None:
         return
     check_name(rule.list_name)
-    _require(rule.kind in LIST_KINDS, "kind (a named list goes with ipset, xdp, tc and nftables)")
+    _require(of(rule.kind).takes_lists, "kind (a named list goes with ipset, xdp, tc and nftables)")
     if rule.match.sources:
         raise FwtopError(
             "not a rule: match.sources: those of a rule on a list are the list's: leave them out", 2
@@ -126,14 +132,12 @@ def _check_list(rule: Rule) -> None:
 
 
 def _check_parts(rule: Rule) -> None:
-    _require((rule.kind is Kind.HARDEN) == bool(rule.parts), "parts (a playbook's)")
-    _require(isinstance(rule.playbook, str) and (rule.kind is Kind.HARDEN) == bool(rule.playbook), "playbook")
     if not rule.parts:
         return
     _require(rule.match == Match(), "match (a playbook has none)")
     _require(len(rule.parts) <= MAX_PARTS, f"parts (at most {MAX_PARTS})")
     for part in rule.parts:
-        good = part.kind in PART_KINDS and part.list_name is None
+        good = of(part.kind).is_part and part.list_name is None
         _require(good, f"parts ({part.kind.value} can't be one)")
         _check_rule(part)
     settings = [item.name for part in rule.parts for item in part.settings]
@@ -142,15 +146,13 @@ def _check_parts(rule: Rule) -> None:
 
 def _check_connections(rule: Rule) -> None:
     limit = rule.connections
-    _require((rule.kind is Kind.CONNLIMIT) == (limit is not None), "connections (a connlimit rule's)")
-    _require(type(rule.close_open) is bool, "close_open")
     plain = Match(family=rule.match.family, protocol=rule.match.protocol, dport=rule.match.dport)
-    can_forget = rule.kind is Kind.NOTRACK and rule.match == plain and plain.dport is not None
+    can_forget = rule.match == plain and plain.dport is not None
     for name in ("forget", "stateless"):
         asked = getattr(rule, name)
         _require(type(asked) is bool and (can_forget or not asked), f"{name} (of a notrack rule on a port)")
     _require(not rule.stateless or plain.protocol in (6, 17), "stateless (of TCP or UDP)")
-    can_close = rule.kind in CLOSING_KINDS and bool(limit or rule.match.sources) and not rule.match.payload
+    can_close = bool(limit or rule.match.sources) and not rule.match.payload
     _require(not rule.close_open or can_close, "close_open (of blocked sources or a limit of connections)")
     if limit is not None:
         _whole("most", limit.most, 1, MAX_CONNECTIONS)
@@ -160,7 +162,6 @@ def _check_connections(rule: Rule) -> None:
 
 def _check_protection(rule: Rule) -> None:
     protection = rule.protection
-    _require((rule.kind is Kind.PROTECT) == (protection is not None), "protection (a protected port's)")
     if protection is None:
         return
     _whole("dport", rule.match.dport, 1, 65535)
@@ -175,7 +176,6 @@ def _check_protection(rule: Rule) -> None:
 
 
 def _check_settings(rule: Rule) -> None:
-    _require((rule.kind is Kind.SYSCTL) == bool(rule.settings), "settings (a sysctl rule's)")
     _require(not rule.settings or rule.match == Match(), "match (a sysctl rule has none)")
     names = [item.name for item in rule.settings]
     _require(len(set(names)) == len(names), "settings (one named twice)")

@@ -23,10 +23,12 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, sealed
 from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.netfilter.states.tracking import notrack_warnings
-from fwtop.rules.words import rounding_text
+from fwtop.rules.kind import Layer
+from fwtop.rules.kinds import drops_nothing, of
+from fwtop.rules.limits import rounding_text
 
 _MAX_PEERS = 256  # for the screen's marks
 
@@ -109,7 +111,7 @@ class Reports:
             notes += (rounded,)
         notes += bridge_notes(rule, state.kernel.compiled.interfaces)
         for part in rule.parts or (rule,):
-            if part.kind is Kind.NOTRACK and not part.stateless:
+            if drops_nothing(part) and not part.settings and not part.stateless:
                 notes += notrack_warnings(state.kernel.variants.in_use.variant, part.match)
         return commands, notes
 
@@ -207,7 +209,7 @@ class Reports:
                     f"there is no rule {safe_text(rule_id, limit=20)!r}: see 'fwtop status --all'"
                 )
             return [over_text(over)]
-        if entry.rule.kinds == {Kind.SYSCTL}:
+        if of(entry.rule.kind).layer is Layer.NOWHERE and not entry.rule.parts:
             return state.kernel.sysctls.sentences(rule_id)
         short = state.acting.look(state.active, force=True).get(rule_id)
         return explain(

@@ -18,6 +18,7 @@ from fwtop.report.page.chart import rate_chart
 from fwtop.report.page.markup import tag
 from fwtop.report.summary import Digest
 from fwtop.report.wording import day_and_time, si
+from fwtop.rules.kinds import KINDS
 
 _TABLES = {
     "address": "Source addresses",
@@ -32,16 +33,6 @@ _MONO = ("address", "prefix", "payload")
 _MOST_HEX = 96  # digits
 _TREND_ROWS = 8
 _DAY_CELLS = 30  # of 15 days
-_PLACES = {
-    Kind.XDP: "in the driver (XDP)",
-    Kind.TC: "at tc ingress",
-    Kind.NFTABLES: "at netdev ingress (nftables)",
-    Kind.IPSET: "by source (ipset)",
-    Kind.HASHLIMIT: "by rate (hashlimit)",
-    Kind.STRING: "by payload (string)",
-    Kind.CONNLIMIT: "by open connections (nftables ct count)",
-    Kind.SYNPROXY: "half-open connections (SYNPROXY)",
-}  # of the packet's way, first to last; notrack ends nothing
 
 
 def traffic_section(digest: Digest) -> Section:
@@ -126,13 +117,15 @@ def costs_section(costs: Costs | None, used: Collection[Kind]) -> Section:
     """Return a bar a kind, those that the session used filled; empty where nothing was measured here."""
     title = "What this machine can drop"
     rates = {
-        kind: 1e9 / costs.cost_ns[kind.value] for kind in _PLACES if costs and kind.value in costs.cost_ns
+        kind: 1e9 / costs.cost_ns[kind.value]
+        for kind, known in KINDS.items()
+        if known.ladder and costs and kind.value in costs.cost_ns
     }
     if costs is None or not rates:
         return Section(title, [])
     fastest = max(rates.values())
     meters = [
-        (_PLACES[kind], Meter(pps / fastest, filled=kind in used), si(pps, "pps"))
+        (KINDS[kind].ladder, Meter(pps / fastest, filled=kind in used), si(pps, "pps"))
         for kind, pps in rates.items()
     ]
     filled = " Filled: what this session used." if any(kind in used for kind in rates) else ""

@@ -16,6 +16,14 @@ from fwtop.rules.objects import ChainLine, KernelObjects, SetSpec
 from fwtop.rules.xtables import TIMED_ELEMENTS, UNLISTED, halves, list_set_name, set_name
 
 DROP = ("-j", "DROP")
+IPSET_PREFIXES = 5_000_000  # ipset takes 50 to 100 bytes of kernel memory for each
+
+
+def too_many(prefixes: Sequence[Prefix]) -> str | None:
+    """Return why an ipset can't hold a list, and what can; None if it can."""
+    if len(prefixes) <= IPSET_PREFIXES:
+        return None
+    return f"{len(prefixes):,} prefixes, but an ipset takes up to {IPSET_PREFIXES:,}: --via xdp takes more"
 
 
 class Base(Struct, frozen=True):

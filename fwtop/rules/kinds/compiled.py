@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Rule
 from fwtop.rules.objects import KernelObjects
-from fwtop.rules.surroundings import Surroundings
 
 MAX_DESTINATIONS = 1024
 SEARCHED_BYTES = 128  # of the payload, for a match without an offset
 FURTHEST_BYTE = 2048  # of the payload: the end of a match with an offset
-_ATTACH = "some drivers reset the interface for a moment when the first XDP program is attached"
+_PREFIXES = {4: 25_000_000, 6: 5_000_000}
 
 
-def build(rule: Rule, _: Surroundings) -> KernelObjects:
+def build(rule: Rule, notes: tuple[str, ...] = ()) -> KernelObjects:
     """Return the rule to be compiled; raises FwtopError (code 2) if it can't be."""
     check_xdp(rule)
-    return KernelObjects((), (), (_ATTACH,) if rule.kind is Kind.XDP else (), compiled=rule)
+    return KernelObjects((), (), notes, compiled=rule)
+
+
+def too_many(prefixes: Sequence[Prefix]) -> str | None:
+    """Return why a program's maps can't hold a list; None if they can."""
+    if len(prefixes) <= min(_PREFIXES.values()):
+        return None
+    from fwtop.model.addresses.prefix_rows import PrefixRows
+
+    for family, most in _PREFIXES.items():
+        count = PrefixRows.of(prefixes).count(family)
+        if count > most:
+            return f"{count:,} IPv{family} prefixes, but an XDP or tc rule takes up to {most:,}"
+    return None
 
 
 def check_xdp(rule: Rule) -> None:

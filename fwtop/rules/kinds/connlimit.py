@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Match, Rule
+from fwtop.model.rule import ConnectionLimit, Kind, Match, Rule
 from fwtop.model.traffic.protocols import TCP
+from fwtop.rules.kind import Layer, RuleKind
 from fwtop.rules.nft_objects import CONNECTIONS, NftLine, NftRule, NftSet, set_of
 from fwtop.rules.objects import KernelObjects
 from fwtop.rules.surroundings import Surroundings
@@ -49,3 +50,20 @@ def mask_words(family: int, bits: int) -> str:
     whole = (1 << _BITS[family]) - 1
     mask = Prefix(family, whole ^ (whole >> bits), _BITS[family])
     return f" & {str(mask).partition('/')[0]}"
+
+
+def connections_text(limit: ConnectionLimit) -> str:
+    """Describe a limit of connections: 20 connections per /32 (IPv6 /64)."""
+    noun = "connection" if limit.most == 1 else "connections"
+    return f"{limit.most:,} {noun} per /{limit.prefix_v4} (IPv6 /{limit.prefix_v6})"
+
+
+def _phrase(rule: Rule, what: str) -> str:
+    return f"limit {what} to {connections_text(rule.connections)}" if rule.connections else f"limit {what}"
+
+
+KIND = RuleKind(
+    Kind.CONNLIMIT, Layer.TRACKED, build,
+    own={"connections": "a connlimit rule's"}, optional=("close_open",), phrase=_phrase, is_part=True,
+    evaded="evaded by: more sources", ladder="by open connections (nftables ct count)",
+)  # fmt: skip

@@ -11,13 +11,10 @@ from msgspec.structs import replace
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
+from fwtop.rules.kind import Layer, RuleKind
 from fwtop.rules.objects import BESIDE, ChainLine, KernelObjects, SetSpec
+from fwtop.rules.surroundings import Surroundings
 from fwtop.rules.xtables import UNLISTED, set_name
-
-# Those that have a place beside others: compiled rules and named lists have lives of their own.
-PART_KINDS = frozenset(
-    {Kind.SYSCTL, Kind.NOTRACK, Kind.IPSET, Kind.HASHLIMIT, Kind.STRING, Kind.SYNPROXY, Kind.CONNLIMIT}
-)
 
 
 def parts_of(rule: Rule) -> tuple[Rule, ...]:
@@ -58,3 +55,13 @@ def _apart(rule_id: str, number: int, part: KernelObjects) -> KernelObjects:
         return replace(line, match=tuple(map(named, line.match)))
 
     return replace(part, sets=tuple(map(renamed, part.sets)), lines=tuple(map(reworded, part.lines)))
+
+
+def _build(rule: Rule, _: Surroundings) -> KernelObjects:
+    raise FwtopError(f"playbook {rule.playbook} has no parts; nothing was changed", 2)
+
+
+KIND = RuleKind(
+    Kind.HARDEN, Layer.NOWHERE, _build,
+    own={"parts": "a playbook's", "playbook": "a playbook's"}, evaded="one rule to confirm and to undo",
+)  # fmt: skip

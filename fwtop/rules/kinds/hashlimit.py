@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import RateLimit, Rule
+from fwtop.model.rule import Kind, RateLimit, Rule
+from fwtop.rules.kind import Layer, RuleKind
 from fwtop.rules.kinds.common import DROP, base
 from fwtop.rules.objects import ChainLine, KernelObjects
+from fwtop.rules.rates import hashlimit_rate
 from fwtop.rules.surroundings import Surroundings
 from fwtop.rules.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX, field_args, limit_args
 
@@ -35,6 +37,21 @@ def build(rule: Rule, around: Surroundings) -> KernelObjects:
     )
     may_fill = any(_most(rule.match.sources, rule.limit, family) > HASHLIMIT_MAX for family in enabled.asks)
     return KernelObjects(enabled.sets, lines, (_MAY_FILL,) if may_fill else ())
+
+
+def _burst(limit: RateLimit) -> int:
+    """In bytes, iptables requires a bucket of at least one second's worth and one packet."""
+    rate = limit.per_second
+    return max(limit.burst, rate + rate // 16 + 1500) if limit.in_bytes else limit.burst
+
+
+KIND = RuleKind(
+    Kind.HASHLIMIT, Layer.RAW, build,
+    missing=lambda rule: "" if rule.limit is not None else "limit (hashlimit needs one)",
+    is_filter=True, keeps=hashlimit_rate, keeper="hashlimit", burst=_burst, table=HASHLIMIT_MAX, is_part=True,
+    on_bridges="--via xdp or tc meets them at the ports",
+    evaded="evaded by: more and slower sources", ladder="by rate (hashlimit)",
+)  # fmt: skip
 
 
 def _most(sources: Sequence[Prefix], limit: RateLimit, family: int) -> int:

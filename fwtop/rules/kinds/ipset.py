@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fwtop.model.rule import Rule
+from fwtop.model.rule import Kind, Rule
+from fwtop.rules.kind import Layer, RuleKind
 from fwtop.rules.kinds.common import DROP, base
 from fwtop.rules.objects import ChainLine, KernelObjects
 from fwtop.rules.surroundings import Surroundings
@@ -17,3 +18,16 @@ def build(rule: Rule, around: Surroundings) -> KernelObjects:
         for family, asks in clock.asks.items()
     )
     return KernelObjects(clock.sets, lines)
+
+
+def _missing(rule: Rule) -> str:
+    has_sources = bool(rule.match.sources) or rule.list_name is not None
+    return "" if has_sources else "sources (a block needs some)"
+
+
+KIND = RuleKind(
+    Kind.IPSET, Layer.RAW, build,
+    optional=("close_open",), missing=_missing, drop="block", is_filter=True, takes_lists=True, is_part=True,
+    on_bridges="--via xdp, tc or nftables meets them at the ports",
+    evaded="evaded by: other sources", ladder="by source (ipset)",
+)  # fmt: skip

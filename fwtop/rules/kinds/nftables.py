@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import of_family
-from fwtop.model.addresses.list_limits import NFTABLES_PREFIXES, looked_up, of_ports
+from fwtop.model.addresses.list_limits import looked_up, of_ports
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Rule
+from fwtop.model.rule import Kind, Rule
+from fwtop.rules.kind import Layer, RuleKind
 from fwtop.rules.kinds.common import families_asked, list_elements
 from fwtop.rules.nft_fields import field_words
 from fwtop.rules.nft_objects import (
@@ -21,16 +25,16 @@ from fwtop.rules.nft_objects import (
 from fwtop.rules.objects import KernelObjects
 from fwtop.rules.surroundings import Surroundings
 
+_PREFIXES = 10_000  # nft reads elements one by one, and the kernel keeps them in a tree
+
 
 def build(rule: Rule, _: Surroundings) -> KernelObjects:
     """Return sets and lines; raises FwtopError (code 2) on what netdev ingress can't say."""
     if rule.limit is not None:
         raise FwtopError("netdev ingress has no rate limit here: use fwtop limit; nothing was installed", 2)
-    if looked_up(rule.match.sources) > NFTABLES_PREFIXES:
+    if looked_up(rule.match.sources) > _PREFIXES:
         raise FwtopError(
-            f"--via nftables takes up to {NFTABLES_PREFIXES:,} prefixes: use ipset or xdp; "
-            "nothing was installed",
-            2,
+            f"--via nftables takes up to {_PREFIXES:,} prefixes: use ipset or xdp; nothing was installed", 2
         )
     sets: list[NftSet] = []
     lines: list[NftLine] = []
@@ -73,3 +77,15 @@ def _conditions(rule: Rule, family: int) -> tuple[list[str] | None, list[NftSet]
         words.append(f"{ip} daddr @{set_of(rule.id, f'dst{family}')}")
     fields = field_words(rule.match, family)
     return (None, []) if fields is None else (words + fields, sets)
+
+
+def _too_many(prefixes: Sequence[Prefix]) -> str | None:
+    elements, limit = looked_up(prefixes), f"--via nftables takes up to {_PREFIXES:,}"
+    return f"{elements:,} prefixes, but {limit}: use ipset or xdp" if elements > _PREFIXES else None
+
+
+KIND = RuleKind(
+    Kind.NFTABLES, Layer.NETDEV, build,
+    optional=("close_open",), place=" at netdev ingress", is_filter=True, reads_payload=True,
+    takes_lists=True, too_many=_too_many, ladder="at netdev ingress (nftables)",
+)  # fmt: skip

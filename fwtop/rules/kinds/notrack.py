@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fwtop.model.rule import Rule
+from fwtop.model.rule import Kind, Rule
+from fwtop.rules.kind import Layer, RuleKind
 from fwtop.rules.kinds.common import base
 from fwtop.rules.objects import BESIDE, OUTPUT, ChainLine, KernelObjects, SetSpec
 from fwtop.rules.surroundings import Surroundings
@@ -34,3 +35,10 @@ def build(rule: Rule, around: Surroundings) -> KernelObjects:
         SetSpec(set_name(rule.id, family, BESIDE), family, halves(family)) for family in incoming.asks
     )
     return KernelObjects(incoming.sets + beside, tuple(lines), untracked=(rule.match,))
+
+
+KIND = RuleKind(
+    Kind.NOTRACK, Layer.RAW, build,
+    optional=("stateless", "forget"), phrase=lambda _, what: f"do not track {what}", drops_nothing=True,
+    is_part=True, not_measured="it drops nothing", evaded="stateful rules don't see these packets",
+)  # fmt: skip

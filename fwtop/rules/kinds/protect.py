@@ -14,8 +14,10 @@ from collections.abc import Iterator, Sequence
 
 from fwtop.model.addresses.coverage import of_family
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Level, Match, Protection, Rule
+from fwtop.model.rule import Kind, Level, Match, Protection, Rule
+from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP, UDP
+from fwtop.rules.kind import Layer, RuleKind
 from fwtop.rules.kinds.common import DROP
 from fwtop.rules.objects import OUTPUT, ChainLine, KernelObjects, SetSpec
 from fwtop.rules.surroundings import Machine, Surroundings
@@ -97,3 +99,25 @@ def _learning(rule: Rule, family: int, higher: frozenset[str]) -> Iterator[Chain
 
 def _in(name: str, side: str = "src") -> tuple[str, ...]:
     return ("-m", "set", "--match-set", name, side)
+
+
+def protection_text(protection: Protection) -> str:
+    """Describe a protected port's level and access lists: protected, open to lists office and vpn."""
+    words = [protection.level.value]
+    if protection.level is Level.PROTECTED:
+        noun = "list" if len(protection.lists) == 1 else "lists"
+        words.append(f"open to {noun} {' and '.join(map(safe_text, protection.lists))}")
+    words += ["strict"] if protection.strict else []
+    words += [f"priority {protection.priority}"] if protection.priority else []
+    return ", ".join(words)
+
+
+def _phrase(rule: Rule, what: str) -> str:
+    return f"{protection_text(rule.protection)}: {what}" if rule.protection is not None else what
+
+
+KIND = RuleKind(
+    Kind.PROTECT, Layer.RAW, build,
+    own={"protection": "a protected port's"}, phrase=_phrase,
+    not_measured="it discards new connections that the level does not let in",
+)  # fmt: skip

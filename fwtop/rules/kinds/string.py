@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fwtop.model.rule import Rule
+from fwtop.model.rule import Kind, Rule
+from fwtop.rules.kind import Layer, RuleKind
 from fwtop.rules.kinds.common import DROP, base
 from fwtop.rules.objects import ChainLine, KernelObjects
 from fwtop.rules.surroundings import Surroundings
@@ -22,3 +23,12 @@ def build(rule: Rule, around: Surroundings) -> KernelObjects:
         for protocol in match_protocols(rule)
     )
     return KernelObjects(clock.sets, lines)
+
+
+KIND = RuleKind(
+    Kind.STRING, Layer.RAW, build,
+    missing=lambda rule: "" if rule.match.payload else "payload (a match needs one)",
+    is_filter=True, reads_payload=True, is_part=True,
+    on_bridges="--via xdp or tc (with --offset) meets them at the ports",
+    evaded="evaded by: another payload", ladder="by payload (string)",
+)  # fmt: skip

@@ -8,8 +8,9 @@ SYNPROXY STATEMENT). What the proxy announces must be what the listener would.
 from __future__ import annotations
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Match, Rule, Setting
+from fwtop.model.rule import Kind, Match, Rule, Setting
 from fwtop.model.traffic.protocols import TCP
+from fwtop.rules.kind import Layer, RuleKind
 from fwtop.rules.nft_objects import PROXY, NftLine, NftRule, NftSet, address_set, set_of
 from fwtop.rules.objects import KernelObjects
 from fwtop.rules.surroundings import Machine, Surroundings
@@ -74,3 +75,12 @@ def _known(machine: Machine, port: int, family: int) -> NftSet:
 def _options(machine: Machine, family: int, *, stamps: bool) -> str:
     mss = f"mss {max(536, machine.mtu() - _HEADERS[family])}"
     return f"{mss} wscale {machine.window_scale()} timestamp sack-perm" if stamps else mss
+
+
+KIND = RuleKind(
+    Kind.SYNPROXY, Layer.TRACKED, build,
+    phrase=lambda _, what: f"answer handshakes of {what} with SYN cookies", answers=True, is_part=True,
+    has_settings=True, not_measured="it discards incomplete handshakes and passes completed ones",
+    evaded="evaded by: bots that finish handshakes; each SYN still costs an answer",
+    ladder="half-open connections (SYNPROXY)",
+)  # fmt: skip

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fwtop.model.rule import Rule, Setting
+from fwtop.model.rule import Kind, Rule, Setting
+from fwtop.rules.kind import Layer, RuleKind
 from fwtop.rules.objects import KernelObjects
 from fwtop.rules.surroundings import Machine, Surroundings
 
@@ -29,3 +30,14 @@ def _notes(settings: tuple[Setting, ...], machine: Machine) -> tuple[str, ...]:
             if total and size > total * _MUCH_MEMORY:
                 found.append(f"that is {100 * size / total:.0f} % of this machine's memory")
     return tuple(found)
+
+
+def _phrase(rule: Rule, _: str) -> str:
+    return "set " + ", ".join(f"{item.name}={item.value}" for item in rule.settings)
+
+
+KIND = RuleKind(
+    Kind.SYSCTL, Layer.NOWHERE, build,
+    own={"settings": "a sysctl rule's"}, phrase=_phrase, drops_nothing=True, is_part=True, has_settings=True,
+    not_measured="it drops nothing", evaded="evaded by: a faster flood",
+)  # fmt: skip

@@ -11,10 +11,10 @@ from textual.screen import Screen
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
-from fwtop.model.rule_overlap import covering_rule, same_effect
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import duration_words
+from fwtop.rules.overlap import covering_rule, same_effect
 from fwtop.ui.actions.elsewhere import command_elsewhere, lines_elsewhere
 from fwtop.ui.actions.rule_dialogs import Dialogs
 from fwtop.ui.actions.rule_from_row import NoRuleError, rule_from_row

@@ -6,6 +6,7 @@ from rich.style import Style
 
 from fwtop.model.traffic.flow import NOTICED, STOPPED
 from fwtop.model.traffic.snapshot import Attack, Snapshot
+from fwtop.rules.kinds import drops_nothing
 from fwtop.ui.drawing.format import duration, number, percent
 from fwtop.ui.drawing.style import (
     ALARM,
@@ -91,7 +92,7 @@ def _of_trial(verdict: Verdict, attacks: tuple[Attack, ...]) -> list[Line]:
     if status is None:
         return []
     rule = status.rule
-    if rule.drops_nothing and len(verdict.trials) == 1:
+    if drops_nothing(rule) and len(verdict.trials) == 1:
         return [[(f"rule {rule.id} drops nothing by itself: ", TEXT), (rule.summary, STRONG)]]
     several = len(verdict.trials) > 1
     who = f"rules {', '.join(verdict.trials)} drop" if several else f"rule {rule.id} drops"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fwtop.model.rule import Kind, Preview, Rule
+from fwtop.model.rule import Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.ui.drawing.format import number, percent, wrap
 from fwtop.ui.drawing.style import DIM, GOOD, STRONG, TEXT, WARN, Line
@@ -58,7 +58,7 @@ def text_lines(text: str, width: int) -> list[Line]:
 
 def relief_lines(rule: Rule, width: int) -> list[Line]:
     """Say what a rule that drops nothing does instead."""
-    does = "its packets stay out of the connection table" if rule.kind is Kind.NOTRACK else rule.summary
+    does = "its packets stay out of the connection table" if not rule.settings else rule.summary
     rows = wrap(safe_text(f"drops nothing: {does}"), width - LABEL)
     return [
         labelled("effect" if place == 0 else "", [(row, TEXT)], width=LABEL) for place, row in enumerate(rows)

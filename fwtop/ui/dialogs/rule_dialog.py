@@ -13,6 +13,7 @@ from textual.binding import Binding, BindingType
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, PlanView, Preview, Rule
 from fwtop.model.text import safe_text
+from fwtop.rules.kinds import drops_nothing
 from fwtop.ui.dialogs.dialog import Dialog
 from fwtop.ui.dialogs.editor import Editor
 from fwtop.ui.dialogs.preview_lines import example_lines, preview_lines, relief_lines, text_lines
@@ -289,7 +290,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         if self.preview is not None:
             lines += (
                 relief_lines(self.rule, width)
-                if self.rule.drops_nothing
+                if drops_nothing(self.rule)
                 else preview_lines(self.preview, self._known())
             )
         for warning in self._warnings():
@@ -298,7 +299,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
 
     def _rest(self, width: int) -> list[Line]:
         lines: list[Line] = []
-        if self.preview is not None and not self.rule.drops_nothing:
+        if self.preview is not None and not drops_nothing(self.rule):
             lines += example_lines(self.preview)
         if self.plan is None or not self.plan.commands:
             return lines

@@ -13,6 +13,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import PlanView, Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Proposal, Snapshot
+from fwtop.rules.kinds import drops_nothing
 from fwtop.ui.dialogs.dialog import ChoiceDialog
 from fwtop.ui.drawing.format import number, percent
 from fwtop.ui.drawing.style import DIM, STRONG, TEXT, TITLE, WARN, Line
@@ -30,7 +31,7 @@ def best_of_each(snapshot: Snapshot) -> tuple[Proposal, ...]:
     """Return the first proposal against each attack that drops packets; they come best first."""
     found: dict[str, Proposal] = {}
     for proposal in snapshot.judgement.proposals:
-        if proposal.rule is not None and not proposal.rule.drops_nothing:
+        if proposal.rule is not None and not drops_nothing(proposal.rule):
             found.setdefault(proposal.attack, proposal)
     return tuple(found.values())
 

@@ -10,12 +10,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
-from fwtop.model.rule_overlap import covering_rule
 from fwtop.model.traffic.snapshot import LedgerRow, Proposal, Snapshot
 from fwtop.render.rows.field import RowType
 from fwtop.render.rows.ledger import LEDGER
 from fwtop.render.rows.proposal import PROPOSAL
 from fwtop.render.rows.rule import RULE
+from fwtop.rules.kinds import drops_nothing
+from fwtop.rules.overlap import covering_rule
 from fwtop.rules.words import describe
 from fwtop.ui.drawing.format import duration, gauge, number, percent
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, STRONG, TEXT, TITLE, WARN, Line
@@ -140,7 +141,7 @@ _ROOMY = 60  # cells in which a proposal says why, too
 def _proposal_summary(item: Proposal, context: CellContext, width: int) -> Line:
     """Write a proposal; one that an active rule covers says which."""
     covering = covering_rule(item.rule, context.mitigations) if item.rule is not None else ""
-    relief = item.rule is not None and item.rule.drops_nothing
+    relief = item.rule is not None and drops_nothing(item.rule)
     words = _in_words(item, width)
     if covering:
         return [(f"✔ rule {covering} does this  ", GOOD), (words, DIM)]
@@ -165,7 +166,7 @@ def _in_words(item: Proposal, width: int) -> str:
 
 def _stops(item: Proposal, context: CellContext, _: int) -> Line:
     """Write what a proposal stops, with "+" what it adds to other rules that are active."""
-    if item.rule is not None and item.rule.drops_nothing:
+    if item.rule is not None and drops_nothing(item.rule):
         return [("–", DIM)]
     covered = item.rule is not None and covering_rule(item.rule, context.mitigations)
     if item.already_share and not covered:
@@ -183,7 +184,7 @@ def clients_hit(share: float, known: int, *, guess: bool) -> Line:
 
 
 def _clients_hit(item: Proposal, context: CellContext, _: int) -> Line:
-    if item.rule is not None and item.rule.drops_nothing:
+    if item.rule is not None and drops_nothing(item.rule):
         return [("–", DIM)]
     known = context.snapshot.judgement.baseline_packets if context.snapshot is not None else 0
     return clients_hit(item.collateral_share, known, guess=item.guess)

@@ -12,6 +12,8 @@ from fwtop.model.rule import Kind
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.flow import STOPPED, end_of, flow_of
 from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Listener, Ring, Snapshot
+from fwtop.rules.kind import Layer
+from fwtop.rules.kinds import of
 from fwtop.ui.drawing.format import number, percent
 from fwtop.ui.state.verdict import Kind as Verdict
 from fwtop.ui.state.verdict import verdict_of
@@ -113,7 +115,7 @@ def _drops(snapshot: Snapshot) -> dict[str, list[Drop]]:
 
 def _stage(row: LedgerRow, kinds: dict[str, Kind]) -> str:
     if row.layer == "netfilter":
-        at_ingress = row.rule is not None and kinds.get(row.rule) is Kind.NFTABLES
+        at_ingress = row.rule in kinds and of(kinds[row.rule]).layer is Layer.NETDEV
         return TC if at_ingress else RAW
     return _STAGES.get(row.layer, IP)
 

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, pack_prefixes
-from fwtop.model.rule import ACTIVE_STATES, Kind, Match, Rule, RuleStatus
+from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
+from fwtop.rules.kinds import of
 
 _MOST_COMPARED = 200_000  # pairs of prefixes
 _SAME = (  # besides the match
@@ -53,8 +54,7 @@ def includes(active: Rule, wanted: Rule) -> bool:
     """Tell whether an active rule already drops all that a wanted one would."""
     if same_effect(active, wanted):
         return True
-    limits = active.limit is not None or active.connections is not None
-    drops = not limits and not active.kinds & {Kind.NOTRACK, Kind.SYSCTL, Kind.SYNPROXY, Kind.HARDEN}
+    drops = of(active.kind).is_filter and active.limit is None
     if not drops or wanted.kind is not active.kind or not is_wider(active.match, wanted.match):
         return False
     if not active.match.sources:

@@ -1,0 +1,23 @@
+"""Drop at tc ingress: a compiled rule on any driver, or beside a foreign XDP program."""
+
+from __future__ import annotations
+
+from fwtop.model.rule import Kind, Rule
+from fwtop.rules.kind import Layer, RuleKind
+from fwtop.rules.kinds import compiled
+from fwtop.rules.objects import KernelObjects
+from fwtop.rules.rates import compiled_rate
+from fwtop.rules.surroundings import Surroundings
+
+
+def build(rule: Rule, _: Surroundings) -> KernelObjects:
+    """Return the rule to be compiled; raises FwtopError (code 2) if it can't be."""
+    return compiled.build(rule)
+
+
+KIND = RuleKind(
+    Kind.TC, Layer.TC, build,
+    optional=("close_open",), place=" at tc ingress", is_filter=True, reads_payload=True, takes_lists=True,
+    keeps=compiled_rate, keeper="the tc program", too_many=compiled.too_many,
+    ladder="at tc ingress",
+)  # fmt: skip

@@ -1,0 +1,26 @@
+"""Drop in the driver, before there is a packet: a compiled rule in an XDP program."""
+
+from __future__ import annotations
+
+from fwtop.model.rule import Kind, Rule
+from fwtop.rules.kind import Layer, RuleKind
+from fwtop.rules.kinds import compiled
+from fwtop.rules.objects import KernelObjects
+from fwtop.rules.rates import compiled_rate
+from fwtop.rules.surroundings import Surroundings
+
+_ATTACH = "some drivers reset the interface for a moment when the first XDP program is attached"
+
+
+def build(rule: Rule, _: Surroundings) -> KernelObjects:
+    """Return the rule to be compiled; raises FwtopError (code 2) if it can't be."""
+    return compiled.build(rule, (_ATTACH,))
+
+
+KIND = RuleKind(
+    Kind.XDP, Layer.DRIVER, build,
+    optional=("close_open",), place=" in the driver", is_filter=True, reads_payload=True, takes_lists=True,
+    keeps=compiled_rate, keeper="the XDP program", too_many=compiled.too_many,
+    evaded="evaded by: other header fields",
+    ladder="in the driver (XDP)",
+)  # fmt: skip
