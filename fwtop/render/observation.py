@@ -14,6 +14,7 @@ from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.rows import ROW_TYPES
 from fwtop.render.rows.field import Field, Unit
+from fwtop.render.rows.source import SOURCE_LISTS
 
 SCHEMA = 1
 
@@ -31,10 +32,7 @@ def observation_json(snapshot: Snapshot, *, top: int = 50) -> dict[str, Any]:
         "totals": _values(tables.totals),
         "sampling": _values(tables.sampling, watched=4),
         "ledger": _rows(tables.ledger[:top]),
-        "sources": {
-            name: _rows(getattr(tables.sources, name)[:top])
-            for name in ("address", "prefix", "asn", "country")
-        },
+        "sources": {name: _rows(getattr(tables.sources, name)[:top]) for name in SOURCE_LISTS},
         "destinations": _rows(tables.destinations[:top]),
         "ports": _rows(tables.ports[:top]),
         "payloads": _rows((judgement.payloads or tables.payloads)[:top]),
@@ -84,16 +82,14 @@ def _plain(field: Field, item: Struct) -> Any:  # noqa: ANN401 - what JSON can h
     value = field.of(item)
     if field.unit is Unit.MOMENT and value is not None:
         return rfc3339(value)
-    return [*value] if isinstance(value, tuple) else _rounded(value, field.digits_in_json)
+    return [*value] if isinstance(value, tuple) else field.rounded(value)
 
 
 def _values(item: Struct, **digits: int | None) -> dict[str, Any]:
     """Return all values of an item, those that aren't whole with three digits or as many as are given."""
-    return {
-        name: [*value] if isinstance(value, tuple) else _rounded(value, digits.get(name, 3))
-        for name, value in asdict(item).items()
-    }
-
-
-def _rounded(value: Any, digits: int | None) -> Any:  # noqa: ANN401
-    return round(value, digits) if isinstance(value, float) and digits is not None else value
+    values: dict[str, Any] = {}
+    for name, value in asdict(item).items():
+        after = digits.get(name, 3)
+        cut = isinstance(value, float) and after is not None
+        values[name] = round(value, after) if cut else [*value] if isinstance(value, tuple) else value
+    return values

@@ -156,7 +156,8 @@ def _row(row: Row) -> dict[str, Any]:
         "packets": round(row.packets),
         "share": round(row.share, 6),
         "peak_pps": round(row.peak_pps, 3),
-        "dropped_share": round(row.dropped_share, 6),
+        "dropped_share": 0.0,
+        **{measure.name: measure.rounded(value) for measure, value in row.averages().items()},
     }
 
 

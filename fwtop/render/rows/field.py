@@ -29,7 +29,7 @@ class Unit(StrEnum):
 _DIGITS = {Unit.PPS: 3, Unit.BPS: 1, Unit.SHARE: 6, Unit.NANOSECONDS: 1}  # in JSON
 
 
-class Field(Struct, frozen=True):
+class Field(Struct, frozen=True, eq=False):
     """One thing that is known of a row."""
 
     name: str  # in JSON, where names stay for ever
@@ -50,16 +50,18 @@ class Field(Struct, frozen=True):
     label: str = ""
     words: str = ""  # "": itself
     unknown: str = ""
-    averaged: bool = False  # a report of many snapshots weights it by packets
+    # In a report on many snapshots, which weights it by packets.
+    averaged: bool = False
+    reported: bool = False  # and shows it in its tables
 
     def of(self, item: Any) -> Any:  # noqa: ANN401 - rows are of many types
         """Return it of a row."""
         return getattr(item, self.name) if self.value is None else self.value(item)
 
-    @property
-    def digits_in_json(self) -> int | None:
-        """The digits after its point in JSON; None: as many as it has."""
-        return self.digits if self.digits is not None else _DIGITS.get(self.unit)
+    def rounded(self, value: Any) -> Any:  # noqa: ANN401
+        """Round a value as JSON does."""
+        digits = self.digits if self.digits is not None else _DIGITS.get(self.unit)
+        return round(value, digits) if isinstance(value, float) and digits is not None else value
 
 
 class RowType(Struct, frozen=True):
@@ -77,6 +79,16 @@ class RowType(Struct, frozen=True):
     title: Callable[[Any], str] | None = None  # of its details; None: the key
     copied: Callable[[Any], str] | None = None
     packets: Callable[[Any], str] | None = None
+    reported: Callable[[Any], tuple[str, str]] | None = None  # name and detail in reports; None: the key
+
+    @property
+    def averaged(self) -> tuple[Field, ...]:
+        """What a report averages."""
+        return tuple(field for field in self.fields if field.averaged)
+
+    def named(self, item: Any) -> tuple[str, str]:  # noqa: ANN401
+        """Return how a report names a row, and what it says beside that."""
+        return self.reported(item) if self.reported is not None else (self.key(item), "")
 
     def field(self, name: str) -> Field:
         """Return a field by its name."""

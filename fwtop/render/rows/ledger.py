@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from fwtop.model.traffic.snapshot import LedgerRow
 from fwtop.render.rows.field import Field, RowType, Unit, alphabetical
 from fwtop.rules.words import describe
+
+
+def _reported(item: LedgerRow) -> tuple[str, str]:
+    reason = f"{item.layer} · {item.reason}" if item.reason else item.layer
+    return f"rule {item.rule} · {reason}" if item.rule else reason, ""
+
 
 LEDGER = RowType(
     key=lambda item: f"{item.layer}/{item.reason}/{item.rule}",
@@ -31,5 +38,6 @@ LEDGER = RowType(
     columns="layer reason mostly packets share pps",
     details="layer reason rule mostly packets pps",
     sorts=(("layer", lambda item: alphabetical(item.layer)),),
+    reported=_reported,
     title=lambda item: f"{item.layer}: {item.reason}",
 )

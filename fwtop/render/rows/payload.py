@@ -15,6 +15,10 @@ def _place(item: Payload) -> str:
     return "anywhere in the payload" if item.offset is None else f"at byte {item.offset} of the payload"
 
 
+def _reported(item: Payload) -> tuple[str, str]:
+    return payload_name(item), "anywhere" if item.offset is None else f"at byte {item.offset}"
+
+
 PAYLOAD = RowType(
     key=lambda item: f"{item.offset}:{item.data.hex()}",
     search=lambda item: f"{payload_name(item)} {item.data.hex()}",
@@ -53,4 +57,5 @@ PAYLOAD = RowType(
     ),
     title=lambda item: f"payload {payload_name(item)}",
     copied=lambda item: item.data.hex(),
+    reported=_reported,
 )

@@ -11,6 +11,10 @@ def port_name(item: Port) -> str:
     return f"{item.protocol} {item.side} {item.port}"
 
 
+def _reported(item: Port) -> tuple[str, str]:
+    return f"{item.protocol} {'from' if item.side == 'src' else 'to'} {item.port}", item.service or ""
+
+
 def _packets(item: Port) -> str:
     return f"{item.protocol}.{item.side}port == {item.port}" if item.protocol in ("tcp", "udp") else ""
 
@@ -31,4 +35,5 @@ PORT = RowType(
     details="side service share packets bytes",
     sorts=(("number", lambda item: -item.port), ("bytes", lambda item: item.share.bytes)),
     packets=_packets,
+    reported=_reported,
 )

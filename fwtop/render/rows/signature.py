@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fwtop.model.rule import Match, PayloadMatch, Range
 from fwtop.model.traffic.protocols import WITH_PORTS, flag_names, spoken_protocol
+from fwtop.model.traffic.snapshot import PacketSignature
 from fwtop.render.rows.field import DROPPED, Field, RowType, Unit, estimate
 from fwtop.rules.words import bytes_text, describe, range_text
 
@@ -62,6 +63,11 @@ def _only(value: Range | None) -> int | None:
     return None if value is None else value.low
 
 
+def _reported(item: PacketSignature) -> tuple[str, str]:
+    normal = f"{item.baseline_share * 100:.1f} % of normal packets" if item.baseline_share else ""
+    return describe(item.match), normal
+
+
 SIGNATURE = RowType(
     key=lambda item: describe(item.match),
     search=lambda item: f"{' '.join(signature_words(item.match))} {item.attack}",
@@ -113,4 +119,5 @@ SIGNATURE = RowType(
     ),
     title=lambda item: f"signature {' '.join(signature_words(item.match))}",
     packets=lambda item: packets_of(item.match),
+    reported=_reported,
 )

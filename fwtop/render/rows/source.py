@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from fwtop.model.traffic.snapshot import Source
 from fwtop.render.rows.field import DROPPED, Field, RowType, Unit, alphabetical, estimate
 
+SOURCE_LISTS = ("address", "prefix", "asn", "country")  # attributes of Sources
 ROLES = {
     "you": "you: an SSH session to this host comes from it",
     "allowed": "on the allow-list: no rule drops it",
@@ -29,6 +30,12 @@ def _network(item: Source) -> str:
 def _owner(item: Source) -> str:
     """Return the network in a list of networks: its name is what the key doesn't say."""
     return (item.as_name or "") if item.asn is not None and item.key == f"AS{item.asn}" else _network(item)
+
+
+def _reported(item: Source) -> tuple[str, str]:
+    is_country = item.prefix is None and len(item.key) == len("NL")
+    known = () if is_country else (item.country, _owner(item))
+    return item.key, " · ".join(part for part in known if part)
 
 
 def _packets(item: Source) -> str:
@@ -63,4 +70,5 @@ SOURCE = RowType(
         ("who", lambda item: alphabetical(item.who)),
     ),
     packets=_packets,
+    reported=_reported,
 )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.dissect.wire import LINK_ETHERNET, LINK_IP, Dissect, Dissection
 from fwtop.model.traffic.session import AttackEvidence, SamplePacket, SessionRecord
-from fwtop.model.traffic.snapshot import PacketSignature, PartTraffic
-from fwtop.rules.words import describe
+from fwtop.model.traffic.snapshot import Destination, PacketSignature, PartTraffic, Payload, Port, Source
+from fwtop.render.rows import ROW_TYPES
+from fwtop.render.rows.source import SOURCE_LISTS
 
-SOURCE_TABLES = ("address", "prefix", "asn", "country")
 _ROWS = 8
 _LEAST = 0.005  # of an attack's packets: fewer have nothing in common but chance
 
@@ -59,7 +60,7 @@ def _tables(looks: list[AttackEvidence], *, spoofed: bool) -> dict[str, tuple[Pa
     weights: dict[tuple[str, str], float] = {}
     for look in looks:
         for name, row in _rows(look.part):
-            if spoofed and name in SOURCE_TABLES:
+            if spoofed and name in SOURCE_LISTS:
                 continue
             sums.setdefault(name, {}).setdefault(row.key, row)
             weights[name, row.key] = weights.get((name, row.key), 0.0) + row.share * look.pps
@@ -71,37 +72,27 @@ def _tables(looks: list[AttackEvidence], *, spoofed: bool) -> dict[str, tuple[Pa
         ]
         if name == "prefix" and not any("/" in row.key for row in made):
             continue  # they are the addresses once more
-        least = 0.0 if name in SOURCE_TABLES else _LEAST
+        least = 0.0 if name in SOURCE_LISTS else _LEAST
         made = [row for row in made if row.share >= least]
         tables[name] = tuple(sorted(made, key=lambda row: -row.share)[:_ROWS])
     return tables
 
 
-def _rows(part: PartTraffic) -> Iterable[tuple[str, PartRow]]:
+def _rows(part: PartTraffic) -> Iterator[tuple[str, PartRow]]:
     tables = part.tables
-    for name in SOURCE_TABLES:
+    for name in SOURCE_LISTS:
         for source in getattr(tables.sources, name):
-            number = f"AS{source.asn} " if source.asn and name != "asn" else ""
-            owner = f"{number}{source.as_name or ''}".strip() if name != "country" else ""
-            where = source.country if name != "country" else None
-            detail = " · ".join(text for text in (where, owner, _who(source.who)) if text)
-            yield name, PartRow(source.key, detail, source.share.share)
-    for target in tables.destinations:
-        yield "target", PartRow(target.key, "", target.share.share)
-    for port in tables.ports:
-        side = "from" if port.side == "src" else "to"
-        yield "port", PartRow(f"{port.protocol} {side} {port.port}", port.service or "", port.share.share)
-    for payload in part.payloads:
-        place = "anywhere" if payload.offset is None else f"at byte {payload.offset}"
-        key = payload.dns_name or payload.text
-        yield "payload", PartRow(key, place, payload.share.share, payload.data.hex())
-    for signature in part.signatures:
-        yield "signature", _signature(signature)
+            row = _row(source)
+            detail = " · ".join(text for text in (row.detail, _who(source.who)) if text)
+            yield name, replace(row, detail=detail)
+    listed = ("target", tables.destinations), ("port", tables.ports), ("payload", part.payloads)
+    for name, items in (*listed, ("signature", part.signatures)):
+        yield from ((name, _row(item)) for item in items)
 
 
-def _signature(signature: PacketSignature) -> PartRow:
-    normal = f"{signature.baseline_share * 100:.1f} % of normal packets" if signature.baseline_share else ""
-    return PartRow(describe(signature.match), normal, signature.share.share)
+def _row(item: Source | Destination | Port | Payload | PacketSignature) -> PartRow:
+    key, detail = ROW_TYPES[type(item)].named(item)
+    return PartRow(key, detail, item.share.share, item.data.hex() if isinstance(item, Payload) else "")
 
 
 def _who(who: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from msgspec import Struct, field
 
-from fwtop.model.traffic.snapshot import LedgerRow, Payload, Port, Share, Snapshot, Source
+from fwtop.model.traffic.snapshot import Payload, Snapshot
+from fwtop.render.rows import ROW_TYPES
+from fwtop.render.rows.field import Field
+from fwtop.render.rows.source import SOURCE_LISTS
 
 ROWS = 15
 LEDGER_ROWS = 60  # every rule that dropped anything has a row of its own
@@ -23,13 +26,14 @@ class Row(Struct):
     packets: float = 0.0
     share: float = 0.0
     peak_pps: float = 0.0
-    dropped: float = 0.0  # packets of its own that were dropped
     hex: str = ""
+    sums: dict[Field, float] = field(default_factory=dict)  # of what is averaged, over its packets
 
-    @property
-    def dropped_share(self) -> float:
-        """Share of its own packets that were dropped, 0 to 1."""
-        return self.dropped / self.packets if self.packets else 0.0
+    def averages(self) -> dict[Field, float]:
+        """Return what is averaged."""
+        return {
+            measure: total / self.packets if self.packets else 0.0 for measure, total in self.sums.items()
+        }
 
 
 class Tops(Struct):
@@ -56,10 +60,10 @@ def sum_tables(snapshots: list[Snapshot]) -> Tops:
         tops.snapshots += 1
         titles = [attack.title for attack in snapshot.judgement.attacks if attack.spoofed]
         tops.forged = tuple(dict.fromkeys((*tops.forged, *titles)))
-        for name, rows in _rows(snapshot):
+        for name, rows in _tables(snapshot):
             table = tables.setdefault(name, {})
-            for row, pps, dropped_share in rows:
-                _add(table, row, pps, pps * seconds, dropped_share)
+            for row, pps, averaged in rows:
+                _add(table, row, pps, seconds, averaged)
     for name, table in tables.items():
         limit = LEDGER_ROWS if name == "ledger" else ROWS
         best = sorted(table.values(), key=lambda row: row.packets, reverse=True)[:limit]
@@ -76,53 +80,33 @@ def _spans(snapshots: list[Snapshot]) -> list[float]:
     return [*gaps, last][: len(snapshots)]
 
 
-def _add(table: dict[str, Row], row: Row, pps: float, packets: float, dropped_share: float) -> None:
+def _add(table: dict[str, Row], row: Row, pps: float, seconds: float, averaged: dict[Field, float]) -> None:
     kept = table.get(row.key)
     if kept is None:
         if len(table) >= _MAX_KEYS:
             return
         kept = table[row.key] = row
-    kept.packets += packets
-    kept.dropped += packets * dropped_share
+    kept.packets += pps * seconds
+    for measure, value in averaged.items():
+        kept.sums[measure] = kept.sums.get(measure, 0.0) + pps * seconds * value
     kept.peak_pps = max(kept.peak_pps, pps)
 
 
-_Rows = Iterable[tuple[Row, float, float]]
+_Measured = tuple[Row, float, dict[Field, float]]  # with packets a second, and what is averaged
 
 
-def _rows(snapshot: Snapshot) -> Iterable[tuple[str, _Rows]]:
-    tables, sources = snapshot.tables, snapshot.tables.sources
-    for name in ("address", "prefix", "asn", "country"):
-        yield name, (_source(entry, name) for entry in getattr(sources, name))
-    yield "port", (_port(port) for port in tables.ports)
-    yield "payload", (_payload(payload) for payload in snapshot.judgement.payloads or tables.payloads)
-    yield "protocol", (_protocol(name, share) for name, share in tables.protocols.items())
-    yield "ledger", (_ledger(row) for row in tables.ledger)
+def _tables(snapshot: Snapshot) -> Iterator[tuple[str, Iterable[_Measured]]]:
+    tables = snapshot.tables
+    for name in SOURCE_LISTS:
+        yield name, map(_measured, getattr(tables.sources, name))
+    yield "port", map(_measured, tables.ports)
+    yield "payload", map(_measured, snapshot.judgement.payloads or tables.payloads)
+    yield "protocol", ((Row(name), share.pps, {}) for name, share in tables.protocols.items())
+    yield "ledger", map(_measured, tables.ledger)
 
 
-def _source(entry: Source, name: str) -> tuple[Row, float, float]:
-    number = f"AS{entry.asn} " if entry.asn and name != "asn" else ""
-    owner = f"{number}{entry.as_name or ''}".strip() if name != "country" else ""
-    where = entry.country if name != "country" else None
-    detail = " · ".join(part for part in (where, owner) if part)
-    return Row(entry.key, detail), entry.share.pps, entry.dropped_share
-
-
-def _port(port: Port) -> tuple[Row, float, float]:
-    side = "from" if port.side == "src" else "to"
-    return Row(f"{port.protocol} {side} {port.port}", port.service or ""), port.share.pps, 0.0
-
-
-def _payload(payload: Payload) -> tuple[Row, float, float]:
-    where = "anywhere" if payload.offset is None else f"at byte {payload.offset}"
-    name = payload.dns_name or payload.text
-    return Row(name, where, hex=payload.data.hex()), payload.share.pps, 0.0
-
-
-def _protocol(name: str, share: Share) -> tuple[Row, float, float]:
-    return Row(name), share.pps, 0.0
-
-
-def _ledger(row: LedgerRow) -> tuple[Row, float, float]:
-    reason = f"{row.layer} · {row.reason}" if row.reason else row.layer
-    return Row(f"rule {row.rule} · {reason}" if row.rule else reason), row.pps, 0.0
+def _measured(item: Struct) -> _Measured:
+    kind = ROW_TYPES[type(item)]
+    key, detail = kind.named(item)
+    row = Row(key, detail, hex=item.data.hex() if isinstance(item, Payload) else "")
+    return row, kind.field("pps").of(item), {measure: measure.of(item) for measure in kind.averaged}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from fwtop.model.costs import Costs
 from fwtop.model.rule import Kind
 from fwtop.model.traffic.history import TREND_HOURS, TrendRow, Trends
 from fwtop.model.traffic.session import Tick
 from fwtop.render.numbers import duration_words, percent, plural
+from fwtop.render.rows.field import Field, Unit
+from fwtop.render.rows.source import SOURCE_LISTS
 from fwtop.render.trends import TITLES, TRAFFIC_WORDS, coverage
-from fwtop.report.document import Block, Drawing, Graph, Key, Meter, Section, Table, Text
-from fwtop.report.facts.evidence import SOURCE_TABLES
+from fwtop.report.document import Block, Cell, Drawing, Graph, Key, Meter, Section, Table, Text
 from fwtop.report.facts.tops import Row, Tops
 from fwtop.report.facts.users import FIGURES
 from fwtop.report.page.chart import rate_chart
@@ -46,7 +47,7 @@ def traffic_section(digest: Digest) -> Section:
     shown = [
         _table(name, title, rows)
         for name, title in _TABLES.items()
-        if (rows := tops.tables.get(name)) and not (tops.forged and name in SOURCE_TABLES)
+        if (rows := tops.tables.get(name)) and not (tops.forged and name in SOURCE_LISTS)
     ]
     blocks: list[Block] = [Text(hint, "hint"), *_forged(tops), Section("", shown, "tables")]
     return Section("All traffic of that time", blocks if tops.tables else [])
@@ -65,16 +66,24 @@ def _forged(tops: Tops) -> list[Block]:
 
 def _table(name: str, title: str, rows: list[Row]) -> Table:
     largest = max(row.share for row in rows) or 1.0
-    cells = [
-        (
+    shown = [measure for measure in rows[0].averages() if measure.reported]
+    cells: list[Sequence[Cell]] = [
+        [
             Key(row.key, _detail(row), row.share / largest, name in _MONO),
             si(row.packets),
             percent(row.share, None),
-        )
+            *(_average(row, measure) for measure in shown),
+        ]
         for row in rows
         if row.packets > 0
     ]
-    return Table((title, "packets", "share"), cells, "wide" if name == "payload" else "")
+    heads = (title, "packets", "share", *(measure.heading for measure in shown))
+    return Table(heads, cells, "wide" if name == "payload" else "")
+
+
+def _average(row: Row, measure: Field) -> str:
+    value = row.averages().get(measure, 0.0)
+    return percent(value, None) if measure.unit is Unit.SHARE else si(value)
 
 
 def _detail(row: Row) -> str:

@@ -11,6 +11,7 @@ from textual.message import Message
 
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.render.rows.source import SOURCE_LISTS
 from fwtop.ui.drawing.layout import Lines
 from fwtop.ui.drawing.style import ACCENT, BRAND, DIM, SELECTED, STRONG, TEXT, WARN, Line, width_of
 from fwtop.ui.keys import KEY_MAP
@@ -28,7 +29,6 @@ from fwtop.ui.lists.table import (
     whole_first,
     within,
 )
-from fwtop.ui.lists.traffic import SOURCES
 
 _MEASURED = 200  # rows whose first cell decides how wide its column is, and how many lines a list wants
 
@@ -309,10 +309,10 @@ class Panel(Lines):
         if len(rows.items) > self.page:
             last = min(self._top + self.page, len(rows.items))
             details.append([(f"{self._top + 1}–{last} of {len(rows.items)}", DIM)])
-        if self._cell_context.forged and self.view.name in SOURCES:
+        if self._cell_context.forged and self.view.name in SOURCE_LISTS:
             details.append([("forged: these need not be the senders", WARN)])
         stale = self._snapshot.tables.sources.stale if self._snapshot is not None else ""
-        if stale and self.view.name in SOURCES:
+        if stale and self.view.name in SOURCE_LISTS:
             details.append([(f"countries of {stale}: fwtop geoip update", WARN)])
         if rows.sort_name:
             details.append([(f"by {rows.sort_name}", ACCENT)])

@@ -15,14 +15,13 @@ from fwtop.render.rows.field import RowType
 from fwtop.render.rows.payload import PAYLOAD
 from fwtop.render.rows.port import PORT
 from fwtop.render.rows.signature import SIGNATURE, signature_words
-from fwtop.render.rows.source import SOURCE
+from fwtop.render.rows.source import SOURCE, SOURCE_LISTS
 from fwtop.ui.drawing.format import percent
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.table import ESTIMATE, Cell, CellContext, View, columns_of
 from fwtop.ui.state.packet_row import PacketRow
 
-SOURCES = ("address", "prefix", "asn", "country")  # views that list sources
 ATTACK = "attack"
 _WHO = {"resolver": "dns", "time server": "ntp", "this host": "own", "ssh client": "ssh"}
 _NOTICED = 0.005
@@ -151,7 +150,7 @@ def first_view(snapshot: Snapshot) -> str:
 def traffic_items(snapshot: Snapshot, view: str) -> Sequence[Any]:
     """Return the rows of a view."""
     tables, judgement = snapshot.tables, snapshot.judgement
-    if view in SOURCES:
+    if view in SOURCE_LISTS:
         return list(getattr(tables.sources, view))
     if view == "payload":
         return judgement.payloads or tables.payloads
