@@ -111,13 +111,16 @@ _RULE_CELLS: dict[str, Cell] = {
     "state": lambda item, context, _: rule_state(item, context.now),
     "summary": lambda item, *_: [(item.rule.summary, TEXT)],
     "pps": _rate,
-    "pps_now": _rate,
     "expires": _expires,
     "trend": lambda item, context, width: trend_cell(f"rule {item.rule.id}", context, width),
 }
+*_WHICH, _PPS, _EXPECTED, _PACKETS, _TREND = columns_of(
+    RULE, _RULE_CELLS, "id state summary pps predicted_pps packets trend"
+)
+_PPS_NOW = replace(_PPS, title="pps now", width=7, sort="pps")
 RULES_VIEW = View(
     "",
-    columns_of(RULE, _RULE_CELLS, "id state summary pps_now predicted_pps packets trend"),
+    (*_WHICH, _PPS_NOW, replace(_EXPECTED, keep=6), _PACKETS, _TREND),
     RULE,
     empty="none: {block} blocks the selected row, 1 to 9 preview a proposal",
 )
