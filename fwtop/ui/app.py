@@ -30,8 +30,7 @@ from fwtop.ui.drawing.partial import ExactUpdate, ShownCells
 from fwtop.ui.drawing.style import PICTURE_THEME, THEME, WARN
 from fwtop.ui.drawing.themes import PALETTE
 from fwtop.ui.feed import Feed
-from fwtop.ui.key_names import remapped
-from fwtop.ui.keys import KEY_MAP, KEYS
+from fwtop.ui.keys import ACTIONS, KEY_MAP, remapped
 from fwtop.ui.main_screen import MainScreen
 from fwtop.ui.settings import AUTO, Effective, read_settings
 from fwtop.ui.terminal import GONE_STATUS, ResilientDriver
@@ -124,10 +123,11 @@ class FwtopApp(Guarded, App[None]):
         self.settings = effective.settings()
         self._wrong = effective.wrong
         PALETTE.use(self.settings.theme)
-        KEY_MAP.use(remapped(KEYS, self.settings.keys))
+        KEY_MAP.use(remapped(ACTIONS, self.settings.keys))
         slow = slow or self.settings.slow is True
         self.main = MainScreen(feed, clock=clock, slow=slow, settings=self.settings)
         self.main.sent = self._sent
+        self.main.be_slow = self.be_slow
         self._frame_seconds = self._frame(slow=slow)
         self._shown = ShownCells()
         self._stalls = 0

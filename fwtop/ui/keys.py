@@ -1,257 +1,214 @@
-"""The table of keys, from which bindings, footer and help are made."""
+"""The one table of actions: keys, words for help and footer, commands, and the method that each calls."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 from textual.binding import Binding
 
+from fwtop.ui.key_names import RESERVED, key_name, key_text
+from fwtop.ui.tabs import TABS
 
-class Key(Struct, frozen=True):
-    """One row: keys, action, and its words."""
 
+class Action(Struct, frozen=True):
+    """One row: what the operator can ask for, by a key, a command (`:`) or a click in the footer."""
+
+    name: str  # in screen.toml and on the command line
     keys: tuple[str, ...]  # Textual's names
-    label: str  # as shown to people
-    action: str
-    footer: str  # one or two words; "": not in the footer
+    label: str  # the keys as shown to people; "": told with the row before, or there is none
     help: str
-    group: str
-    changes: bool = False  # changes rules: not offered in read-only mode
+    group: str  # in the help
+    does: tuple[str | int, ...]  # the method of the screen, and what it is given before a command's argument
+    footer: str = ""  # one or two words; "": not in the footer
+    takes: str = ""  # what may follow the command's name: one of commands.ARGUMENTS
     tab: str = ""  # on this tab only, where it wins over the key's general meaning
+    changes: bool = False  # changes rules: not offered in read-only mode
+    useless: str = ""  # what it can do nothing with: a capture, a stored session, a guardian that is lost
+    spoken: bool = True  # a command, too
+
+    @property
+    def settable(self) -> bool:
+        """Whether screen.toml can give it other keys."""
+        return not set(self.keys) <= set(RESERVED)
 
 
-KEYS = (
-    Key(
-        ("b",),
-        "b",
-        "rule('block')",
-        "block",
-        "block the selected row; first shows what that stops and harms",
-        "Act",
-    ),
-    Key(
-        ("B",),
-        "B",
-        "block_spared",
-        "",
-        "block the selected row even if it is a client",
-        "Act",
-    ),
-    Key(("l",), "l", "rule('limit')", "", "limit the rate per source prefix of the selected row", "Act"),
-    Key(("s",), "s", "rule('string')", "", "drop packets with the selected payload", "Act"),
-    Key(("x",), "x", "rule('xdp')", "", "drop the selected row in the driver (XDP)", "Act"),
-    Key(("n",), "n", "rule('notrack')", "", "keep the selected row out of connection tracking", "Act"),
-    Key(tuple("123456789"), "1…9", "proposal", "pick", "preview the proposal of that number", "Act"),
-    Key(("A",), "A", "protect", "all", "one set of rules against all attacks", "Act", changes=True),
-    Key(
-        ("y",),
-        "y",
-        "confirm",
-        "confirm",
-        "confirm the unconfirmed rules: they stay until they expire",
-        "Act",
-        changes=True,
-    ),
-    Key(("f",), "f", "repair", "", "restore the rules that are not in effect", "Act", changes=True),
-    Key(
-        ("u",),
-        "u",
-        "undo",
-        "remove",
-        "remove the selected or last rule; asks if it is confirmed",
-        "Act",
-        changes=True,
-    ),
-    Key(
-        ("ctrl+r",),
-        "Ctrl+R",
-        "redo",
-        "",
-        "install the last removed or expired rule again",
-        "Act",
-        changes=True,
-    ),
-    Key(("m",), "m", "go('rules')", "", "the Rules tab: time left, effect, before and after", "Act"),
-    Key(
-        ("plus", "equals_sign"),
-        "+",
-        "extend",
-        "extend",
-        "keep the selected or last rule for longer",
-        "Act",
-        changes=True,
-    ),
-    Key(
-        ("c",),
-        "c",
-        "change",
-        "change",
-        "edit the selected or last rule, without a gap",
-        "Act",
-        changes=True,
-    ),
-    Key(("w",), "w", "why", "why", "why the selected or last rule matches too little", "Act"),
-    Key(
-        ("d",),
-        "d",
-        "rule('like')",
-        "drop alike",
-        "on Packets: drop what is like it, by bytes or header fields",
-        "Packets",
-        tab="packets",
-    ),
-    Key(
-        ("n",),
-        "n N",
-        "alike(1)",
-        "next alike",
-        "on Packets: next and previous packet alike",
-        "Packets",
-        tab="packets",
-    ),
-    Key(("N",), "", "alike(-1)", "", "", "Packets", tab="packets"),
-    Key(
-        ("w",),
-        "w",
-        "write_packets",
-        "pcap",
-        "on Packets: write those shown as a pcap file",
-        "Packets",
-        tab="packets",
-    ),
-    Key(
-        ("space",),
-        "Space",
-        "hold",
-        "hold",
-        "on Packets: hold the list; again: follow the newest",
-        "Packets",
-        tab="packets",
-    ),
-    Key(("up", "k"), "↑ ↓", "move(-1)", "", "select a row (also k and j)", "Look"),
-    Key(("down", "j"), "", "move(1)", "", "", "Look"),
-    Key(("pageup",), "PgUp PgDn", "page(-1)", "", "select a page up or down", "Look"),
-    Key(("pagedown",), "", "page(1)", "", "", "Look"),
-    Key(("home",), "Home End", "top", "", "first row, following the greatest; last row", "Look"),
-    Key(("end", "G"), "", "bottom", "", "", "Look"),
-    Key(("tab", "right"), "Tab", "panel(1)", "panel", "next panel (also →)", "Look"),
-    Key(("shift+tab", "left"), "Shift+Tab", "panel(-1)", "", "the panel before (also ←)", "Look"),
-    Key(("right_square_bracket",), "[ ]", "tab(1)", "tab", "previous and next tab", "Look"),
-    Key(("left_square_bracket",), "", "tab(-1)", "", "", "Look"),
-    Key(("0",), "0", "unscope", "", "show all attacks again", "Look"),
-    Key(
-        ("v",),
-        "v",
-        "view",
-        "view",
-        "traffic by source, destination, port, payload, signature",
-        "Look",
-    ),
-    Key(
-        ("enter",),
-        "Enter",
-        "open",
-        "open",
-        "preview a proposal, look at one attack; into a row, Esc back",
-        "Look",
-    ),
-    Key(("r",), "r", "details", "", "details of the selected row, bytes as hex", "Look"),
-    Key(("a",), "a", "attacks", "evidence", "the evidence for each attack", "Look"),
-    Key(("slash",), "/", "filter", "filter", "show only rows that contain a text", "Look"),
-    Key(("g",), "g", "graph", "", "the history graph in packets or bits", "Look"),
-    Key(("o",), "o", "sort", "sort", "change the sort order", "Look"),
-    Key(
-        ("colon",),
-        ":",
-        "command",
-        "command",
-        "commands by name, as in: undo 118, block 192.0.2.0/24",
-        "Session",
-    ),
-    Key(("M",), "M", "mouse", "", "leave the mouse to the terminal, to select text", "Look"),
-    Key(("Y",), "Y", "copy", "", "copy the selected row to the clipboard (OSC 52)", "Look"),
-    Key(("p", "space"), "p", "pause", "pause", "freeze and resume the display (also Space)", "Session"),
-    Key(
-        ("full_stop",), ", .", "step(1)", "", "in a recording: pause, and a snapshot back or on", "Recording"
-    ),
-    Key(("comma",), "", "step(-1)", "", "", "Recording"),
-    Key(("greater_than_sign",), "< >", "faster(1)", "", "slower and faster, 0.25× to 64×", "Recording"),
-    Key(("less_than_sign",), "", "faster(-1)", "", "", "Recording"),
-    Key(
-        ("right_curly_bracket",),
-        "{ }",
-        "skip(1)",
-        "",
-        "previous and next event; so does a click on the bar",
-        "Recording",
-    ),
-    Key(("left_curly_bracket",), "", "skip(-1)", "", "", "Recording"),
-    Key(("e",), "e", "export", "export", "write a report of the session so far", "Session"),
-    Key(("question_mark", "f1"), "?", "help", "help", "this page (also F1)", "Session"),
-    Key(("q", "ctrl+c"), "q", "leave", "quit", "quit; unconfirmed rules are removed", "Session"),
+def _row(
+    group: str,
+    name: str,
+    keys: str,
+    help: str = "",
+    does: tuple[str | int, ...] = (),
+    *,
+    label: str = "",
+    footer: str = "",
+    takes: str = "",
+    changes: bool = False,
+    useless: str = "",
+    spoken: bool = True,
+) -> Action:
+    """Make an action of keys as people write them; it calls the method of its name, if no other is given."""
+    written = keys.split()
+    return Action(
+        name,
+        tuple(map(key_name, written)),
+        label or (written[0] if help and written else ""),
+        help,
+        group,
+        does or (name,),
+        footer,
+        takes,
+        "packets" if group == "Packets" else "",
+        changes,
+        useless,
+        spoken,
+    )
+
+
+_act, _packets, _look, _session, _recording, _command = (
+    partial(_row, group) for group in ("Act", "Packets", "Look", "Session", "Recording", "")
 )
+_move = partial(_look, spoken=False)
+_change = partial(_act, changes=True)
+_preview = partial(_act, useless="session lost")
+
+# fmt: off
+ACTIONS = (
+    _preview("block", "b", "block the selected row; first shows what that stops and harms",
+             ("rule", "block"), footer="block", takes="sources"),
+    _act("block_spared", "B", "block the selected row even if it is a client"),
+    _preview("limit", "l", "limit the rate per source prefix of the selected row", ("rule", "limit"),
+             takes="sources"),
+    _preview("string", "s", "drop packets with the selected payload", ("rule", "string")),
+    _preview("xdp", "x", "drop the selected row in the driver (XDP)", ("rule", "xdp"), takes="sources"),
+    _preview("notrack", "n", "keep the selected row out of connection tracking", ("rule", "notrack"),
+             takes="sources"),
+    _act("proposal", "1 2 3 4 5 6 7 8 9", "preview the proposal of that number", label="1…9", footer="pick",
+         takes="proposal", useless="lost"),
+    _change("protect", "A", "one set of rules against all attacks", footer="all"),
+    _change("keep", "y", "confirm the unconfirmed rules: they stay until they expire", footer="confirm",
+            takes="rule"),
+    _change("repair", "f", "restore the rules that are not in effect", takes="rule"),
+    _change("undo", "u", "remove the selected or last rule; asks if it is confirmed", footer="remove",
+            takes="rule"),
+    _change("redo", "Ctrl+R", "install the last removed or expired rule again"),
+    _act("go_rules", "m", "the Rules tab: time left, effect, before and after", ("go", "rules"),
+         spoken=False),
+    _change("extend", "+ =", "keep the selected or last rule for longer", footer="extend", takes="rule"),
+    _change("change", "c", "edit the selected or last rule, without a gap", footer="change", takes="rule"),
+    _act("why", "w", "why the selected or last rule matches too little", footer="why", takes="rule",
+         useless="capture session lost"),
+    _packets("like", "d", "on Packets: drop what is like it, by bytes or header fields", ("rule", "like"),
+             footer="drop alike", useless="session lost"),
+    _packets("next_alike", "n", "on Packets: next and previous packet alike", ("alike", 1), label="n N",
+             footer="next alike"),
+    _packets("previous_alike", "N", "", ("alike", -1)),
+    _packets("write_packets", "w", "on Packets: write those shown as a pcap file", footer="pcap"),
+    _packets("hold", "Space", "on Packets: hold the list; again: follow the newest", footer="hold",
+             useless="capture session"),
+    _move("up", "↑ k", "select a row (also k and j)", ("move", -1), label="↑ ↓"),
+    _move("down", "↓ j", "", ("move", 1)),
+    _move("page_up", "PgUp", "select a page up or down", ("page", -1), label="PgUp PgDn"),
+    _move("page_down", "PgDn", "", ("page", 1)),
+    _move("top", "Home", "first row, following the greatest; last row", label="Home End"),
+    _move("bottom", "End G"),
+    _move("next_panel", "Tab →", "next panel (also →)", ("panel", 1), footer="panel"),
+    _move("previous_panel", "Shift+Tab ←", "the panel before (also ←)", ("panel", -1)),
+    _look("next_tab", "]", "previous and next tab", ("tab", 1), label="[ ]", footer="tab"),
+    _look("previous_tab", "[", "", ("tab", -1)),
+    _look("unscope", "0", "show all attacks again"),
+    _look("view", "v", "traffic by source, destination, port, payload, signature", footer="view",
+          takes="view"),
+    _look("open", "Enter", "preview a proposal, look at one attack; into a row, Esc back", footer="open"),
+    _look("details", "r", "details of the selected row, bytes as hex"),
+    _look("attacks", "a", "the evidence for each attack", footer="evidence"),
+    _look("filter", "/", "show only rows that contain a text", footer="filter", takes="text"),
+    _look("graph", "g", "the history graph in packets or bits", takes="unit"),
+    _look("sort", "o", "change the sort order", footer="sort", takes="column"),
+    _session("command", ":", "commands by name, as in: undo 118, block 192.0.2.0/24", footer="command",
+             spoken=False),
+    _look("mouse", "M", "leave the mouse to the terminal, to select text"),
+    _look("copy", "Y", "copy the selected row to the clipboard (OSC 52)"),
+    _session("pause", "p Space", "freeze and resume the display (also Space)", footer="pause"),
+    _recording("next_step", ".", "in a recording: pause, and a snapshot back or on", ("step", 1),
+               label=", ."),
+    _recording("previous_step", ",", "", ("step", -1)),
+    _recording("faster", ">", "slower and faster, 0.25× to 64×", ("faster", 1), label="< >"),
+    _recording("slower", "<", "", ("faster", -1)),
+    _recording("next_event", "}", "previous and next event; so does a click on the bar", ("skip", 1),
+               label="{ }"),
+    _recording("previous_event", "{", "", ("skip", -1)),
+    _session("export", "e", "write a report of the session so far", footer="export"),
+    _session("help", "? F1", "this page (also F1)", footer="help"),
+    _session("quit", "q Ctrl+C", "quit; unconfirmed rules are removed", ("leave",), footer="quit"),
+    _command("theme", "", "change the colours", takes="theme"),
+    _command("slow", "", "send less to the terminal", takes="switch"),
+    _command("tab", "", "go to a tab", ("go",), takes="tab"),
+    _command("only", "", "show one attack on all tabs", takes="attack"),
+    *(_command(tab.name, "", f"the {tab.title} tab", ("go", tab.name)) for tab in TABS),
+)
+# fmt: on
 
 # The order in which keys get into a narrow footer; a tab without its own has the overview's.
-_GENERAL = ("help", "leave", "rule('block')", "proposal", "undo", "confirm", "open", "tab(1)", "pause")
-FOOTER_ORDER: dict[str, tuple[str, ...]] = {
-    "overview": (*_GENERAL, "protect", "panel(1)", "attacks", "filter", "command", "export"),
-    "traffic": ("help", "rule('block')", "view", "open", "tab(1)", "filter", "sort", "proposal", "leave"),
-    "log": ("help", "open", "filter", "tab(1)", "pause", "export", "leave"),
-    "packets": (
-        "hold",
-        "filter",
-        "alike(1)",
-        "rule('like')",
-        "rule('block')",
-        "write_packets",
-        "open",
-        "help",
-        "tab(1)",
-        "leave",
-    ),
-    "trends": ("panel(1)", "open", "rule('block')", "sort", "filter", "tab(1)", "help", "leave", "pause"),
-    "rules": ("undo", "extend", "why", "change", "open", "help", "tab(1)", "confirm", "leave"),
-}
-
-
-_PREVIEWS = tuple(row.action for row in KEYS if row.action.startswith("rule("))
-# A recording has no newest packets to hold the list against; a session has no packets to preview a rule on.
-_USELESS = {
-    "capture": ("hold", "why"),
-    "session": ("hold", "why", *_PREVIEWS),
-    "lost": ("why", "proposal", *_PREVIEWS),  # the guardian
+_GENERAL = "help quit block proposal undo keep open next_tab pause"
+_FOOTERS = {
+    "overview": f"{_GENERAL} protect next_panel attacks filter command export",
+    "traffic": "help block view open next_tab filter sort proposal quit",
+    "log": "help open filter next_tab pause export quit",
+    "packets": "hold filter next_alike like block write_packets open help next_tab quit",
+    "trends": "next_panel open block sort filter next_tab help quit pause",
+    "rules": "undo extend why change open help next_tab keep quit",
 }
 _TYPED = ("filter", "command")  # actions after which keys are text
-_NAMED_KEY = re.compile(r"\{(\w+)\}")
+_NAMED = re.compile(r"\{(\w+)\}")
+
+
+def remapped(rows: Sequence[Action], keys: Mapping[str, tuple[str, ...]]) -> tuple[Action, ...]:
+    """Return the table with keys that were set; an action loses the keys that were set for another."""
+    tabs = {row.name: row.tab for row in rows}
+    found: list[Action] = []
+    for row in rows:
+        if row.name in keys:
+            left = (*keys[row.name], *(key for key in row.keys if key in RESERVED))
+        else:
+            taken = {key for name, given in keys.items() if tabs[name] == row.tab for key in given}
+            left = tuple(key for key in row.keys if key not in taken)
+        if left == row.keys:
+            found.append(row)
+            continue
+        words = re.sub(r" \(also [^)]*\)", "", row.help or row.name.replace("_", " "))
+        found.append(replace(row, keys=left, label=_label(left), help=words))
+        if not row.label and found[-2].help:  # the row before named these keys, too
+            found[-2] = replace(found[-2], label=_label(found[-2].keys))
+    return tuple(found)
+
+
+def _label(keys: Sequence[str]) -> str:
+    return " ".join(key_text(key) for key in keys[:2])
 
 
 class KeyMap:
-    """The table of keys as the screen uses it: bindings, what a key means on a tab, the footer."""
+    """The table of actions as the screen uses it: bindings, what a key means on a tab, the footer."""
 
-    def __init__(self, keys: Sequence[Key] = KEYS) -> None:
-        self.use(keys)
+    def __init__(self) -> None:
+        self.use(ACTIONS)
 
-    def use(self, keys: Sequence[Key]) -> None:
+    def use(self, actions: Sequence[Action]) -> None:
         """Take another table: the operator's."""
-        self.keys = tuple(keys)
-        self._by_action = {key.action: key for key in keys}
+        self.actions = tuple(actions)
+        self._by_name = {row.name: row for row in actions}
 
-    def label(self, action: str) -> str:
+    def label(self, name: str) -> str:
         """Return the first key of an action, for a text that names it, or else its command."""
-        from fwtop.ui.key_names import key_text, setting_name
-
-        row = self._by_action[action]
-        return key_text(row.keys[0]) if row.keys else f":{setting_name(row)}"
+        keys = self._by_name[name].keys
+        return key_text(keys[0]) if keys else f":{name}"
 
     def words(self, template: str) -> str:
-        """Fill keys into a text that names their actions as screen.toml does: "{block} blocks it"."""
-        from fwtop.ui.key_names import setting_name
-
-        labels = {setting_name(row): row.action for row in reversed(self.keys)}
-        return _NAMED_KEY.sub(lambda found: self.label(labels[found[1]]), template)
+        """Fill keys into a text that names their actions: "{block} blocks it"."""
+        return _NAMED.sub(lambda found: self.label(found[1]), template)
 
     def bindings(self) -> list[Binding]:
         """Return one Textual binding per key, which passes itself on to `press`.
@@ -259,22 +216,19 @@ class KeyMap:
         A key after which one types acts before the next is looked at: a slow link delivers "/udp" at once,
         and none of these letters may be taken for a key.
         """
-        names = dict.fromkeys(name for row in self.keys for name in row.keys)
+        names = dict.fromkeys(name for row in self.actions for name in row.keys)
         return [
             Binding(name, f"press({name!r})", show=False, priority=self.begins_text(name)) for name in names
         ]
 
-    def begins_text(self, name: str) -> bool:
+    def begins_text(self, key: str) -> bool:
         """Return whether keys are text after this one."""
-        return any(name in row.keys for row in self.keys if row.action in _TYPED)
+        return any(key in self._by_name[name].keys for name in _TYPED)
 
-    def action(self, name: str, tab: str) -> str:
-        """Return what a key does on a tab; a key of that tab wins. "" if nothing."""
-        found = [row for row in self.keys if name in row.keys and row.tab in ("", tab)]
-        row = max(found, key=lambda row: bool(row.tab), default=None)
-        if row is None:
-            return ""
-        return f"proposal({name})" if row.action == "proposal" else row.action
+    def action(self, key: str, tab: str) -> Action | None:
+        """Return what a key does on a tab; a key of that tab wins."""
+        found = [row for row in self.actions if key in row.keys and row.tab in ("", tab)]
+        return max(found, key=lambda row: bool(row.tab), default=None)
 
     def footer(
         self,
@@ -284,30 +238,28 @@ class KeyMap:
         pending: bool,
         readonly: bool = False,
         origin: str = "live",
-    ) -> list[Key]:
+    ) -> list[Action]:
         """Choose the keys that fit into `width` cells, in the table's order.
 
-        `confirm` is shown only while there is something to confirm, and then first. In read-only mode no
+        `keep` is shown only while there is something to confirm, and then first. In read-only mode no
         key that changes rules is shown, nor one that can't do anything with what is watched: live traffic,
         a capture, a stored session, or live traffic with a guardian that is lost.
         """
-        order = FOOTER_ORDER.get(tab, FOOTER_ORDER["overview"])
-        rows = [row for action in order if (row := self._by_action.get(action)) is not None and row.keys]
-        rows = [row for row in rows if not (readonly and row.changes)]
-        wanted = [row for row in rows if row.action not in ("confirm", *_USELESS.get(origin, ()))]
-        if pending and not readonly:
-            wanted = [*(row for row in self.keys if row.action == "confirm" and row.keys), *wanted]
+        names = [name for name in _FOOTERS.get(tab, _FOOTERS["overview"]).split() if name != "keep"]
+        wanted = [self._by_name[name] for name in [*(["keep"] if pending else []), *names]]
         chosen: set[str] = set()
         used = 1
         for row in wanted:
             size = len(row.label) + 1 + len(row.footer) + 3
+            if not row.keys or (readonly and row.changes) or origin in row.useless.split():
+                continue
             if used + size - 2 <= width:
-                chosen.add(row.action)
+                chosen.add(row.name)
                 used += size
-        shown = [row for row in self.keys if row.action in chosen]
+        shown = [row for row in self.actions if row.name in chosen]
         if origin in ("live", "lost"):
             return shown
-        return [replace(row, footer="play") if row.action == "pause" else row for row in shown]
+        return [replace(row, footer="play") if row.name == "pause" else row for row in shown]
 
 
 KEY_MAP = KeyMap()

@@ -8,19 +8,23 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
+from fwtop.model.errors import FwtopError
 from fwtop.model.rule import RuleStatus
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Attack, Proposal, Source
 from fwtop.render.rows import ROW_TYPES
-from fwtop.ui.actions.rule_from_row import rule_from_proposal
+from fwtop.ui.actions.command_dialog import CommandDialog
+from fwtop.ui.actions.commands import Call, Command, History, commands, offer
+from fwtop.ui.actions.rule_from_row import rule_from_proposal, rule_from_targets
 from fwtop.ui.bars.footer import Footer
 from fwtop.ui.bars.graph import Graph
 from fwtop.ui.bars.time_bar import TimeBar
-from fwtop.ui.command_actions import CommandActions
 from fwtop.ui.dialogs.dialog import DetailsDialog, help_lines
 from fwtop.ui.dialogs.set_dialog import best_of_each
 from fwtop.ui.drawing.format import number
+from fwtop.ui.drawing.layout import Lines
 from fwtop.ui.drawing.style import WARN, Line
+from fwtop.ui.drawing.themes import PALETTE
 from fwtop.ui.feed import Feed
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.details import attack_details, details_of
@@ -59,7 +63,8 @@ class MainScreen(SnapshotScreen, inherit_bindings=False):
     def __init__(self, feed: Feed, *, clock: Callable[[], float], slow: bool, settings: Settings) -> None:
         super().__init__(feed, clock=clock, slow=slow, settings=settings)
         self._above = ""  # the tab from which packets were drilled into
-        self.commands = CommandActions(self)
+        self._history = History()
+        self.be_slow: Callable[[bool], None] = lambda _: None  # the application's frames
 
     def action_attacks(self) -> None:
         """Show the evidence for each attack."""
@@ -75,8 +80,11 @@ class MainScreen(SnapshotScreen, inherit_bindings=False):
         """Show the keys."""
         self.app.push_screen(DetailsDialog("keys", help_lines()))
 
-    def action_rule(self, kind: str) -> None:
-        """Preview the rule that a key makes of the selected row."""
+    def action_rule(self, kind: str, sources: str = "") -> None:
+        """Preview the rule that a key makes of the selected row, or of sources that were typed."""
+        if sources:
+            self._block(kind, sources)
+            return
         item = self.panel.rows.target(self.now())
         self._touched = True
         if isinstance(item, Attack):
@@ -92,6 +100,18 @@ class MainScreen(SnapshotScreen, inherit_bindings=False):
             self.say(f"this is a client or a known peer: {key} previews a block of it", WARN)
             return
         self._start(kind, item)
+
+    def _block(self, kind: str, sources: str) -> None:
+        try:
+            rule = rule_from_targets(kind, sources.split(), self.now())
+        except FwtopError as error:
+            self.refuse(str(error))
+            return
+        obstacle = self.actions.obstacle(self.current_snapshot(), previews=True)
+        if obstacle:
+            self.refuse(obstacle)
+            return
+        self.begin(self.actions.install, rule, group="actions")
 
     def action_block_spared(self) -> None:
         """Preview a rule that blocks the selected row, also if it is a client."""
@@ -154,10 +174,10 @@ class MainScreen(SnapshotScreen, inherit_bindings=False):
             self._ask_part()
         return bool(view)
 
-    def action_proposal(self, number: int) -> None:
+    def action_proposal(self, number: str) -> None:
         """Preview a proposal by the number that is shown."""
         found = self.snapshot.judgement.proposals if self.snapshot is not None else ()
-        chosen = next((proposal for proposal in found if proposal.number == number), None)
+        chosen = next((proposal for proposal in found if proposal.number == int(number)), None)
         if chosen is None:
             self.say(f"there is no proposal {number}")
             return
@@ -220,19 +240,52 @@ class MainScreen(SnapshotScreen, inherit_bindings=False):
     # -- the session
 
     def action_command(self) -> None:
-        """Open the command line."""
-        self.commands.open()
+        """Ask for a command and run it."""
+        self.app.push_screen(CommandDialog(self.commands, self._history), self.run_command)
 
-    def action_graph(self) -> None:
+    def commands(self) -> tuple[Command, ...]:
+        """Return the commands there are now, on this tab."""
+        rows = [row for row in KEY_MAP.actions if row.tab in ("", self.tab.name)]
+        sources = self.panels["sources"].rows.items
+        return commands(rows, offer(self.current_snapshot(), self.scope, self.panel, sources))
+
+    def run_command(self, call: Call | None) -> None:
+        """Carry out a command."""
+        if call is not None:
+            self.perform(*call)
+
+    def action_theme(self, name: str) -> None:
+        """Change the colours."""
+        PALETTE.use(name)
+        for lines in self.query(Lines):
+            lines.repaint()
+        self.redraw()
+
+    def action_slow(self, answer: str) -> None:
+        """Send less to the terminal, or as much as usual."""
+        self.be_slow(answer == "on")
+
+    def action_only(self, letter: str) -> None:
+        """Show one attack on all tabs, or all of them."""
+        attacks = self.snapshot.judgement.attacks if self.snapshot is not None else ()
+        keys = [item.key for item in attacks if self.scope.letter(item.key) == letter]
+        self.scope.chosen = keys[0] if keys else ""
+        self.redraw()
+
+    def action_graph(self, unit: str = "") -> None:
         """Change what the history graph shows."""
+        if unit:
+            self.bars.in_bits = unit == "bits"
+            self.redraw()
+            return
         self.bars.in_bits = not self.bars.in_bits
         unit = "bits; the parts are estimated from packets" if self.bars.in_bits else "packets"
         self.say(f"the graph shows {unit}")
 
-    async def on_footer_clicked(self, message: Footer.Clicked) -> None:
+    def on_footer_clicked(self, message: Footer.Clicked) -> None:
         """Press the key that was clicked."""
         if message.key:
-            await self.action_press(message.key)
+            self.action_press(message.key)
         else:
             self.say("the digit of a proposal previews it")
 

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from fwtop.model.config_file import ConfigText
 from fwtop.model.settings_file import Place, dotted, holds, keys_of, must, one_of, read, some_of, told
 from fwtop.ui.drawing.themes import DEFAULT_THEME, THEMES
-from fwtop.ui.key_names import RESERVED, key_name, key_text, remapped, setting_name
-from fwtop.ui.keys import KEYS
+from fwtop.ui.key_names import RESERVED, key_name, key_text
+from fwtop.ui.keys import ACTIONS, remapped
 from fwtop.ui.lists.panels import PANELS, column_names
 from fwtop.ui.tabs import TABS
 
@@ -26,6 +26,7 @@ AUTO: Literal["auto"] = "auto"
 BUILT_IN = "built in"
 MAX_KEYS = 8  # for one action
 _TAB_NAMES = tuple(tab.name for tab in TABS)
+_TABS = {row.name: row.tab for row in ACTIONS}  # where a key has its meaning
 _NEEDED = ("quit", "help")  # without a key for these nobody finds the way out
 
 
@@ -74,13 +75,17 @@ def shape() -> type[Struct]:
         for spec in PANELS
         if (names := column_names(spec))
     ]
-    built_in = default_keys()
     are_keys = must(
         f'a list of at most {MAX_KEYS} keys, as ["x", "ctrl+x", "F2"]', lambda value: len(value) <= MAX_KEYS
     )
     keys = [
-        (name, Annotated[tuple[str, ...], are_keys, _help(words)], built_in[name])
-        for name, words in _actions().items()
+        (
+            row.name,
+            Annotated[tuple[str, ...], are_keys, _help(row.help or row.name.replace("_", " "))],
+            tuple(key for key in row.keys if key not in RESERVED),
+        )
+        for row in ACTIONS
+        if row.settable
     ]
     tables = {name: msgspec.defstruct(name, held) for name, held in (("columns", columns), ("keys", keys))}
     plain = [item for item in msgspec.structs.fields(Settings) if item.name not in tables]
@@ -133,25 +138,6 @@ def _settings(cls: type[Struct], place: Place) -> Iterable[Setting]:
 
 def _tabs_with(panel: str) -> str:
     return ", ".join(tab.title for tab in TABS if panel in tab.panels)
-
-
-def _actions() -> dict[str, str]:
-    """Return the actions whose keys can be set, each with its words."""
-    words: dict[str, str] = {}
-    for row in KEYS:
-        name = setting_name(row)
-        if name:
-            words[name] = words.get(name) or row.help or name.replace("_", " ")
-    return words
-
-
-def default_keys() -> dict[str, tuple[str, ...]]:
-    """Return the built-in keys of every action by its name, "" for those whose keys are fixed."""
-    found: dict[str, tuple[str, ...]] = {}
-    for row in KEYS:
-        name = setting_name(row)
-        found[name] = (*found.get(name, ()), *(key for key in row.keys if key not in RESERVED))
-    return found
 
 
 class Value(Struct, frozen=True):
@@ -238,21 +224,17 @@ def _rivals(found: _Found, mine: Value) -> list[Value]:
     """Return the other actions that are bound on a tab where this one is, so that they can't share a key."""
     if mine.setting.section != "keys":
         return []
-    tabs = _tabs(mine.setting.name)
-    keys = (item for item in found.values() if item.setting.section == "keys")
-    return [item for item in keys if item.setting != mine.setting and tabs & _tabs(item.setting.name)]
-
-
-@functools.cache
-def _tabs(name: str) -> frozenset[str]:
-    return frozenset(str(getattr(row, "tab", "")) for row in KEYS if setting_name(row) == name)
+    keys = (
+        item for item in found.values() if item.setting.section == "keys" and item.setting != mine.setting
+    )
+    return [item for item in keys if _TABS[item.setting.name] == _TABS[mine.setting.name]]
 
 
 def _lost_keys(found: _Found) -> list[str]:
     """Name built-in actions that lose their last key to a key that was set."""
     keys = [item for item in found.values() if item.setting.section == "keys"]
-    table = remapped(KEYS, {item.setting.name: item.value for item in keys if item.origin != BUILT_IN})
-    left = {setting_name(row) for row in table if row.keys}
+    table = remapped(ACTIONS, {item.setting.name: item.value for item in keys if item.origin != BUILT_IN})
+    left = {row.name for row in table if row.keys}
     return [
         f"keys: {item.setting.name} has no key left: another action took {key_text(item.value[0])}"
         for item in keys

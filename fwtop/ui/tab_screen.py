@@ -18,7 +18,7 @@ from fwtop.ui.dialogs.dialog import DetailsDialog
 from fwtop.ui.drawing.guarded import Guarded
 from fwtop.ui.drawing.layout import Lines, frame
 from fwtop.ui.drawing.style import Line
-from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.keys import KEY_MAP, Action
 from fwtop.ui.lists.details import details_of
 from fwtop.ui.lists.packets.panel import PacketPanel
 from fwtop.ui.lists.panel import Panel
@@ -172,11 +172,16 @@ class TabScreen(RuleKeysScreen, inherit_bindings=False):
         typing = action == "press" and self._filter.has_focus
         return not (typing and KEY_MAP.begins_text(str(parameters[0])))
 
-    async def action_press(self, key: str) -> None:
+    def action_press(self, key: str) -> None:
         """Do what a key means on the present tab."""
         action = KEY_MAP.action(key, self.tab.name)
-        if action:
-            await self.run_action(action)
+        if action is not None:
+            self.perform(action, key if action.name == "proposal" else "")
+
+    def perform(self, action: Action, argument: str = "") -> None:
+        """Call the method that an action names."""
+        method, *given = action.does
+        getattr(self, f"action_{method}")(*given, *([argument] if argument else []))
 
     def action_go(self, name: str) -> None:
         """Go to a tab."""
@@ -231,15 +236,22 @@ class TabScreen(RuleKeysScreen, inherit_bindings=False):
         if self.current_snapshot() is None:
             self.say("nothing has been observed yet")
 
-    def action_view(self) -> None:
-        """Change how the traffic is listed."""
+    def action_view(self, name: str = "") -> None:
+        """Change how the traffic is listed, or what keys refer to is in a view of that name."""
+        if name:
+            self.panel.show_view(name)
+            return
         if len(self.panel.spec.views) == 1:
             self.focus_panel("sources" if "sources" in self.tab.panels else TAB["traffic"].panels[0])
         self.panel.next_view()
         self._say_if_empty()
 
-    def action_sort(self) -> None:
-        """Change the order."""
+    def action_sort(self, name: str = "") -> None:
+        """Change the order, or sort by a column."""
+        if name:
+            self.panel.rows.sort_by(name)
+            self.panel.reload()
+            return
         name = self.panel.rows.next_sort()
         self.panel.reload()
         self.say(f"{self.panel.spec.title} sorted by {name or 'packets'}")
@@ -266,8 +278,11 @@ class TabScreen(RuleKeysScreen, inherit_bindings=False):
         rows = self.panel.rows
         return lambda: details_of(rows.latest(item), self.now(), self.current_snapshot())[1]
 
-    def action_filter(self) -> None:
-        """Ask for a text that rows must contain."""
+    def action_filter(self, text: str = "") -> None:
+        """Show only rows with a text, or ask for it."""
+        if text:
+            self.panel.set_filter(text)
+            return
         self._filter.value = self.panel.filter_text
         self._filter.display = True
         self.set_focus(self._filter)  # at once; Widget.focus() would let keys that follow pass by

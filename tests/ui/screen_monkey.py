@@ -73,7 +73,7 @@ _IN_DIALOGS = (
     "ctrl+w",
 )
 KEYS = (
-    *dict.fromkeys(key for row in KEY_MAP.keys for key in row.keys),
+    *dict.fromkeys(key for row in KEY_MAP.actions for key in row.keys),
     *_IN_DIALOGS,
     *_TYPED,
     *("ctrl+l", "f5", "delete", "insert", "ctrl+q", "ctrl+@"),

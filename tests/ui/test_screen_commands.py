@@ -12,13 +12,9 @@ from screen_run import LARGE, SMALL, Run, running
 from fwtop.model.rule import Kind
 from fwtop.ui.actions.command_dialog import CommandDialog
 from fwtop.ui.actions.commands import (
-    RULE_COMMANDS,
-    TARGET_COMMANDS,
-    Call,
     Choice,
     CommandError,
     History,
-    Present,
     commands,
     complete,
     fuzzy,
@@ -26,26 +22,25 @@ from fwtop.ui.actions.commands import (
 )
 from fwtop.ui.dialogs.rule_dialog import RuleDialog
 from fwtop.ui.drawing.themes import PALETTE, THEMES
-from fwtop.ui.key_names import setting_name
-from fwtop.ui.keys import KEYS
+from fwtop.ui.keys import ACTIONS
 from fwtop.ui.tabs import TABS
 
-PRESENT = Present(
-    tabs=tuple(Choice(tab.name, tab.title) for tab in TABS),
-    rules=(Choice("118", "block [/] x"), Choice("7", "limit")),
-    proposals=(Choice("1", "drop"),),
-    sorts=("bytes", "rare in normal"),
-    views=("address", "prefix"),
-    themes=tuple(Choice(name) for name in THEMES),
-    sources=("203.0.113.1", "203.0.113.2"),
-    scopes=(Choice("A"), Choice("all")),
-)
-KNOWN = commands(KEYS, PRESENT)
+OFFER = {
+    "tab": [Choice(tab.name, tab.title) for tab in TABS],
+    "rule": [Choice("118", "block [/] x"), Choice("7", "limit")],
+    "proposal": [Choice("1", "drop")],
+    "column": [Choice("bytes"), Choice("rare in normal")],
+    "view": [Choice("address"), Choice("prefix")],
+    "theme": [Choice(name) for name in THEMES],
+    "sources": [Choice("203.0.113.1"), Choice("203.0.113.2")],
+    "attack": [Choice("A"), Choice("all")],
+}
+KNOWN = commands(ACTIONS, OFFER)
 
 
 def called(line: str) -> tuple[str, str]:
-    call = parse(line, KNOWN)
-    return call.command.name, call.argument
+    action, argument = parse(line, KNOWN)
+    return action.name, argument
 
 
 def refused(line: str) -> str:
@@ -57,21 +52,10 @@ def refused(line: str) -> str:
 
 def test_every_action_every_tab_and_every_command_of_the_brief_is_known() -> None:
     names = {command.name for command in KNOWN}
-    without = {
-        "up",
-        "down",
-        "page_up",
-        "page_down",
-        "top",
-        "bottom",
-        "next_panel",
-        "previous_panel",
-        "command",
-    }
-    actions = {setting_name(row) for row in KEYS} - {""} - without
-    assert {name for name in actions if not name.startswith("go_")} <= names
+    keys_only = {"up", "down", "page_up", "page_down", "top", "bottom", "next_panel", "previous_panel"}
+    assert {row.name for row in ACTIONS} - names == {*keys_only, "command", "go_rules"}
     assert {tab.name for tab in TABS} <= names
-    assert {"tab", "theme", "filter", "sort", "view", "quit", *RULE_COMMANDS, *TARGET_COMMANDS} <= names
+    assert {"tab", "theme", "filter", "sort", "view", "quit", "undo", "block"} <= names
     assert all(command.help for command in KNOWN)
 
 
@@ -125,7 +109,7 @@ def test_refused_in_one_line(line: str, words: str) -> None:
 
 
 def test_an_id_is_never_guessed() -> None:
-    only = commands(KEYS, Present(rules=(Choice("118"),)))
+    only = commands(ACTIONS, {"rule": [Choice("118")]})
     with pytest.raises(CommandError, match="there is no '11'"):
         parse("undo 11", only)
 
@@ -357,9 +341,9 @@ async def test_no_command_breaks_a_tab(tab: str) -> None:
     async with running(provisional()) as run:
         main = run.app.main
         main.show_tab(tab)
-        for command in main.commands.known():
-            if command.action and command.name != "quit":
-                main.commands._run(Call(command))
+        for command in main.commands():
+            if command.name != "quit" and not command.argument.needed:
+                main.run_command((command.action, ""))
                 await run.settle()
                 await run.press("escape")
                 main.show_tab(tab)
@@ -367,14 +351,12 @@ async def test_no_command_breaks_a_tab(tab: str) -> None:
 
 
 async def test_the_actions_of_a_tab_are_commands_there_only() -> None:
-    special = {setting_name(row) for row in KEYS if row.tab} - {
-        setting_name(row) for row in KEYS if not row.tab
-    }
+    special = {row.name for row in ACTIONS if row.tab}
     async with running(snapshot()) as run:
         for tab in TABS:
             run.app.main.show_tab(tab.name)
-            names = {command.name for command in run.app.main.commands.known()}
-            own = {setting_name(row) for row in KEYS if row.tab == tab.name}
+            names = {command.name for command in run.app.main.commands()}
+            own = {row.name for row in ACTIONS if row.tab == tab.name}
             assert special & names == special & own
 
 

@@ -22,7 +22,6 @@ from fwtop.model.errors import FwtopError
 from fwtop.sandbox.crash_log import CrashLog
 from fwtop.ui.bars.footer import Footer
 from fwtop.ui.bars.status_bars import StatusBars
-from fwtop.ui.command_actions import CommandActions
 from fwtop.ui.dialogs.dialog import DetailsDialog
 from fwtop.ui.dialogs.rule_dialog import RuleDialog
 from fwtop.ui.dialogs.set_dialog import SetDialog
@@ -81,7 +80,7 @@ HANDLERS: dict[str, tuple[Break, tuple[str, ...]]] = {
     "a key": (lambda patch, _: patch.setattr(MainScreen, "action_graph", odd), ("g",)),
     "details": (lambda patch, _: patch.setattr(fwtop.ui.tab_screen, "details_of", odd), ("r",)),
     "a command": (
-        lambda patch, _: patch.setattr(CommandActions, "run", odd),
+        lambda patch, _: patch.setattr(MainScreen, "action_theme", odd),
         (":", *"theme light", "enter"),
     ),
     "a worker": (lambda patch, feed: patch.setattr(feed.controls, "why", odd_answer), ("w",)),

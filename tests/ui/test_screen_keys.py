@@ -18,7 +18,7 @@ from fwtop.model.rule import Kind, Preview, Rule
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.dialogs.dialog import help_lines
 from fwtop.ui.dialogs.rule_dialog import RuleDialog
-from fwtop.ui.keys import KEY_MAP, KEYS
+from fwtop.ui.keys import ACTIONS, KEY_MAP
 from fwtop.ui.tabs import TABS
 
 Check = Callable[[Run, str], Awaitable[None]]
@@ -40,7 +40,7 @@ def drafted(run: Run) -> Rule:
     return run.app.screen.rule
 
 
-@checks("rule('block')")
+@checks("block")
 async def block(run: Run, key: str) -> None:
     await run.press(key)
     rule = drafted(run)
@@ -56,7 +56,7 @@ async def block_spared(run: Run, key: str) -> None:
     assert (rule.kind, [str(prefix) for prefix in rule.match.sources]) == (Kind.IPSET, ["198.51.100.9"])
 
 
-@checks("rule('limit')")
+@checks("limit")
 async def limit(run: Run, key: str) -> None:
     await run.go("ports")
     await run.press(key)
@@ -66,7 +66,7 @@ async def limit(run: Run, key: str) -> None:
     assert rule.limit.per_second == 1000
 
 
-@checks("rule('string')")
+@checks("string")
 async def string(run: Run, key: str) -> None:
     await run.press(key)
     assert "select a row of Payloads" in run.status
@@ -76,7 +76,7 @@ async def string(run: Run, key: str) -> None:
     assert (rule.kind, rule.match.payload[0].offset) == (Kind.STRING, 0)
 
 
-@checks("rule('xdp')")
+@checks("xdp")
 async def xdp(run: Run, key: str) -> None:
     await run.go("ports")
     await run.press("down", key)
@@ -84,7 +84,7 @@ async def xdp(run: Run, key: str) -> None:
     assert (rule.kind, rule.match.protocol, rule.match.sport) == (Kind.XDP, 17, 53)
 
 
-@checks("rule('notrack')")
+@checks("notrack")
 async def notrack(run: Run, key: str) -> None:
     await run.go("ports")
     await run.press(key)
@@ -122,7 +122,7 @@ async def protect(run: Run, key: str) -> None:
     assert installed == [Kind.STRING, Kind.IPSET], "the best against each attack"
 
 
-@checks("confirm", provisional)
+@checks("keep", provisional)
 async def confirm(run: Run, key: str) -> None:
     await run.press(key)
     assert run.feed.controls.calls == [("keep", "7")]
@@ -150,14 +150,14 @@ async def repair(run: Run, key: str) -> None:
     assert "rule 7 acts again" in run.status
 
 
-@checks("go('rules')", provisional)
+@checks("go_rules", provisional)
 async def rules(run: Run, key: str) -> None:
     await run.press(key)
     assert run.app.main.tab.name == "rules"
     assert run.app.main.panel.spec.name == "all_rules"
 
 
-@checks("tab(1)")
+@checks("next_tab")
 async def next_tab(run: Run, key: str) -> None:
     run.app.main.show_tab("traffic")
     names = []
@@ -168,7 +168,7 @@ async def next_tab(run: Run, key: str) -> None:
     assert names == [*(tab.name for tab in TABS[place:]), *(tab.name for tab in TABS[:place])]
 
 
-@checks("tab(-1)")
+@checks("previous_tab")
 async def previous_tab(run: Run, key: str) -> None:
     run.app.main.show_tab("traffic")
     await run.press(key)
@@ -205,25 +205,25 @@ async def why(run: Run, key: str) -> None:
     assert "rule 5 stands above it and takes the same packets." in run.text()
 
 
-@checks("move(-1)")
+@checks("up")
 async def up(run: Run, key: str) -> None:
     await run.press("down", "down", key)
     assert run.selected_key() == "203.0.113.2"
 
 
-@checks("move(1)")
+@checks("down")
 async def down(run: Run, key: str) -> None:
     await run.press(key)
     assert run.selected_key() == "203.0.113.2"
 
 
-@checks("page(-1)")
+@checks("page_up")
 async def page_up(run: Run, key: str) -> None:
     await run.press("end", key)
     assert run.selected_key() == run.app.main.panel.rows.items[39 - run.app.main.panel.page].key
 
 
-@checks("page(1)")
+@checks("page_down")
 async def page_down(run: Run, key: str) -> None:
     page = run.app.main.panel.page
     await run.press(key)
@@ -253,7 +253,7 @@ async def bottom(run: Run, key: str) -> None:
     assert run.selected_key() == "203.0.113.40"
 
 
-@checks("panel(1)")
+@checks("next_panel")
 async def next_panel(run: Run, key: str) -> None:
     run.app.main.show_tab("traffic")
     names = []
@@ -263,7 +263,7 @@ async def next_panel(run: Run, key: str) -> None:
     assert names == ["ports", "payloads", "sources"]
 
 
-@checks("panel(-1)")
+@checks("previous_panel")
 async def previous_panel(run: Run, key: str) -> None:
     run.app.main.show_tab("traffic")
     await run.press(key)
@@ -365,20 +365,20 @@ async def pause(run: Run, key: str) -> None:
     assert "PAUSED" not in run.lines()[0]
 
 
-@checks("step(1)")
-@checks("step(-1)")
-@checks("faster(1)")
-@checks("faster(-1)")
-@checks("skip(1)")
-@checks("skip(-1)")
+@checks("next_step")
+@checks("previous_step")
+@checks("faster")
+@checks("slower")
+@checks("next_event")
+@checks("previous_event")
 async def played(run: Run, key: str) -> None:
     await run.press(key)
     assert "recordings" in run.status, "test_screen_player.py plays one"
 
 
-@checks("rule('like')")
-@checks("alike(1)")
-@checks("alike(-1)")
+@checks("like")
+@checks("next_alike")
+@checks("previous_alike")
 @checks("write_packets")
 @checks("hold")
 async def packets(run: Run, key: str) -> None:
@@ -407,17 +407,17 @@ async def helped(run: Run, key: str) -> None:
     assert "block the selected row" in run.text()
 
 
-@checks("leave")
+@checks("quit")
 async def leave(run: Run, key: str) -> None:
     await run.press(key)
     assert run.app.return_code == 0
 
 
 def test_every_action_of_the_table_is_checked() -> None:
-    assert set(CHECKS) == {row.action for row in KEYS}
+    assert set(CHECKS) == {row.name for row in ACTIONS if row.keys}
 
 
-@pytest.mark.parametrize(("action", "key"), [(row.action, key) for row in KEYS for key in row.keys])
+@pytest.mark.parametrize(("action", "key"), [(row.name, key) for row in ACTIONS for key in row.keys])
 async def test_each_key_does_what_its_action_says(action: str, key: str) -> None:
     scene, check, at = CHECKS[action]
     async with running(scene(), SMALL) as run:
@@ -426,13 +426,13 @@ async def test_each_key_does_what_its_action_says(action: str, key: str) -> None
 
 
 def test_a_key_means_one_thing_on_a_tab() -> None:
-    names = [(key, row.tab) for row in KEYS for key in row.keys]
+    names = [(key, row.tab) for row in ACTIONS for key in row.keys]
     assert len(names) == len(set(names))
 
 
 def test_help_names_every_labelled_key_and_fits_80_columns() -> None:
     written = "\n".join("".join(text for text, _ in line) for line in help_lines())
-    assert all(row.label in written and row.help in written for row in KEYS if row.label)
+    assert all(row.label in written and row.help in written for row in ACTIONS if row.label)
     assert max(len(line) for line in written.splitlines()) <= 76
 
 
@@ -440,8 +440,8 @@ def test_help_names_every_labelled_key_and_fits_80_columns() -> None:
 @pytest.mark.parametrize("pending", [False, True])
 def test_footer_fits_and_shows_the_way_out(width: int, pending: bool) -> None:
     shown = KEY_MAP.footer(width, pending=pending)
-    assert {"help", "leave", "rule('block')"} <= {row.action for row in shown}
-    assert ("confirm" in {row.action for row in shown}) is pending
+    assert {"help", "quit", "block"} <= {row.name for row in shown}
+    assert ("keep" in {row.name for row in shown}) is pending
     assert sum(len(row.label) + len(row.footer) + 3 for row in shown) <= width
 
 
@@ -451,8 +451,8 @@ def test_footer_fits_and_shows_the_way_out(width: int, pending: bool) -> None:
 )
 async def test_no_key_breaks_any_scene(scene: str, size: tuple[int, int]) -> None:
     async with running(SCENES[scene](), size) as run:
-        for row in KEYS:
-            if row.action == "leave":
+        for row in ACTIONS:
+            if row.name == "quit":
                 continue
             for key in row.keys:
                 await run.press(key, "escape")

@@ -91,6 +91,6 @@ async def test_keys_that_wait_when_the_screen_closes_leave_no_trace() -> None:
         async with running(snapshot()) as run:
             run.app.exit()
             for key in ("b", "A", "1", "u", "y", "w", "e", "r", ":"):
-                await run.app.main.action_press(key)
+                run.app.main.action_press(key)
         gc.collect()
     assert [str(item.message) for item in warned if "never awaited" in str(item.message)] == []

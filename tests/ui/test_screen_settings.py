@@ -18,8 +18,8 @@ from fwtop.model.config_file import ConfigText
 from fwtop.ui.bars.graph import graph_lines
 from fwtop.ui.drawing import style
 from fwtop.ui.drawing.themes import PALETTE, THEMES, themed
-from fwtop.ui.key_names import RESERVED, KeyNameError, key_name, key_text, remapped, setting_name
-from fwtop.ui.keys import KEY_MAP, KEYS
+from fwtop.ui.key_names import KeyNameError, key_name, key_text
+from fwtop.ui.keys import ACTIONS, KEY_MAP, remapped
 from fwtop.ui.settings import BUILT_IN, Effective, Settings, all_settings, read_settings
 from fwtop.ui.settings_text import as_json, sample, show
 from fwtop.ui.state.history import History
@@ -120,7 +120,7 @@ def test_a_wrong_value_of_the_users_leaves_that_of_the_machine() -> None:
 
 
 def test_every_key_can_be_written_and_read() -> None:
-    names = {key for row in KEYS for key in row.keys} | {key_name(chr(code)) for code in range(0x20, 0x7F)}
+    names = {key for row in ACTIONS for key in row.keys} | {key_name(chr(code)) for code in range(0x20, 0x7F)}
     assert all(key_name(key_text(name)) == name for name in names)
     assert [key_name(text) for text in ("Ctrl+R", "shift+Tab", "PgUp", "esc", "F12", "↑", " ")] == [
         "ctrl+r", "shift+tab", "pageup", "escape", "f12", "up", "space",
@@ -131,17 +131,16 @@ def test_every_key_can_be_written_and_read() -> None:
 
 
 def test_actions_have_one_name_each() -> None:
-    names = [(getattr(row, "tab", ""), setting_name(row)) for row in KEYS if setting_name(row)]
+    names = [row.name for row in ACTIONS]
     assert len(set(names)) == len(names)
 
 
 def test_remapping_changes_keys_and_labels_and_takes_keys_away_from_others() -> None:
-    table = {setting_name(row): row for row in remapped(KEYS, {"block": ("B", "x"), "quit": ("ctrl+x",)})}
+    table = {row.name: row for row in remapped(ACTIONS, {"block": ("B", "x"), "quit": ("ctrl+x",)})}
     assert (table["block"].keys, table["block"].label) == (("B", "x"), "B x")
     assert (table["xdp"].keys, table["xdp"].label) == ((), "")
     assert (table["quit"].keys, table["quit"].label) == (("ctrl+x", "ctrl+c"), "Ctrl+X Ctrl+C")
-    assert remapped(KEYS, {}) == KEYS
-    assert all(set(row.keys) & set(RESERVED) or setting_name(row) for row in KEYS if row.keys)
+    assert remapped(ACTIONS, {}) == ACTIONS
 
 
 def test_show_is_toml_and_names_the_files() -> None:
@@ -233,9 +232,9 @@ async def test_keys_are_remapped_in_bindings_footer_and_help() -> None:
         assert run.app.return_code is None, "q has no meaning any more"
         await run.press("ctrl+x")
         assert run.app.return_code == 0
-    assert KEY_MAP.action("b", "overview") == "tab(1)"
+    assert KEY_MAP.action("b", "overview").name == "next_tab"
     async with running(snapshot()) as run:
-        assert KEY_MAP.keys == KEYS, "a screen without settings has the built-in keys"
+        assert KEY_MAP.actions == ACTIONS, "a screen without settings has the built-in keys"
 
 
 async def test_the_command_line_names_the_keys_that_were_set() -> None:

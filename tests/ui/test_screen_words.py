@@ -316,7 +316,7 @@ async def test_footers_offer_what_the_recording_can_do() -> None:
         assert run.dialog == "DetailsDialog", "what a proposal does can be read"
     for origin in ("capture", "session"):
         keys = KEY_MAP.footer(200, tab="packets", pending=False, readonly=True, origin=origin)
-        assert "hold" not in [row.action for row in keys]
+        assert "hold" not in [row.name for row in keys]
 
 
 async def test_a_dialog_without_a_body_is_whole() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fwtop.cli.main import VERBS
-from fwtop.ui.keys import KEYS
+from fwtop.ui.keys import ACTIONS
 from fwtop.ui.tabs import TABS
 
 CLONE = Path(__file__).resolve().parents[2]
@@ -18,7 +18,7 @@ LINK = re.compile(r"\]\(([^)#:]+)\)")
 
 def test_the_table_of_keys_is_the_programs():
     rows = KEYS_PAGE.split("| key | what it does |\n|---|---|\n", 1)[1].split("\n\n", 1)[0].splitlines()
-    assert rows == [f"| `{key.label}` | {key.help} |" for key in KEYS if key.label]
+    assert rows == [f"| `{key.label}` | {key.help} |" for key in ACTIONS if key.label]
 
 
 def test_every_tab_is_described():

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
 from fwtop.model.errors import FwtopError
+from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.snapshot import Snapshot, Source
 from fwtop.ui.actions.rule_from_row import check_targets
-from fwtop.ui.key_names import setting_name
-from fwtop.ui.keys import Key
+from fwtop.ui.drawing.themes import THEMES
+from fwtop.ui.keys import Action
+from fwtop.ui.lists.panel import Panel
+from fwtop.ui.lists.rows import Item
+from fwtop.ui.lists.traffic import spared
+from fwtop.ui.state.scope import Scope
+from fwtop.ui.tabs import TABS
 
 MAX_LENGTH = 200
-RULE_COMMANDS = ("keep", "undo", "extend", "change", "why", "repair")
-TARGET_COMMANDS = ("block", "limit", "xdp", "notrack")
-_MOVES = ("up", "down", "page_up", "page_down", "top", "bottom", "next_panel", "previous_panel", "command")
+ALL = "all"  # attacks
+_MOST_SOURCES = 20
 
 
 class CommandError(ValueError):
@@ -31,91 +37,86 @@ class Choice(Struct, frozen=True):
     hint: str = ""  # of what may follow
 
 
+class Argument(Struct, frozen=True):
+    """What may follow a command's name: one of the words on offer, or with `free` any."""
+
+    hint: str = ""
+    free: str = ""
+    needed: bool = False
+
+
+# What Action.takes names.
+ARGUMENTS = {
+    "": Argument(),
+    "sources": Argument("SOURCE …", "PREFIX … or asn:N or country:CC"),
+    "rule": Argument("RULE"),
+    "proposal": Argument("NUMBER", needed=True),
+    "text": Argument("TEXT", "TEXT"),
+    "column": Argument("COLUMN"),
+    "view": Argument("NAME"),
+    "unit": Argument("UNIT"),
+    "theme": Argument("NAME", needed=True),
+    "switch": Argument("on|off", needed=True),
+    "tab": Argument("NAME", needed=True),
+    "attack": Argument("LETTER", needed=True),
+}
+Offer = Mapping[str, Sequence[Choice]]  # the words that each kind of argument can be now
+Call = tuple[Action, str]  # and its argument
+
+
 class Command(Struct, frozen=True):
-    """One command. Without `choices` and `free` it takes no argument; `optional` ones may be left out."""
+    """An action by its name, with the words that may follow it now."""
 
-    name: str
-    help: str
-    action: str = ""  # of the table of keys, that runs without an argument
-    key: str = ""
-    choices: tuple[Choice, ...] = ()
-    free: str = ""  # what an argument beyond the choices is, as TEXT or PREFIX
-    optional: bool = False
-    hint: str = ""  # of the argument, in one word
+    action: Action
+    choices: Sequence[Choice] = ()
 
+    @property
+    def name(self) -> str:
+        """The first word of its line."""
+        return self.action.name
 
-class Call(Struct, frozen=True):
-    """A parsed line."""
+    @property
+    def argument(self) -> Argument:
+        """What may follow."""
+        return ARGUMENTS[self.action.takes]
 
-    command: Command
-    argument: str = ""
-
-
-class Present(Struct, frozen=True):
-    """What can be named at the moment, apart from actions."""
-
-    tabs: tuple[Choice, ...] = ()
-    rules: tuple[Choice, ...] = ()
-    proposals: tuple[Choice, ...] = ()
-    sorts: tuple[str, ...] = ()
-    views: tuple[str, ...] = ()
-    themes: tuple[Choice, ...] = ()
-    sources: tuple[str, ...] = ()
-    scopes: tuple[Choice, ...] = ()
+    @property
+    def help(self) -> str:
+        """What it does."""
+        return self.action.help or self.name.replace("_", " ")
 
 
-def commands(rows: Sequence[Key], present: Present) -> tuple[Command, ...]:
-    """Return all commands: tabs, those with an argument, and every other action of the table of keys."""
-    found = {command.name: command for command in _with_arguments(present)}
-    for row in rows:
-        name = setting_name(row)
-        if not name or name in _MOVES or name.startswith("go_"):
-            continue
-        words = row.help or name.replace("_", " ")
-        special = found.get(name)
-        if special is None:
-            found[name] = Command(name, words, row.action, row.label)
-        elif special.optional:
-            found[name] = _joined(special, row, words)
-    for tab in present.tabs:
-        found.setdefault(tab.word, Command(tab.word, f"the {tab.help} tab", f"go({tab.word!r})"))
-    return tuple(found.values())
+def offer(snapshot: Snapshot | None, scope: Scope, panel: Panel, sources: Sequence[Item]) -> Offer:
+    """Return what can be named on the screen: of the sources those that no rule would cut off by mistake."""
+    rules = snapshot.mitigations if snapshot is not None else ()
+    attacks = snapshot.judgement.attacks if snapshot is not None else ()
+    proposals = snapshot.judgement.proposals if snapshot is not None else ()
+    shown = [item for item in sources[:_MOST_SOURCES] if isinstance(item, Source) and not spared(item)]
+    return {
+        "sources": _words(str(item.prefix) for item in shown if item.prefix is not None),
+        "rule": [Choice(item.rule.id, item.rule.summary) for item in rules if item.state in ACTIVE_STATES],
+        "proposal": [Choice(str(item.number), item.summary) for item in proposals],
+        "column": _words((*(name for name, _ in panel.rows.row.sorts), "packets")),
+        "view": _words(view.name for view in panel.spec.views if view.name),
+        "unit": _words(("packets", "bits")),
+        "theme": [Choice(theme.name, theme.help) for theme in THEMES.values()],
+        "switch": _words(("on", "off")),
+        "tab": [Choice(tab.name, tab.title) for tab in TABS],
+        "attack": [
+            *(Choice(scope.letter(item.key), item.title) for item in attacks),
+            Choice(ALL, "all attacks"),
+        ],
+    }
 
 
-def _joined(special: Command, row: Key, words: str) -> Command:
-    """Add to a command what its key does, which is what it does without an argument."""
-    return Command(
-        special.name,
-        words,
-        row.action,
-        row.label,
-        special.choices,
-        special.free,
-        special.optional,
-        special.hint,
-    )
+def _words(words: Iterable[str]) -> list[Choice]:
+    return [Choice(word) for word in words]
 
 
-def _with_arguments(present: Present) -> Iterable[Command]:
-    sources = tuple(Choice(source) for source in present.sources)
-    for name in TARGET_COMMANDS:
-        free = "PREFIX … or asn:N or country:CC"
-        yield Command(name, "", choices=sources, free=free, optional=True, hint="SOURCE …")
-    for name in RULE_COMMANDS:
-        yield Command(name, "", choices=present.rules, optional=True, hint="RULE")
-    yield Command("proposal", "preview a proposal", choices=present.proposals, hint="NUMBER")
-    yield Command("filter", "", free="TEXT", optional=True, hint="TEXT")
-    yield Command("sort", "", choices=_words(present.sorts), optional=True, hint="COLUMN")
-    yield Command("view", "", choices=_words(present.views), optional=True, hint="NAME")
-    yield Command("graph", "", choices=_words(("packets", "bits")), optional=True, hint="UNIT")
-    yield Command("theme", "change the colours", choices=present.themes, hint="NAME")
-    yield Command("slow", "send less to the terminal", choices=_words(("on", "off")), hint="on|off")
-    yield Command("tab", "go to a tab", choices=present.tabs, hint="NAME")
-    yield Command("only", "show one attack on all tabs", choices=present.scopes, hint="LETTER")
-
-
-def _words(words: Iterable[str]) -> tuple[Choice, ...]:
-    return tuple(Choice(word) for word in words)
+def commands(actions: Iterable[Action], offered: Offer) -> tuple[Command, ...]:
+    """Return all actions that are commands, too, first those that take something."""
+    found = [Command(row, offered.get(row.takes, ())) for row in actions if row.spoken]
+    return tuple(sorted(found, key=lambda command: not command.action.takes))
 
 
 def parse(line: str, known: Sequence[Command]) -> Call:
@@ -124,19 +125,20 @@ def parse(line: str, known: Sequence[Command]) -> Call:
     if name.isdigit() and not argument:
         name, argument = "proposal", name
     command = _named(name.lower(), known)
+    action = command.action
     if not argument:
-        if command.action:
-            return Call(command)
-        raise CommandError(f"{command.name} needs one of: {_listed(command)}")
-    if not command.choices and not command.free and not command.optional:
-        raise CommandError(f"{command.name} takes nothing more")
+        if command.argument.needed:
+            raise CommandError(f"{action.name} needs one of: {_listed(command)}")
+        return action, ""
+    if not action.takes:
+        raise CommandError(f"{action.name} takes nothing more")
     chosen = _chosen(argument, command)
-    if command.name in TARGET_COMMANDS:
+    if action.takes == "sources":
         try:
             check_targets(argument.split())
         except FwtopError as error:
             raise CommandError(str(error)) from None
-    return Call(command, chosen)
+    return action, chosen
 
 
 def split(line: str) -> tuple[str, str]:
@@ -157,12 +159,12 @@ def _named(name: str, known: Sequence[Command]) -> Command:
 
 
 def _chosen(argument: str, command: Command) -> str:
-    if command.free:
+    if command.argument.free:
         return argument
     words = [choice.word for choice in command.choices]
     same = [word for word in words if word.lower() == argument.lower()]
     begin = same or [word for word in words if word.lower().startswith(argument.lower())]
-    if len(begin) == 1 and (same or command.name not in RULE_COMMANDS):  # rule 11 is not rule 118
+    if len(begin) == 1 and (same or command.action.takes != "rule"):  # rule 11 is not rule 118
         return begin[0]
     shown = safe_text(argument, limit=30)
     raise CommandError(f"{command.name}: there is no {shown!r}; there are: {_listed(command)}")
@@ -171,7 +173,7 @@ def _chosen(argument: str, command: Command) -> str:
 def _listed(command: Command) -> str:
     words = [choice.word for choice in command.choices]
     more = f" and {len(words) - 8} more" if len(words) > 8 else ""
-    return ", ".join(words[:8]) + more if words else command.free or "nothing at present"
+    return ", ".join(words[:8]) + more if words else command.argument.free or "nothing at present"
 
 
 class Completion(Struct, frozen=True):
@@ -186,7 +188,10 @@ def complete(line: str, known: Sequence[Command]) -> list[Completion]:
     typed = line.lstrip()
     name, space, argument = typed.partition(" ")
     if not space:
-        found = [Choice(command.name, command.help, command.key, command.hint) for command in known]
+        found = [
+            Choice(command.name, command.help, command.action.label, command.argument.hint)
+            for command in known
+        ]
         found += [choice for command in known if command.name == "proposal" for choice in command.choices]
         return [Completion(_with_room(choice.word, known), choice) for choice in ranked(name, found)]
     try:
@@ -194,14 +199,15 @@ def complete(line: str, known: Sequence[Command]) -> list[Completion]:
     except CommandError:
         return []
     done, _, last = argument.rpartition(" ")
-    before = f"{command.name} {done} " if done and command.free else f"{command.name} "
-    wanted = last if command.free else argument
+    free = command.argument.free
+    before = f"{command.name} {done} " if done and free else f"{command.name} "
+    wanted = last if free else argument
     return [Completion(before + choice.word, choice) for choice in ranked(wanted, command.choices)]
 
 
 def _with_room(word: str, known: Sequence[Command]) -> str:
     command = next((command for command in known if command.name == word), None)
-    return f"{word} " if command is not None and (command.choices or command.free) else word
+    return f"{word} " if command is not None and (command.choices or command.argument.free) else word
 
 
 def ranked(pattern: str, choices: Iterable[Choice]) -> list[Choice]:

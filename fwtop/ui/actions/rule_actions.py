@@ -109,10 +109,10 @@ class RuleActions:
         if len(done) == len(rules):
             self._say(f"rules {', '.join(done)} are installed", GOOD)
 
-    async def confirm(self, snapshot: Snapshot) -> None:
+    async def confirm(self, snapshot: Snapshot, _: RuleStatus | None = None) -> None:
         """Keep all unconfirmed rules."""
         waiting = pending(snapshot.mitigations)
-        key, expired = KEY_MAP.label("confirm"), self.expiry.expired
+        key, expired = KEY_MAP.label("keep"), self.expiry.expired
         if not waiting and self._installing:
             self._say(f"{key} confirms the rule once it is installed …", TEXT)
         elif not waiting and expired is not None:
@@ -123,7 +123,7 @@ class RuleActions:
             if not self._shows_command("confirm", status.rule):
                 await self._report(f"confirming rule {status.rule.id}", self._keep(status.rule.id))
 
-    async def repair(self, snapshot: Snapshot) -> None:
+    async def repair(self, snapshot: Snapshot, _: RuleStatus | None) -> None:
         """Put back all rules that do not act."""
         broken = not_acting(snapshot.mitigations)
         if not broken:
@@ -147,7 +147,7 @@ class RuleActions:
                 return
         await self._report(f"removing rule {rule.id}", self._undo(rule.id))
 
-    async def redo(self) -> None:
+    async def redo(self, _: Snapshot, __: RuleStatus | None) -> None:
         """Preview the rule that was removed or expired last, to install it again."""
         lost = self.expiry.expired or self._removed
         if lost is None:
@@ -188,7 +188,7 @@ class RuleActions:
         if status is not None:
             self._replaces[status.rule.id] = old.id
             self._say(
-                f"rule {status.rule.id} is in; {KEY_MAP.label('confirm')} keeps it and removes rule {old.id}",
+                f"rule {status.rule.id} is in; {KEY_MAP.label('keep')} keeps it and removes rule {old.id}",
                 GOOD,
             )
 
@@ -333,46 +333,49 @@ class RuleKeysScreen(Guarded, Screen[None], inherit_bindings=False):
             event.prevent_default()
             self.action_redo()
             return
-        if event.key == KEY_MAP.label("confirm"):  # a moment too late: the way back stays on the screen
+        if event.key == KEY_MAP.label("keep"):  # a moment too late: the way back stays on the screen
             return
         self.actions.expiry.expired = None
         self.redraw()
 
-    def action_confirm(self) -> None:
-        """Keep the unconfirmed rules."""
-        self._do(lambda snapshot, _: self.actions.confirm(snapshot))
+    def action_keep(self, rule_id: str = "") -> None:
+        """Keep the unconfirmed rules, or one."""
+        self._do(self.actions.keep if rule_id else self.actions.confirm, rule_id)
 
-    def action_repair(self) -> None:
-        """Restore the rules that are not in effect."""
-        self._do(lambda snapshot, _: self.actions.repair(snapshot))
+    def action_repair(self, rule_id: str = "") -> None:
+        """Restore the rules that are not in effect, or one."""
+        self._do(self.actions.repair_one if rule_id else self.actions.repair, rule_id)
 
-    def action_undo(self) -> None:
+    def action_undo(self, rule_id: str = "") -> None:
         """Remove the selected rule, or the newest."""
-        self._do(self.actions.undo)
+        self._do(self.actions.undo, rule_id)
 
     def action_redo(self) -> None:
         """Install the last removed or expired rule again."""
-        self._do(lambda *_: self.actions.redo())
+        self._do(self.actions.redo)
 
-    def action_extend(self) -> None:
+    def action_extend(self, rule_id: str = "") -> None:
         """Ask how long the selected rule, or the newest, should stay."""
-        self._do(self.actions.extend)
+        self._do(self.actions.extend, rule_id)
 
-    def action_change(self) -> None:
+    def action_change(self, rule_id: str = "") -> None:
         """Replace the selected rule, or the newest, by an edited one."""
-        self._do(self.actions.change)
+        self._do(self.actions.change, rule_id)
 
-    def action_why(self) -> None:
+    def action_why(self, rule_id: str = "") -> None:
         """Explain what the selected rule, or the newest, matches."""
-        self._do(self.actions.why, changes=False)
+        self._do(self.actions.why, rule_id, changes=False)
 
-    def _do(self, job: Job, *, changes: bool = True) -> None:
-        # The selection is read now, not when the worker starts: the row under the finger counts.
-        self.act_on(self.selected_rule(), job, changes=changes)
-
-    def act_on(self, rule: RuleStatus | None, job: Job, *, changes: bool = True) -> None:
-        """Do something with a rule."""
+    def _do(self, job: Job, rule_id: str = "", *, changes: bool = True) -> None:
         snapshot = self.current_snapshot()
+        # The selection is read now, not when the worker starts: the row under the finger counts.
+        rule = self.selected_rule()
+        if rule_id:
+            found = [item for item in snapshot.mitigations if item.rule.id == rule_id] if snapshot else []
+            rule = found[0] if found and found[0].state in ACTIVE_STATES else None
+            if rule is None:
+                self.refuse(f"rule {rule_id} is no longer active")
+                return
         obstacle = self.actions.obstacle(snapshot, previews=not changes)
         if obstacle or snapshot is None:
             self.refuse(obstacle)

@@ -7,7 +7,7 @@ from textual.message import Message
 
 from fwtop.ui.drawing.layout import Lines
 from fwtop.ui.drawing.style import NOTICE, TEXT, TITLE, Line, width_of
-from fwtop.ui.keys import KEY_MAP, Key
+from fwtop.ui.keys import KEY_MAP, Action
 
 
 class Footer(Lines):
@@ -22,14 +22,14 @@ class Footer(Lines):
 
     def __init__(self) -> None:
         super().__init__("footer")
-        self._ends: list[tuple[int, Key]] = []  # the cell after each key
+        self._ends: list[tuple[int, Action]] = []  # the cell after each key
 
     def write(self, *, tab: str, waiting: bool, readonly: bool, origin: str) -> None:
         """Draw the keys of a tab; `waiting`: a rule waits for confirmation, `origin`: what is watched."""
         line: Line = []
         self._ends = []
         for row in KEY_MAP.footer(self.box.width, tab=tab, pending=waiting, readonly=readonly, origin=origin):
-            style = NOTICE if row.action == "confirm" else TITLE
+            style = NOTICE if row.name == "keep" else TITLE
             line += [(" ", TEXT), (row.label, style), (f" {row.footer}", TEXT), (" ", TEXT)]
             self._ends.append((width_of(line), row))
         self.show([line])
@@ -43,4 +43,4 @@ class Footer(Lines):
         """Press the key under the pointer; of several, the first."""
         row = next((row for end, row in self._ends if event.x < end), None)
         if row is not None:
-            self.post_message(self.Clicked("" if row.action == "proposal" else row.keys[0]))
+            self.post_message(self.Clicked("" if row.name == "proposal" else row.keys[0]))

@@ -213,7 +213,7 @@ def _standing_line(snapshot: Snapshot, waiting: list[RuleStatus], state: HeaderS
 def _confirm_prompt(status: RuleStatus, now: float) -> Line:
     left = duration((status.confirm_by or now) - now)
     prompt: Line = [(f" rule {status.rule.id} is removed in {left} ", NOTICE)]
-    prompt += [(f"  {KEY_MAP.label('confirm')}", TITLE), (" keeps it  ", TEXT)]
+    prompt += [(f"  {KEY_MAP.label('keep')}", TITLE), (" keeps it  ", TEXT)]
     return [*prompt, (KEY_MAP.label("undo"), TITLE), (" removes it now", TEXT)]
 
 

@@ -36,7 +36,7 @@ class TabBar(Lines):
             title = f" {tab.title} {count} " if count else f" {tab.title} "
             line.append((title, BRAND if tab.name == shown else TEXT))
             self._ends.append((width_of(line), tab.name))
-        keys = f"{KEY_MAP.label('tab(-1)')} {KEY_MAP.label('tab(1)')}"
+        keys = f"{KEY_MAP.label('previous_tab')} {KEY_MAP.label('next_tab')}"
         right: Line = [(keys, TITLE), (" tab ", DIM)]
         if scope:
             right = [(f"{scope}  ", TITLE), (KEY_MAP.label("unscope"), TITLE), (" shows all ", DIM)]

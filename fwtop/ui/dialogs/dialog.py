@@ -219,7 +219,8 @@ class DetailsDialog(Dialog[None], inherit_bindings=False):
 
     def on_key(self, event: events.Key) -> None:
         """Close on the keys that open details, too."""
-        if KEY_MAP.action(event.key, "") in ("details", "attacks", "help"):
+        action = KEY_MAP.action(event.key, "")
+        if action is not None and action.name in ("details", "attacks", "help"):
             event.stop()
             self.dismiss(None)
 
@@ -227,12 +228,11 @@ class DetailsDialog(Dialog[None], inherit_bindings=False):
 def help_lines() -> list[Line]:
     """Write the table of keys in its groups."""
     lines: list[Line] = []
-    for group in dict.fromkeys(key.group for key in KEY_MAP.keys):
+    told = [row for row in KEY_MAP.actions if row.label]
+    for group in dict.fromkeys(row.group for row in told):
         lines += [[]] if lines else []
         lines.append([(group, STRONG)])
-        for key in KEY_MAP.keys:
-            if key.group == group and key.label:
-                lines.append([(f"  {key.label:<11}", TITLE), (key.help, TEXT)])
+        lines += [[(f"  {row.label:<11}", TITLE), (row.help, TEXT)] for row in told if row.group == group]
     return lines
 
 

@@ -343,7 +343,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         if self.disarmed:
             return [[(self.disarmed, WARN)]]
         seconds = self._controls.confirm_seconds
-        return [[(f"removed after {seconds} s unless you press ", DIM), (KEY_MAP.label("confirm"), TITLE)]]
+        return [[(f"removed after {seconds} s unless you press ", DIM), (KEY_MAP.label("keep"), TITLE)]]
 
     def _buttons(self) -> Line:
         install = [] if self.refusal else [*self._button(INSTALL), ("   ", TEXT)]

@@ -201,7 +201,7 @@ class SetDialog(ChoiceDialog, inherit_bindings=False):
         seconds = self._controls.confirm_seconds
         stay: Line = [
             (f"all are removed after {seconds} s unless you press ", DIM),
-            (KEY_MAP.label("confirm"), TITLE),
+            (KEY_MAP.label("keep"), TITLE),
         ]
         answers = super().foot(width, room)
         return [stay, *answers] if self.rules and room > len(answers) else answers
