@@ -33,7 +33,7 @@ for path in "${completions[@]}"; do
   rmdir "$(dirname "$path")" "$(dirname "$(dirname "$path")")" 2>/dev/null || true # where empty
 done
 rmdir "$(dirname "$(dirname "$sample_settings")")" 2>/dev/null || true
-say "removed: program, users, sessions, journal"
+say "removed: program, users, sessions, policies"
 if [[ ${#installed_packages[@]} -gt 0 ]]; then
   say "left in place, in case they are used otherwise; set-up had installed: ${installed_packages[*]}"
   say "to remove them as well: apt-get autoremove --purge ${installed_packages[*]}"

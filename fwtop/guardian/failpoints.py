@@ -24,11 +24,11 @@ class Failpoint(StrEnum):
     NFT = "nft"  # nftables: the rule's lines and sets are in, its timeout runs
     COMPILED = "compiled"  # XDP: the program with the rule runs, the rule has no deadline yet
     ENABLED = "enabled"  # XDP: its deadline is set
-    SETTING = "setting"  # a sysctl is written, the journal knows the old value
+    SETTING = "setting"  # a sysctl is written, the old value is recorded
     INSTALLED = "installed"  # journalled as installed, the client not answered yet
     CLOSED = "closed"  # open connections are closed, the rule is not journalled as installed yet
     FOLLOWED = "followed"  # the sets of a rule spare a changed allow-list, its lines are where they were
-    RENEWED = "renewed"  # keep: the kernel has the new timeout, the journal not yet
+    RENEWED = "renewed"  # keep: the kernel has the new timeout, the record not yet
     KEPT = "kept"
     REPAIR = "repair"  # journalled as being repaired, kernel untouched
     REPAIR_SYSCTLS = "repair-sysctls"  # repair: sysctls have the rule's values again
@@ -45,9 +45,9 @@ class Failpoint(StrEnum):
     INACTIVE = "inactive"  # the rule no longer drops anything; all of its objects are still there
     UNLOADED = "unloaded"  # XDP: out of the program
     NFT_REMOVED = "nft-removed"  # nftables: the rule's lines and sets are out
-    RESTORED = "restored"  # a sysctl has its old value, the journal does not know yet
+    RESTORED = "restored"  # a sysctl has its old value, which is not recorded yet
     CHAINS_REMOVED = "chains-removed"  # the chains have no line of the rule any more
-    SETS_DESTROYED = "sets-destroyed"  # the sets are gone, the journal does not know yet
+    SETS_DESTROYED = "sets-destroyed"  # the sets are gone, which is not recorded yet
     UNDONE = "undone"
     LIST_CREATED = "list-created"  # a named list is recorded, the client not answered yet
     LIST_PREPARED = "list-prepared"  # what its change needs is built aside, nothing recorded

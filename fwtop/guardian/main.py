@@ -29,8 +29,8 @@ from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.nft import NftTables
 from fwtop.guardian.options import HERE, Options
 from fwtop.guardian.overdue import give_back_everywhere, give_back_here, uptime_of
-from fwtop.guardian.records.journal import Journal, boot_id
-from fwtop.guardian.records.runtime import RuntimeCopy, lock_path_of
+from fwtop.guardian.records.files import Records, boot_id, lock_path_of
+from fwtop.guardian.records.journal import Journal
 from fwtop.guardian.rules.adoption import adopt_all
 from fwtop.guardian.rules.guard import read_limits
 from fwtop.guardian.rules.lifecycle import Lifecycle
@@ -162,11 +162,11 @@ def _serve(options: Options, ready: Callable[[], None]) -> int:
     except OSError as error:
         raise FwtopError(f"cannot use {directory}: {error.strerror}; nothing was started", 1) from None
     remove_stale(directory)
-    RuntimeCopy.remove_deserted(directory, set(namespaces.everywhere()))
+    Records.remove_deserted(directory, set(namespaces.everywhere()))
     path = directory / f"{number}.sock"
     try:
-        records = _records(options, number)
-        journal = Journal(options.journal, namespaces.cookie(), records)
+        records = Records(directory, namespaces.cookie(), boot_id(), number, options.state_directory)
+        journal = Journal(records)
         server = _server(options, number, journal, records)
         listener = _listen(path)
         protect()
@@ -180,12 +180,7 @@ def _serve(options: Options, ready: Callable[[], None]) -> int:
     return 0
 
 
-def _records(options: Options, number: int) -> RuntimeCopy:
-    """Return the records on the tmpfs; if the journal can't be written, rules still end with them."""
-    return RuntimeCopy(options.run_directory, namespaces.cookie(), boot_id(), number)
-
-
-def _server(options: Options, number: int, journal: Journal, records: RuntimeCopy) -> Server:
+def _server(options: Options, number: int, journal: Journal, records: Records) -> Server:
     raise_limit()
     worker = Worker()  # first: what it keeps back has low numbers, below any limit
     choice = _choose_iptables()
@@ -220,7 +215,7 @@ def _server(options: Options, number: int, journal: Journal, records: RuntimeCop
     programs = options.run_directory / f"{number}{SUFFIX}"
     return Server(
         Handlers(lifecycle, reports, lists), identity, operators, compiled, worker,
-        programs=programs, policies=(str(options.journal.parent / "policy"), options.allow_file),
+        programs=programs, policies=(str(options.state_directory / "policy"), options.allow_file),
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ class Options(Struct):
     netns_fd: int = -1  # or in that of this inherited descriptor
     netns_path: str = ""  # or in that of this file in /proc, for a caller that can't pass descriptors
     run_directory: Path = paths.RUN_DIRECTORY
-    journal: Path = paths.JOURNAL
+    state_directory: Path = paths.GUARDIAN_DIRECTORY
     allow_file: str = ALLOW_FILE
     limits_file: Path = Path(LIMITS_FILE)
     crash_at: Failpoint | None = None  # for tests: SIGKILL there
@@ -47,7 +47,7 @@ class Options(Struct):
         match option:
             case "--build" | "--netns" | "--netns-path" | "--allow-file":
                 setattr(self, option[2:].replace("-", "_"), value)
-            case "--run-directory" | "--journal" | "--limits-file":
+            case "--run-directory" | "--state-directory" | "--limits-file":
                 setattr(self, option[2:].replace("-", "_"), Path(value))
             case "--netns-fd":
                 self.netns_fd = int(value)
@@ -60,5 +60,5 @@ class Options(Struct):
 
     def same_state(self) -> list[str]:
         """Return the arguments of a guardian that works with the same files."""
-        names = ("build", "run_directory", "journal", "allow_file", "limits_file")
+        names = ("build", "run_directory", "state_directory", "allow_file", "limits_file")
         return [f"--{name.replace('_', '-')}={getattr(self, name)}" for name in names]

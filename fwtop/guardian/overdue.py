@@ -1,6 +1,6 @@
 """Give sysctls back whose time is over although their guardian did not: it is stopped, hangs, or is gone.
 
-Everything needed is on the tmpfs, so neither the guardian's lock nor its journal is waited for. What was
+Everything needed is on the tmpfs, so the guardian's lock is not waited for. What was
 given back is marked there: a guardian that goes on, or the next one, leaves the sysctl as it is from then on.
 """
 
@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fwtop.guardian.objects.sysctls import Changed, restore
-from fwtop.guardian.records.journal import boot_id
-from fwtop.guardian.records.runtime import RuntimeCopy, lock_path_of
+from fwtop.guardian.records.files import Records, boot_id, lock_path_of
 from fwtop.guardian.rules.timers import deadline_of
 from fwtop.kernel import namespaces
 from fwtop.model.errors import FwtopError
@@ -41,7 +40,7 @@ def give_back_here(run_directory: Path) -> tuple[float | None, list[str]]:
     Returns when to look again, CLOCK_MONOTONIC seconds (None: nothing is changed), and what was done.
     """
     number = os.stat("/proc/self/ns/net").st_ino
-    records = RuntimeCopy(run_directory, namespaces.cookie(), boot_id(), number)
+    records = Records(run_directory, namespaces.cookie(), boot_id(), number)
     values = _Values(records)
     now = time.monotonic()
     ends = {item.rule_id: _end(run_directory, number, records, item.rule_id) for item in values.settings()}
@@ -86,7 +85,7 @@ def _opened(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _end(run_directory: Path, number: int, records: RuntimeCopy, rule_id: str) -> float:
+def _end(run_directory: Path, number: int, records: Records, rule_id: str) -> float:
     """Return when a rule ends, CLOCK_MONOTONIC seconds.
 
     A rule without a record is over; but while a guardian lives, that is for it to say.
@@ -116,7 +115,7 @@ def _is_guarded(run_directory: Path, number: int) -> bool:
 class _Values:
     """The old values on the tmpfs, which is all that somebody else than the guardian writes to."""
 
-    def __init__(self, records: RuntimeCopy) -> None:
+    def __init__(self, records: Records) -> None:
         self._records = records
         self.lines: list[str] = []  # what was done
 
@@ -127,7 +126,8 @@ class _Values:
         return self._records.is_given_back(changed.rule_id, changed.name)
 
     def forget_setting(self, changed: Changed) -> None:
-        self._records.mark_given_back(changed.rule_id, changed.name)
+        with contextlib.suppress(OSError):  # no room: that the value is another one says as much
+            self._records.mark_given_back(changed.rule_id, changed.name)
         self.lines.append(
             f"rule {changed.rule_id} was over and its guardian did nothing: "
             f"{changed.name} has its old value {changed.old} again"

@@ -1,6 +1,6 @@
 """Paths of the installed copy and of the state of both processes.
 
-The console runs as user `fwtop` and owns its sessions. The guardian, running as root, keeps its journal in a
+The console runs as user `fwtop` and owns its sessions. The guardian, running as root, keeps policies in a
 directory of its own, because the owner of a directory can replace the files in it.
 """
 
@@ -23,7 +23,6 @@ CONSOLE_USER = "fwtop"  # system user without a shell or home directory
 DISSECTOR_USER = "fwtop-dissect"  # likewise; the process that runs scapy
 STATE_DIRECTORY = Path("/var/lib/fwtop")  # 0700, owned by CONSOLE_USER: session databases
 GUARDIAN_DIRECTORY = Path("/var/lib/fwtop-guardian")  # 0700, owned by root
-JOURNAL = GUARDIAN_DIRECTORY / "journal.db"
 ALARMS_DIRECTORY = Path("/var/lib/fwtop-alarms")  # 0711, owned by root; a user's undelivered alarms in each
 COSTS_FILE = Path("/var/lib/fwtop-costs.json")  # 0644, owned by root: see model/costs.py
 RUN_DIRECTORY = Path("/run/fwtop")  # 0755, owned by root; sockets in it are 0600

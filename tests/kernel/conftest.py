@@ -114,7 +114,7 @@ def shared_pair() -> Iterator[NetnsPair]:
 
 @pytest.fixture
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    """A guardian for a victim, with a journal and sockets of its own: a `BENCH` of the file's choice.
+    """A guardian for a victim, with records and sockets of its own: a `BENCH` of the file's choice.
 
     The victim is the test's own, or with `PAIR = "shared_pair"` the file's: then all rules are undone after
     each test, also one that failed.

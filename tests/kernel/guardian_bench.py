@@ -69,14 +69,14 @@ class Path4or6:
 
 
 class Bench(Struct):
-    """A guardian for one victim, with its own journal and sockets."""
+    """A guardian for one victim, with its own records and sockets."""
 
     pair: object
     directory: Path
     pids: set[int] = field(default_factory=set)
     paths: dict[int, Path4or6] = field(default_factory=dict)
     allow: str = ""
-    journal: Path | None = None  # None: in `directory`
+    state_directory: Path | None = None  # None: `directory`
 
     @property
     def netns(self) -> str:
@@ -85,8 +85,8 @@ class Bench(Struct):
     def arguments(self, crash_at: str | None = None) -> tuple[str, ...]:
         (self.directory / "allow").write_text(self.allow)
         base = (
-            "--journal",
-            str(self.journal or self.directory / "journal.db"),
+            "--state-directory",
+            str(self.state_directory or self.directory),
             "--allow-file",
             str(self.directory / "allow"),
             "--limits-file",

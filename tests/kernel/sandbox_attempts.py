@@ -110,7 +110,7 @@ def attempts(victim: int) -> dict[str, Attempt]:
     opened = {
         "read a password file": ("/etc/shadow", os.O_RDONLY),
         "read another's file": ("/etc/passwd", os.O_RDONLY),
-        "read the journal": ("/var/lib/fwtop-guardian/journal.db", os.O_RDONLY),
+        "read the guardian's files": ("/var/lib/fwtop-guardian/last-rule", os.O_RDONLY),
         "write the program": (str(Path(__file__)), os.O_WRONLY),
         "write its own memory": ("/proc/self/mem", os.O_RDWR),
         "read another's memory": (f"/proc/{victim}/mem", os.O_RDONLY),

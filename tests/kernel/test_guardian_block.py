@@ -23,9 +23,11 @@ from guardian_bench import (
 )
 from msgspec.structs import replace
 
+from fwtop.kernel import namespaces
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Apply, Keep, Plan, Repair, Undo
 from fwtop.model.rule import Kind, Match, Rule
+from tests.kernel.wire import inside
 
 pytestmark = pytest.mark.kernel
 FAMILIES = (4, 6)
@@ -312,12 +314,14 @@ def test_long_list_is_carried_renewed_and_ends_by_itself(bench: Bench, poll_unti
 
 
 def test_without_a_journal_nothing_is_installed_but_status_answers(bench: Bench) -> None:
-    (bench.directory / "journal.db").mkdir()  # as good as a read-only /var/lib: root may write anywhere else
+    with inside(bench.netns):
+        name = f"state-{namespaces.cookie()}-{os.stat('/proc/thread-self/ns/net').st_ino}"
+    (bench.directory / name).write_text("")  # as good as a read-only /run: root may write anywhere else
     before = bench.state()
     with bench.connect() as guardian:
         answer = guardian.request(Apply(bench.block_rule(4).to_dict(), 0))
         assert not answer.ok
-        assert "cannot keep the journal" in answer.error
+        assert "the journal can't be kept" in answer.error
         assert "nothing was installed" in answer.error
         assert "journal" in guardian.demand(Plan(bench.block_rule(4).to_dict())).data["refused"]
         assert rules_of(guardian) == {}

@@ -133,7 +133,8 @@ def test_bulk_load_that_runs_out_of_memory_leaves_no_set(bench: Bench, monkeypat
     from fwtop.guardian.objects.chain import Chains
     from fwtop.guardian.objects.installer import Kernel
     from fwtop.guardian.objects.nft import NftTables
-    from fwtop.guardian.records.journal import Journal
+    from fwtop.guardian.records.files import Records
+    from fwtop.guardian.records.former import FormerState
     from fwtop.kernel import netlink
     from fwtop.model.addresses.address import Prefix
     from fwtop.netfilter.iptables import named
@@ -156,7 +157,7 @@ def test_bulk_load_that_runs_out_of_memory_leaves_no_set(bench: Bench, monkeypat
         failpoints = Failpoints()
         kernel = Kernel(
             Chains(named("nft")),
-            Journal(None, 0).former,
+            FormerState(Records(tmp_path, 0, ""), print),
             failpoints,
             CompiledRules(failpoints, 0),
             NftTables(failpoints, list),

@@ -105,12 +105,10 @@ def test_a_rule_is_looked_for_in_the_other_variant_too(bench: XdpBench, first: s
     use(bench, second)
     bench.kill_guardian()
     if lost == "the journal":
-        for path in bench.directory.glob("journal.db*"):
-            path.unlink()
         for path in bench.directory.glob("state-*/rule-*"):
-            path.unlink()
+            path.write_bytes(b"")
     else:
-        for path in bench.directory.glob("state-*/rule-*.json"):  # a row is taken from the copy first
+        for path in bench.directory.glob("state-*/rule-*.json"):
             path.write_text(json.dumps(json.loads(path.read_text()) | {"variant": second}))
     with bench.connect() as guardian:
         assert guardian.about["variant"] == second

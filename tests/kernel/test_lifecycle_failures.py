@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from fwtop.guardian.failpoints import Failpoints
 from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.nft import NftTables
+from fwtop.guardian.records.files import Records, boot_id
 from fwtop.guardian.records.journal import Journal
 from fwtop.guardian.rules import lifecycle
 from fwtop.guardian.rules.lifecycle import Lifecycle
@@ -27,15 +29,14 @@ RULE = Rule("", Kind.IPSET, Match(sources=(Prefix.parse("10.77.0.2"),)), "x", 30
 
 
 @pytest.fixture
-def state(netns_pair) -> Iterator[GuardianState]:
+def state(netns_pair, tmp_path: Path) -> Iterator[GuardianState]:
     """A guardian's state, used in this process inside the victim's namespace."""
     with inside(netns_pair.victim.netns):
-        journal, failpoints = Journal(None, 1), Failpoints(None)
+        journal, failpoints = Journal(Records(tmp_path, 1, boot_id())), Failpoints(None)
         compiled, tables = CompiledRules(failpoints, 0), NftTables(failpoints, lambda: [])
         kernel = Kernel(Chains(iptables.choose().variant), journal.former, failpoints, compiled, tables)
         yield GuardianState(journal, kernel, lambda: AllowList(()))
         kernel.remove(kernel.rule_ids())
-        journal.close()
 
 
 def fail(*_: object) -> None:

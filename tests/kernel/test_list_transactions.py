@@ -27,6 +27,7 @@ from fwtop.guardian.objects.nft import NftTables
 from fwtop.guardian.objects.nft_lists import NftListChange
 from fwtop.guardian.records import list_log
 from fwtop.guardian.records.entry import Entry
+from fwtop.guardian.records.files import Records, boot_id
 from fwtop.guardian.records.journal import Journal
 from fwtop.guardian.records.list_log import ListLog
 from fwtop.guardian.rules.named_lists import NamedLists
@@ -125,13 +126,12 @@ def guardian(netns_pair, tmp_path, monkeypatch) -> Iterator[Guardian]:
     monkeypatch.setattr(list_sets, "_MOST_EDITED", 60)
     monkeypatch.setattr(list_sets, "_SHRINK_ABOVE", 20)
     with inside(netns_pair.victim.netns):
-        journal, failpoints = Journal(None, 1), Failpoints(None)
+        journal, failpoints = Journal(Records(tmp_path, 1, boot_id())), Failpoints(None)
         compiled, tables = CompiledRules(failpoints, 0), NftTables(failpoints, lambda: [])
         kernel = Kernel(Chains(iptables.choose().variant), journal.former, failpoints, compiled, tables)
         yield Guardian(kernel, tmp_path, random.Random(13))
         kernel.lists.tidy(())
         assert not sets.names()
-        journal.close()
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def test_the_consoles_user_has_no_shell_and_no_home(installed):
     assert not os.path.exists(user.pw_dir)
 
 
-def test_sessions_belong_to_the_console_and_the_journal_to_root(installed):
+def test_sessions_belong_to_the_console_and_policies_to_root(installed):
     for path, owner in ((paths.STATE_DIRECTORY, paths.CONSOLE_USER), (paths.GUARDIAN_DIRECTORY, "root")):
         found = path.stat()
         assert (stat.S_IMODE(found.st_mode), pwd.getpwuid(found.st_uid).pw_name) == (0o700, owner)

@@ -82,7 +82,7 @@ def test_a_directory_that_others_can_read_is_a_warning_with_the_command(monkeypa
     found = checks[f"sessions: {open_directory}"]
     assert found.state == check.WARNING
     assert found.mend == f"chown fwtop {open_directory} && chmod 0700 {open_directory}"
-    assert checks[f"journal of rules: {tmp_path / 'absent'}"].detail == "missing"
+    assert checks[f"policies that were kept: {tmp_path / 'absent'}"].detail == "missing"
 
 
 def test_a_damaged_geoip_database_that_was_named_is_missing(tmp_path):

@@ -72,13 +72,15 @@ def test_no_large_module_is_loaded_for_a_guardian() -> None:
 
 
 def test_options_are_parsed_and_passed_on() -> None:
-    options = Options.parse(["--netns-fd", "5", "--journal=/x/j.db", "--crash-at", "sets", "--build", "b"])
-    assert (options.netns_fd, options.journal, options.crash_at) == (5, Path("/x/j.db"), Failpoint.SETS)
+    options = Options.parse(["--netns-fd", "5", "--state-directory=/x", "--crash-at", "sets", "--build", "b"])
+    assert (options.netns_fd, options.state_directory, options.crash_at) == (5, Path("/x"), Failpoint.SETS)
     again = Options.parse(options.same_state())
-    assert (again.build, again.journal, again.netns_fd) == ("b", Path("/x/j.db"), -1)
+    assert (again.build, again.state_directory, again.netns_fd) == ("b", Path("/x"), -1)
 
 
-@pytest.mark.parametrize("words", [["--netns-fd", "x"], ["--crash-at", "never"], ["--journal"], ["x"]])
+@pytest.mark.parametrize(
+    "words", [["--netns-fd", "x"], ["--crash-at", "never"], ["--state-directory"], ["x"]]
+)
 def test_options_that_make_no_sense_are_refused(words: list[str]) -> None:
     with pytest.raises(FwtopError, match="has no option"):
         Options.parse(words)

@@ -30,7 +30,7 @@ def checks(geoip: str | None) -> Iterator[Check]:
     yield _user(paths.CONSOLE_USER, "console's user")
     yield _user(paths.DISSECTOR_USER, "dissector's user")
     yield _directory(paths.STATE_DIRECTORY, paths.CONSOLE_USER, "sessions")
-    yield _directory(paths.GUARDIAN_DIRECTORY, "root", "journal of rules")
+    yield _directory(paths.GUARDIAN_DIRECTORY, "root", "policies that were kept")
     yield from _geoip(geoip)
     yield Check(_GROUP, "costs of rules", OK, load_costs().note)
     yield _terminal()

@@ -10,9 +10,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.model.errors import FwtopError
@@ -23,20 +23,11 @@ from fwtop.model.tunables import TUNABLES, Direction, Tunable
 class Changed(Struct, frozen=True):
     """A sysctl that a rule changed, as the journal knows it."""
 
-    rule_id: str
+    rule_id: Annotated[str, Meta(pattern="^[0-9]+$")]
     name: str
     old: int
     new: int
     done: bool  # False: intended, the kernel may or may not have it
-
-    @staticmethod
-    def of(rule_id: object, name: object, old: object, new: object, done: object) -> Changed:
-        """Decode a record; raises ValueError."""
-        if not (isinstance(rule_id, str) and rule_id.isdigit() and isinstance(name, str)):
-            raise ValueError(f"rule {rule_id!r}, sysctl {name!r}")
-        if not (isinstance(old, int) and isinstance(new, int) and isinstance(done, int)):
-            raise ValueError(f"{name} was {old!r}, is {new!r}")
-        return Changed(rule_id, name, old, new, bool(done))
 
 
 class OldValues(Protocol):

@@ -19,7 +19,6 @@ from fwtop.rules.objects import HEAD_CHANGED
 
 def adopt_all(state: GuardianState, lifecycle: Lifecycle) -> list[str]:
     """Adopt active rules, remove incomplete or expired ones; return a log line for each. Never raises."""
-    state.journal.close_other_boots()
     done: list[str] = []
     try:
         state.fresh_allow()  # it says which lines may come before the allow-list

@@ -1,0 +1,229 @@
+"""The records of rules: small files on the tmpfs below /run, root's alone, each replaced in one step.
+
+They are gone with the boot, as the rules are, so they last as long as what they tell of, and no disk that is
+full, damaged or does not answer stands in the way of a rule's end. A reserve is kept for the case that the
+tmpfs itself is full.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator
+from mmap import mmap
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
+
+from fwtop.guardian.objects.sysctls import Changed
+from fwtop.guardian.records.numbers import Numbers
+from fwtop.model.wire import of_plain
+
+_RECORD = ".json"
+_LIST = ".list"
+_NEW = ".new"
+_RESERVE = "reserve"
+_RESERVE_BYTES = 64 << 10  # enough for the last records of some hundred rules, which replace others
+
+
+def lock_path_of(run_directory: Path, number: int) -> Path:
+    """Return the file that the guardian of a namespace keeps locked, by the namespace's inode."""
+    return run_directory / f"{number}.lock"
+
+
+def boot_id() -> str:
+    """Return the kernel's identifier of this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+class Records:
+    """The records of one namespace in one boot."""
+
+    def __init__(
+        self, run_directory: Path, netns: int, boot: str, inode: int = 0, lasting: Path | None = None
+    ) -> None:
+        """Take the namespace's cookie and its inode, by which others see whether it still exists.
+
+        `lasting` is the directory of what outlasts the boot.
+        """
+        self.directory = run_directory / f"state-{netns}-{inode}"
+        self.numbers = Numbers(run_directory, lasting)
+        self._boot = boot
+
+    def exist(self) -> bool:
+        """Return whether a guardian of this namespace has left any."""
+        return self.directory.is_dir()
+
+    def make_room(self) -> None:
+        """Keep room for the ends of rules; raises OSError if there is none for new rules, then."""
+        path = self.directory / _RESERVE
+        if path.exists():
+            return
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _made(path) as file:
+            os.posix_fallocate(file, 0, _RESERVE_BYTES)
+
+    def put(self, name: str, record: dict[str, Any], blob: bytes | mmap | None = None) -> None:
+        """Keep a record, with bytes beside it, in one step each; raises OSError."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if blob is not None:
+            self._write(name + _LIST, blob)
+        self._write(name + _RECORD, msgspec.json.encode({**record, "boot": self._boot}))
+
+    def put_at_last(self, name: str, record: dict[str, Any]) -> None:
+        """Keep a record even if that takes the reserve; raises OSError."""
+        try:
+            self.put(name, record)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            (self.directory / _RESERVE).unlink(missing_ok=True)
+            self.put(name, record)
+
+    def drop(self, name: str) -> None:
+        """Forget a record; what is not there is no error."""
+        with contextlib.suppress(OSError):
+            for suffix in (_RECORD, _LIST):
+                (self.directory / (name + suffix)).unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Remove what a crash left half written."""
+        for path in self.directory.glob(f"*{_NEW}"):
+            path.unlink(missing_ok=True)
+
+    def leave(self) -> None:
+        """Remove the directory if nothing is recorded."""
+        with contextlib.suppress(OSError):
+            if [path.name for path in self.directory.iterdir()] == [_RESERVE]:
+                (self.directory / _RESERVE).unlink()
+                self.directory.rmdir()
+
+    def names(self, kind: str) -> list[str]:
+        """Return the names of what was kept as `kind-…`."""
+        return sorted(path.name.removesuffix(_RECORD) for path in self.directory.glob(f"{kind}-*{_RECORD}"))
+
+    def records(self, kind: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
+        """Yield name and record of what was kept as `kind-…`, None for one that can't be read."""
+        for name in self.names(kind):
+            try:
+                record = self.record(name)
+            except ValueError:
+                yield name, None
+            else:
+                if record:
+                    yield name, record
+
+    def record(self, name: str) -> dict[str, Any]:
+        """Return a record, empty if there is none of this boot; raises ValueError if it can't be read."""
+        try:
+            record = msgspec.json.decode((self.directory / (name + _RECORD)).read_bytes(), type=dict)
+        except FileNotFoundError:
+            return {}
+        except (OSError, UnicodeDecodeError, msgspec.MsgspecError, RecursionError) as error:
+            raise ValueError(str(error)) from None
+        if record.pop("boot", None) != self._boot:
+            self.drop(name)
+            return {}
+        return record
+
+    def listed(self, name: str) -> bytes | None:
+        """Return the bytes that were kept beside a record."""
+        with contextlib.suppress(OSError):
+            return (self.directory / (name + _LIST)).read_bytes()
+        return None
+
+    def settings(self, warn: Callable[[str], None] = lambda _: None) -> list[Changed]:
+        """Return the sysctls that rules changed; `warn` is told of what makes no sense."""
+        found = []
+        for name, record in self.records("setting"):
+            try:
+                found.append(of_plain(Changed, record))
+            except ValueError as error:
+                warn(f"the record {name} is not understood: {error}")
+        return found
+
+    def put_setting(self, changed: Changed) -> None:
+        """Keep a sysctl that a rule changed, whatever was noted of it before; raises OSError."""
+        name = _setting(changed.rule_id, changed.name)
+        if changed.done:
+            self.put_at_last(name, asdict(changed))
+        else:
+            self.put(name, asdict(changed))
+        self.drop(_given_back(changed.rule_id, changed.name))
+
+    def drop_setting(self, rule_id: str, name: str) -> None:
+        """Forget a sysctl that a rule changed, and whether it was given back."""
+        self.drop(_setting(rule_id, name))
+        self.drop(_given_back(rule_id, name))
+
+    def mark_given_back(self, rule_id: str, name: str) -> None:
+        """Note that a sysctl has its old value again, not by its guardian; raises OSError."""
+        self.put_at_last(_given_back(rule_id, name), {})
+
+    def is_given_back(self, rule_id: str, name: str) -> bool:
+        """Return whether that was noted."""
+        return (self.directory / (_given_back(rule_id, name) + _RECORD)).exists()
+
+    @staticmethod
+    def remove_deserted(run_directory: Path, alive: set[int]) -> None:
+        """Remove the records of namespaces that are gone; `alive` are the inodes of those that exist.
+
+        A namespace may live where nobody sees it: records stay as long as one of their rules has time left.
+        """
+        for directory in run_directory.glob("state-*-*"):
+            inode = directory.name.rpartition("-")[2]
+            if not inode.isdigit() or int(inode) in alive:
+                continue
+            with contextlib.suppress(OSError):
+                if any(_expires(path) > time.monotonic() for path in directory.glob(f"rule-*{_RECORD}")):
+                    continue
+                for path in directory.iterdir():
+                    path.unlink()
+                directory.rmdir()
+
+    def _write(self, name: str, data: bytes | mmap) -> None:
+        """Replace a file in one step; a crash leaves the old one or the new one. Raises OSError."""
+        new = self.directory / (name + _NEW)
+        with _made(new) as file:
+            _write_all(file, data)
+            new.rename(self.directory / name)
+
+
+@contextlib.contextmanager
+def _made(path: Path) -> Iterator[int]:
+    """Make a file (0600) and yield its descriptor; it is removed where something fails."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        yield descriptor
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: bytes | mmap) -> None:
+    with memoryview(data) as view:
+        at = 0
+        while at < len(view):
+            at += os.write(descriptor, view[at:])
+
+
+def _setting(rule_id: str, name: str) -> str:
+    return f"setting-{rule_id}-{name}"
+
+
+def _given_back(rule_id: str, name: str) -> str:
+    return f"given-back-{rule_id}-{name}"
+
+
+def _expires(path: Path) -> float:
+    """Return when the rule of a record expires, CLOCK_MONOTONIC seconds; 0 for a damaged record."""
+    try:
+        return float(msgspec.json.decode(path.read_bytes())["expires"])
+    except (OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError):
+        return 0.0
