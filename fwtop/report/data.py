@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fwtop.model.wire import plain
+from msgspec import Struct
+from msgspec.structs import asdict
+
 from fwtop.render.observation import SCHEMA, observation_json, rfc3339
 from fwtop.render.trends import trends_json
 from fwtop.report.facts.effects import RuleEffect
@@ -17,6 +19,7 @@ from fwtop.report.summary import Digest
 from fwtop.rules.command_line import command_line
 
 _MAX_TICKS = 5_000
+_TIMES = frozenset({"at", "started", "ended", "began", "peak_at", "worst_at", "applied", "confirmed"})
 
 
 def render_json(digest: Digest) -> str:
@@ -26,73 +29,49 @@ def render_json(digest: Digest) -> str:
 
 def to_json(digest: Digest) -> dict[str, Any]:
     """Return the document."""
-    info = digest.info
+    tops = digest.tops
     return {
         "schema": SCHEMA,
-        "session": {
-            "id": info.id,
-            "host": info.host,
-            "interfaces": list(info.interfaces),
-            "netns": info.netns,
-            "version": info.version,
-            "started": rfc3339(info.started),
-            "ended": rfc3339(info.ended),
-            "seconds": round(info.seconds, 3),
-            "state": info.state,
-            "geoip": info.geoip or None,
-        },
-        "headline": digest.headline,
-        "summary": list(digest.summary),
-        "state": digest.state,
-        "next_steps": list(digest.next_steps),
-        "protection": _rounded(plain(digest.protection)),
+        "session": _told(digest.info, "id host interfaces netns version started ended seconds state")
+        | {"geoip": digest.info.geoip or None},
+        **_told(digest, "headline summary state next_steps protection"),
         "users": [_user_figure(item) for item in digest.user_figures],
-        "totals": _rounded(plain(digest.sums)) | {"peak_at": rfc3339(digest.sums.peak_at)},
+        "totals": _value("totals", digest.sums),
         "attacks": [_span(span) for span in digest.spans],
         "rules": [_effect(effect) for effect in digest.effects],
-        "tops": {
-            "during_attack": digest.tops.during_attack,
-            "forged": list(digest.tops.forged),
-            "seconds": round(digest.tops.seconds, 3),
-            "snapshots": digest.tops.snapshots,
-            **{name: [_row(row) for row in rows] for name, rows in digest.tops.tables.items()},
-        },
-        "events": [
-            {"at": rfc3339(event.at), "kind": event.kind.value, "subject": event.subject, "text": event.text}
-            for event in digest.events
-        ],
-        "timeline": [
-            _rounded(plain(tick)) | {"at": rfc3339(tick.at)} for tick in resample(digest.ticks, _MAX_TICKS)
-        ],
+        "tops": _told(tops, "during_attack forged seconds snapshots")
+        | {name: [_row(row) for row in rows] for name, rows in tops.tables.items()},
+        "events": [_told(event, "at kind subject text") for event in digest.events],
+        "timeline": _value("timeline", resample(digest.ticks, _MAX_TICKS)),
         "trends": trends_json(digest.trends) if digest.trends else None,
         "peak": observation_json(digest.peak) if digest.peak else None,
         "notes": list(digest.notes),
     }
 
 
+def _told(source: object, names: str) -> dict[str, Any]:
+    """Return some attributes by their names."""
+    return {name: _value(name, getattr(source, name)) for name in names.split()}
+
+
+def _value(name: str, value: object) -> object:
+    """Return a value as JSON, times as text."""
+    if isinstance(value, float):
+        return rfc3339(value) if name in _TIMES else round(value, 6)
+    if isinstance(value, Struct):
+        return {key: _value(key, item) for key, item in asdict(value).items()}
+    if isinstance(value, list | tuple):
+        return [_value(name, item) for item in value]
+    return value
+
+
 def _span(span: AttackSpan) -> dict[str, Any]:
-    return {
-        "kind": span.kind,
-        "title": span.title,
-        "began": rfc3339(span.began),
-        "ended": _time(span.ended),
-        "seconds": round(span.seconds, 3),
-        "peak_pps": round(span.peak_pps, 3),
-        "peak_at": rfc3339(span.peak_at),
-        "share": round(span.share, 6),
-        "confidence": round(span.confidence, 3),
-        "spoofed": span.spoofed,
-        "uncertain": span.uncertain,
-        "evidence": list(span.evidence),
-        "target": span.target,
-        "packets": round(span.packets, 3),
+    when, how = "began ended seconds peak_pps peak_at", "share confidence spoofed uncertain evidence"
+    return _told(span, f"kind title {when} {how} target packets") | {
         "stopped_share": span.stopped,
         "reached_share": span.reached,
         "tables": {
-            name: [
-                {"key": row.key, "detail": row.detail, "hex": row.hex or None, "share": round(row.share, 6)}
-                for row in rows
-            ]
+            name: [_told(row, "key detail") | {"hex": row.hex or None} | _told(row, "share") for row in rows]
             for name, rows in span.detail.tables.items()
         },
         "sample": _sample(span),
@@ -103,9 +82,7 @@ def _sample(span: AttackSpan) -> dict[str, Any] | None:
     packet, decoded = span.detail.shown, span.detail.dissection
     if packet is None:
         return None
-    return {
-        "at": rfc3339(packet.at),
-        "length": packet.length,
+    return _told(packet, "at length") | {
         "link": "ethernet" if packet.is_ethernet else "ip",
         "hex": packet.data.hex(),
         "layers": [{"name": layer.name, "fields": dict(layer.fields)} for layer in decoded.layers],
@@ -114,59 +91,27 @@ def _sample(span: AttackSpan) -> dict[str, Any] | None:
 
 
 def _user_figure(item: UserFigure) -> dict[str, Any]:
-    return {
-        "name": item.name,
-        "usual_per_s": item.normal,
-        "under_attack_per_s": item.attacked,
-        "worst_per_s": item.worst,
-        "worst_at": _time(item.worst_at),
-        "at_end_per_s": item.at_end,
-    }
+    rates = {"usual": item.normal, "under_attack": item.attacked, "worst": item.worst, "at_end": item.at_end}
+    return _told(item, "name worst_at") | {f"{name}_per_s": rate for name, rate in rates.items()}
 
 
 def _effect(effect: RuleEffect) -> dict[str, Any]:
     rule = effect.rule
-    return {
-        "id": rule.id,
-        "kind": rule.kind.value,
-        "summary": rule.summary,
-        "created_by": rule.created_by,
-        "applied": _time(effect.applied),
-        "confirmed": _time(effect.confirmed),
-        "ended": _time(effect.ended),
-        "ending": effect.ending or None,
-        "packets": effect.packets,
-        "bytes": effect.bytes,
-        "predicted_pps": rule.predicted_pps,
-        "actual_pps": round(effect.actual_pps, 3),
-        "predicted_collateral_share": rule.predicted_collateral_share,
-        "predicted_guess": rule.predicted_guess,
-        "users_share_of_usual": dict(effect.users),
-        "changes": [_rounded(plain(change)) for change in effect.changes],
-        "fwtop": command_line(rule, max_sources=None),
-        "commands": list(effect.commands),
-    }
+    return (
+        _told(rule, "id kind summary created_by predicted_pps predicted_collateral_share predicted_guess")
+        | _told(effect, "applied confirmed ended packets bytes actual_pps changes commands")
+        | {
+            "ending": effect.ending or None,
+            "users_share_of_usual": dict(effect.users),
+            "fwtop": command_line(rule, max_sources=None),
+        }
+    )
 
 
 def _row(row: Row) -> dict[str, Any]:
-    return {
-        "key": row.key,
-        "detail": row.detail,
-        "hex": row.hex or None,
-        "packets": round(row.packets),
-        "share": round(row.share, 6),
-        "peak_pps": round(row.peak_pps, 3),
-        "dropped_share": 0.0,
-        **{measure.name: measure.rounded(value) for measure, value in row.averages().items()},
-    }
-
-
-def _rounded(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: round(value, 6) if isinstance(value, float) else value for key, value in values.items()}
-
-
-def _time(at: float | None) -> str | None:
-    return rfc3339(at) if at is not None else None
+    averages = {measure.name: measure.rounded(value) for measure, value in row.averages().items()}
+    packets = {"hex": row.hex or None, "packets": round(row.packets), "dropped_share": 0.0}
+    return _told(row, "key detail share peak_pps") | packets | averages
 
 
 def _number(value: object) -> object:

@@ -8,11 +8,11 @@ from statistics import fmean, median
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.model.rule import ACTIVE_STATES, RANGES, Match, Rule
+from fwtop.model.rule import ACTIVE_STATES, Match, Rule
 from fwtop.model.traffic.session import Event, EventKind, SessionRecord, Tick
 from fwtop.model.traffic.snapshot import Proposal, Snapshot
 from fwtop.report.facts.periods import timed
-from fwtop.report.facts.users import FIGURES, UserFigure
+from fwtop.report.facts.users import FIGURES, UserFigure, mean_of
 
 _BEFORE_SECONDS = 10.0
 _AFTER_SECONDS = 20.0
@@ -110,20 +110,13 @@ def _users(
         return ()
     until = float("inf") if ended is None else ended
     inside = [
-        (tick, seconds)
-        for tick, seconds in timed(record.ticks, record.info.started)
-        if applied + window <= tick.at < until
+        one for one in timed(record.ticks, record.info.started) if applied + window <= one[0].at < until
     ]
-    found = []
-    for item in user_figures:
-        take = dict(FIGURES)[item.name]
-        values = [(take(tick), seconds) for tick, seconds in inside]
-        known = [(value, seconds) for value, seconds in values if value is not None]
-        whole = sum(seconds for _, seconds in known)
-        mean = sum(value * seconds for value, seconds in known) / whole if whole > 0 else None
-        if (share := item.of_normal(mean)) is not None:
-            found.append((item.name, share))
-    return tuple(found)
+    return tuple(
+        (item.name, share)
+        for item in user_figures
+        if (share := item.of_normal(mean_of(inside, dict(FIGURES)[item.name]))) is not None
+    )
 
 
 def _when(events: list[Event], kind: EventKind) -> float | None:
@@ -159,19 +152,13 @@ def _changes(
 
 
 def _commands(rule: Rule, proposals: list[Proposal]) -> tuple[str, ...]:
+    wanted = rule.kind, _beginning(rule.match)
     for proposal in proposals:
-        proposed = proposal.rule
-        if proposed and proposed.kind is rule.kind and _same(proposed.match, rule.match):
+        if proposal.rule is not None and (proposal.rule.kind, _beginning(proposal.rule.match)) == wanted:
             return proposal.commands
     return ()
 
 
-def _same(proposed: Match, applied: Match) -> bool:
-    return _beginning(proposed) == _beginning(applied)
-
-
-def _beginning(match: Match) -> tuple[object, ...]:
+def _beginning(match: Match) -> Match:
     cut = _COMPARED_PREFIXES
-    rest = (match.family, match.protocol, match.sport, match.dport, *(getattr(match, n) for n in RANGES))
-    more = (match.tcp_flags, match.fragment, match.icmp_type, match.payload)
-    return (match.sources[:cut], match.destinations[:cut], *rest, *more)
+    return replace(match, sources=tuple(match.sources[:cut]), destinations=tuple(match.destinations[:cut]))

@@ -12,25 +12,17 @@ from fwtop.model.traffic.session import AttackEvidence, SamplePacket, SessionRec
 from fwtop.model.traffic.snapshot import Destination, PacketSignature, PartTraffic, Payload, Port, Source
 from fwtop.render.rows import ROW_TYPES
 from fwtop.render.rows.source import SOURCE_LISTS
+from fwtop.report.facts.tops import Row
 
 _ROWS = 8
 _LEAST = 0.005  # of an attack's packets: fewer have nothing in common but chance
-
-
-class PartRow(Struct, frozen=True):
-    """A line of an attack's table; `share` is of the attack's own packets, an estimate from samples."""
-
-    key: str
-    detail: str
-    share: float
-    hex: str = ""
 
 
 class AttackDetail(Struct, frozen=True):
     """What is known of one attack's packets; an attack with forged sources has no tables of sources."""
 
     looks: int = 0  # how often its packets were looked at
-    tables: dict[str, tuple[PartRow, ...]] = field(default_factory=dict)
+    tables: dict[str, tuple[Row, ...]] = field(default_factory=dict)
     packets: tuple[SamplePacket, ...] = ()
     shown: SamplePacket | None = None
     dissection: Dissection = field(default_factory=Dissection)
@@ -54,31 +46,28 @@ def _is_later_fragment(packet: SamplePacket) -> bool:
     return len(header) >= 20 and header[0] >> 4 == 4 and int.from_bytes(header[6:8], "big") & 0x1FFF != 0
 
 
-def _tables(looks: list[AttackEvidence], *, spoofed: bool) -> dict[str, tuple[PartRow, ...]]:
+def _tables(looks: list[AttackEvidence], *, spoofed: bool) -> dict[str, tuple[Row, ...]]:
+    """Average the looks' rows by the attack's rate; forged senders are left out."""
     whole = sum(look.pps for look in looks)
-    sums: dict[str, dict[str, PartRow]] = {}
-    weights: dict[tuple[str, str], float] = {}
+    sums: dict[str, dict[str, Row]] = {}
     for look in looks:
         for name, row in _rows(look.part):
-            if spoofed and name in SOURCE_LISTS:
-                continue
-            sums.setdefault(name, {}).setdefault(row.key, row)
-            weights[name, row.key] = weights.get((name, row.key), 0.0) + row.share * look.pps
+            if not (spoofed and name in SOURCE_LISTS):
+                kept = sums.setdefault(name, {}).setdefault(row.key, row)
+                kept.packets += row.share * look.pps
     tables = {}
     for name, rows in sums.items():
-        made = [
-            PartRow(row.key, row.detail, min(weights[name, key] / whole, 1.0) if whole > 0 else 0.0, row.hex)
-            for key, row in rows.items()
-        ]
-        if name == "prefix" and not any("/" in row.key for row in made):
+        if name == "prefix" and not any("/" in key for key in rows):
             continue  # they are the addresses once more
+        for row in rows.values():
+            row.share = min(row.packets / whole, 1.0) if whole > 0 else 0.0
         least = 0.0 if name in SOURCE_LISTS else _LEAST
-        made = [row for row in made if row.share >= least]
+        made = [row for row in rows.values() if row.share >= least]
         tables[name] = tuple(sorted(made, key=lambda row: -row.share)[:_ROWS])
     return tables
 
 
-def _rows(part: PartTraffic) -> Iterator[tuple[str, PartRow]]:
+def _rows(part: PartTraffic) -> Iterator[tuple[str, Row]]:
     tables = part.tables
     for name in SOURCE_LISTS:
         for source in getattr(tables.sources, name):
@@ -90,9 +79,9 @@ def _rows(part: PartTraffic) -> Iterator[tuple[str, PartRow]]:
         yield from ((name, _row(item)) for item in items)
 
 
-def _row(item: Source | Destination | Port | Payload | PacketSignature) -> PartRow:
+def _row(item: Source | Destination | Port | Payload | PacketSignature) -> Row:
     key, detail = ROW_TYPES[type(item)].named(item)
-    return PartRow(key, detail, item.share.share, item.data.hex() if isinstance(item, Payload) else "")
+    return Row(key, detail, share=item.share.share, hex=item.data.hex() if isinstance(item, Payload) else "")
 
 
 def _who(who: str) -> str:

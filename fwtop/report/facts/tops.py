@@ -19,7 +19,7 @@ _MAX_KEYS = 20_000  # per table while summing: forged sources differ in every sn
 
 
 class Row(Struct):
-    """One line of a table, summed over time; `share` is of all packets in that time."""
+    """One line of a table, summed over time; `share` is of all packets then, or of an attack's."""
 
     key: str
     detail: str = ""

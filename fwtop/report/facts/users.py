@@ -47,6 +47,11 @@ def measure_users(ticks: Sequence[TimedTick], spans: Sequence[AttackSpan]) -> tu
     return tuple(item for item in found if item is not None)
 
 
+def mean_of(ticks: Iterable[TimedTick], take: Callable[[Tick], float | None]) -> float | None:
+    """Return the mean of one figure over time, None if it is not known."""
+    return _mean((tick.at, seconds, value) for tick, seconds in ticks if (value := take(tick)) is not None)
+
+
 def _user_figure(
     name: str, take: Callable[[Tick], float | None], ticks: Sequence[TimedTick], spans: Sequence[AttackSpan]
 ) -> UserFigure | None:

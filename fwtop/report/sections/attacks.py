@@ -9,8 +9,9 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.flow import FULL_TABLE
 from fwtop.render.numbers import duration_words, percent, plural
 from fwtop.report.document import Block, Code, Drawing, Items, Key, Section, Table, Text
-from fwtop.report.facts.evidence import AttackDetail, PartRow
+from fwtop.report.facts.evidence import AttackDetail
 from fwtop.report.facts.spans import AttackSpan
+from fwtop.report.facts.tops import Row
 from fwtop.report.page.chart import attack_chart
 from fwtop.report.summary import Digest
 from fwtop.report.wording import about, clock, si
@@ -86,7 +87,7 @@ def _tables_note(span: AttackSpan) -> str:
     return f"{forged}Shares of its own packets, estimated from samples ({plural(span.detail.looks, 'look')})."
 
 
-def _table(name: str, title: str, rows: tuple[PartRow, ...]) -> Table:
+def _table(name: str, title: str, rows: tuple[Row, ...]) -> Table:
     largest = max(row.share for row in rows) or 1.0
     cells = [
         (Key(row.key, _detail(row), row.share / largest, name in _MONO), percent(row.share, None))
@@ -95,7 +96,7 @@ def _table(name: str, title: str, rows: tuple[PartRow, ...]) -> Table:
     return Table((title, "share"), cells, "wide" if name in _WIDE else "")
 
 
-def _detail(row: PartRow) -> str:
+def _detail(row: Row) -> str:
     return " · ".join(part for part in (row.detail, row.hex[: 2 * 24]) if part)
 
 
