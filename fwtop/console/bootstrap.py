@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.analysis.config import AdviseConfig, read_thresholds
 from fwtop.analysis.history.baseline import Baseline
+from fwtop.console.config import load_config
 from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.console.evidence import EvidenceSampler
 from fwtop.console.failures import failure_line
@@ -29,7 +28,6 @@ from fwtop.live.connections import ConnectionMeter
 from fwtop.live.netstat import TcpServiceMeter
 from fwtop.live.source import FEWER_SAMPLES, SAMPLES_PER_SECOND, LiveSource
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Rescan, Symbols
 from fwtop.model.rule import Preview, Rule
@@ -44,49 +42,6 @@ from fwtop.store.baselines import BaselineStore
 if TYPE_CHECKING:  # a recorder does without them
     from fwtop.console.attach import Earlier
     from fwtop.console.packets.packet_ring import PacketRing
-
-_INTERFACES = Path("/sys/class/net")
-
-
-class LoadedConfig(Struct, frozen=True):
-    """The configuration of an observation, and notes for the operator on where it comes from."""
-
-    config: AdviseConfig
-    notes: tuple[str, ...]
-
-
-def load_config(uplinks: Iterable[str] = (), directory: Path = _INTERFACES) -> LoadedConfig:
-    """Read costs and thresholds; `uplinks` are the watched interfaces whose link speed matters, if any."""
-    costs = load_costs()
-    config = AdviseConfig(
-        cost_ns=costs.cost_ns,
-        measured_costs=costs.measured,
-        link_bits_per_second=_speed(uplinks, directory),
-    )
-    config, wrong = read_thresholds(config)
-    return LoadedConfig(config, (*((costs.note,) if costs.stale else ()), *wrong))
-
-
-def _speed(interfaces: Iterable[str], directory: Path) -> float | None:
-    """Return the sum of the links' speeds in bit/s (sysfs-class-net), None if any of them is unknown."""
-    total = 0
-    for name in interfaces:
-        try:
-            speed = int((directory / name / "speed").read_text())
-            real = (directory / name / "device").exists()
-        except (OSError, ValueError):
-            return None
-        if speed <= 0 or not real:  # a virtual interface reports a speed that is no limit
-            return None
-        total += speed
-    return total * 1e6 or None
-
-
-def load_capture_config() -> LoadedConfig:
-    """Return the configuration for captures: they say nothing about this machine's links."""
-    found = load_config()
-    return replace(found, config=replace(found.config, link_bits_per_second=None))
-
 
 WINDOW_SECONDS = 3.0  # 60,000 samples; short enough to follow a pulse wave
 _STORED_ROWS = 30  # of each of an attack's tables

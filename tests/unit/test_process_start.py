@@ -33,9 +33,9 @@ _NOT_FOR_A_SCREEN = {
 }  # fmt: skip
 # What a recorder does without: screen, keys, players, a DNS server's playbook, automatic rules.
 _NOT_FOR_A_RECORDER = _NOT_FOR_A_SCREEN | {
-    "asyncio", "fwtop.console.attach", "fwtop.console.automatic.agent", "fwtop.console.control.controls",
-    "fwtop.console.playback", "fwtop.report", "fwtop.resolver.advice", "fwtop.ui", "statistics", "subprocess",
-    "textual",
+    "asyncio", "fwtop.console.attach", "fwtop.console.automatic.agent", "fwtop.console.control.looking",
+    "fwtop.console.live_controls", "fwtop.console.playback", "fwtop.report", "fwtop.resolver.advice",
+    "fwtop.ui", "statistics", "subprocess", "textual",
 }  # fmt: skip
 _CONSOLE = (
     "import sys; sys.path.insert(0, sys.argv[1]); from fwtop.console import lean\n"

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from fwtop.analysis.proposals.preview import preview
-from fwtop.console.control.controls import ReadOnlyControls
 from fwtop.console.packets.packet_lists import CapturedPackets
 from fwtop.console.packets.samples import SamplePackets
 from fwtop.console.playback.capture import CaptureReel, CaptureResult
+from fwtop.console.playback.controls import ReadOnlyControls
 from fwtop.console.playback.player import StoredFeed
 from fwtop.console.playback.replay import session_recording
 from fwtop.console.recorder import export_once

@@ -1,0 +1,54 @@
+"""What judgement is configured with: costs, thresholds, and the speed of the watched links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from fwtop.analysis.config import AdviseConfig, read_thresholds
+from fwtop.model.costs import load_costs
+
+_INTERFACES = Path("/sys/class/net")
+
+
+class LoadedConfig(Struct, frozen=True):
+    """The configuration of an observation, and notes for the operator on where it comes from."""
+
+    config: AdviseConfig
+    notes: tuple[str, ...]
+
+
+def load_config(uplinks: Iterable[str] = (), directory: Path = _INTERFACES) -> LoadedConfig:
+    """Read costs and thresholds; `uplinks` are the watched interfaces whose link speed matters, if any."""
+    costs = load_costs()
+    config = AdviseConfig(
+        cost_ns=costs.cost_ns,
+        measured_costs=costs.measured,
+        link_bits_per_second=_speed(uplinks, directory),
+    )
+    config, wrong = read_thresholds(config)
+    return LoadedConfig(config, (*((costs.note,) if costs.stale else ()), *wrong))
+
+
+def _speed(interfaces: Iterable[str], directory: Path) -> float | None:
+    """Return the sum of the links' speeds in bit/s (sysfs-class-net), None if any of them is unknown."""
+    total = 0
+    for name in interfaces:
+        try:
+            speed = int((directory / name / "speed").read_text())
+            real = (directory / name / "device").exists()
+        except (OSError, ValueError):
+            return None
+        if speed <= 0 or not real:  # a virtual interface reports a speed that is no limit
+            return None
+        total += speed
+    return total * 1e6 or None
+
+
+def load_capture_config() -> LoadedConfig:
+    """Return the configuration for captures: they say nothing about this machine's links."""
+    found = load_config()
+    return replace(found, config=replace(found.config, link_bits_per_second=None))
