@@ -15,13 +15,13 @@ from fwtop.kernel.procfs import read_text
 from fwtop.kernel.sockets import ListeningSocket, command_name, listening_sockets, processes, sockets_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.netfilter.iptables import loaded_tables
 from fwtop.netfilter.nf_tables import filter_chains, generation
 
 FRESH_SECONDS = 2.0
 _SCAN_SECONDS = 0.05  # for processes, in a reading
 _MOST = 256  # listeners, chains
 _NAME = 15  # characters of a process's name (TASK_COMM_LEN)
-_LEGACY = "/proc/net/{}_tables_names"  # of the tables of iptables-legacy
 
 
 class LastSurvey:
@@ -77,7 +77,7 @@ def _foreign_chains() -> list[list[Any]]:
 
 def _legacy_chains() -> list[list[Any]]:
     """Return those of iptables-legacy, of which only the tables are known."""
-    tables = {name for file in ("ip", "ip6") for name in read_text(_LEGACY.format(file)).split()}
+    tables = {*loaded_tables(4), *loaded_tables(6)}
     stages = {"raw": ("raw",), "mangle": ("raw", "filter"), "filter": ("filter",)}
     return [
         [stage, f"iptables {table}", False] for table in sorted(tables) for stage in stages.get(table, ())

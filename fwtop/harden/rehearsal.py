@@ -23,10 +23,10 @@ from fwtop.kernel import namespaces
 from fwtop.kernel.programs import run
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
-from fwtop.netfilter import ipset
+from fwtop.netfilter import ipset, nft
 from fwtop.netfilter.iptables import Variant
 from fwtop.netfilter.states import nft_stateless, stateless
-from fwtop.netfilter.states.tracking import is_foreign, parse_lines
+from fwtop.netfilter.states.tracking import is_foreign
 
 MOST_FLOWS = 400
 _MOST_ELEMENTS = 200_000  # of ipsets, which are copied, too
@@ -87,14 +87,13 @@ def _read(variant: Variant) -> _Rules:
     held = sum(ipset.set_sizes().values())
     if held > _MOST_ELEMENTS:
         raise FwtopError(f"its ipsets hold {held:,} elements, which is too much to copy")
-    listed = json.loads(run(["nft", "-j", "-t", "list", "tables"]))["nftables"]
-    tables = [f"{one['table']['family']} {one['table']['name']}" for one in listed if "table" in one]
+    tables = [f"{one['family']} {one['name']}" for kind, one in nft.listed("tables") if kind == "table"]
     native = "".join(
         run(["nft", "list", "table", *table.split()], timeout=_COPY_SECONDS)
         for table in tables
         if is_foreign(table, variant) and table.split()[0] in ("ip", "ip6", "inet")
     )
-    saved = {family: run([f"{variant.program(family)}-save"], timeout=_COPY_SECONDS) for family in (4, 6)}
+    saved = {family: variant.save(family, seconds=_COPY_SECONDS) for family in (4, 6)}
     return _Rules(run(["ipset", "save"], timeout=_COPY_SECONDS), saved, native, addresses())
 
 
@@ -156,14 +155,14 @@ def _build(
             f"address add {address}/{32 if version == 4 else 128} dev {name}" + " nodad" * (version == 6)
         )
     run(["ip", "-batch", "-"], text="\n".join([*lines, ""]))
-    run(["nft", "-f", "-"], text=_NOTES)
+    nft.execute([_NOTES])
     if rules.sets:
         run(["ipset", "restore"], text=rules.sets, timeout=_COPY_SECONDS)
     for family, saved in rules.xtables.items():
         if saved.strip():
-            run(variant.restore(family), text=saved, timeout=_COPY_SECONDS)
+            variant.restore(family, saved, seconds=_COPY_SECONDS)
     if rules.native:
-        run(["nft", "-f", "-"], text=rules.native, timeout=_COPY_SECONDS)
+        nft.execute([rules.native], seconds=_COPY_SECONDS)
     if services:
         _untrack(variant, services)
     return devices
@@ -171,21 +170,19 @@ def _build(
 
 def _untrack(variant: Variant, services: Sequence[Match]) -> None:
     """Install what the playbook would, without the sets that end it."""
-    native = nft_stateless.commands(nft_stateless.inserts(nft_stateless.read_native(variant), services))
-    if native:
-        run(["nft", "-j", "-f", "-"], text=json.dumps({"nftables": native}))
+    nft.change(nft_stateless.commands(nft_stateless.inserts(nft_stateless.read_native(variant), services)))
     for family in (4, 6):
-        saved = parse_lines(run([f"{variant.program(family)}-save", "-c"]), family)
-        found = stateless.from_below(stateless.inserts([*saved], services, family))
-        lines = [item.line() for item in found]
+        lines = [*variant.read(family).lines]
+        found = stateless.from_below(stateless.inserts(lines, services, family))
+        beside = [item.line() for item in found]
         raw = [
             f"-I {chain} 1 " + _UNTRACKED.format(protocol=stateless.service_name(match).split("/")[0],
                                                  side=side, port=match.dport)
             for match in services
             for chain, side in (("PREROUTING", "dport"), ("OUTPUT", "sport"))
         ]  # fmt: skip
-        text = ["*filter", *lines, "COMMIT", "*raw", *raw, "COMMIT", ""]
-        run(variant.restore(family), text="\n".join(text))
+        text = ["*filter", *beside, "COMMIT", "*raw", *raw, "COMMIT", ""]
+        variant.restore(family, "\n".join(text))
 
 
 def _tun(name: str) -> int:
@@ -215,5 +212,4 @@ def _send(device: str, tun: int, packet: Packet, flow: Flow) -> None:
 
 def _noted(name: str) -> set[int]:
     """Return the serial numbers that got through."""
-    items = json.loads(run(["nft", "-j", "list", "set", "inet", _TABLE, name]))["nftables"]
-    return {int(value) for item in items for value in item.get("set", {}).get("elem", ())}
+    return {int(value) for value in nft.elements(f"inet {_TABLE}", name)}

@@ -17,13 +17,13 @@ from fwtop.harden.playbook import Options, Plan, rule_of
 from fwtop.harden.rehearsal import MOST_FLOWS, addresses, rehearse
 from fwtop.harden.table import sampled_entries
 from fwtop.kernel import sockets
-from fwtop.kernel.programs import run
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.text import safe_text
 from fwtop.netfilter import iptables
 from fwtop.netfilter.ctnetlink import Entry
 from fwtop.netfilter.nft_listed import NftLine
+from fwtop.netfilter.saved import Line
 from fwtop.netfilter.states import nft_stateless
 from fwtop.netfilter.states.stateless import (
     Insert,
@@ -34,7 +34,7 @@ from fwtop.netfilter.states.stateless import (
     service_name,
     states,
 )
-from fwtop.netfilter.states.tracking import Line, needs_tracking, parse_lines
+from fwtop.netfilter.states.tracking import needs_tracking
 
 TITLE = "a stateful firewall: its services without connection tracking"
 NAME = "stateless"
@@ -55,7 +55,7 @@ _MOST_ASKED, _MOST_SERVERS, _NAMED = 8, 20, 3  # services that are asked, server
 def plan(options: Options) -> Plan:
     """Read the rules and services of this network namespace and plan; raises FwtopError."""
     variant = iptables.choose().variant
-    lines = [line for family in (4, 6) for line in _lines(variant, family)]
+    lines = [line for family in (4, 6) for line in variant.read(family).lines]
     listed = nft_stateless.read_native(variant)
     stateful = [_finding(line) for line in lines if needs_tracking(line)]
     stateful += [_native_finding(line) for line in listed.lines if nft_stateless.needs(line)]
@@ -237,10 +237,6 @@ def _is_own(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
 
 def _untracked(listed: str) -> tuple[str, ...]:
     return (f"don't track {listed} both ways (NOTRACK in raw PREROUTING and OUTPUT), delete their entries",)
-
-
-def _lines(variant: iptables.Variant, family: int) -> list[Line]:
-    return [*parse_lines(run([f"{variant.program(family)}-save", "-c"]), family)]
 
 
 def _filter(lines: list[Line], family: int) -> list[Line]:

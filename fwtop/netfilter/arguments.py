@@ -13,7 +13,9 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
-NUMBERS = {"tcp": 6, "udp": 17, "icmp": 1, "ipv6-icmp": 58, "sctp": 132, "dccp": 33, "udplite": 136}
+NUMBERS = {
+    "tcp": 6, "udp": 17, "icmp": 1, "ipv6-icmp": 58, "icmpv6": 58, "sctp": 132, "dccp": 33, "udplite": 136,
+}  # fmt: skip
 _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _ANYTHING = frozenset({"--comment", "--string", "--hex-string"})  # options whose value may look like another
@@ -95,17 +97,20 @@ def take_apart(text: str) -> Arguments:
 
 
 class Packets(Struct, frozen=True):
-    """What is known of some packets: their protocol, and their ports where known."""
+    """What is known of some packets: their protocol and families, and their ports where known."""
 
-    protocol: int
+    protocol: int | None
     sport: int | None = None
     dport: int | None = None
+    families: tuple[int, ...] = (4, 6)
 
 
 def holds(match: str, option: Option, packets: Packets) -> bool | None:
     """Whether a condition holds for these packets: for all, for none, or None where that isn't known."""
     held: bool | None = None
     if not match and option.name == "-p":
+        if packets.protocol is None:
+            return None
         name = option.values[0] if option.values else ""
         held = NUMBERS.get(name, int(name) if name.isdigit() else -1) == packets.protocol
     elif match in _PORT_MATCHES and option.values:

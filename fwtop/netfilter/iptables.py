@@ -7,14 +7,14 @@ warns if both are.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from msgspec import Struct
 
 from fwtop.kernel.procfs import read_text
-from fwtop.kernel.programs import ENVIRONMENT, CommandError, run
+from fwtop.kernel.programs import ENVIRONMENT, RUN_SECONDS, CommandError, run
 from fwtop.model.errors import FwtopError
 from fwtop.netfilter import nf_tables
+from fwtop.netfilter.saved import Saved, parse
 
 NFT = "nft"
 LEGACY = "legacy"
@@ -35,17 +35,26 @@ class Variant(Struct, frozen=True):
         """Return the name of the program for a family."""
         return f"{'iptables' if family == 4 else 'ip6tables'}{self.suffix}"
 
-    def save(self, family: int) -> list[str]:
-        """Return the argv that prints table raw with counters, and exits with 0 even if there is none."""
-        return [f"{self.program(family)}-save", "-c", "-t", "raw"]
+    def save(self, family: int, table: str = "", *, seconds: float = RUN_SECONDS) -> str:
+        """Return what the variant's iptables-save prints, of one table or all; raises FwtopError.
 
-    def restore(self, family: int, lock_seconds: int = LOCK_SECONDS) -> list[str]:
-        """Return the argv that applies a transaction.
+        Of the legacy variant, ask for none that the kernel has not loaded: to list it would load it.
+        """
+        return run([f"{self.program(family)}-save", "-c", *(["-t", table] if table else [])], timeout=seconds)
+
+    def read(self, family: int, table: str = "", *, seconds: float = RUN_SECONDS) -> Saved:
+        """Read that; raises FwtopError."""
+        return parse(self.save(family, table, seconds=seconds), family)
+
+    def restore(
+        self, family: int, text: str, *, lock_seconds: int = LOCK_SECONDS, seconds: float = RUN_SECONDS
+    ) -> None:
+        """Carry out a transaction; raises FwtopError.
 
         Legacy waits `lock_seconds` for another process's lock, then exits with LOCKED; nft has no lock.
         """
         wait = ["-w", str(lock_seconds)] if self.name == LEGACY else []
-        return [f"{self.program(family)}-restore", "--noflush", *wait]
+        run([f"{self.program(family)}-restore", "--noflush", *wait], text=text, timeout=seconds)
 
 
 class Choice(Struct, frozen=True):
@@ -58,18 +67,18 @@ class Choice(Struct, frozen=True):
 def named(name: str) -> Variant:
     """Return a variant by name, with the names of its programs on this machine."""
     suffix = f"-{name}"
-    return Variant(name, suffix if _has(f"iptables{suffix}") else "")
+    return Variant(name, suffix if _path(f"iptables{suffix}") else "")
 
 
 def other_than(variant: Variant) -> Variant | None:
     """Return the other variant, None where the distribution ships only one."""
     name = LEGACY if variant.name == NFT else NFT
-    return Variant(name, f"-{name}") if _has(f"iptables-{name}") else None
+    return Variant(name, f"-{name}") if _path(f"iptables-{name}") else None
 
 
-def is_loaded(family: int, table: str) -> bool:
-    """Return whether the kernel has a table of the legacy variant: to list one it hasn't would load it."""
-    return table in read_text(f"/proc/net/{'ip' if family == 4 else 'ip6'}_tables_names").split()
+def loaded_tables(family: int) -> list[str]:
+    """Return the tables of the legacy variant that the kernel has: to list another one would load it."""
+    return read_text(f"/proc/net/{'ip' if family == 4 else 'ip6'}_tables_names").split()
 
 
 def choose() -> Choice:
@@ -78,10 +87,10 @@ def choose() -> Choice:
     If neither or both do, it is the one that `iptables` is a link to. Reads only, and never makes the kernel
     load a legacy table. Raises FwtopError (code 3) if iptables is not installed.
     """
-    if not _has("iptables"):
+    if not _path("iptables"):
         raise FwtopError("iptables is not installed; nothing was changed: apt-get install iptables", 3)
     default = LEGACY if "legacy" in run(["iptables", "-V"]) else NFT
-    nft, legacy = _nft_in_use(default), _legacy_in_use(default)
+    nft, legacy = _nft_in_use(), any(_holds_rules(_legacy_saved(family)) for family in (4, 6))
     if nft and legacy:
         other = LEGACY if default == NFT else NFT
         warning = f"both iptables variants hold rules; fwtop uses {default}, packets pass {other}'s rules too"
@@ -89,14 +98,24 @@ def choose() -> Choice:
     return Choice(named(NFT if nft else LEGACY if legacy else default))
 
 
-def _has(program: str) -> bool:
-    return any(os.access(f"{folder}/{program}", os.X_OK) for folder in ENVIRONMENT["PATH"].split(":"))
+def save_program(name: str, family: int) -> str:
+    """Return the program that prints a variant's rules, "" if there is none here."""
+    prefix = "iptables" if family == 4 else "ip6tables"
+    if _path(f"{prefix}-{name}-save"):
+        return f"{prefix}-{name}-save"
+    only = _path(f"{prefix}-save")  # of a distribution that ships one variant
+    is_nft = "nft" in os.path.basename(os.path.realpath(only))
+    other = _path(f"{prefix}-{LEGACY if name == NFT else NFT}-save")
+    return f"{prefix}-save" if only and not other and is_nft == (name == NFT) else ""
 
 
-def _nft_in_use(default: str) -> bool:
-    programs = [name for name in ("iptables-nft-save", "ip6tables-nft-save") if _has(name)]
-    if not programs and default == NFT:
-        programs = ["iptables-save", "ip6tables-save"]
+def _path(program: str) -> str:
+    paths = (f"{folder}/{program}" for folder in ENVIRONMENT["PATH"].split(":"))
+    return next((path for path in paths if os.access(path, os.X_OK)), "")
+
+
+def _nft_in_use() -> bool:
+    programs = [program for family in (4, 6) if (program := save_program(NFT, family))]
     held = _rules_in_nf_tables()
     if held == 0 or not programs:
         return False
@@ -115,28 +134,17 @@ def _rules_in_nf_tables() -> int:
     return found
 
 
-def _legacy_in_use(default: str) -> bool:
-    return any(_holds_rules(_legacy_saved(family, default == LEGACY)) for family in (4, 6))
-
-
-def saved_beside(variant: Variant, family: int) -> str:
-    """Return the legacy rules, with counters, that packets pass beside those of the nft variant.
+def beside(variant: Variant, family: int) -> Saved:
+    """Return the legacy rules that packets pass beside those of the nft variant.
 
     (The other way round they are rules of nftables as all others are.) Never makes the kernel load a table.
     """
-    return _legacy_saved(family, False) if variant.name == NFT else ""
+    return parse(_legacy_saved(family) if variant.name == NFT else "", family)
 
 
-def _legacy_saved(family: int, is_default: bool) -> str:
-    prefix = "ip" if family == 4 else "ip6"
-    program = f"{prefix}tables-legacy-save" if _has(f"{prefix}tables-legacy-save") else ""
-    if not program and is_default:
-        program = f"{prefix}tables-save"
-    try:
-        loaded = Path(f"/proc/net/{prefix}_tables_names").read_text().split() if program else []
-    except OSError:
-        return ""  # this kernel has no legacy tables
-    return "".join(_saved([program, "-c", "-t", table]) for table in loaded)
+def _legacy_saved(family: int) -> str:
+    program = save_program(LEGACY, family)
+    return "".join(_saved([program, "-c", "-t", table]) for table in loaded_tables(family)) if program else ""
 
 
 def _saved(argv: list[str]) -> str:

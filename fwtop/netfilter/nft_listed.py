@@ -6,30 +6,18 @@ Source: libnftables-json(5).
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct, field
 
-from fwtop.kernel.programs import run
 from fwtop.model.errors import FwtopError
+from fwtop.netfilter import nft
+from fwtop.netfilter.arguments import NUMBERS, Packets
+from fwtop.netfilter.nft import Json
 from fwtop.netfilter.nft_text import rule_text
 
-Json = Any  # what a parsed document holds
 Place = tuple[str, str, str]  # family, table, and a chain's or set's name
-NUMBERS = {
-    "tcp": 6,
-    "udp": 17,
-    "icmp": 1,
-    "icmpv6": 58,
-    "ipv6-icmp": 58,
-    "sctp": 132,
-    "dccp": 33,
-    "udplite": 136,
-}
-_NO_PROGRAM = 3  # the status of an error about a program that is not installed
 _LIST_SECONDS = 20.0
 _KINDS = frozenset({"chain", "rule", "set", "map"})
 
@@ -102,32 +90,25 @@ def walk(item: Json) -> Iterator[tuple[str, Json]]:
 def read_listed(wanted: Callable[[str], bool]) -> Listed:
     """Read the tables whose "FAMILY NAME" is wanted; nothing where nft is missing. Raises FwtopError."""
     try:
-        document = run(["nft", "-j", "-t", "list", "ruleset"], timeout=_LIST_SECONDS)
+        items = nft.listed("ruleset", seconds=_LIST_SECONDS)
     except FwtopError as error:
-        if error.code == _NO_PROGRAM:
+        if error.code == nft.NO_PROGRAM:
             return Listed()
         raise
-    return parse_listed(document, wanted, _elements)
+    return of_items(items, wanted, nft.elements)
 
 
-def _elements(kind: str, place: Place) -> list[Json]:
-    """Return a named set's or map's elements; raises FwtopError."""
-    items = json.loads(run(["nft", "-j", "list", kind, *place]))["nftables"]
-    return next((item[kind].get("elem", []) for item in items if kind in item), [])
-
-
-def parse_listed(
-    document: str,
+def of_items(
+    items: Iterable[nft.Object],
     wanted: Callable[[str], bool] = lambda _: True,
-    elements: Callable[[str, Place], list[Json]] = lambda _kind, _place: [],
+    elements: Callable[[str, str, str], list[Json]] = lambda *_: [],
 ) -> Listed:
-    """Read nft's JSON; `elements` is asked for those of sets of ports and maps of verdicts.
+    """Sort what nft lists; `elements` is asked for those of sets of ports and maps of verdicts.
 
     Such are small; others may hold millions.
     """
     found, counts = Listed(), Counter[Place]()
-    for item in json.loads(document)["nftables"]:
-        kind, value = next(iter(item.items()))
+    for kind, value in items:
         if kind not in _KINDS or not wanted(f"{value['family']} {value['table']}"):
             continue
         place = value["family"], value["table"], value.get("name", value.get("chain", ""))
@@ -143,17 +124,8 @@ def parse_listed(
             if place[2].startswith("fwtop-"):
                 found.own_sets.append(place)
             elif value.get("type") == "inet_service" or value.get("map") == "verdict":
-                found.elements[place] = value.get("elem") or elements(kind, place)
+                found.elements[place] = value.get("elem") or elements(" ".join(place[:2]), place[2], kind)
     return found
-
-
-class Packets(Struct, frozen=True):
-    """What is known of some packets: their families and protocol, their ports where known."""
-
-    families: tuple[int, ...]
-    protocol: int
-    sport: int | None = None
-    dport: int | None = None
 
 
 def may_be_about(listed: Listed, line: NftLine, packets: Packets) -> bool:
@@ -173,7 +145,7 @@ def holds(listed: Listed, line: NftLine, expression: Json, packets: Packets) -> 
     name, key = payload.get("protocol"), payload.get("field")
     if name in ("ip", "ip6") and {"ip": 4, "ip6": 6}[name] not in packets.families:
         return False
-    if name in NUMBERS and NUMBERS[name] != packets.protocol:
+    if name in NUMBERS and packets.protocol not in (None, NUMBERS[name]):
         return False
     value: int | None = None
     if name in (*NUMBERS, "th") and key in ("sport", "dport"):

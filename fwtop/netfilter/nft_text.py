@@ -6,34 +6,20 @@ JSON tells where a comment ends; the text that nft prints does not, as it quotes
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
-Json = Any  # what a parsed document holds
+from fwtop.netfilter.nft import Json
+
 _DEEPEST = 12  # levels of an expression
 _BARE = frozenset({"iif", "oif", "iifname", "oifname", "iifgroup", "oifgroup"})  # nft writes no "meta" there
 
 
-def nft_rules(document: str) -> Iterator[tuple[tuple[str, str, str, int], str]]:
-    """Yield family, table, chain and handle of each rule, and its text; raises ValueError.
-
-    Nothing of it is sanitised.
-    """
-    try:
-        rules = [item["rule"] for item in json.loads(document)["nftables"] if "rule" in item]
-        places = [(item["family"], item["table"], item["chain"], int(item["handle"])) for item in rules]
-    except (KeyError, TypeError, RecursionError):
-        raise ValueError("not nft's JSON") from None
-    for place, rule in zip(places, rules, strict=True):
-        try:
-            yield place, rule_text(rule.get("expr", ()), rule.get("comment", ""))
-        except (AttributeError, KeyError, TypeError, ValueError):  # what this nft writes in another way
-            yield place, json.dumps(rule.get("expr"))
-
-
 def rule_text(statements: Json, comment: str = "") -> str:
-    """Write a rule's statements."""
-    words = [_statement(item) for item in statements]
+    """Write a rule's statements, not sanitised; as JSON what this nft writes in another way."""
+    try:
+        words = [_statement(item) for item in statements]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return json.dumps(statements)
     if comment:
         words.append(f'comment "{comment}"')
     return " ".join(word for word in words if word)

@@ -1,115 +1,91 @@
-"""iptables-save: the rules of either variant with their counters."""
+"""What iptables-save prints, as values: rules with their counters, chains and policies."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from fwtop.kernel.procfs import read_text
-from fwtop.kernel.programs import ENVIRONMENT
-from fwtop.model.ruleset import IPTABLES_LEGACY, ListedRule
-from fwtop.model.text import safe_text
-from fwtop.netfilter.names import is_own_rule
-from fwtop.netfilter.output import output_of
+from fwtop.netfilter.arguments import Arguments, split, take_apart
 
-TEXT = 400  # characters of a rule
-NAME = 64
-_COUNTED = re.compile(r"^\[(\d+):(\d+)\] -A (\S+) ?(.*)$")
-_POLICY = re.compile(r"^:(\S+) (\S+) \[(\d+):(\d+)\]$")
-_TABLES = {"ip": "/proc/net/ip_tables_names", "ip6": "/proc/net/ip6_tables_names"}
-_PROGRAMS = {"ip": "iptables", "ip6": "ip6tables"}
+REFUSAL = "is incompatible, use 'nft' tool"  # what iptables says of a table with native rules
+_RULE = re.compile(r"(?:\[(\d+):(\d+)\] )?-A (\S+) ?(.*)")
+_CHAIN = re.compile(r":(\S+) (\S+)(?: \[(\d+):(\d+)\])?")
 
 
-class SavedLine(Struct, frozen=True):
-    """A rule, or a chain's policy; not sanitised yet."""
+class Line(Struct, frozen=True):
+    """A rule of iptables; not sanitised."""
 
+    family: int
     table: str
     chain: str
-    text: str
+    number: int  # position in its chain, from 1
+    text: str  # its arguments
+
+    @property
+    def words(self) -> list[str]:
+        """Its arguments, without the quotes around some."""
+        return split(self.text)
+
+    @property
+    def arguments(self) -> Arguments:
+        """Its arguments, taken apart."""
+        return take_apart(self.text)
+
+    @property
+    def target(self) -> str:
+        """What it jumps or goes to ("" when it only counts)."""
+        return self.arguments.target_name
+
+
+class Counted(NamedTuple):
+    """Packets and bytes that a rule or a policy was about."""
+
     packets: int
     bytes: int
-    policy: bool = False
 
 
-def saved_lines(saved: str) -> Iterator[SavedLine]:
-    """Yield the rules and policies that `iptables-save -c` printed, in order."""
-    table = ""
-    for line in saved.split("\n"):  # not splitlines: a comment may hold other line separators
-        if line.startswith("["):
-            counted = _COUNTED.match(line)
-            if counted:
-                packets, size, chain, text = counted.groups()
-                yield SavedLine(table, chain, text, int(packets), int(size))
-        elif line.startswith("*"):
-            table = line[1:]
-        elif line.startswith(":"):
-            policy = _POLICY.match(line)
-            if policy and policy[2] != "-":
-                text = f"policy {policy[2]}"
-                yield SavedLine(table, policy[1], text, int(policy[3]), int(policy[4]), policy=True)
+class Chain(Struct, frozen=True):
+    """A chain; its policy is "-" where it is no base chain."""
+
+    policy: str = "-"
+    lines: list[Line] = field(default_factory=list)
 
 
-def save_program(family: str, variant: str) -> str:
-    """Return the program that prints a variant's rules ("legacy", "nft"), "" if there is none here."""
-    named = f"{_PROGRAMS[family]}-{variant}-save"
-    if _has(named):
-        return named
-    other = f"{_PROGRAMS[family]}-{'nft' if variant == 'legacy' else 'legacy'}-save"
-    only = f"{_PROGRAMS[family]}-save"  # of a distribution that ships one variant
-    is_it = ("nft" in os.path.basename(os.path.realpath(_path(only)))) == (variant == "nft")
-    return only if _has(only) and is_it and not _has(other) else ""
+class Saved(Struct, frozen=True):
+    """The rules of one variant and family, in order; none of a table that iptables refuses to list."""
+
+    family: int
+    lines: dict[Line, Counted] = field(default_factory=dict)
+    chains: dict[tuple[str, str], Chain] = field(default_factory=dict)  # by table and name
+    refused: bool = False
 
 
-def legacy_rules(end: float, most: int) -> tuple[list[ListedRule], list[str], int]:
-    """Return the rules of iptables-legacy, what is missing in words, and how many there are.
-
-    Nothing is run where no table is loaded, and no table is loaded by reading.
-    """
-    found: list[ListedRule] = []
-    notes: list[str] = []
-    total = 0
-    for family, names in _TABLES.items():
-        if not read_text(names).split():
-            continue
-        program = save_program(family, "legacy")
-        if not program:
-            notes.append(f"{_PROGRAMS[family]}-legacy holds rules, and its program is not installed")
-            continue
-        output = output_of([program, "-c"], end)
-        notes += [output.problem] if output.problem else []
-        times: dict[tuple[str, str, str], int] = {}
-        for line in saved_lines(output.text):
-            total += 1
-            if len(found) < most:
-                place = line.table, line.chain, line.text
-                times[place] = times.get(place, 0) + 1
-                found.append(_listed(line, family, times[place]))
-    return found, notes, total
+def each(text: str, family: int) -> Iterator[tuple[Line, Counted]]:
+    """Yield what iptables-save printed, in order, with counters or without: a chain as line 0, its policy."""
+    table, places = "", dict[str, int]()
+    for row in text.split("\n"):  # not splitlines: a comment may hold other line separators
+        if row.startswith("*"):
+            table, places = row[1:], {}
+        elif rule := _RULE.fullmatch(row):
+            packets, size, chain, arguments = rule.groups(default="0")
+            places[chain] = places.get(chain, 0) + 1
+            yield Line(family, table, chain, places[chain], arguments), Counted(int(packets), int(size))
+        elif declared := _CHAIN.fullmatch(row):
+            name, policy, packets, size = declared.groups(default="0")
+            yield Line(family, table, name, 0, policy), Counted(int(packets), int(size))
 
 
-def _listed(line: SavedLine, family: str, time: int) -> ListedRule:
-    # The same text stands for the same rule, wherever in its chain it has moved to
-    kind = "policy" if line.policy else line.text
-    return ListedRule(
-        f"{IPTABLES_LEGACY} {family} {line.table} {line.chain} {time} {safe_text(kind, limit=TEXT)}",
-        IPTABLES_LEGACY,
-        family,
-        safe_text(f"{line.table} {line.chain}", limit=NAME),
-        safe_text(line.text, limit=TEXT),
-        is_own_rule(line.table, line.chain, line.text),
-        line.packets,
-        line.bytes,
-    )
-
-
-def _path(program: str) -> str:
-    folders = ENVIRONMENT["PATH"].split(":")
-    paths = (f"{folder}/{program}" for folder in folders)
-    return next((path for path in paths if os.access(path, os.X_OK)), program)
-
-
-def _has(program: str) -> bool:
-    return os.access(_path(program), os.X_OK)
+def parse(text: str, family: int) -> Saved:
+    """Read it as a whole."""
+    found = Saved(family, refused=REFUSAL in text)
+    for line, counted in each(text, family):
+        place = line.table, line.chain
+        if line.number:
+            found.lines[line] = counted
+            found.chains.setdefault(place, Chain()).lines.append(line)
+        else:
+            found.chains[place] = Chain(line.text)
+    return found

@@ -17,7 +17,8 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import covered
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
-from fwtop.netfilter.states.tracking import may_meet, needs_tracking, parse_lines
+from fwtop.netfilter.saved import parse
+from fwtop.netfilter.states.tracking import may_meet, needs_tracking
 
 SAVED = """*nat
 [3:180] -A PREROUTING -p tcp -m tcp --dport 80 -j REDIRECT --to-ports 8080
@@ -37,7 +38,7 @@ def blocking(*texts: str, **fields) -> Rule:
 
 
 def test_rules_that_need_tracking_are_told_from_those_that_do_not() -> None:
-    lines = list(parse_lines(SAVED, 4))
+    lines = list(parse(SAVED, 4).lines)
     assert [needs_tracking(line) for line in lines] == [True, True, True, True, True, False]
     dns = Match(protocol=17, dport=53)
     assert [may_meet(line, dns) for line in lines[:5]] == [False, True, True, True, True]

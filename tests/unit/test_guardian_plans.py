@@ -6,10 +6,11 @@ import pytest
 
 from fwtop.guardian.objects import sets
 from fwtop.guardian.objects.chain_text import add_text, line_text, own_lines, remove_text
-from fwtop.guardian.objects.table_state import parse_save
+from fwtop.guardian.objects.table_state import table_of
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.netfilter.saved import parse
 from fwtop.rules import kinds
 from fwtop.rules.objects import HOOK_CHAINS, OUTPUT, PREROUTING, ChainLine, SetSpec
 from fwtop.rules.surroundings import Surroundings
@@ -40,7 +41,7 @@ def prefixes(*texts: str) -> tuple[Prefix, ...]:
 
 
 def test_saved_table_is_understood() -> None:
-    state = parse_save(SAVED)
+    state = table_of(parse(SAVED, 4))
     assert state.rule_ids() == {"12", "1"}
     assert [(line.number, line.packets, line.bytes) for line in state.lines_of("12")] == [(3, 3, 300)]
     assert (state.hook_position, state.base_chains) == ({"FWTOP": 2}, {"PREROUTING": 2})
@@ -48,16 +49,16 @@ def test_saved_table_is_understood() -> None:
 
 def test_native_table_is_refused() -> None:
     with pytest.raises(FwtopError, match="native"):
-        parse_save("# Table `raw' is incompatible, use 'nft' tool.\n")
+        table_of(parse("# Table `raw' is incompatible, use 'nft' tool.\n", 4))
 
 
 def test_counters_go_on_in_the_new_line() -> None:
-    before = parse_save(SAVED).lines_of("12")
+    before = table_of(parse(SAVED, 4)).lines_of("12")
     assert line_text(LINE, before[0]) == "-A FWTOP-RULES -c 3 300 -p 17 -j DROP"
 
 
 def test_first_rule_hooks_first_and_allows_before_it_drops() -> None:
-    text = add_text(parse_save(""), 4, [LINE]).splitlines()
+    text = add_text(table_of(parse("", 4)), 4, [LINE]).splitlines()
     assert text[0:2] == ["*raw", ":FWTOP-RULES - [0:0]"]
     assert "-I PREROUTING 1 -j FWTOP" in text
     assert [line for line in text if line.startswith("-A FWTOP ")] == [
@@ -84,7 +85,7 @@ def test_other_packets_cost_one_look_up() -> None:
 
 
 def test_rules_of_an_older_chain_move_to_the_new_one() -> None:
-    made = add_text(parse_save(SAVED), 4, [LINE]).splitlines()
+    made = add_text(table_of(parse(SAVED, 4)), 4, [LINE]).splitlines()
     assert made.index("-D FWTOP 1") < made.index("-I FWTOP 4 -g FWTOP-RULES")
     assert not any(line.startswith(("-D FWTOP 3", "-D FWTOP 4")) for line in made)  # rules 12 and 1
 
@@ -93,8 +94,8 @@ def test_last_removal_takes_all_three_chains() -> None:
     chains = "".join(f":{name} - [0:0]\n" for name in ("FWTOP-ROLES", "FWTOP-RULES"))
     line = "[1:1] -A FWTOP-RULES -m set --match-set fwtop-3-on4 src -j DROP\n"
     saved = SAVED.replace(":FWTOP -", f"{chains}:FWTOP -").replace("COMMIT", f"{line}COMMIT")
-    assert remove_text(parse_save(saved), {"3"}) == "*raw\n-D FWTOP-RULES 1\nCOMMIT\n"
-    text = remove_text(parse_save(saved), {"1", "3", "12"}).splitlines()
+    assert remove_text(table_of(parse(saved, 4)), {"3"}) == "*raw\n-D FWTOP-RULES 1\nCOMMIT\n"
+    text = remove_text(table_of(parse(saved, 4)), {"1", "3", "12"}).splitlines()
     assert text[1] == "-D PREROUTING -j FWTOP"
     own = {"FWTOP", "FWTOP-ROLES", "FWTOP-RULES"}
     assert {line[3:] for line in text[2:5] if line.startswith("-F ")} == own
@@ -102,31 +103,31 @@ def test_last_removal_takes_all_three_chains() -> None:
 
 
 def test_ipv6_never_loses_its_neighbours() -> None:
-    text = add_text(parse_save(""), 6, [ChainLine(6, (), ("-j", "DROP"))])
+    text = add_text(table_of(parse("", 4)), 6, [ChainLine(6, (), ("-j", "DROP"))])
     assert all(f"--icmpv6-type {kind} -j RETURN" in text for kind in (134, 135, 136))
 
 
 def test_jump_that_others_pushed_down_comes_first_again() -> None:
-    text = add_text(parse_save(SAVED), 4, [LINE]).splitlines()
+    text = add_text(table_of(parse(SAVED, 4)), 4, [LINE]).splitlines()
     at = text.index("-D PREROUTING -j FWTOP")
     assert text[at + 1] == "-I PREROUTING 1 -j FWTOP"
     assert ":FWTOP - [0:0]" not in text  # would flush the other rules
 
 
 def test_removal_by_number_leaves_the_others() -> None:
-    assert remove_text(parse_save(SAVED), {"12"}) == "*raw\n-D FWTOP 3\nCOMMIT\n"
-    assert remove_text(parse_save(SAVED), {"1"}) == "*raw\n-D FWTOP 4\nCOMMIT\n"
+    assert remove_text(table_of(parse(SAVED, 4)), {"12"}) == "*raw\n-D FWTOP 3\nCOMMIT\n"
+    assert remove_text(table_of(parse(SAVED, 4)), {"1"}) == "*raw\n-D FWTOP 4\nCOMMIT\n"
 
 
 def test_last_removal_takes_chain_and_hook() -> None:
     last = "*raw\n-D PREROUTING -j FWTOP\n-F FWTOP\n-X FWTOP\nCOMMIT\n"
-    assert remove_text(parse_save(SAVED), {"12", "1"}) == last
-    assert remove_text(parse_save(""), {"12"}) == ""
+    assert remove_text(table_of(parse(SAVED, 4)), {"12", "1"}) == last
+    assert remove_text(table_of(parse("", 4)), {"12"}) == ""
 
 
 def test_every_jump_goes_by_what_it_says() -> None:
     more = SAVED.replace("COMMIT", "[0:0] -A THEIRS -p udp -g FWTOP\n[0:0] -A PREROUTING -j FWTOP\nCOMMIT")
-    text = remove_text(parse_save(more), {"12", "1"}).splitlines()
+    text = remove_text(table_of(parse(more, 4)), {"12", "1"}).splitlines()
     assert text.count("-D PREROUTING -j FWTOP") == 2
     assert "-D THEIRS -p udp -g FWTOP" in text
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fwtop.model.rule import Match
-from fwtop.netfilter.nft_listed import Listed, parse_listed
+from fwtop.netfilter import nft
+from fwtop.netfilter.nft_listed import Listed, of_items
 from fwtop.netfilter.states import nft_stateless
 
 WEB, DNS = Match(protocol=6, dport=80), Match(protocol=17, dport=53)
@@ -42,7 +43,7 @@ def listed(*rules: list[Any], hook: str = "input", kind: str = "filter", family:
         chain = expressions[0] if isinstance(expressions[0], str) else "c"
         body = [part for part in expressions if not isinstance(part, str)]
         items.append({"rule": {**place, "chain": chain, "handle": handle, "expr": body}})
-    return parse_listed(json.dumps({"nftables": [{"metainfo": {}}, *items]}))
+    return of_items(nft.parse(json.dumps({"nftables": [{"metainfo": {}}, *items]})))
 
 
 def beside(found: Listed, service: Match = WEB) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fwtop.model.rule import Match
-from fwtop.netfilter.states.own_verdicts import HostRules, Saved
+from fwtop.netfilter.saved import parse
+from fwtop.netfilter.states.own_verdicts import HostRules
 from fwtop.rehearsal.untracked import why_lost
 
 ALL_TCP, SSH, WEB = Match(protocol=6), Match(protocol=6, dport=22), Match(protocol=6, dport=80)
@@ -17,7 +18,7 @@ PORTS = frozenset({22})
 def saved(*lines: str, policy: str = "DROP", more: str = "") -> HostRules:
     chains = f":INPUT {policy} [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n{more}"
     text = "\n".join([f"*filter\n{chains}", *(f"[0:0] {line}" for line in lines), "COMMIT", ""])
-    return HostRules((Saved.of(text, 4),))
+    return HostRules((parse(text, 4),))
 
 
 LOST = [

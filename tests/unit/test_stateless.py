@@ -6,8 +6,8 @@ import pytest
 
 from fwtop.model.rule import Match
 from fwtop.netfilter.arguments import split, take_apart
+from fwtop.netfilter.saved import Line, parse
 from fwtop.netfilter.states.stateless import already_untracked, inserts, names
-from fwtop.netfilter.states.tracking import Line, parse_lines
 
 WEB, DNS = Match(protocol=6, dport=80), Match(protocol=17, dport=53)
 NOT_SYN = "! --tcp-flags FIN,SYN,RST,ACK SYN"
@@ -16,7 +16,7 @@ SYN = "--tcp-flags FIN,SYN,RST,ACK SYN"
 
 def lines(*rules: str, family: int = 4) -> list[Line]:
     saved = "\n".join(["*filter", *(f"[0:0] -A {rule}" for rule in rules), "COMMIT"])
-    return list(parse_lines(saved, family))
+    return list(parse(saved, family).lines)
 
 
 def beside(*rules: str, service: Match = WEB, family: int = 4) -> list[str]:
@@ -161,6 +161,6 @@ def test_words_of_a_saved_rule_are_those_that_were_given() -> None:
 )
 def test_service_is_untracked_already_only_if_all_its_packets_are(raw: str, untracked: bool) -> None:
     saved = f"*raw\n[0:0] -A {raw}\nCOMMIT"
-    either = [line for family in (4, 6) for line in parse_lines(saved, family)]
+    either = [line for family in (4, 6) for line in parse(saved, family).lines]
     assert bool(already_untracked(either, WEB)) == untracked
     assert not already_untracked([line for line in either if line.family == 4], WEB)

@@ -6,17 +6,16 @@ be asked from another table.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 
 from msgspec import Struct
 
-from fwtop.kernel.programs import run
 from fwtop.model.rule import Match
-from fwtop.netfilter import nf_tables
+from fwtop.netfilter import nf_tables, nft
 from fwtop.netfilter.iptables import Variant
-from fwtop.netfilter.nft_listed import Json, Listed, Place
+from fwtop.netfilter.nft import Json
+from fwtop.netfilter.nft_listed import Listed, Place
 from fwtop.netfilter.states.nft_stateless import NftInsert, commands, inserts, read_native
 
 _OWN = re.compile(r"fwtop-(\d+)")
@@ -36,12 +35,12 @@ class NftInserts(Struct, frozen=True):
     def plan(self, rule_id: str, services: Sequence[Match]) -> list[str]:
         """Return the commands that `install` amounts to, after nft has checked it; raises FwtopError."""
         items = self.wanted(services)
-        _apply(_additions(rule_id, items, 1), check=True)
+        nft.change(_additions(rule_id, items, 1), check=True)
         return [item.command for item in items]
 
     def install(self, rule_id: str, services: Sequence[Match], timeout_seconds: int) -> None:
         """Put in a rule's lines, of which none is there; raises FwtopError."""
-        _apply(_additions(rule_id, self.wanted(services), timeout_seconds))
+        nft.change(_additions(rule_id, self.wanted(services), timeout_seconds))
 
     def renew(self, rule_id: str, timeout_seconds: int) -> None:
         """Set the timeout of a rule's sets, where they are; raises FwtopError."""
@@ -49,16 +48,16 @@ class NftInserts(Struct, frozen=True):
         changed: list[Json] = []
         for place in places:
             changed += [{"flush": {"set": _named(place)}}, _filled(place, timeout_seconds)]
-        _apply(changed)
+        nft.change(changed)
 
     def disable(self, rule_ids: set[str]) -> None:
         """Empty the sets of rules, whose lines then match nothing; raises FwtopError."""
         places = read_native(self.variant).own_sets
-        _apply([{"flush": {"set": _named(place)}} for place in places if _rule_of(place) in rule_ids])
+        nft.change([{"flush": {"set": _named(place)}} for place in places if _rule_of(place) in rule_ids])
 
     def remove(self, rule_ids: set[str]) -> None:
         """Take out the lines and sets of rules; raises FwtopError. What is not there is no error."""
-        _apply(_removals(read_native(self.variant), rule_ids))
+        nft.change(_removals(read_native(self.variant), rule_ids))
 
     def contents(self, rule_id: str) -> list[str]:
         """Return what a rule's lines say, and how many elements each of its sets has; raises FwtopError."""
@@ -107,10 +106,3 @@ def _removals(listed: Listed, rule_ids: set[str]) -> list[Json]:
             found.append({"delete": {"rule": place | {"handle": line.handle}}})
     sets = [place for place in listed.own_sets if _rule_of(place) in rule_ids]
     return found + [{"delete": {"set": _named(place)}} for place in sets]
-
-
-def _apply(changes: list[Json], *, check: bool = False) -> None:
-    """Carry out a transaction; raises FwtopError."""
-    if changes:
-        argv = ["nft", *(["-c"] if check else []), "-j", "-f", "-"]
-        run(argv, text=json.dumps({"nftables": changes}))

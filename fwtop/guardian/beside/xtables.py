@@ -10,11 +10,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from fwtop.kernel.programs import run
 from fwtop.model.rule import Match
-from fwtop.netfilter.iptables import LEGACY, LOCK_SECONDS, REMOVAL_LOCK_SECONDS, Variant, is_loaded
+from fwtop.netfilter.iptables import LEGACY, LOCK_SECONDS, REMOVAL_LOCK_SECONDS, Variant, loaded_tables
+from fwtop.netfilter.saved import Line
 from fwtop.netfilter.states.stateless import Insert, from_below, inserts
-from fwtop.netfilter.states.tracking import Line, parse_lines
 from fwtop.rules.objects import BESIDE
 from fwtop.rules.xtables import set_name
 
@@ -63,14 +62,14 @@ class Inserts(Struct, frozen=True):
 
     def read(self, family: int) -> list[Line]:
         """Return the lines of table filter; raises FwtopError. Never makes the kernel load a legacy table."""
-        if self.variant.name == LEGACY and not is_loaded(family, "filter"):
+        if self.variant.name == LEGACY and "filter" not in loaded_tables(family):
             return []
-        save = [*self.variant.save(family)[:-1], "filter"]
-        return [*parse_lines(run(save), family)]
+        return [*self.variant.read(family, "filter").lines]
 
     def _apply(self, family: int, lines: list[str], lock_seconds: int = LOCK_SECONDS) -> None:
         if lines:
-            run(self.variant.restore(family, lock_seconds), text="\n".join(["*filter", *lines, "COMMIT", ""]))
+            text = "\n".join(["*filter", *lines, "COMMIT", ""])
+            self.variant.restore(family, text, lock_seconds=lock_seconds)
 
 
 def _rule_of(line: Line) -> str:

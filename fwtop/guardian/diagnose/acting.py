@@ -19,13 +19,12 @@ from fwtop.guardian.objects.chain import Chains
 from fwtop.guardian.objects.chain_text import changed_chain
 from fwtop.guardian.objects.installer import Kernel
 from fwtop.guardian.objects.set_contents import Change, SetContents
-from fwtop.guardian.objects.table_state import TABLE, TableState, parse_save, wake_command
-from fwtop.kernel.programs import run
+from fwtop.guardian.objects.table_state import TABLE, TableState, table_of, wake_command
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule, Setting
 from fwtop.netfilter import ipset, nf_tables
 from fwtop.netfilter.iptables import NFT
-from fwtop.netfilter.states.tracking import Line, parse_lines
+from fwtop.netfilter.saved import Line
 from fwtop.rules.nft_objects import NftRule
 from fwtop.rules.objects import HEAD_CHANGED, HOOK_CHAINS, KernelObjects, SetSpec
 
@@ -65,7 +64,7 @@ class Acting:
         self._kernel = kernel
         self._expected: dict[str, Expected] = {}
         self._sets = SetContents()
-        self._tables: dict[tuple[str, int], tuple[TableState, dict[Line, int]]] = {}
+        self._tables: dict[tuple[str, int], tuple[TableState, list[Line]]] = {}
         self._nft: dict[str, str] = {}  # shortfall by rule
         self._beside: dict[str, str] = {}  # the same of lines in table filter
         self._generation = 0
@@ -207,22 +206,22 @@ class Acting:
                 return f"a rule above fwtop's lets packets pass first: '{above}' (IPv{family})"
         return ""
 
-    def _table(self, rule_id: str, family: int) -> tuple[TableState, dict[Line, int]]:
+    def _table(self, rule_id: str, family: int) -> tuple[TableState, list[Line]]:
         chains = self._kernel.variants.of(rule_id)
         key = (chains.variant.name, family)
         if key not in self._tables:
-            self._tables[key] = self._saved(chains, family) or (chains.read(family), {})
+            self._tables[key] = self._saved(chains, family) or (chains.read(family), [])
         return self._tables[key]
 
-    def _saved(self, chains: Chains, family: int) -> tuple[TableState, dict[Line, int]] | None:
+    def _saved(self, chains: Chains, family: int) -> tuple[TableState, list[Line]] | None:
         """Read the table with all foreign lines; None where iptables refuses, or would take too long."""
         now = time.monotonic()
         if now < self._slow_until:
             return None
         try:
-            saved = run(chains.variant.save(family), timeout=_SAVE_SECONDS)
-            state = parse_save(saved)  # where iptables refuses
-            return state if chains.variant.name != NFT else chains.read(family), parse_lines(saved, family)
+            saved = chains.variant.read(family, TABLE, seconds=_SAVE_SECONDS)
+            state = table_of(saved)  # where iptables refuses
+            return state if chains.variant.name != NFT else chains.read(family), [*saved.lines]
         except FwtopError:
             if time.monotonic() - now >= _SAVE_SECONDS:
                 self._slow_until = time.monotonic() + _SLOW_PAUSE_SECONDS

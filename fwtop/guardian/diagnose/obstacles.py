@@ -6,7 +6,6 @@ Netfilter calls base chains by priority, and at equal priority the one registere
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from itertools import pairwise
@@ -17,10 +16,12 @@ from fwtop.guardian.objects.sets import PREFIX
 from fwtop.kernel.interfaces.links import LOOPBACK
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
-from fwtop.netfilter.iptables import LEGACY, NFT, Variant, named
-from fwtop.netfilter.states.tracking import Line, parse_lines
+from fwtop.netfilter import nft
+from fwtop.netfilter.iptables import LEGACY, NFT, Variant, loaded_tables, named
+from fwtop.netfilter.saved import Line, Saved
 from fwtop.rules.objects import (
     HOOK_CHAINS,
     LISTED_CHAINS,
@@ -147,16 +148,15 @@ def nft_chains(variant: Variant, families: tuple[int, ...]) -> list[str]:
 
 def _early_chains(variant: Variant, families: tuple[int, ...]) -> list[dict[str, Any]]:
     try:
-        listed = json.loads(run(["nft", "-j", "list", "chains"], timeout=10) or "{}")
-    except (CommandError, ValueError):
+        listed = nft.listed("chains", seconds=10)
+    except FwtopError:
         return []
     kinds = {"inet", "netdev"} | {"ip" if family == 4 else "ip6" for family in families}
     found = []
-    for item in listed.get("nftables", ()):
-        chain = item.get("chain", {})
-        if chain.get("family") not in kinds or str(chain.get("table", "")).startswith("fwtop"):
+    for kind, chain in listed:
+        if kind != "chain" or chain["family"] not in kinds or chain["table"].startswith("fwtop"):
             continue
-        if variant.name == NFT and chain.get("table") == "raw" and chain["family"] in ("ip", "ip6"):
+        if variant.name == NFT and chain["table"] == "raw" and chain["family"] in ("ip", "ip6"):
             continue  # iptables-nft's own: its lines are looked at one by one
         early = chain.get("hook") == "prerouting" and int(chain.get("prio", 0)) <= _RAW_PRIORITY
         if chain.get("hook") == "ingress" or early:
@@ -168,14 +168,8 @@ def _legacy_raw(families: tuple[int, ...]) -> list[str]:
     """Name dropping lines of the legacy table raw, where one is loaded; looking never loads it."""
     found: list[str] = []
     for family in families:
-        names = "/proc/net/ip_tables_names" if family == 4 else "/proc/net/ip6_tables_names"
-        try:
-            with open(names, encoding="ascii") as file:
-                loaded = file.read().split()
-            saved = run(named(LEGACY).save(family)) if "raw" in loaded else ""
-        except OSError:
-            continue
-        for line, packets in parse_lines(saved, family).items():
+        saved = named(LEGACY).read(family, "raw") if "raw" in loaded_tables(family) else Saved(family)
+        for line, (packets, _) in saved.lines.items():
             if line.chain == PREROUTING and line.target in _ENDS_PACKET and packets:
                 found.append(
                     "the other iptables variant (legacy) has rules in table raw, too, and drops there: "

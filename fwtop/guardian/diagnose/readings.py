@@ -13,9 +13,8 @@ from msgspec import Struct, field
 
 from fwtop.kernel.interfaces.links import LOOPBACK
 from fwtop.kernel.namespaces import name_of
-from fwtop.kernel.programs import run
 from fwtop.netfilter.iptables import Variant
-from fwtop.netfilter.states.tracking import Line, parse_lines
+from fwtop.netfilter.saved import Line
 
 _MAX_NAMESPACES = 64
 _Key = TypeVar("_Key")
@@ -33,9 +32,8 @@ class Reading(Struct, frozen=True):
 
 def read_all(variant: Variant, families: tuple[int, ...]) -> Reading:
     """Read everything now."""
-    lines: dict[Line, int] = {}
-    for family in families:
-        lines |= parse_lines(run([f"{variant.program(family)}-save", "-c"]), family)
+    saved = (variant.read(family).lines for family in families)
+    lines = {line: counted.packets for found in saved for line, counted in found.items()}
     return Reading(_devices(), _ip_received(), _fragments(), lines, _other_namespaces())
 
 

@@ -13,25 +13,24 @@ from msgspec.structs import replace
 
 from fwtop.guardian.objects.chain_text import add_text, native_removal, remove_text
 from fwtop.guardian.objects.table_state import (
-    REFUSAL,
     TABLE,
     TableState,
     is_dormant,
-    parse_save,
     read_nft,
     read_own,
+    table_of,
     wake_command,
 )
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.errors import FwtopError
-from fwtop.netfilter import nf_tables
+from fwtop.netfilter import nf_tables, nft
 from fwtop.netfilter.iptables import (
     LOCK_SECONDS,
     LOCKED,
     NFT,
     REMOVAL_LOCK_SECONDS,
     Variant,
-    is_loaded,
+    loaded_tables,
 )
 from fwtop.rules.objects import HOOK_CHAINS, ChainLine
 
@@ -51,13 +50,15 @@ class Chains(Struct, frozen=True):
         one with native rules that iptables refuses to list, keeps no rule from ending.
         """
         if self.variant.name != NFT:
-            return parse_save(run(self.variant.save(family))) if is_loaded(family, TABLE) else TableState()
+            if TABLE not in loaded_tables(family):
+                return TableState()
+            return table_of(self.variant.read(family, TABLE))
         return read_nft(family)
 
     def may_hold_rules(self) -> bool:
         """Return whether the kernel has a table raw of this variant, or nf_tables at all."""
         if self.variant.name != NFT:
-            return any(is_loaded(family, TABLE) for family in (4, 6))
+            return any(TABLE in loaded_tables(family) for family in (4, 6))
         return bool(nf_tables.generation())
 
     def is_dormant(self, family: int) -> bool:
@@ -72,7 +73,7 @@ class Chains(Struct, frozen=True):
 
     def refuses(self, family: int) -> bool:
         """Say whether iptables can't list table raw because of somebody's native rules."""
-        return self.variant.name == NFT and REFUSAL in run(self.variant.save(family))
+        return self.variant.name == NFT and self.variant.read(family, TABLE).refused
 
     def writable(self, family: int) -> TableState:
         """Read table raw to change it; raises FwtopError (code 3) where no packet would pass our chains.
@@ -165,7 +166,7 @@ class Chains(Struct, frozen=True):
         if state.by_handle:
             lines = native_removal(state, family, rule_ids, keep_chains=keep_chains)
             if lines:
-                run(["nft", "-f", "-"], text="\n".join(lines) + "\n")
+                nft.execute(lines)
             return bool(lines)
         text = remove_text(state, rule_ids, keep_chains=keep_chains)
         if text:
@@ -174,7 +175,7 @@ class Chains(Struct, frozen=True):
 
     def apply(self, family: int, transaction: str, lock_seconds: int = LOCK_SECONDS) -> None:
         """Run one transaction; raises FwtopError with what iptables said."""
-        run(self.variant.restore(family, lock_seconds), text=transaction)
+        self.variant.restore(family, transaction, lock_seconds=lock_seconds)
 
     def _leave_as_before(self, family: int, state: TableState, before: frozenset[str] | None) -> None:
         if self.variant.name != NFT or before == _ALL_THERE:

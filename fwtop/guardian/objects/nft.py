@@ -19,7 +19,6 @@ from fwtop.guardian.objects.nft_table import (
     MARKS,
     Table,
     chains_of,
-    is_missing,
     read_table,
     removal_lines,
 )
@@ -36,13 +35,13 @@ from fwtop.guardian.objects.nft_words import (
     shortened,
 )
 from fwtop.kernel.interfaces.links import Link
-from fwtop.kernel.programs import CommandError, run
+from fwtop.kernel.programs import CommandError
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.netfilter import nf_tables
+from fwtop.netfilter import nf_tables, nft
 from fwtop.rules.nft_objects import (
     LAYOUTS,
     NETDEV,
@@ -159,9 +158,9 @@ class NftTables:
         for layout in self._used():
             for rule_id in sorted(rule_ids):
                 try:
-                    run(["nft", "flush", "set", *layout.table.split(), set_of(rule_id, "on")])
+                    nft.execute([f"flush set {layout.table} {set_of(rule_id, 'on')}"])
                 except CommandError as error:
-                    if not is_missing(str(error)):
+                    if not nft.is_missing(error):
                         raise
 
     def remove(self, rule_ids: set[str]) -> None:
@@ -378,9 +377,9 @@ def _chain_lines(layout: Layout, table: Table, chains: Mapping[str, list[str]], 
 
 def _apply(lines: Iterable[str], *, check: bool = False) -> None:
     try:
-        run(["nft", *(["-c"] if check else []), "-f", "-"], text="\n".join(lines) + "\n")
+        nft.execute(lines, check=check)
     except CommandError as error:
-        raise FwtopError(f"{error}; nothing was changed", 3 if is_missing(str(error)) else 1) from None
+        raise FwtopError(f"{error}; nothing was changed", 3 if nft.is_missing(error) else 1) from None
 
 
 def _wake(layout: Layout) -> None:

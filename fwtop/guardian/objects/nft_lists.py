@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from fwtop.kernel.programs import run
 from fwtop.model.addresses.address import Prefix
+from fwtop.netfilter import nft
 from fwtop.rules.nft_objects import Layout
 
 _MOST_DELETED = 8  # elements: each takes nft 60 ms in a set of 10,000, filling the set anew 0.9 s in all
@@ -75,9 +74,7 @@ def refill_lines(layout: Layout, edit: SetEdit) -> list[str]:
 
 def element_counts(layout: Layout, name: str) -> dict[str, tuple[int, int]]:
     """Return packets and bytes of each element of a counted set; raises FwtopError."""
-    text = run(["nft", "-j", "list", "set", *layout.table.split(), name])
-    listed = [item["set"].get("elem", ()) for item in json.loads(text)["nftables"] if "set" in item]
-    elements = [item["elem"] for elements in listed for item in elements]
+    elements = [item["elem"] for item in nft.elements(layout.table, name)]
     return {
         _element(item["val"]): (int(item["counter"]["packets"]), int(item["counter"]["bytes"]))
         for item in elements

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 
@@ -10,11 +9,11 @@ from msgspec import Struct, field
 
 from fwtop.guardian.objects.nft_lists import element_counts
 from fwtop.guardian.objects.nft_words import head, listed_chain, listed_rules, role_chains
-from fwtop.kernel.programs import CommandError, run
+from fwtop.kernel.programs import CommandError
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
-from fwtop.netfilter import nf_tables
+from fwtop.netfilter import nf_tables, nft
 from fwtop.rules.nft_objects import NETDEV, Layout, list_set_of, set_of
 
 _RULE_SET = re.compile(r"r(\d+)-\w+")
@@ -29,7 +28,6 @@ _ALLOW_SETS = frozenset(
 )
 _FORMER = frozenset({"rules", "known4", "known6"})  # of a table that an earlier version made
 MARKS = frozenset({"allow4", "allow6"})  # of a table that fwtop made, whatever its version
-_NO_PROGRAM = 3  # the status of an error about a program that is not installed
 _COMMON = frozenset({"metainfo", "table", "chain", "set", "rule"})
 
 
@@ -63,25 +61,24 @@ def read_table(layout: Layout) -> Table:
     if nf_tables.is_dormant(layout.table):  # nft 1.0.6 stops in the middle of its JSON
         raise FwtopError(f"table {layout.table} is dormant, and nft can't list it")
     try:
-        text = run(["nft", "-j", "-t", "list", "table", *layout.table.split()])
+        items = nft.listed("table", *layout.table.split())
     except FwtopError as error:
-        if error.code == _NO_PROGRAM or is_missing(str(error)):
+        if nft.is_missing(error):
             return Table()
         raise
     table = Table()
-    for item in json.loads(text)["nftables"]:
-        if "chain" in item:
-            table.chains.add(item["chain"]["name"])
-        elif "set" in item:
-            table.sets.add(item["set"]["name"])
-        elif "rule" in item and (comment := _COMMENT.fullmatch(item["rule"].get("comment", ""))):
-            rule = item["rule"]
-            counter = next((part["counter"] for part in rule["expr"] if "counter" in part), None) or {}
+    for kind, item in items:
+        if kind == "chain":
+            table.chains.add(item["name"])
+        elif kind == "set":
+            table.sets.add(item["name"])
+        elif kind == "rule" and (comment := _COMMENT.fullmatch(item.get("comment", ""))):
+            counter = next((part["counter"] for part in item["expr"] if "counter" in part), None) or {}
             counts = (int(counter.get("packets", 0)), int(counter.get("bytes", 0)))
-            table.rules.append((comment[1], rule["chain"], int(rule["handle"]), *counts))
-        elif "rule" in item:
-            table.others.setdefault(item["rule"]["chain"], []).append(int(item["rule"]["handle"]))
-        elif not item.keys() & _COMMON:
+            table.rules.append((comment[1], item["chain"], int(item["handle"]), *counts))
+        elif kind == "rule":
+            table.others.setdefault(item["chain"], []).append(int(item["handle"]))
+        elif kind not in _COMMON:
             table.shared = True
     if not table.sets >= MARKS:  # they come in one transaction with all the rest
         return Table(foreign=True)
@@ -100,11 +97,6 @@ def chains_of(layout: Layout, allowed: Sequence[Passes]) -> dict[str, list[str]]
     """
     listed = {listed_chain(passes.family): listed_rules(passes) for passes in allowed}
     return role_chains() | listed | dict.fromkeys(layout.chains, head(layout))
-
-
-def is_missing(complaint: str) -> bool:
-    """Return whether nft complained about a missing table, or missing nf_tables."""
-    return any(text in complaint for text in ("No such file or directory", "not supported", "syntax error"))
 
 
 def removal_lines(layout: Layout, table: Table, rule_ids: set[str]) -> list[str]:

@@ -11,13 +11,12 @@ from msgspec.structs import replace
 from fwtop.guardian.objects.baseline import digest
 from fwtop.model.errors import FwtopError
 from fwtop.netfilter import ipset, nf_tables
+from fwtop.netfilter.saved import Saved
 from fwtop.rules.objects import HOOK_CHAINS, OWN_CHAINS
 
 TABLE = "raw"
-REFUSAL = "is incompatible, use 'nft' tool"  # what iptables says of a table with native rules
 _IN_ORDER = tuple(name for chains in OWN_CHAINS.values() for name in chains)
 _OWN = frozenset(_IN_ORDER)
-_COUNTED = re.compile(r"^\[(\d+):(\d+)\] -A (\S+) (.*)$")
 _TARGET = re.compile(r"(?:^| )(?:-j|-g) (\S+)$")
 _ONLY_PASSING = re.compile(r"(?:^| )-j (?:RETURN$|SET )")
 _RULE_SET = re.compile(r"(?:^|--match-set )fwtop-(\d+)-")  # its name says whose line it is
@@ -82,30 +81,24 @@ def _native(family: int) -> str:
     return f"{'ip' if family == 4 else 'ip6'} {TABLE}"
 
 
-def parse_save(saved: str) -> TableState:
-    """Read `iptables-save -c -t raw`."""
-    if REFUSAL in saved:
+def table_of(saved: Saved) -> TableState:
+    """Find our chains in what iptables-save printed of table raw; raises FwtopError where it refused."""
+    if saved.refused:
         raise FwtopError("table raw holds native nftables rules that iptables can't list", 3)
-    state = TableState()
-    for line in saved.splitlines():
-        if line.startswith(":") and line.split()[0][1:] in _OWN:
-            state.chains.setdefault(line.split()[0][1:], [])
-        counted = _COUNTED.match(line)
-        if not counted:
-            continue
-        packets, size, chain, rest = counted.groups()
-        if chain in _OWN:
-            lines = state.chains.setdefault(chain, [])
-            passing, target = _ONLY_PASSING.search(rest) is not None, _TARGET.search(rest)
-            counted_here = (len(lines) + 1, int(packets), int(size))
-            to = target[1] if target else ""
-            said = digest(rest.encode())
-            lines.append(Listed(_rule_id([rest]), *counted_here, passing=passing, target=to, content=said))
+    state = TableState(chains={name: [] for _, name in saved.chains if name in _OWN})
+    for line, counted in saved.lines.items():
+        rest, found = line.text, _TARGET.search(line.text)
+        target = found[1] if found else ""
+        if line.chain in _OWN:
+            passing, said = _ONLY_PASSING.search(rest) is not None, digest(rest.encode())
+            listed = Listed(
+                _rule_id([rest]), line.number, *counted, passing=passing, target=target, content=said
+            )
+            state.chains[line.chain].append(listed)
         else:
-            state.base_chains[chain] = state.base_chains.get(chain, 0) + 1
-            target = _TARGET.search(rest)
-            if target and target[1] in _OWN:
-                _note_jump(state, target[1], Jump(chain, rest), plain=rest == f"-j {target[1]}")
+            state.base_chains[line.chain] = line.number
+            if target in _OWN:
+                _note_jump(state, target, Jump(line.chain, rest), plain=rest == f"-j {target}")
     return state
 
 

@@ -6,7 +6,6 @@ ends when the kernel ends it; kept for longer it can be where its sets say all t
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -17,6 +16,7 @@ from fwtop.kernel.programs import CommandError, run
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, State
+from fwtop.netfilter import nft
 from fwtop.rules.nft_objects import CONNECTIONS, LAYOUTS, NETDEV, PROXY, set_of
 
 _SET = re.compile(r"fwtop-(\d+)-(on|un|dst|shut|pass|)([46])")
@@ -67,13 +67,11 @@ def _in_sets(rule_id: str, variant: str) -> Entry | None:
 def _in_tables(rule_id: str, variant: str) -> Entry | None:
     """Read a rule's sets in nftables tables of our own: its switch has the clock."""
     for layout in LAYOUTS:
-        table = layout.table.split()
         try:
-            listing = run(["nft", "-j", "list", "set", *table, set_of(rule_id, "on")])
+            elements = nft.elements(layout.table, set_of(rule_id, "on"))
         except CommandError:
             continue
-        elements = [item["set"].get("elem", ()) for item in json.loads(listing)["nftables"] if "set" in item]
-        clocks = [item["elem"] for listed in elements for item in listed if "elem" in item]
+        clocks = [item["elem"] for item in elements if "elem" in item]
         left = max((int(item.get("expires", 0)) for item in clocks), default=0)
         kind = _KINDS[layout.table]
         return _entry(rule_id, variant, left, kind, Match())

@@ -12,14 +12,16 @@ from collections import Counter
 
 from msgspec import Struct, field
 
+from fwtop.model.errors import FwtopError
 from fwtop.model.ruleset import IPTABLES_NFT, NFT, ListedRule, ListedSet
 from fwtop.model.text import safe_text
+from fwtop.netfilter import iptables, nft
 from fwtop.netfilter.listing import nft_dump
+from fwtop.netfilter.listing.names import NAME, TEXT, is_own_name, is_own_rule
 from fwtop.netfilter.listing.nft_dump import DumpedChain, DumpedRule
-from fwtop.netfilter.names import is_own_name, is_own_rule
-from fwtop.netfilter.nft_text import nft_rules
+from fwtop.netfilter.nft_text import rule_text
 from fwtop.netfilter.output import output_of
-from fwtop.netfilter.saved import NAME, TEXT, save_program, saved_lines
+from fwtop.netfilter.saved import parse
 
 _IPTABLES_TABLES = frozenset({"filter", "nat", "mangle", "raw", "security"})
 _MOST_LISTED = 20_000  # rules of a table that nft is asked for: it takes 4 s for 100,000
@@ -102,27 +104,23 @@ class NfTables:
         self, tables: set[tuple[str, str]], rules: list[DumpedRule], end: float, found: Found
     ) -> None:
         """Match what iptables-nft-save prints with the rules as dumped, by their order in each chain."""
-        for family in ("ip", "ip6"):
-            program = save_program(family, "nft")
+        for number, family in ((4, "ip"), (6, "ip6")):
+            program = iptables.save_program(iptables.NFT, number)
             if not program or not any(item == family and table in _IPTABLES_TABLES for item, table in tables):
                 continue
             output = output_of([program, "-c"], end)
             found.notes += [output.problem] if output.problem else []
-            texts: dict[tuple[str, str], list[str]] = {}
-            for line in saved_lines(output.text):
-                mine = texts.setdefault((line.table, line.chain), [])
-                if not line.policy:
-                    mine.append(line.text)
+            saved = parse(output.text, number)
             handles: dict[tuple[str, str], list[int]] = {}
             for rule in rules:
                 if rule.family == family:
                     handles.setdefault((rule.table, rule.chain), []).append(rule.handle)
-            self._iptables |= {(family, table) for table, _ in texts}
-            for (table, chain), mine in texts.items():
+            self._iptables |= {(family, table) for table, _ in saved.chains}
+            for (table, chain), declared in saved.chains.items():
                 known = handles.get((table, chain), [])
-                if len(known) == len(mine):  # nobody changed it in between
-                    for handle, text in zip(known, mine, strict=True):
-                        self._note((family, table, chain, handle), IPTABLES_NFT, text)
+                if len(known) == len(declared.lines):  # nobody changed it in between
+                    for handle, line in zip(known, declared.lines, strict=True):
+                        self._note((family, table, chain, handle), IPTABLES_NFT, line.text)
 
     def _learn_nft(
         self, tables: set[tuple[str, str]], rules: list[DumpedRule], end: float, found: Found
@@ -136,12 +134,12 @@ class NfTables:
                 found.notes.append(safe_text(f"table {family} {table}: {output.problem}"))
                 continue
             try:
-                for where, text in nft_rules(output.text):
-                    self._note(where, NFT, text)
-            except (ValueError, KeyError, TypeError, AttributeError):
-                found.notes.append(
-                    safe_text(f"table {family} {table}: nft printed something else than rules")
-                )
+                for kind, rule in nft.parse(output.text):
+                    if kind == "rule":
+                        where = family, table, rule["chain"], int(rule["handle"])
+                        self._note(where, NFT, rule_text(rule.get("expr", ()), rule.get("comment", "")))
+            except FwtopError as error:
+                found.notes.append(safe_text(f"table {family} {table}: {error}"))
 
     def _note(self, where: Where, source: str, text: str) -> None:
         ours = is_own_rule(where[1], where[2], text)

@@ -21,9 +21,8 @@ from fwtop.kernel.netlink import NETFILTER_HEADER_BYTES, NETLINK_NETFILTER, attr
 from fwtop.model.rule_event import NOTIFIED, OTHERS, OURS, RuleEvent
 from fwtop.model.ruleset import NFT
 from fwtop.model.text import safe_text
+from fwtop.netfilter.listing.names import NAME, TEXT, is_own_name, is_own_rule
 from fwtop.netfilter.listing.nft_dump import FAMILIES, elements_in, expressions
-from fwtop.netfilter.names import is_own_name, is_own_rule
-from fwtop.netfilter.saved import NAME, TEXT
 
 _SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1
 _NFNLGRP_NFTABLES = 7

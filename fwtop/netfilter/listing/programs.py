@@ -17,7 +17,7 @@ from fwtop.kernel.netlink import attributes, c_string
 from fwtop.model.errors import FwtopError
 from fwtop.model.ruleset import TC, XDP, ListedRule
 from fwtop.model.text import safe_text
-from fwtop.netfilter.names import is_own_name
+from fwtop.netfilter.listing.names import is_own_name
 
 _GETQDISC, _GETFILTER = 38, 46
 _TCMSG = struct.Struct("=BBHiIII")
@@ -37,15 +37,18 @@ _NAME = 64
 _MOST_LINKS = 1024
 
 
-def attached_programs(most: int) -> tuple[list[ListedRule], int]:
-    """Return XDP programs, TCX programs and tc filters of all interfaces, and how many; raises OSError."""
+def attached_programs(_end: float, most: int) -> tuple[list[ListedRule], list[str], int]:
+    """Return XDP programs, TCX programs and tc filters of all interfaces, no notes, and how many there are.
+
+    Raises OSError.
+    """
     found: list[ListedRule] = []
     links = list_links()[:_MOST_LINKS]
     for link in links:
         found += _xdp(link)
         found += _tcx(link)
     found += _filters({link.index: link for link in links})
-    return found[:most], len(found)
+    return found[:most], [], len(found)
 
 
 def _xdp(link: Link) -> Iterator[ListedRule]:

@@ -7,10 +7,9 @@ import time
 from fwtop.model.errors import FwtopError
 from fwtop.model.ruleset import SOURCES, ListedRule, ListedSet, Ruleset
 from fwtop.netfilter.listing.discards import discarding_routes
-from fwtop.netfilter.listing.ipsets import ipset_sets
 from fwtop.netfilter.listing.nf_tables import NfTables
 from fwtop.netfilter.listing.programs import attached_programs
-from fwtop.netfilter.saved import legacy_rules
+from fwtop.netfilter.listing.xtables import ipset_sets, legacy_rules
 
 SECONDS = 5.0  # of a reading
 MOST_RULES = 120_000  # of each source
@@ -32,9 +31,9 @@ class RulesetReader:
         end = time.monotonic() + self._seconds
         taken = time.time()
         rules, notes, total = list[ListedRule](), list[str](), 0
-        for read in (self._programs, self._legacy, self._routes):
+        for read in (attached_programs, legacy_rules, discarding_routes):
             try:
-                more, said, count = read(end)
+                more, said, count = read(end, self._most)
             except (OSError, FwtopError) as error:
                 notes.append(str(FwtopError.of(error)))
                 continue
@@ -53,16 +52,6 @@ class RulesetReader:
         order = {source: place for place, source in enumerate(SOURCES)}
         rules.sort(key=lambda rule: order[rule.source])
         return Ruleset(taken, tuple(rules), tuple(sets[:MOST_SETS]), tuple(notes[:_MOST_NOTES]), total)
-
-    def _legacy(self, end: float) -> tuple[list[ListedRule], list[str], int]:
-        return legacy_rules(end, self._most)
-
-    def _routes(self, end: float) -> tuple[list[ListedRule], list[str], int]:
-        return discarding_routes(end, self._most)
-
-    def _programs(self, _: float) -> tuple[list[ListedRule], list[str], int]:
-        rules, total = attached_programs(self._most)
-        return rules, [], total
 
     def _sets(self, notes: list[str]) -> list[ListedSet]:
         try:

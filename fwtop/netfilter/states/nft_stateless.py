@@ -15,12 +15,12 @@ from msgspec import Struct
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP, UDP
+from fwtop.netfilter.arguments import Packets
 from fwtop.netfilter.iptables import Variant
+from fwtop.netfilter.nft import Json
 from fwtop.netfilter.nft_listed import (
-    Json,
     Listed,
     NftLine,
-    Packets,
     Place,
     holds,
     may_be_about,
@@ -28,7 +28,7 @@ from fwtop.netfilter.nft_listed import (
     walk,
 )
 from fwtop.netfilter.nft_text import rule_text
-from fwtop.netfilter.states.tracking import is_foreign
+from fwtop.netfilter.states.tracking import is_foreign, packets_of
 
 _NAMES = {TCP: "tcp", UDP: "udp"}
 _FAMILIES = {"ip": (4,), "ip6": (6,), "inet": (4, 6)}  # of tables
@@ -161,7 +161,7 @@ def obstacles(listed: Listed, match: Match) -> list[str]:
             what = needs(line)
             if not what or (line.family in _FAMILIES and line.place not in reached):
                 continue
-            if not may_be_about(listed, line, _packets(match, incoming)):
+            if not may_be_about(listed, line, packets_of(match, incoming=incoming)):
                 continue
             if asked(line):
                 if not _takes_untracked(line, incoming):
@@ -188,16 +188,9 @@ def _stands_for(match: Match, incoming: bool) -> list[str]:
     return ["new", "established"] if match.protocol == TCP else ["new"]
 
 
-def _packets(match: Match, incoming: bool) -> Packets:
-    protocol = match.protocol or 0
-    if incoming:
-        return Packets(match.families, protocol, dport=match.dport)
-    return Packets(match.families, protocol, sport=match.dport)
-
-
 def already_untracked(listed: Listed, match: Match) -> str:
     """Return the rule that takes all of a service's packets out of tracking as they come, "" without one."""
-    packets = _packets(match, True)
+    packets = packets_of(match, incoming=True)
     for line in listed.lines:
         conditions = [part for part in line.expressions if {*part} & {"match", "vmap"}]
         if (
@@ -213,8 +206,8 @@ def already_untracked(listed: Listed, match: Match) -> str:
 
 def names(listed: Listed, match: Match) -> bool:
     """Whether a rule that lets packets in names a service's port."""
-    reached, packets = listed.reached(*HOOKS[True]), _packets(match, True)
-    anywhere = Packets(match.families, match.protocol or 0)
+    reached, packets = listed.reached(*HOOKS[True]), packets_of(match, incoming=True)
+    anywhere = Packets(match.protocol, families=match.families)
     for line in listed.lines:
         if line.place not in reached or not may_be_about(listed, line, packets):
             continue
@@ -290,7 +283,7 @@ def _in_nat(listed: Listed, line: NftLine) -> bool:
 def _equivalents(listed: Listed, line: NftLine, match: Match, incoming: bool) -> Iterator[NftInsert]:
     """Yield what stands for a rule where one service is untracked; see `stateless._equivalent`."""
     found = _asking(line)
-    packets = _packets(match, incoming)
+    packets = packets_of(match, incoming=incoming)
     if found is None or "untracked" in found[1] or not may_be_about(listed, line, packets):
         return
     number, states = found

@@ -7,19 +7,20 @@ set, a rate) is guessed to hold or not, alike for both packets: see `Guess`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from fwtop.kernel.programs import run
 from fwtop.netfilter import nft_listed
 from fwtop.netfilter.arguments import MatchOptions, Option, Packets, holds
-from fwtop.netfilter.iptables import Variant, saved_beside
-from fwtop.netfilter.nft_listed import Json, Listed, NftLine, Place
+from fwtop.netfilter.iptables import Variant, beside
+from fwtop.netfilter.nft import Json
+from fwtop.netfilter.nft_listed import Listed, NftLine, Place
+from fwtop.netfilter.saved import Saved
 from fwtop.netfilter.states.nft_stateless import read_native
-from fwtop.netfilter.states.tracking import Line, parse_lines
 
 UNTRACKED = "UNTRACKED"
 _HOOKS = {True: ("PREROUTING", "INPUT"), False: ("OUTPUT", "POSTROUTING")}  # by: packets that come in
@@ -58,29 +59,6 @@ class Verdict(Struct, frozen=True):
     by: str = ""
 
 
-class Saved(Struct, frozen=True):
-    """The rules of one variant of iptables and one family."""
-
-    family: int
-    chains: dict[tuple[str, str], list[Line]]  # by table and chain
-    policies: dict[tuple[str, str], str]
-
-    @staticmethod
-    def of(saved: str, family: int) -> Saved:
-        """Read `iptables-save -c`."""
-        chains: dict[tuple[str, str], list[Line]] = {}
-        for line in parse_lines(saved, family):
-            chains.setdefault((line.table, line.chain), []).append(line)
-        policies, table = {}, ""
-        for text in saved.splitlines():
-            if text.startswith("*"):
-                table = text[1:]
-            elif text.startswith(":"):
-                name, policy, *_ = text[1:].split()
-                policies[table, name] = policy
-        return Saved(family, chains, policies)
-
-
 class HostRules(Struct, frozen=True):
     """All rules that packets to and from this host meet after connection tracking."""
 
@@ -104,9 +82,9 @@ class HostRules(Struct, frozen=True):
     def _of_saved(self, probe: Probe, guess: Guess) -> Iterator[Verdict]:
         for saved in self.saved:
             for table, hook in product(_TABLES, _HOOKS[probe.incoming]):
-                if saved.family == probe.family and (table, hook) in saved.policies:
+                if saved.family == probe.family and (table, hook) in saved.chains:
                     found = _walk(saved, (table, hook), probe, guess)
-                    yield found or Verdict(saved.policies[table, hook] != "DROP")
+                    yield found or Verdict(saved.chains[table, hook].policy != "DROP")
 
     def _of_native(self, probe: Probe, guess: Guess) -> Iterator[Verdict]:
         listed, hooks = self.native, tuple(hook.lower() for hook in _HOOKS[probe.incoming])
@@ -118,14 +96,13 @@ class HostRules(Struct, frozen=True):
 
 def read_host_rules(variant: Variant, families: Sequence[int]) -> HostRules:
     """Read them from the kernel; raises FwtopError."""
-    texts = [(run([f"{variant.program(family)}-save", "-c"]), family) for family in families]
-    texts += [(saved_beside(variant, family), family) for family in families]
-    return HostRules(tuple(Saved.of(text, family) for text, family in texts), read_native(variant))
+    saved = [read(family) for read in (variant.read, partial(beside, variant)) for family in families]
+    return HostRules(tuple(saved), read_native(variant))
 
 
 def _walk(saved: Saved, chain: tuple[str, str], probe: Probe, guess: Guess, depth: int = 0) -> Verdict | None:
     """Return the verdict of a chain, None where it ends without one."""
-    for line in saved.chains.get(chain, ()):
+    for line in saved.chains[chain].lines:
         target, drops = line.target, line.target in ("DROP", "REJECT")
         if not _all_hold((_line_holds(one, probe) for one in line.arguments.matches), guess, drops=drops):
             continue
@@ -133,7 +110,7 @@ def _walk(saved: Saved, chain: tuple[str, str], probe: Probe, guess: Guess, dept
             return Verdict(not drops, f"-A {line.chain} {line.text}")
         if target == "RETURN":
             return None
-        if (chain[0], target) in saved.policies and depth < _DEPTH:
+        if (chain[0], target) in saved.chains and depth < _DEPTH:
             found = _walk(saved, (chain[0], target), probe, guess, depth + 1)
             if found is not None or line.arguments.target[0] == "-g":
                 return found
@@ -226,13 +203,7 @@ def _holds_native(listed: Listed, line: NftLine, part: Json, probe: Probe) -> bo
     flags = _flags_hold(left, right, probe.flags)
     if flags is not None:
         return flags != negated
-    return nft_listed.holds(listed, line, part, nft_packets(probe))
-
-
-def nft_packets(probe: Probe) -> nft_listed.Packets:
-    """Return what is known of a packet as conditions of nft are asked."""
-    known = probe.packets
-    return nft_listed.Packets((probe.family,), known.protocol, known.sport, known.dport)
+    return nft_listed.holds(listed, line, part, replace(probe.packets, families=(probe.family,)))
 
 
 def _words(right: Json) -> frozenset[str]:

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.kernel.programs import run
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP, UDP
@@ -22,20 +21,19 @@ from fwtop.netfilter.arguments import (
     Arguments,
     MatchOptions,
     Option,
-    Packets,
     may_be_about,
     names_port,
     without_known,
 )
-from fwtop.netfilter.iptables import LEGACY, NFT, Variant, saved_beside
+from fwtop.netfilter.iptables import LEGACY, NFT, Variant, beside
+from fwtop.netfilter.saved import Line
 from fwtop.netfilter.states import nft_stateless
 from fwtop.netfilter.states.tracking import (
     TRANSLATES,
-    Line,
     forwarding,
     may_meet,
     needs_tracking,
-    parse_lines,
+    packets_of,
 )
 from fwtop.rules.xtables import quote
 
@@ -71,13 +69,12 @@ def obstacles(variant: Variant, match: Match) -> list[str]:
     """Name what needs tracking of a service and has no stateless equivalent; empty if nothing does."""
     found: list[str] = []
     for family in match.families:
-        lines = [*parse_lines(run([f"{variant.program(family)}-save", "-c"]), family)]
+        lines = [*variant.read(family).lines]
         found += [f"{what}, {_quoted(line)}" for line in lines if (what := _obstacle(line, match))]
         found += [f"{_TAKES_UNTRACKED}, {_quoted(line)}" for line in _taking_untracked(lines, match)]
-        beside = parse_lines(saved_beside(variant, family), family)
         found += [
             f"{_kind(line)}, {_quoted(line)}, of {LEGACY} iptables, beside {NFT}"
-            for line in beside
+            for line in beside(variant, family).lines
             if needs_tracking(line) and may_meet(line, match)
         ]
     return [safe_text(text, limit=220) for text in found] + [
@@ -122,7 +119,7 @@ def _taking_untracked(lines: Sequence[Line], match: Match) -> list[Line]:
             and _convertible(line)
             and "UNTRACKED" in states(line)
             and state not in states(line)
-            and may_be_about(line.arguments, _packets(match, hook == "INPUT"))
+            and may_be_about(line.arguments, packets_of(match, incoming=hook == "INPUT"))
         ]
     return list(dict.fromkeys(found))
 
@@ -136,11 +133,6 @@ def _stands_for(match: Match, incoming: bool) -> frozenset[str]:
     if not incoming:
         return frozenset({"ESTABLISHED"})
     return frozenset({"NEW", "ESTABLISHED"} if match.protocol == TCP else {"NEW"})
-
-
-def _packets(match: Match, incoming: bool) -> Packets:
-    protocol = match.protocol or 0
-    return Packets(protocol, dport=match.dport) if incoming else Packets(protocol, sport=match.dport)
 
 
 def _filter(lines: Iterable[Line], families: Iterable[int]) -> list[Line]:
@@ -158,7 +150,7 @@ def already_untracked(lines: Sequence[Line], match: Match) -> str:
 
 def _untracks(line: Line, match: Match) -> bool:
     """Whether a line takes all that comes to a service out of tracking."""
-    rule, packets = line.arguments, _packets(match, True)
+    rule, packets = line.arguments, packets_of(match, incoming=True)
     if rule.target_name != "NOTRACK" and "--notrack" not in rule.target:
         return False
     theirs, own = line.chain == "PREROUTING", _OWN_SET.search(line.text) is not None
@@ -217,7 +209,7 @@ def _reached(lines: Sequence[Line], hook: str) -> set[str]:
 
 def names(lines: Iterable[Line], match: Match) -> bool:
     """Whether a rule that lets packets in names a service's port."""
-    packets, mine = _packets(match, True), _filter(lines, match.families)
+    packets, mine = packets_of(match, incoming=True), _filter(lines, match.families)
     chains = {family: _reached(_filter(mine, (family,)), "INPUT") for family in match.families}
     return any(
         line.target not in _DROPPING and names_port(line.arguments, packets)
@@ -261,7 +253,7 @@ def _convertible(line: Line) -> bool:
 def _equivalent(line: Line, match: Match, hook: str) -> tuple[str, ...] | None:
     """Return a line's arguments for the packets of one untracked service, None where none are needed."""
     incoming, asked, rule = hook == "INPUT", states(line), line.arguments
-    about, wanted = _packets(match, incoming), _stands_for(match, incoming)
+    about, wanted = packets_of(match, incoming=incoming), _stands_for(match, incoming)
     if not asked & wanted or "UNTRACKED" in asked or not may_be_about(rule, about):
         return None
     name = _NAMES[match.protocol or 0]

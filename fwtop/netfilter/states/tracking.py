@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
-from fwtop.netfilter.arguments import NUMBERS, Arguments, split, take_apart
+from fwtop.netfilter.arguments import Packets, may_be_about
 from fwtop.netfilter.iptables import NFT, Variant
+from fwtop.netfilter.saved import Line
 
 _STATEFUL = ("conntrack", "state", "connmark", "connlimit", "connbytes", "connlabel", "helper")  # matches
 _STATEFUL_TARGETS = frozenset({"CONNMARK", "CONNSECMARK", "SYNPROXY"})
@@ -24,47 +25,13 @@ _NFT_NEEDS = re.compile(r"(^|\s)(ct (state|mark|status|count|helper|direction|or
                         r"|packets|expiration|avgpkt|id)|dnat|snat|masquerade|redirect)\b")  # fmt: skip
 _IPTABLES_TABLES = frozenset({"raw", "mangle", "nat", "filter", "security"})
 _SHOWN = 5
-_COUNTED = re.compile(r"^\[(\d+):\d+\] -A (\S+) ?(.*)$")
+_CLIENT_PORT = 40_000  # as clients choose them; a rule that names it is about answers
 
 
-class Line(Struct, frozen=True):
-    """A rule of iptables as it is listed."""
-
-    family: int
-    table: str
-    chain: str
-    number: int  # position in its chain, from 1
-    text: str  # its arguments
-
-    @property
-    def words(self) -> list[str]:
-        """Its arguments, without the quotes around some."""
-        return split(self.text)
-
-    @property
-    def arguments(self) -> Arguments:
-        """Its arguments, taken apart."""
-        return take_apart(self.text)
-
-    @property
-    def target(self) -> str:
-        """What it jumps or goes to ("" when it only counts)."""
-        return self.arguments.target_name
-
-
-def parse_lines(saved: str, family: int) -> dict[Line, int]:
-    """Read `iptables-save -c`: every rule of every table with its packets."""
-    found: dict[Line, int] = {}
-    table, places = "", dict[str, int]()
-    for text in saved.splitlines():
-        if text.startswith("*"):
-            table, places = text[1:], {}
-        counted = _COUNTED.match(text)
-        if counted:
-            packets, chain, rest = counted.groups()
-            places[chain] = places.get(chain, 0) + 1
-            found[Line(family, table, chain, places[chain], rest)] = int(packets)
-    return found
+def packets_of(match: Match, *, incoming: bool) -> Packets:
+    """Return what is known of a service's packets, or (not `incoming`) of its answers."""
+    ports = (match.sport, match.dport) if incoming else (match.dport, match.sport)
+    return Packets(match.protocol, *ports, match.families)
 
 
 def notrack_warnings(variant: Variant, match: Match) -> tuple[str, ...]:
@@ -80,7 +47,7 @@ def tracking_rules(variant: Variant, match: Match) -> list[str]:
     """Name the rules of iptables and nftables that need connection tracking of what a match is about."""
     found: list[str] = []
     for family in match.families:
-        lines = parse_lines(run([f"{variant.program(family)}-save", "-c"]), family)
+        lines = variant.read(family).lines
         found += [_named(line) for line in lines if needs_tracking(line) and may_meet(line, match)]
     return found + native_rules(variant, match)
 
@@ -95,24 +62,10 @@ def needs_tracking(line: Line) -> bool:
 
 def may_meet(line: Line, match: Match) -> bool:
     """Return whether a rule can be about packets of a match or their answers; unclear counts as yes."""
-    words = line.words
-    protocol = _option(words, "-p")
-    if match.protocol is not None and protocol is not None:
-        number = NUMBERS.get(protocol, int(protocol) if protocol.isdigit() else None)
-        if number is not None and number != match.protocol:
-            return False
-    port = _option(words, "--dport")
-    if match.dport is not None and port is not None and port.isdigit():
-        return int(port) in (match.dport, match.sport)
-    return True
-
-
-def _option(words: list[str], name: str) -> str | None:
-    if name not in words:
-        return None
-    place = words.index(name)
-    negated = place > 0 and words[place - 1] == "!"
-    return None if negated or place + 1 >= len(words) else words[place + 1]
+    answers = packets_of(match, incoming=False)
+    if answers.sport is not None and answers.dport is None:
+        answers = replace(answers, dport=_CLIENT_PORT)
+    return any(may_be_about(line.arguments, some) for some in (packets_of(match, incoming=True), answers))
 
 
 def _named(line: Line) -> str:

@@ -1,8 +1,11 @@
-"""Which names of tables, chains, sets and comments are fwtop's."""
+"""Which names of tables, chains, sets and comments are fwtop's, and how much of them is listed."""
 
 from __future__ import annotations
 
 import re
+
+TEXT = 400  # characters of a rule
+NAME = 64
 
 _COMMENT = re.compile(r"\bcomment \"?fwtop-\d+\b")
 _JUMP = re.compile(r"(?:^| )(?:-j|-g|jump|goto) FWTOP")
