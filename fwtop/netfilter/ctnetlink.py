@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import struct
 import sys
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from fwtop.kernel import netlink
+from fwtop.model.traffic.protocols import UDP
 
 SEEN_REPLY, ASSURED, SRC_NAT, DST_NAT = 1 << 1, 1 << 2, 1 << 4, 1 << 5  # enum ip_conntrack_status
 TCP_STATES = (
@@ -103,6 +105,27 @@ def answered(family: int, protocol: int, dport: int) -> Iterator[tuple[Entry, En
             continue
         if (entry.protocol, entry.dport) == (protocol, dport):
             yield entry, reply
+
+
+def udp_peers(family: int, port: int, most: int) -> list[tuple[str, int]]:
+    """Return address and port of those who talk with a UDP service, whoever began; at most `most`.
+
+    Empty where connection tracking can't be read.
+    """
+    found: list[tuple[str, int]] = []
+    wanted, header = port.to_bytes(2, "big"), netlink.netfilter_header(_NUMBERS[family])
+    with contextlib.suppress(OSError):
+        for body in netlink.dump(netlink.NETLINK_NETFILTER, _GET, header):
+            entry = entry_of(body) if wanted in body else None
+            if entry is None or entry.protocol != UDP or not entry.status & SEEN_REPLY:
+                continue
+            # What the far end sends: in the original direction if it began, else in the answers.
+            heard = entry if entry.dport == port else _slow_tuple_of(body, family, _REPLY)
+            if heard is not None and heard.dport == port:
+                found.append((str(ipaddress.ip_address(heard.source)), heard.sport))
+                if len(found) == most:
+                    break
+    return found
 
 
 def forget_service(family: int, protocol: int, dport: int) -> None:

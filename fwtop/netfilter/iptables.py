@@ -125,10 +125,10 @@ def _nft_in_use() -> bool:
 def _rules_in_nf_tables() -> int:
     """Return how many rules, and jumps between chains, the tables by iptables' names have."""
     found = 0
-    for family in (4, 6):
+    for family in ("ip", "ip6"):
         for table in _TABLES:
             try:
-                found += sum((nf_tables.table_chains(family, table) or {}).values())
+                found += sum((nf_tables.table_chains(f"{family} {table}") or {}).values())
             except FwtopError:
                 continue
     return found

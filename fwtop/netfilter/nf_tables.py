@@ -19,19 +19,24 @@ from fwtop.kernel import netlink
 from fwtop.kernel.netlink import NETFILTER_HEADER_BYTES, NETLINK_NETFILTER, attributes, c_string
 from fwtop.model.errors import FwtopError
 
-_FAMILIES = {4: 2, 6: 10}  # NFPROTO_IPV4, NFPROTO_IPV6
-_FAMILIES_BY_NAME = {"inet": 1, "ip": 2, "netdev": 5, "ip6": 10}  # NFPROTO_*
+FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}  # NFPROTO_*
+_NUMBERS = {name: number for number, name in FAMILIES.items()}
 _SUBSYSTEM = 10 << 8  # NFNL_SUBSYS_NFTABLES
 _GETTABLE, _GETCHAIN, _GETRULE, _GETGEN = (_SUBSYSTEM | number for number in (1, 4, 7, 16))  # NFT_MSG_*
 _GETSET, _GETSETELEM = _SUBSYSTEM | 10, _SUBSYSTEM | 13
-_INTERVAL_END = 1  # NFT_SET_ELEM_INTERVAL_END
+INTERVAL_END = 1  # NFT_SET_ELEM_INTERVAL_END
 _TABLE = 1  # NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_TABLE
 _TABLE_FLAGS, _DORMANT = 2, 1  # NFTA_TABLE_FLAGS, NFT_TABLE_F_DORMANT
-_RULE_CHAIN, _USERDATA = 2, 7  # NFTA_RULE_CHAIN, NFTA_RULE_USERDATA
+_NAMED, _USERDATA = 2, 7  # NFTA_RULE_CHAIN, NFTA_SET_NAME, NFTA_SET_ELEM_LIST_SET; NFTA_RULE_USERDATA
 _ANONYMOUS = re.compile(rb"__(?:set|map)\d+")
 _JUMP = struct.pack(">i", -3)  # NFT_JUMP
 _RETURN = struct.pack(">i", -5)  # NFT_RETURN
 _Data = bytes
+_HOOKS = ("prerouting", "input", "forward", "output", "postrouting", "ingress")
+_DEVICE_HOOKS = ("ingress", "egress")
+_STAGES = {"ingress": "tc", "prerouting": "raw", "input": "filter", "forward": "filter"}
+
+# All functions take a table by family and name: "ip raw", "netdev fwtop".
 
 
 class KernelRule(Struct, frozen=True):
@@ -48,12 +53,12 @@ class KernelRule(Struct, frozen=True):
     content: _Data = b""  # its expressions without counters
 
 
-def chain_rules(family: int, table: str, chain: str) -> Iterator[KernelRule]:
+def chain_rules(table: str, chain: str) -> Iterator[KernelRule]:
     """Yield the rules of a chain in order, as they are read; raises FwtopError.
 
     The kernel finds the chain: others may be long. One that isn't there has no rules.
     """
-    for found in _dump(_GETRULE, family, table, netlink.attribute(_RULE_CHAIN, chain.encode() + b"\0")):
+    for found in _dump(_GETRULE, table, chain):
         rule = _rule(found)
         if rule.chain == chain:
             yield rule
@@ -68,11 +73,10 @@ class TableRule(Struct, frozen=True):
 
 
 def table_rules(table: str) -> list[TableRule]:
-    """Return the rules of a table like "netdev fwtop", in order; none if it is missing. Raises FwtopError.
+    """Return the rules of a table, in order; none if it is missing. Raises FwtopError.
 
     For the name of an anonymous set stand its elements: the kernel numbers such sets.
     """
-    family, _, name = table.partition(" ")
     anonymous: dict[str, bytes] = {}
 
     def named(expression: bytes) -> bytes:
@@ -85,7 +89,7 @@ def table_rules(table: str) -> list[TableRule]:
         return expression[: found.start()] + anonymous[own] + expression[found.end() :]
 
     rules: list[TableRule] = []
-    for found in _dump_of(_GETRULE, _FAMILIES_BY_NAME[family], name):
+    for found in _dump(_GETRULE, table):
         expressions = [value for _, value in attributes(found.get(4, b""))]
         kept = [
             named(item) for item in expressions if c_string(dict(attributes(item)).get(1, b"")) != "counter"
@@ -107,17 +111,51 @@ def _comment(userdata: bytes) -> str:
     return ""
 
 
-def table_chains(family: int, table: str) -> dict[str, int] | None:
-    """Return the chains of an ip or ip6 table, and how many rules are in each and lead to it.
+class Chain(Struct, frozen=True):
+    """A chain; only base chains have a hook, a type, a policy, and that counters."""
+
+    family: str
+    table: str
+    name: str
+    rules: int  # in it, and jumps to it
+    hook: str = ""
+    type: str = ""
+    drops: bool = False
+    packets: int | None = None
+    bytes: int | None = None
+
+
+def chains() -> Iterator[Chain]:
+    """Yield the chains of all tables; raises OSError."""
+    for body in netlink.dump(NETLINK_NETFILTER, _GETCHAIN, netlink.netfilter_header()):
+        found = dict(attributes(body, NETFILTER_HEADER_BYTES))
+        family, hook = FAMILIES.get(body[0], ""), ""
+        if 4 in found:  # NFTA_CHAIN_HOOK
+            names = _DEVICE_HOOKS if family == "netdev" else _HOOKS
+            number = int.from_bytes(dict(attributes(found[4])).get(1, b""), "big")
+            hook = names[number] if number < len(names) else "ingress"
+        drops = bool(hook) and int.from_bytes(found.get(5, b"\1"), "big") == 0
+        table, name, kind = (c_string(found.get(key, b"")) for key in (_TABLE, 3, 7))
+        rules, counted = int.from_bytes(found.get(6, b""), "big"), counters_of(found.get(8, b""))
+        yield Chain(family, table, name, rules, hook, kind, drops, *counted)
+
+
+def table_chains(table: str) -> dict[str, int] | None:
+    """Return the chains of a table, and how many rules are in each and lead to it.
 
     None if there is no such table. Raises FwtopError.
     """
-    chains = {
-        c_string(found[3]): int(struct.unpack(">I", found[6])[0]) if 6 in found else 0
-        for found in _dump(_GETCHAIN, family, table)
-        if 3 in found
+    found = {
+        c_string(chain[3]): int.from_bytes(chain.get(6, b""), "big")
+        for chain in _dump(_GETCHAIN, table)
+        if 3 in chain
     }
-    return chains if chains or _has_table(family, table) else None
+    return found if found or _attributes_of(table) else None
+
+
+def unhooked_chains(table: str) -> set[str]:
+    """Return the chains of a table that are no base chains; raises FwtopError."""
+    return {c_string(found[3]) for found in _dump(_GETCHAIN, table) if 3 in found and 4 not in found}
 
 
 class FilterChain(Struct, frozen=True):
@@ -130,110 +168,64 @@ class FilterChain(Struct, frozen=True):
     drops: bool  # by its policy
 
 
-_STAGES = {0: "raw", 1: "filter", 2: "filter", 5: "tc"}  # NF_INET_PRE_ROUTING, LOCAL_IN, FORWARD, INGRESS
-_FAMILY_NAMES = {1: "inet", 2: "ip", 5: "netdev", 10: "ip6"}
-_NETDEV, _DROP = 5, 0  # NFPROTO_NETDEV, NF_DROP
-
-
 def filter_chains(own: str = "fwtop") -> list[FilterChain]:
     """List the base chains of all tables but those whose name begins with `own`; raises FwtopError.
 
     A chain whose only rule leads to the chain `own` in capitals has no rules of its own.
     """
     try:
-        bodies = list(netlink.dump(NETLINK_NETFILTER, _GETCHAIN, netlink.netfilter_header()))
+        listed = list(chains())
     except OSError as error:
-        raise FwtopError(f"nf_tables can't be read: {error.strerror or error}") from None
-    found: list[tuple[FilterChain, int]] = []
-    with_ours: set[tuple[str, str]] = set()
-    for body in bodies:
-        chain = dict(attributes(body, NETFILTER_HEADER_BYTES))
-        family, table = _FAMILY_NAMES.get(body[0], ""), c_string(chain.get(_TABLE, b""))
-        hook, name = dict(attributes(chain.get(4, b""))), c_string(chain.get(3, b""))
-        if name == own.upper():
-            with_ours.add((family, table))
-        number = int.from_bytes(hook.get(1, b"\xff"), "big")
-        stage = "tc" if body[0] == _NETDEV and number == 0 else _STAGES.get(number, "")
-        if family and stage and not table.startswith(own) and c_string(chain.get(7, b"")) == "filter":
-            drops = int.from_bytes(chain.get(5, b"\1"), "big") == _DROP
-            found.append(
-                (FilterChain(stage, family, table, name, drops), int.from_bytes(chain.get(6, b""), "big"))
-            )
-    return [
-        chain
-        for chain, rules in found
-        if chain.drops or rules > ((chain.family, chain.table) in with_ours and chain.stage == "raw")
-    ]
-
-
-def unhooked_chains(family: int, table: str) -> set[str]:
-    """Return the chains of an ip or ip6 table that are no base chains; raises FwtopError."""
-    return {c_string(found[3]) for found in _dump(_GETCHAIN, family, table) if 3 in found and 4 not in found}
+        raise _unreadable(error) from None
+    with_ours = {(chain.family, chain.table) for chain in listed if chain.name == own.upper()}
+    found: list[FilterChain] = []
+    for chain in listed:
+        stage = _STAGES.get(chain.hook, "")
+        if not stage or chain.type != "filter" or chain.table.startswith(own):
+            continue
+        jumps = (chain.family, chain.table) in with_ours and stage == "raw"
+        if chain.drops or chain.rules > jumps:
+            found.append(FilterChain(stage, chain.family, chain.table, chain.name, chain.drops))
+    return found
 
 
 def is_missing(table: str) -> bool:
-    """Say whether there is no table of a name like "netdev fwtop" for sure."""
-    family, _, name = table.partition(" ")
-    try:
-        _table(_FAMILIES_BY_NAME[family], name)
-    except OSError as error:
-        return error.errno == errno.ENOENT
-    return False
+    """Say whether there is no such table for sure."""
+    return _attributes_of(table) == {}
 
 
 def is_dormant(table: str) -> bool:
-    """Say whether a table like "netdev fwtop" is switched off: packets pass none of its chains then."""
-    family, _, name = table.partition(" ")
-    try:
-        flags = _table(_FAMILIES_BY_NAME[family], name).get(_TABLE_FLAGS, b"")
-    except OSError:
-        return False
+    """Say whether a table is switched off: packets pass none of its chains then."""
+    flags = (_attributes_of(table) or {}).get(_TABLE_FLAGS, b"")
     return bool(int.from_bytes(flags, "big") & _DORMANT)
 
 
 def has_set(table: str, name: str) -> bool:
-    """Say whether a table like "netdev fwtop" has a set of this name."""
-    family, _, table_name = table.partition(" ")
-    request = netlink.netfilter_header(_FAMILIES_BY_NAME[family])
-    request += netlink.attribute(_TABLE, table_name.encode() + b"\0")
-    request += netlink.attribute(2, name.encode() + b"\0")  # NFTA_SET_NAME
+    """Say whether a table has a set of this name."""
     try:
-        netlink.get(NETLINK_NETFILTER, _GETSET, request)
+        netlink.get(NETLINK_NETFILTER, _GETSET, _request(table, name))
     except OSError:
         return False
     return True
 
 
-def _has_table(family: int, table: str) -> bool:
+def _attributes_of(table: str) -> dict[int, bytes] | None:
+    """Return the attributes of a table (NFTA_TABLE_*), none if there is no such table; None if unknown."""
     try:
-        return bool(_table(_FAMILIES[family], table))
-    except OSError:
-        return False
-
-
-def _table(family: int, name: str) -> dict[int, bytes]:
-    """Return the attributes of a table (NFTA_TABLE_*); raises OSError."""
-    request = netlink.netfilter_header(family) + netlink.attribute(_TABLE, name.encode() + b"\0")
-    body = netlink.get(NETLINK_NETFILTER, _GETTABLE, request)
+        body = netlink.get(NETLINK_NETFILTER, _GETTABLE, _request(table))
+    except OSError as error:
+        return {} if error.errno == errno.ENOENT else None
     return dict(attributes(body, NETFILTER_HEADER_BYTES))
 
 
 def set_elements(table: str, name: str) -> Iterator[tuple[bytes, bool]]:
-    """Yield the keys of a set in a table like "netdev fwtop", each with whether an interval ends before it.
-
-    Raises FwtopError.
-    """
-    family, _, table_name = table.partition(" ")
-    request = netlink.netfilter_header(_FAMILIES_BY_NAME[family])
-    request += netlink.attribute(_TABLE, table_name.encode() + b"\0")
-    request += netlink.attribute(2, name.encode() + b"\0")  # NFTA_SET_ELEM_LIST_SET
+    """Yield the keys of a set in a table, each with whether an interval ends before it; raises FwtopError."""
     try:
-        for body in netlink.dump(NETLINK_NETFILTER, _GETSETELEM, request):
-            listed = dict(attributes(body, NETFILTER_HEADER_BYTES)).get(3, b"")
-            for _, element in attributes(listed):
+        for body in netlink.dump(NETLINK_NETFILTER, _GETSETELEM, _request(table, name)):
+            for _, element in attributes(dict(attributes(body, NETFILTER_HEADER_BYTES)).get(3, b"")):
                 parts = dict(attributes(element))
                 flags = int.from_bytes(parts.get(3, b""), "big")
-                yield dict(attributes(parts.get(1, b""))).get(1, b""), bool(flags & _INTERVAL_END)
+                yield dict(attributes(parts.get(1, b""))).get(1, b""), bool(flags & INTERVAL_END)
     except OSError as error:
         raise FwtopError(f"set {name} of table {table} can't be read: {error.strerror or error}") from None
 
@@ -248,21 +240,35 @@ def generation() -> int:
     return int(struct.unpack(">I", found[1])[0]) if 1 in found else 0
 
 
-def _dump(kind: int, family: int, table: str, more: bytes = b"") -> Iterator[dict[int, bytes]]:
-    """Yield the attributes of each chain or rule of an ip or ip6 table; raises FwtopError."""
-    yield from _dump_of(kind, _FAMILIES[family], table, more)
+def _request(table: str, name: str = "") -> bytes:
+    """Return a request about a table, or about the chain or set of that name in it."""
+    family, _, own_name = table.partition(" ")
+    request = netlink.netfilter_header(_NUMBERS[family])
+    request += netlink.attribute(_TABLE, own_name.encode() + b"\0")
+    return request + (netlink.attribute(_NAMED, name.encode() + b"\0") if name else b"")
 
 
-def _dump_of(kind: int, family: int, table: str, more: bytes = b"") -> Iterator[dict[int, bytes]]:
-    request = netlink.netfilter_header(family)
-    request += netlink.attribute(_TABLE, table.encode() + b"\0") + more
+def _dump(kind: int, table: str, name: str = "") -> Iterator[dict[int, bytes]]:
+    """Yield the attributes of each chain or rule of a table; raises FwtopError."""
     try:
-        for body in netlink.dump(NETLINK_NETFILTER, kind, request):
+        for body in netlink.dump(NETLINK_NETFILTER, kind, _request(table, name)):
             found = dict(attributes(body, NETFILTER_HEADER_BYTES))
-            if c_string(found.get(_TABLE, b"")) == table:
+            if c_string(found.get(_TABLE, b"")) == table.partition(" ")[2]:
                 yield found
     except OSError as error:
-        raise FwtopError(f"nf_tables can't be read: {error.strerror or error}") from None
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: OSError) -> FwtopError:
+    return FwtopError(f"nf_tables can't be read: {error.strerror or error}")
+
+
+def counters_of(nested: bytes) -> tuple[int | None, int | None]:
+    """Return packets and bytes of NFTA_COUNTER_*."""
+    counted = dict(attributes(nested))
+    if len(counted.get(1, b"")) != 8 or len(counted.get(2, b"")) != 8:
+        return None, None
+    return int.from_bytes(counted[2], "big"), int.from_bytes(counted[1], "big")
 
 
 def _rule(found: dict[int, bytes]) -> KernelRule:
@@ -279,8 +285,8 @@ def _rule(found: dict[int, bytes]) -> KernelRule:
         if name == "match" and c_string(data.get(1, b"")) == "set":
             # struct xt_set_info comes first in every revision, and the index in it
             sets.append(int.from_bytes(data.get(3, b"")[:2], sys.byteorder))
-        elif name == "counter" and {1, 2} <= data.keys():
-            size, packets = struct.unpack(">Q", data[1])[0], struct.unpack(">Q", data[2])[0]
+        elif name == "counter":
+            packets, size = (count or 0 for count in counters_of(parts.get(2, b"")))
         elif name == "immediate":
             verdict = dict(attributes(dict(attributes(data.get(2, b""))).get(2, b"")))
             jump = c_string(verdict.get(2, b""))

@@ -16,6 +16,7 @@ from fwtop.guardian.objects.table_state import (
     TABLE,
     TableState,
     is_dormant,
+    native,
     read_nft,
     read_own,
     table_of,
@@ -69,7 +70,7 @@ class Chains(Struct, frozen=True):
         """Read only our chains, but not what leads to them."""
         if self.variant.name != NFT:
             return self.read(family)
-        return read_own(family, nf_tables.table_chains(family, TABLE) or {})[0]
+        return read_own(family, nf_tables.table_chains(native(family)) or {})[0]
 
     def refuses(self, family: int) -> bool:
         """Say whether iptables can't list table raw because of somebody's native rules."""
@@ -82,7 +83,7 @@ class Chains(Struct, frozen=True):
         """
         state = self.read(family)
         if self.variant.name == NFT:
-            for loose in nf_tables.unhooked_chains(family, TABLE) & HOOK_CHAINS.keys():
+            for loose in nf_tables.unhooked_chains(native(family)) & HOOK_CHAINS.keys():
                 line = f"chain {loose} of table raw (IPv{family}) is no base chain: no packet passes it"
                 raise FwtopError(f"{line}; nothing was changed", 3)
             if state.dormant:
@@ -98,7 +99,7 @@ class Chains(Struct, frozen=True):
         """
         if self.variant.name != NFT:
             return _ALL_THERE
-        chains = nf_tables.table_chains(family, TABLE)
+        chains = nf_tables.table_chains(native(family))
         return frozenset(chains) if chains is not None else None
 
     def add(self, state: TableState, family: int, lines: Iterable[ChainLine]) -> None:

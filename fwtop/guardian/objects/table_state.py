@@ -69,15 +69,16 @@ class TableState(Struct, frozen=True):
 
 def wake_command(family: int) -> str:
     """Return what makes a dormant table raw active again: not fwtop's to do, as others' rules are in it."""
-    return f"'nft add table {_native(family)}'"
+    return f"'nft add table {native(family)}'"
 
 
 def is_dormant(family: int) -> bool:
     """Return whether somebody switched table raw of nf_tables off: packets pass none of its chains then."""
-    return nf_tables.is_dormant(_native(family))
+    return nf_tables.is_dormant(native(family))
 
 
-def _native(family: int) -> str:
+def native(family: int) -> str:
+    """Return how nf_tables names table raw."""
     return f"{'ip' if family == 4 else 'ip6'} {TABLE}"
 
 
@@ -115,7 +116,7 @@ def read_own(family: int, chains: Iterable[str]) -> tuple[TableState, int]:
     names = ipset.numbers_of(of_rules)
     for chain in mine:
         lines = state.chains.setdefault(chain, [])
-        for rule in nf_tables.chain_rules(family, TABLE, chain):
+        for rule in nf_tables.chain_rules(native(family), chain):
             rule_id = _rule_id(names.get(index, "") for index in rule.sets)
             number, counted = len(lines) + 1, (rule.packets, rule.bytes)
             target = rule.jump or ("RETURN" if rule.passing else "")
@@ -127,12 +128,12 @@ def read_own(family: int, chains: Iterable[str]) -> tuple[TableState, int]:
 
 def read_nft(family: int) -> TableState:
     """Read our chains and the jumps to them through nfnetlink, and no more of others' than that takes."""
-    uses = nf_tables.table_chains(family, TABLE) or {}
+    uses = nf_tables.table_chains(native(family)) or {}
     state, between = read_own(family, uses)
     state = replace(state, dormant=is_dormant(family))
     missing = sum(uses[chain] - len(lines) for chain, lines in state.chains.items()) - between
     for chain in sorted(uses.keys() - state.chains.keys(), key=lambda name: (name not in HOOK_CHAINS, name)):
-        for rule in nf_tables.chain_rules(family, TABLE, chain):
+        for rule in nf_tables.chain_rules(native(family), chain):
             state.base_chains[chain] = state.base_chains.get(chain, 0) + 1
             if rule.jump in state.chains:
                 text = f"-j {rule.jump}" if rule.plain else ""

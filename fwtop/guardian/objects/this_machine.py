@@ -8,7 +8,7 @@ from pathlib import Path
 from fwtop.guardian.allow.sessions import connections
 from fwtop.kernel.interfaces.links import readable_links, receiving_links
 from fwtop.model.addresses.address import Prefix
-from fwtop.netfilter.conntrack import udp_peers
+from fwtop.netfilter.ctnetlink import udp_peers
 from fwtop.rules.surroundings import Machine
 
 _MAX_SCALE = 14  # RFC 7323, 2.2

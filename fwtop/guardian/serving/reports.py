@@ -25,7 +25,6 @@ from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
-from fwtop.netfilter.states.tracking import notrack_warnings
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import drops_nothing, of
 from fwtop.rules.limits import rounding_text
@@ -112,6 +111,9 @@ class Reports:
         notes += bridge_notes(rule, state.kernel.compiled.interfaces)
         for part in rule.parts or (rule,):
             if drops_nothing(part) and not part.settings and not part.stateless:
+                # Imported here: few guardians plan such a rule.
+                from fwtop.netfilter.states.stateless import notrack_warnings
+
                 notes += notrack_warnings(state.kernel.variants.in_use.variant, part.match)
         return commands, notes
 

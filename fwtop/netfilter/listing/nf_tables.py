@@ -15,10 +15,10 @@ from msgspec import Struct, field
 from fwtop.model.errors import FwtopError
 from fwtop.model.ruleset import IPTABLES_NFT, NFT, ListedRule, ListedSet
 from fwtop.model.text import safe_text
-from fwtop.netfilter import iptables, nft
+from fwtop.netfilter import iptables, nf_tables, nft
 from fwtop.netfilter.listing import nft_dump
 from fwtop.netfilter.listing.names import NAME, TEXT, is_own_name, is_own_rule
-from fwtop.netfilter.listing.nft_dump import DumpedChain, DumpedRule
+from fwtop.netfilter.listing.nft_dump import DumpedRule
 from fwtop.netfilter.nft_text import rule_text
 from fwtop.netfilter.output import output_of
 from fwtop.netfilter.saved import parse
@@ -60,7 +60,7 @@ class NfTables:
         """Read everything until `end` (CLOCK_MONOTONIC), at most so many rules."""
         found = Found()
         try:
-            chains = nft_dump.base_chains()
+            chains = [chain for chain in nf_tables.chains() if chain.hook]
             now = time.monotonic()
             rules = self._dump(now + _DUMP_SHARE * (end - now), most, found)
             self._learn(rules, end, found)
@@ -162,7 +162,7 @@ class NfTables:
             rule.size,
         )
 
-    def _policy(self, chain: DumpedChain) -> ListedRule:
+    def _policy(self, chain: nf_tables.Chain) -> ListedRule:
         return ListedRule(
             _key(chain.family, chain.table, chain.name, "policy"),
             IPTABLES_NFT if (chain.family, chain.table) in self._iptables else NFT,

@@ -14,18 +14,15 @@ from msgspec import Struct
 
 from fwtop.kernel import netlink
 from fwtop.kernel.netlink import NETFILTER_HEADER_BYTES, NETLINK_NETFILTER, attributes, c_string
+from fwtop.netfilter.nf_tables import FAMILIES, INTERVAL_END, counters_of
 
-FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}  # NFPROTO_*
 _SUBSYSTEM = 10 << 8  # NFNL_SUBSYS_NFTABLES
-_GETCHAIN, _GETRULE, _GETSET, _GETSETELEM, _GETOBJ = (_SUBSYSTEM | number for number in (4, 7, 10, 13, 19))
+_GETRULE, _GETSET, _GETSETELEM, _GETOBJ = (_SUBSYSTEM | number for number in (7, 10, 13, 19))
 _HEAD = struct.Struct("=HH")
 _NUMBER = struct.Struct(">Q")
 _TYPE = 0x3FFF
 _ANONYMOUS = 0x1  # NFT_SET_ANONYMOUS
-_INTERVAL_END = 1  # NFT_SET_ELEM_INTERVAL_END
 _COUNTER_OBJECT = 1  # NFT_OBJECT_COUNTER
-_HOOKS = ("prerouting", "input", "forward", "output", "postrouting")
-_DEVICE_HOOKS = ("ingress", "egress")
 _VERDICTS = {0: "drop", 1: "accept", 3: "queue", -1: "continue", -2: "break", -5: "return"}
 _JUMPS = {-3: "jump", -4: "goto"}
 _KEY_TYPES = {
@@ -52,18 +49,6 @@ class DumpedRule(Struct):
     packets: int | None
     size: int | None  # bytes
     body: bytes  # for `expressions`
-
-
-class DumpedChain(Struct, frozen=True):
-    """A base chain."""
-
-    family: str
-    table: str
-    name: str
-    hook: str
-    drops: bool
-    packets: int | None
-    bytes: int | None
 
 
 class DumpedSet(Struct, frozen=True):
@@ -126,17 +111,9 @@ def _counter(body: bytes, at: int, stop: int) -> tuple[int | None, int | None]:
             break
         if body[at + 8 : at + 16] == b"counter\0":
             found = dict(attributes(body[at + 4 : at + length]))
-            counted = dict(attributes(found.get(2, b"")))
-            return _counted(counted)
+            return counters_of(found.get(2, b""))
         at += (length + 3) & ~3
     return None, None
-
-
-def _counted(counted: dict[int, bytes]) -> tuple[int | None, int | None]:
-    """Return packets and bytes of NFTA_COUNTER_*."""
-    if len(counted.get(1, b"")) != 8 or len(counted.get(2, b"")) != 8:
-        return None, None
-    return _NUMBER.unpack(counted[2])[0], _NUMBER.unpack(counted[1])[0]
 
 
 def expressions(body: bytes) -> str:
@@ -165,37 +142,12 @@ def _expression(name: str, data: dict[int, bytes]) -> str:
     return name
 
 
-def base_chains() -> list[DumpedChain]:
-    """List the base chains; raises OSError."""
-    found: list[DumpedChain] = []
-    for body in netlink.dump(NETLINK_NETFILTER, _GETCHAIN, netlink.netfilter_header()):
-        chain = dict(attributes(body, NETFILTER_HEADER_BYTES))
-        if 4 not in chain:
-            continue
-        hook = int.from_bytes(dict(attributes(chain[4])).get(1, b""), "big")
-        family = FAMILIES.get(body[0], "")
-        names = _DEVICE_HOOKS if family == "netdev" else _HOOKS
-        packets, size = _counted(dict(attributes(chain.get(8, b""))))
-        found.append(
-            DumpedChain(
-                family,
-                c_string(chain.get(1, b"")),
-                c_string(chain.get(3, b"")),
-                names[hook] if hook < len(names) else "ingress",
-                int.from_bytes(chain.get(5, b"\1"), "big") == 0,
-                packets,
-                size,
-            )
-        )
-    return found
-
-
 def counters() -> list[DumpedCounter]:
     """List the named counters; raises OSError."""
     found: list[DumpedCounter] = []
     for body in netlink.dump(NETLINK_NETFILTER, _GETOBJ, netlink.netfilter_header()):
         item = dict(attributes(body, NETFILTER_HEADER_BYTES))
-        packets, size = _counted(dict(attributes(item.get(4, b""))))
+        packets, size = counters_of(item.get(4, b""))
         if int.from_bytes(item.get(3, b""), "big") == _COUNTER_OBJECT and packets is not None:
             names = c_string(item.get(1, b"")), c_string(item.get(2, b""))
             found.append(DumpedCounter(FAMILIES.get(body[0], ""), *names, packets, size or 0))
@@ -238,7 +190,7 @@ def _count_elements(family: int, table: bytes, name: bytes, end: float) -> int |
 def elements_in(listed: bytes) -> int:
     """Count the elements of NFTA_SET_ELEM_LIST_ELEMENTS; an interval is one, its end is none."""
     parts = (dict(attributes(element)) for _, element in attributes(listed))
-    return sum(not int.from_bytes(part.get(3, b""), "big") & _INTERVAL_END for part in parts)
+    return sum(not int.from_bytes(part.get(3, b""), "big") & INTERVAL_END for part in parts)
 
 
 def key_type(number: int) -> str:

@@ -22,7 +22,8 @@ from fwtop.model.rule_event import NOTIFIED, OTHERS, OURS, RuleEvent
 from fwtop.model.ruleset import NFT
 from fwtop.model.text import safe_text
 from fwtop.netfilter.listing.names import NAME, TEXT, is_own_name, is_own_rule
-from fwtop.netfilter.listing.nft_dump import FAMILIES, elements_in, expressions
+from fwtop.netfilter.listing.nft_dump import elements_in, expressions
+from fwtop.netfilter.nf_tables import FAMILIES
 
 _SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1
 _NFNLGRP_NFTABLES = 7

@@ -101,6 +101,16 @@ def needs(line: NftLine) -> str:
     return "a rule that counts or marks connections" if keys else ""
 
 
+def tracking_rules(listed: Listed, match: Match) -> list[str]:
+    """Name the rules that need connection tracking of what a match is about."""
+    ways = [packets_of(match, incoming=way) for way in (True, False)]
+    return [
+        f"nftables rule in {safe_text(' '.join(line.place), limit=80)}, '{safe_text(line.text, limit=140)}'"
+        for line in listed.lines
+        if needs(line) and any(may_be_about(listed, line, packets) for packets in ways)
+    ]
+
+
 def _is_stateful(key: str, value: Json) -> bool:
     return key == "xt" and (not isinstance(value, dict) or value.get("name") in _XTABLES)
 

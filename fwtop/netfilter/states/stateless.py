@@ -8,12 +8,14 @@ the order among all others stays.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP, UDP
@@ -38,6 +40,7 @@ from fwtop.netfilter.states.tracking import (
 from fwtop.rules.xtables import quote
 
 _DROPPING = frozenset({"DROP", "REJECT"})
+_SHOWN = 5  # warnings
 _TAKES_UNTRACKED = "a rule on UNTRACKED that would be about its packets, too"
 _OWN_SET = re.compile(r"--match-set fwtop-(\d+)-on[46] src ")  # of a rule of fwtop that is in force
 _NAMES = {TCP: "tcp", UDP: "udp"}
@@ -63,6 +66,24 @@ class Insert(Struct, frozen=True):
     def line(self, asks: Sequence[str] = ()) -> str:
         """Return it as `iptables-restore` reads it, behind a further condition."""
         return " ".join(["-I", self.chain, str(self.number), *map(quote, (*asks, *self.arguments))])
+
+
+def notrack_warnings(variant: Variant, match: Match) -> tuple[str, ...]:
+    """Name the rules that would stop working for the packets that a match exempts from tracking."""
+    lines = (line for family in match.families for line in variant.read(family).lines)
+    found = [_named(line) for line in lines if needs_tracking(line) and may_meet(line, match)]
+    with contextlib.suppress(FwtopError):
+        found += nft_stateless.tracking_rules(nft_stateless.read_native(variant), match)
+    warnings = [f"{what}: untracked packets won't get this" for what in found[:_SHOWN]]
+    if len(found) > _SHOWN:
+        warnings.append(f"and {len(found) - _SHOWN} more rules need connection tracking")
+    return (*warnings, *forwarding(match))
+
+
+def _named(line: Line) -> str:
+    kind = "NAT" if line.target in TRANSLATES else "a stateful rule"
+    text = safe_text(f"-A {line.chain} {line.text}", limit=140)
+    return f"{kind} in {line.table} of IPv{line.family}, '{text}'"
 
 
 def obstacles(variant: Variant, match: Match) -> list[str]:

@@ -6,14 +6,11 @@ An untracked packet has no entry: NAT never sees it, and matches on its state se
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from fwtop.kernel.programs import CommandError, run
 from fwtop.model.rule import Match
-from fwtop.model.text import safe_text
 from fwtop.netfilter.arguments import Packets, may_be_about
 from fwtop.netfilter.iptables import NFT, Variant
 from fwtop.netfilter.saved import Line
@@ -21,10 +18,7 @@ from fwtop.netfilter.saved import Line
 _STATEFUL = ("conntrack", "state", "connmark", "connlimit", "connbytes", "connlabel", "helper")  # matches
 _STATEFUL_TARGETS = frozenset({"CONNMARK", "CONNSECMARK", "SYNPROXY"})
 TRANSLATES = frozenset({"DNAT", "SNAT", "MASQUERADE", "REDIRECT", "NETMAP"})
-_NFT_NEEDS = re.compile(r"(^|\s)(ct (state|mark|status|count|helper|direction|original|reply|zone|label|bytes"
-                        r"|packets|expiration|avgpkt|id)|dnat|snat|masquerade|redirect)\b")  # fmt: skip
 _IPTABLES_TABLES = frozenset({"raw", "mangle", "nat", "filter", "security"})
-_SHOWN = 5
 _CLIENT_PORT = 40_000  # as clients choose them; a rule that names it is about answers
 
 
@@ -32,24 +26,6 @@ def packets_of(match: Match, *, incoming: bool) -> Packets:
     """Return what is known of a service's packets, or (not `incoming`) of its answers."""
     ports = (match.sport, match.dport) if incoming else (match.dport, match.sport)
     return Packets(match.protocol, *ports, match.families)
-
-
-def notrack_warnings(variant: Variant, match: Match) -> tuple[str, ...]:
-    """Name the rules that would stop working for the packets that a match exempts from tracking."""
-    found = tracking_rules(variant, match)
-    warnings = [f"{what}: untracked packets won't get this" for what in found[:_SHOWN]]
-    if len(found) > _SHOWN:
-        warnings.append(f"and {len(found) - _SHOWN} more rules need connection tracking")
-    return (*warnings, *forwarding(match))
-
-
-def tracking_rules(variant: Variant, match: Match) -> list[str]:
-    """Name the rules of iptables and nftables that need connection tracking of what a match is about."""
-    found: list[str] = []
-    for family in match.families:
-        lines = variant.read(family).lines
-        found += [_named(line) for line in lines if needs_tracking(line) and may_meet(line, match)]
-    return found + native_rules(variant, match)
 
 
 def needs_tracking(line: Line) -> bool:
@@ -68,42 +44,12 @@ def may_meet(line: Line, match: Match) -> bool:
     return any(may_be_about(line.arguments, some) for some in (packets_of(match, incoming=True), answers))
 
 
-def _named(line: Line) -> str:
-    kind = "NAT" if line.target in TRANSLATES else "a stateful rule"
-    text = safe_text(f"-A {line.chain} {line.text}", limit=140)
-    return f"{kind} in {line.table} of IPv{line.family}, '{text}'"
-
-
-def native_rules(variant: Variant, match: Match) -> list[str]:
-    """Name the rules of foreign nftables tables; iptables-nft's own tables were read as iptables."""
-    try:
-        listed = run(["nft", "-t", "list", "ruleset"], timeout=20)
-    except CommandError:
-        return []
-    found, table, chain = [], "", ""
-    for line in listed.splitlines():
-        words = line.split()
-        if line.startswith("table ") and len(words) > 2:
-            table = f"{words[1]} {words[2]}"
-        elif words[:1] == ["chain"] and len(words) > 1:
-            chain = words[1]
-        elif _NFT_NEEDS.search(line) and is_foreign(table, variant) and _in_families(table, match):
-            text = safe_text(line.strip(), limit=140)
-            found.append(f"nftables rule in {safe_text(table)} {safe_text(chain)}, '{text}'")
-    return found
-
-
 def is_foreign(table: str, variant: Variant) -> bool:
     """Whether an nftables table, "FAMILY NAME", is neither fwtop's nor one that iptables lists."""
     family, _, name = table.partition(" ")
     if name.startswith("fwtop"):
         return False
     return not (variant.name == NFT and family in ("ip", "ip6") and name in _IPTABLES_TABLES)
-
-
-def _in_families(table: str, match: Match) -> bool:
-    number = {"ip": 4, "ip6": 6}.get(table.partition(" ")[0])
-    return number is None or number in match.families
 
 
 def forwarding(match: Match) -> tuple[str, ...]:
