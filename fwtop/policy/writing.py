@@ -15,7 +15,8 @@ from fwtop.model.text import safe_text
 from fwtop.policy.document import Policy
 from fwtop.policy.exports import FAMILIES, exported
 from fwtop.policy.nft_export import nft_lines
-from fwtop.policy.xtables_export import SUFFIXES, ipset_lines, script_lines, xtables_lines
+from fwtop.policy.xtables_export import ipset_lines, script_lines, xtables_lines
+from fwtop.rules.exports.xtables import PROGRAMS
 
 _AT_ONCE = 10_000  # lines
 
@@ -44,7 +45,7 @@ def documents(policy: Policy, name: str, format: str, allow_file: Path) -> dict[
         return {"policy.nft": nft_lines(found, name)}
     if format == "sh":
         return {"policy.sh": script_lines(found, name)}
-    tables = {f"policy.{SUFFIXES[family]}": xtables_lines(found, family, name) for family in FAMILIES}
+    tables = {f"policy.{PROGRAMS[family]}": xtables_lines(found, family, name) for family in FAMILIES}
     return {"policy.ipset": ipset_lines(found, name), **tables}
 
 

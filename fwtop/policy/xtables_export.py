@@ -5,23 +5,17 @@ The lines are those that the guardian installs, without the sets whose timeouts 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from fwtop.model.rule import Rule
 from fwtop.policy.exports import ALLOW, FAMILIES, Exported, comment, heading, texts
-from fwtop.rules import kinds
-from fwtop.rules.kinds import protect
-from fwtop.rules.objects import OUTPUT, ChainLine, KernelObjects
-from fwtop.rules.surroundings import Surroundings
-from fwtop.rules.xtables import create_line, quote, set_name
+from fwtop.rules.exports.xtables import PROGRAMS, Plain, connlimit_args, line_text, plain, set_lines
+from fwtop.rules.objects import OUTPUT, ChainLine
+from fwtop.rules.xtables import create_line
 
 _CHAIN, _PORTS, _OUT, _OPEN = "POLICY", "POLICY-PORTS", "POLICY-OUT", "POLICY-OPEN"
-_OWN, _NEW = "fwtop-", "policy-"  # fwtop takes what has its own names out
-_PEERS = "hash:ip,port"
-_PEER_SECONDS, _MOST_PEERS = 180, 65_536
+_NEW = "policy-"  # begins the names of sets; fwtop takes what has its own names out
 _NEIGHBOURS = (134, 135, 136)
-PROGRAMS = {4: "iptables", 6: "ip6tables"}
-SUFFIXES = {4: "iptables", 6: "ip6tables"}
 
 
 def ipset_lines(policy: Exported, name: str) -> Iterator[str]:
@@ -32,8 +26,8 @@ def ipset_lines(policy: Exported, name: str) -> Iterator[str]:
 
 def xtables_lines(policy: Exported, family: int, name: str) -> Iterator[str]:
     """Yield the input of `iptables-restore --noflush`, or of ip6tables-restore."""
-    program, suffix = PROGRAMS[family], SUFFIXES[family]
-    yield from heading(name, f"Load it once, after the sets: {program}-restore --noflush < policy.{suffix}")
+    program = PROGRAMS[family]
+    yield from heading(name, f"Load it once, after the sets: {program}-restore --noflush < policy.{program}")
     yield from _tables(policy, family)
 
 
@@ -88,18 +82,15 @@ def _set_lines(policy: Exported) -> Iterator[str]:
             for text in texts(entries):
                 yield f"add {own} {text}"
     for rule in policy.ports:
-        for spec in _objects(policy, rule).sets:
-            if spec.seeds is not None:
-                line = create_line(_renamed(spec.name), spec.family, _MOST_PEERS, _PEER_SECONDS, _PEERS)
-                yield f"{line} forceadd"
+        yield from (line for spec in _plain(policy, rule).sets if not spec.shared for line in set_lines(spec))
 
 
 def _list_name(name: str, family: int) -> str:
     return f"{_NEW}{name}-{family}"
 
 
-def _objects(policy: Exported, rule: Rule) -> KernelObjects:
-    return kinds.build(rule, Surroundings(lists=policy.lists))
+def _plain(policy: Exported, rule: Rule) -> Plain:
+    return plain(rule, _NEW, policy.lists)
 
 
 def _tables(policy: Exported, family: int) -> Iterator[str]:
@@ -123,54 +114,17 @@ def _tables(policy: Exported, family: int) -> Iterator[str]:
             if isinstance(line, str):
                 yield line
             else:
-                yield _text(_OUT if line.hook == OUTPUT else chain, line)
+                yield line_text(_OUT if line.hook == OUTPUT else chain, line)
     yield "COMMIT"
     if limits := [rule for rule in policy.others if rule.connections is not None]:
         yield from _open_limits(limits, family)
 
 
 def _rule_lines(policy: Exported, rules: Sequence[Rule], family: int) -> Iterator[ChainLine | str]:
-    """Yield the lines of rules as they are in effect, each rule's after a comment."""
+    """Yield the lines of rules, each rule's after a comment."""
     for rule in rules:
-        objects = _objects(policy, rule)
-        acting = {
-            spec.name: bool(spec.elements) for spec in objects.sets if spec.timed and spec.seeds is None
-        }
         yield comment(rule)
-        decides = {set_name(rule.id, family, role) for role in (protect.SHUT, protect.PASS)}
-        for line in objects.lines:
-            if line.family != family or line.listed:  # who is listed has passed
-                continue
-            kept = _without_clock(line.match, acting)
-            if kept is not None:
-                yield ChainLine(family, kept, line.target, line.hook)
-                if decides & {*line.match}:
-                    break  # what comes after it is for other levels
-
-
-def _without_clock(match: tuple[str, ...], acting: Mapping[str, bool]) -> tuple[str, ...] | None:
-    """Leave out the matches of enable sets; None where an empty one keeps the line from matching."""
-    kept: list[str] = []
-    at = 0
-    while at < len(match):
-        is_set = match[at : at + 3] == ("-m", "set", "--match-set")
-        if is_set and match[at + 3] in acting:
-            if not acting[match[at + 3]]:
-                return None
-            at += 5
-        else:
-            kept.append(match[at])
-            at += 1
-    return tuple(kept)
-
-
-def _text(chain: str, line: ChainLine) -> str:
-    return " ".join(map(quote, ("-A", chain, *map(_renamed, line.match), *map(_renamed, line.target))))
-
-
-def _renamed(word: str) -> str:
-    """Give a set or a table of limits a name that fwtop doesn't take for its own."""
-    return word.replace(f"{_OWN}list-", _NEW, 1).replace(_OWN, _NEW, 1) if word.startswith(_OWN) else word
+        yield from (line for line in _plain(policy, rule).lines if line.family == family)
 
 
 def _open_limits(rules: list[Rule], family: int) -> Iterator[str]:
@@ -181,14 +135,7 @@ def _open_limits(rules: list[Rule], family: int) -> Iterator[str]:
     yield f"-A {_OPEN} -i lo -j RETURN"
     yield f"-A {_OPEN} -m set --match-set {_list_name(ALLOW, family)} src -j RETURN"
     for rule in rules:
-        limit = rule.connections
-        if limit is None or family not in rule.match.families:
-            continue
-        bits = limit.prefix_v4 if family == 4 else limit.prefix_v6
-        port = f" --dport {rule.match.dport}" if rule.match.dport is not None else ""
-        yield comment(rule)
-        yield (
-            f"-A {_OPEN} -p tcp{port} --syn -m connlimit --connlimit-above {limit.most} "
-            f"--connlimit-mask {bits} --connlimit-saddr -j DROP"
-        )
+        if family in rule.match.families:
+            yield comment(rule)
+            yield f"-A {_OPEN} {' '.join(connlimit_args(rule, family))} -j DROP"
     yield "COMMIT"

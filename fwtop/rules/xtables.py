@@ -15,6 +15,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.model.traffic.protocols import ICMP, ICMPV6, TCP, UDP
+from fwtop.rules.objects import SetSpec
 from fwtop.rules.rates import iptables_bytes
 
 MAX_PACKETS_PER_SECOND = 1_000_000  # XT_HASHLIMIT_SCALE_v2: iptables refuses more
@@ -22,6 +23,7 @@ MIN_BYTES_PER_SECOND = 64  # below 16, its unit, iptables 1.8.9 divides by zero
 MAX_BYTES_PER_SECOND = (1 << 32) - 1
 HASHLIMIT_MAX = 262_144  # source prefixes in a table; when full, packets of new ones are dropped (hotdrop)
 HASHLIMIT_EXPIRE_MS = 10_000  # idle time of a prefix
+MAX_TIMEOUT_SECONDS = 2147483  # ipset(8): the kernel's milliseconds are 32 bits wide
 UNLISTED = "un"  # role of enable sets that match no source of the allow-list
 _MIN_ELEMENTS = 64
 TIMED_ELEMENTS = 1_000  # longer lists have no timeout of their own, as renewing it would take seconds
@@ -67,6 +69,27 @@ def create_line(
     inet = "inet" if family == 4 else "inet6"
     counters = " counters" if counted and count <= COUNTED_ELEMENTS else ""
     return f"create {name} {kind} family {inet} hashsize {hashsize} maxelem {size}{clock}{counters}"
+
+
+def set_line(spec: SetSpec, timeout_seconds: int) -> str:
+    """Return the line for `ipset restore` that creates a rule's set."""
+    count = len(spec.elements) + len(spec.exceptions)
+    clock = timeout_seconds if spec.timed else None
+    return create_line(spec.name, spec.family, count, clock, counted=spec.counted)
+
+
+def fill_text(spec: SetSpec, timeout_seconds: int) -> str:
+    """Return the input of `ipset -exist restore` that creates and fills a rule's set.
+
+    Exceptions come before what they are exceptions from, and stay longer: at no time is anybody dropped who
+    is to be spared.
+    """
+    lines = [set_line(spec, timeout_seconds)]
+    for elements, extra, flag in ((spec.exceptions, 1, " nomatch"), (spec.elements, 0, "")):
+        seconds = min(timeout_seconds + extra, MAX_TIMEOUT_SECONDS)
+        clock = f" timeout {seconds}" if spec.timed else ""
+        lines += [f"add {spec.name} {prefix}{clock}{flag}" for prefix in elements]
+    return "\n".join([*lines, ""])
 
 
 def field_args(match: Match, family: int, protocol: int | None = None) -> tuple[str, ...]:

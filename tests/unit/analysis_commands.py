@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from fwtop.cli.main import verb_module
 from fwtop.guardian.objects.chain_text import add_text
-from fwtop.guardian.objects.sets import fill_text
 from fwtop.guardian.objects.table_state import TableState
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.traffic.snapshot import Proposal
 from fwtop.rules import kinds
+from fwtop.rules.xtables import fill_text
 
 DROPPED_IN_NETFILTER = (Kind.IPSET, Kind.HASHLIMIT, Kind.STRING, Kind.NOTRACK)
 # The allow-list: without it, rules need no chain apart from the hook's.

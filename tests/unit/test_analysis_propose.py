@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.proposals.commands import fwtop_line, shell_commands
 from fwtop.analysis.proposals.matching import match_rows
 from fwtop.analysis.proposals.preview import preview
 from fwtop.analysis.window.tcp_view import ACK, RST, SYN
@@ -22,6 +21,8 @@ from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.model.traffic.counters import Counters, DropCount
 from fwtop.model.traffic.snapshot import Judgement, Proposal
 from fwtop.model.traffic.window import Window
+from fwtop.rules.command_line import command_line
+from fwtop.rules.exports.commands import shell_commands
 
 VISITORS = {"make": "connections", "src": "60", "count": 300}
 
@@ -341,18 +342,24 @@ def test_commands_are_exact() -> None:
         "# the same in netfilter: iptables -t raw -I PREROUTING -p 17 -m udp --sport 53 "
         "-m length --length 1200:1500 -m ttl --ttl-eq 60 -j DROP"
     )
-    assert fwtop_line(drop, 3) == (
+    assert command_line(drop) == (
         "fwtop drop -4 --proto udp --sport 53 --length 1200:1500 --ttl-field 60:60 --via xdp --ttl 10m"
     )
     block = rule(Kind.IPSET, Match(sources=(Prefix.parse("203.0.113.0/24"), Prefix.parse("2001:db8::/48"))))
-    assert fwtop_line(block, 1) == "fwtop block 203.0.113.0/24 2001:db8::/48 --via ipset --ttl 10m"
+    assert command_line(block) == "fwtop block 203.0.113.0/24 2001:db8::/48 --via ipset --ttl 10m"
     assert "ipset add fwtop-N-6 2001:db8::/48 timeout 600" in shell_commands(block)
     limit = rule(Kind.HASHLIMIT, Match(family=4, protocol=17, dport=53), RateLimit(100, 100, prefix_v4=24))
-    assert fwtop_line(limit, 1) == "fwtop limit -4 --proto udp --dport 53 --per 24 --rate 100/s --ttl 10m"
+    assert command_line(limit) == "fwtop limit -4 --proto udp --dport 53 --per 24 --rate 100/s --ttl 10m"
     text = rule(Kind.STRING, Match(protocol=17, dport=80, payload=(PayloadMatch(b"\xff\x00", 4),)))
-    assert fwtop_line(text, 1) == "fwtop match --hex ff00 --offset 4 --proto udp --dport 80 --ttl 10m"
+    assert command_line(text) == "fwtop match --hex ff00 --offset 4 --proto udp --dport 80 --ttl 10m"
     many = rule(Kind.IPSET, Match(sources=tuple(Prefix(4, i << 8, 24) for i in range(1, 2000))))
-    assert fwtop_line(many, 7) == "fwtop apply 7"
+    assert not command_line(many), "only 'fwtop apply' makes it"
+
+
+def test_commands_are_about_the_rule_s_destinations_only() -> None:
+    match = Match(sources=(Prefix.parse("203.0.113.0/24"),), destinations=(Prefix.parse("192.0.2.1"),))
+    [line] = [line for line in shell_commands(rule(Kind.IPSET, match)) if "DROP" in line]
+    assert line == "iptables -t raw -A FWTOP -m set --match-set fwtop-N-4 src -d 192.0.2.1 -j DROP"
 
 
 ODD_RULES = [
@@ -372,7 +379,7 @@ ODD_RULES = [
 @pytest.mark.parametrize(("kind", "match"), ODD_RULES)
 def test_commands_say_the_rule_and_nothing_else(kind: Kind, match: Match) -> None:
     made = rule(kind, match)
-    line, commands = fwtop_line(made, 3), shell_commands(made)
+    line, commands = command_line(made) or "fwtop apply 3", shell_commands(made)
     check_commands(Proposal(3, kind.value, "", 1.0, 0.0, commands=commands, fwtop=line, rule=made))
 
 

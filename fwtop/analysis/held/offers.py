@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from fwtop.analysis.context import AnalysisContext, Finding, count
 from fwtop.analysis.held.effect import HeldEffect, effect_on
 from fwtop.analysis.held.judge import Held
-from fwtop.analysis.proposals.commands import shell_commands
 from fwtop.analysis.window.traffic import TCP
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Rule
 from fwtop.model.traffic.snapshot import Proposal
 from fwtop.render.numbers import plural
+from fwtop.rules.exports.commands import shell_commands
 from fwtop.rules.kinds import of
 from fwtop.rules.words import describe
 

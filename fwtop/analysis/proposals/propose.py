@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.held.offers import proposals
 from fwtop.analysis.proposals.candidates import USEFUL, Candidate, candidates, for_table
-from fwtop.analysis.proposals.commands import fwtop_line, shell_commands
 from fwtop.analysis.proposals.effect import dropped_pps, harm_by, share_stopped, stopped_by
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.proposals.remaining import Remainder, Remaining
@@ -19,6 +18,8 @@ from fwtop.analysis.proposals.signatures import Signature
 from fwtop.analysis.upstream import upstream
 from fwtop.model.rule import RANGES, Kind, Rule
 from fwtop.model.traffic.snapshot import Proposal
+from fwtop.rules.command_line import command_line
+from fwtop.rules.exports.commands import shell_commands
 from fwtop.rules.kinds import drops_nothing, of
 
 _PER_ATTACK = 5
@@ -71,7 +72,7 @@ def numbered(offer: Offer, number: int) -> Proposal:
     if proposal.rule is None:
         return proposal
     rule = replace(proposal.rule, created_by=f"proposal {number}")
-    return replace(proposal, fwtop=fwtop_line(rule, number), rule=rule)
+    return replace(proposal, fwtop=command_line(rule) or f"fwtop apply {number}", rule=rule)
 
 
 def _of_attack(

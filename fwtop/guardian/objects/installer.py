@@ -30,7 +30,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
 from fwtop.netfilter import ipset
 from fwtop.rules.objects import ChainLine, KernelObjects
-from fwtop.rules.xtables import UNLISTED
+from fwtop.rules.xtables import UNLISTED, fill_text
 
 if TYPE_CHECKING:
     from fwtop.guardian.objects.list_sets import ListSets
@@ -131,7 +131,7 @@ class Kernel:
                 if spec.seeds is not None:
                     short += sets.learning_text(spec)
                 elif spec.timed:
-                    short += sets.fill_text(spec, timeout_seconds)
+                    short += fill_text(spec, timeout_seconds)
                 elif spec.shared:
                     self.lists.ensure(spec)
                 else:

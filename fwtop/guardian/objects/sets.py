@@ -17,10 +17,9 @@ from fwtop.kernel.programs import CommandError, run
 from fwtop.model.errors import FwtopError
 from fwtop.netfilter import ipset
 from fwtop.rules.objects import SetSpec
-from fwtop.rules.xtables import create_line
+from fwtop.rules.xtables import create_line, fill_text, set_line
 
 PREFIX = "fwtop-"
-MAX_TIMEOUT_SECONDS = 2147483  # ipset(8): the kernel's milliseconds are 32 bits wide
 _ASIDE = "-new"
 _RESTORE_SECONDS = 30.0  # longer lists go through netlink; keep and undo wait behind this
 _LEARNED_SECONDS = 180  # as nf_conntrack_udp_timeout_stream
@@ -39,26 +38,12 @@ def fill(spec: SetSpec, timeout_seconds: int) -> None:
 
 def fill_long(spec: SetSpec, timeout_seconds: int, serve_urgent: Callable[[], None] = lambda: None) -> None:
     """Do the same for a set without timeouts, in batches between which it calls `serve_urgent`."""
-    restore(_head(spec, timeout_seconds) + "\n")
+    restore(set_line(spec, timeout_seconds) + "\n")
     # Imported here: a guardian without a long list needn't carry numpy.
     from fwtop.model.addresses.prefix_rows import PrefixRows
 
     ipset.add_prefixes(spec.name, spec.family, PrefixRows.of(spec.elements), serve_urgent)
     restore("".join([f"add {spec.name} {prefix} nomatch\n" for prefix in spec.exceptions]))
-
-
-def fill_text(spec: SetSpec, timeout_seconds: int) -> str:
-    """Return the input of `ipset -exist restore` that creates and fills a rule's set.
-
-    Exceptions come before what they are exceptions from, and stay longer: at no time is anybody dropped who
-    is to be spared.
-    """
-    lines = [_head(spec, timeout_seconds)]
-    for elements, extra, flag in ((spec.exceptions, 1, " nomatch"), (spec.elements, 0, "")):
-        seconds = min(timeout_seconds + extra, MAX_TIMEOUT_SECONDS)
-        clock = f" timeout {seconds}" if spec.timed else ""
-        lines += [f"add {spec.name} {prefix}{clock}{flag}" for prefix in elements]
-    return "\n".join([*lines, ""])
 
 
 def learning_text(spec: SetSpec) -> str:
@@ -73,12 +58,6 @@ def switch(specs: Iterable[SetSpec], timeout_seconds: int) -> None:
     ipset.switch_sets([(spec.name, spec.elements, timeout_seconds) for spec in specs])
 
 
-def _head(spec: SetSpec, timeout_seconds: int) -> str:
-    count = len(spec.elements) + len(spec.exceptions)
-    clock = timeout_seconds if spec.timed else None
-    return create_line(spec.name, spec.family, count, clock, counted=spec.counted)
-
-
 def shown_text(spec: SetSpec, timeout_seconds: int, count: int) -> list[str]:
     """Return the commands for display: `count` elements, and how many more there are."""
     if spec.seeds is not None:
@@ -86,7 +65,7 @@ def shown_text(spec: SetSpec, timeout_seconds: int, count: int) -> list[str]:
     if spec.shared:
         return [f"# set {spec.name} holds the list, IPv{spec.family} prefixes: {len(spec.elements):,}"]
     cut = replace(spec, elements=spec.elements[:count], exceptions=spec.exceptions[:count])
-    lines = [_head(spec, timeout_seconds), *fill_text(cut, timeout_seconds).splitlines()[1:]]
+    lines = [set_line(spec, timeout_seconds), *fill_text(cut, timeout_seconds).splitlines()[1:]]
     more = len(spec.elements) + len(spec.exceptions) - (len(lines) - 1)
     shown = [f"ipset {line}" for line in lines]
     how = "ipset restore" if spec.timed else "netlink in batches"

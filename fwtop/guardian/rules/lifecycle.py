@@ -17,7 +17,6 @@ from fwtop.guardian.allow import mosh
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.diagnose.bridged import bridge_notes
 from fwtop.guardian.failpoints import Failpoint, Failpoints
-from fwtop.guardian.objects.sets import MAX_TIMEOUT_SECONDS
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.rules import closing, console_guard, forgetting, guard, lockout, timers, upkeep
 from fwtop.guardian.rules.ending import Ending
@@ -31,6 +30,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule, State
 from fwtop.model.text import safe_text
 from fwtop.rules.kinds import has_settings
+from fwtop.rules.xtables import MAX_TIMEOUT_SECONDS
 
 MAX_CONFIRM_SECONDS = 3600
 RETRY_SECONDS = 1.0  # until the next try to end a rule that still acts

@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fwtop.guardian.objects.sets import MAX_TIMEOUT_SECONDS
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.targets import check_name
 from fwtop.model.errors import FwtopError
@@ -25,6 +24,7 @@ from fwtop.model.rule import (
 from fwtop.model.text import safe_text
 from fwtop.model.tunables import TUNABLES
 from fwtop.rules.kinds import KINDS, of
+from fwtop.rules.xtables import MAX_TIMEOUT_SECONDS
 
 MAX_TTL_SECONDS = MAX_TIMEOUT_SECONDS - 3600
 MAX_PAYLOAD_BYTES = 128  # xt_string.h: XT_STRING_MAX_PATTERN_SIZE

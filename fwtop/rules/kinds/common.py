@@ -13,7 +13,17 @@ from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.rules.objects import ChainLine, KernelObjects, SetSpec
-from fwtop.rules.xtables import TIMED_ELEMENTS, UNLISTED, halves, list_set_name, set_name
+from fwtop.rules.xtables import (
+    TIMED_ELEMENTS,
+    UNLISTED,
+    field_args,
+    halves,
+    limit_args,
+    list_set_name,
+    match_protocols,
+    set_name,
+    with_payload,
+)
 
 DROP = ("-j", "DROP")
 IPSET_PREFIXES = 5_000_000  # ipset takes 50 to 100 bytes of kernel memory for each
@@ -68,6 +78,23 @@ def base(rule: Rule, exceptions: tuple[Prefix, ...], *, side: str = "src") -> Ba
     if not asks:
         raise FwtopError("no address is left to match after the allow-list; nothing was installed")
     return Base(tuple(sets), asks)
+
+
+def filter_lines(rule: Rule, clock: Base) -> tuple[ChainLine, ...]:
+    """Return the lines that drop what matches a rule, or of that what is above its limit."""
+    return tuple(
+        ChainLine(
+            family,
+            (
+                *field_args(rule.match, family, protocol),
+                *with_payload(rule, family, protocol, asks),
+                *(limit_args(rule.id, rule.limit, family) if rule.limit is not None else ()),
+            ),
+            DROP,
+        )
+        for family, asks in clock.asks.items()
+        for protocol in match_protocols(rule)
+    )
 
 
 def families_asked(rule: Rule) -> tuple[int, ...]:

@@ -8,11 +8,11 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, RateLimit, Rule
 from fwtop.rules.kind import Layer, RuleKind
-from fwtop.rules.kinds.common import DROP, base
-from fwtop.rules.objects import ChainLine, KernelObjects
+from fwtop.rules.kinds.common import base, filter_lines
+from fwtop.rules.objects import KernelObjects
 from fwtop.rules.rates import hashlimit_rate
 from fwtop.rules.surroundings import Surroundings
-from fwtop.rules.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX, field_args, limit_args
+from fwtop.rules.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX
 
 _MAX_COUNTED = 10_000  # source prefixes
 _MAY_FILL = (
@@ -27,16 +27,8 @@ def build(rule: Rule, around: Surroundings) -> KernelObjects:
     if rule.limit is None:
         raise FwtopError("a limit needs a rate; nothing was installed", 2)
     enabled = base(rule, around.exceptions)
-    lines = tuple(
-        ChainLine(
-            family,
-            (*field_args(rule.match, family), *asks, *limit_args(rule.id, rule.limit, family)),
-            DROP,
-        )
-        for family, asks in enabled.asks.items()
-    )
     may_fill = any(_most(rule.match.sources, rule.limit, family) > HASHLIMIT_MAX for family in enabled.asks)
-    return KernelObjects(enabled.sets, lines, (_MAY_FILL,) if may_fill else ())
+    return KernelObjects(enabled.sets, filter_lines(rule, enabled), (_MAY_FILL,) if may_fill else ())
 
 
 def _burst(limit: RateLimit) -> int:

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from fwtop.model.rule import Kind, Rule
 from fwtop.rules.kind import Layer, RuleKind
-from fwtop.rules.kinds.common import DROP, base
-from fwtop.rules.objects import ChainLine, KernelObjects
+from fwtop.rules.kinds.common import base, filter_lines
+from fwtop.rules.objects import KernelObjects
 from fwtop.rules.surroundings import Surroundings
-from fwtop.rules.xtables import field_args, match_protocols, with_payload
 
 
 def build(rule: Rule, around: Surroundings) -> KernelObjects:
     """Return the lines that drop packets with all of the rule's byte strings."""
     clock = base(rule, around.exceptions)
-    lines = tuple(
-        ChainLine(
-            family,
-            (*field_args(rule.match, family, protocol), *with_payload(rule, family, protocol, asks)),
-            DROP,
-        )
-        for family, asks in clock.asks.items()
-        for protocol in match_protocols(rule)
-    )
-    return KernelObjects(clock.sets, lines)
+    return KernelObjects(clock.sets, filter_lines(rule, clock))
 
 
 KIND = RuleKind(
