@@ -15,9 +15,9 @@ from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.compete import Explained
 from fwtop.analysis.fate import fates
-from fwtop.analysis.held.memory import HeldMemory
 from fwtop.analysis.history.acquaintances import Acquaintances
 from fwtop.analysis.history.baseline import Baseline, class_rates
+from fwtop.analysis.history.connections import ConnectionMemory
 from fwtop.analysis.history.scan_memory import ScanMemory
 from fwtop.analysis.history.timeline import Known, Timeline, activity
 from fwtop.analysis.proposals.cache import Advice, Fingerprint, StableNumbers
@@ -73,7 +73,7 @@ class Advisor:
         self._timeline = Timeline(self.config.linger_seconds, known=known)
         self._scans = ScanMemory()
         self._acquaintances = Acquaintances()
-        self._held = HeldMemory()
+        self._connections = ConnectionMemory()
         self._pending: list[_Pending] = []
         self._settled: list[_Pending] = []  # quiet ones whose packets the baseline takes together
         self._advice: Advice | None = None
@@ -87,10 +87,12 @@ class Advisor:
 
         Learn from quiet windows.
         """
-        context = make_context(window, self.config, self.baseline, self._scans, self._held)
+        context = make_context(window, self.config, self.baseline, self._scans, self._connections)
         context.acquaintances = self._acquaintances
         context.explains = self._explains
         findings = context.findings[:] = calibrated(context, find_attacks(context))
+        if context.sockets is not None:
+            self._connections.learn(quiet=all(finding.held is None for finding in findings))
         self.explained = tuple(context.explained) if self._explains else ()
         self._acquaintances.note(context.traffic, context.tcp.real & context.unclaimed)
         self._timeline.observe(window.intervals)
@@ -193,7 +195,7 @@ def make_context(
     config: AdviseConfig,
     baseline: Baseline,
     scan_memory: ScanMemory | None = None,
-    held_memory: HeldMemory | None = None,
+    connections: ConnectionMemory | None = None,
 ) -> AnalysisContext:
     """Prepare a window for classification."""
     traffic = Traffic.of(window, config)
@@ -211,6 +213,6 @@ def make_context(
         intervals=window.intervals,
         clock=window.clock,
         sockets=window.sockets,
-        held_memory=held_memory or HeldMemory(),
+        connections=connections or ConnectionMemory(),
         dropped=window.dropped,
     )

@@ -9,27 +9,15 @@ from fwtop.analysis.attacks.carpet_bombing import carpet_bombing
 from fwtop.analysis.attacks.connection_table import conntrack_exhaustion
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.engine.claims import entries_by_turn, resolve
-from fwtop.analysis.engine.fragments import attach
-from fwtop.analysis.engine.group import Proof
 from fwtop.analysis.engine.hypothesis import Hypothesis
-from fwtop.analysis.held.judge import held_connections
 from fwtop.analysis.parts import merged, parted
 
 
 def find_attacks(context: AnalysisContext, hypotheses: Sequence[Hypothesis] = HYPOTHESES) -> list[Finding]:
     """Return the attacks of a window; the order of the hypotheses means nothing."""
-    for proof, about in entries_by_turn(tuple(hypotheses)).items():
+    for about in entries_by_turn(tuple(hypotheses)).values():
         resolve(context, about)
-        if proof == Proof.CONTENT:
-            _claim_held(context)
     context.findings[:] = parted(context, merged(context.findings))
     for state in (carpet_bombing, conntrack_exhaustion):
         context.findings.extend(state(context))
     return context.findings
-
-
-def _claim_held(context: AnalysisContext) -> None:
-    """Claim the packets of connections that sockets show to be held."""
-    for finding in held_connections(context):
-        context.claim(finding)
-        attach(context)

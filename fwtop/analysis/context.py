@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.held.behaviour import flow_of, flows_of
-from fwtop.analysis.held.memory import HeldMemory
 from fwtop.analysis.history.acquaintances import Acquaintances
 from fwtop.analysis.history.baseline import CLASSES, Baseline, classes
+from fwtop.analysis.history.connections import ConnectionMemory
 from fwtop.analysis.history.scan_memory import ScanMemory
 from fwtop.analysis.spoofing import Distances, Spoof, from_this_host, spoof_estimate
+from fwtop.analysis.window.connections import Held, flows_of, flows_of_packets
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.own_probes import answers_to_probes
@@ -28,10 +28,6 @@ from fwtop.model.traffic.connections import SocketTable
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import I64, U8, U16, U64, Mask, PacketBatch
 from fwtop.model.traffic.window import Interval
-
-if TYPE_CHECKING:
-    from fwtop.analysis.engine.compete import Explained
-    from fwtop.analysis.held.judge import Held
 
 _LONG_SECONDS, _CRAWL_PPS = 8.0, 2.0  # a long capture with less than even 1-in-1,000 sampling shows of floods
 Normal = str | Callable[[PacketBatch, Rows], Mask] | None  # what a rate is compared with: see prominence()
@@ -58,6 +54,7 @@ class Finding(Struct, frozen=True):
     dns_name: bytes | None = None  # queried name, wire form
     part: str = ""  # what it hits, where several attacks of its kind hit different targets
     held: Held | None = None  # the connections that it holds
+    settings: tuple[str, ...] = ()  # of servers, that stop it
 
     @property
     def requests(self) -> bool:
@@ -87,10 +84,10 @@ class AnalysisContext(Struct, weakref=True, dict=True):
     intervals: tuple[Interval, ...] = ()  # the polls of a live window
     clock: float | None = None  # Unix seconds minus packet time, where known
     sockets: SocketTable | None = None  # live: the connections that this host serves
-    held_memory: HeldMemory = field(default_factory=HeldMemory)
+    connections: ConnectionMemory = field(default_factory=ConnectionMemory)
     notes: dict[str, Any] = field(default_factory=dict)  # what several cuts or proposals ask of one window
     explains: bool = False  # weigh also what can't be an attack, for `fwtop read --explain`
-    explained: list[Explained] = field(default_factory=list)  # the groups, if `explains`
+    explained: list[Any] = field(default_factory=list)  # the groups (engine.compete.Explained), if `explains`
     dropped: PacketBatch = field(default_factory=PacketBatch.empty)  # live: samples of what was dropped
 
     @cached_property
@@ -103,9 +100,7 @@ class AnalysisContext(Struct, weakref=True, dict=True):
         """Packets of connections that this host serves, by its sockets; None where nobody read them."""
         if self.sockets is None:
             return None
-        packets = self.traffic.packets
-        ports = packets.sport.astype(np.uint64), packets.dport.astype(np.uint64)
-        flows = flow_of(packets.src_hi, packets.src_lo, *ports)
+        flows = flows_of_packets(self.traffic.packets)
         return among(flows, flows_of(self.sockets.connections)) & ~self.traffic.later
 
     @cached_property

@@ -137,7 +137,7 @@ def target_of(context: AnalysisContext, finding: Finding, before: str = "") -> s
     its identity.
     """
     if finding.held is not None:
-        return f"tcp/{finding.held.group.port}"
+        return f"tcp/{finding.held.port}"
     found = _targets(context.traffic, finding.rows)
     if before and any(target.words == before and target.share >= _STILL for target in found):
         return before

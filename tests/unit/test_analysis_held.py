@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from random import Random
 
 import numpy as np
@@ -12,11 +11,9 @@ from held_tables import PORT, table
 from msgspec.structs import replace
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.analysis.held.behaviour import SILENT, STALLED, WAITING, groups
-from fwtop.analysis.held.hypotheses import FEATURES, HYPOTHESES
+from fwtop.analysis.attacks.held_connections import ENTRIES, groups
 from fwtop.analysis.proposals.preview import preview
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.paths import ROOT
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Preview, Rule
 from fwtop.model.traffic.connections import Connections, SocketTable
 from fwtop.model.traffic.snapshot import Judgement, Proposal
@@ -201,7 +198,7 @@ def test_one_attack_is_not_named_twice() -> None:
     young = rows.peer_port < 1024 + 100
     rows.segments_in[young] = 0
     rows.received[young] = 0
-    assert sorted(group.behaviour for group in groups(sockets)) == ["silent", "waiting"]
+    assert sorted(behaviour.name for behaviour, _ in groups(sockets)) == ["unused", "waiting"]
     assert kinds(judge(sockets)) == ["slow_headers"]
 
 
@@ -286,13 +283,13 @@ def test_without_sockets_nothing_is_said() -> None:
     assert kinds(judge(SocketTable(Connections.empty()))) == []
 
 
-def test_every_entry_uses_known_features_and_every_behaviour_has_an_innocent_explanation() -> None:
-    for one in HYPOTHESES:
-        assert {says.feature for says in one.evidence} <= FEATURES.keys()
+def test_every_behaviour_has_an_innocent_explanation_and_servers_have_settings_against_attacks() -> None:
+    for one in ENTRIES:
         assert all(says.low < says.high for says in one.evidence)
-        assert bool(one.kind) == bool(one.sentence) == bool(one.nginx) == bool(one.apache)
-    attacks = {one.behaviour for one in HYPOTHESES if one.kind}
-    assert attacks == {one.behaviour for one in HYPOTHESES if not one.kind}
+        assert bool(one.kind) == bool(one.settings)
+    attacks = {need.feature for one in ENTRIES for need in one.needs if one.kind}
+    assert attacks == {need.feature for one in ENTRIES for need in one.needs if not one.kind}
+    assert len(attacks) == 3
 
 
 def proposed(judgement: Judgement) -> dict[str, Proposal]:
@@ -352,41 +349,3 @@ def test_a_block_of_bystanders_is_measured_on_connections_too() -> None:
     shown = previewed(rule, table(("headers", 400, 4), *CLIENTS))
     assert shown.attacks == (("Slow headers (Slowloris)", 0.0),)
     assert shown.collateral_share == pytest.approx(0.75)
-
-
-MARK = "\n## Groups and features\n"
-DOES = {
-    SILENT: "has sent nothing for 2 s since the handshake, and got nothing",
-    WAITING: "has sent something, and the server has not answered for 2 s",
-    STALLED: "takes less than two segments, while more waits for it, and has kept data back for 1 s in all",
-}
-
-
-def listing() -> str:
-    """Return the generated part of docs/HELD.md."""
-    lines = [MARK, *(f"- **{name}**: {text}" for name, text in DOES.items())]
-    lines += ["", "| feature | meaning |", "|---|---|"]
-    lines += [f"| `{name}` | {text} |" for name, text in FEATURES.items()]
-    for one in HYPOTHESES:
-        title = f"{one.name} (`{one.kind}`)" if one.kind else one.name
-        lines += [
-            "",
-            f"## {title[0].upper()}{title[1:]}",
-            "",
-            f"Group {one.behaviour}, prior {one.prior:+g}.",
-        ]
-        lines += ["", "| feature | low | at low | high | at high |", "|---|---|---|---|---|"]
-        lines += [
-            f"| `{says.feature}` | {says.low:,g} | {says.at_low:+g} | {says.high:,g} | {says.at_high:+g} |"
-            for says in one.evidence
-        ]
-        lines += [f"\nnginx: `{one.nginx}`. Apache: `{one.apache}`."] if one.kind else []
-    return "\n".join(lines) + "\n"
-
-
-def test_the_page_lists_every_entry() -> None:
-    page = ROOT / "docs/HELD.md"
-    text = page.read_text().partition(MARK)[0] + listing()
-    if os.environ.get("FWTOP_WRITE_DOCS"):
-        page.write_text(text)
-    assert page.read_text() == text

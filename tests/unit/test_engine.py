@@ -234,6 +234,8 @@ def _entry(one: Hypothesis) -> list[str]:
         lines.append(f"  - {'; '.join(map(_says, one.evidence))}")
     if one.stopped_by:
         lines.append(f"  - stopped by {one.stopped_by}")
+    if one.settings:
+        lines.append(f"  - settings: {'; '.join(f'`{line}`' for line in one.settings)}")
     if one.settles is not None:
         when = f" if {', '.join(need.words for need in one.settles)}" if one.settles else ""
         lines.append(f"  - no weaker proof takes these packets{when}")

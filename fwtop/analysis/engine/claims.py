@@ -18,7 +18,7 @@ from fwtop.analysis.engine.compete import Explained, compete
 from fwtop.analysis.engine.fragments import attach
 from fwtop.analysis.engine.group import Cut, Proof
 from fwtop.analysis.engine.hypothesis import Hypothesis
-from fwtop.analysis.window.counting import distinct_values, marked
+from fwtop.analysis.window.counting import distinct_values
 
 _MOST = 64  # attacks of one turn: a bound on its cost
 
@@ -28,7 +28,9 @@ def entries_by_turn(entries: tuple[Hypothesis, ...]) -> dict[Proof, dict[Cut, li
     """Return the explanations of each cut's groups: the turns in their order, in them cuts by their names."""
     every = [one for one in entries if one.of is None]
     cuts = sorted({one.of for one in entries if one.of is not None}, key=lambda cut: cut.name)
-    about = {cut: [*(one for one in entries if one.of is cut), *every] for cut in cuts}
+    about = {
+        cut: [*(one for one in entries if one.of is cut), *(() if cut.complete else every)] for cut in cuts
+    }
     return {proof: {cut: about[cut] for cut in cuts if cut.proof == proof} for proof in Proof}
 
 
@@ -52,7 +54,7 @@ def resolve(context: AnalysisContext, about: Mapping[Cut, Sequence[Hypothesis]])
         _tell(context, one)
         attach(context)
         claimed = ~context.unclaimed
-        lost = [one for one in opened if marked(claimed.take(one.at_stake))]
+        lost = [one for one in opened if one.lost(winner, claimed)]
         stale |= {one.group.cut for one in lost if one.group.cut != cut or cuts[cut].again}
         opened = [one for one in opened if one not in lost]
     for one in _cut_again(context, opened, {cuts[name]: about[cuts[name]] for name in stale}):

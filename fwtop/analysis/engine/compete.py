@@ -14,9 +14,10 @@ from fwtop.analysis.context import Finding
 from fwtop.analysis.engine.group import Group
 from fwtop.analysis.engine.hypothesis import Hypothesis, Needs, own_rows
 from fwtop.analysis.engine.words import said
+from fwtop.analysis.window.counting import marked
 from fwtop.analysis.window.traffic import Rows
+from fwtop.model.traffic.packets import Mask
 
-_SURE = 0.5  # probability from which an attack is named
 _CLEAR = 0.99  # from which the more specific of two explanations takes the packets
 
 
@@ -36,7 +37,7 @@ class Explained(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def is_attack(self) -> bool:
         """Whether an attack explains it better than all that is ordinary."""
-        return self.attack > _SURE
+        return self.attack > self.group.sure
 
     @cached_property
     def best(self) -> Hypothesis:
@@ -54,15 +55,21 @@ class Explained(Struct, frozen=True, eq=False, dict=True):
         """Whether a use is known that weaker proof may not deny."""
         return not self.is_attack and any(one.settled(self.group) for one, _ in self.ranked)
 
+    def lost(self, winner: Explained, claimed: Mask) -> bool:
+        """Whether an attack that was named took some of its packets, or the sources of most connections."""
+        if self.group.held is not None and winner.group.held is not None:
+            return self.group.held.belongs_to(winner.group.held)
+        return bool(marked(claimed.take(self.at_stake)))
+
     @cached_property
-    def rank(self) -> tuple[float, int, str, str, int]:
+    def rank(self) -> tuple[tuple[float, ...], float, int, str, str, int]:
         """Orders attacks that contest packets: by probability, and of certain ones by how much they need.
 
         What is left is repeatable, whatever the order in which groups were cut.
         """
         certain = min(self.attack, _CLEAR)
-        first = int(self.group.packets.rows[0])
-        return certain, len(self.best.needs), self.best.name, self.group.cut, first
+        first = int(self.group.packets.rows[0]) if self.group.packets.n else 0
+        return self.group.order, certain, len(self.best.needs), self.best.name, self.group.cut, first
 
     def finding(self) -> Finding:
         """Return the attack, its evidence strongest first."""
@@ -75,6 +82,9 @@ class Explained(Struct, frozen=True, eq=False, dict=True):
             evidence(best, group),
             group.spoof,
             best.match(group),
+            state=group.held is not None,
+            held=group.held,
+            settings=best.settings,
             dns_name=group.notes.get("dns_name"),
         )
 

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from fwtop.analysis.context import AnalysisContext, Normal
 from fwtop.analysis.spoofing import Spoof
+from fwtop.analysis.window.connections import Held
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows
 
@@ -83,7 +84,7 @@ class Least(Struct, frozen=True):
 
 
 class Group(Struct, eq=False, dict=True):
-    """Packets that may have one cause, and what their cut found out about them."""
+    """Packets that may have one cause, or connections, and what their cut found out about them."""
 
     context: AnalysisContext
     packets: Features
@@ -94,6 +95,9 @@ class Group(Struct, eq=False, dict=True):
     known_spoof: Spoof | None = None  # where the cut knows more than the addresses tell
     otherwise: Callable[[], Group] | None = None  # what to look at if the group is no attack as a whole
     cut: str = ""
+    held: Held | None = None  # the connections, if it is a group of these
+    order: tuple[float, ...] = ()  # of groups that contest something the greatest is named first
+    sure: float = 0.5  # probability from which an attack is named
     values: dict[Feature, float] = field(default_factory=dict)
 
     def __getitem__(self, wanted: Feature) -> float:
@@ -102,6 +106,11 @@ class Group(Struct, eq=False, dict=True):
         if value is None:
             value = self.values[wanted] = float(wanted(self))
         return value
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to explain."""
+        return self.held is None and not self.packets.n
 
     @cached_property
     def spoof(self) -> Spoof:
@@ -115,12 +124,13 @@ class Proof(IntEnum):
     """What proves the attacks of a cut, the most certain first."""
 
     CONTENT = 1  # what packets say
-    PROBES = 2  # what one source asks of many ports
-    HANDSHAKES = 3  # connections that are begun or answered, and never used
-    REQUESTS = 4  # what is asked on connections, and how fast
-    VOLUME = 5  # how many packets there are, and how little they resemble a conversation
-    ENDS = 6  # that more connections end than were opened, floods aside
-    REST = 7  # that nothing else explains them
+    SOCKETS = 2  # what this host's sockets show of its connections
+    PROBES = 3  # what one source asks of many ports
+    HANDSHAKES = 4  # connections that are begun or answered, and never used
+    REQUESTS = 5  # what is asked on connections, and how fast
+    VOLUME = 6  # how many packets there are, and how little they resemble a conversation
+    ENDS = 7  # that more connections end than were opened, floods aside
+    REST = 8  # that nothing else explains them
 
 
 class Cut(Struct, frozen=True, eq=False, dict=True):
@@ -128,11 +138,13 @@ class Cut(Struct, frozen=True, eq=False, dict=True):
 
     `proof` says what proves its attacks. What is proven by contents isn't judged by volume, so cuts take
     their turn by it. `again` cuts what is left once more after an attack: another may hide in one group.
+    The entries of a `complete` cut name all that there may be, so that "nothing unusual" is none of them.
     """
 
     make: Callable[[AnalysisContext], Iterator[Group]]
     proof: Proof
     again: bool = False
+    complete: bool = False
     join: Callable[[AnalysisContext, list[Group], Rows], Group] | None = None  # makes one group of several
 
     @cached_property
@@ -147,7 +159,7 @@ class Cut(Struct, frozen=True, eq=False, dict=True):
 
     def __call__(self, context: AnalysisContext) -> list[Group]:
         """Return the groups, none of them empty."""
-        found = [group for group in self.make(context) if group.packets.n]
+        found = [group for group in self.make(context) if not group.is_empty]
         for group in found:
             group.cut = self.name
         return found
@@ -157,7 +169,8 @@ def cut(
     proof: Proof,
     *,
     again: bool = False,
+    complete: bool = False,
     join: Callable[[AnalysisContext, list[Group], Rows], Group] | None = None,
 ) -> Callable[[Callable[[AnalysisContext], Iterator[Group]]], Cut]:
     """Make a cut of a function that yields groups."""
-    return lambda make: Cut(make, proof, again, join)
+    return lambda make: Cut(make, proof, again, complete, join)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isnan
 
 import numpy as np
 from msgspec import Struct
@@ -15,8 +16,8 @@ from fwtop.model.rule import Match
 class Says(Struct, frozen=True):
     """What a feature says, in log-odds: `at_low` up to `low`, `at_high` from `high` on, linear between.
 
-    Where `low` equals `high` it is a step: the value itself still says `at_low`. The sentence goes to the
-    operator if the feature speaks for the explanation.
+    Where `low` equals `high` it is a step: the value itself still says `at_low`. What isn't known, NaN, says
+    nothing. The sentence goes to the operator if the feature speaks for the explanation.
     """
 
     feature: Feature
@@ -29,6 +30,8 @@ class Says(Struct, frozen=True):
     def about(self, group: Group) -> float:
         """Return the log-odds."""
         value = group[self.feature]
+        if isnan(value):
+            return 0.0
         if self.low == self.high:
             return self.at_high if value > self.high else self.at_low
         part = min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
@@ -119,6 +122,7 @@ class Hypothesis(Struct, frozen=True, eq=False):
     match: Callable[[Group], Match] = no_match  # header fields that all its packets share
     rows: Callable[[Group], Rows] = own_rows  # the packets that it explains, its companions included
     stopped_by: str = ""  # what stops it, in a few words
+    settings: tuple[str, ...] = ()  # of servers, that stop it
     joins: bool = False  # several of its groups are one attack
     settles: tuple[Needs, ...] | None = None  # ordinary traffic: when no weaker proof may take its packets
 

@@ -12,10 +12,10 @@ from fwtop.analysis.advisor import make_context
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding
-from fwtop.analysis.held.preview import with_connections
 from fwtop.analysis.history.baseline import Baseline
 from fwtop.analysis.proposals.allowed import allowed_rows
 from fwtop.analysis.proposals.effect import dropped_pps, harm_by, share_of, share_stopped, stopped_by
+from fwtop.analysis.proposals.held import with_connections
 from fwtop.analysis.proposals.limits import full_table_warning
 from fwtop.analysis.proposals.normal import Normal, normal_traffic, with_unexplained
 from fwtop.analysis.proposals.remaining import replayable, stopped_by_all

@@ -9,9 +9,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.held.offers import proposals
 from fwtop.analysis.proposals.candidates import USEFUL, Candidate, candidates, for_table
 from fwtop.analysis.proposals.effect import dropped_pps, harm_by, share_stopped, stopped_by
+from fwtop.analysis.proposals.held import proposals
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.proposals.remaining import Remainder, Remaining
 from fwtop.analysis.proposals.signatures import Signature

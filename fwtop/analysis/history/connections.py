@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from fwtop.analysis.held.behaviour import HANDSHAKE, Group, Past, flows_of, source_of
+from fwtop.analysis.window.connections import Held, flows_of, source_of
 from fwtop.model.traffic.connections import Connections, SocketTable
 from fwtop.model.traffic.packets import F64, U64
 
@@ -20,6 +20,7 @@ _MOST_SOURCES = 16_384
 _RECENT_SECONDS = 120.0  # a server ends connections in reserve sooner
 _RECORD = re.compile(rb"[\x14-\x17]\x03[\x00-\x04]")  # a TLS record begins (RFC 8446, 5.1)
 _LEAST_RECORDS = 3
+HANDSHAKE = 8  # segments of a server's TLS handshake at most: certificates, and tickets
 
 
 class _Reading(Struct, frozen=True):
@@ -60,10 +61,12 @@ class _LastAnswers:
         return np.searchsorted(self._cookie, held.cookie).clip(max=len(self._cookie) - 1)
 
 
-class HeldMemory:
+class ConnectionMemory:
     """Learns what is usual from quiet readings, with a delay; bounded."""
 
     def __init__(self) -> None:
+        self._now = 0.0  # Unix seconds, of the last reading
+        self._numbers: dict[tuple[int, str], int] = {}  # of connections in it, by port and behaviour
         self._pending: deque[_Reading] = deque()
         self._usual: dict[tuple[int, str], float] = {}
         self._learned = 0.0  # seconds
@@ -80,6 +83,7 @@ class HeldMemory:
 
     def read(self, now: float, table: SocketTable) -> None:
         """Take a reading, before its groups are judged."""
+        self._now, self._numbers = now, {}
         self._began = now if self._began is None else min(now, self._began)
         if self._last is table:
             return
@@ -89,18 +93,26 @@ class HeldMemory:
             self._turned, self._before, self._recent = now, self._recent, np.zeros(0, np.uint64)
         self._recent = np.union1d(self._recent, self._served(table))
 
-    def past(self, now: float, group: Group) -> Past:
-        """Return what earlier readings tell about a group of the last one."""
-        received, segments = self._answers.since(group.connections)
+    def since_answer(self, held: Connections) -> tuple[U64, U64]:
+        """Return the bytes and segments that connections of the last reading received since their answer."""
+        return self._answers.since(held)
+
+    def usual(self, held: Held, behaviour: str) -> float | None:
+        """Return how many did the same before; None as long as nothing is known. Notes how many do now."""
+        self._numbers[held.port, behaviour] = held.number
         learned = self._learned >= _LEARNED_SECONDS
-        watched = self._began is not None and now - self._began >= _LEARNED_SECONDS
-        return Past(
-            received,
-            segments,
-            self._usual.get((group.port, group.behaviour), 0.0) if learned else None,
-            self._known,
-            np.union1d(self._recent, self._before) if watched else None,
-        )
+        return self._usual.get((held.port, behaviour), 0.0) if learned else None
+
+    @property
+    def known(self) -> U64:
+        """Sources that were served before."""
+        return self._known
+
+    @property
+    def answered(self) -> U64 | None:
+        """Sources that were answered lately; None in the first seconds."""
+        watched = self._began is not None and self._now - self._began >= _LEARNED_SECONDS
+        return np.union1d(self._recent, self._before) if watched else None
 
     def encrypted(self, port: int, pieces: Sequence[bytes]) -> bool:
         """Tell whether a port speaks TLS, by what its clients send now or sent before."""
@@ -136,26 +148,28 @@ class HeldMemory:
         """The connections on which an HTTP request was seen."""
         return self._posts.keys()
 
-    def forget_closed(self, table: SocketTable) -> None:
-        """Forget what connections sent that are no longer open."""
-        if self._posts or self._forms:
-            still = set(flows_of(table.connections).tolist())
-            self._posts = {flow: post for flow, post in self._posts.items() if flow in still}
-            self._forms = {flow: form for flow, form in self._forms.items() if flow in still}
-
-    def learn(
-        self, now: float, table: SocketTable, numbers: dict[tuple[int, str], int], *, quiet: bool
-    ) -> None:
-        """Learn from a reading; while an attack lasts nothing is learned."""
+    def learn(self, *, quiet: bool) -> None:
+        """Learn from the last reading, once it was judged; while an attack lasts nothing is learned."""
+        table = self._last
+        if table is None:
+            return
+        self._forget_closed(table)
         if not quiet:
             self._pending.clear()
             return
         if self._last_learned is table:
             return
         self._last_learned = table
-        self._pending.append(_Reading(now, numbers, self._served(table)))
-        while self._pending and self._pending[0].at <= now - _SETTLE_SECONDS:
+        self._pending.append(_Reading(self._now, self._numbers, self._served(table)))
+        while self._pending and self._pending[0].at <= self._now - _SETTLE_SECONDS:
             self._keep(self._pending.popleft())
+
+    def _forget_closed(self, table: SocketTable) -> None:
+        """Forget what connections sent that are no longer open."""
+        if self._posts or self._forms:
+            still = set(flows_of(table.connections).tolist())
+            self._posts = {flow: post for flow, post in self._posts.items() if flow in still}
+            self._forms = {flow: form for flow, form in self._forms.items() if flow in still}
 
     def _keep(self, reading: _Reading) -> None:
         passed = min(_SETTLE_SECONDS, self._pending[0].at - reading.at if self._pending else 1.0)

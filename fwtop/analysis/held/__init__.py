@@ -1,1 +1,0 @@
-"""Attacks that hold connections instead of sending packets: slow requests, slow reading, silence."""

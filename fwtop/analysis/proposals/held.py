@@ -1,0 +1,192 @@
+"""Rules against attacks that hold connections, and what any rule does to open connections, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from fwtop.analysis.context import AnalysisContext, Finding, count
+from fwtop.analysis.proposals.matching import cut, in_prefixes
+from fwtop.analysis.window.connections import Held
+from fwtop.analysis.window.traffic import TCP, mix
+from fwtop.model.addresses.address import format_address
+from fwtop.model.rule import ConnectionLimit, Kind, Match, Preview, Rule
+from fwtop.model.traffic.connections import Connections, SocketTable
+from fwtop.model.traffic.packets import F64, U64
+from fwtop.model.traffic.snapshot import Proposal
+from fwtop.render.numbers import plural
+from fwtop.rules.exports.commands import shell_commands
+from fwtop.rules.kinds import drops_nothing, of
+from fwtop.rules.words import describe
+
+_WORTH = 0.3  # of the attack's connections
+_LIMITS = (8, 10, 20, 50, 100, 200, 500)  # connections a source; browsers open six
+_EXAMPLES = 4
+
+
+class Effect(Struct, frozen=True):
+    """Shares, 0 to 1, of the attack's connections and of the port's others that a rule ends or keeps out."""
+
+    stopped: float
+    harm: float
+    examples: tuple[str, ...] = ()
+
+
+def proposals(context: AnalysisContext, finding: Finding) -> Iterator[tuple[str, Proposal]]:
+    """Yield rules with a name that stays the same across judgements, and the advice for the server."""
+    held = finding.held
+    if held is None:
+        return
+    made = [_block(context, held), _limit(context, held)]
+    measured = [one for one in made if one is not None and one[1].stopped >= _WORTH]
+    for rule, effect, why in sorted(measured, key=lambda one: 8 * one[1].harm - one[1].stopped):
+        yield rule.kind.value, _proposal(context, finding, rule, effect, why)
+    yield (
+        "service",
+        Proposal(
+            number=0,
+            kind="service",
+            summary=f"let the server on port {held.port} end such connections sooner: its timeouts",
+            attack=finding.title,
+            attack_share=0.0,
+            collateral_share=0.0,
+            commands=finding.settings,
+        ),
+    )
+
+
+def _block(context: AnalysisContext, held: Held) -> tuple[Rule, Effect, str] | None:
+    chosen = tuple(prefix for prefix, _ in held.senders[: context.config.max_prefixes])
+    rule = Rule("", Kind.IPSET, Match(sources=chosen), "", context.config.ttl_seconds, close_open=True)
+    effect = effect_on(rule, held)
+    number = round(effect.stopped * held.number)
+    what = str(chosen[0]) if len(chosen) == 1 else plural(len(chosen), "source")
+    summary = f"block {what} and close the open connections"
+    return replace(rule, summary=summary), effect, f"they hold {count(number)} of {count(held.number)}"
+
+
+def _limit(context: AnalysisContext, held: Held) -> tuple[Rule, Effect, str] | None:
+    """Return the strictest limit that hardly any other client exceeds."""
+    match = Match(protocol=TCP, dport=held.port)
+    for most in _LIMITS:
+        rule = Rule(
+            "", Kind.CONNLIMIT, match, "", context.config.ttl_seconds,
+            connections=ConnectionLimit(most), close_open=True,
+        )  # fmt: skip
+        effect = effect_on(rule, held)
+        if effect.stopped < _WORTH:
+            return None
+        if effect.harm <= context.config.collateral_limit:
+            summary = f"limit {describe(match)} to {most} connections per source and close those above"
+            return replace(rule, summary=summary), effect, "hardly any other client has as many"
+    return None
+
+
+def _proposal(context: AnalysisContext, finding: Finding, rule: Rule, effect: Effect, why: str) -> Proposal:
+    pps = context.traffic.pps(finding.rows) * effect.stopped
+    rule = replace(
+        rule,
+        predicted_attack_share=effect.stopped,
+        predicted_collateral_share=effect.harm,
+    )
+    return Proposal(
+        number=0,
+        kind=rule.kind.value,
+        summary=f"{rule.summary} ({why}; {of(rule.kind).evaded})",
+        attack=finding.title,
+        attack_share=effect.stopped,
+        collateral_share=effect.harm,
+        collateral_examples=effect.examples,
+        cost_ns=context.config.cost_ns.get(rule.kind.value),
+        cost_measured=rule.kind.value in context.config.measured_costs,
+        commands=shell_commands(rule),
+        rule=rule,
+        stopped_pps=pps,
+    )
+
+
+def effect_on(rule: Rule, held: Held) -> Effect:
+    """Return what the rule does to an attack that holds connections; nothing on another port."""
+    match, others = rule.match, held.others
+    if match.protocol not in (None, TCP) or match.dport not in (None, held.port):
+        return Effect(0.0, 0.0)
+    if rule.connections is not None:
+        mine, theirs = _above(rule.connections, held)
+    elif rule.match.sources and rule.limit is None and not drops_nothing(rule):
+        mine, theirs = (
+            in_prefixes(part.family, part.hi, part.lo, rule.match.sources).astype(np.float64)
+            for part in (held.connections, others)
+        )
+    else:
+        return Effect(0.0, 0.0)
+    return Effect(_mean(mine), _mean(theirs), _examples(theirs, others))
+
+
+def above_limit(rule: Rule, table: SocketTable) -> tuple[float, tuple[str, ...]]:
+    """Return the share of a port's connections that are above a limit, and whose they are."""
+    held, limit = table.connections, rule.connections
+    if limit is None:
+        return 0.0, ()
+    mine = held if rule.match.dport is None else held.select(held.port == rule.match.dport)
+    _, place, counts = np.unique(_prefixes(mine, limit), return_inverse=True, return_counts=True)
+    above = np.maximum(counts - limit.most, 0) / np.maximum(counts, 1)
+    return _mean(above[place]), _examples(above[place], mine)
+
+
+def _above(limit: ConnectionLimit, held: Held) -> tuple[F64, F64]:
+    """Return which part of each connection, the attack's and others, is above a limit.
+
+    Of an attacking source the held ones go first, as nothing was sent on them for longest. Its other clients
+    are counted as harmed all the same: they get no new connection while it holds its own.
+    """
+    mine, theirs = _prefixes(held.connections, limit), _prefixes(held.others, limit)
+    _, place = np.unique(np.concatenate((mine, theirs)), return_inverse=True)
+    own, other = place[: len(mine)], place[len(mine) :]
+    size = int(place.max()) + 1 if len(place) else 0
+    attacking, ordinary = np.bincount(own, minlength=size), np.bincount(other, minlength=size)
+    above = np.maximum(attacking + ordinary - limit.most, 0)
+    ended = np.minimum(above, attacking) / np.maximum(attacking, 1)
+    kept_out = np.where(attacking >= limit.most, 1.0, (above - ended * attacking) / np.maximum(ordinary, 1))
+    return ended[own], kept_out[other]
+
+
+def _prefixes(part: Connections, limit: ConnectionLimit) -> U64:
+    four = part.family == 4
+    hi4, lo4 = cut(part.hi, part.lo, 4, limit.prefix_v4)
+    hi6, lo6 = cut(part.hi, part.lo, 6, limit.prefix_v6)
+    return mix(np.where(four, hi4, hi6), np.where(four, lo4, lo6))
+
+
+def _mean(parts: F64) -> float:
+    return float(parts.mean()) if len(parts) else 0.0
+
+
+def _examples(parts: F64, others: Connections) -> tuple[str, ...]:
+    hit = others.select(parts > 0)
+    names = (
+        format_address(*row)
+        for row in zip(hit.family.tolist(), hit.hi.tolist(), hit.lo.tolist(), strict=True)
+    )
+    return tuple(f"connections of {name}" for name in list(dict.fromkeys(names))[:_EXAMPLES])
+
+
+def with_connections(
+    made: Preview, rule: Rule, context: AnalysisContext, attacks: Sequence[Finding]
+) -> Preview:
+    """Add the attacks that hold connections, and of a limit of connections the clients that exceed it."""
+    effects = [(one.title, effect_on(rule, one.held)) for one in attacks if one.held is not None]
+    if effects:
+        title, best = max(effects, key=lambda item: item[1].stopped)
+        named = ((name, effect.stopped) for name, effect in effects)
+        made = replace(made, attacks=tuple(sorted((*made.attacks, *named), key=lambda item: -item[1])))
+        if best.stopped > made.attack_share:
+            made = replace(made, attack=title, attack_share=best.stopped)
+        if best.harm > made.collateral_share:
+            made = replace(made, collateral_share=best.harm, examples=best.examples)
+    elif rule.connections is not None and context.sockets is not None:
+        share, examples = above_limit(rule, context.sockets)
+        made = replace(made, collateral_share=share, examples=examples, guess=False)
+    return made
