@@ -293,9 +293,6 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
         context = CellContext(
             self.now(),
             slow=self.slow,
-            attack=bool(snapshot.judgement.attacks),
-            forged=any(attack.spoofed for attack in snapshot.judgement.attacks),
-            mitigations=snapshot.mitigations,
             snapshot=snapshot,
             scope=self.scope,
             trends=self.trends,

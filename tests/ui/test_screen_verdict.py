@@ -22,7 +22,7 @@ from fwtop.ui.bars.status_bars import HeaderState, header_lines
 from fwtop.ui.bars.verdict_line import verdict_line
 from fwtop.ui.drawing.style import TEXT, Line, width_of
 from fwtop.ui.state.history import Clients, History
-from fwtop.ui.state.verdict import Kind, verdict_of
+from fwtop.ui.state.verdict import Badge, verdict_of
 
 
 def row(layer: str, part: float, rule: str | None = None) -> LedgerRow:
@@ -48,40 +48,40 @@ def text(line: Line) -> str:
 
 
 @pytest.mark.parametrize(
-    ("shown", "kind", "badge"),
+    ("shown", "verdict", "badge"),
     [
-        (calm(), Kind.CALM, "CALM"),
-        (under_attack(), Kind.UNPROTECTED, "UNPROTECTED"),
-        (under_attack(row("socket", 0.8)), Kind.UNPROTECTED, "UNPROTECTED"),
-        (under_attack(row("netfilter", 0.8)), Kind.ALREADY, "ALREADY STOPPED BY YOUR FIREWALL"),
-        (under_attack(row("xdp", 0.77)), Kind.ALREADY, "ALREADY STOPPED BY YOUR FIREWALL"),
-        (under_attack(row("netfilter", 0.576, "7"), rules=(rule(),)), Kind.PARTLY, "PARTLY 72 %"),
-        (under_attack(row("netfilter", 0.2)), Kind.PARTLY, "PARTLY 25 %"),
-        (under_attack(row("netfilter", 0.8, "7"), rules=(rule(),)), Kind.PROTECTED, "PROTECTED"),
+        (calm(), Badge.CALM, "CALM"),
+        (under_attack(), Badge.UNPROTECTED, "UNPROTECTED"),
+        (under_attack(row("socket", 0.8)), Badge.UNPROTECTED, "UNPROTECTED"),
+        (under_attack(row("netfilter", 0.8)), Badge.ALREADY, "ALREADY STOPPED BY YOUR FIREWALL"),
+        (under_attack(row("xdp", 0.77)), Badge.ALREADY, "ALREADY STOPPED BY YOUR FIREWALL"),
+        (under_attack(row("netfilter", 0.576, "7"), rules=(rule(),)), Badge.PARTLY, "PARTLY 72 %"),
+        (under_attack(row("netfilter", 0.2)), Badge.PARTLY, "PARTLY 25 %"),
+        (under_attack(row("netfilter", 0.8, "7"), rules=(rule(),)), Badge.PROTECTED, "PROTECTED"),
         (
             under_attack(row("netfilter", 0.4, "7"), row("netfilter", 0.4), rules=(rule(),)),
-            Kind.PROTECTED,
+            Badge.PROTECTED,
             "PROTECTED",
         ),
         (
             under_attack(row("netfilter", 0.8, "7"), rules=(rule(State.PROVISIONAL),)),
-            Kind.TRIAL,
+            Badge.TRIAL,
             "TRIAL 21 s",
         ),
         (
             under_attack(row("netfilter", 0.8, "7"), rules=(rule(State.EXPIRED),)),
-            Kind.UNPROTECTED,
+            Badge.UNPROTECTED,
             "UNPROTECTED",
         ),
         (
             under_attack(rules=(rule(State.PROVISIONAL, acting=False),)),
-            Kind.UNPROTECTED,
+            Badge.UNPROTECTED,
             "UNPROTECTED",
         ),
     ],
 )
-def test_badge_says_how_protected_the_machine_is(shown: Snapshot, kind: Kind, badge: str) -> None:
-    assert verdict_of(shown, NOW).kind is kind
+def test_badge_says_how_protected_the_machine_is(shown: Snapshot, verdict: Badge, badge: str) -> None:
+    assert verdict_of(shown, NOW).badge is verdict
     line = verdict_line(shown, NOW, 120, [])
     assert text(line).startswith(f" {badge} ")
     assert line[0][1].reverse, "a badge without colour too"
@@ -116,7 +116,7 @@ def test_drops_of_other_traffic_protect_from_nothing() -> None:
     shown = under_attack(row("netfilter", 0.2), share=0.5)
     passing = replace(shown.judgement.attacks[0], other_share=0.0)
     verdict = verdict_of(replace(shown, judgement=Judgement((passing,))), NOW)
-    assert verdict.kind is Kind.UNPROTECTED
+    assert verdict.badge is Badge.UNPROTECTED
     assert verdict.stopped == 0.0
 
 
@@ -125,21 +125,21 @@ def test_attacks_count_by_their_packets() -> None:
     stopped = attack(pps=30_000.0, mine_share=1.0)
     passing = attack(kind="syn_flood", target="tcp/80", pps=10_000.0)
     verdict = verdict_of(replace(shown, judgement=Judgement((stopped, passing))), NOW)
-    assert verdict.kind is Kind.PARTLY
+    assert verdict.badge is Badge.PARTLY
     assert verdict.mine == pytest.approx(0.75)
 
 
 def test_old_sessions_dont_tell_what_became_of_an_attack() -> None:
     shown = under_attack(row("netfilter", 0.8, "7"), rules=(rule(),))
     old = replace(shown.judgement.attacks[0], bps=0.0, mine_share=0.0)
-    assert verdict_of(replace(shown, judgement=Judgement((old,))), NOW).kind is Kind.RECORDED
+    assert verdict_of(replace(shown, judgement=Judgement((old,))), NOW).badge is Badge.RECORDED
 
 
 def test_full_table_is_an_effect_not_a_share_of_the_attack() -> None:
     shown = under_attack(row("netfilter", 0.8, "7"), rules=(rule(),))
     full = attack(kind="conntrack_exhaustion", title="Connection table full", share=0.9, pps=0.9 * PPS)
     both = replace(shown, judgement=Judgement((*shown.judgement.attacks, full)))
-    assert verdict_of(both, NOW).kind is Kind.PROTECTED
+    assert verdict_of(both, NOW).badge is Badge.PROTECTED
     assert "conntrack FULL" in text(verdict_line(conntrack_full(), NOW, 80, [("conntrack FULL", TEXT)]))
 
 
@@ -148,7 +148,7 @@ def test_recorded_packets_have_no_verdict_on_their_fate() -> None:
     recorded = replace(base.tables, ledger=(LedgerRow("capture", "recorded", 9, 9.0),))
     shown = replace(base, tables=recorded)
     assert flow_of(shown) is None
-    assert verdict_of(shown, NOW).kind is Kind.RECORDED
+    assert verdict_of(shown, NOW).badge is Badge.RECORDED
     assert "not recorded" in text(rates_line(shown, None, 80, []))
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 
 class Unit(StrEnum):
@@ -102,30 +102,30 @@ def alphabetical(text: str) -> tuple[int, ...]:
 
 def estimate(bar: int = 12) -> tuple[Field, ...]:
     """Return the fields of a share with its 95 % interval, with a bar of so many cells."""
-    return tuple(
-        replace(field, value=_of_share(field.name)) if field.json else field
-        for field in (
-            Field("packets", Unit.COUNT, label="packets", words="{packets}, {pps} pps"),
-            Field("bytes", Unit.BYTES, label="bytes"),
-            Field("pps", Unit.PPS, heading="pps", width=5, keep=5),
-            Field(
-                "share",
-                Unit.SHARE,
-                heading="share  ±95 %",
-                width=14,
-                keep=6,
-                label="share",
-                words="{share} of all packets; 95 % CI {share_low} to {share_high}",
-            ),
-            Field("share_low", Unit.SHARE),
-            Field("share_high", Unit.SHARE),
-            Field("bar", width=bar, keep=45, column="bar", json=False),
-        )
+    return (
+        Field(
+            "packets",
+            Unit.COUNT,
+            attrgetter("share.packets"),
+            label="packets",
+            words="{packets}, {pps} pps",
+        ),
+        Field("bytes", Unit.BYTES, attrgetter("share.bytes"), label="bytes"),
+        Field("pps", Unit.PPS, attrgetter("share.pps"), heading="pps", width=5, keep=5),
+        Field(
+            "share",
+            Unit.SHARE,
+            attrgetter("share.share"),
+            heading="share  ±95 %",
+            width=14,
+            keep=6,
+            label="share",
+            words="{share} of all packets; 95 % CI {share_low} to {share_high}",
+        ),
+        Field("share_low", Unit.SHARE, attrgetter("share.share_low")),
+        Field("share_high", Unit.SHARE, attrgetter("share.share_high")),
+        Field("bar", width=bar, keep=45, column="bar", json=False),
     )
-
-
-def _of_share(name: str) -> Callable[[Any], Any]:
-    return lambda item: getattr(item.share, name)
 
 
 DROPPED = Field(

@@ -64,7 +64,7 @@ class News:
         expiry, now = self._actions.expiry, self._clock()
         alarm = None
         if expiry.expired is not None and snapshot is not None:
-            verdict = verdict_of(snapshot, now).kind
+            verdict = verdict_of(snapshot, now).badge
             alarm = expiry_line(expiry.expired, expiry.at, now, verdict, width)
         return toast_lines(self._toasts.current(now), width, alarm)
 

@@ -23,17 +23,17 @@ from fwtop.ui.drawing.style import (
     spread,
     width_of,
 )
-from fwtop.ui.state.verdict import Kind, Verdict, attack_pps, attacks_of, verdict_of
+from fwtop.ui.state.verdict import Badge, Verdict, attack_pps, attacks_of, verdict_of
 
-_STYLES: dict[Kind, Style] = {
-    Kind.UNPROTECTED: ALARM,
-    Kind.TRIAL: NOTICE,
-    Kind.PARTLY: ALARM,
-    Kind.PROTECTED: CALM,
-    Kind.ALREADY: FOREIGN,
-    Kind.CALM: CALM,
-    Kind.NOT_JUDGED: NOTICE,
-    Kind.RECORDED: ALARM,
+_STYLES: dict[Badge, Style] = {
+    Badge.UNPROTECTED: ALARM,
+    Badge.TRIAL: NOTICE,
+    Badge.PARTLY: ALARM,
+    Badge.PROTECTED: CALM,
+    Badge.ALREADY: FOREIGN,
+    Badge.CALM: CALM,
+    Badge.NOT_JUDGED: NOTICE,
+    Badge.RECORDED: ALARM,
 }
 _FULFILLED = 0.9  # of what was expected of a rule
 
@@ -56,11 +56,11 @@ def verdict_line(snapshot: Snapshot, now: float, width: int, alarm: Line, *, slo
 
 
 def _badge(verdict: Verdict, *, bar: bool) -> Line:
-    style = _STYLES[verdict.kind]
-    if verdict.kind is Kind.PARTLY:
+    style = _STYLES[verdict.badge]
+    if verdict.badge is Badge.PARTLY:
         return [(f" PARTLY {verdict.stopped * 100:.0f} % ", style)]
-    if verdict.kind is not Kind.TRIAL:
-        return [(f" {verdict.kind} ", style)]
+    if verdict.badge is not Badge.TRIAL:
+        return [(f" {verdict.badge} ", style)]
     line: Line = [(f" TRIAL {verdict.seconds_left:.0f} s ", style)]
     if bar:
         full = round(verdict.left * 20)
@@ -70,19 +70,19 @@ def _badge(verdict: Verdict, *, bar: bool) -> Line:
 
 def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Attack, ...]) -> list[Line]:
     missing: list[Line] = [[(line, WARN)] for line in (snapshot.judgement.not_judged,) if line]
-    if verdict.kind is Kind.TRIAL:
+    if verdict.badge is Badge.TRIAL:
         of_trial = _of_trial(verdict, attacks)
         return [*of_trial[:1], *missing, *of_trial[1:]]
-    if verdict.kind is Kind.CALM:
+    if verdict.badge is Badge.CALM:
         notes: list[Line] = [[(note, WARN)] for note in snapshot.notes[:1]]
         return [[("no attack", TEXT)], *notes]
-    if verdict.kind is Kind.NOT_JUDGED and not attacks:
+    if verdict.badge is Badge.NOT_JUDGED and not attacks:
         return missing
     whose = "it" if len(attacks) == 1 else "them"
     named = _of_attack(attacks[0], snapshot) if len(attacks) == 1 else _of_several(attacks, snapshot)
-    if verdict.kind is Kind.RECORDED:
+    if verdict.badge is Badge.RECORDED:
         return named
-    if verdict.kind is Kind.NOT_JUDGED:
+    if verdict.badge is Badge.NOT_JUDGED:
         return [*missing, [("before: ", DIM), *named[0]], *named[1:]]
     return [named[0], *_of_drops(verdict, whose), *named[1:]]
 

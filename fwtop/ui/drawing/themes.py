@@ -25,6 +25,13 @@ class ScreenTheme(Struct, frozen=True):
     colourless: bool = False
 
 
+_NAMES = ("red", "yellow", "green", "cyan", "magenta", "blue")
+
+
+def _numbered(*numbers: int) -> dict[str, str]:
+    return {name: f"color({number})" for name, number in zip(_NAMES, numbers, strict=True)}
+
+
 DEFAULT_THEME = "ansi"
 THEMES = {
     theme.name: theme
@@ -33,49 +40,22 @@ THEMES = {
         ScreenTheme(
             "dark",
             "soft colours on a dark background",
-            {
-                "red": "color(203)",
-                "yellow": "color(221)",
-                "green": "color(114)",
-                "cyan": "color(80)",
-                "magenta": "color(176)",
-                "blue": "color(75)",
-            },
+            _numbered(203, 221, 114, 80, 176, 75),
             dim="color(245)",
         ),
         ScreenTheme(
             "light",
             "dark colours on a light background",
-            {
-                "red": "color(160)",
-                "yellow": "color(130)",
-                "green": "color(28)",
-                "cyan": "color(25)",
-                "magenta": "color(90)",
-                "blue": "color(19)",
-            },
+            _numbered(160, 130, 28, 25, 90, 19),
             dim="color(242)",
         ),
         ScreenTheme(
             "contrast",
             "bright and bold, nothing dim",
-            {
-                "red": "bright_red",
-                "yellow": "bright_yellow",
-                "green": "bright_green",
-                "cyan": "bright_cyan",
-                "magenta": "bright_magenta",
-                "blue": "bright_blue",
-                "bright_black": "white",
-            },
+            {name: f"bright_{name}" for name in _NAMES} | {"bright_black": "white"},
             bright=True,
         ),
-        ScreenTheme(
-            "mono",
-            "no colours: bold, dim and reversed text only",
-            {},
-            colourless=True,
-        ),
+        ScreenTheme("mono", "no colours: bold, dim and reversed text only", {}, colourless=True),
     )
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fwtop.model.traffic.counters import ConntrackSample
-from fwtop.model.traffic.flow import FULL_TABLE, NOTICED, STOPPED, flow_of
+from fwtop.model.traffic.flow import FULL_TABLE, NOTICED, STOPPED
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.render.rows.attack import ATTACK, reaching_share
 from fwtop.ui.drawing.format import about, duration, number, percent
@@ -28,8 +28,8 @@ def _title(item: Attack, *_: object) -> Line:
 
 def _pressure(context: CellContext) -> tuple[str, ...]:
     """Say what becomes of connections when the table is full, or how it moves; the long form first."""
-    sample = context.snapshot.conntrack if context.snapshot is not None else None
-    if sample is None or context.snapshot is None:
+    sample = context.snapshot.conntrack
+    if sample is None:
         return ()
     if sample.fill < FULL:
         return _movement(sample)
@@ -53,7 +53,7 @@ def _sources(item: Attack, *_: object) -> Line:
 
 
 def _target(item: Attack, context: CellContext, width: int) -> Line:
-    sample = context.snapshot.conntrack if context.snapshot is not None else None
+    sample = context.snapshot.conntrack
     if item.kind == FULL_TABLE and sample is not None:
         fill: Line = [(f"{number(sample.count)}/{number(sample.max)}", TEXT)]
         forms: list[Line] = [[*fill, (f" {words}", BAD)] for words in _pressure(context)]
@@ -66,8 +66,7 @@ def _target(item: Attack, context: CellContext, width: int) -> Line:
 def _pps(item: Attack, context: CellContext, _: int) -> Line:
     if item.kind == FULL_TABLE:
         return []
-    total = context.snapshot.tables.totals.pps if context.snapshot is not None else item.pps
-    return [(number(min(item.pps, total)), STRONG)]
+    return [(number(min(item.pps, context.snapshot.tables.totals.pps)), STRONG)]
 
 
 def _megabits(item: Attack, *_: object) -> Line:
@@ -76,19 +75,14 @@ def _megabits(item: Attack, *_: object) -> Line:
     return [(number(item.bps / 1e6), TEXT)] if item.bps > 0 else [("–", DIM)]
 
 
-def _known(context: CellContext) -> bool:
-    """Whether it is known what became of the packets; a capture doesn't tell."""
-    return context.snapshot is not None and flow_of(context.snapshot) is not None
-
-
 def _mine(item: Attack, context: CellContext, _: int) -> Line:
-    if item.kind == FULL_TABLE or not _known(context):
+    if item.kind == FULL_TABLE or not context.is_live:
         return []
     return [(percent(item.mine_share), GOOD if item.mine_share >= NOTICED else DIM)]
 
 
 def _other(item: Attack, context: CellContext, _: int) -> Line:
-    if item.kind == FULL_TABLE or not _known(context):
+    if item.kind == FULL_TABLE or not context.is_live:
         return []
     style = ELSEWHERE if item.other_share >= NOTICED else DIM
     return [(percent(item.other_share), style)]
@@ -98,7 +92,7 @@ def _reaches(item: Attack, context: CellContext, _: int) -> Line:
     if item.kind == FULL_TABLE:
         letter = context.scope.letter(item.effect_of)
         return [(f"effect of {letter}", WARN)] if letter else []
-    if not _known(context):
+    if not context.is_live:
         return [("unrecorded", DIM)]
     share = reaching_share(item)
     stopped: Line = [(" ✔", GOOD)] if item.mine_share + item.other_share >= STOPPED else []  # on purpose

@@ -81,7 +81,7 @@ class Panel(Lines):
         if self.spec.first is not None and not self.view_chosen:
             names = [view.name for view in self.spec.views]
             self.view_index = names.index(self.spec.first(snapshot))
-        self.rows.grouped = context.attack
+        self.rows.grouped = bool(context.attacks)
         listed = self.spec.listed
         items = listed(context) if listed is not None else self.spec.items(snapshot, self.view.name)
         self.rows.update(items, context.now)
@@ -309,7 +309,7 @@ class Panel(Lines):
         if len(rows.items) > self.page:
             last = min(self._top + self.page, len(rows.items))
             details.append([(f"{self._top + 1}–{last} of {len(rows.items)}", DIM)])
-        if self._cell_context.forged and self.view.name in SOURCE_LISTS:
+        if self.view.name in SOURCE_LISTS and any(attack.spoofed for attack in self._cell_context.attacks):
             details.append([("forged: these need not be the senders", WARN)])
         stale = self._snapshot.tables.sources.stale if self._snapshot is not None else ""
         if stale and self.view.name in SOURCE_LISTS:

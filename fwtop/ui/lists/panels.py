@@ -35,7 +35,6 @@ from fwtop.ui.state.figures import (
     share_of_all,
     shown_ledger,
 )
-from fwtop.ui.state.scope import against
 from fwtop.ui.state.stages import stages_of
 
 HARM_LIMIT = 0.01  # collateral from which a dialog preselects Cancel
@@ -74,7 +73,7 @@ def _mostly(item: LedgerRow, *_: object) -> Line:
 
 
 def _of_all(item: LedgerRow, context: CellContext, _: int) -> Line:
-    return [(percent(share_of_all(item, context.snapshot)), DIM)] if context.snapshot is not None else []
+    return [(percent(share_of_all(item, context.snapshot)), DIM)]
 
 
 LEDGER_VIEW = View(
@@ -143,7 +142,7 @@ _ROOMY = 60  # cells in which a proposal says why, too
 
 def _proposal_summary(item: Proposal, context: CellContext, width: int) -> Line:
     """Write a proposal; one that an active rule covers says which."""
-    covering = covering_rule(item.rule, context.mitigations) if item.rule is not None else ""
+    covering = covering_rule(item.rule, context.snapshot.mitigations) if item.rule is not None else ""
     relief = item.rule is not None and drops_nothing(item.rule)
     words = _in_words(item, width)
     if covering:
@@ -171,7 +170,7 @@ def _stops(item: Proposal, context: CellContext, _: int) -> Line:
     """Write what a proposal stops, with "+" what it adds to other rules that are active."""
     if item.rule is not None and drops_nothing(item.rule):
         return [("–", DIM)]
-    covered = item.rule is not None and covering_rule(item.rule, context.mitigations)
+    covered = item.rule is not None and covering_rule(item.rule, context.snapshot.mitigations)
     if item.already_share and not covered:
         return [(f"+{percent(item.attack_share - item.already_share)}", STRONG)]
     return [(percent(item.attack_share), STRONG)]
@@ -189,32 +188,26 @@ def clients_hit(share: float, known: int, *, guess: bool) -> Line:
 def _clients_hit(item: Proposal, context: CellContext, _: int) -> Line:
     if item.rule is not None and drops_nothing(item.rule):
         return [("–", DIM)]
-    known = context.snapshot.judgement.baseline_packets if context.snapshot is not None else 0
+    known = context.snapshot.judgement.baseline_packets
     return clients_hit(item.collateral_share, known, guess=item.guess)
-
-
-def _several(context: CellContext) -> bool:
-    return context.snapshot is not None and len(context.snapshot.judgement.attacks) > 1
-
-
-def _whose(item: Proposal, context: CellContext, _: int) -> Line:
-    """Write the letter of the attack that a proposal is against."""
-    attacks = context.snapshot.judgement.attacks if context.snapshot is not None else ()
-    found = next((attack for attack in attacks if against(item, attack)), None)
-    return [(context.scope.letter(found.key), TITLE)] if found is not None else []
 
 
 _NUMBER, _LETTER, *_OTHERS = columns_of(
     PROPOSAL,
     {
         "n": lambda item, *_: [(str(item.number), STRONG)],
-        "attack": _whose,
+        "attack": lambda item, context, _: [(context.letter(item.attack), TITLE)],
         "summary": _proposal_summary,
         "attack_share": _stops,
         "collateral_share": _clients_hit,
     },
 )
-PROPOSAL_VIEW = View("", (_NUMBER, replace(_LETTER, when=_several), *_OTHERS), PROPOSAL, empty="none")
+PROPOSAL_VIEW = View(
+    "",
+    (_NUMBER, replace(_LETTER, when=lambda context: len(context.attacks) > 1), *_OTHERS),
+    PROPOSAL,
+    empty="none",
+)
 
 
 def _against(snapshot: Snapshot, context: CellContext) -> str:

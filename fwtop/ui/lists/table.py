@@ -10,8 +10,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from rich.style import Style
 
-from fwtop.model.rule import RuleStatus
-from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.model.traffic.flow import flow_of
+from fwtop.model.traffic.snapshot import Attack, Origin, Sampling, Snapshot, Tables, Totals
 from fwtop.render.rows.field import Field, RowType, Unit
 from fwtop.ui.drawing.format import bar, error_bar, nanoseconds, number, octets, percent, scale_of
 from fwtop.ui.drawing.style import BAR, DIM, TEXT, Line, fit, width_of, wrap_line
@@ -24,16 +24,16 @@ from fwtop.ui.state.trends import Trends
 GAP = 2
 
 
+_NOTHING = Snapshot("", Origin("live"), 0.0, 0.0, Tables(Totals(0, 0, 0.0, 0.0, 0, 0), Sampling(1.0, 0, 0)))
+
+
 class CellContext(Struct, frozen=True):
     """What cells need besides their item."""
 
     now: float  # Unix seconds
     scale: float = 1.0  # share that a full bar stands for
     slow: bool = False
-    attack: bool = False  # an attack is under way
-    forged: bool = False  # one with forged sources: the addresses listed are not the senders'
-    mitigations: Sequence[RuleStatus] = ()
-    snapshot: Snapshot | None = None
+    snapshot: Snapshot = _NOTHING  # of all traffic, also where a part is listed
     scope: Scope = field(default_factory=Scope)
     trends: Trends = field(default_factory=Trends)
     log: Sequence[LogEntry] = ()
@@ -44,7 +44,21 @@ class CellContext(Struct, frozen=True):
     @property
     def seen(self) -> float:
         """When what is listed was seen: ages refer to it, and stand still while the screen is paused."""
-        return self.now if self.snapshot is None else self.snapshot.started + self.snapshot.seconds
+        return self.snapshot.started + self.snapshot.seconds
+
+    @property
+    def attacks(self) -> Sequence[Attack]:
+        """The attacks that are under way."""
+        return self.snapshot.judgement.attacks
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it is known what became of the packets: a capture doesn't tell."""
+        return flow_of(self.snapshot) is not None
+
+    def letter(self, title: str) -> str:
+        """Return the letter of the attack that has a title; "" for none."""
+        return next((self.scope.letter(attack.key) for attack in self.attacks if attack.title == title), "")
 
 
 Cell = Callable[[Any, CellContext, int], Line]  # of an item, in so many cells

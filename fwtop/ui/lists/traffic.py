@@ -8,7 +8,6 @@ from typing import Any
 from msgspec.structs import replace
 from rich.style import Style
 
-from fwtop.model.traffic.flow import flow_of
 from fwtop.model.traffic.snapshot import Destination, PacketSignature, Payload, Snapshot, Source
 from fwtop.render.rows.destination import DESTINATION, part_text
 from fwtop.render.rows.field import RowType
@@ -36,17 +35,12 @@ def spared(item: object) -> bool:
 
 
 def _dropped(item: Source | Destination | PacketSignature, context: CellContext, _: int) -> Line:
-    if not _is_live(context):
+    if not context.is_live:
         return [("–", DIM)]
     if isinstance(item, Source) and item.dropped_high - item.dropped_low > _UNSURE:
         known = item.dropped_high - item.dropped_low <= _UNKNOWN
         return [(f"{100 * item.dropped_low:.0f}–{100 * item.dropped_high:.0f} %" if known else "?", DIM)]
     return [(percent(item.dropped_share), GOOD if item.dropped_share >= _NOTICED else DIM)]
-
-
-def _is_live(context: CellContext) -> bool:
-    """Whether it is known what became of the packets: a capture doesn't tell."""
-    return context.snapshot is None or flow_of(context.snapshot) is not None
 
 
 def _who(item: Source, context: CellContext, _: int) -> Line:
@@ -57,12 +51,12 @@ def _who(item: Source, context: CellContext, _: int) -> Line:
         return [(f"▪{item.active_rule}", GOOD)]
     if item.who == ATTACK:
         return [(ATTACK, _alarm(item.dropped_share, context))]
-    return [("unknown", DIM)] if context.attack else []
+    return [("unknown", DIM)] if context.attacks else []
 
 
 def _alarm(dropped: float, context: CellContext) -> Style:
     """Red is for attacks that reach services; a capture doesn't tell."""
-    return BAD if context.snapshot is not None and _is_live(context) and dropped < _MOST else STRONG
+    return BAD if context.is_live and dropped < _MOST else STRONG
 
 
 def _destination(item: Destination, *_: object) -> Line:
@@ -88,17 +82,10 @@ def _signature(item: PacketSignature, *_: object) -> Line:
 def _whose(item: PacketSignature, context: CellContext, _: int) -> Line:
     """Say which attack most of the packets are of, or that normal packets look like this, too."""
     if item.attack_share >= _MOST:
-        letter = _letter(item.attack, context)
-        return [(f"{ATTACK} {letter}".rstrip(), _alarm(item.dropped_share, context))]
+        return [(f"{ATTACK} {context.letter(item.attack)}".rstrip(), _alarm(item.dropped_share, context))]
     if item.baseline_share >= _NOTICED:
         return [("normal", GOOD)]
-    return [("unknown", DIM)] if context.attack else []
-
-
-def _letter(title: str, context: CellContext) -> str:
-    attacks = context.snapshot.judgement.attacks if context.snapshot is not None else ()
-    found = next((attack for attack in attacks if attack.title == title), None)
-    return context.scope.letter(found.key) if found is not None else ""
+    return [("unknown", DIM)] if context.attacks else []
 
 
 def _view(name: str, row: RowType, /, without: str = "", empty: str = "nothing yet", **cells: Cell) -> View:

@@ -6,7 +6,7 @@ from string import ascii_uppercase
 
 from msgspec import Struct, field
 
-from fwtop.model.traffic.snapshot import Attack, Proposal, Snapshot
+from fwtop.model.traffic.snapshot import Attack, Snapshot
 
 _FORGET_SECONDS = 600.0  # after its end an attack keeps its letter this long
 
@@ -42,8 +42,3 @@ class Scope(Struct):
     def attack(self, snapshot: Snapshot) -> Attack | None:
         """Return the attack that scopes the tabs; None: all."""
         return next((found for found in snapshot.judgement.attacks if found.key == self.chosen), None)
-
-
-def against(proposal: Proposal, attack: Attack) -> bool:
-    """Whether a proposal's share refers to this attack."""
-    return proposal.attack == attack.title

@@ -15,8 +15,7 @@ from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Listener, Ring,
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import of
 from fwtop.ui.drawing.format import number, percent
-from fwtop.ui.state.verdict import Kind as Verdict
-from fwtop.ui.state.verdict import verdict_of
+from fwtop.ui.state.verdict import Badge, verdict_of
 
 NIC, XDP, BACKLOG, TC, RAW = "NIC", "XDP", "backlog", "tc", "raw"
 CONNTRACK, IP, FILTER, SOCKET, ACCEPTED = "conntrack", "IP", "filter", "socket", "accepted"
@@ -86,9 +85,9 @@ def stages_of(snapshot: Snapshot) -> tuple[Stage, ...]:
 
 def _reached(snapshot: Snapshot) -> bool:
     verdict = verdict_of(snapshot, snapshot.started + snapshot.seconds)
-    if verdict.kind is Verdict.TRIAL:
+    if verdict.badge is Badge.TRIAL:
         return verdict.stopped < STOPPED
-    return verdict.kind in (Verdict.UNPROTECTED, Verdict.PARTLY)
+    return verdict.badge in (Badge.UNPROTECTED, Badge.PARTLY)
 
 
 def _accepted(snapshot: Snapshot, pps: float, *, reached: bool, whole: float) -> Stage:

@@ -17,7 +17,7 @@ from fwtop.model.traffic.snapshot import Attack, Snapshot
 CONFIRM_SECONDS = 30.0  # of a trial whose length isn't known
 
 
-class Kind(StrEnum):
+class Badge(StrEnum):
     """What the badge says."""
 
     UNPROTECTED = "UNPROTECTED"
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 class Verdict(Struct, frozen=True):
     """The verdict; all shares are of the packets of all present attacks, 0 to 1."""
 
-    kind: Kind
+    badge: Badge
     attack_pps: float = 0.0
     mine: float = 0.0  # dropped by rules that are active
     other: float = 0.0
@@ -57,7 +57,7 @@ def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
     trials = _on_trial(snapshot)
     is_judged = not snapshot.judgement.not_judged
     if flow_of(snapshot) is None or not all(_is_known(attack) for attack in attacks):
-        return Verdict(Kind.NOT_JUDGED if not is_judged else Kind.RECORDED if attacks else Kind.CALM)
+        return Verdict(Badge.NOT_JUDGED if not is_judged else Badge.RECORDED if attacks else Badge.CALM)
     whole = attack_pps(snapshot)
     mine, other, kernel = (
         _mean(attacks, [getattr(attack, name) for attack in attacks])
@@ -70,9 +70,9 @@ def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
         pps = _dropped(snapshot, set(ids))
         active = _dropped(snapshot, active_rules(snapshot))
         share = mine * pps / active if active > 0 else 0.0
-        return Verdict(Kind.TRIAL, whole, mine, other, kernel, trials[0], ids, pps, share, left, part)
-    kind = Kind.NOT_JUDGED if not is_judged else _kind(mine, other) if attacks else Kind.CALM
-    return Verdict(kind, whole, mine, other, kernel)
+        return Verdict(Badge.TRIAL, whole, mine, other, kernel, trials[0], ids, pps, share, left, part)
+    badge = Badge.NOT_JUDGED if not is_judged else _kind(mine, other) if attacks else Badge.CALM
+    return Verdict(badge, whole, mine, other, kernel)
 
 
 def _is_known(attack: Attack) -> bool:
@@ -93,10 +93,10 @@ def _lasting(snapshot: Snapshot) -> float:
     return _dropped(snapshot, active_rules(snapshot)) / mine if mine > 0 else 1.0
 
 
-def _kind(mine: float, other: float) -> Kind:
+def _kind(mine: float, other: float) -> Badge:
     if mine + other >= STOPPED:
-        return Kind.PROTECTED if mine >= NOTICED else Kind.ALREADY
-    return Kind.PARTLY if mine + other >= NOTICED else Kind.UNPROTECTED
+        return Badge.PROTECTED if mine >= NOTICED else Badge.ALREADY
+    return Badge.PARTLY if mine + other >= NOTICED else Badge.UNPROTECTED
 
 
 def attacks_of(snapshot: Snapshot) -> tuple[Attack, ...]:

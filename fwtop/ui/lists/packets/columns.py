@@ -102,8 +102,6 @@ def verdict_line(item: PacketRow, context: CellContext, width: int) -> Line:
 
 def _listener(item: PacketRow, context: CellContext) -> str:
     """Name the program that an accepted packet reached, if it is known."""
-    if context.snapshot is None:
-        return item.verdict.text
     protocol, port = NAMES.get(item.field("protocol"), ""), item.field("dport")
     listeners = context.snapshot.surroundings.listeners
     return next(
