@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING, NoReturn
 from fwtop.guardian.allow import allowlist
 from fwtop.guardian.allow.learning import Learning
 from fwtop.guardian.allow.sessions import Session
-from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.failpoints import Failpoints
 from fwtop.guardian.isolation import Cgroup, protect
-from fwtop.guardian.objects.chain import Chains
-from fwtop.guardian.objects.installer import Kernel
-from fwtop.guardian.objects.nft import NftTables
+from fwtop.guardian.limits import read_limits
+from fwtop.guardian.mechanisms.chains.chain import Chains
+from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
+from fwtop.guardian.mechanisms.kernel import Kernel
+from fwtop.guardian.mechanisms.tables.tables import NftTables
 from fwtop.guardian.options import HERE, Options
 from fwtop.guardian.overdue import give_back_everywhere, give_back_here, uptime_of
 from fwtop.guardian.records.files import Records, boot_id, lock_path_of
 from fwtop.guardian.records.journal import Journal
 from fwtop.guardian.rules.adoption import adopt_all
-from fwtop.guardian.rules.guard import read_limits
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.serving.list_requests import ListRequests

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from fwtop.guardian.allow.allowlist import ALLOW_FILE
 from fwtop.guardian.failpoints import Failpoint
-from fwtop.guardian.rules.guard import LIMITS_FILE
+from fwtop.guardian.limits import LIMITS_FILE
 from fwtop.model import paths
 from fwtop.model.errors import FwtopError
 

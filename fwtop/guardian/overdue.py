@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fwtop.guardian.objects.sysctls import Changed, restore
+from fwtop.guardian.mechanisms.settings import Changed, restore
 from fwtop.guardian.records.files import Records, boot_id, lock_path_of
 from fwtop.guardian.rules.timers import deadline_of
 from fwtop.kernel import namespaces

@@ -127,12 +127,12 @@ def test_rule_ends_although_its_lines_cannot_be_removed(bench: Bench, poll_until
 def test_bulk_load_that_runs_out_of_memory_leaves_no_set(bench: Bench, monkeypatch, tmp_path: Path) -> None:
     """ENOBUFS in the second message of a long list."""
     from fwtop.guardian.allow.allowlist import AllowList
-    from fwtop.guardian.compiled.rules import CompiledRules
     from fwtop.guardian.failpoints import Failpoints
-    from fwtop.guardian.objects import sets
-    from fwtop.guardian.objects.chain import Chains
-    from fwtop.guardian.objects.installer import Kernel
-    from fwtop.guardian.objects.nft import NftTables
+    from fwtop.guardian.mechanisms.chains import sets
+    from fwtop.guardian.mechanisms.chains.chain import Chains
+    from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
+    from fwtop.guardian.mechanisms.kernel import Kernel
+    from fwtop.guardian.mechanisms.tables.tables import NftTables
     from fwtop.guardian.records.files import Records
     from fwtop.guardian.records.former import FormerState
     from fwtop.kernel import netlink

@@ -13,7 +13,7 @@ import pytest
 from guardian_bench import SOON_SECONDS, Bench, apply, kill, rules_of
 
 from fwtop.guardian.failpoints import Failpoint, Failpoints
-from fwtop.guardian.objects.sysctls import Sysctls
+from fwtop.guardian.mechanisms.settings import Sysctls
 from fwtop.guardian.records.files import Records
 from fwtop.guardian.records.former import FormerState
 from fwtop.model.errors import FwtopError

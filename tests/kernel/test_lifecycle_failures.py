@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.failpoints import Failpoints
-from fwtop.guardian.objects.chain import Chains
-from fwtop.guardian.objects.installer import Kernel
-from fwtop.guardian.objects.nft import NftTables
+from fwtop.guardian.mechanisms.chains.chain import Chains
+from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
+from fwtop.guardian.mechanisms.kernel import Kernel
+from fwtop.guardian.mechanisms.tables.tables import NftTables
 from fwtop.guardian.records.files import Records, boot_id
 from fwtop.guardian.records.journal import Journal
 from fwtop.guardian.rules import lifecycle

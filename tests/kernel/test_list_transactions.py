@@ -18,13 +18,13 @@ from unittest import mock
 import pytest
 from msgspec import Struct, field
 
-from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.failpoints import Failpoint, Failpoints
-from fwtop.guardian.objects import list_sets, sets
-from fwtop.guardian.objects.chain import Chains
-from fwtop.guardian.objects.installer import Kernel
-from fwtop.guardian.objects.nft import NftTables
-from fwtop.guardian.objects.nft_lists import NftListChange
+from fwtop.guardian.mechanisms.chains import list_sets, sets
+from fwtop.guardian.mechanisms.chains.chain import Chains
+from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
+from fwtop.guardian.mechanisms.kernel import Kernel
+from fwtop.guardian.mechanisms.tables.lists import NftListChange
+from fwtop.guardian.mechanisms.tables.tables import NftTables
 from fwtop.guardian.records import list_log
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.records.files import Records, boot_id

@@ -10,7 +10,7 @@ import pytest
 from xdp_frames import ethernet, ipv4, ipv6, random_frame, random_matches, udp
 from xdp_programs import Compiled, verdict
 
-from fwtop.guardian.compiled.prefix_hits import PrefixHits
+from fwtop.guardian.mechanisms.compiled.prefix_hits import PrefixHits
 from fwtop.model.addresses.address import Prefix, format_address
 from fwtop.model.addresses.roles import Conversation, Passes
 from fwtop.model.rule import Kind, Match, RateLimit, Rule

@@ -11,7 +11,7 @@ import pytest
 
 from fwtop.client.connection import Connection
 from fwtop.console.control.guardian_link import GuardianLink, GuardianLost
-from fwtop.guardian.serving.ownership import WrongThreadError, claim, release, single_threaded
+from fwtop.guardian.ownership import WrongThreadError, claim, release, single_threaded
 from fwtop.guardian.serving.peer import encode_success, split_answer
 from fwtop.kernel import deadline
 from fwtop.model.errors import FwtopError

@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 from msgspec.structs import replace
 
-from fwtop.guardian.rules.access import Access
-from fwtop.guardian.rules.guard import read_limits
+from fwtop.guardian.access import Access
+from fwtop.guardian.limits import read_limits
 from fwtop.guardian.serving.programs import refusal
 from fwtop.model import console_scope
 from fwtop.model.protocol import (

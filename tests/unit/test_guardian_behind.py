@@ -9,7 +9,8 @@ from fwtop.dissect.findings import encode_finding, parse_finding
 from fwtop.guardian.allow import behind
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.behind import EXPIRE_SECONDS, LOGIN_SECONDS, MOST, MOST_OF_HOST, Evidence, Learned
-from fwtop.guardian.rules.guard import judge, read_limits
+from fwtop.guardian.limits import read_limits
+from fwtop.guardian.rules.guard import judge
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Conversation, Role
 from fwtop.model.rule import Kind, Match, Rule

@@ -11,8 +11,9 @@ from test_analysis_scenarios import SCENARIOS, judge, load
 
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
 from fwtop.guardian.allow.sessions import Session
+from fwtop.guardian.limits import Limits
 from fwtop.guardian.rules.breadth import why_broad
-from fwtop.guardian.rules.guard import Limits, check_share
+from fwtop.guardian.rules.guard import check_share
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError

@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
-from fwtop.guardian.objects.sysctls import Changed
+from fwtop.guardian.mechanisms.settings import Changed
 from fwtop.guardian.records import files
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.records.files import Records, boot_id

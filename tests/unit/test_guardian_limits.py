@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fwtop.guardian.allow import time_servers
-from fwtop.guardian.rules.guard import Limits, check_share, read_limits
+from fwtop.guardian.limits import Limits, read_limits
+from fwtop.guardian.rules.guard import check_share
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import covered
 from fwtop.model.errors import FwtopError

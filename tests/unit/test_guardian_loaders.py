@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fwtop.guardian import observers as module
-from fwtop.guardian.observers import Loading, Observers
+from fwtop.guardian.serving import observers as module
+from fwtop.guardian.serving.observers import Loading, Observers
 from fwtop.kernel import children
 from fwtop.model.protocol import Watch
 

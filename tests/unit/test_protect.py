@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from fwtop.cli.policy import protect as verb
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
 from fwtop.guardian.allow.sessions import Session
-from fwtop.guardian.objects.chain_text import add_text
-from fwtop.guardian.objects.table_state import Listed, TableState
+from fwtop.guardian.mechanisms.chains.chain_text import add_text
+from fwtop.guardian.mechanisms.chains.table_state import Listed, TableState
 from fwtop.guardian.rules import lockout
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.addresses.address import Prefix

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.guardian.compiled import loader, rules
-from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.failpoints import Failpoints
+from fwtop.guardian.mechanisms.compiled import loader, rules
+from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.model.errors import FwtopError
 from fwtop.xdp.messages import Sweep
 

@@ -28,7 +28,6 @@ from fwtop.netfilter.ctnetlink import ASSURED, DST_NAT, TCP_STATES, Entry
 
 EXPIRE_SECONDS = 1200.0  # without new evidence; NTP asks every 1,024 s at the most seldom (RFC 5905)
 LOGIN_SECONDS = 125.0  # sshd_config(5): LoginGraceTime is 120 s
-SSH_PORTS = (22,)  # of daemons behind, unless guard.toml names others
 MOST = {Role.SSH: 256, Role.DNS: 512, Role.NTP: 256, Role.ROUTER: 64}  # on the list at once
 MOST_OF_HOST = 64  # of a role: more are a resolver's own questions to all the world
 _CANDIDATES = 4  # times as many are remembered

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 from fwtop.guardian.allow.behind import Evidence, Learned, TrackedConversations
 from fwtop.guardian.allow.overheard import Listener, forwards_by_route
-from fwtop.guardian.rules.guard import Limits
+from fwtop.guardian.limits import Limits
 from fwtop.kernel.interfaces.bridges import list_bridges
 from fwtop.kernel.interfaces.links import readable_links
 from fwtop.model.addresses.address import Prefix

@@ -15,11 +15,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.guardian.diagnose.obstacles import accepting_line
-from fwtop.guardian.objects.chain import Chains
-from fwtop.guardian.objects.chain_text import changed_chain
-from fwtop.guardian.objects.installer import Kernel
-from fwtop.guardian.objects.set_contents import Change, SetContents
-from fwtop.guardian.objects.table_state import TABLE, TableState, table_of, wake_command
+from fwtop.guardian.mechanisms.chains.chain import Chains
+from fwtop.guardian.mechanisms.chains.chain_text import changed_chain
+from fwtop.guardian.mechanisms.chains.set_contents import Change, SetContents
+from fwtop.guardian.mechanisms.chains.table_state import TABLE, TableState, table_of, wake_command
+from fwtop.guardian.mechanisms.kernel import Kernel
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule, Setting
 from fwtop.netfilter import ipset, nf_tables

@@ -20,7 +20,7 @@ from fwtop.guardian.diagnose.elsewhere import (
     other_namespaces,
 )
 from fwtop.guardian.diagnose.readings import Reading, moved, read_all
-from fwtop.guardian.objects.chain import Chains
+from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.records.entry import Entry
 from fwtop.kernel.interfaces.links import readable_links
 from fwtop.model.rule import Kind, Rule

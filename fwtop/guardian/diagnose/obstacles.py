@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from fwtop.guardian.objects.chain import Chains
-from fwtop.guardian.objects.sets import PREFIX
+from fwtop.guardian.mechanisms.chains.chain import Chains
+from fwtop.guardian.mechanisms.chains.sets import PREFIX
 from fwtop.kernel.interfaces.links import LOOPBACK
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.addresses.address import Prefix

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from fwtop.guardian.objects.sysctls import Changed
+from fwtop.guardian.mechanisms.settings import Changed
 from fwtop.guardian.records.numbers import Numbers
 from fwtop.model.wire import of_plain
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from fwtop.guardian.objects.sysctls import Changed
+from fwtop.guardian.mechanisms.settings import Changed
 from fwtop.guardian.records.files import Records
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text

@@ -10,10 +10,10 @@ import syslog
 
 from msgspec.structs import replace
 
+from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.entry import Entry, entry_of, list_of, record_of
 from fwtop.guardian.records.files import Records
 from fwtop.guardian.records.former import FormerState
-from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule, State
 from fwtop.model.text import safe_text

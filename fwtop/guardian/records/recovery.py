@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 
-from fwtop.guardian.objects import sets
+from fwtop.guardian.mechanisms.chains import sets
 from fwtop.guardian.records.entry import Entry
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.addresses.address import Prefix

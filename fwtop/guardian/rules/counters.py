@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fwtop.guardian.objects import nft_table
-from fwtop.guardian.objects.raw_lines import Count
-from fwtop.guardian.objects.sets import entry_counters
+from fwtop.guardian.mechanisms.chains.raw_lines import Count
+from fwtop.guardian.mechanisms.chains.sets import entry_counters
+from fwtop.guardian.mechanisms.tables import state as nft_table
 from fwtop.guardian.records.entry import Entry
 from fwtop.kernel.programs import CommandError
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, families_of

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from fwtop.guardian.failpoints import Failpoint, Failpoints
-from fwtop.guardian.objects import sets
+from fwtop.guardian.mechanisms.chains import sets
+from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.rules import timers
 from fwtop.guardian.rules.state import GuardianState
-from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.kernel.deadline import RESERVE_SECONDS, until
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import State

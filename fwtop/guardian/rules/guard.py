@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
-from fwtop.guardian.allow.behind import SSH_PORTS
-from fwtop.guardian.rules.access import GROUP_FILE, Access
+from fwtop.guardian.limits import Limits
 from fwtop.guardian.rules.breadth import WhyUntracked, why_broad
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import SPACE, Listed, covered, cut_out, listed, sizes
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.addresses.roles import Role
-from fwtop.model.config_file import read_regular_text
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import POLICY, POLICY_TRIAL, Match, Rule
-from fwtop.model.settings_file import IGNORED, read, told, written
 from fwtop.model.traffic.protocols import TCP
 from fwtop.render.numbers import percent
 from fwtop.rules.kinds import drops_nothing, of, why_too_many
@@ -189,46 +184,6 @@ def _still_pass(rule: Rule, allow: AllowList) -> tuple[str, ...]:
 def _named(names: list[str] | list[Prefix]) -> str:
     more = len(names) - _MAX_NAMED
     return ", ".join(map(str, names[:_MAX_NAMED])) + (f" (and {more} more)" if more > 0 else "")
-
-
-LIMITS_FILE = "/etc/fwtop/guard.toml"
-_MOST_SSH_PORTS = 8
-_Port = Annotated[int, Meta(ge=1, le=65535)]
-
-
-class GuardFile(Struct, frozen=True):
-    """The settings of the operator's file."""
-
-    max_blocked_share: Annotated[float, Meta(gt=0, le=1)] = 0.5  # of either family's addresses
-    # A console parses what attackers send: a compromised one could claim that the operator confirmed.
-    console_may_force: bool = False
-    learn_behind: bool = True  # what hosts behind this machine talk with passes, in its role
-    ssh_ports_behind: Annotated[tuple[_Port, ...], Meta(max_length=_MOST_SSH_PORTS)] = SSH_PORTS
-    access: Access = Access()  # of programs that are not root's
-
-
-class Limits(GuardFile, frozen=True):
-    """The settings, and the file that they come from."""
-
-    file: str = LIMITS_FILE
-
-
-def read_limits(
-    path: Path = Path(LIMITS_FILE), group_file: Path = GROUP_FILE
-) -> tuple[Limits, tuple[str, ...]]:
-    """Read the limits and what is wrong with the file; without a good value the default holds."""
-    found = read(GuardFile, read_regular_text(path))
-    access, unknown = found.value.access.numbered(group_file)
-    lines = [
-        told(
-            found.file,
-            ("access", scope),
-            f"access.{scope}: there is no group {written(group)} in {group_file}",
-            IGNORED,
-        )
-        for scope, group in unknown
-    ]
-    return Limits(**{**found.given, "access": access, "file": str(path)}), (*found.lines(), *lines)
 
 
 def check_share(rule: Rule, active: Sequence[Rule], limits: Limits) -> None:

@@ -17,6 +17,7 @@ from fwtop.guardian.allow import mosh
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.diagnose.bridged import bridge_notes
 from fwtop.guardian.failpoints import Failpoint, Failpoints
+from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.rules import closing, console_guard, forgetting, guard, lockout, timers, upkeep
 from fwtop.guardian.rules.ending import Ending
@@ -24,7 +25,6 @@ from fwtop.guardian.rules.guard import check_share
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.rules.strict import StrictTracking
 from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
-from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule, State
@@ -339,8 +339,8 @@ class Lifecycle:
             retry = RETRY_SECONDS
         if self.active and now >= state.allow_due():
             self._refresh_allow()
-            upkeep.mend(self, state.acting, self.ending.log_once)
-            upkeep.renew(self, now, self.ending.log_once)
+            upkeep.mend(self.active, state.acting, self.repair, self.ending.log_once)
+            upkeep.renew(self.active, now, self.keep, self.ending.log_once)
             self.ending.update_watchdog()  # somebody may have killed it
         deadline = timers.next_deadline(self.active.values())
         if deadline is None:

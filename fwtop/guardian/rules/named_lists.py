@@ -29,9 +29,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.guardian.failpoints import Failpoint, Failpoints
-from fwtop.guardian.objects.installer import Kernel
-from fwtop.guardian.objects.list_sets import ListDelta, Prepared
-from fwtop.guardian.objects.nft_lists import NftListChange
+from fwtop.guardian.mechanisms.chains.list_sets import ListDelta, Prepared
+from fwtop.guardian.mechanisms.kernel import Kernel
+from fwtop.guardian.mechanisms.tables.lists import NftListChange
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.records.list_log import ListLog, Recorded
 from fwtop.model.addresses.address import Prefix

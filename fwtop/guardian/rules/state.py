@@ -10,15 +10,15 @@ from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.diagnose.acting import Acting
-from fwtop.guardian.objects.installer import Kernel
-from fwtop.guardian.objects.this_machine import ThisMachine
+from fwtop.guardian.limits import Limits, read_limits
+from fwtop.guardian.mechanisms.kernel import Kernel
+from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.records.journal import Journal
 from fwtop.guardian.rules import console_guard, guard, lockout
 from fwtop.guardian.rules.counters import RuleCounters
-from fwtop.guardian.rules.guard import Limits, read_limits
+from fwtop.guardian.rules.this_machine import ThisMachine
 from fwtop.guardian.rules.validate import rule_of_wire
-from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.errors import FwtopError

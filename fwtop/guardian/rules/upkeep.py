@@ -3,45 +3,42 @@
 from __future__ import annotations
 
 import syslog
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from fwtop.guardian.diagnose.acting import Acting
+from fwtop.guardian.records.entry import Entry
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import POLICY, State
 from fwtop.model.text import safe_text
 
-if TYPE_CHECKING:
-    from fwtop.guardian.rules.lifecycle import Lifecycle
-
 LogOnce = Callable[[str, FwtopError | str | None], None]
 
 
-def renew(lifecycle: Lifecycle, now: float, log: LogOnce) -> None:
+def renew(active: Mapping[str, Entry], now: float, keep: Callable[[str, None], object], log: LogOnce) -> None:
     """Start the time of a policy's rules again once half of it is over; what fails is tried again."""
-    for entry in list(lifecycle.active.values()):
+    for entry in list(active.values()):
         rule = entry.rule
         lasts = entry.state is State.CONFIRMED and rule.created_by == POLICY
         if lasts and entry.expires - now < rule.ttl_seconds / 2:
             try:
-                lifecycle.keep(rule.id, None)
+                keep(rule.id, None)
             except FwtopError as error:
                 log(f"policy {rule.id}", error)
 
 
-def mend(lifecycle: Lifecycle, acting: Acting, log: LogOnce) -> None:
+def mend(active: Mapping[str, Entry], acting: Acting, repair: Callable[[str], object], log: LogOnce) -> None:
     """Repair the rules that are to be mended where somebody took something of them out of the kernel.
 
     Without any nothing is read: requests wait meanwhile, and a changed rule set takes 0.1 s and more to read.
     """
-    if not any(entry.rule.mended for entry in lifecycle.active.values()):
+    if not any(entry.rule.mended for entry in active.values()):
         return
-    for rule_id, short in acting.look(lifecycle.active).items():
-        entry = lifecycle.active.get(rule_id)
+    for rule_id, short in acting.look(active).items():
+        entry = active.get(rule_id)
         if entry is None or not entry.rule.mended or short.obstructed:
             continue
         try:
-            lifecycle.repair(rule_id)
+            repair(rule_id)
         except FwtopError as error:
             log(f"mending {rule_id}", error)
         else:

@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.guardian.rules.guard import Limits
+from fwtop.guardian.limits import Limits
 from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.peer import Peer, copy_of
 from fwtop.guardian.serving.requests import guarded

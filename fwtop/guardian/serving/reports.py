@@ -14,11 +14,12 @@ from fwtop.guardian.allow import mosh
 from fwtop.guardian.allow.allowlist import Allowed
 from fwtop.guardian.allow.behind import Learned
 from fwtop.guardian.diagnose.bridged import bridge_notes
+from fwtop.guardian.limits import Limits
+from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.entry import own_sources
 from fwtop.guardian.rules import closing, guard
-from fwtop.guardian.rules.guard import Limits, check_share
+from fwtop.guardian.rules.guard import check_share
 from fwtop.guardian.rules.state import GuardianState
-from fwtop.guardian.serving.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, sealed
 from fwtop.model.addresses.roles import Role

@@ -19,10 +19,10 @@ from typing import Any
 from msgspec import Struct
 
 from fwtop.guardian.allow.sessions import Session, note_operator, operator_of
-from fwtop.guardian.compiled.rules import CompiledRules
-from fwtop.guardian.observers import Loading
+from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.serving.cloakroom import Received, brings_descriptors
 from fwtop.guardian.serving.connections import Connections
+from fwtop.guardian.serving.observers import Loading
 from fwtop.guardian.serving.peer import Client, NotAMessage, Peer, PeerGone, close_aside, copy_of, too_long
 from fwtop.guardian.serving.policies import Agent, Policies
 from fwtop.guardian.serving.programs import Asked, Programs, greet, signed

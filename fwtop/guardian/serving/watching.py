@@ -9,10 +9,10 @@ import selectors
 from functools import partial
 from typing import Any
 
-from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.functions import Functions
-from fwtop.guardian.observers import Loading, Observers
+from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.serving.connections import Connections
+from fwtop.guardian.serving.observers import Loading, Observers
 from fwtop.guardian.serving.peer import Client, Peer
 from fwtop.guardian.serving.reports import Reports
 from fwtop.guardian.serving.requests import guarded

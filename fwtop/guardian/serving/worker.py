@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from fwtop.guardian.ownership import claim, release
 from fwtop.guardian.rules.lifecycle import Lifecycle
-from fwtop.guardian.serving.ownership import claim, release
 from fwtop.kernel import deadline
 from fwtop.kernel.deadline import RESERVE_SECONDS
 from fwtop.kernel.spare import Spare

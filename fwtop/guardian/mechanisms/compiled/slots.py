@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.guardian.compiled.peers import Peers
+from fwtop.guardian.mechanisms.compiled.peers import Peers
 from fwtop.kernel import bpf
 from fwtop.model.errors import FwtopError
 from fwtop.xdp.maps import (

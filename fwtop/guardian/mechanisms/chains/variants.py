@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
-from fwtop.guardian.beside.lines import Beside
-from fwtop.guardian.objects.chain import Chains
+from fwtop.guardian.mechanisms.chains.beside import Beside
+from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.netfilter import iptables
 
 

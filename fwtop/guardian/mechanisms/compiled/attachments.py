@@ -9,7 +9,7 @@ import socket
 import struct
 from pathlib import Path
 
-from fwtop.guardian.compiled.slots import open_pin
+from fwtop.guardian.mechanisms.compiled.slots import open_pin
 from fwtop.kernel import bpf
 from fwtop.kernel.interfaces import clsact
 from fwtop.kernel.interfaces.links import readable_links

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.guardian.objects import sets
-from fwtop.guardian.objects.chain_text import (
+from fwtop.guardian.mechanisms.chains import sets
+from fwtop.guardian.mechanisms.chains.chain_text import (
     ALLOW_SETS,
     BEHIND_SETS,
     GATEWAY_SETS,
@@ -18,7 +18,7 @@ from fwtop.guardian.objects.chain_text import (
     LOGIN_SETS,
     PEER_SETS,
 )
-from fwtop.guardian.objects.sets import Contents
+from fwtop.guardian.mechanisms.chains.sets import Contents
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from fwtop.guardian.objects.nft_lists import element_counts
-from fwtop.guardian.objects.nft_words import head, listed_chain, listed_rules, role_chains
+from fwtop.guardian.mechanisms.tables.lists import element_counts
+from fwtop.guardian.mechanisms.tables.words import head, listed_chain, listed_rules, role_chains
 from fwtop.kernel.programs import CommandError
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from fwtop.guardian.objects.baseline import Baseline, digest, head_key
-from fwtop.guardian.objects.chain import Chains
-from fwtop.guardian.objects.chain_text import own_lines
-from fwtop.guardian.objects.table_state import TableState
+from fwtop.guardian.mechanisms.baseline import Baseline, digest, head_key
+from fwtop.guardian.mechanisms.chains.chain import Chains
+from fwtop.guardian.mechanisms.chains.chain_text import own_lines
+from fwtop.guardian.mechanisms.chains.table_state import TableState
 from fwtop.rules.objects import OWN_CHAINS, PORT_CHAINS
 
 

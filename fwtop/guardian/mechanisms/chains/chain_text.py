@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import zip_longest
 
-from fwtop.guardian.objects.table_state import TABLE, Listed, TableState
+from fwtop.guardian.mechanisms.chains.table_state import TABLE, Listed, TableState
 from fwtop.model.addresses import roles
 from fwtop.rules.objects import (
     HOOK_CHAINS,

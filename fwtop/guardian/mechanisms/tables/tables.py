@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
-from fwtop.guardian.objects.baseline import Baseline
-from fwtop.guardian.objects.nft_allow import difference
-from fwtop.guardian.objects.nft_contents import NftContents
-from fwtop.guardian.objects.nft_lists import NftListChange, SetEdit, refill_lines
-from fwtop.guardian.objects.nft_table import (
+from fwtop.guardian.mechanisms.baseline import Baseline
+from fwtop.guardian.mechanisms.tables.allow import difference
+from fwtop.guardian.mechanisms.tables.contents import NftContents
+from fwtop.guardian.mechanisms.tables.lists import NftListChange, SetEdit, refill_lines
+from fwtop.guardian.mechanisms.tables.state import (
     LIST_SET,
     MARKS,
     Table,
@@ -22,7 +22,7 @@ from fwtop.guardian.objects.nft_table import (
     read_table,
     removal_lines,
 )
-from fwtop.guardian.objects.nft_words import (
+from fwtop.guardian.mechanisms.tables.words import (
     allow_lines,
     base_lines,
     enable_lines,
@@ -55,7 +55,7 @@ from fwtop.rules.nft_objects import (
 from fwtop.rules.objects import HEAD_CHANGED
 
 if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
-    from fwtop.guardian.objects.list_sets import ListDelta
+    from fwtop.guardian.mechanisms.chains.list_sets import ListDelta
     from fwtop.model.addresses.prefix_sets import Rows
 
 _PLAIN_NAME = re.compile(r"[\w.@-]{1,15}")

@@ -11,20 +11,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.guardian.compiled.rules import CompiledRules
 from fwtop.guardian.failpoints import Failpoint, Failpoints
-from fwtop.guardian.objects import sets
-from fwtop.guardian.objects.allow_sets import AllowSets, names_of
-from fwtop.guardian.objects.baseline import Baseline
-from fwtop.guardian.objects.chain import Chains
-from fwtop.guardian.objects.chain_text import add_text
-from fwtop.guardian.objects.line_contents import LineContents
-from fwtop.guardian.objects.nft import NftTables
-from fwtop.guardian.objects.nft_contents import NftContents
-from fwtop.guardian.objects.raw_lines import FAMILIES, Count, Memory, RawLines, readable
-from fwtop.guardian.objects.sysctls import Sysctls
-from fwtop.guardian.objects.variants import Variants
-from fwtop.guardian.serving.ownership import single_threaded
+from fwtop.guardian.mechanisms.baseline import Baseline
+from fwtop.guardian.mechanisms.chains import sets
+from fwtop.guardian.mechanisms.chains.allow_sets import AllowSets, names_of
+from fwtop.guardian.mechanisms.chains.chain import Chains
+from fwtop.guardian.mechanisms.chains.chain_text import add_text
+from fwtop.guardian.mechanisms.chains.line_contents import LineContents
+from fwtop.guardian.mechanisms.chains.raw_lines import FAMILIES, Count, Memory, RawLines, readable
+from fwtop.guardian.mechanisms.chains.variants import Variants
+from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
+from fwtop.guardian.mechanisms.settings import Sysctls
+from fwtop.guardian.mechanisms.tables.contents import NftContents
+from fwtop.guardian.mechanisms.tables.tables import NftTables
+from fwtop.guardian.ownership import single_threaded
 from fwtop.kernel.deadline import unlimited
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
@@ -33,7 +33,7 @@ from fwtop.rules.objects import ChainLine, KernelObjects
 from fwtop.rules.xtables import UNLISTED, fill_text
 
 if TYPE_CHECKING:
-    from fwtop.guardian.objects.list_sets import ListSets
+    from fwtop.guardian.mechanisms.chains.list_sets import ListSets
 
 _SHOWN_ELEMENTS = 5
 _CHAIN_FAILPOINTS = {4: Failpoint.CHAIN_V4, 6: Failpoint.CHAIN_V6}
@@ -75,7 +75,7 @@ class Kernel:
         """The sets of named lists."""
         if self._lists is None:
             # Imported here: a guardian without lists needn't carry numpy.
-            from fwtop.guardian.objects.list_sets import ListSets
+            from fwtop.guardian.mechanisms.chains.list_sets import ListSets
 
             self._lists = ListSets(self._serve_urgent)
         return self._lists

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection
 
 from msgspec import Struct
 
-from fwtop.guardian.objects import sets
-from fwtop.guardian.objects.set_contents import is_whole
+from fwtop.guardian.mechanisms.chains import sets
+from fwtop.guardian.mechanisms.chains.set_contents import is_whole
 from fwtop.kernel.programs import run
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.port_rows import PortEntry, PortRows

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from fwtop.guardian.objects.baseline import Baseline, digest, head_key
-from fwtop.guardian.objects.nft_words import rule_chain
+from fwtop.guardian.mechanisms.baseline import Baseline, digest, head_key
+from fwtop.guardian.mechanisms.tables.words import rule_chain
 from fwtop.netfilter import nf_tables
 from fwtop.rules.nft_objects import Layout, NftRule, set_of
 from fwtop.rules.objects import HEAD_CHANGED

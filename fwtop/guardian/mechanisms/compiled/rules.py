@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.guardian.compiled import loader
-from fwtop.guardian.compiled.attachments import Attachments
-from fwtop.guardian.compiled.loader import Precompiler
-from fwtop.guardian.compiled.planned import Planned, plan_lines, same_code
-from fwtop.guardian.compiled.prefix_hits import PrefixHits
-from fwtop.guardian.compiled.slots import Slots, disable_pinned, free_slot
 from fwtop.guardian.failpoints import Failpoint, Failpoints
-from fwtop.guardian.serving.ownership import single_threaded
+from fwtop.guardian.mechanisms.compiled import loader
+from fwtop.guardian.mechanisms.compiled.attachments import Attachments
+from fwtop.guardian.mechanisms.compiled.loader import Precompiler
+from fwtop.guardian.mechanisms.compiled.planned import Planned, plan_lines, same_code
+from fwtop.guardian.mechanisms.compiled.prefix_hits import PrefixHits
+from fwtop.guardian.mechanisms.compiled.slots import Slots, disable_pinned, free_slot
+from fwtop.guardian.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import sealed
 from fwtop.model.errors import FwtopError

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.guardian.objects.set_contents import is_whole
+from fwtop.guardian.mechanisms.chains.set_contents import is_whole
 from fwtop.kernel.programs import CommandError, run
 from fwtop.model.errors import FwtopError
 from fwtop.netfilter import ipset

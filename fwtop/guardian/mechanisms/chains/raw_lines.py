@@ -13,11 +13,11 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
-from fwtop.guardian.objects.chain import Chains
-from fwtop.guardian.objects.line_contents import LineContents
-from fwtop.guardian.objects.sysctls import OldValueStore
-from fwtop.guardian.objects.table_state import Listed, TableState
-from fwtop.guardian.objects.variants import Variants
+from fwtop.guardian.mechanisms.chains.chain import Chains
+from fwtop.guardian.mechanisms.chains.line_contents import LineContents
+from fwtop.guardian.mechanisms.chains.table_state import Listed, TableState
+from fwtop.guardian.mechanisms.chains.variants import Variants
+from fwtop.guardian.mechanisms.settings import OldValueStore
 from fwtop.model.errors import FwtopError
 from fwtop.netfilter.iptables import NFT
 from fwtop.rules.objects import HOOK_CHAINS, ChainLine

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fwtop.guardian.objects import sets
+from fwtop.guardian.mechanisms.chains import sets
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
 from fwtop.netfilter.iptables import Variant
 from fwtop.rules.objects import BESIDE
 
 if TYPE_CHECKING:
-    from fwtop.guardian.beside.native import NftInserts
-    from fwtop.guardian.beside.xtables import Inserts
+    from fwtop.guardian.mechanisms.chains.beside_nft import NftInserts
+    from fwtop.guardian.mechanisms.chains.beside_xtables import Inserts
 
 _SET = re.compile(rf"fwtop-(\d+)-{BESIDE}[46]")
 
@@ -32,13 +32,13 @@ class Beside:
 
     @cached_property
     def _xtables(self) -> Inserts:
-        from fwtop.guardian.beside.xtables import Inserts
+        from fwtop.guardian.mechanisms.chains.beside_xtables import Inserts
 
         return Inserts(self._variant)
 
     @cached_property
     def _native(self) -> NftInserts:
-        from fwtop.guardian.beside.native import NftInserts
+        from fwtop.guardian.mechanisms.chains.beside_nft import NftInserts
 
         return NftInserts(self._variant)
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.guardian.objects.chain_text import add_text, native_removal, remove_text
-from fwtop.guardian.objects.table_state import (
+from fwtop.guardian.mechanisms.chains.chain_text import add_text, native_removal, remove_text
+from fwtop.guardian.mechanisms.chains.table_state import (
     TABLE,
     TableState,
     is_dormant,

@@ -1,1 +1,0 @@
-"""A rule's lines beside those of others on connection states, for services that are not tracked."""

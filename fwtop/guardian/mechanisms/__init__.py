@@ -1,0 +1,1 @@
+"""How rules get into the kernel: chains, nft tables, compiled programs, settings; in, out and read back."""

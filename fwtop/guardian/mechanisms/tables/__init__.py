@@ -1,0 +1,1 @@
+"""Rules in nftables tables of fwtop's own."""
