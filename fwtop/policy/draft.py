@@ -32,7 +32,8 @@ from fwtop.policy.schema import (
     SignatureTable,
     several,
 )
-from fwtop.rules.options import limited, payload, protocol, rate, service
+from fwtop.rules.fields import PROTOCOL
+from fwtop.rules.options import limited, payload, rate, service
 from fwtop.rules.words import with_summary
 
 SECONDS = MAX_TTL_SECONDS - 3600  # of a rule's clock in the kernel, which the guardian renews at half time
@@ -134,7 +135,7 @@ def _given(table: _Ruled) -> Iterator[tuple[str, Any]]:
 _READERS: dict[str, Callable[[Any], Any]] = {
     "service": lambda value: dict.fromkeys(map(service, several(value))),
     "acl": lambda value: tuple(dict.fromkeys(map(check_name, several(value)))),
-    "proto": protocol,
+    "proto": PROTOCOL.read,
     "rate": rate,
     "type": type_number,
 }

@@ -6,17 +6,16 @@ import re
 import shlex
 from collections.abc import Callable
 
-from fwtop.model.rule import RANGES, Kind, Match, PayloadMatch, Range, Rule
+from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
 from fwtop.model.text import dns_name_text
 from fwtop.model.traffic.dns import split_wire, type_text, wire_name
-from fwtop.model.traffic.protocols import flags_option, protocol_name
+from fwtop.model.traffic.protocols import protocol_name
+from fwtop.rules.fields import DPORT, FIELDS, PROTOCOL, option_words
 
 _BLOCKS = (Kind.IPSET, Kind.XDP, Kind.NFTABLES, Kind.TC)
 _PLAIN_LABEL = re.compile(rb"(?!-)[^\x00-\x20.\\\x7f-\xff]+")  # printable, no dot or backslash, no leading -
-_SPANS = {
-    **{"--length": "ip_length", "--ttl-field": "ttl", "--ip-id": "ip_id"},
-    **{"--tcp-seq": "tcp_seq", "--window": "tcp_window", "--tcp-header": "tcp_header"},
-}
+_SCOPE = (PROTOCOL, DPORT)
+_OF_DROP = tuple(field for field in FIELDS if field not in _SCOPE)
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 _MAX_SOURCES = 32  # more would make the line unreadable
 
@@ -66,7 +65,7 @@ def _words(rule: Rule) -> list[str] | None:
 
 def _limit(rule: Rule) -> list[str] | None:
     match, limit = rule.match, rule.limit
-    if limit is None or match.payload or match.sport is not None or _has_fields(match):
+    if limit is None or match.payload or _has_fields(match):
         return None
     length = limit.prefix_v6 if match.family == 6 else limit.prefix_v4
     words = ["limit", *_scope(match), "--per", str(length)]
@@ -88,7 +87,7 @@ def _connections(rule: Rule) -> list[str] | None:
 
 def _match(rule: Rule) -> list[str] | None:
     match = rule.match
-    if len(match.payload) != 1 or match.sport is not None or _has_fields(match):
+    if len(match.payload) != 1 or _has_fields(match):
         return None
     offset = match.payload[0].offset
     place = [] if offset is None else ["--offset", str(offset)]
@@ -103,20 +102,12 @@ def _drop(rule: Rule) -> list[str] | None:
         known = other is not None and rule.kind is not Kind.NFTABLES
         return [*(other or ()), "--via", rule.kind.value] if known else None
     words = ["drop", *_scope(match), *(word for prefix in match.sources for word in ("--from", str(prefix)))]
-    words += ["--sport", str(match.sport)] if match.sport is not None else []
-    words += ["--icmp-type", str(match.icmp_type)] if match.icmp_type is not None else []
-    for option, name in _SPANS.items():
-        span: Range | None = getattr(match, name)
-        words += [option, f"{span.low}:{span.high}"] if span else []
-    if match.tcp_flags is not None:
-        words += ["--tcp-flags", flags_option(*match.tcp_flags)]
-    words += ["--fragment"] if match.fragment else []
-    return [*words, "--via", rule.kind.value]
+    return [*words, *option_words(_OF_DROP, match), "--via", rule.kind.value]
 
 
 def _notrack(rule: Rule) -> list[str] | None:
     match = rule.match
-    if match.payload or match.sport is not None or _has_fields(match):
+    if match.payload or _has_fields(match):
         return None
     return ["notrack", *_scope(match)]
 
@@ -156,8 +147,7 @@ _MAKERS: dict[Kind, Callable[[Rule], list[str] | None]] = {
 
 
 def _has_fields(match: Match) -> bool:
-    names = (*RANGES, "tcp_flags", "fragment", "icmp_type")
-    return any(getattr(match, name) is not None for name in names)
+    return any(field.of(match) is not None for field in _OF_DROP)
 
 
 def _bytes(payload: PayloadMatch) -> list[str] | None:
@@ -174,5 +164,4 @@ def _bytes(payload: PayloadMatch) -> list[str] | None:
 
 def _scope(match: Match) -> list[str]:
     words = [f"-{match.family}"] if match.family is not None else []
-    words += ["--proto", protocol_name(match.protocol)] if match.protocol is not None else []
-    return words + (["--dport", str(match.dport)] if match.dport is not None else [])
+    return words + option_words(_SCOPE, match)

@@ -11,7 +11,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ConnectionLimit, Kind, Match, PayloadMatch, RateLimit, Rule
 from fwtop.model.text import dns_name_text
 from fwtop.model.traffic.dns import wire_name
-from fwtop.model.traffic.protocols import NUMBERS, TCP, UDP
+from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.rules.words import with_summary
 
 _UNITS = {"s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60}
@@ -19,14 +19,6 @@ _BYTES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3}
 _MAX_PAYLOAD_BYTES = 128
 _SERVICES = {"tcp": TCP, "udp": UDP}
 DEFAULT_PREFIX_V6 = 64
-
-
-def protocol(text: str) -> int:
-    """Read the name or the number of a protocol."""
-    number = NUMBERS.get(text.lower(), int(text) if text.isascii() and text.isdigit() else -1)
-    if not 0 <= number <= 255:
-        raise ValueError(f"{text[:40]!r} is not a protocol: a number to 255, or {', '.join(NUMBERS)}")
-    return number
 
 
 def service(text: str) -> tuple[int, int]:

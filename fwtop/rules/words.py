@@ -6,18 +6,29 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from fwtop.model.rule import Match, PayloadMatch, Range, Rule
+from fwtop.model.rule import Match, PayloadMatch, Rule
 from fwtop.model.text import payload_text, safe_text
 from fwtop.model.traffic.dns import split_wire, type_text
-from fwtop.model.traffic.protocols import flags_text, spoken_protocol
+from fwtop.model.traffic.protocols import spoken_protocol
+from fwtop.rules.fields import (
+    DPORT,
+    FRAGMENT,
+    ICMP_TYPE,
+    IP_ID,
+    LENGTH,
+    SEGMENT,
+    SPORT,
+    TCP_FLAGS,
+    TTL,
+    Field,
+)
 from fwtop.rules.kinds import of
 from fwtop.rules.limits import rate_text
 
 _TEXTUAL = 0.75  # share of printable bytes from which a payload is shown as text
 _MAX_PAYLOAD_CHARACTERS = 40
 _ORIGINS = {"asn": "AS", "list": "list "}
-_SHORTEST, _LONGEST = 20, 65_535  # of an IP packet, bytes
-_NO_OPTIONS = 20  # bytes of TCP header
+_SIZE, _HELD = (ICMP_TYPE, LENGTH), (TTL, IP_ID, *SEGMENT)
 
 
 def summarise(rule: Rule) -> str:
@@ -44,7 +55,7 @@ def describe(match: Match, *, origin: str | None = None) -> str:
 
     `origin` is what the sources were made from: asn:N, country:CC or @file.
     """
-    words = [*_traffic(match), *_phrase("of", _size(match)), *_phrase("with", _contents(match))]
+    words = [*_traffic(match), *_phrase("of", _said(_SIZE, match)), *_phrase("with", _contents(match))]
     if match.destinations:
         words.append(f"to {_counted(match.destinations, 'destinations')}")
     if origin is not None:
@@ -62,58 +73,22 @@ def _phrase(preposition: str, things: Sequence[str]) -> list[str]:
     return [f"{preposition} {', '.join(first)} and {last}" if first else f"{preposition} {last}"]
 
 
-def range_text(wanted: Range) -> str:
-    """Format a range: 66, or 60 to 70."""
-    return f"{wanted.low}" if wanted.low == wanted.high else f"{wanted.low} to {wanted.high}"
-
-
 def _traffic(match: Match) -> list[str]:
     words = [f"IPv{match.family}"] if match.family is not None else []
     if match.protocol is not None:
         words.append(spoken_protocol(match.protocol))
-    elif match.fragment is not True and (_size(match) or _contents(match)):
+    elif match.fragment is not True and (_said(_SIZE, match) or _contents(match)):
         words.append("packets")
-    if match.fragment is not None:
-        words.append("fragments" if match.fragment else "unfragmented")
-    words += [f"from port {match.sport}"] if match.sport is not None else []
-    return words + ([f"to port {match.dport}"] if match.dport is not None else [])
+    return words + _said((FRAGMENT, SPORT, DPORT), match)
 
 
-def _size(match: Match) -> list[str]:
-    types = [f"type {match.icmp_type}"] if match.icmp_type is not None else []
-    return types + ([_length(match.ip_length)] if match.ip_length is not None else [])
+def _said(fields: Sequence[Field], match: Match) -> list[str]:
+    return [field.words(field.of(match)) for field in fields if field.of(match) is not None]
 
 
 def _contents(match: Match) -> list[str]:
-    things = []
-    for name, wanted in (
-        ("TTL", match.ttl),
-        ("IP id", match.ip_id),
-        ("sequence number", match.tcp_seq),
-        ("window", match.tcp_window),
-    ):
-        if wanted is not None:
-            things.append(f"{name} {range_text(wanted)}")
-    if match.tcp_header is not None:
-        things.append(_options(match.tcp_header))
-    things += [_bytes(item) for item in match.payload]
-    if match.tcp_flags is not None:
-        things.append(flags_text(*match.tcp_flags))  # last: it may contain a "but"
-    return things
-
-
-def _options(header: Range) -> str:
-    if header.high == _NO_OPTIONS:
-        return "no TCP options"
-    return f"a TCP header of {range_text(header)} bytes"
-
-
-def _length(wanted: Range) -> str:
-    if wanted.high >= _LONGEST:
-        return f"{wanted.low} bytes or more"
-    if wanted.low <= _SHORTEST < wanted.high:
-        return f"up to {wanted.high} bytes"
-    return f"{range_text(wanted)} bytes"
+    """Return what packets hold; flags come last, as they may contain a "but"."""
+    return [*_said(_HELD, match), *map(_bytes, match.payload), *_said((TCP_FLAGS,), match)]
 
 
 def _bytes(wanted: PayloadMatch) -> str:

@@ -9,12 +9,26 @@ rule (net/netfilter/xt_hashlimit.c, htable_find_get).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit, Rule
-from fwtop.model.traffic.protocols import ICMP, ICMPV6, TCP, UDP
+from fwtop.model.rule import Match, PayloadMatch, RateLimit, Rule
+from fwtop.model.traffic.protocols import ICMP, ICMPV6, TCP, UDP, WITH_PORTS, protocol_name
+from fwtop.rules.fields import (
+    DPORT,
+    FRAGMENT,
+    ICMP_TYPE,
+    IP_ID,
+    LENGTH,
+    SEGMENT,
+    SPORT,
+    TCP_FLAGS,
+    TTL,
+    Field,
+    option_words,
+    u32,
+)
 from fwtop.rules.objects import SetSpec
 from fwtop.rules.rates import iptables_bytes
 
@@ -28,8 +42,7 @@ UNLISTED = "un"  # role of enable sets that match no source of the allow-list
 _MIN_ELEMENTS = 64
 TIMED_ELEMENTS = 1_000  # longer lists have no timeout of their own, as renewing it would take seconds
 COUNTED_ELEMENTS = 65_536  # larger sets have no counters per element, as listing them costs CPU
-_PORT_PROTOCOLS = {6: "tcp", 17: "udp", 33: "dccp", 132: "sctp", 136: "udplite"}
-_FLAG_NAMES = ((1, "FIN"), (2, "SYN"), (4, "RST"), (8, "PSH"), (16, "ACK"), (32, "URG"))
+_BEFORE = (ICMP_TYPE, TCP_FLAGS, LENGTH, TTL, IP_ID)  # what comes before the fields that u32 reads
 _TESTS_PER_MATCH = 10  # xt_u32.h: XT_U32_MAXSIZE
 _SHORT_HEADER = 8  # UDP, and ICMP's common part
 _NO_LATER_FRAGMENT = "4&0x1FFF=0x0"  # later fragments have no transport header
@@ -100,104 +113,36 @@ def field_args(match: Match, family: int, protocol: int | None = None) -> tuple[
     wanted = match.protocol if protocol is None else protocol
     args: list[str] = ["-p", str(wanted)] if wanted is not None else []
     args += _port_args(match, wanted)
-    if match.icmp_type is not None:
-        args += _icmp_args(match.icmp_type, wanted, family)
-    if match.tcp_flags is not None:
-        if wanted != TCP:
-            raise FwtopError("TCP flags need --proto tcp; nothing was installed", 2)
-        args += ["--tcp-flags", *_flag_names(*match.tcp_flags)]
-    if match.ip_length is not None:
-        args += ["-m", "length", "--length", f"{match.ip_length.low}:{match.ip_length.high}"]
-    if match.ttl is not None:
-        args += _ttl_args(match.ttl, family)
-    if match.ip_id is not None:
-        if family != 4:
-            raise FwtopError("IPv6 packets have no IP id: use -4; nothing was installed", 2)
-        args += _u32([f"4>>16={_u32_span(match.ip_id)}"])
-    args += _segment_args(match, family, wanted)
-    if match.fragment is not None:
-        args += _fragment_args(match.fragment, family)
-    return tuple(args)
-
-
-def data_offsets(header: Range) -> Range:
-    """Convert TCP header lengths in bytes to values of the data offset field, in words of 4 bytes.
-
-    Raises FwtopError (code 2) if no header has such a length.
-    """
-    low, high = -(-header.low // 4), header.high // 4
-    if low > high:
-        raise FwtopError("a TCP header has 20, 24, … or 60 bytes; nothing was installed", 2)
-    return Range(low, high)
-
-
-def _segment_args(match: Match, family: int, protocol: int | None) -> list[str]:
-    """Return u32 matches for TCP header fields that have no match of their own."""
-    fields = (match.tcp_seq, match.tcp_window, match.tcp_header)
-    if not any(fields):
-        return []
-    if protocol != TCP:
-        raise FwtopError("fields of TCP need --proto tcp; nothing was installed", 2)
+    for field in _BEFORE:
+        args += _args(field, match, family, wanted)
     # Extension headers would shift the offsets: packets with them don't match
-    tests = [_NO_LATER_FRAGMENT] if family == 4 else ["6>>24=0x6"]
-    start = "0>>22&0x3C@{}" if family == 4 else "{}"
-    first = 0 if family == 4 else 40
-    if match.tcp_seq is not None:
-        tests.append(f"{start.format(first + 4)}={_u32_span(match.tcp_seq)}")
-    word = start.format(first + 12)  # data offset, flags, window
-    if match.tcp_window is not None:
-        tests.append(f"{word}&0xFFFF={_u32_span(match.tcp_window)}")
-    if match.tcp_header is not None:
-        tests.append(f"{word}>>28={_u32_span(data_offsets(match.tcp_header))}")
-    return _u32(tests)
+    tests = [test for field in SEGMENT for test in _args(field, match, family, wanted)]
+    if tests:
+        args += u32([_NO_LATER_FRAGMENT if family == 4 else "6>>24=0x6", *tests])
+    return (*args, *_args(FRAGMENT, match, family, wanted))
 
 
-def _u32(tests: list[str]) -> list[str]:
-    return ["-m", "u32", "--u32", "&&".join(tests)]
-
-
-def _u32_span(span: Range) -> str:
-    return f"0x{span.low:X}" + (f":0x{span.high:X}" if span.high > span.low else "")
-
-
-def _port_args(match: Match, protocol: int | None) -> list[str]:
-    if match.sport is None and match.dport is None:
-        return []
-    if protocol not in _PORT_PROTOCOLS:
-        raise FwtopError("a port needs --proto tcp or udp; nothing was installed", 2)
-    args = ["-m", _PORT_PROTOCOLS[protocol]]
-    args += ["--sport", str(match.sport)] if match.sport is not None else []
-    return args + (["--dport", str(match.dport)] if match.dport is not None else [])
-
-
-def _icmp_args(kind: int, protocol: int | None, family: int) -> list[str]:
-    if protocol != (ICMP if family == 4 else ICMPV6):
+def _args(field: Field, match: Match, family: int, protocol: int | None) -> Sequence[str]:
+    condition = field.of(match)
+    if condition is None:
+        return ()
+    if field is ICMP_TYPE and protocol != (ICMP if family == 4 else ICMPV6):
         raise FwtopError(
             "an ICMP type needs --proto icmp with -4, or icmpv6 with -6; nothing was installed", 2
         )
-    return ["--icmp-type" if family == 4 else "--icmpv6-type", str(kind)]
+    if field.protocols and protocol not in field.protocols:
+        which = "TCP flags" if field is TCP_FLAGS else "fields of TCP"
+        raise FwtopError(f"{which} need --proto tcp; nothing was installed", 2)
+    if family not in field.families:
+        raise FwtopError("IPv6 packets have no IP id: use -4; nothing was installed", 2)
+    return field.xtables(condition, family)
 
 
-def _flag_names(mask: int, value: int) -> tuple[str, str]:
-    if mask & ~0x3F or value & ~mask:
-        raise FwtopError("iptables knows FIN, SYN, RST, PSH, ACK and URG only; nothing was installed", 2)
-    named = [",".join(name for bit, name in _FLAG_NAMES if number & bit) for number in (mask, value)]
-    return named[0] or "NONE", named[1] or "NONE"
-
-
-def _ttl_args(wanted: Range, family: int) -> list[str]:
-    module, option = ("ttl", "--ttl") if family == 4 else ("hl", "--hl")
-    if wanted.low == wanted.high:
-        return ["-m", module, f"{option}-eq", str(wanted.low)]
-    args = ["-m", module, f"{option}-gt", str(wanted.low - 1)] if wanted.low > 0 else []
-    return args + (["-m", module, f"{option}-lt", str(wanted.high + 1)] if wanted.high < 255 else [])
-
-
-def _fragment_args(wanted: bool, family: int) -> list[str]:
-    if family == 4:  # more-fragments bit or an offset; `-f` would miss the first fragment
-        return _u32(["4&0x3FFF=0x1:0x3FFF" if wanted else "4&0x3FFF=0x0"])
-    header = ["--header", "frag", "--soft"]
-    return ["-m", "ipv6header", *header] if wanted else ["-m", "ipv6header", "!", *header]
+def _port_args(match: Match, protocol: int | None) -> list[str]:
+    ports = option_words((SPORT, DPORT), match)
+    if ports and protocol not in WITH_PORTS:
+        raise FwtopError("a port needs --proto tcp or udp; nothing was installed", 2)
+    return ["-m", protocol_name(protocol), *ports] if ports and protocol is not None else []
 
 
 def match_protocols(rule: Rule) -> tuple[int | None, ...]:
@@ -243,7 +188,7 @@ def _anchored_args(item: PayloadMatch, offset: int, family: int, protocol: int |
             tests.append(f"{_place(start, offset - lead + at)}&0x{care:X}=0x{word & care:X}")
     args: list[str] = []
     for at in range(0, len(tests), _TESTS_PER_MATCH):
-        args += _u32(tests[at : at + _TESTS_PER_MATCH])
+        args += u32(tests[at : at + _TESTS_PER_MATCH])
     return tuple(args)
 
 

@@ -80,7 +80,8 @@ def test_a_drop_may_be_of_some_sources_only() -> None:
 
 def test_a_range_is_read_with_open_ends_or_refused() -> None:
     args = arguments(drop, "--via", "xdp", "--length", "40:", "--ttl-field", "64", "--proto", "udp")
-    assert (args.length, args.ttl_field) == (Range(40, 65535), Range(64, 64))
+    match = drop.rule_of(args).match
+    assert (match.ip_length, match.ttl) == (Range(40, 65535), Range(64, 64))
     for text in ("", ":", "9:3", "a:b", "0:70000"):
         with pytest.raises(argparse.ArgumentError):
             arguments(drop, "--via", "xdp", f"--length={text}")

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fwtop.analysis.window.traffic import ICMP, ICMP6, TCP, UDP, Rows, mix
+from fwtop.analysis.window.traffic import Rows, mix
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.rule import RANGES, Match, PayloadMatch, Range, RateLimit
+from fwtop.model.rule import Match, PayloadMatch, RateLimit
 from fwtop.model.traffic.packets import I64, U8, U64, Fragment, Mask, PacketBatch
+from fwtop.rules.fields import FIELDS, SEGMENT
 
 _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
-_PORTED = (TCP, UDP, 132, 136)
 _ALONE = 4  # bytes of a payload that are compared one by one before all
 
 
@@ -37,30 +37,18 @@ def _header_rows(match: Match, packets: PacketBatch) -> Mask:
     hit: Mask = packets.family != 0
     if match.family is not None:
         hit = hit & (packets.family == match.family)
-    if match.protocol is not None:
-        hit = hit & (packets.protocol == match.protocol)
     later = packets.fragment == Fragment.LATER
-    for name, port in (("sport", match.sport), ("dport", match.dport)):
-        if port is not None:
-            hit = hit & _is_any(packets.protocol, _PORTED) & ~later & (getattr(packets, name) == port)
-    for name in RANGES:
-        limits: Range | None = getattr(match, name)
-        if limits is not None:
-            column = getattr(packets, name)
-            hit = hit & (column >= limits.low) & (column <= limits.high)
-    if match.ip_id is not None:
-        hit = hit & (packets.family == 4)
-    segment = (packets.protocol == TCP) & ~later
-    if any((match.tcp_seq, match.tcp_window, match.tcp_header)):
-        hit = hit & segment & (packets.tcp_header > 0)
-    if match.tcp_flags is not None:
-        mask, value = match.tcp_flags
-        hit = hit & segment & ((packets.tcp_flags & mask) == value)
-    if match.fragment is not None:
-        hit = hit & ((packets.fragment != Fragment.NONE) == match.fragment)
-    if match.icmp_type is not None:
-        icmp = _is_any(packets.protocol, (ICMP, ICMP6)) & ~later
-        hit = hit & icmp & (packets.icmp_type == match.icmp_type)
+    for field in FIELDS:
+        wanted = field.of(match)
+        if wanted is None:
+            continue
+        if field.protocols:
+            hit = hit & _is_any(packets.protocol, (*field.protocols,)) & ~later
+        if field in SEGMENT:
+            hit = hit & (packets.tcp_header > 0)
+        if len(field.families) == 1:
+            hit = hit & (packets.family == field.families[0])
+        hit = hit & field.meets(wanted, getattr(packets, field.name))
     return np.asarray(hit)
 
 

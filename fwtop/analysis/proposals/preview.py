@@ -78,7 +78,7 @@ def preview_on(rule: Rule, judged: Basis, allowed: Sequence[AllowedPeer] = ()) -
     everything = np.arange(len(traffic))
     total_pps = dropped_pps(dropped, rule.match, traffic, everything)
     if drops_nothing(rule):
-        pps = 0.0 if rule.settings else total_pps
+        pps = 0.0 if rule.settings or rule.parts else total_pps
         return Preview(0.0, 0.0, 0.0, 0.0, pps, guess=normal.guess)
     shares = [share_stopped(dropped, rule.match, traffic, finding, finding.rows) for finding in findings]
     rates = [dropped_pps(dropped, rule.match, traffic, finding.rows) for finding in findings]

@@ -7,10 +7,11 @@ import argparse
 from msgspec.structs import replace
 
 from fwtop.cli.options import read_as
-from fwtop.cli.rules.mitigation import add_rule_options, carry_out, port, protocol
+from fwtop.cli.rules.mitigation import add_field, add_rule_options, carry_out, match_of
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Match, Rule
+from fwtop.model.rule import Rule
 from fwtop.rules import options
+from fwtop.rules.fields import DPORT, PROTOCOL
 
 HELP = "Limit the rate of each source prefix, or its open connections; the excess is dropped."
 EXAMPLE = "fwtop limit --proto udp --dport 53 --per 24 --rate 1000/s --yes"
@@ -18,8 +19,8 @@ EXAMPLE = "fwtop limit --proto udp --dport 53 --per 24 --rate 1000/s --yes"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("--proto", type=protocol, metavar="P", help="tcp, udp, icmp, … or a number")
-    parser.add_argument("--dport", type=port, metavar="N", help="destination port")
+    add_field(parser, PROTOCOL)
+    add_field(parser, DPORT)
     parser.add_argument(
         "--per",
         type=_length,
@@ -70,7 +71,7 @@ def rule_of(args: argparse.Namespace) -> Rule:
     if args.close_open and args.connections is None:
         raise FwtopError("--close-open needs --connections; nothing was changed", 2)
     rule = options.limited(
-        Match(family=args.family, protocol=args.proto, dport=args.dport),
+        match_of(args, (PROTOCOL, DPORT)),
         args.per,
         per6=args.per6,
         rate=args.rate,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 
 from fwtop.cli.options import read_as
-from fwtop.cli.rules.mitigation import add_rule_options, carry_out, port, protocol
-from fwtop.model.rule import Kind, Match, Rule
+from fwtop.cli.rules.mitigation import add_field, add_rule_options, carry_out, match_of
+from fwtop.model.rule import Kind, Rule
 from fwtop.model.traffic.dns import type_number
 from fwtop.rules import options
+from fwtop.rules.fields import DPORT, PROTOCOL
 from fwtop.rules.words import with_summary
 
 HELP = "Drop packets whose payload contains a text, hex bytes, or a DNS name in wire format."
@@ -26,8 +27,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--mask", metavar="HEX", help="with --hex: compare only the bits set in this mask")
     parser.add_argument("--offset", type=_offset, metavar="N", help="only at this payload offset")
-    parser.add_argument("--proto", type=protocol, metavar="P", help="tcp, udp, … or a number")
-    parser.add_argument("--dport", type=port, metavar="N", help="destination port")
+    add_field(parser, PROTOCOL)
+    add_field(parser, DPORT)
     parser.add_argument(
         "--via", choices=("string", "xdp", "tc"), default="string", help="where to drop (default string)"
     )
@@ -44,7 +45,7 @@ def rule_of(args: argparse.Namespace) -> Rule:
     payload = options.payload(
         string=args.string, hex=args.hex, dns=args.dns, type=args.type, mask=args.mask, offset=args.offset
     )
-    match = Match(family=args.family, protocol=args.proto, dport=args.dport, payload=(payload,))
+    match = match_of(args, (PROTOCOL, DPORT), payload=(payload,))
     return with_summary(Rule("", Kind(args.via), match, "", args.ttl, created_by="cli"))
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from msgspec.structs import replace
@@ -19,17 +19,18 @@ from fwtop.console.text import si
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep
-from fwtop.model.rule import Preview, Rule, RuleStatus, State
+from fwtop.model.rule import Match, Preview, Rule, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, plain
 from fwtop.render.numbers import duration, percent
 from fwtop.render.observation import mitigation_json
-from fwtop.rules import options
+from fwtop.rules.fields import FRAGMENT, Field
 from fwtop.rules.kinds import of
 
 if TYPE_CHECKING:
     from fwtop.client.discovery import GuardianClient
 
+_DEST = "match_"  # begins the names of what options of fields give: --ttl is no field
 MEASURE_SECONDS = 2.0
 _MAX_SOURCES = 100_000  # previewing a longer list takes too long
 _MOST_BYTES = 1 << 24  # of the child's previews
@@ -130,14 +131,20 @@ def add_rule_options(
     add_netns(parser)
 
 
-def port(text: str) -> int:
-    """Parse a port number."""
-    if not (text.isascii() and text.isdigit() and int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a port from 0 to 65535")
-    return int(text)
+def add_field(parser: argparse.ArgumentParser, field: Field, **other: Any) -> None:  # noqa: ANN401
+    """Add the option of a header field; `other` says more about it."""
+    kind = {"action": "store_const", "const": True}
+    if field is not FRAGMENT:
+        kind = {"type": read_as(field.read), "metavar": field.metavar}
+    parser.add_argument(field.option, dest=_DEST + field.name, **{"help": field.help, **kind, **other})
 
 
-protocol = read_as(options.protocol)
+def match_of(args: argparse.Namespace, fields: Sequence[Field], **other: Any) -> Match:  # noqa: ANN401
+    """Return the conditions that the options of fields ask for."""
+    given: dict[str, Any] = {field.name: getattr(args, _DEST + field.name) for field in fields}
+    return Match(family=args.family, **given, **other)
+
+
 prefix = read_as(Prefix.parse)
 
 

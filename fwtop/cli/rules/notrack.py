@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from fwtop.cli.rules.mitigation import add_rule_options, carry_out, port, protocol
-from fwtop.model.rule import Kind, Match, Rule
+from fwtop.cli.rules.mitigation import add_field, add_rule_options, carry_out, match_of
+from fwtop.model.rule import Kind, Rule
+from fwtop.rules.fields import DPORT, PROTOCOL
 from fwtop.rules.words import with_summary
 
 HELP = "Exempt packets and their replies from connection tracking."
@@ -14,8 +15,8 @@ EXAMPLE = "fwtop notrack --proto udp --dport 53 --yes"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("--proto", type=protocol, metavar="P", help="tcp, udp, icmp, … or a number")
-    parser.add_argument("--dport", type=port, metavar="N", help="destination port")
+    add_field(parser, PROTOCOL)
+    add_field(parser, DPORT)
     add_rule_options(parser)
 
 
@@ -26,5 +27,5 @@ def run(args: argparse.Namespace) -> int:
 
 def rule_of(args: argparse.Namespace) -> Rule:
     """Return the requested rule."""
-    match = Match(family=args.family, protocol=args.proto, dport=args.dport)
+    match = match_of(args, (PROTOCOL, DPORT))
     return with_summary(Rule("", Kind.NOTRACK, match, "", args.ttl, created_by="cli"))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from fwtop.cli.rules.mitigation import add_rule_options, carry_out, port, prefix
+from fwtop.cli.rules.mitigation import add_field, add_rule_options, carry_out, match_of, prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.rule import Kind, Rule
 from fwtop.model.traffic.protocols import TCP
+from fwtop.rules.fields import DPORT
 
 HELP = (
     "Answer SYNs to a TCP port with cookies before connection tracking and the server see them; only "
@@ -18,7 +19,7 @@ EXAMPLE = "fwtop synproxy --dport 443 --ttl 1h --yes"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("--dport", type=port, required=True, metavar="N", help="the TCP port under attack")
+    add_field(parser, DPORT, required=True, help="the TCP port under attack")
     parser.add_argument(
         "--to",
         action="append",
@@ -37,10 +38,10 @@ def run(args: argparse.Namespace) -> int:
 
 def rule_of(args: argparse.Namespace) -> Rule:
     """Return the requested rule; raises FwtopError (code 2)."""
-    if args.dport == 0:
-        raise FwtopError("port 0 is not a TCP service; nothing was changed", 2)
     destinations = tuple(args.to)
-    match = Match(destinations=destinations, family=args.family, protocol=TCP, dport=args.dport)
+    match = match_of(args, (DPORT,), destinations=destinations, protocol=TCP)
+    if match.dport == 0:
+        raise FwtopError("port 0 is not a TCP service; nothing was changed", 2)
     where = f" of {', '.join(map(str, destinations))}" if destinations else ""
-    summary = f"answer SYNs to port {args.dport}{where} with cookies"
+    summary = f"answer SYNs to port {match.dport}{where} with cookies"
     return Rule("", Kind.SYNPROXY, match, summary, args.ttl, created_by="cli")

@@ -12,17 +12,16 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.targets import check_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import (
-    RANGES,
     SOURCES_LEFT,
     Level,
     Match,
     PayloadMatch,
-    Range,
     RateLimit,
     Rule,
 )
 from fwtop.model.text import safe_text
 from fwtop.model.tunables import TUNABLES
+from fwtop.rules.fields import FIELDS
 from fwtop.rules.kinds import KINDS, of
 from fwtop.rules.xtables import MAX_TIMEOUT_SECONDS
 
@@ -38,7 +37,6 @@ MAX_ORIGIN = 4096  # @ and a path
 MAX_PRIORITY = 1000  # of a protected port
 MAX_ACCESS_LISTS = 8  # of a protected port: each costs new connections a lookup
 _ORIGIN = re.compile(r"asn:[0-9]{1,10}|country:[A-Za-z]{2}|@.{1,4095}|list:.{1,40}")
-_MOST = {"ttl": 255, "tcp_header": 60, "tcp_seq": 0xFFFF_FFFF}  # of a range; 16 bits else
 
 
 def rule_of_wire(data: dict[str, Any], sources: Sequence[Prefix] = ()) -> Rule:
@@ -188,27 +186,17 @@ def _check_settings(rule: Rule) -> None:
 
 def _check_match(match: Match) -> None:
     _require(match.family in (None, 4, 6), "family")
-    for name, high in (("protocol", 255), ("sport", 65535), ("dport", 65535), ("icmp_type", 255)):
-        value = getattr(match, name)
-        if value is not None:
-            _whole(name, value, 0, high)
-    for name in RANGES:
-        _check_range(name, getattr(match, name), _MOST.get(name, 65535))
-    _require(match.ip_id is None or match.family != 6, "ip_id (IPv6 packets have none)")
-    if match.tcp_flags is not None:
-        _require(len(match.tcp_flags) == 2, "tcp_flags")
-        for value in match.tcp_flags:
-            _whole("tcp_flags", value, 0, 255)
-    _require(match.fragment is None or isinstance(match.fragment, bool), "fragment")
+    for field in FIELDS:
+        wanted = field.of(match)
+        for number, least in field.numbers(wanted) if wanted is not None else ():
+            _whole(field.name, number, least, field.most)
+        _require(
+            wanted is None or match.family in (None, *field.families),
+            f"{field.name} (IPv6 packets have none)",
+        )
     _require(len(match.payload) <= MAX_PAYLOADS, f"payload (at most {MAX_PAYLOADS} strings)")
     for item in match.payload:
         _check_payload(item)
-
-
-def _check_range(name: str, value: Range | None, high: int) -> None:
-    if value is not None:
-        _whole(name, value.low, 0, high)
-        _whole(name, value.high, value.low, high)
 
 
 def _check_payload(item: PayloadMatch) -> None:

@@ -6,7 +6,8 @@ from fwtop.model.rule import Match, PayloadMatch, Range
 from fwtop.model.traffic.protocols import WITH_PORTS, flag_names, spoken_protocol
 from fwtop.model.traffic.snapshot import PacketSignature
 from fwtop.render.rows.field import DROPPED, Field, RowType, Unit, estimate
-from fwtop.rules.words import bytes_text, describe, range_text
+from fwtop.rules.fields import range_text
+from fwtop.rules.words import bytes_text, describe
 
 _NAMES = {1: "icmp", 6: "tcp", 17: "udp", 58: "icmpv6"}
 _FRAGMENTS = "(ip.flags.mf == 1 || ip.frag_offset > 0)"

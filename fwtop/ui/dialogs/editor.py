@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from fwtop.model.rule import Kind, RateLimit, Rule
 from fwtop.render.numbers import duration_words
+from fwtop.rules.fields import DPORT, IP_ID, LENGTH, SEGMENT, SPORT, TTL
 from fwtop.rules.words import with_summary
 from fwtop.ui.dialogs.fields import (
     PREFIXES,
@@ -27,13 +28,6 @@ from fwtop.ui.dialogs.fields import (
 from fwtop.ui.drawing.style import ACCENT, BAD, BUTTON, DIM, TEXT, TITLE, Line, fit, width_of
 
 _EARLY_KINDS = (Kind.NFTABLES, Kind.TC, Kind.XDP)  # from the stack down to the driver
-_RANGES = (
-    ("ttl", "ttl", 1, 255),
-    ("ip id", "ip_id", 0, 65535),
-    ("sequence", "tcp_seq", 0, 0xFFFF_FFFF),
-    ("window", "tcp_window", 0, 65535),
-    ("header", "tcp_header", 20, 60),
-)
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _TTL_STEPS = (30, 60, 300, 600, 1800, 3600, 7200, 21600, 86400)
 _RATE_STEPS = (1, 5, 10, 50, 100, 500, 1000, 5000, 10_000, 50_000, 100_000)
@@ -50,15 +44,13 @@ def fields_of(original: Rule) -> tuple[Field, ...]:
         found += payload_fields(match.payload[0])
     found.append(PROTOCOL)
     if original.kind in (Kind.HASHLIMIT, Kind.NOTRACK, *_EARLY_KINDS) or match.sport is not None:
-        found.append(port_field("sport"))
-    found.append(port_field("dport"))
+        found.append(port_field(SPORT))
+    found.append(port_field(DPORT))
     if original.kind in _EARLY_KINDS or match.ip_length is not None:
-        found.append(range_field("length", "ip_length", 20, 65535))
+        found.append(range_field(LENGTH))
     if match.tcp_flags is not None or (original.kind in _EARLY_KINDS and match.protocol == 6):
         found.append(TCP_FLAGS)
-    for name, attribute, low, high in _RANGES:
-        if getattr(match, attribute) is not None:
-            found.append(range_field(name, attribute, low, high))
+    found += [range_field(field) for field in (TTL, IP_ID, *SEGMENT) if field.of(match) is not None]
     if original.limit is not None:
         found += [_RATE, _PER]
     if len(_kinds_for(original)) > 1:

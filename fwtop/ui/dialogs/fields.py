@@ -12,6 +12,8 @@ from fwtop.model.addresses.address import HostBitsError, Prefix
 from fwtop.model.rule import Match, PayloadMatch, Range, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import NUMBERS, WITH_PORTS, flags_option, protocol_name, read_flags
+from fwtop.rules.fields import Field as HeaderField
+from fwtop.rules.fields import range_text
 from fwtop.rules.words import with_summary
 
 Step = TypeVar("Step", int, tuple[int, int])
@@ -103,26 +105,27 @@ def _write_flags(rule: Rule, text: str) -> Rule:
 TCP_FLAGS = Field("flags", _read_flags, _write_flags)
 
 
-def port_field(side: str) -> Field:
-    """Make the field of one side's port: "sport" or "dport" of the match."""
+def port_field(of: HeaderField) -> Field:
+    """Make the field of one side's port."""
 
     def read(rule: Rule) -> str:
-        port = getattr(rule.match, side)
+        port = of.of(rule.match)
         return "any" if port is None else str(port)
 
     def write(rule: Rule, text: str) -> Rule:
         value = text.strip().lower()
-        port = None if value in ("", "any") else whole_number(value, 0, 65535, "a port, or any, ")
+        port = None if value in ("", "any") else whole_number(value, 0, of.most, "a port, or any, ")
         if port is not None and rule.match.protocol not in WITH_PORTS:
             raise InvalidInput("a port needs a protocol that has ports: set udp or tcp first")
-        changes: dict[str, Any] = {side: port}
+        changes: dict[str, Any] = {of.name: port}
         return edited(rule, replace(rule.match, **changes))
 
-    return Field("to port" if side == "dport" else "from port", read, write)
+    return Field(of.label, read, write)
 
 
-def range_field(name: str, attribute: str, low: int, high: int) -> Field:
-    """Make the field of a range of the match, whose ends lie within `low` and `high`."""
+def range_field(of: HeaderField) -> Field:
+    """Make the field of a range of the match."""
+    name, low, high = of.label, of.least, of.most
 
     def write(rule: Rule, text: str) -> Rule:
         value = text.replace(" ", "").lower()
@@ -133,14 +136,12 @@ def range_field(name: str, attribute: str, low: int, high: int) -> Field:
             wanted = Range(
                 start, whole_number(second, start, high, f"{name}'s upper end") if second else start
             )
-        changes: dict[str, Any] = {attribute: wanted}
+        changes: dict[str, Any] = {of.name: wanted}
         return edited(rule, replace(rule.match, **changes))
 
     def read(rule: Rule) -> str:
-        present: Range | None = getattr(rule.match, attribute)
-        if present is None:
-            return "any"
-        return f"{present.low}" if present.low == present.high else f"{present.low}-{present.high}"
+        present: Range | None = of.of(rule.match)
+        return "any" if present is None else range_text(present, "-")
 
     return Field(name, read, write)
 

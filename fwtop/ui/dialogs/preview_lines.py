@@ -58,7 +58,8 @@ def text_lines(text: str, width: int) -> list[Line]:
 
 def relief_lines(rule: Rule, width: int) -> list[Line]:
     """Say what a rule that drops nothing does instead."""
-    does = "its packets stay out of the connection table" if not rule.settings else rule.summary
+    is_exempt = not (rule.settings or rule.parts)
+    does = "its packets stay out of the connection table" if is_exempt else rule.summary
     rows = wrap(safe_text(f"drops nothing: {does}"), width - LABEL)
     return [
         labelled("effect" if place == 0 else "", [(row, TEXT)], width=LABEL) for place, row in enumerate(rows)

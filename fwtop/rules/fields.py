@@ -1,0 +1,320 @@
+"""The header fields that a rule can match: each says once how it is bounded, asked for, compared and written.
+
+What reads or writes a rule's conditions walks over these fields: the command line, the dialog, iptables, nft,
+words, and the comparison with packets. Addresses and payload bytes are conditions of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Match, Range
+from fwtop.model.traffic.protocols import (
+    ICMP,
+    ICMPV6,
+    NUMBERS,
+    TCP,
+    UDP,
+    flags_option,
+    flags_text,
+    protocol_name,
+    read_flags,
+)
+
+_FLAG_NAMES = ((1, "FIN"), (2, "SYN"), (4, "RST"), (8, "PSH"), (16, "ACK"), (32, "URG"))
+_SHORTEST, _LONGEST = 20, 65_535  # of an IP packet, bytes
+_NO_OPTIONS = 20  # bytes of TCP header
+_IPV6_HEADER = 40
+_ALL_FAMILIES = (4, 6)
+PORTED = frozenset({TCP, UDP, 132, 136})  # whose ports are read: those of SCTP and UDP-Lite, too
+
+
+class Field(Struct, frozen=True):
+    """A field that holds a number; the condition is its value.
+
+    `xtables` and `nft` return what a condition is for a family; nft's None: no packet of it can match.
+    """
+
+    name: str  # of the attribute of Match, and of the column of packets
+    option: str
+    help: str
+    most: int = 65_535
+    least: int = 0  # that the dialog takes
+    label: str = ""  # in the dialog; "" for none there
+    protocols: frozenset[int] = frozenset()  # that have it; none: all
+    families: tuple[int, ...] = _ALL_FAMILIES  # that have it
+    words: Callable[[Any], str] = str
+    xtables: Callable[[Any, int], Sequence[str]] = lambda *_: ()
+    nft: Callable[[Any, int], str | None] = lambda *_: None
+    what: str = "a number"
+    metavar: str = "N"
+
+    def of(self, match: Match) -> Any:  # noqa: ANN401 - of each field's type
+        """Return a match's condition, None if it has none."""
+        return getattr(match, self.name)
+
+    def numbers(self, wanted: Any) -> tuple[tuple[int, int], ...]:  # noqa: ANN401
+        """Return the numbers in a condition, each with the least that it may be."""
+        return ((wanted, 0),)
+
+    def read(self, text: str) -> Any:  # noqa: ANN401
+        """Read the value of its option; raises ValueError."""
+        if not (text.isascii() and text.isdigit() and int(text) <= self.most):
+            raise ValueError(f"{text[:40]!r} is not {self.what} from 0 to {self.most}")
+        return int(text)
+
+    def written(self, wanted: Any) -> list[str]:  # noqa: ANN401
+        """Return the option and its value."""
+        return [self.option, str(wanted)]
+
+    def meets(self, wanted: Any, column: Any) -> Any:  # noqa: ANN401 - arrays, where there is numpy
+        """Compare a column of packets with a condition."""
+        return column == wanted
+
+
+class Protocols(Field, frozen=True):
+    """The protocol, which has a name."""
+
+    def read(self, text: str) -> int:
+        """Read a name or a number; raises ValueError."""
+        number = NUMBERS.get(text.lower(), int(text) if text.isascii() and text.isdigit() else -1)
+        if not 0 <= number <= self.most:
+            raise ValueError(f"{text[:40]!r} is not a protocol: a number to 255, or {', '.join(NUMBERS)}")
+        return number
+
+    def written(self, wanted: int) -> list[str]:
+        """Return the option and the name."""
+        return [self.option, protocol_name(wanted)]
+
+
+class Span(Field, frozen=True):
+    """A field whose condition is a range."""
+
+    metavar: str = "A:B"
+
+    def numbers(self, wanted: Range) -> tuple[tuple[int, int], ...]:
+        """Return both ends, the upper one not below the lower."""
+        return (wanted.low, 0), (wanted.high, wanted.low)
+
+    def read(self, text: str) -> Range:
+        """Read A:B, A:, :B or A; raises ValueError."""
+        low, colon, high = text.partition(":")
+        ends = [low or "0", (high or str(self.most)) if colon else low]
+        good = all(end.isascii() and end.isdigit() and int(end) <= self.most for end in ends)
+        if not good or not low + high:
+            raise ValueError(f"{text[:40]!r} is not a range like 40:100 up to {self.most}")
+        if int(ends[0]) > int(ends[1]):
+            raise ValueError(f"{text[:40]!r} is reversed")
+        return Range(int(ends[0]), int(ends[1]))
+
+    def written(self, wanted: Range) -> list[str]:
+        """Return the option and A:B."""
+        return [self.option, f"{wanted.low}:{wanted.high}"]
+
+    def meets(self, wanted: Range, column: Any) -> Any:  # noqa: ANN401
+        """Mark the packets within the range."""
+        return (column >= wanted.low) & (column <= wanted.high)
+
+
+class Flags(Field, frozen=True):
+    """TCP flags: of a mask exactly some are set."""
+
+    def numbers(self, wanted: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+        """Return mask and value."""
+        return tuple((number, 0) for number in wanted)
+
+    def read(self, text: str) -> tuple[int, int]:
+        """Read MASK/FLAGS; raises ValueError."""
+        return read_flags(text)
+
+    def written(self, wanted: tuple[int, int]) -> list[str]:
+        """Return the option and MASK/FLAGS."""
+        return [self.option, flags_option(*wanted)]
+
+    def meets(self, wanted: tuple[int, int], column: Any) -> Any:  # noqa: ANN401
+        """Mark the packets with these flags."""
+        return (column & wanted[0]) == wanted[1]
+
+
+class Fragments(Field, frozen=True):
+    """Whether a packet is a fragment, the first or a later one."""
+
+    def numbers(self, wanted: bool) -> tuple[tuple[int, int], ...]:  # noqa: ARG002
+        """Return none."""
+        return ()
+
+    def written(self, wanted: bool) -> list[str]:
+        """Return the option, which asks for fragments."""
+        return [self.option] * wanted
+
+    def meets(self, wanted: bool, column: Any) -> Any:  # noqa: ANN401
+        """Mark the packets that are fragments, or those that are none."""
+        return (column != 0) == wanted
+
+
+def range_text(wanted: Range, to: str = " to ") -> str:
+    """Format a range: 66, or 60 to 70."""
+    return f"{wanted.low}" if wanted.low == wanted.high else f"{wanted.low}{to}{wanted.high}"
+
+
+def _spans(words: str) -> Callable[[Range, int], str]:
+    return lambda wanted, _: f"{words} {range_text(wanted, '-')}"
+
+
+def _named(words: str) -> Callable[[Range], str]:
+    return lambda wanted: f"{words} {range_text(wanted)}"
+
+
+# -- u32 (iptables-extensions(8)): a word of the packet, shifted and masked, within a range
+
+
+def u32(tests: Sequence[str]) -> list[str]:
+    """Return one u32 match for all tests."""
+    return ["-m", "u32", "--u32", "&&".join(tests)]
+
+
+def _u32_span(span: Range) -> str:
+    return f"0x{span.low:X}" + (f":0x{span.high:X}" if span.high > span.low else "")
+
+
+def _segment_word(offset: int, cut: str = "") -> Callable[[Range, int], list[str]]:
+    """Return the test of a field of the TCP header, which has no match of its own."""
+
+    def test(wanted: Range, family: int) -> list[str]:
+        place = f"0>>22&0x3C@{offset}" if family == 4 else f"{_IPV6_HEADER + offset}"
+        return [f"{place}{cut}={_u32_span(wanted)}"]
+
+    return test
+
+
+def _header_words(wanted: Range, family: int) -> list[str]:
+    return _segment_word(12, ">>28")(data_offsets(wanted), family)
+
+
+def data_offsets(header: Range) -> Range:
+    """Convert TCP header lengths in bytes to values of the data offset field, in words of 4 bytes.
+
+    Raises FwtopError (code 2) if no header has such a length.
+    """
+    low, high = -(-header.low // 4), header.high // 4
+    if low > high:
+        raise FwtopError("a TCP header has 20, 24, … or 60 bytes; nothing was installed", 2)
+    return Range(low, high)
+
+
+# -- single fields
+
+
+def _length(wanted: Range) -> str:
+    if wanted.high >= _LONGEST:
+        return f"{wanted.low} bytes or more"
+    if wanted.low <= _SHORTEST < wanted.high:
+        return f"up to {wanted.high} bytes"
+    return f"{range_text(wanted)} bytes"
+
+
+def _length_nft(wanted: Range, family: int) -> str | None:
+    """IPv6 writes down its length without the fixed header (RFC 8200, 3)."""
+    if family == 4:
+        return f"ip length {range_text(wanted, '-')}"
+    low, high = max(0, wanted.low - _IPV6_HEADER), wanted.high - _IPV6_HEADER
+    return f"ip6 length {range_text(Range(low, high), '-')}" if high >= 0 else None
+
+
+def _ttl_xtables(wanted: Range, family: int) -> list[str]:
+    module, option = ("ttl", "--ttl") if family == 4 else ("hl", "--hl")
+    if wanted.low == wanted.high:
+        return ["-m", module, f"{option}-eq", str(wanted.low)]
+    args = ["-m", module, f"{option}-gt", str(wanted.low - 1)] if wanted.low > 0 else []
+    return args + (["-m", module, f"{option}-lt", str(wanted.high + 1)] if wanted.high < 255 else [])
+
+
+def _flags_xtables(wanted: tuple[int, int], _: int) -> list[str]:
+    mask, value = wanted
+    if mask & ~0x3F or value & ~mask:
+        raise FwtopError("iptables knows FIN, SYN, RST, PSH, ACK and URG only; nothing was installed", 2)
+    named = (",".join(name for bit, name in _FLAG_NAMES if number & bit) for number in wanted)
+    return ["--tcp-flags", *(names or "NONE" for names in named)]
+
+
+def _fragment_xtables(wanted: bool, family: int) -> list[str]:
+    if family == 4:  # more-fragments bit or an offset; `-f` would miss the first fragment
+        return u32(["4&0x3FFF=0x1:0x3FFF" if wanted else "4&0x3FFF=0x0"])
+    return ["-m", "ipv6header", *([] if wanted else ["!"]), "--header", "frag", "--soft"]
+
+
+def _fragment_nft(wanted: bool, family: int) -> str:
+    if family == 4:
+        return f"ip frag-off & 0x3fff {'!=' if wanted else '=='} 0"
+    return f"exthdr frag {'exists' if wanted else 'missing'}"
+
+
+PROTOCOL = Protocols("protocol", "--proto", "tcp, udp, icmp, … or a number", 255, metavar="P")
+SPORT = Field(
+    "sport", "--sport", "source port", label="from port", protocols=PORTED, what="a port",
+    words=lambda port: f"from port {port}", nft=lambda port, _: f"th sport {port}",
+)  # fmt: skip
+DPORT = Field(
+    "dport", "--dport", "destination port", label="to port", protocols=PORTED, what="a port",
+    words=lambda port: f"to port {port}", nft=lambda port, _: f"th dport {port}",
+)  # fmt: skip
+ICMP_TYPE = Field(
+    "icmp_type", "--icmp-type", "ICMP or ICMPv6 type", 255, protocols=frozenset({ICMP, ICMPV6}),
+    what="an ICMP type", words=lambda kind: f"type {kind}",
+    xtables=lambda kind, family: ("--icmp-type" if family == 4 else "--icmpv6-type", str(kind)),
+)  # fmt: skip
+LENGTH = Span(
+    "ip_length", "--length", "IP total length in bytes", least=20, label="length", words=_length,
+    xtables=lambda wanted, _: ("-m", "length", "--length", f"{wanted.low}:{wanted.high}"), nft=_length_nft,
+)  # fmt: skip
+TTL = Span(
+    "ttl", "--ttl-field", "TTL or hop limit of the packet", 255, 1, label="ttl", words=_named("TTL"),
+    xtables=_ttl_xtables,
+    nft=lambda wanted, family: _spans("ip ttl" if family == 4 else "ip6 hoplimit")(wanted, family),
+)  # fmt: skip
+IP_ID = Span(
+    "ip_id", "--ip-id", "IPv4 identification", label="ip id", families=(4,), words=_named("IP id"),
+    xtables=lambda wanted, _: u32([f"4>>16={_u32_span(wanted)}"]), nft=_spans("ip id"),
+)  # fmt: skip
+_OF_TCP = frozenset({TCP})
+TCP_SEQ = Span(
+    "tcp_seq", "--tcp-seq", "TCP sequence number", 0xFFFF_FFFF, label="sequence", protocols=_OF_TCP,
+    words=_named("sequence number"), xtables=_segment_word(4), nft=_spans("tcp sequence"),
+)  # fmt: skip
+TCP_WINDOW = Span(
+    "tcp_window", "--window", "TCP window, as in the header", label="window", protocols=_OF_TCP,
+    words=_named("window"), xtables=_segment_word(12, "&0xFFFF"), nft=_spans("tcp window"),
+)  # fmt: skip
+TCP_HEADER = Span(
+    "tcp_header", "--tcp-header", "TCP header length in bytes; 20 means no options", 60, 20, label="header",
+    protocols=_OF_TCP, xtables=_header_words,
+    words=lambda wanted: "no TCP options"
+    if wanted.high == _NO_OPTIONS
+    else f"a TCP header of {range_text(wanted)} bytes",
+    nft=lambda wanted, family: _spans("tcp doff")(data_offsets(wanted), family),
+)  # fmt: skip
+TCP_FLAGS = Flags(
+    "tcp_flags", "--tcp-flags", "of the flags M exactly F are set: syn,ack/syn", 255, label="flags",
+    protocols=_OF_TCP, words=lambda wanted: flags_text(*wanted), xtables=_flags_xtables,
+    nft=lambda wanted, _: f"tcp flags & {wanted[0]:#x} == {wanted[1]:#x}", metavar="M/F",
+)  # fmt: skip
+FRAGMENT = Fragments(
+    "fragment", "--fragment", "fragments only",
+    words=lambda wanted: "fragments" if wanted else "unfragmented",
+    xtables=_fragment_xtables, nft=_fragment_nft,
+)  # fmt: skip
+SEGMENT = (TCP_SEQ, TCP_WINDOW, TCP_HEADER)  # read by u32 in iptables
+FIELDS = (
+    *(PROTOCOL, SPORT, DPORT, ICMP_TYPE, LENGTH, TTL, IP_ID),
+    *(*SEGMENT, TCP_FLAGS, FRAGMENT),
+)
+
+
+def option_words(fields: Sequence[Field], match: Match) -> list[str]:
+    """Return the options of the command line for a match's conditions on these fields."""
+    given = ((field, field.of(match)) for field in fields)
+    return [word for field, wanted in given if wanted is not None for word in field.written(wanted)]
