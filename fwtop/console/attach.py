@@ -47,13 +47,9 @@ def _read(path: Path, origin: Origin) -> Earlier | None:
             now = time.time()
             reel = SessionReel(stored)
             frame = reel.frame(now)
-            if frame is not None and abs(now - _end(frame.snapshot)) < _FRESH_SECONDS:
+            if frame is not None and abs(now - frame.snapshot.at) < _FRESH_SECONDS:
                 return Earlier(path, frame.past, frame.rules, _attacks(frame.snapshot))
     return None
-
-
-def _end(snapshot: Snapshot) -> float:
-    return snapshot.started + snapshot.seconds
 
 
 def _attacks(snapshot: Snapshot) -> tuple[Known, ...]:
@@ -63,7 +59,7 @@ def _attacks(snapshot: Snapshot) -> tuple[Known, ...]:
             attack.kind,
             attack.match.sport if attack.match is not None else None,
             attack.since,
-            _end(snapshot) if attack.ended is None else attack.ended,
+            snapshot.at if attack.ended is None else attack.ended,
             attack.peak_pps,
         )
         for attack in snapshot.judgement.attacks

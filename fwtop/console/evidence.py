@@ -37,7 +37,7 @@ class EvidenceSampler:
 
     def take(self, snapshot: Snapshot) -> tuple[AttackEvidence, ...]:
         """Return evidence of at most one attack."""
-        at = snapshot.started + snapshot.seconds
+        at = snapshot.at
         if 0 <= at - self._last < _PAUSE_SECONDS:
             return ()
         due = [attack for attack in snapshot.judgement.attacks if self._is_due(attack, at)]

@@ -10,8 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fwtop.alarms.message import Alarm
 from fwtop.console.bootstrap import WINDOW_SECONDS, LiveConsole, build
@@ -89,7 +88,7 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
 
     def act(snapshot: Snapshot) -> None:
         for action in agent.take(snapshot) if agent is not None else ():
-            at = rfc3339(snapshot.started + snapshot.seconds)
+            at = rfc3339(snapshot.at)
             outputs.tell(Alarm("automatic", at, snapshot.host, action.subject, action.sentence))
             print(f"fwtop: {action.sentence}", file=sys.stderr)
 
@@ -168,28 +167,13 @@ class _GuardianLost:
         return bool(self.line)
 
 
-class Storing(Protocol):
-    """What is said of a recorder."""
-
-    @property
-    def path(self) -> Path | None:
-        """The session's file."""
-
-    @property
-    def problem(self) -> str:
-        """Why it is not being stored."""
-
-    def notes(self) -> list[str]:
-        """Return what was set aside and what fails."""
-
-
 class StatusLine:
     """Reports on standard error where the session is stored, what was set aside, and what fails.
 
     Each line at most once a minute.
     """
 
-    def __init__(self, recorder: Storing | None) -> None:
+    def __init__(self, recorder: Recorder | None) -> None:
         self._recorder = recorder
         self._recording = ""
         self._printed: dict[str, float] = {}  # line → monotonic time

@@ -25,7 +25,7 @@ class HistorySampler:
 
     def sample(self, snapshot: Snapshot, arrived: PacketBatch | None) -> HistorySample | None:
         """Return the seconds since the last snapshot; `arrived` are the window's sampled packets."""
-        at = snapshot.started + snapshot.seconds
+        at = snapshot.at
         flow = flow_of(snapshot)
         # A clock that was set back begins anew.
         gap = at - self._last if at >= self._last else snapshot.seconds

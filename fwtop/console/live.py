@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.analysis.advisor import at_most
+from fwtop.analysis.advisor import Advisor, at_most
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.history.baseline import Baseline
 from fwtop.analysis.proposals.preview import Basis, basis, preview_on
-from fwtop.analysis.standing import Standing
-from fwtop.analysis.window.traffic_part import JudgedTraffic
 from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.console.control.rules import RuleMonitor
 from fwtop.console.control.surroundings import SurveyMonitor
@@ -23,15 +21,15 @@ from fwtop.console.failures import failure_line, not_judged
 from fwtop.console.garbage import FreedMemory
 from fwtop.console.refresh_rate import RefreshRate
 from fwtop.console.running_totals import RunningTotals
-from fwtop.model.addresses.address import Prefix
+from fwtop.live.connections import ConnectionMeter
+from fwtop.live.netstat import TcpServiceMeter
+from fwtop.live.source import LiveSource
 from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Preview, Rule, RuleStatus
-from fwtop.model.traffic.connections import SocketTable
-from fwtop.model.traffic.counters import Counters, TcpService
-from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Judgement, Origin, Sampling, Snapshot, Sources, Tables, Totals
 from fwtop.model.traffic.window import Window
+from fwtop.stats.engine import Engine
 from fwtop.stats.listeners import with_rates
 
 if TYPE_CHECKING:  # a recorder has none
@@ -41,63 +39,6 @@ _CLIENTS = 20  # that are listed during an attack, however little they send
 _SOME_CONNECTIONS = 32
 _LATE_SECONDS = 60.0  # how long a late answer stays in the notes
 _MOST_MISSED = 20  # ticks in a row without a snapshot: that is no watch any more
-
-
-class Source(Protocol):
-    """Delivers what was measured since the last call."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the operator should know about the watched interfaces."""
-        ...
-
-    @property
-    def cpu_saturated(self) -> bool:
-        """Whether every CPU is saturated."""
-        ...
-
-    def traffic_changed(self) -> bool:
-        """Return whether traffic has changed since the last call; much cheaper than `poll`."""
-        ...
-
-    def poll(self) -> tuple[PacketBatch, Counters]:
-        """Return pending samples and the interval's exact counters, without blocking."""
-        ...
-
-
-class ServiceMeter(Protocol):
-    """The part of fwtop.live.netstat.TcpServiceMeter that is used here."""
-
-    def sample(self) -> TcpService | None:
-        """Return the state of this machine's own TCP connections."""
-        ...
-
-
-class SocketReader(Protocol):
-    """The part of fwtop.live.connections.ConnectionMeter that is used here."""
-
-    def poll(self) -> SocketTable | None:
-        """Return the connections that this host serves."""
-        ...
-
-
-class Aggregation(Protocol):
-    """The part of fwtop.stats.engine.Engine that is used here."""
-
-    def feed(self, batch: PacketBatch, counters: Counters | None, now: float) -> None: ...  # noqa: D102
-    def rules_changed(self) -> None: ...  # noqa: D102
-    def window(self) -> Window: ...  # noqa: D102
-    def tables(self, also: Sequence[Prefix] = ()) -> Tables: ...  # noqa: D102
-
-
-class Judge(Protocol):
-    """The part of fwtop.analysis.advisor.Advisor that is used here."""
-
-    baseline: Baseline
-    standing: Standing
-    judged: JudgedTraffic | None
-
-    def judge(self, window: Window, tables: Tables, active: Sequence[Rule] = ()) -> Judgement: ...  # noqa: D102
 
 
 class Observed(Struct, frozen=True):
@@ -148,16 +89,16 @@ class LiveSession:
     def __init__(
         self,
         link: GuardianLink,
-        source: Source,
-        engine: Aggregation,
-        advisor: Judge,
-        service: ServiceMeter,
+        source: LiveSource,
+        engine: Engine,
+        advisor: Advisor,
+        service: TcpServiceMeter,
         *,
         host: str,
         origin: Origin,
         notes: Iterable[str] = (),
         late: Callable[[], list[str]] = list,
-        connections: SocketReader | None = None,
+        connections: ConnectionMeter | None = None,
         refresh: RefreshRate | None = None,
         ring: PacketRing | None = None,
     ) -> None:

@@ -33,7 +33,7 @@ def export_snapshot(snapshot: Snapshot, directory: Path, format: str) -> Path:
         raise FwtopError(
             f"a snapshot can be written as json or csv, not as {safe_text(format, limit=20)!r}", 2
         )
-    moment = rfc3339(snapshot.started + snapshot.seconds)[:19].replace(":", "-")
+    moment = rfc3339(snapshot.at)[:19].replace(":", "-")
     content = writers[format](snapshot)
     try:
         for number in range(1, 1_000):

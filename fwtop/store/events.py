@@ -18,7 +18,7 @@ _ENDS = {State.REVERTED: EventKind.RULE_UNDONE, State.EXPIRED: EventKind.RULE_EX
 
 def derive(before: Snapshot | None, after: Snapshot) -> list[Event]:
     """Return the events between two snapshots of a session; None: `after` is the first."""
-    at = after.started + after.seconds
+    at = after.at
     return [
         *_attack_events(before.judgement.attacks if before else (), after.judgement.attacks, at),
         *_rule_events(before.mitigations if before else (), after.mitigations, at, first=before is None),

@@ -45,7 +45,7 @@ class Gap(Struct):
         self, snapshot: Snapshot, events: Iterable[Event], evidence: Iterable[AttackEvidence], cause: str
     ) -> None:
         """Add a snapshot that was not stored, and what was new in it."""
-        end = snapshot.started + snapshot.seconds
+        end = snapshot.at
         held = Held(snapshot, max(end - max(self.since, self.until), 1e-3))
         self.until, self.missed, self.cause = end, self.missed + 1, cause
         self.last = held
@@ -81,7 +81,7 @@ class Gap(Struct):
 
     def held(self) -> list[Held]:
         """Return the snapshots that are to be stored, oldest first."""
-        found = {held.snapshot.started + held.snapshot.seconds: held for _, held in self._strongest.values()}
+        found = {held.snapshot.at: held for _, held in self._strongest.values()}
         return [found[at] for at in sorted(found)]
 
     def told(self) -> tuple[Event, ...]:

@@ -22,7 +22,7 @@ def insert_series(database: sqlite3.Connection, snapshot: Snapshot, seconds: flo
 
     It speaks for the time since the one before it, unless `seconds` says for how long: after a gap.
     """
-    at = snapshot.started + snapshot.seconds
+    at = snapshot.at
     totals, sampling, conntrack = snapshot.tables.totals, snapshot.tables.sampling, snapshot.conntrack
     length = max(snapshot.seconds, 1e-3)
     tcp = snapshot.tcp

@@ -99,7 +99,7 @@ class SessionWriter:
         """
         found, evidence = [*self._log.next(snapshot), *events], tuple(evidence)
         if self._trouble.waits or not self._try(snapshot, found, evidence):
-            since = _end(self._stored) if self._stored is not None else snapshot.started
+            since = self._stored.at if self._stored is not None else snapshot.started
             self._gap = self._gap or Gap(since, since)
             self._gap.miss(snapshot, found, evidence, self._trouble.cause)
         return found
@@ -172,7 +172,7 @@ class SessionWriter:
         damaged = self.path is not None and is_damage(error)
         self._trouble.failed(
             true_cause(error, self.path, self._directory),
-            self._gap.since if self._gap else _end(self._stored) if self._stored else snapshot.started,
+            self._gap.since if self._gap else self._stored.at if self._stored else snapshot.started,
         )
         if self.path is not None and damaged:
             path = self.path
@@ -212,7 +212,7 @@ class SessionWriter:
         if now < self._tidy_at and (now < self._crowded_at or used_bytes(database) <= limit * 7 // 8):
             return
         self._tidy_at, self._crowded_at = now + _TIDY_SECONDS, now + _CROWDED_SECONDS
-        end = _end(snapshot)
+        end = snapshot.at
         try:
             with transaction(database):
                 _shrink(database, end)
@@ -243,7 +243,7 @@ class SessionWriter:
         if self._gap is not None:
             told += self._gap.told()
             self._insert_gap(database, self._gap)
-            seconds = min(max(_end(snapshot) - self._gap.until, 1e-3), _MOST_SECONDS)
+            seconds = min(max(snapshot.at - self._gap.until, 1e-3), _MOST_SECONDS)
         told += events
         insert_series(database, snapshot, seconds)
         insert_evidence(database, evidence)
@@ -255,7 +255,7 @@ class SessionWriter:
         for held in gap.held():
             insert_series(database, held.snapshot, min(held.seconds, _MOST_SECONDS))
             self._insert_snapshot(database, held.snapshot, has_events=True)
-        times = {_end(held.snapshot) for held in gap.held()}  # which have their rules' counters already
+        times = {held.snapshot.at for held in gap.held()}  # which have their rules' counters already
         insert_rule_ticks(database, ((at, status) for at, status in gap.rules.values() if at not in times))
         self._insert_rules(database, (status for _, status in gap.rules.values()))
         insert_evidence(database, gap.evidence.values())
@@ -268,7 +268,7 @@ class SessionWriter:
                 self._rules_stored.add(status.rule.id)
 
     def _insert_snapshot(self, database: sqlite3.Connection, snapshot: Snapshot, *, has_events: bool) -> None:
-        at, pps = _end(snapshot), snapshot.tables.totals.pps
+        at, pps = snapshot.at, snapshot.tables.totals.pps
         is_peak = self._peak is None or pps > self._peak[0]
         if not has_events and not is_peak and 0 <= at - self._last_at < _MIN_SPACING_SECONDS:
             return
@@ -291,10 +291,6 @@ class SessionWriter:
             row, snapshot = self._whole
             database.execute("UPDATE snapshot SET data = ? WHERE n = ?", (encode_snapshot(snapshot), row))
             self._whole = None
-
-
-def _end(snapshot: Snapshot) -> float:
-    return snapshot.started + snapshot.seconds
 
 
 def _shrink(database: sqlite3.Connection, now: float, *, pressure: int = 0) -> None:

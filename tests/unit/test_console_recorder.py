@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import Struct
@@ -92,7 +93,7 @@ def test_that_storing_goes_on_is_said_though_it_was_said_within_the_minute(
 ) -> None:
     now = [0.0]
     monkeypatch.setattr(headless.time, "monotonic", lambda: now[0])
-    recorder = Storing()
+    recorder: Any = Storing()
     status = StatusLine(recorder)
     for second, problem in ((0, ""), (5, "disk full"), (35, ""), (59, ""), (61, ""), (62, ""), (130, "")):
         now[0], recorder.problem = second, problem

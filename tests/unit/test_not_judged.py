@@ -130,9 +130,11 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def session_of(advisor: Advisor, engine: Engine | None = None) -> LiveSession:
     engine = engine or Engine(NoOrigin(), window_seconds=3.0, live=True)
     link: Any = Link()
+    traffic: Any = Traffic()
+    service: Any = Service()
     origin = Origin("live")
     return LiveSession(
-        link, Traffic(), engine, advisor, Service(), host="h", origin=origin, refresh=EveryTick()
+        link, traffic, engine, advisor, service, host="h", origin=origin, refresh=EveryTick()
     )
 
 

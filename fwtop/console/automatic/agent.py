@@ -53,7 +53,7 @@ class Agent:
         while not self._done.empty():
             action, decision, is_refused = self._done.get()
             actions.append(action)
-            self._decider.answered(decision, snapshot.started + snapshot.seconds, is_refused=is_refused)
+            self._decider.answered(decision, snapshot.at, is_refused=is_refused)
         if not snapshot.guardian.startswith("lost"):
             for decision in self._decider.next(snapshot):
                 if not self._decisions.full():  # else a later snapshot leads to the same decision

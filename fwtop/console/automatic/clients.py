@@ -25,7 +25,7 @@ class Clients(Struct):
         """Remember an observation."""
         if snapshot.tcp is None:
             return
-        now = snapshot.started + snapshot.seconds
+        now = snapshot.at
         _keep(self._recent, now, snapshot.tcp.handshakes_per_s, RECENT_SECONDS)
         if not (snapshot.judgement.attacks or snapshot.judgement.not_judged):
             _keep(self._calm, now, snapshot.tcp.handshakes_per_s, _CALM_SECONDS)

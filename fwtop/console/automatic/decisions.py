@@ -55,7 +55,7 @@ class Decider:
 
     def next(self, snapshot: Snapshot) -> list[Decision]:
         """Return the decisions due now."""
-        now = snapshot.started + snapshot.seconds
+        now = snapshot.at
         self._clients.note(snapshot)
         active = [status for status in snapshot.mitigations if status.state in ACTIVE_STATES]
         own = [status for status in active if maker(status.rule) == CREATED_BY]

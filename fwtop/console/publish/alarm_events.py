@@ -89,7 +89,7 @@ class AlarmEvents:
 
     def next(self, snapshot: Snapshot, *, storing: bool = True) -> list[Alarm]:
         """Return the alarms of a snapshot."""
-        now = snapshot.started + snapshot.seconds
+        now = snapshot.at
         events = self._log.next(snapshot)
         self._rules |= {status.rule.id: status for status in snapshot.mitigations}
         found = [*self._attack_alarms(snapshot, now), *self._trouble_alarms(snapshot, now, storing=storing)]

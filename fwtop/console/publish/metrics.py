@@ -85,7 +85,7 @@ def _state(snapshot: Snapshot) -> Iterator[Metric]:
         ("softirq_ratio", "Share of CPU time in softirq.", snapshot.softirq_share),
         ("guardian_up", "1 while the guardian answers.", float(not snapshot.guardian.startswith("lost"))),
         ("judged", "0 if the attacks are as of an earlier observation.", not snapshot.judgement.not_judged),
-        ("last_observation_timestamp_seconds", "When.", snapshot.started + snapshot.seconds),
+        ("last_observation_timestamp_seconds", "When.", snapshot.at),
     ]  # fmt: skip
     if (table := snapshot.conntrack) is not None:
         found += [

@@ -284,3 +284,8 @@ class Snapshot(Struct, frozen=True):
     tcp: TcpService | None = None
     notes: tuple[str, ...] = ()  # for the operator
     surroundings: Surroundings = field(default_factory=Surroundings)
+
+    @property
+    def at(self) -> float:
+        """The time that it tells of, the end of its window."""
+        return self.started + self.seconds

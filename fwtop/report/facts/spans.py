@@ -90,7 +90,7 @@ def _sightings(snapshots: Iterable[Snapshot]) -> dict[str, list[tuple[float, Att
     found: dict[str, list[tuple[float, Attack]]] = {}
     for snapshot in snapshots:
         for attack in snapshot.judgement.attacks:
-            found.setdefault(attack.kind, []).append((snapshot.started + snapshot.seconds, attack))
+            found.setdefault(attack.kind, []).append((snapshot.at, attack))
     return found
 
 

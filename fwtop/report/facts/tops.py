@@ -74,7 +74,7 @@ def sum_tables(snapshots: list[Snapshot]) -> Tops:
 
 
 def _spans(snapshots: list[Snapshot]) -> list[float]:
-    ends = [snapshot.started + snapshot.seconds for snapshot in snapshots]
+    ends = [snapshot.at for snapshot in snapshots]
     gaps = [min(max(after - before, 0.0), _MAX_GAP_SECONDS) for before, after in pairwise(ends)]
     last = gaps[-1] if gaps else snapshots[0].seconds if snapshots else 0.0
     return [*gaps, last][: len(snapshots)]
