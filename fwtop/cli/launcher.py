@@ -110,7 +110,7 @@ def _prepare(options: Options, interfaces: Sequence[str]) -> tuple[Handoff, list
     answer, descriptors = guardian.watch(Watch(tuple(interfaces)))
     if not answer.ok:
         guardian.close()
-        raise FwtopError(answer.error, answer.code or 1)
+    answer.agreed()
     names = list(answer.data.get("fds", []))
     return Handoff(answer.data, names), [guardian.detach(), *descriptors]
 

@@ -9,9 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -57,76 +56,57 @@ class GuardianClient:
     def request(self, request: Request, *, timeout: float | None = None) -> Answer:
         """Send a request and return its answer, whatever it says; raises FwtopError when there is none."""
         answer, descriptors = exchange(self._connection, request, timeout or request.seconds)
-        for descriptor in descriptors:
-            os.close(descriptor)
+        _close(descriptors)
         return answer
 
-    def demand(self, request: Request, *, timeout: float | None = None) -> Answer:
-        """Send a request; raises FwtopError with the guardian's words and code when it refuses."""
-        answer = self.request(request, timeout=timeout)
-        if not answer.ok:
-            raise FwtopError(answer.error, answer.code or 1)
+    def demand(
+        self, request: Request, attached: int | None = None, *, timeout: float | None = None
+    ) -> Answer:
+        """Send a request, perhaps with a descriptor, which is closed then; raises FwtopError when refused."""
+        try:
+            answer, descriptors = self.exchange(request, attached, timeout=timeout)
+        finally:
+            _close([attached] if attached is not None else [])
+        _close(descriptors)
         return answer
 
-    def exchange(self, request: Request, attached: int | None = None) -> tuple[dict[str, Any], list[int]]:
-        """Send a request, perhaps with a descriptor; return the answer's data and the descriptors with it.
-
-        Raises FwtopError when it is refused.
-        """
-        answer, descriptors = exchange(self._connection, request, request.seconds, attached)
+    def exchange(
+        self, request: Request, attached: int | None = None, *, timeout: float | None = None
+    ) -> tuple[Answer, list[int]]:
+        """Do the same, and return the descriptors that came with the answer; `attached` stays open."""
+        answer, descriptors = exchange(self._connection, request, timeout or request.seconds, attached)
         if not answer.ok:
-            for descriptor in descriptors:
-                os.close(descriptor)
-            raise FwtopError(answer.error, answer.code or 1)
-        return answer.data, descriptors
+            _close(descriptors)
+        return answer.agreed(), descriptors
 
     def plan(self, rule: Rule) -> Answer:
         """Ask what a rule would run, however long its list of sources is; raises FwtopError when refused."""
-        return self._demand_with_sources(Plan({}), rule)
+        return self.demand(*detach_sources(Plan({}), rule))
 
     def apply(self, rule: Rule, confirm_seconds: int, *, force: bool = False) -> Answer:
         """Install a rule, however long its list of sources is; raises FwtopError when refused."""
-        return self._demand_with_sources(Apply({}, confirm_seconds, force), rule)
-
-    def _demand_with_sources(self, request: Plan | Apply, rule: Rule) -> Answer:
-        return self._demand_attached(*detach_sources(request, rule))
+        return self.demand(*detach_sources(Apply({}, confirm_seconds, force), rule))
 
     def change_list(self, request: ListChange, entries: Sequence[Prefix] = ()) -> Answer:
         """Change a named list, however many entries that takes; raises FwtopError when refused."""
         attached = sealed(entries) if entries else None
-        return self._demand_attached(replace(request, attached=attached is not None), attached)
-
-    def _demand_attached(self, request: Request, attached: int | None) -> Answer:
-        """Send a request with a descriptor, which is closed then; raises FwtopError when refused."""
-        try:
-            answer, _ = exchange(self._connection, request, request.seconds, attached)
-        finally:
-            if attached is not None:
-                os.close(attached)
-        if not answer.ok:
-            raise FwtopError(answer.error, answer.code or 1)
-        return answer
+        return self.demand(replace(request, attached=attached is not None), attached)
 
     def read_list(self, name: str) -> tuple[Sequence[Prefix], Sequence[float]]:
         """Return a named list's entries, and the seconds that each has left (0: it stays), if any ends.
 
         Raises FwtopError.
         """
-        request = ListRead(name)
-        answer, files = exchange(self._connection, request, request.seconds)
+        _, files = self.exchange(ListRead(name))
         try:
-            if not answer.ok:
-                raise FwtopError(answer.error, answer.code or 1)
-            entries = read_sources(files[0])
             left = array.array("d")
             if len(files) > 1:
                 with open(files[1], "rb", closefd=False) as stream:
                     stream.seek(0)
                     left.frombytes(stream.read())
-            return entries, left
+            return read_sources(files[0]), left
         finally:
-            for file in files:
-                os.close(file)
+            _close(files)
 
     def watch(self, request: Watch, *, timeout: float = ANSWER_SECONDS) -> tuple[Answer, list[int]]:
         """Attach observers: the answer, and the descriptors that its data["fds"] names, in order."""
@@ -205,9 +185,9 @@ def _try(path: Path, hello: Hello) -> GuardianClient | None:
     if answer.ok:
         return GuardianClient(connection, answer.data.get("guardian", {}))
     sock.close()
-    if "retired" in answer.data:
-        return None
-    raise FwtopError(answer.error, answer.code or 1)
+    if "retired" not in answer.data:
+        answer.agreed()
+    return None
 
 
 def _silent(path: Path, stopped: str) -> FwtopError:
@@ -280,3 +260,8 @@ def exchange(
     except OSError as error:
         line = f"the guardian does not answer ({error.strerror or error}); active rules expire by themselves"
         raise FwtopError(line) from None
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

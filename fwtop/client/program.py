@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fwtop.client.connection import Connection
-from fwtop.client.discovery import GuardianClient
+from fwtop.client.discovery import GuardianClient, exchange
 from fwtop.kernel import namespaces
 from fwtop.kernel.children import enlarge
 from fwtop.model import paths
@@ -38,7 +38,6 @@ from fwtop.model.protocol import (
     Plan,
     PolicyChange,
     PolicyRead,
-    ProtocolError,
     Request,
     RuleRead,
     Status,
@@ -117,16 +116,14 @@ class Program:
         from fwtop.model.addresses.named_list import entries_of
 
         rule = {**request.rule, "match": {**match, "sources": []}}
-        attached = sealed(entries_of(sources))
-        try:
-            return self._guardian.exchange(replace(request, rule=rule, attached=True), attached)[0]
-        finally:
-            os.close(attached)
+        return self._guardian.demand(
+            replace(request, rule=rule, attached=True), sealed(entries_of(sources))
+        ).data
 
     def rule(self, rule_id: str) -> dict[str, Any]:
         """Return a rule with all of its sources, as `apply` takes it; `status` shows the first of them."""
-        data, files = self._guardian.exchange(RuleRead(rule_id))
-        rule: dict[str, Any] = data["rule"]
+        answer, files = self._guardian.exchange(RuleRead(rule_id))
+        rule: dict[str, Any] = answer.data["rule"]
         try:
             for file in files:
                 rule["match"]["sources"] = [prefix_text(prefix) for prefix in read_sources(file)]
@@ -159,8 +156,8 @@ class Program:
 
         `lists` holds the entries of long lists by name. An export's files are in data["texts"], by name.
         """
-        data, descriptors = self._policy(PolicyRead(action, text, format), lists)
-        texts = {}
+        answer, descriptors = self._policy(PolicyRead(action, text, format), lists)
+        data, texts = answer.data, {}
         for name, descriptor in zip(data.get("files", ()), descriptors, strict=True):
             with open(descriptor, encoding="utf-8") as file:
                 file.seek(0)
@@ -180,11 +177,11 @@ class Program:
 
         What is tried ends with this connection, too.
         """
-        return self._policy(PolicyChange(action, text, version, confirm_seconds), lists)[0]
+        return self._policy(PolicyChange(action, text, version, confirm_seconds), lists)[0].data
 
     def _policy(
         self, request: PolicyRead | PolicyChange, lists: Mapping[str, Iterable[str]] | None
-    ) -> tuple[dict[str, Any], list[int]]:
+    ) -> tuple[Answer, list[int]]:
         """Ask with the lists in a memory file; the descriptors that come with the answer are the caller's."""
         if not lists:
             return self._guardian.exchange(request)
@@ -229,18 +226,8 @@ def connect(
     connection = Connection(sock)
     try:
         hello = Hello(PROGRAM, readonly=readonly, version=API_VERSION)
-        answer = _greet(connection, hello)
-        if not answer.ok:
-            raise FwtopError(answer.error, answer.code or 1)
+        answer = exchange(connection, hello, hello.seconds)[0].agreed()
     except FwtopError:
         connection.close()
         raise
     return Program(GuardianClient(connection, answer.data["guardian"]), tuple(answer.data["scopes"]))
-
-
-def _greet(connection: Connection, hello: Hello) -> Answer:
-    """Say hello; raises FwtopError."""
-    try:
-        return connection.exchange(hello, hello.seconds, None)[0]
-    except (OSError, ProtocolError) as error:
-        raise FwtopError(f"the guardian does not answer: {error}") from None

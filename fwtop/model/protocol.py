@@ -15,6 +15,7 @@ from typing import Any, ClassVar, get_args
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_plain, to_json
 
@@ -306,6 +307,12 @@ class Answer(Struct, frozen=True):
     code: int = 0
     data: dict[str, Any] = field(default_factory=dict)
     number: int = 0  # of the request
+
+    def agreed(self) -> Answer:
+        """Return itself; raises FwtopError with the guardian's words and code if it refuses."""
+        if not self.ok:
+            raise FwtopError(self.error, self.code or 1)
+        return self
 
 
 def encode_request(request: Request, number: int = 0, seconds: float | None = None) -> bytes:

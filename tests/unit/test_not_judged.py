@@ -133,9 +133,7 @@ def session_of(advisor: Advisor, engine: Engine | None = None) -> LiveSession:
     traffic: Any = Traffic()
     service: Any = Service()
     origin = Origin("live")
-    return LiveSession(
-        link, traffic, engine, advisor, service, host="h", origin=origin, refresh=EveryTick()
-    )
+    return LiveSession(link, traffic, engine, advisor, service, host="h", origin=origin, refresh=EveryTick())
 
 
 def test_counters_rules_and_known_attacks_stay_and_the_next_tick_is_judged(logs: Path) -> None:

@@ -56,13 +56,13 @@ class GuardianLink:
 
     def demand(self, request: Request, *, seconds: float | None = None) -> Answer:
         """Send a request and return its answer; raises FwtopError if the guardian refuses."""
-        return _agreed(self.ask(request, seconds=seconds))
+        return self.ask(request, seconds=seconds).agreed()
 
     def demand_for_rule(self, request: Plan | Apply, rule: Rule) -> Answer:
         """Send a request with a rule, however long its source list; raises FwtopError if refused."""
         whole, attached = detach_sources(request, rule)
         try:
-            return _agreed(self.ask(whole, attached))
+            return self.ask(whole, attached).agreed()
         finally:
             if attached is not None:
                 os.close(attached)
@@ -73,7 +73,7 @@ class GuardianLink:
         with self._lock:
             answer, descriptors = self._exchange(request, None, None)
         try:
-            rule = Rule.from_dict(_agreed(answer).data["rule"])
+            rule = Rule.from_dict(answer.agreed().data["rule"])
             if descriptors:
                 rule = replace(rule, match=replace(rule.match, sources=read_sources(descriptors[0])))
             return rule
@@ -137,14 +137,8 @@ class GuardianLink:
             raise GuardianLost(f"the guardian does not answer ({error})") from None
         finally:
             self._lock.release()
-        _agreed(answer)
+        answer.agreed()
         return socket.socket(fileno=descriptors[0])
-
-
-def _agreed(answer: Answer) -> Answer:
-    if not answer.ok:
-        raise FwtopError(answer.error, answer.code or 1)
-    return answer
 
 
 def _late_line(late: Late) -> str:
