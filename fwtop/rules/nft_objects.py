@@ -134,3 +134,16 @@ def set_of(rule_id: str, role: str) -> str:
 def list_set_of(name: str, family: int) -> str:
     """Return the name of a named list's set."""
     return f"list-{name}-{family}"
+
+
+def set_lines(table: str, rule_id: str, item: NftSet) -> list[str]:
+    """Return the commands that create and fill a rule's set."""
+    name = f"{table} {item.name(rule_id)}"
+    lines = [set_line(name, item)]
+    return [*lines, f"add element {name} {{ {', '.join(item.elements)} }}"] if item.elements else lines
+
+
+def set_line(name: str, item: NftSet) -> str:
+    """Return the command that creates a set."""
+    flags, counter = f" {item.flags};" if item.flags else "", " counter;" if item.counted else ""
+    return f"add set {name} {{ type {item.kind};{flags}{counter} }}"

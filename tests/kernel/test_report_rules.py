@@ -15,8 +15,7 @@ from fwtop.analysis.proposals.matching import match_rows
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, Rule
 from fwtop.parse.packets import parse_packets
-from fwtop.report.bundle.nftables import nftables_text
-from fwtop.report.bundle.xtables import ipset_text, iptables_text
+from fwtop.report.bundle.rules import ipset_text, iptables_text, nftables_text
 from tests.kernel.conftest import NetnsPair
 from tests.kernel.wire import inside
 
@@ -149,7 +148,7 @@ def test_exported_rules_drop_what_fwtop_would(
         run("ipset", "destroy", check=False)
 
 
-def test_limits_load(probed: tuple[NetnsPair, list[bytes]], tmp_path: Path) -> None:
+def test_all_kinds_load(probed: tuple[NetnsPair, list[bytes]], tmp_path: Path) -> None:
     from fwtop.model.rule import RateLimit
 
     pair, _ = probed
@@ -162,10 +161,25 @@ def test_limits_load(probed: tuple[NetnsPair, list[bytes]], tmp_path: Path) -> N
             effects.append(SimpleNamespace(rule=made, packets=1, left_out=""))
     notrack = Rule("20", Kind.NOTRACK, Match(protocol=17, dport=53), "notrack", 600)
     effects.append(SimpleNamespace(rule=notrack, packets=1, left_out=""))
+    both = tuple(map(Prefix.parse, ("192.0.2.0/24", "2001:db8::/32", "192.0.2.7", "2001:db8:1::/48")))
+    single = tuple(map(Prefix.parse, ("198.51.100.1", "2001:db8:2::1")))
+    per_prefix = RateLimit(1_000, 1_000, 32, 128)
+    others = (
+        Rule("21", Kind.XDP, Match(sources=both, destinations=both, protocol=17), "sets", 600),
+        Rule("22", Kind.TC, Match(sources=single, destinations=single), "single", 600, limit=per_prefix),
+        Rule("23", Kind.NFTABLES, Match(protocol=47), "protocol", 600),
+        Rule("24", Kind.SYSCTL, Match(), "settings", 600),
+    )
+    effects += [SimpleNamespace(rule=made, packets=1, left_out="") for made in others]
     digest = SimpleNamespace(effects=tuple(effects), info=SimpleNamespace(id="session"))
+    sets = tmp_path / "sets"
+    sets.write_text(ipset_text(digest))
+    pair.victim.run("ipset", "-exist", "restore", "-f", str(sets))
     path = tmp_path / "rules"
     path.write_text(nftables_text(digest))
     pair.victim.run("nft", "-c", "-f", str(path))
     for program, family in (("iptables-restore", 4), ("ip6tables-restore", 6)):
         path.write_text(iptables_text(digest, family))
+        assert "can't do this" not in path.read_text()
         pair.victim.run(program, "--test", "--noflush", str(path))
+    pair.victim.run("ipset", "destroy")

@@ -113,7 +113,7 @@ def test_what_a_tool_cannot_say_stands_there_as_a_comment(bundle: dict[str, byte
     nft, iptables, flowspec = (bundle[f"rules.{name}"].decode() for name in ("nft", "iptables", "flowspec"))
     assert "nftables can't do this: netdev ingress finds bytes at an offset only" in nft
     assert "ip saddr @r1-src4" in nft
-    assert "--match-set fwtop-report-1-src4 src" in iptables
+    assert "--match-set report-1-4 src" in iptables
     assert "No FlowSpec route can say this." in flowspec
     assert "source 203.0.113.0/24;" in flowspec
 

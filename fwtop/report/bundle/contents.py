@@ -8,11 +8,10 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import SessionRecord
 from fwtop.render.observation import rfc3339
 from fwtop.report.bundle.abuse import abuse_mails
-from fwtop.report.bundle.nftables import nftables_text
 from fwtop.report.bundle.packets import pcap_files
 from fwtop.report.bundle.provider import flowspec_text, provider_text
+from fwtop.report.bundle.rules import ipset_text, iptables_text, nftables_text
 from fwtop.report.bundle.senders import block_lists, senders, senders_csv
-from fwtop.report.bundle.xtables import ipset_text, iptables_text
 from fwtop.report.data import render_json
 from fwtop.report.export import csv_text, rules_script
 from fwtop.report.formats import render_html, render_markdown

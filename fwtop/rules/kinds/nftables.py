@@ -39,9 +39,9 @@ def build(rule: Rule, _: Surroundings) -> KernelObjects:
     sets: list[NftSet] = []
     lines: list[NftLine] = []
     for family in families_asked(rule):
-        words, own_sets = _conditions(rule, family)
+        words, own_sets = conditions_of(rule, family)
         if words is not None:
-            counted, source_sets = _sources(rule, family)
+            counted, source_sets = sources_of(rule, family)
             sets += [*source_sets, *own_sets]
             lines.append(NftLine(f"rules{family}", family, " ".join(words), "counter drop", counted))
     if not lines:
@@ -49,7 +49,7 @@ def build(rule: Rule, _: Surroundings) -> KernelObjects:
     return KernelObjects((), (), nft=NftRule(NETDEV, tuple(sets), tuple(lines)))
 
 
-def _sources(rule: Rule, family: int) -> tuple[str, list[NftSet]]:
+def sources_of(rule: Rule, family: int) -> tuple[str, list[NftSet]]:
     """Return the condition on the sender, "" where there is none, and its set, which counts by element."""
     sources, name = rule.match.sources, rule.list_name
     ip = "ip" if family == 4 else "ip6"
@@ -62,7 +62,7 @@ def _sources(rule: Rule, family: int) -> tuple[str, list[NftSet]]:
     return f"{ip} saddr @{shared}", [address_set("src", family, listed, counted=True, shared=shared)]
 
 
-def _conditions(rule: Rule, family: int) -> tuple[list[str] | None, list[NftSet]]:
+def conditions_of(rule: Rule, family: int) -> tuple[list[str] | None, list[NftSet]]:
     """Return all other conditions of one family, None where no packet of it can match."""
     words: list[str] = []
     sets: list[NftSet] = []

@@ -31,7 +31,6 @@ from fwtop.guardian.mechanisms.tables.words import (
     role_chains,
     rule_chain,
     rule_lines,
-    set_lines,
     shortened,
 )
 from fwtop.kernel.interfaces.links import Link
@@ -50,6 +49,7 @@ from fwtop.rules.nft_objects import (
     elements_of_ports,
     list_set_of,
     outermost,
+    set_lines,
     set_of,
 )
 from fwtop.rules.objects import HEAD_CHANGED
@@ -315,7 +315,7 @@ class NftTables:
             if heads_anew and item.shared in table.sets:
                 lines += refill_lines(layout, SetEdit(item.shared, frozenset(), frozenset(item.elements)))
             else:
-                lines += set_lines(layout, rule_id, item)
+                lines += set_lines(layout.table, rule_id, item)
         lines += enable_lines(rule_id, rule, seconds)
         if layout.per_interface:
             lines += [f"add chain {layout.table} {rule_chain(rule_id, family)}" for family in rule.families]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from fwtop.model.addresses import roles
 from fwtop.model.addresses.roles import Passes
-from fwtop.rules.nft_objects import HASHED, TYPES, Layout, NftRule, NftSet, address_set, set_of
+from fwtop.rules.nft_objects import HASHED, TYPES, Layout, NftRule, NftSet, address_set, set_line, set_of
 
 _SHOWN_ELEMENTS = 5
 # Neighbour discovery, as in chain.py: hop limit 255 proves that it comes from the link (RFC 4861).
@@ -137,7 +137,7 @@ def allow_lines(layout: Layout, passes: Passes) -> list[str]:
     lines = []
     for item in made:
         name = f"{layout.table} {item.role}"
-        lines += [_set_line(name, item), f"flush set {name}"]
+        lines += [set_line(name, item), f"flush set {name}"]
         if item.elements:
             lines.append(f"add element {name} {{ {', '.join(item.elements)} }}")
     return lines
@@ -156,18 +156,6 @@ def listed_rules(passes: Passes) -> list[str]:
     saddr = "ip saddr" if family == 4 else "ip6 saddr"
     asked = [f"{saddr} @{role}{family} goto roles{family}" for role, elements in sets.items() if elements]
     return asked if family == 4 else [_NEIGHBOURS, *asked]
-
-
-def set_lines(layout: Layout, rule_id: str, item: NftSet) -> list[str]:
-    """Return the commands that create and fill a rule's set."""
-    name = f"{layout.table} {item.name(rule_id)}"
-    lines = [_set_line(name, item)]
-    return [*lines, f"add element {name} {{ {', '.join(item.elements)} }}"] if item.elements else lines
-
-
-def _set_line(name: str, item: NftSet) -> str:
-    flags, counter = f" {item.flags};" if item.flags else "", " counter;" if item.counted else ""
-    return f"add set {name} {{ type {item.kind};{flags}{counter} }}"
 
 
 def enable_lines(rule_id: str, rule: NftRule, seconds: int) -> list[str]:
