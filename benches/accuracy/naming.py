@@ -10,12 +10,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from benches.corpus.cases import Attack, LabelledWindow
-from fwtop.analysis.advisor import make_context
 from fwtop.analysis.attacks import HYPOTHESES
 from fwtop.analysis.calibration import FITTED, Weights, calibrated
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.context import AnalysisContext, Finding, make_context
 from fwtop.analysis.engine.hypothesis import Hypothesis
 
 NOTHING, ORDINARY = "nothing", "ordinary"

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from benches.corpus.arrivals import Arrivals, Frames
 from benches.corpus.copies import copies
 from benches.corpus.profiles import ORDINARY, Method, methods
-from fwtop.analysis.advisor import make_context
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.context import make_context
 from fwtop.analysis.history.baseline import Baseline, class_rates
 from fwtop.model.traffic.counters import Counters, DropCount
 from fwtop.model.traffic.packets import Hook, PacketBatch

@@ -5,40 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.analysis.calibration import calibrated
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.context import AnalysisContext, make_context
 from fwtop.analysis.engine.compete import Explained
 from fwtop.analysis.fate import fates
 from fwtop.analysis.history.acquaintances import Acquaintances
 from fwtop.analysis.history.baseline import Baseline, class_rates
 from fwtop.analysis.history.connections import ConnectionMemory
 from fwtop.analysis.history.scan_memory import ScanMemory
-from fwtop.analysis.history.timeline import Known, Timeline, activity
 from fwtop.analysis.proposals.cache import Advice, Fingerprint, StableNumbers
 from fwtop.analysis.proposals.normal import normal_traffic, with_unexplained
 from fwtop.analysis.proposals.propose import numbered, offers
 from fwtop.analysis.proposals.remaining import Remaining
 from fwtop.analysis.proposals.signatures import matches, signatures
+from fwtop.analysis.proposals.upstream import pressure
+from fwtop.analysis.shown.packet_signatures import SignatureSearch, packet_signatures
+from fwtop.analysis.shown.payload_table import shown_payloads
+from fwtop.analysis.shown.traffic_part import JudgedTraffic
 from fwtop.analysis.snapshot_attacks import Life, attacks_of, pps_of
 from fwtop.analysis.standing import Standing
-from fwtop.analysis.upstream import pressure
-from fwtop.analysis.window.packet_signatures import SignatureSearch, packet_signatures
-from fwtop.analysis.window.payload_table import shown_payloads
-from fwtop.analysis.window.traffic import TCP, Traffic
-from fwtop.analysis.window.traffic_part import JudgedTraffic
+from fwtop.analysis.timeline import Known, Timeline, activity
+from fwtop.analysis.window.traffic import TCP
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.packets import F64, PacketBatch
 from fwtop.model.traffic.snapshot import Judgement, Tables
 from fwtop.model.traffic.window import NoOrigin, OriginLookup, Window
 
 _LEARN_SECONDS = 6.0  # quiet time whose packets are learned together: that copies the whole reservoir
-_SHORT = 100  # packets: in a shorter capture only an attack that is nearly all of it shows
 
 
 class _Pending(Struct):
@@ -188,31 +186,3 @@ def at_most(judgement: Judgement, total_pps: float) -> Judgement:
         return judgement
     attacks = tuple(replace(attack, pps=min(attack.pps, total_pps)) for attack in judgement.attacks)
     return replace(judgement, attacks=attacks)
-
-
-def make_context(
-    window: Window,
-    config: AdviseConfig,
-    baseline: Baseline,
-    scan_memory: ScanMemory | None = None,
-    connections: ConnectionMemory | None = None,
-) -> AnalysisContext:
-    """Prepare a window for classification."""
-    traffic = Traffic.of(window, config)
-    if not window.live and len(traffic) < _SHORT:
-        config = replace(config, min_samples=config.min_samples * 2 // 3)
-    unclaimed = np.ones(len(traffic), np.bool_)
-    return AnalysisContext(
-        traffic,
-        config,
-        baseline,
-        window.counters,
-        window.own,
-        unclaimed,
-        scan_memory or ScanMemory(),
-        intervals=window.intervals,
-        clock=window.clock,
-        sockets=window.sockets,
-        connections=connections or ConnectionMemory(),
-        dropped=window.dropped,
-    )

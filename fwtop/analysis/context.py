@@ -27,7 +27,7 @@ from fwtop.model.rule import Match
 from fwtop.model.traffic.connections import SocketTable
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import I64, U8, U16, U64, Mask, PacketBatch
-from fwtop.model.traffic.window import Interval
+from fwtop.model.traffic.window import Interval, Window
 
 _LONG_SECONDS, _CRAWL_PPS = 8.0, 2.0  # a long capture with less than even 1-in-1,000 sampling shows of floods
 Normal = str | Callable[[PacketBatch, Rows], Mask] | None  # what a rate is compared with: see prominence()
@@ -35,6 +35,7 @@ NEW = "new"  # with nothing: the baseline has none of this
 _NOISE_PPS = 0.2  # an address: a hundred times what Wustrow et al. (2010) saw; a flood is denser
 _BY_SERVICE = ("udp", "tcp.syn", "tcp.ack")  # classes that services differ in
 _SERVICE, _ACQUAINTED = 0.1, 64  # part of a group from one port; sources that are few
+_SHORT = 100  # packets: in a shorter capture only an attack that is nearly all of it shows
 NO_SPOOF = Spoof(0.0, ())
 ANY = Match()
 
@@ -327,6 +328,34 @@ class AnalysisContext(Struct, weakref=True, dict=True):
         """Add a finding and claim its rows."""
         self.findings.append(finding)
         self.unclaimed[finding.rows] = False
+
+
+def make_context(
+    window: Window,
+    config: AdviseConfig,
+    baseline: Baseline,
+    scan_memory: ScanMemory | None = None,
+    connections: ConnectionMemory | None = None,
+) -> AnalysisContext:
+    """Prepare a window for classification."""
+    traffic = Traffic.of(window, config)
+    if not window.live and len(traffic) < _SHORT:
+        config = replace(config, min_samples=config.min_samples * 2 // 3)
+    unclaimed = np.ones(len(traffic), np.bool_)
+    return AnalysisContext(
+        traffic,
+        config,
+        baseline,
+        window.counters,
+        window.own,
+        unclaimed,
+        scan_memory or ScanMemory(),
+        intervals=window.intervals,
+        clock=window.clock,
+        sockets=window.sockets,
+        connections=connections or ConnectionMemory(),
+        dropped=window.dropped,
+    )
 
 
 def _first_times(keys: U64, time_ns: I64) -> tuple[U64, I64]:

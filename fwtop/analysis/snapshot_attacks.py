@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.fate import Fate
-from fwtop.analysis.history.timeline import Activity, Timeline, history
+from fwtop.analysis.timeline import Activity, Timeline, history
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, Traffic, weighted_top
 from fwtop.model.addresses.address import format_address

@@ -11,11 +11,10 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.packets.alike import like_keys
 from fwtop.analysis.proposals.matching import in_prefixes
 from fwtop.analysis.window.traffic import mix
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.traffic.packets import F64, U8, U64, Mask
+from fwtop.model.traffic.packets import F64, U8, U64, Mask, PacketBatch
 from fwtop.model.traffic.snapshot import Source, Sources
 from fwtop.model.traffic.window import NoOrigin, OriginColumns, OriginLookup
 
@@ -24,6 +23,16 @@ _MOST = 0.5  # of a source's packets decide who it is
 _NEARLY_ALL = 0.95  # of the packets alike are an attack's: so are those that come after
 _SAMPLE = 8_192  # packets in which like ones are counted
 _LEAST = 20  # of them
+
+
+def like_keys(packets: PacketBatch) -> U64:
+    """Return equal numbers for packets of one protocol, destination port, flags, length and kind."""
+    first = packets.protocol.astype(np.uint64) << np.uint64(48)
+    first |= packets.dport.astype(np.uint64) << np.uint64(32)
+    first |= packets.ip_length.astype(np.uint64) << np.uint64(16)
+    first |= packets.tcp_flags.astype(np.uint64) << np.uint64(8) | packets.icmp_type
+    second = packets.family.astype(np.uint64) << np.uint64(16) | packets.ethertype
+    return mix(first, second << np.uint64(8) | packets.fragment)
 
 
 class Standing(Struct, frozen=True, dict=True):

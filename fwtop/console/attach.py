@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from fwtop.analysis.history.timeline import Known
+from fwtop.analysis.timeline import Known
 from fwtop.console.playback.replay import SessionReel
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.snapshot import Origin, Snapshot

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fwtop.analysis.window.traffic_part import JudgedTraffic
+from fwtop.analysis.shown.traffic_part import JudgedTraffic
 from fwtop.console.packets.samples import framed
 from fwtop.dissect.wire import LINK_ETHERNET
 from fwtop.model.traffic.flow import FULL_TABLE

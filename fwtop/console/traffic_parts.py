@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from fwtop.analysis.window.traffic_part import JudgedTraffic, part_traffic
+from fwtop.analysis.shown.traffic_part import JudgedTraffic, part_traffic
 from fwtop.model.traffic.snapshot import PartTraffic, Sources, TrafficPart
 from fwtop.model.traffic.window import OriginLookup
 

@@ -9,9 +9,9 @@ import pytest
 from analysis_factory import STARTED, make_batch, make_window
 from analysis_flows import HOST, Frame, connection, hosts, segment
 
-from fwtop.analysis.advisor import make_context
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.context import make_context
 from fwtop.analysis.history.baseline import Baseline, class_rates
 
 SECONDS = 3.0

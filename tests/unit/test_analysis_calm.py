@@ -12,9 +12,9 @@ from analysis_factory import ethernet, icmp, ip, make_batch, make_window, tcp, u
 from analysis_flows import HOST, OPTIONS, STAMPS, Frame, connection, hosts, judge, visitors
 from analysis_payloads import client_hello, dns_name
 
-from fwtop.analysis.advisor import make_context
 from fwtop.analysis.attacks.udp_flood import above_normal, datagrams
 from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.context import make_context
 from fwtop.analysis.history.baseline import CLASSES, Baseline
 
 

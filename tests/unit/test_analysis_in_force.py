@@ -22,9 +22,10 @@ from msgspec.structs import replace
 from test_analysis_propose import VISITORS, learned
 from test_analysis_scenarios import SCENARIOS, load
 
-from fwtop.analysis.advisor import Advisor, make_context
+from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.context import make_context
 from fwtop.analysis.history.baseline import Baseline
 from fwtop.analysis.proposals.effect import stopped_by
 from fwtop.analysis.proposals.normal import normal_traffic

@@ -10,9 +10,9 @@ from analysis_factory import STARTED, ethernet, icmp, ip, make_batch, make_windo
 from analysis_flows import HOST, Frame, connection, hosts, judge, segment
 from analysis_payloads import client_hello, dns_answer, dns_name
 
-from fwtop.analysis.advisor import make_context
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.context import make_context
 from fwtop.analysis.history.baseline import Baseline, class_rates
 from fwtop.analysis.window.own_probes import answers_to_probes
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from benches.accuracy.crowded import at_once, window_of
 from benches.tables.watching import pipeline
-from fwtop.analysis.advisor import make_context
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.context import make_context
 from fwtop.analysis.history.baseline import Baseline
 from fwtop.bench.frame import Options
 from tests.kernel.bench_run import check_form

@@ -20,11 +20,10 @@ from capture_files import pcap
 
 from benches.accuracy.naming import judged
 from benches.corpus.cases import LabelledWindow, draw
-from fwtop.analysis.advisor import make_context
 from fwtop.analysis.attacks import DECLARED, HYPOTHESES, NOTHING_UNUSUAL
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.context import AnalysisContext, make_context
 from fwtop.analysis.engine.compete import compete
 from fwtop.analysis.engine.explain import print_explanations
 from fwtop.analysis.engine.group import FEATURES, Cut, Feature, Group, Proof, in_words

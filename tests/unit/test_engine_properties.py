@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from benches.corpus.cases import LabelledWindow, draw
-from fwtop.analysis.advisor import make_context
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.context import make_context
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.window import Window
 

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from benches.accuracy.crowded import FLOODS, SAMPLES, at_once, window_of
-from fwtop.analysis.advisor import make_context
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.context import make_context
 from fwtop.analysis.history.baseline import Baseline
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.capture.reader import read_capture

@@ -10,6 +10,7 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext, count
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, at_most, if_so, is_so
+from fwtop.analysis.measures import conversations
 from fwtop.analysis.measures.answers import (
     REFLECTED,
     answer_notes,
@@ -36,7 +37,6 @@ from fwtop.analysis.measures.payloads import (
     replayed,
 )
 from fwtop.analysis.parsers.services import BY_PORT, WEB
-from fwtop.analysis.window import conversations
 from fwtop.analysis.window.counting import among, part_marked
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows, weighted_top

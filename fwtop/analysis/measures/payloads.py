@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from fwtop.analysis.engine.group import Group, feature
+from fwtop.analysis.measures import conversations
 from fwtop.analysis.parsers import quic
 from fwtop.analysis.parsers.reports import framed
 from fwtop.analysis.parsers.services import BY_PORT, COLLECTORS, FIRST_OF_QUIC, QUESTIONS
-from fwtop.analysis.window import conversations
 from fwtop.analysis.window.counting import count_distinct, marked
 from fwtop.analysis.window.traffic import distinct_texts, mix, payload
 from fwtop.model.rule import PayloadMatch

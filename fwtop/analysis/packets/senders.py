@@ -8,10 +8,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.packets.alike import like_keys
 from fwtop.analysis.packets.recent import Texts
 from fwtop.analysis.proposals.matching import in_prefixes
-from fwtop.analysis.standing import ATTACK, CLIENT, Standing
+from fwtop.analysis.standing import ATTACK, CLIENT, Standing, like_keys
 from fwtop.analysis.window.tcp_view import view_tcp
 from fwtop.analysis.window.traffic import Traffic, mix
 from fwtop.model.addresses.address import Prefix

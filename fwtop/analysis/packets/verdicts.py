@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fwtop.analysis.packets.alike import like_keys
 from fwtop.analysis.packets.recent import UNKNOWN, Fate, RecentPackets, Verdict, kinds_of
 from fwtop.analysis.proposals.allowed import allowed_rows
 from fwtop.analysis.proposals.matching import match_rows
+from fwtop.analysis.standing import like_keys
 from fwtop.analysis.window.traffic import Rows, mix
 from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus

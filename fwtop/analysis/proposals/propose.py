@@ -15,7 +15,7 @@ from fwtop.analysis.proposals.held import proposals
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.proposals.remaining import Remainder, Remaining
 from fwtop.analysis.proposals.signatures import Signature
-from fwtop.analysis.upstream import upstream
+from fwtop.analysis.proposals.upstream import upstream
 from fwtop.model.rule import RANGES, Kind, Rule
 from fwtop.model.traffic.snapshot import Proposal
 from fwtop.rules.command_line import command_line

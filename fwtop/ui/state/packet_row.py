@@ -10,9 +10,9 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from fwtop.analysis.packets.alike import like_keys
 from fwtop.analysis.packets.language import FilterError, PacketFilter, parse_filter
 from fwtop.analysis.packets.recent import PacketList, Verdict
+from fwtop.analysis.standing import like_keys
 from fwtop.analysis.window.traffic import payload
 from fwtop.model.addresses.address import Prefix, format_address
 from fwtop.model.traffic.packets import Mask, PacketBatch

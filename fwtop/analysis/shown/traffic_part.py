@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from fwtop.analysis.context import ANY, AnalysisContext, Finding
 from fwtop.analysis.proposals.matching import in_prefixes, match_rows
 from fwtop.analysis.proposals.normal import Normal
-from fwtop.analysis.window.packet_signatures import packet_signatures
-from fwtop.analysis.window.payload_table import shown_payloads
+from fwtop.analysis.shown.packet_signatures import packet_signatures
+from fwtop.analysis.shown.payload_table import shown_payloads
 from fwtop.analysis.window.traffic import Rows, Traffic
 from fwtop.model.traffic.counters import Counters, DropCount
 from fwtop.model.traffic.packets import Mask, PacketBatch
