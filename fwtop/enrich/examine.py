@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import replace
 
 from fwtop.enrich.geoip import STALE_DAYS, Database
 from fwtop.enrich.mmdb import CorruptDatabaseError, Leaves
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.model.wire import of_plain
 
 _MOST_RECORDS = 50_000  # that are decoded, evenly spread: databases of cities have millions
 _LEAST_COUNTRIES, _LEAST_SYSTEMS = 150, 5_000  # of which the smallest free database has 240 and 80,000
@@ -48,15 +49,10 @@ class Contents(Struct, frozen=True):
     def of_json(found: dict[str, Any]) -> Contents:
         """Read what an unprivileged process examined; raises FwtopError where it makes no sense."""
         try:
-            types = {name: type(value) for name, value in asdict(_NOTHING).items()}
-            return Contents(
-                **{name: types[name](found[name]) for name in types} | {"kind": safe_text(found["kind"])}
-            )
-        except (KeyError, TypeError, ValueError, OverflowError):
+            contents = of_plain(Contents, found)
+        except ValueError:
             raise FwtopError("the database was not examined; nothing was replaced") from None
-
-
-_NOTHING = Contents("", 0, 0, 0, 0, 0.0, False, 0, 0)
+        return replace(contents, kind=safe_text(contents.kind))
 
 
 def examine(path: Path) -> Contents:

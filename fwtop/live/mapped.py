@@ -7,12 +7,16 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import astuple, replace
 from numpy.typing import NDArray
 
 from fwtop.observe.layout import CONTROL_WORDS, HOOKS, counters_bytes, counters_dtype
 
 Count = NDArray[np.int64]  # (…, 2): packets, bytes
 PACKETS, BYTES = 0, 1
+_SUMS = (
+    "reassembled", "dropped_fragments", "fragments6", "reassembled6", "filtered", "new_connections", "lost",
+)  # fmt: skip
 _ENABLED, _COUNTING = HOOKS, HOOKS + 1  # words of struct fwtop_control behind one_in
 
 
@@ -34,37 +38,12 @@ class Totals(Struct, frozen=True):
 
     def since(self, before: Totals) -> Totals:
         """Return the interval between two readings."""
-        return Totals(
-            self.arrived - before.arrived,
-            self.accepted - before.accepted,
-            self.drops - before.drops,
-            self.reassembled - before.reassembled,
-            self.dropped_fragments - before.dropped_fragments,
-            self.fragments6 - before.fragments6,
-            self.reassembled6 - before.reassembled6,
-            self.filtered - before.filtered,
-            self.new_connections - before.new_connections,
-            self.lost - before.lost,
-            _grown(self.locations, before.locations),
-            self.per_cpu - before.per_cpu,
-        )
+        pairs = zip(astuple(self), astuple(before), strict=True)
+        return Totals(*(_grown(now, old) for now, old in pairs))
 
     def scaled(self, factor: float) -> Totals:
         """Extrapolate counts of a part of the time to all of it; lost samples are not extrapolated."""
-        return Totals(
-            np.rint(self.arrived * factor).astype(np.int64),
-            np.rint(self.accepted * factor).astype(np.int64),
-            np.rint(self.drops * factor).astype(np.int64),
-            round(self.reassembled * factor),
-            round(self.dropped_fragments * factor),
-            round(self.fragments6 * factor),
-            round(self.reassembled6 * factor),
-            round(self.filtered * factor),
-            round(self.new_connections * factor),
-            self.lost,
-            {at: round(count * factor) for at, count in self.locations.items()},
-            np.rint(self.per_cpu * factor).astype(np.int64),
-        )
+        return replace(Totals(*(_scaled(value, factor) for value in astuple(self))), lost=self.lost)
 
     @property
     def arrived_packets(self) -> int:
@@ -94,13 +73,7 @@ class CounterMaps:
             arrived=arrived.sum(axis=0),
             accepted=accepted.sum(axis=0),
             drops=drops.sum(axis=0),
-            reassembled=int(counters["reassembled"].sum()),
-            dropped_fragments=int(counters["dropped_fragments"].sum()),
-            fragments6=int(counters["fragments6"].sum()),
-            reassembled6=int(counters["reassembled6"].sum()),
-            filtered=int(counters["filtered"].sum()),
-            new_connections=int(counters["new_connections"].sum()),
-            lost=int(counters["lost"].sum()),
+            **{name: int(counters[name].sum()) for name in _SUMS},
             locations={index: packets for index, packets in locations if packets},
             per_cpu=np.stack(
                 [
@@ -136,8 +109,16 @@ class CounterMaps:
         self._control_map.close()
 
 
-def _grown(now: dict[int, int], before: dict[int, int]) -> dict[int, int]:
-    return {key: count - before.get(key, 0) for key, count in now.items() if count > before.get(key, 0)}
+def _grown(now: Any, before: Any) -> Any:  # noqa: ANN401 - numbers, arrays or numbers by key
+    if isinstance(now, dict):
+        return {key: count - before.get(key, 0) for key, count in now.items() if count > before.get(key, 0)}
+    return now - before
+
+
+def _scaled(value: Any, factor: float) -> Any:  # noqa: ANN401 - as above
+    if isinstance(value, dict):
+        return {key: round(count * factor) for key, count in value.items()}
+    return round(value * factor) if isinstance(value, int) else np.rint(value * factor).astype(np.int64)
 
 
 def _pages(size: int) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import zlib
 from typing import TypeVar
 
-from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.model.wire import pack, unpack
 
 _ZLIB_LEVEL = 1  # level 6: a sixth smaller, three times as slow
@@ -17,18 +16,8 @@ _MAX_BYTES = 64 << 20  # of a decoded value: bounds memory if a file is damaged
 _T = TypeVar("_T")
 
 
-def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """Encode a snapshot, about 6 KB for a busy one."""
-    return encode_value(snapshot)
-
-
-def decode_snapshot(data: bytes) -> Snapshot:
-    """Decode what `encode_snapshot` returned; raises ValueError on anything else."""
-    return decode_value(Snapshot, data)
-
-
 def encode_value(value: object) -> bytes:
-    """Encode any frozen value of the model."""
+    """Encode any frozen value of the model; a busy snapshot takes about 6 KB."""
     return zlib.compress(pack(value), _ZLIB_LEVEL)
 
 

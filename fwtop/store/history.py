@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import sqlite3
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +14,7 @@ from msgspec import Struct, field
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.history import KINDS, TRAFFIC, HistoryPart, HistorySample
+from fwtop.store.codec import decode_value, encode_value
 from fwtop.store.connection import identity, is_gone, transaction
 from fwtop.store.history_schema import (
     DAY,
@@ -33,7 +32,6 @@ _MAX_PARTS = 2_000  # in memory
 _MAX_WAITING = 60  # minutes that could not be stored yet
 _PATIENCE = 3  # attempts that may find the file in use
 _ORPHANED_SECONDS = 180  # after which a copy belongs to no running process
-_MAX_PENDING_BYTES = 1 << 20
 
 
 class Bucket(Struct):
@@ -75,32 +73,26 @@ class Bucket(Struct):
 
     def encoded(self) -> bytes:
         """Return a copy for the database."""
-        parts = [
-            (part.kind, part.key, round(part.packets), _whole(part.dropped), part.label)
-            for part in self.largest(_MINUTE_PARTS)
-        ]
-        row = [self.at, self.seconds, self.traffic, self.bits, self.peak_pps, parts]
-        return zlib.compress(json.dumps(row, separators=(",", ":")).encode(), 1)
+        traffic = (self.traffic[0], self.traffic[1], self.traffic[2], self.traffic[3], self.traffic[4])
+        parts = tuple(self.largest(_MINUTE_PARTS))
+        return encode_value(_Copy(self.at, self.seconds, traffic, self.bits, self.peak_pps, parts))
 
     @staticmethod
     def decoded(data: bytes) -> Bucket:
         """Decode a copy; raises ValueError on anything else."""
-        try:
-            unpacker = zlib.decompressobj()
-            at, seconds, traffic, bits, peak, parts = json.loads(
-                unpacker.decompress(data, _MAX_PENDING_BYTES)
-            )
-            bucket = Bucket(
-                int(at), float(seconds), [float(one) for one in traffic], float(bits), float(peak)
-            )
-            for kind, key, packets, dropped, label in parts:
-                part = HistoryPart(KINDS[KINDS.index(kind)], str(key), float(packets), dropped, str(label))
-                bucket.parts[part.kind, part.key] = part
-        except (zlib.error, TypeError, RecursionError) as error:
-            raise ValueError(f"a stored minute is damaged ({type(error).__name__})") from None
-        if len(bucket.traffic) != len(TRAFFIC):
-            raise ValueError("a stored minute is damaged")
+        copy = decode_value(_Copy, data)
+        bucket = Bucket(copy.at, copy.seconds, list(copy.traffic), copy.bits, copy.peak_pps)
+        bucket.parts = {(part.kind, part.key): part for part in copy.parts if part.kind in KINDS}
         return bucket
+
+
+class _Copy(Struct, frozen=True):
+    at: int
+    seconds: float
+    traffic: tuple[float, float, float, float, float]  # of TRAFFIC
+    bits: float
+    peak_pps: float
+    parts: tuple[HistoryPart, ...]
 
 
 class HistoryWriter:
@@ -231,7 +223,7 @@ class HistoryWriter:
             database.execute("DELETE FROM pending WHERE writer = ?", (writer,))
             try:
                 bucket = Bucket.decoded(data)
-            except (ValueError, OverflowError):
+            except (ValueError, TypeError):
                 continue
             store(database, scope, MINUTE, bucket, _MINUTE_PARTS)
             _roll_up(database, scope, bucket.at, MINUTE, HOUR)

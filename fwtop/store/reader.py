@@ -22,7 +22,7 @@ from fwtop.model.traffic.session import (
     Tick,
 )
 from fwtop.model.traffic.snapshot import Origin, Snapshot
-from fwtop.store.codec import decode_snapshot, decode_value
+from fwtop.store.codec import decode_value
 from fwtop.store.directory import SESSION_DIRECTORY, is_running, session_paths, size_bytes
 from fwtop.store.evidence import stored_evidence, stored_packets
 from fwtop.store.schema import reading
@@ -117,7 +117,7 @@ def decoded(path: Path, blobs: Iterable[bytes]) -> Iterator[Snapshot]:
     """Decode stored snapshots, each said to come from this session; skip damaged ones."""
     for blob in blobs:
         try:
-            snapshot = decode_snapshot(blob)
+            snapshot = decode_value(Snapshot, blob)
         except (ValueError, TypeError):
             continue
         origin = Origin("session", snapshot.origin.interfaces, snapshot.origin.netns, safe_text(path.stem))

@@ -14,7 +14,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import RuleStatus
 from fwtop.model.traffic.session import AttackEvidence, Event
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.store.codec import encode_snapshot, encode_value
+from fwtop.store.codec import encode_value
 from fwtop.store.connection import identity, is_damage, is_gone, transaction, used_bytes
 from fwtop.store.directory import (
     DEFAULT_MAX_BYTES,
@@ -275,7 +275,7 @@ class SessionWriter:
         otherwise = PINNED_EVENT if has_events else 0
         self._truncate_last(database)
         newest, later = truncated(snapshot, installable=True), truncated(snapshot)
-        row = (at, PINNED_PEAK if is_peak else otherwise, encode_snapshot(newest))
+        row = (at, PINNED_PEAK if is_peak else otherwise, encode_value(newest))
         cursor = database.execute("INSERT INTO snapshot(at, pinned, data) VALUES (?, ?, ?)", row)
         self._last_at = at
         if later.judgement != newest.judgement:
@@ -289,7 +289,7 @@ class SessionWriter:
         """Truncate the proposals of the snapshot that is no longer the newest."""
         if self._whole is not None:
             row, snapshot = self._whole
-            database.execute("UPDATE snapshot SET data = ? WHERE n = ?", (encode_snapshot(snapshot), row))
+            database.execute("UPDATE snapshot SET data = ? WHERE n = ?", (encode_value(snapshot), row))
             self._whole = None
 
 

@@ -19,9 +19,7 @@ from fwtop.model.rule import PayloadMatch, Rule
 from fwtop.model.traffic import snapshot as model
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.store.codec import (
-    decode_snapshot,
     decode_value,
-    encode_snapshot,
     encode_value,
 )
 
@@ -69,7 +67,7 @@ def of_hint(hint: typing.Any) -> st.SearchStrategy[typing.Any]:
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(build(Snapshot))
 def test_a_snapshot_round_trips(snapshot: Snapshot) -> None:
-    assert decode_snapshot(encode_snapshot(snapshot)) == snapshot
+    assert decode_value(Snapshot, encode_value(snapshot)) == snapshot
 
 
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
@@ -82,11 +80,11 @@ def test_a_rule_round_trips(rule: Rule) -> None:
 @settings(max_examples=60)
 @given(st.binary(max_size=200), st.integers(0, 400))
 def test_damaged_bytes_raise_value_error(noise: bytes, at: int) -> None:
-    stored = bytearray(zlib.decompress(encode_snapshot(empty())))
+    stored = bytearray(zlib.decompress(encode_value(empty())))
     stored[at : at + len(noise)] = noise
-    for damaged in (noise, zlib.compress(noise), zlib.compress(bytes(stored)), encode_snapshot(empty())[:-9]):
+    for damaged in (noise, zlib.compress(noise), zlib.compress(bytes(stored)), encode_value(empty())[:-9]):
         try:
-            decode_snapshot(damaged)
+            decode_value(Snapshot, damaged)
         except ValueError:
             continue
 
@@ -99,7 +97,7 @@ def empty() -> Snapshot:
 
 def test_a_truncated_value_is_refused() -> None:
     with pytest.raises(ValueError, match="cut short"):
-        decode_snapshot(encode_snapshot(empty())[:-9])
+        decode_value(Snapshot, encode_value(empty())[:-9])
 
 
 def test_bytes_of_a_rule_are_stored_wherever_bytes_are() -> None:
@@ -114,7 +112,7 @@ def test_numpy_scalars_become_numbers() -> None:
 
 
 def test_fields_of_another_version_are_tolerated() -> None:
-    data = msgspec.msgpack.decode(zlib.decompress(encode_snapshot(empty())))
+    data = msgspec.msgpack.decode(zlib.decompress(encode_value(empty())))
     del data["guardian"]
     data["added_later"] = [1, 2]
-    assert decode_snapshot(zlib.compress(msgspec.msgpack.encode(data))) == empty()
+    assert decode_value(Snapshot, zlib.compress(msgspec.msgpack.encode(data))) == empty()

@@ -16,11 +16,12 @@ from test_stats import packets
 from fwtop.capture.reader import read_capture
 from fwtop.model.traffic.counters import Counters, DropCount
 from fwtop.model.traffic.packets import Hook, PacketBatch
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.model.traffic.window import NoOrigin
 from fwtop.stats import destinations
 from fwtop.stats.engine import Engine
 from fwtop.stats.keyed_sums import SAMPLES
-from fwtop.store.codec import decode_snapshot, encode_snapshot
+from fwtop.store.codec import decode_value, encode_value
 
 
 def sent_to(addresses: list[str]) -> PacketBatch:
@@ -98,7 +99,7 @@ def test_real_captures_are_counted_exactly(name: str) -> None:
 
 
 def test_a_session_keeps_them() -> None:
-    assert decode_snapshot(encode_snapshot(snapshot(START))) == snapshot(START)
+    assert decode_value(Snapshot, encode_value(snapshot(START))) == snapshot(START)
 
 
 INSIDE, OUTSIDE = 3, 2

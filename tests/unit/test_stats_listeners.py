@@ -10,10 +10,10 @@ from fwtop.console.control.surroundings import parse_survey
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.counters import Counters, DropCount
 from fwtop.model.traffic.packets import PacketBatch
-from fwtop.model.traffic.snapshot import FilterChain, Listener, Ring, Surroundings
+from fwtop.model.traffic.snapshot import FilterChain, Listener, Ring, Snapshot, Surroundings
 from fwtop.model.traffic.window import Window
 from fwtop.stats.listeners import with_rates
-from fwtop.store.codec import decode_snapshot, encode_snapshot
+from fwtop.store.codec import decode_value, encode_value
 
 SSH = Listener("tcp", 22, "sshd")
 WEB = Listener("tcp", 80, "nginx")
@@ -100,4 +100,4 @@ def test_surroundings_are_stored_and_old_sessions_have_none() -> None:
         (replace(WEB, pps=5.0),), (Ring("eth0", 1, 2),), (FilterChain("raw", "ip a b", False),)
     )
     told = replace(full, surroundings=around)
-    assert decode_snapshot(encode_snapshot(told)).surroundings == around
+    assert decode_value(Snapshot, encode_value(told)).surroundings == around

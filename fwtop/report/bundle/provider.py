@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.rule import Match, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.flow import FULL_TABLE
 from fwtop.render.flowspec import FlowSpec
@@ -13,8 +13,8 @@ from fwtop.render.numbers import duration_words, percent
 from fwtop.report.facts.spans import AttackSpan
 from fwtop.report.summary import Digest
 from fwtop.report.wording import day_and_time, si
+from fwtop.rules.kinds import of
 
-_DROPS = (Kind.IPSET, Kind.XDP, Kind.TC, Kind.NFTABLES)
 _MOST_SOURCES = 200  # a router holds some thousand FlowSpec routes for all its customers
 
 
@@ -96,7 +96,7 @@ def _targets(digest: Digest) -> list[Prefix]:
 def _routes(rule: Rule, targets: list[Prefix]) -> list[FlowSpec]:
     match = rule.match
     unsaid = (match.ttl, match.ip_id, match.tcp_seq, match.tcp_window, match.tcp_header)
-    if rule.kind not in _DROPS or match.payload or match.fragment is False or any(unsaid) or rule.limit:
+    if not of(rule.kind).is_filter or match.payload or match.fragment is False or any(unsaid) or rule.limit:
         return []
     if not match.sources and match == Match(family=match.family):
         return []
