@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -17,12 +16,12 @@ from fwtop.dissect.wire import Dissect
 from fwtop.enrich.cities import CityLookup
 from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
-from fwtop.model.paths import STATE_DIRECTORY, exports_directory
+from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.session import AttackEvidence, Event
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.store.baselines import BaselineStore
-from fwtop.store.directory import DEFAULT_MAX_BYTES, SESSION_DIRECTORY, drop_old
+from fwtop.store.directory import SESSION_DIRECTORY
 from fwtop.store.history import HistoryWriter
 from fwtop.store.interruption import interruption
 from fwtop.store.reader import load_session
@@ -163,21 +162,3 @@ class Recorder:
         self._baseline_saved = self._clock()
         if self.baseline is not None:
             self._baseline_problem = self._baselines.put(self._host, self.baseline(), self._netns)
-
-
-def export_once(snapshot: Snapshot, format_name: str) -> str:
-    """Write one snapshot to the session directory or, failing that, the user's own; return its path."""
-    from fwtop.report import export_snapshot  # late: 2 MB that only an export needs
-
-    with suppress(OSError):
-        SESSION_DIRECTORY.mkdir(mode=0o700, exist_ok=True)
-    for directory in (SESSION_DIRECTORY, exports_directory()):
-        try:
-            path = export_snapshot(snapshot, directory, format_name)
-        except FwtopError as error:
-            failure = error
-            continue
-        if directory == SESSION_DIRECTORY:
-            drop_old(directory, DEFAULT_MAX_BYTES)
-        return str(path)
-    raise failure

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,18 @@ from typing import Any
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.render.observation import observation_json, rfc3339
+from fwtop.render.observation import observation_json
 from fwtop.report.facts.effects import RuleEffect
 from fwtop.report.summary import Digest
 from fwtop.report.wording import day_and_time, si
 from fwtop.rules.command_line import command_line
+from fwtop.store.exports import write_export
 
-FORMATS = ("json", "csv")
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def export_snapshot(snapshot: Snapshot, directory: Path, format: str) -> Path:
-    """Write a snapshot into a new file of `directory` and return its path; never overwrites.
+def export_snapshot(snapshot: Snapshot, format: str, directories: Iterable[Path] | None = None) -> str:
+    """Write a snapshot into a new file where reports go, and return its path.
 
     Raises FwtopError for an unknown format, or when the file can't be written.
     """
@@ -33,23 +32,7 @@ def export_snapshot(snapshot: Snapshot, directory: Path, format: str) -> Path:
         raise FwtopError(
             f"a snapshot can be written as json or csv, not as {safe_text(format, limit=20)!r}", 2
         )
-    moment = rfc3339(snapshot.at)[:19].replace(":", "-")
-    content = writers[format](snapshot)
-    try:
-        for number in range(1, 1_000):
-            path = directory / f"fwtop-{moment}{f'-{number}' if number > 1 else ''}.{format}"
-            try:
-                handle = os.open(
-                    path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-                )
-            except FileExistsError:
-                continue
-            with open(handle, "w", encoding="utf-8", newline="") as file:
-                file.write(content)
-            return path
-    except OSError as error:
-        raise FwtopError(f"nothing was exported to {directory}: {error.strerror}") from None
-    raise FwtopError(f"{directory} holds a thousand exports of this second; nothing was written")
+    return write_export(snapshot.at, format, writers[format](snapshot).encode(), directories)
 
 
 def snapshot_csv(snapshot: Snapshot) -> str:

@@ -29,7 +29,7 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 import fwtop.console.playback.capture, fwtop.console.playback.screens
 from fwtop.cli import main
-from fwtop.console.recorder import exports_directory
+from fwtop.model.paths import exports_directory
 from fwtop.store import replay
 
 def write(path):

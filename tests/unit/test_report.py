@@ -339,21 +339,21 @@ def test_an_unknown_format_is_one_line(record: SessionRecord, tmp_path: Path) ->
     with pytest.raises(FwtopError, match="nothing was written"):
         render(record, "pdf\x1b")
     with pytest.raises(FwtopError, match="json or csv"):
-        export_snapshot(snapshot(START), tmp_path, "xls")
-    with pytest.raises(FwtopError, match="nothing was exported"):
-        export_snapshot(snapshot(START), tmp_path / "none", "json")
+        export_snapshot(snapshot(START), "xls")
+    with pytest.raises(FwtopError, match="nothing was written"):
+        export_snapshot(snapshot(START), "json", [tmp_path / "none"])
 
 
 def test_exports_never_overwrite(tmp_path: Path) -> None:
-    first = export_snapshot(snapshot(START), tmp_path, "json")
-    second = export_snapshot(snapshot(START, busy=False), tmp_path, "json")
+    first = Path(export_snapshot(snapshot(START), "json", [tmp_path]))
+    second = Path(export_snapshot(snapshot(START, busy=False), "json", [tmp_path]))
     assert (first.name, second.name) == ("fwtop-2026-11-21T03-12-44.json", "fwtop-2026-11-21T03-12-44-2.json")
     assert json.loads(first.read_text()) == observation_json(snapshot(START))
     assert first.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_csv_export_has_the_totals_and_all_tables(tmp_path: Path) -> None:
-    path = export_snapshot(snapshot(START, 200_000.0), tmp_path, "csv")
+    path = Path(export_snapshot(snapshot(START, 200_000.0), "csv", [tmp_path]))
     rows = list(csv.reader(io.StringIO(path.read_text())))
     assert ["totals", "pps", "200000.0"] in rows
     sources = [row for row in rows if row[:1] == ["sources.address"]]

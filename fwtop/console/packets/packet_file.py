@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Iterable
-from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
 from fwtop.analysis.packets.recent import PacketList
 from fwtop.capture.writing import ETHERNET, RAW, pcap_of
-from fwtop.model.errors import FwtopError
-from fwtop.model.paths import exports_directory
 from fwtop.model.traffic.packets import PacketBatch
-from fwtop.store.directory import DEFAULT_MAX_BYTES, SESSION_DIRECTORY, drop_old
+from fwtop.store.exports import write_export
 
 _BLANK = 14  # bytes of the Ethernet header that stands before packets of interfaces without one
-_SAME_NAME = 1_000
 
 
 def pcap_bytes(packets: PacketBatch, clock_ns: int) -> bytes:
@@ -45,38 +40,5 @@ def _without_ethernet(packets: PacketBatch) -> bool:
 
 
 def write_packets(shown: PacketList, directories: Iterable[Path] | None = None) -> str:
-    """Write packets into a new file and return its path; raises FwtopError.
-
-    It goes where reports go: beside the sessions or, failing that, into the user's own directory.
-    """
-    content = pcap_bytes(shown.packets, shown.clock_ns)
-    if directories is None:
-        with suppress(OSError):
-            SESSION_DIRECTORY.mkdir(mode=0o700, exist_ok=True)
-        directories = (SESSION_DIRECTORY, exports_directory())
-    failure = FwtopError("there is no directory to write to")
-    for directory in directories:
-        try:
-            path = _write_new(directory, content)
-        except OSError as error:
-            failure = FwtopError(f"nothing was written to {directory}: {error.strerror}")
-            continue
-        if directory == SESSION_DIRECTORY:
-            drop_old(directory, DEFAULT_MAX_BYTES)
-        return str(path)
-    raise failure
-
-
-def _write_new(directory: Path, content: bytes) -> Path:
-    moment = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
-    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-    for number in range(1, _SAME_NAME):
-        path = directory / f"fwtop-{moment}{f'-{number}' if number > 1 else ''}.pcap"
-        try:
-            handle = os.open(path, flags, 0o600)
-        except FileExistsError:
-            continue
-        with open(handle, "wb") as file:
-            file.write(content)
-        return path
-    raise FileExistsError(0, "a thousand files of this second")
+    """Write packets into a new file where reports go, and return its path; raises FwtopError."""
+    return write_export(time.time(), "pcap", pcap_bytes(shown.packets, shown.clock_ns), directories)

@@ -14,13 +14,12 @@ from fwtop.console.playback.capture import CaptureReel, CaptureResult
 from fwtop.console.playback.controls import ReadOnlyControls
 from fwtop.console.playback.player import StoredFeed
 from fwtop.console.playback.replay import session_recording
-from fwtop.console.recorder import export_once
 from fwtop.console.traffic_parts import TrafficParts
 from fwtop.dissect.client import Dissector
 from fwtop.model.config_file import ConfigText
 from fwtop.model.rule import Preview, Rule
 from fwtop.model.traffic.history import Trends
-from fwtop.model.traffic.snapshot import Sources
+from fwtop.model.traffic.snapshot import Snapshot, Sources
 from fwtop.model.traffic.window import OriginLookup
 from fwtop.store.history_schema import FILE_NAME
 from fwtop.store.reader import session_info
@@ -29,6 +28,12 @@ from fwtop.ui.app import FwtopApp
 from fwtop.ui.settings import read_settings
 
 _FORMATS = ("json", "csv")
+
+
+def _exported(snapshot: Snapshot, format_name: str) -> str:
+    from fwtop.report import export_snapshot  # late: 2 MB that only an export needs
+
+    return export_snapshot(snapshot, format_name)
 
 
 def show_capture(
@@ -54,7 +59,7 @@ def show_capture(
         parts=TrafficParts(lambda: reel.shown.advisor.judged, marked, lookup, result.top),
         samples=SamplePackets(lambda: reel.shown.window, lookup, Dissector(dissector) if dissector else None),
         packets=CapturedPackets(lambda: (reel.shown.window, reel.shown.advisor.standing)),
-        export=lambda format_name: export_once(reel.shown.snapshot, format_name),
+        export=lambda format_name: _exported(reel.shown.snapshot, format_name),
         export_formats=_FORMATS,
     )
     return FwtopApp(StoredFeed(reel.opened, controls), settings=read_settings(files)).run_to_exit()
@@ -73,7 +78,7 @@ def show_session(path: Path, *, speed: float = 1.0, files: Iterable[ConfigText] 
         "this is a stored session",
         preview=None,
         trends=partial(trends_beside, path),
-        export=lambda format_name: export_once(feed.shown(), format_name),
+        export=lambda format_name: _exported(feed.shown(), format_name),
         export_formats=_FORMATS,
     )
     feed = StoredFeed(session_recording(path), controls, speed=speed)
