@@ -84,7 +84,7 @@ def rehearse(variant: Variant, services: Sequence[Match], flows: Sequence[Flow])
 
 
 def _read(variant: Variant) -> _Rules:
-    held = sum(ipset.set_sizes().values())
+    held = sum(header.entries for header in ipset.headers())
     if held > _MOST_ELEMENTS:
         raise FwtopError(f"its ipsets hold {held:,} elements, which is too much to copy")
     tables = [f"{one['family']} {one['name']}" for kind, one in nft.listed("tables") if kind == "table"]

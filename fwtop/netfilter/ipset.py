@@ -7,6 +7,7 @@ ip_set_core.c, call_ad: elements of one IPSET_ATTR_ADT are added in order until 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,12 +17,13 @@ from msgspec import Struct
 
 from fwtop.kernel import netlink
 from fwtop.kernel.netlink import NETFILTER_HEADER_BYTES, NETLINK_NETFILTER, attribute, attributes, c_string
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
+from fwtop.model.traffic.protocols import NUMBERS
 
 if TYPE_CHECKING:  # a guardian without a long list doesn't load numpy
     from numpy.typing import NDArray
 
-    from fwtop.model.addresses.address import Prefix
     from fwtop.model.addresses.port_rows import PortRows
     from fwtop.model.addresses.prefix_sets import Rows
 
@@ -30,11 +32,13 @@ _DESTROY, _FLUSH, _SWAP, _LIST, _ADD, _DEL, _TEST = (
     _SUBSYSTEM | number for number in (3, 4, 6, 7, 9, 10, 11)
 )
 _BY_NAME = _SUBSYSTEM | 14  # IPSET_CMD_GET_BYNAME
-_TYPENAME, _FAMILY, _MAX_ELEMENTS, _SIZE = 3, 5, 19, 23  # the latter two in _DATA
+_TYPENAME, _FAMILY, _MAX_ELEMENTS, _SIZE, _MEMORY = 3, 5, 19, 23, 26  # the latter three in _DATA
 _FAMILY_NAMES = {2: "ip", 10: "ip6"}  # NFPROTO_*
 _PROTOCOL, _SETNAME, _SETNAME2, _FLAGS, _DATA, _ADT, _LINENO = 1, 2, 3, 6, 7, 8, 9  # IPSET_ATTR_*
 _INDEX = 11  # IPSET_ATTR_INDEX, since protocol 7 (Linux 4.20)
 _IP, _CIDR, _PORT, _TIMEOUT, _PROTO, _ELEMENT_FLAGS, _IP2, _ELEMENTS = 1, 3, 4, 6, 7, 8, 20, 24  # in _DATA
+_BYTES, _PACKETS = 24, 25  # of an element
+_WITH_COUNTERS = 1 << 3  # IPSET_FLAG_WITH_COUNTERS
 _VERSION = attribute(_PROTOCOL, b"\7")  # IPSET_PROTOCOL
 _NAME_ONLY, _HEADER_ONLY = 2, 4  # IPSET_FLAG_LIST_SETNAME, IPSET_FLAG_LIST_HEADER
 _ADDRESS_BYTES = {4: 4, 6: 16}
@@ -61,71 +65,88 @@ class Element(NamedTuple):
     second: bytes = b""  # the other address
 
 
+class Entry(NamedTuple):
+    """An element with what it has counted, and the seconds until it ends; 0 where it has no such thing."""
+
+    element: Element
+    seconds: int
+    packets: int
+    bytes: int
+
+    @property
+    def prefix(self) -> Prefix:
+        """Its address, or network."""
+        address = self.element.address
+        family = 4 if len(address) == 4 else 6
+        return Prefix(family, int.from_bytes(address, "big"), self.element.length or 8 * len(address))
+
+    @property
+    def text(self) -> str:
+        """It as ipset(8) lists it."""
+        name = next((name for name, number in NUMBERS.items() if number == self.element.protocol), "")
+        return f"{self.prefix},{name}:{self.element.port}" if self.element.port else str(self.prefix)
+
+
 class Header(NamedTuple):
     """What a set is, without its elements."""
 
     name: str
     type: str
     family: str  # ip, ip6; "" for bitmaps and lists
-    entries: int
+    entries: int  # expired ones count until the kernel's next garbage collection
     size: int | None  # the most elements it takes, None: as its type allows
-    number: int  # under which xt_set knows it
+    memory: int  # bytes
+    counted: bool  # its elements have counters
 
 
-def set_sizes() -> dict[str, int]:
-    """Return the number of elements of each set by name, none where the kernel has no ipset.
+def headers() -> list[Header]:
+    """Return the header of each set, none where the kernel has no ipset; raises FwtopError.
 
-    Raises FwtopError. Expired elements count until the kernel's next garbage collection.
-
-    The kernel counts all elements for it, 30 ms for each million: `names` and `sizes_of` need not.
+    The kernel counts all elements for it, 30 ms for each million: `names` and `header` need not.
     """
-    return {header.name: header.entries for header in headers()}
+    return [_header(parts) for parts in _each_set(_HEADER_ONLY)]
 
 
 def names() -> set[str]:
     """Return the names of all sets, none where the kernel has no ipset; raises FwtopError."""
-    found: set[str] = set()
-    try:
-        for body in netlink.dump(NETLINK_NETFILTER, _LIST, _asking(_NAME_ONLY)):
-            found.add(c_string(dict(attributes(body, NETFILTER_HEADER_BYTES)).get(_SETNAME, b"")))
-    except OSError as error:
-        if error.errno == errno.EINVAL:  # nfnetlink.c: nobody answers for this subsystem
-            return set()
-        raise FwtopError(f"ipset can't be read: {_reason(error)}") from None
-    return found - {""}
+    return {c_string(parts[_SETNAME]) for parts in _each_set(_NAME_ONLY)}
+
+
+def _each_set(flags: int) -> list[dict[int, bytes]]:
+    with _failing("ipset can't be read"):
+        try:
+            return [parts for parts in _listed(_asking(flags)) if _SETNAME in parts]
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # nfnetlink.c: nobody answers for this subsystem
+                return []
+            raise
+
+
+def header(name: str) -> Header | None:
+    """Return the header of a set, None if it is not there; raises FwtopError."""
+    with _failing(f"set {name} can't be read"):
+        try:
+            request = _asking(_HEADER_ONLY) + attribute(_SETNAME, name.encode() + b"\0")
+            return next(map(_header, _listed(request)), None)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EINVAL):
+                return None
+            raise
 
 
 def sizes_of(wanted: Iterable[str]) -> dict[str, int]:
     """Return the number of elements of those of some sets that are there; raises FwtopError."""
-    found: dict[str, int] = {}
-    for name in wanted:
-        request = _asking(_HEADER_ONLY) + attribute(_SETNAME, name.encode() + b"\0")
-        try:
-            for body in netlink.dump(NETLINK_NETFILTER, _LIST, request):
-                data = dict(attributes(dict(attributes(body, NETFILTER_HEADER_BYTES)).get(_DATA, b"")))
-                found[name] = _number(data.get(_ELEMENTS))
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.EINVAL):
-                raise FwtopError(f"set {name} can't be read: {_reason(error)}") from None
-    return found
+    return {name: found.entries for name in wanted if (found := header(name)) is not None}
 
 
 def numbers_of(wanted: Iterable[str]) -> dict[int, str]:
     """Return, by number, those of some sets that are there (since Linux 4.20); raises FwtopError."""
     found: dict[int, str] = {}
-    try:
-        with netlink.open_socket(NETLINK_NETFILTER) as channel:
-            for name in wanted:
-                try:
-                    body = netlink.ask(channel, _BY_NAME, _named(name))
-                except OSError as error:
-                    if error.errno != errno.ENOENT:
-                        raise
-                    continue
-                number = _number(dict(attributes(body, NETFILTER_HEADER_BYTES)).get(_INDEX))
-                found[number] = name
-    except OSError as error:
-        raise FwtopError(f"ipset can't be read: {_reason(error)}") from None
+    with _failing("ipset can't be read"), netlink.open_socket(NETLINK_NETFILTER) as channel:
+        for name in wanted:
+            with contextlib.suppress(FileNotFoundError):
+                body = netlink.ask(channel, _BY_NAME, _named(name))
+                found[_number(dict(attributes(body, NETFILTER_HEADER_BYTES)).get(_INDEX))] = name
     return found
 
 
@@ -133,49 +154,56 @@ def _asking(flags: int) -> bytes:
     return netlink.netfilter_header() + _VERSION + attribute(_FLAGS, struct.pack(">I", flags))
 
 
-def headers() -> list[Header]:
-    """Return the header of each set, none where the kernel has no ipset; raises FwtopError."""
-    request = _asking(_HEADER_ONLY)
-    found: list[Header] = []
-    try:
-        for body in netlink.dump(NETLINK_NETFILTER, _LIST, request):
-            parts = dict(attributes(body, NETFILTER_HEADER_BYTES))
-            if _SETNAME in parts:
-                data = dict(attributes(parts.get(_DATA, b"")))
-                most = data.get(_MAX_ELEMENTS) or data.get(_SIZE)
-                name, kind = c_string(parts[_SETNAME]), c_string(parts.get(_TYPENAME, b""))
-                family = _FAMILY_NAMES.get(int.from_bytes(parts.get(_FAMILY, b""), "big"), "")
-                entries, size = _number(data.get(_ELEMENTS)), _number(most) or None
-                found.append(Header(name, kind, family, entries, size, _number(parts.get(_INDEX))))
-    except OSError as error:
-        if error.errno == errno.EINVAL:  # nfnetlink.c: nobody answers for this subsystem
-            return []
-        raise FwtopError(f"ipset can't be read: {_reason(error)}") from None
-    return found
+def _listed(request: bytes) -> Iterator[dict[int, bytes]]:
+    for body in netlink.dump(NETLINK_NETFILTER, _LIST, request):
+        yield dict(attributes(body, NETFILTER_HEADER_BYTES))
+
+
+def _header(parts: dict[int, bytes]) -> Header:
+    data = dict(attributes(parts.get(_DATA, b"")))
+    most = data.get(_MAX_ELEMENTS) or data.get(_SIZE)
+    name, kind = c_string(parts.get(_SETNAME, b"")), c_string(parts.get(_TYPENAME, b""))
+    family = _FAMILY_NAMES.get(_number(parts.get(_FAMILY)), "")
+    entries, memory = _number(data.get(_ELEMENTS)), _number(data.get(_MEMORY))
+    counted = bool(_number(data.get(_ELEMENT_FLAGS)) & _WITH_COUNTERS)
+    return Header(name, kind, family, entries, _number(most) or None, memory, counted)
 
 
 def _number(value: bytes | None) -> int:
     return int.from_bytes(value or b"", "big")
 
 
+@contextlib.contextmanager
+def _failing(what: str) -> Iterator[None]:
+    """Say what failed, and the kernel's reason."""
+    try:
+        yield
+    except OSError as error:
+        raise FwtopError(f"{what}: {_reason(error)}") from None
+
+
 def elements(name: str) -> set[Element]:
     """Return the elements of a small set; raises FwtopError."""
-    found: set[Element] = set()
-    try:
-        for body in netlink.dump(NETLINK_NETFILTER, _LIST, _named(name)):
-            listed = dict(attributes(body, NETFILTER_HEADER_BYTES)).get(_ADT, b"")
-            found |= {_element(dict(attributes(item))) for _, item in attributes(listed)}
-    except OSError as error:
-        raise FwtopError(f"set {name} can't be read: {_reason(error)}") from None
-    return found
+    return {entry.element for entry in entries(name)}
+
+
+def entries(name: str) -> Iterator[Entry]:
+    """Yield the elements of a set with their counters and times; raises FwtopError."""
+    with _failing(f"set {name} can't be read"):
+        for parts in _listed(_named(name)):
+            for _, item in attributes(parts.get(_ADT, b"")):
+                data = dict(attributes(item))
+                counts = (_number(data.get(kind)) for kind in (_TIMEOUT, _PACKETS, _BYTES))
+                yield Entry(_element(data), *counts)
 
 
 def _element(data: dict[int, bytes]) -> Element:
     address, second = (
         next((value for _, value in attributes(data.get(kind, b""))), b"") for kind in (_IP, _IP2)
     )
-    kinds = (_CIDR, _PROTO, _PORT, _ELEMENT_FLAGS)
-    length, protocol, port, flags = (int.from_bytes(data.get(kind, b""), "big") for kind in kinds)
+    length, protocol, port, flags = (
+        _number(data.get(kind)) for kind in (_CIDR, _PROTO, _PORT, _ELEMENT_FLAGS)
+    )
     return Element(address, length, protocol, port, flags, second)
 
 
@@ -190,9 +218,9 @@ def keys(name: str, family: int, *, ports: bool = False) -> set[bytes]:
     more = first + width
     flags = more + (24 if ports else 8)  # each attribute takes 8 bytes
     found: set[bytes] = set()
-    try:
-        for body in netlink.dump(NETLINK_NETFILTER, _LIST, _named(name)):
-            listed, at = dict(attributes(body, NETFILTER_HEADER_BYTES)).get(_ADT, b""), 0
+    with _failing(f"set {name} can't be read"):
+        for parts in _listed(_named(name)):
+            listed, at = parts.get(_ADT, b""), 0
             while at < len(listed):
                 size = listed[at] | listed[at + 1] << 8
                 key = listed[at + first : at + more]
@@ -205,8 +233,6 @@ def keys(name: str, family: int, *, ports: bool = False) -> set[bytes]:
                     key += NOMATCH
                 found.add(key)
                 at += size + 3 & ~3
-    except OSError as error:
-        raise FwtopError(f"set {name} can't be read: {_reason(error)}") from None
     return found
 
 
@@ -237,19 +263,14 @@ def holds(name: str, family: int, prefixes: Rows, start: int, stop: int) -> bool
 
 def flush_set(name: str) -> None:
     """Remove all elements of a set, so that no packet matches it; raises FwtopError."""
-    try:
+    with _failing(f"set {name} can't be flushed"):
         netlink.request(NETLINK_NETFILTER, _FLUSH, _named(name))
-    except OSError as error:
-        raise FwtopError(f"set {name} can't be flushed: {_reason(error)}") from None
 
 
 def destroy_set(name: str) -> None:
     """Destroy a set if it exists; raises FwtopError while it is referenced."""
-    try:
+    with _failing(f"set {name} can't be destroyed"), contextlib.suppress(FileNotFoundError):
         netlink.request(NETLINK_NETFILTER, _DESTROY, _named(name))
-    except OSError as error:
-        if error.errno != errno.ENOENT:
-            raise FwtopError(f"set {name} can't be destroyed: {_reason(error)}") from None
 
 
 class Edit(Struct, frozen=True):
@@ -313,11 +334,8 @@ def _element_messages(name: str, family: int, prefixes: Rows) -> Iterator[bytes]
 
 
 def _send_all(requests: Sequence[tuple[int, bytes]], what: str) -> None:
-    try:
-        with netlink.open_socket(NETLINK_NETFILTER, _ADD_SECONDS) as channel:
-            netlink.send_all(channel, requests)
-    except OSError as error:
-        raise FwtopError(f"{what}: {_reason(error)}") from None
+    with _failing(what), netlink.open_socket(NETLINK_NETFILTER, _ADD_SECONDS) as channel:
+        netlink.send_all(channel, requests)
 
 
 def add_prefixes(

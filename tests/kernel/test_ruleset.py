@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from fwtop.model.ruleset import (
     ListedSet,
     Ruleset,
 )
+from fwtop.netfilter import ipset
 from fwtop.netfilter.listing.reader import RulesetReader
 from tests.kernel.conftest import Host, NetnsPair
 from tests.kernel.wire import attach_foreign_xdp, inside, send_datagrams
@@ -261,3 +263,40 @@ def test_the_command_prints_one_document_or_a_line_a_reading(netns_pair: NetnsPa
     assert [len(json.loads(line)["rules"]) for line in twice.stdout.splitlines()] == [1, 1]
     text = subprocess.run(base, capture_output=True, text=True, timeout=60, check=True)
     assert "route ip main" in text.stdout
+
+
+SETS = """create nets hash:net family inet counters timeout 600
+add nets 192.0.2.0/24 packets 7 bytes 420 timeout 60
+add nets 198.51.100.9 nomatch
+create ports hash:net,port family inet6 counters
+add ports 2001:db8::/32,tcp:443 packets 3 bytes 180
+add ports 2001:db8::1,udp:53
+create plain hash:ip family inet
+"""
+
+
+def test_sets_are_read_as_ipset_lists_them(netns_pair: NetnsPair) -> None:
+    victim = netns_pair.victim
+    restore = ["ip", "netns", "exec", victim.netns, "ipset", "restore"]
+    subprocess.run(restore, input=SETS, text=True, timeout=60, check=True)
+    with inside(victim.netns):
+        for name in ("nets", "ports", "plain"):
+            argv = ["ipset", "list", name]
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+            lines = done.stdout.splitlines()
+            members = [line.split() for line in lines[lines.index("Members:") + 1 :]]
+            found = {entry.text: entry for entry in ipset.entries(name)}
+            assert set(found) == {words[0] for words in members}
+            for text, *words in members:
+                entry = found[text]
+                told = dict(itertools.pairwise(words))
+                counted = int(told.get("packets", 0)), int(told.get("bytes", 0))
+                assert (entry.packets, entry.bytes) == counted
+                assert bool(entry.element.flags) == ("nomatch" in words)
+                assert (entry.seconds > 0) == ("timeout" in words)
+            header = ipset.header(name)
+            assert header is not None
+            assert f"Size in memory: {header.memory}" in lines
+            assert (header.counted, header.entries) == (name != "plain", len(members))
+        assert ipset.header("none") is None
+        assert ipset.names() == {"nets", "ports", "plain"}

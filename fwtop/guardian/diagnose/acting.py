@@ -122,7 +122,8 @@ class Acting:
                 if self._kernel.variants.of(rule_id).variant.name == NFT
             }
         try:
-            sizes = ipset.set_sizes() if any(item.lines for item in wanted) else {}
+            headers = ipset.headers() if any(item.lines for item in wanted) else []
+            sizes = {header.name: header.entries for header in headers}
             changed = self._sets.look({spec.name: spec for item in wanted for spec in item.sets}, sizes)
         except FwtopError:
             sizes, changed = None, {}

@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterable
 
 from fwtop.guardian.mechanisms.chains import sets
 from fwtop.guardian.records.entry import Entry
-from fwtop.kernel.programs import CommandError, run
+from fwtop.kernel.programs import CommandError
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, State
-from fwtop.netfilter import nft
+from fwtop.netfilter import ipset, nft
 from fwtop.rules.nft_objects import CONNECTIONS, LAYOUTS, NETDEV, PROXY, set_of
 
 _SET = re.compile(r"fwtop-(\d+)-(on|un|dst|shut|pass|)([46])")
-_ELEMENT = re.compile(r"^add \S+ (\S+)(?: timeout (\d+))?(.*)$", re.MULTILINE)
 _NOTE = "found in the kernel: the journal has lost it"
 _KINDS = {NETDEV.table: Kind.NFTABLES, PROXY.table: Kind.SYNPROXY, CONNECTIONS.table: Kind.CONNLIMIT}
 
@@ -54,12 +53,12 @@ def _in_sets(rule_id: str, variant: str) -> Entry | None:
             continue
         families.add(int(named[3]))
         kind = Kind.PROTECT if named[2] == "shut" else kind
-        for address, timeout, rest in _ELEMENT.findall(run(["ipset", "save", name])):
-            if "nomatch" in rest:
+        for entry in ipset.entries(name):
+            if entry.element.flags:  # `nomatch`
                 continue
-            left = max(left, int(timeout or 0))
+            left = max(left, entry.seconds)
             if not named[2]:
-                sources.append(Prefix.parse(address))
+                sources.append(entry.prefix)
     family = families.pop() if len(families) == 1 else None
     return _entry(rule_id, variant, left, kind, Match(sources=tuple(sources), family=family))
 

@@ -12,7 +12,7 @@ from fwtop.guardian.mechanisms.chains.raw_lines import Count
 from fwtop.guardian.mechanisms.chains.sets import entry_counters
 from fwtop.guardian.mechanisms.tables import state as nft_table
 from fwtop.guardian.records.entry import Entry
-from fwtop.kernel.programs import CommandError
+from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, families_of
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import of
@@ -57,7 +57,7 @@ def _counted(rule: Rule) -> dict[str, int]:
     for name in [_set_of(rule, family) for family in rule.match.families if family in families]:
         try:
             counted |= entry_counters(name, top=_SHOWN)
-        except CommandError:
+        except FwtopError:
             continue
     return counted
 

@@ -73,13 +73,6 @@ class PortEntry(Struct, frozen=True, order=True):
             raise ValueError(f"{safe_text(text.strip(), limit=60)!r}: ports go from 1 to {_MOST_PORT}")
         return PortEntry(prefix, PROTOCOLS[found[5]], low, high)
 
-    @staticmethod
-    def of_element(text: str) -> PortEntry:
-        """Read an element as ipset lists it: `192.0.2.0/24,tcp:443`; raises ValueError, KeyError."""
-        address, _, rest = text.partition(",")
-        protocol, _, port = rest.partition(":")
-        return PortEntry(Prefix.parse(address), PROTOCOLS[protocol], int(port), int(port))
-
     def __str__(self) -> str:
         """Return it as `parse` reads it."""
         address = str(self.prefix) if self.prefix.family == 4 else f"[{self.prefix}]"

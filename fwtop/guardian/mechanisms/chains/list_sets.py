@@ -13,8 +13,6 @@ from msgspec import Struct
 
 from fwtop.guardian.mechanisms.chains import sets
 from fwtop.guardian.mechanisms.chains.set_contents import is_whole
-from fwtop.kernel.programs import run
-from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.port_rows import PortEntry, PortRows
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.addresses.prefix_sets import Rows, positions
@@ -28,7 +26,6 @@ _MOST_EDITED = 4096  # elements of one call; the kernel holds the set for as lon
 _LEAST_ROOM = 65_536
 _SHRINK_ABOVE = 4096  # elements: smaller sets are not worth it
 _SHRINK_TO = 4  # rebuild a set that held so many times more
-_COUNTED = re.compile(r"^add \S+ (\S+) packets (\d+) bytes (\d+)", re.MULTILINE)
 _SIZE = re.compile(r"^Size in memory: (\d+)", re.MULTILINE)
 
 
@@ -150,15 +147,8 @@ class ListSets:
 
     def bytes_of(self, name: str) -> int:
         """Return the kernel memory that a list's sets take; 0 where it has none. Raises FwtopError."""
-        have = sets.names()
-        found = 0
-        for family in _FAMILIES:
-            if (target := list_set_name(name, family)) in have:
-                size = re.search(
-                    r"^Size in memory: (\d+)", run(["ipset", "list", "-t", target]), re.MULTILINE
-                )
-                found += int(size.group(1)) if size else 0
-        return found
+        headers = (ipset.header(list_set_name(name, family)) for family in _FAMILIES)
+        return sum(found.memory for found in headers if found is not None)
 
     def _fits(self, header: Header, most: int, after: int) -> bool:
         """Return whether a set can hold so many, and is not much too large for those `after` the change.
@@ -203,24 +193,26 @@ class ListSets:
         self._rooms[target] = _Room(room, len(rows))
 
     def _copy_counters(self, name: str, aside: str, rows: Rows) -> None:
-        if any("counters" not in run(["ipset", "list", "-t", one]) for one in (name, aside)):
+        headers = [ipset.header(one) for one in (name, aside)]
+        if not all(found is not None and found.counted for found in headers):
             return
-        found = [item for item in _COUNTED.findall(run(["ipset", "save", name])) if item[1] != "0"]
+        found = [entry for entry in ipset.entries(name) if entry.packets]
         lines = [
-            f"add {aside} {entry} packets {packets} bytes {size}\n"
-            for (entry, packets, size), stays in zip(found, _are_in(rows, found), strict=True)
+            f"add {aside} {entry.text} packets {entry.packets} bytes {entry.bytes}\n"
+            for entry, stays in zip(found, _are_in(rows, found), strict=True)
             if stays
         ]
         sets.restore("".join(lines))
 
 
-def _are_in(rows: Rows, found: list[tuple[str, ...]]) -> list[bool]:
-    """Return for each element that ipset listed whether it is among the rows."""
+def _are_in(rows: Rows, found: list[ipset.Entry]) -> list[bool]:
+    """Return for each element of a set whether it is among the rows."""
     if isinstance(rows, PortRows):
-        entries = [PortEntry.of_element(item[0]) for item in found]  # single ports, each once
+        single = ((entry.prefix, entry.element) for entry in found)
+        entries = [PortEntry(prefix, of.protocol, of.port, of.port) for prefix, of in single]
         kept = {entry for entry, at in zip(entries, _places_of(rows, entries), strict=True) if at >= 0}
         return [entry in kept for entry in entries]
-    prefixes = [Prefix.parse(item[0]) for item in found]
+    prefixes = [entry.prefix for entry in found]
     known = PrefixRows.of(prefixes)
     stay = {item for item, at in zip(known, positions(rows, known), strict=True) if at >= 0}
     return [prefix in stay for prefix in prefixes]

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.guardian.mechanisms.chains.set_contents import is_whole
-from fwtop.kernel.programs import CommandError, run
+from fwtop.kernel.programs import run
 from fwtop.model.errors import FwtopError
 from fwtop.netfilter import ipset
 from fwtop.rules.objects import SetSpec
@@ -25,7 +25,6 @@ _RESTORE_SECONDS = 30.0  # longer lists go through netlink; keep and undo wait b
 _LEARNED_SECONDS = 180  # as nf_conntrack_udp_timeout_stream
 _LEARNED = 65_536  # a random one makes room for a further one
 _LIST = re.compile(r"fwtop-(new|list)-(.+)-[46]")
-_ENTRY = re.compile(r"^(\S+) .*?packets (\d+) bytes (\d+)")
 
 
 def fill(spec: SetSpec, timeout_seconds: int) -> None:
@@ -76,7 +75,7 @@ def renew(spec: SetSpec, timeout_seconds: int) -> None:
     """Set a new timeout for every element; expired and deleted ones are added again."""
     if spec.timed:
         restore(fill_text(spec, timeout_seconds).partition("\n")[2])  # a set's own default can't be changed
-    elif element_count(spec.name) != len(spec.elements) + len(spec.exceptions):
+    elif ipset.sizes_of([spec.name]).get(spec.name) != len(spec.elements) + len(spec.exceptions):
         fill(spec, timeout_seconds)
 
 
@@ -181,24 +180,7 @@ def replacement(*wanted: Contents) -> str:
     return "\n".join([*lines, ""])
 
 
-def element_count(name: str) -> int | None:
-    """Return the number of elements in a set, None if it does not exist.
-
-    The kernel counts expired elements too until its next sweep.
-    """
-    try:
-        listing = run(["ipset", "list", "-t", name])
-    except CommandError:
-        return None
-    found = re.search(r"^Number of entries: (\d+)", listing, re.MULTILINE)
-    return int(found.group(1)) if found else None
-
-
 def entry_counters(name: str, *, top: int) -> dict[str, int]:
-    """Return the `top` elements that matched most: prefix → packets."""
-    counted: list[tuple[int, str]] = []
-    for line in run(["ipset", "list", name]).splitlines():
-        found = _ENTRY.match(line)
-        if found:
-            counted.append((int(found.group(2)), found.group(1)))
-    return {prefix: packets for packets, prefix in sorted(counted, reverse=True)[:top]}
+    """Return the `top` elements that matched most, as ipset lists them, with packets; raises FwtopError."""
+    counted = sorted(((entry.packets, entry.text) for entry in ipset.entries(name)), reverse=True)
+    return {text: packets for packets, text in counted[:top]}
