@@ -13,8 +13,8 @@ import pytest
 from stored_sessions import sample_session
 
 import fwtop.store.connection
+from benches.lab_day import FULL, QUICK, Plan, scenario_text
 from benches.tables.judgement.day import accelerate_confined, denied
-from fwtop.lab.day import FULL, QUICK, Plan, scenario_text
 from fwtop.lab.scenario import parse
 from fwtop.model.errors import FwtopError
 from fwtop.report.summary import digest
