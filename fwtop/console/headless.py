@@ -136,7 +136,7 @@ def _rule_watch(options: Options, console: LiveConsole, outputs: Outputs) -> Rul
     """Start what raises alarms of the machine's rules, if alarms are on."""
     if options.alarms_fd is None:
         return None
-    from fwtop.console.control.ruleset import read_ruleset
+    from fwtop.console.control.surroundings import read_ruleset
     from fwtop.console.publish.rule_watch import RuleWatch
 
     session, link = console.session, console.links[0]  # which a recorder needs for nothing else

@@ -18,7 +18,7 @@ from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.console.control.rules import RuleMonitor
 from fwtop.console.control.surroundings import SurveyMonitor
 from fwtop.console.failures import failure_line, not_judged
-from fwtop.console.garbage import FreedMemory
+from fwtop.console.memory import FreedMemory
 from fwtop.console.refresh_rate import RefreshRate
 from fwtop.console.running_totals import RunningTotals
 from fwtop.live.connections import ConnectionMeter

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fwtop.console.bootstrap import LiveConsole
 from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.console.control.looking import Looking, in_thread
-from fwtop.console.control.ruleset import read_ruleset
+from fwtop.console.control.surroundings import read_ruleset
 from fwtop.console.packets.packet_lists import LivePackets
 from fwtop.console.packets.packet_ring import PacketRing
 from fwtop.console.packets.samples import SamplePackets

@@ -23,10 +23,9 @@ from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.store.baselines import BaselineStore
 from fwtop.store.directory import SESSION_DIRECTORY
 from fwtop.store.history import HistoryWriter
-from fwtop.store.interruption import interruption
 from fwtop.store.reader import load_session
 from fwtop.store.trends import session_trends
-from fwtop.store.upkeep import put_in_order
+from fwtop.store.upkeep import interruption, put_in_order
 from fwtop.store.writer import SessionWriter
 
 # Between two savings: at first, so that a screen beside a new recorder has one; then twice as long each time.

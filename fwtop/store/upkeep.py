@@ -1,4 +1,4 @@
-"""Putting sessions in order: crashed ones are merged, damaged ones set aside."""
+"""Putting sessions in order: crashed ones are merged, damaged ones set aside, gaps before this one told."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pathlib import Path
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.session import Event, EventKind, SessionInfo
+from fwtop.render.numbers import duration
 from fwtop.store.connection import connect
 from fwtop.store.directory import DAMAGED, is_running, lock_session, session_paths, unlock_session
+from fwtop.store.reader import session_info
 from fwtop.store.schema import VERSION, check_format, check_pages
 
 
@@ -77,3 +80,36 @@ def _merge(path: Path) -> None:
         check_pages(database)
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         database.execute("PRAGMA journal_mode=DELETE")
+
+
+_LOOKED_AT = 8  # newest sessions: others may be of other interfaces or namespaces
+_LONGEST_SECONDS = 7 * 86_400.0  # a longer gap says nothing of this recording
+
+
+def interruption(
+    directory: Path, began: float, interfaces: tuple[str, ...], netns: str | None
+) -> Event | None:
+    """Return the event that ends a gap in what was recorded of these interfaces, None if there is none.
+
+    A gap follows a session that did not end cleanly: its process was killed, or the machine stopped. `began`
+    is when this recording began, Unix seconds. To be called before old sessions are put in order, which
+    locks them as if they were running.
+    """
+    with suppress(FwtopError):
+        for path in reversed(session_paths(directory)[-_LOOKED_AT:]):
+            with suppress(FwtopError):
+                info = session_info(path)
+                if (info.interfaces, info.netns) == (interfaces, netns) and info.started < began:
+                    return _told(info, began)
+    return None
+
+
+def _told(info: SessionInfo, began: float) -> Event | None:
+    gap = began - info.ended
+    if info.state != "crashed" or not 0 < gap < _LONGEST_SECONDS:
+        return None
+    text = (
+        f"nothing was recorded in the {duration(gap)} before this session: "
+        f"what recorded {info.id} was killed, or the machine stopped"
+    )
+    return Event(began, EventKind.STORING_RESUMED, "recording", text)

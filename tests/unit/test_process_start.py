@@ -39,8 +39,8 @@ _NOT_FOR_A_RECORDER = _NOT_FOR_A_SCREEN | {
     "fwtop.ui", "statistics", "subprocess", "textual",
 }  # fmt: skip
 _CONSOLE = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from fwtop.console import lean\n"
-    "lean.without_openssl()\n__import__(sys.argv[2])\n"
+    "import sys; sys.path.insert(0, sys.argv[1]); from fwtop.console import memory\n"
+    "memory.without_openssl()\n__import__(sys.argv[2])\n"
     "print(*(name for name, module in sys.modules.items() if module is not None))"
 )
 

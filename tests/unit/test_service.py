@@ -16,7 +16,7 @@ from fwtop.cli import service
 from fwtop.cli.files.record_outputs import service_manager
 from fwtop.client import guardian_unit
 from fwtop.console.headless import _GuardianLost
-from fwtop.console.publish.service_state import ServiceState
+from fwtop.console.publish.outputs import ServiceState
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import ROOT, SERVICE_UNIT
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.console.automatic.clients import RECENT_SECONDS, Clients
 from fwtop.console.automatic.policy import Policy
-from fwtop.console.automatic.trial import Trial
+from fwtop.console.automatic.trial import RECENT_SECONDS, Clients, Trial
 from fwtop.model.console_scope import maker
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
 from fwtop.model.traffic.flow import NOTICED, STOPPED

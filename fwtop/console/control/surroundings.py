@@ -1,4 +1,4 @@
-"""The guardian's survey as the console shows it: parsed and made safe once, here."""
+"""What the guardian reads of the host: its survey and its rule set, parsed and made safe once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Survey
+from fwtop.model.protocol import Rules, Survey
+from fwtop.model.ruleset import Ruleset
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import FilterChain, Listener, Ring, Surroundings
+from fwtop.model.wire import of_plain
 
 _POLL_SECONDS = 2.0
 _RETRY_SECONDS = 0.25  # until the guardian has made its first survey
@@ -61,3 +63,18 @@ def parse_survey(data: dict[str, Any], interfaces: Collection[str]) -> Surroundi
             for stage, name, drops in data.get("chains", ())
         ),
     )
+
+
+_SECONDS = 5.0
+
+
+def read_ruleset(link: GuardianLink) -> Ruleset | None:
+    """Ask for the last reading, which has the next one begun; None before the first.
+
+    Raises FwtopError.
+    """
+    data = link.demand(Rules(), seconds=_SECONDS).data["ruleset"]
+    try:
+        return None if data is None else of_plain(Ruleset, data)
+    except (KeyError, TypeError) as error:
+        raise FwtopError(f"the guardian's answer about rules makes no sense: {error}") from None

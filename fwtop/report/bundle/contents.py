@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from fwtop.capture.writing import ETHERNET, RAW, pcap_of
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.session import SessionRecord
+from fwtop.model.traffic.session import SamplePacket, SessionRecord
 from fwtop.render.observation import rfc3339
 from fwtop.report.bundle.abuse import abuse_mails
-from fwtop.report.bundle.packets import pcap_files
 from fwtop.report.bundle.provider import flowspec_text, provider_text
 from fwtop.report.bundle.rules import ipset_text, iptables_text, nftables_text
 from fwtop.report.bundle.senders import block_lists, senders, senders_csv
@@ -96,3 +97,20 @@ def timeline_csv(record: SessionRecord) -> str:
 def _ticks(record: SessionRecord) -> Iterator[tuple[object, ...]]:
     for tick in record.ticks:
         yield (rfc3339(tick.at), *(getattr(tick, name) for name in _COLUMNS))
+
+
+def pcap_files(record: SessionRecord) -> dict[str, bytes]:
+    """Return captures by name; packets with and without Ethernet header can't be in one."""
+    groups: dict[tuple[str, bool], list[SamplePacket]] = {}
+    for packet in record.packets:
+        groups.setdefault((_plain(packet.kind), packet.is_ethernet), []).append(packet)
+    files = {}
+    for (kind, is_ethernet), packets in groups.items():
+        rows = [(round(packet.at * 1e9), packet.length, packet.data) for packet in packets]
+        name = f"packets/{kind}.pcap" if is_ethernet else f"packets/{kind}-ip.pcap"
+        files[name] = pcap_of(rows, ETHERNET if is_ethernet else RAW)
+    return files
+
+
+def _plain(kind: str) -> str:
+    return re.sub(r"[^a-z0-9_]", "_", kind.lower())[:40] or "attack"
