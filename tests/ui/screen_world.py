@@ -34,7 +34,7 @@ def trends() -> Trends:
     """A row of each kind."""
     hours = tuple(float(n) for n in range(TREND_HOURS))
     days = tuple(float(n) if n % 5 else None for n in range(24 * TREND_DAYS))
-    kinds = [name.removeprefix("trend_") for name, *_ in TREND_LISTS]
+    kinds = [kind for kind, *_ in TREND_LISTS]
     rows = {
         kind: TrendRow(_KEYS.get(kind, f"192.0.2.{n}"), kind, 80.0, hours, 90.0, days, 0.2)
         for n, kind in enumerate(kinds)

@@ -34,7 +34,7 @@ class Field(Struct, frozen=True, eq=False):
 
     name: str  # in JSON, where names stay for ever
     unit: Unit = Unit.TEXT
-    value: Callable[[Any], Any] | None = None  # None: the attribute of that name
+    value: Callable[[Any], Any] | str = ""  # or the path of the attribute; "": the one of that name
     digits: int | None = None  # in JSON, where it isn't as many as the unit has
     json: bool = True
     # Its column: a text too long is cut, or broken into lines if it is `whole`.
@@ -56,7 +56,7 @@ class Field(Struct, frozen=True, eq=False):
 
     def of(self, item: Any) -> Any:  # noqa: ANN401 - rows are of many types
         """Return it of a row."""
-        return getattr(item, self.name) if self.value is None else self.value(item)
+        return self.value(item) if callable(self.value) else attrgetter(self.value or self.name)(item)
 
     def rounded(self, value: Any) -> Any:  # noqa: ANN401
         """Round a value as JSON does."""
@@ -103,27 +103,21 @@ def alphabetical(text: str) -> tuple[int, ...]:
 def estimate(bar: int = 12) -> tuple[Field, ...]:
     """Return the fields of a share with its 95 % interval, with a bar of so many cells."""
     return (
-        Field(
-            "packets",
-            Unit.COUNT,
-            attrgetter("share.packets"),
-            label="packets",
-            words="{packets}, {pps} pps",
-        ),
-        Field("bytes", Unit.BYTES, attrgetter("share.bytes"), label="bytes"),
-        Field("pps", Unit.PPS, attrgetter("share.pps"), heading="pps", width=5, keep=5),
+        Field("packets", Unit.COUNT, "share.packets", label="packets", words="{packets}, {pps} pps"),
+        Field("bytes", Unit.BYTES, "share.bytes", label="bytes"),
+        Field("pps", Unit.PPS, "share.pps", heading="pps", width=5, keep=5),
         Field(
             "share",
             Unit.SHARE,
-            attrgetter("share.share"),
+            "share.share",
             heading="share  ±95 %",
             width=14,
             keep=6,
             label="share",
             words="{share} of all packets; 95 % CI {share_low} to {share_high}",
         ),
-        Field("share_low", Unit.SHARE, attrgetter("share.share_low")),
-        Field("share_high", Unit.SHARE, attrgetter("share.share_high")),
+        Field("share_low", Unit.SHARE, "share.share_low"),
+        Field("share_high", Unit.SHARE, "share.share_high"),
         Field("bar", width=bar, keep=45, column="bar", json=False),
     )
 

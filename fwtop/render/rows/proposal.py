@@ -10,7 +10,7 @@ PROPOSAL = RowType(
     key=lambda item: f"{item.number} {item.kind}",  # the summary quotes figures that change
     search=lambda item: f"{item.kind} {item.summary}",
     fields=(
-        Field("n", Unit.COUNT, lambda item: item.number, width=2),
+        Field("n", Unit.COUNT, "number", width=2),
         Field("kind"),
         Field("summary", heading="proposal", width=24, grow=1, whole=True),
         Field("attack", width=1, keep=8),

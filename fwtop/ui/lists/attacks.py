@@ -126,7 +126,7 @@ ATTACK_VIEW = View(
 )
 
 
-def attack_rows(snapshot: Snapshot, _: str) -> Sequence[Attack]:
+def attack_rows(snapshot: Snapshot) -> Sequence[Attack]:
     """List the attacks, those with packets of their own first."""
     return sorted(snapshot.judgement.attacks, key=lambda attack: attack.kind == FULL_TABLE)
 

@@ -32,7 +32,7 @@ from fwtop.ui.lists.machine_rules import rule_details as machine_rule_details
 from fwtop.ui.lists.machine_rules import set_details
 from fwtop.ui.lists.packets.columns import clock_text
 from fwtop.ui.lists.packets.pane import packet_details
-from fwtop.ui.lists.panels import NO_BASELINE, harm
+from fwtop.ui.lists.panels import NO_BASELINE, clients_hit
 from fwtop.ui.lists.path import stage_details
 from fwtop.ui.lists.rows import Item, LogEntry
 from fwtop.ui.lists.rule_details import rule_details
@@ -232,7 +232,10 @@ def _proposal(item: Proposal) -> list[Line]:
     )
     if item.already_share:
         lines += wrapped("", f"active rules stop {percent(item.already_share)} of it already")
-    harmed: Line = [*harm(item.collateral_share, guess=item.guess), (" of client-like packets", TEXT)]
+    harmed: Line = [
+        *clients_hit(item.collateral_share, 0, guess=item.guess),
+        (" of client-like packets", TEXT),
+    ]
     lines.append(labelled("clients hit", harmed, width=LABEL))
     if item.guess:
         lines.append(labelled("", [(NO_BASELINE, WARN)], width=LABEL))

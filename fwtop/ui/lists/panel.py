@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from msgspec.structs import replace
 from rich.style import Style
@@ -19,6 +20,7 @@ from fwtop.ui.lists.panels import PANEL, PanelSpec
 from fwtop.ui.lists.rows import Item, RowList
 from fwtop.ui.lists.table import (
     GAP,
+    MOST_LINES,
     CellContext,
     Column,
     View,
@@ -82,9 +84,7 @@ class Panel(Lines):
             names = [view.name for view in self.spec.views]
             self.view_index = names.index(self.spec.first(snapshot))
         self.rows.grouped = bool(context.attacks)
-        listed = self.spec.listed
-        items = listed(context) if listed is not None else self.spec.items(snapshot, self.view.name)
-        self.rows.update(items, context.now)
+        self.rows.update(self.spec.items(snapshot, context, self.view.name), context.now)
         self.draw()
 
     def reload(self) -> None:
@@ -148,25 +148,18 @@ class Panel(Lines):
     def _draw(self) -> None:
         if not self.display or self.box.width == 0:
             return
-        rows, context, view = self.rows, self._cell_context, self.view
-        context = replace(context, scale=bar_scale(view, rows.items))
+        rows, view = self.rows, self.view
+        context = replace(self._cell_context, scale=bar_scale(view, rows.items))
         layout = fit_columns(whole_first(view, rows.items[:_MEASURED], context), self.box.width - 2)
         self._layout = layout
         room = max(self.box.height - int(self._titled) - int(view.header), 1)
-        drawn: dict[int, list[Line]] = {}  # rows are drawn once, to measure and to show them
 
-        def lines_of(place: int) -> list[Line]:
-            if place not in drawn:
-                drawn[place] = row_lines(layout, rows.items[place], context)
-            return drawn[place]
-
-        def cut_to(place: int, most: int) -> list[Line]:
+        @cache  # rows are drawn once, to measure and to show them
+        def lines_of(place: int, most: int = MOST_LINES) -> list[Line]:
             return row_lines(layout, rows.items[place], context, most)
 
-        if view.all_rows:
-            whole = [lines_of(place) for place in range(len(rows.items))]
-            drawn = dict(enumerate(within(room, whole, cut_to)))
-        blocks = self._visible(room, lambda place: [*self._heading(place), *lines_of(place)], cut_to)
+        cut = within(room, len(rows.items), lines_of) if view.all_rows else None
+        blocks = self._visible(room, lines_of, cut)
         self._shown = len(blocks)
         if self.spec.fitted:
             self.wanted = sum(len(lines_of(place)) for place in range(min(len(rows.items), _MEASURED)))
@@ -211,19 +204,19 @@ class Panel(Lines):
         return [[(name, DIM)]] if name and not same else []
 
     def _visible(
-        self, room: int, lines_of: Callable[[int], list[Line]], cut_to: Callable[[int, int], list[Line]]
+        self, room: int, lines_of: Callable[..., list[Line]], cut: list[list[Line]] | None
     ) -> list[list[Line]]:
         """Scroll so that the selected row is whole, and return the lines of each row that fits.
 
-        `cut_to` returns as many lines of a row as there is room for.
+        `cut` are the lines of all rows, where all of them must fit.
         """
         items, selected = self.rows.items, self.rows.selected
-        blocks: dict[int, list[Line]] = {}
+
+        def block(place: int) -> list[Line]:
+            return [*self._heading(place), *(cut[place] if cut is not None else lines_of(place))]
 
         def height(place: int) -> int:
-            if place not in blocks:
-                blocks[place] = lines_of(place)
-            return len(blocks[place])
+            return len(block(place))
 
         if not items:
             self._top = 0
@@ -242,13 +235,12 @@ class Panel(Lines):
             self._top -= 1
             used += height(self._top)
         last = max(last, self._top + 1)
+        blocks = [block(place) for place in range(self._top, last)]
         if last < len(items) and used < room:  # as much of the next row as there is room for
             heading = self._heading(last)
             left = room - used - len(heading)
-            if height(last) > room - used:
-                blocks[last] = [*heading, *cut_to(last, left)] if left > 0 else heading
-            last += 1
-        return [blocks[place] if place in blocks else lines_of(place) for place in range(self._top, last)]
+            blocks.append([*heading, *lines_of(last, left)] if left > 0 else heading)
+        return blocks
 
     def _headed(self, layout: list[tuple[Column, int]]) -> list[tuple[Column, int]]:
         """Put an inline panel's title into the head of its widest column."""
@@ -269,7 +261,7 @@ class Panel(Lines):
     def _title_text(self) -> str:
         if self.spec.title_of is None or self._snapshot is None:
             return self.spec.title
-        return self.spec.title_of(self._snapshot, self._cell_context)
+        return self.spec.title_of(self._cell_context)
 
     def _empty_text(self) -> str:
         if self.rows.hidden:
@@ -295,7 +287,7 @@ class Panel(Lines):
     def _label(self, spec: PanelSpec, *, active: bool) -> Line:
         count = 0
         if spec.counted and self._snapshot is not None:
-            count = len(spec.items(self._snapshot, ""))
+            count = len(spec.items(self._snapshot, self._cell_context, ""))
         title = self._title_text() if spec.name == self.spec.name else spec.title
         text = f"{title} {count}" if count else title
         if not active:

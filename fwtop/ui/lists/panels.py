@@ -131,12 +131,6 @@ ALL_RULES_VIEW = View(
 )
 
 
-def harm(share: float, *, guess: bool) -> Line:
-    """Write the share of normal traffic that would be hit; "~" marks an estimate without baseline."""
-    style = BAD if share >= HARM_LIMIT else WARN if share > 0 else GOOD
-    return [(percent(share), style), (" ~", WARN)] if guess else [(percent(share), style)]
-
-
 _ROOMY = 60  # cells in which a proposal says why, too
 
 
@@ -177,12 +171,14 @@ def _stops(item: Proposal, context: CellContext, _: int) -> Line:
 
 
 def clients_hit(share: float, known: int, *, guess: bool) -> Line:
-    """Write how many of the `known` client-like packets would be dropped; "~" without a baseline."""
-    if not known or 0 < share < 0.5 / known:
-        return harm(share, guess=guess)
+    """Write how many of the `known` client-like packets would be dropped; "~" without a baseline.
+
+    Where none are known, or less than half a one is hit, it is the share of them.
+    """
+    counted = bool(known) and not 0 < share < 0.5 / known
+    text = f"{number(round(share * known))} of {number(known)}" if counted else percent(share)
     style = BAD if share >= HARM_LIMIT else WARN if share > 0 else GOOD
-    line: Line = [(f"{number(round(share * known))} of {number(known)}", style)]
-    return [*line, (" ~", WARN)] if guess else line
+    return [(text, style), (" ~", WARN)] if guess else [(text, style)]
 
 
 def _clients_hit(item: Proposal, context: CellContext, _: int) -> Line:
@@ -210,15 +206,11 @@ PROPOSAL_VIEW = View(
 )
 
 
-def _against(snapshot: Snapshot, context: CellContext) -> str:
+def _against(context: CellContext) -> str:
     """Title the proposals with the attacks that they are against."""
-    attacks = snapshot.judgement.attacks
-    if not attacks:
-        return "proposals"
-    letters = sorted(context.scope.letter(attack.key) for attack in attacks)
-    if len(letters) > 3:
-        return f"protect against {letters[0]}–{letters[-1]}"
-    return f"protect against {', '.join(letters)}"
+    letters = sorted(context.scope.letter(attack.key) for attack in context.attacks)
+    named = ", ".join(letters) if len(letters) <= 3 else f"{letters[0]}–{letters[-1]}"
+    return f"protect against {named}" if letters else "proposals"
 
 
 def gauge_line(fill: float, width: int) -> Line:
@@ -233,57 +225,65 @@ class PanelSpec(Struct, frozen=True):
     name: str
     title: str
     views: tuple[View, ...]
-    items: Callable[[Snapshot, str], Sequence[Any]]
+    items: Callable[[Snapshot, CellContext, str], Sequence[Any]]
     counted: bool = False  # the title says how many there are
     inline: bool = False  # the title stands in the line of the column heads
     fitted: bool = False  # its place is as high as its rows are
-    title_of: Callable[[Snapshot, CellContext], str] | None = None  # a title that changes
-    listed: Callable[[CellContext], Sequence[Any]] | None = None  # items that no snapshot holds
+    title_of: Callable[[CellContext], str] | None = None  # a title that changes
     first: Callable[[Snapshot], str] | None = None  # the view to show until the operator chooses one
 
 
-def _traffic_of(_: Snapshot, context: CellContext) -> str:
-    return f"Traffic {context.part}".rstrip()
+def _rules(snapshot: Snapshot, *_: object) -> Sequence[RuleStatus]:
+    return snapshot.mitigations
 
 
-def _calm_or_attacks(snapshot: Snapshot, _: CellContext) -> str:
-    return "attack" if snapshot.judgement.attacks else calm_words(snapshot)
+def _traffic(snapshot: Snapshot, _: CellContext, view: str) -> Sequence[Any]:
+    return traffic_items(snapshot, view)
 
 
 PANELS = (
     PanelSpec(
-        "attacks", "attack", (ATTACK_VIEW,), attack_rows, inline=True, fitted=True, title_of=_calm_or_attacks
+        "attacks",
+        "attack",
+        (ATTACK_VIEW,),
+        lambda shot, *_: attack_rows(shot),
+        inline=True,
+        fitted=True,
+        title_of=lambda context: "attack" if context.attacks else calm_words(context.snapshot),
     ),
     PanelSpec(
         "proposals",
         "proposals",
         (PROPOSAL_VIEW,),
-        lambda shot, _: shot.judgement.proposals,
+        lambda shot, *_: shot.judgement.proposals,
         inline=True,
         fitted=True,
         title_of=_against,
     ),
-    PanelSpec("rules", "rule", (RULES_VIEW,), lambda shot, _: shot.mitigations, inline=True, fitted=True),
-    PanelSpec("sources", "Traffic", TRAFFIC_VIEWS, traffic_items, title_of=_traffic_of, first=first_view),
-    PanelSpec("ports", "Ports", (PORT_VIEW,), traffic_items),
-    PanelSpec("payloads", "Payloads", (PAYLOAD_VIEW,), traffic_items),
-    PanelSpec("ledger", "Drops", (LEDGER_VIEW,), lambda shot, _: shown_ledger(shot)),
-    PanelSpec("path", "Path of all packets", (PATH_VIEW,), lambda shot, _: stages_of(shot)),
-    PanelSpec("conntrack", "Conntrack", (CONNTRACK_VIEW,), lambda shot, _: conntrack_figures(shot.conntrack)),
-    PanelSpec("log", "Log", (LOG_VIEW,), lambda *_: (), listed=lambda context: context.log),
+    PanelSpec("rules", "rule", (RULES_VIEW,), _rules, inline=True, fitted=True),
     PanelSpec(
-        "machine_rules",
-        "All on this machine",
-        (MACHINE_RULES_VIEW,),
-        lambda *_: (),
-        listed=lambda context: context.machine,
+        "sources",
+        "Traffic",
+        TRAFFIC_VIEWS,
+        _traffic,
+        title_of=lambda context: f"Traffic {context.part}".rstrip(),
+        first=first_view,
     ),
+    PanelSpec("ports", "Ports", (PORT_VIEW,), _traffic),
+    PanelSpec("payloads", "Payloads", (PAYLOAD_VIEW,), _traffic),
+    PanelSpec("ledger", "Drops", (LEDGER_VIEW,), lambda shot, *_: shown_ledger(shot)),
+    PanelSpec("path", "Path of all packets", (PATH_VIEW,), lambda shot, *_: stages_of(shot)),
     PanelSpec(
-        "all_rules", "Rules", (ALL_RULES_VIEW,), lambda shot, _: shot.mitigations, counted=True, fitted=True
+        "conntrack", "Conntrack", (CONNTRACK_VIEW,), lambda shot, *_: conntrack_figures(shot.conntrack)
     ),
+    PanelSpec("log", "Log", (LOG_VIEW,), lambda _, context, __: context.log),
+    PanelSpec(
+        "machine_rules", "All on this machine", (MACHINE_RULES_VIEW,), lambda _, context, __: context.machine
+    ),
+    PanelSpec("all_rules", "Rules", (ALL_RULES_VIEW,), _rules, counted=True, fitted=True),
     *(
-        PanelSpec(name, title, (view,), lambda *_: (), listed=listed, title_of=title_of)
-        for name, title, view, listed, title_of in TREND_LISTS
+        PanelSpec(f"trend_{kind}", title, (view,), items, title_of=title_of)
+        for kind, title, view, items, title_of in TREND_LISTS
     ),
 )
 PANEL = {spec.name: spec for spec in PANELS}

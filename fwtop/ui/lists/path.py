@@ -118,8 +118,7 @@ def path_lines(snapshot: Snapshot, width: int, height: int, *, slow: bool = Fals
     context = CellContext(snapshot.started + snapshot.seconds, slow=slow)
     lines = [header_line(layout)]
     kept = _fitting(stages, height - 1)
-    blocks = [row_lines(layout, stage, context) for stage in kept]
-    rows = within(height - 1, blocks, lambda place, most: row_lines(layout, kept[place], context, most))
+    rows = within(height - 1, len(kept), lambda place, most: row_lines(layout, kept[place], context, most))
     lines += [line for block in rows for line in block]
     return lines[:height]
 

@@ -206,17 +206,17 @@ def row_lines(
     ]
 
 
-def within(
-    room: int, blocks: Sequence[list[Line]], cut_to: Callable[[int, int], list[Line]]
-) -> list[list[Line]]:
+LinesOf = Callable[[int, int], list[Line]]  # of the row at a place, at most so many
+
+
+def within(room: int, rows: int, lines_of: LinesOf) -> list[list[Line]]:
     """Fit all rows into `room` lines if each gets one: the last ones are worth more lines than the first."""
-    fitted = [*blocks]
-    spare = max(room - len(blocks), 0)
-    for place in range(len(blocks) - 1, -1, -1):
-        if len(fitted[place]) > 1 + spare:
-            fitted[place] = cut_to(place, 1 + spare)
-        spare -= len(fitted[place]) - 1
-    return fitted
+    fitted: list[list[Line]] = []
+    spare = max(room - rows, 0)
+    for place in reversed(range(rows)):
+        fitted.append(lines_of(place, 1 + spare))
+        spare -= len(fitted[-1]) - 1
+    return fitted[::-1]
 
 
 def _written(

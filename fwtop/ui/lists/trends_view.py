@@ -6,7 +6,6 @@ import time
 from functools import partial
 
 from fwtop.model.traffic.history import TREND_DAYS, TREND_HOURS
-from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.rows.field import RowType
 from fwtop.render.trends import TITLES, coverage, spark
 from fwtop.ui.drawing.format import number, percent
@@ -98,7 +97,7 @@ def _view(kind: str) -> View:
     )
 
 
-def traffic_title(_: Snapshot, context: CellContext) -> str:
+def _traffic_title(context: CellContext) -> str:
     """Say what the averages stand for, or why there are none."""
     answer = context.history
     if answer.trends is None:
@@ -109,7 +108,7 @@ def traffic_title(_: Snapshot, context: CellContext) -> str:
     return f"Traffic{note} · observed {observed}"
 
 
-def _title(name: str, _: Snapshot, context: CellContext) -> str:
+def _title(name: str, context: CellContext) -> str:
     """Title a list of parts; if the data are synthetic, each says so."""
     note = " (synthetic)" if context.history.trends is not None and context.history.trends.note else ""
     return f"{name}{note}"
@@ -140,17 +139,17 @@ def _words(value: float | None) -> str:
     return "not observed" if value is None else f"{number(value)} pps"
 
 
-def _items(kind: str, context: CellContext) -> tuple[TrendItem, ...]:
+def _items(kind: str, _: object, context: CellContext, __: str) -> tuple[TrendItem, ...]:
     return context.history.items(kind)
 
 
 TREND_LISTS = tuple(
     (
-        f"trend_{kind}",
+        kind,
         name,
         _view(kind),
         partial(_items, kind),
-        traffic_title if kind == "traffic" else partial(_title, name),
+        _traffic_title if kind == "traffic" else partial(_title, name),
     )
     for kind, name in _NAMES.items()
-)  # panel, title, view, what it lists, what writes its title
+)  # kind, title, view, what it lists, what writes its title
