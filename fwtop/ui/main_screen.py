@@ -34,7 +34,7 @@ from fwtop.ui.lists.rows import Item
 from fwtop.ui.lists.traffic import spared
 from fwtop.ui.settings import Settings
 from fwtop.ui.snapshot_screen import SnapshotScreen
-from fwtop.ui.state.packet_row import PacketRow
+from fwtop.ui.state.packets import PacketRow
 from fwtop.ui.terminal import ResilientDriver
 
 _BLOCKS = ("block", "xdp")

@@ -39,12 +39,12 @@ from fwtop.ui.lists.rows import Item
 from fwtop.ui.lists.rule_details import effect_and_facts, effect_lines
 from fwtop.ui.lists.table import CellContext
 from fwtop.ui.settings import Settings
+from fwtop.ui.state.history import RecentRates
 from fwtop.ui.state.link_budget import LinkBudget
-from fwtop.ui.state.packet_row import PacketRow
-from fwtop.ui.state.rule_effects import RuleEffects
+from fwtop.ui.state.packets import PacketRow
+from fwtop.ui.state.path import Stage
+from fwtop.ui.state.rules import RuleEffects
 from fwtop.ui.state.scope import Scope
-from fwtop.ui.state.stages import Stage
-from fwtop.ui.state.trends import Trends
 from fwtop.ui.tab_screen import TabScreen
 from fwtop.ui.tabs import TAB, Content
 
@@ -74,7 +74,7 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
         self.effects = RuleEffects()
         self.scope = Scope()
         self.parts = PartView(feed.controls, self.scope)
-        self.trends = Trends()
+        self.trends = RecentRates()
         self._noted = 0.0  # the time of the last snapshot
         self._listed = -math.inf  # when the long lists were drawn
         self._budget = LinkBudget()
@@ -191,7 +191,7 @@ class SnapshotScreen(TabScreen, inherit_bindings=False):
         if self.feed.player is not None:
             self.bars.history.rebuild(*self.feed.player.past())
             if now < self._noted:  # it went back: what was seen since hasn't happened yet
-                self.effects, self.trends = RuleEffects(), Trends()
+                self.effects, self.trends = RuleEffects(), RecentRates()
         elif not self._noted:
             self._recall()
         self._noted = now

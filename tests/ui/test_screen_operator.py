@@ -15,7 +15,7 @@ from fwtop.model.rule import RuleStatus, State
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.snapshot import LedgerRow, Origin, Snapshot, Source
 from fwtop.ui.lists.traffic import SOURCE_VIEWS
-from fwtop.ui.state.figures import conntrack_figures, shown_ledger
+from fwtop.ui.state.path import conntrack_figures, shown_ledger
 
 
 def with_table(sample: ConntrackSample) -> Snapshot:

@@ -27,8 +27,7 @@ from fwtop.ui.actions.rule_from_row import NoRuleError, rule_from_row
 from fwtop.ui.lists.packets.columns import clock_text, packet_view, verdict_line
 from fwtop.ui.lists.packets.pane import pane_lines
 from fwtop.ui.lists.table import GAP, CellContext, fit_columns, row_lines
-from fwtop.ui.state.packet_info import info, protocol_of
-from fwtop.ui.state.packet_row import PacketBook, PacketRow
+from fwtop.ui.state.packets import PacketBook, PacketRow, info, protocol_of
 
 from frames import ethernet, extension, fragment6, ipv4, ipv6, tcp, udp  # isort: skip
 

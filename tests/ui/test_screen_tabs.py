@@ -14,8 +14,8 @@ from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.drawing.style import BAD, DIM, TEXT, Line, wrap_line
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.table import row_lines
+from fwtop.ui.state.history import _MOST, TREND_SECONDS, RecentRates
 from fwtop.ui.state.scope import Scope
-from fwtop.ui.state.trends import _MOST, TREND_SECONDS, Trends
 from fwtop.ui.tabs import TABS
 
 # -- rows of several lines
@@ -225,7 +225,7 @@ def test_more_attacks_than_letters_are_marked_all_the_same() -> None:
 @given(st.lists(st.tuples(st.integers(0, 200), st.floats(0, 1e9)), max_size=300), st.integers(0, 4000))
 @settings(deadline=None)
 def test_trends_stay_bounded_and_fit(rates: list[tuple[int, float]], seconds: int) -> None:
-    trends = Trends()
+    trends = RecentRates()
     for place, (key, rate) in enumerate(rates):
         trends.note([(str(key), rate)], NOW + place)
     assert len(trends._rates) <= _MOST
@@ -235,7 +235,7 @@ def test_trends_stay_bounded_and_fit(rates: list[tuple[int, float]], seconds: in
 
 
 def test_a_trend_moves_left_and_leaves_after_five_minutes() -> None:
-    trends = Trends()
+    trends = RecentRates()
     trends.note([("x", 100.0)], NOW)
     assert trends.spark("x", NOW, 8) == "       █"
     assert trends.spark("x", NOW + TREND_SECONDS / 2, 8) == "   █    "

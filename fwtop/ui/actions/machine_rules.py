@@ -10,7 +10,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import RuleStatus
 from fwtop.ui.drawing.guarded import Begin
 from fwtop.ui.feed import Controls
-from fwtop.ui.state.ruleset import MachineRules
+from fwtop.ui.state.rules import MachineRules
 
 SHOWN_SECONDS = 2.0
 HIDDEN_SECONDS = 30.0

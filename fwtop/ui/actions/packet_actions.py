@@ -20,7 +20,7 @@ from fwtop.ui.feed import Controls
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.packets.pane import pane_lines
 from fwtop.ui.lists.packets.panel import PacketPanel
-from fwtop.ui.state.packet_row import PacketRow
+from fwtop.ui.state.packets import PacketRow
 
 _SECONDS_BESIDE = 1.0  # between two lists of packets on a tab of several lists
 _PAUSE_SECONDS = 0.2  # the cursor rests this long on a packet before it is decoded

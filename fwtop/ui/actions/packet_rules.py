@@ -10,7 +10,7 @@ from fwtop.model.rule import Kind, Match, PayloadMatch, Range
 from fwtop.model.traffic.packets import Fragment
 from fwtop.model.traffic.protocols import ICMP, ICMPV6, TCP, WITH_PORTS
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.state.packet_row import PacketRow
+from fwtop.ui.state.packets import PacketRow
 
 _CLASSIC = 63  # the six flags that every mechanism can match
 _MOST_BYTES = 16  # of a payload's beginning

@@ -26,7 +26,7 @@ from fwtop.ui.feed import Controls
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.rows import Item
 from fwtop.ui.lists.rule_details import why_details
-from fwtop.ui.state.rule_watch import ExpiryWatch, OptimisticOverlay
+from fwtop.ui.state.rules import ExpiryWatch, OptimisticOverlay
 
 _EXTEND_SECONDS = (600, 1800, 3600, 21600, 86400)
 KEEP_RULE, REMOVE_RULE = "Keep it", "Remove it"

@@ -24,8 +24,8 @@ from fwtop.rules.words import with_summary
 from fwtop.ui.actions.packet_rules import match_of_packet
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.rows import Item
-from fwtop.ui.state.history_rows import TrendItem
-from fwtop.ui.state.packet_row import PacketRow
+from fwtop.ui.state.history import TrendItem
+from fwtop.ui.state.packets import PacketRow
 
 TTL_SECONDS = 600
 DEFAULT_LIMIT = RateLimit(1000, 1000, 24, 56)

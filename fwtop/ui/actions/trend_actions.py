@@ -10,7 +10,7 @@ from fwtop.model.text import safe_text
 from fwtop.ui.drawing.guarded import Begin
 from fwtop.ui.feed import Controls
 from fwtop.ui.lists.panel import Panel
-from fwtop.ui.state.history_rows import HistoryAnswer
+from fwtop.ui.state.history import HistoryAnswer
 
 _EVERY_SECONDS = 20.0  # averages a minute and an hour change no faster
 

@@ -37,8 +37,8 @@ from fwtop.ui.drawing.style import (
 )
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.panels import gauge_line
-from fwtop.ui.state.figures import CONNTRACK_ALARM, FULL
 from fwtop.ui.state.history import History
+from fwtop.ui.state.path import CONNTRACK_ALARM, FULL
 
 
 class HeaderState(Struct, frozen=True):

@@ -11,7 +11,7 @@ from fwtop.render.rows.attack import ATTACK, reaching_share
 from fwtop.ui.drawing.format import about, duration, number, percent
 from fwtop.ui.drawing.style import BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, TITLE, WARN, Line, width_of
 from fwtop.ui.lists.table import CellContext, View, columns_of, trend_cell
-from fwtop.ui.state.figures import CONNTRACK_ALARM, FULL
+from fwtop.ui.state.path import CONNTRACK_ALARM, FULL
 
 
 def _letter(item: Attack, context: CellContext, _: int) -> Line:

@@ -38,10 +38,9 @@ from fwtop.ui.lists.rows import Item, LogEntry
 from fwtop.ui.lists.rule_details import rule_details
 from fwtop.ui.lists.traffic import spared
 from fwtop.ui.lists.trends_view import trend_details
-from fwtop.ui.state.figures import Figure, share_of_all
-from fwtop.ui.state.history_rows import TrendItem
-from fwtop.ui.state.packet_row import PacketRow
-from fwtop.ui.state.stages import Stage
+from fwtop.ui.state.history import TrendItem
+from fwtop.ui.state.packets import PacketRow
+from fwtop.ui.state.path import Figure, Stage, share_of_all
 
 _DROPPED_BY_RULE = 0.005
 _EVENT_LINES = 40  # kept of a rule with an event

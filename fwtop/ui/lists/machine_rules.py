@@ -10,7 +10,7 @@ from fwtop.ui.drawing.format import number, octets
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.drawing.text import detail, wrapped
 from fwtop.ui.lists.table import CellContext, Column, View
-from fwtop.ui.state.ruleset import Row
+from fwtop.ui.state.rules import Row
 
 _STATES = {"high": "far more than usual", "low": "far less than usual"}
 

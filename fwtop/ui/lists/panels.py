@@ -27,15 +27,15 @@ from fwtop.ui.lists.path import PATH_VIEW
 from fwtop.ui.lists.table import Cell, CellContext, Column, View, columns_of, trend_cell, with_columns
 from fwtop.ui.lists.traffic import PAYLOAD_VIEW, PORT_VIEW, TRAFFIC_VIEWS, first_view, traffic_items
 from fwtop.ui.lists.trends_view import TREND_LISTS
-from fwtop.ui.state.figures import (
+from fwtop.ui.state.path import (
     CONNTRACK_ALARM,
     UNEXPLAINED,
     Figure,
     conntrack_figures,
     share_of_all,
     shown_ledger,
+    stages_of,
 )
-from fwtop.ui.state.stages import stages_of
 
 HARM_LIMIT = 0.01  # collateral from which a dialog preselects Cancel
 NO_BASELINE = "No baseline yet: client impact is estimated"

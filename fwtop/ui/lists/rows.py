@@ -21,11 +21,10 @@ from fwtop.model.traffic.snapshot import (
 )
 from fwtop.render.rows.field import RowType
 from fwtop.ui.drawing.style import Line
-from fwtop.ui.state.figures import Figure
-from fwtop.ui.state.history_rows import TrendItem
-from fwtop.ui.state.packet_row import PacketRow
-from fwtop.ui.state.ruleset import Row
-from fwtop.ui.state.stages import Stage
+from fwtop.ui.state.history import TrendItem
+from fwtop.ui.state.packets import PacketRow
+from fwtop.ui.state.path import Figure, Stage
+from fwtop.ui.state.rules import Row
 
 
 class LogEntry(Struct, frozen=True):

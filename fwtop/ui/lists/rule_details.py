@@ -13,7 +13,7 @@ from fwtop.ui.drawing.style import DIM, STRONG, TEXT, TITLE, WARN, Line
 from fwtop.ui.drawing.text import DETAILS_WIDTH, LABEL, detail, labelled, wrapped
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.panels import rule_state
-from fwtop.ui.state.rule_effects import MachineFigures, RuleEffects
+from fwtop.ui.state.rules import MachineFigures, RuleEffects
 
 _SHOWN_SOURCES = 200
 

@@ -16,10 +16,9 @@ from fwtop.render.rows.field import Field, RowType, Unit
 from fwtop.ui.drawing.format import bar, error_bar, nanoseconds, number, octets, percent, scale_of
 from fwtop.ui.drawing.style import BAR, DIM, TEXT, Line, fit, width_of, wrap_line
 from fwtop.ui.lists.rows import Estimate, Item, LogEntry
-from fwtop.ui.state.history_rows import HistoryAnswer
-from fwtop.ui.state.ruleset import Row
+from fwtop.ui.state.history import HistoryAnswer, RecentRates
+from fwtop.ui.state.rules import Row
 from fwtop.ui.state.scope import Scope
-from fwtop.ui.state.trends import Trends
 
 GAP = 2
 
@@ -35,7 +34,7 @@ class CellContext(Struct, frozen=True):
     slow: bool = False
     snapshot: Snapshot = _NOTHING  # of all traffic, also where a part is listed
     scope: Scope = field(default_factory=Scope)
-    trends: Trends = field(default_factory=Trends)
+    trends: RecentRates = field(default_factory=RecentRates)
     log: Sequence[LogEntry] = ()
     machine: Sequence[Row] = ()  # every rule and set, whoever made it
     part: str = ""  # which part of the traffic is shown, in words

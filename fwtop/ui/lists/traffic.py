@@ -19,7 +19,7 @@ from fwtop.ui.drawing.format import percent
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.table import ESTIMATE, Cell, CellContext, View, columns_of
-from fwtop.ui.state.packet_row import PacketRow
+from fwtop.ui.state.packets import PacketRow
 
 ATTACK = "attack"
 _WHO = {"resolver": "dns", "time server": "ntp", "this host": "own", "ssh client": "ssh"}

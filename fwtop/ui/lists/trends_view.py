@@ -12,7 +12,7 @@ from fwtop.ui.drawing.format import number, percent
 from fwtop.ui.drawing.style import ACCENT, DIM, ELSEWHERE, GOOD, STRONG, TEXT, Line
 from fwtop.ui.drawing.text import detail, wrapped
 from fwtop.ui.lists.table import CellContext, Column, View
-from fwtop.ui.state.history_rows import TrendItem
+from fwtop.ui.state.history import TrendItem
 
 _NAMES = {
     "traffic": "Traffic",

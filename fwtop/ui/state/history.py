@@ -1,4 +1,4 @@
-"""What became of the packets, second by second, and what clients got before the attack."""
+"""What was seen before: the last seconds, what clients got, rates of the last minutes, averages of days."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from msgspec import Struct, field
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
 from fwtop.model.traffic.flow import STOPPED, Flow, flow_of
-from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.model.traffic.history import TrendRow, Trends
+from fwtop.model.traffic.snapshot import Share, Snapshot, Source
 from fwtop.ui.state.verdict import verdict_of
 
 HISTORY_SECONDS = 600
@@ -125,3 +126,77 @@ def _mean(points: list[Clients]) -> Clients:
     handshakes = sum(point.handshakes for point in points)
     acknowledged = sum(point.acknowledged for point in points)
     return Clients(handshakes / len(points), acknowledged / len(points))
+
+
+TREND_SECONDS = 300
+_STEP_SECONDS = 5
+_MOST = 64  # attacks and rules that are remembered
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+
+class RecentRates(Struct):
+    """Rates by key, the greatest of every five seconds, for five minutes."""
+
+    _rates: dict[str, deque[tuple[int, float]]] = field(default_factory=dict)
+
+    def note(self, rates: Iterable[tuple[str, float]], now: float) -> None:
+        """Note the present rates, in packets a second."""
+        step = int(now) // _STEP_SECONDS
+        for key, rate in rates:
+            known = self._rates.setdefault(key, deque(maxlen=TREND_SECONDS // _STEP_SECONDS))
+            if known and known[-1][0] == step:
+                known[-1] = step, max(known[-1][1], rate)
+            else:
+                known.append((step, rate))
+        while len(self._rates) > _MOST:
+            del self._rates[min(self._rates, key=lambda key: self._rates[key][-1][0])]
+
+    def spark(self, key: str, now: float, width: int) -> str:
+        """Draw the last five minutes of a key in `width` cells, the newest at the right."""
+        known = self._rates.get(key)
+        if not known or width < 1:
+            return ""
+        last = int(now) // _STEP_SECONDS
+        steps = TREND_SECONDS // _STEP_SECONDS
+        cells = [0.0] * width
+        for step, rate in known:
+            place = width - 1 - (last - step) * width // steps
+            if 0 <= place < width:
+                cells[place] = max(cells[place], rate)
+        top = max(cells)
+        if top <= 0:
+            return ""
+        return "".join(_EIGHTHS[round(8 * rate / top) or (1 if rate > 0 else 0)] for rate in cells)
+
+
+class TrendItem(Struct, frozen=True):
+    """A row of the Trends tab."""
+
+    kind: str  # of TrendGroup
+    row: TrendRow
+
+    @property
+    def key(self) -> str:
+        """What the row is about."""
+        return self.row.key
+
+    def source(self) -> Source | None:
+        """Return a country or a network as a source that rules can be made of."""
+        share = Share(0, 0, self.row.hour or 0.0, 0.0, 0.0, 0.0)
+        if self.kind == "country" and len(self.key) == len("NL"):
+            return Source(self.key, share, 0.0, country=self.key)
+        number = self.key.removeprefix("AS")
+        if self.kind == "network" and number.isascii() and number.isdigit():
+            return Source(self.key, share, 0.0, asn=int(number), as_name=self.row.label or None)
+        return None
+
+
+class HistoryAnswer(Struct, frozen=True):
+    """What was read of the history."""
+
+    trends: Trends | None = None
+    problem: str = ""  # in one line
+
+    def items(self, kind: str) -> tuple[TrendItem, ...]:
+        """Return the rows of a kind."""
+        return tuple(TrendItem(kind, row) for row in self.trends.group(kind)) if self.trends else ()

@@ -14,8 +14,7 @@ from fwtop.render.rows.field import RowType
 from fwtop.ui.drawing.format import cut
 from fwtop.ui.drawing.style import BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, WARN, Line, width_of
 from fwtop.ui.lists.table import GAP, CellContext, Column, View
-from fwtop.ui.state.packet_info import info, protocol_of
-from fwtop.ui.state.packet_row import PacketRow
+from fwtop.ui.state.packets import PacketRow, info, protocol_of
 
 GLYPHS = {Fate.REACHES: "█", Fate.MINE: "▓", Fate.OTHER: "▒", Fate.KERNEL: "░"}
 _STYLES: dict[Fate, Style] = {Fate.MINE: GOOD, Fate.OTHER: ELSEWHERE, Fate.KERNEL: DIM, Fate.REACHES: TEXT}

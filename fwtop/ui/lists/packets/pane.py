@@ -13,8 +13,7 @@ from fwtop.model.traffic.packets import Mask
 from fwtop.ui.drawing.format import hex_dump, number, percent
 from fwtop.ui.drawing.style import ACCENT, DIM, STRONG, TEXT, WARN, Line, fit, width_of, wrap_line
 from fwtop.ui.lists.packets.columns import clock_text, length_text, source_text, target_text, who_line
-from fwtop.ui.state.packet_info import protocol_of
-from fwtop.ui.state.packet_row import PacketRow
+from fwtop.ui.state.packets import PacketRow, protocol_of
 
 HEX_CELLS = 4 + 2 + 49 + 2 + 16
 _GAP = 3

@@ -15,7 +15,7 @@ from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.panels import PanelSpec
 from fwtop.ui.lists.rows import SEEN_SECONDS, Item, RowList
 from fwtop.ui.lists.table import CellContext, View
-from fwtop.ui.state.packet_row import PacketBook, PacketRow
+from fwtop.ui.state.packets import PacketBook, PacketRow
 
 PACKETS = PanelSpec("packets", "Packets", (packet_view(0, (), judged=True),), lambda *_: ())
 
