@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, at_most, if_so
 from fwtop.analysis.measures.general import ENOUGH, flow_singles, spoofed
-from fwtop.analysis.measures.tcp import BARE, constant_fields, constants, match_ack, stray
+from fwtop.analysis.measures.tcp import BARE, OUTSIDE, constant_fields, constants, match_ack, stray
 from fwtop.analysis.parsers.http import starts_request
 from fwtop.analysis.parsers.tls import record_mask
 from fwtop.analysis.window.counting import among
@@ -150,14 +151,20 @@ def _with_data(group: Group) -> Features:
     return group.context.features(rows[group.context.traffic.packets.payload_length[rows] > 0])
 
 
-_OUTSIDE = "dropping TCP packets outside of connections (conntrack state INVALID)"
 _ACKS = "{with_data:percent} carry data; {same_port:percent} go to port {port:.0f}"
 
+_flood = partial(
+    Hypothesis,
+    of=stray_acks,
+    kind="ack_flood",
+    title="{flood}",
+    details=(constant_fields, data_length),
+    match=match_ack,
+    stopped_by=OUTSIDE,
+)
 ENTRIES = (
-    Hypothesis(
-        "ACK flood", stray_acks, -1.1,
-        kind="ack_flood",
-        title="{flood}",
+    _flood(
+        "ACK flood", prior=-1.1,
         needs=(ENOUGH, at_least(flow_singles, 0.5), at_most(connections_opened, 1)),
         lead=(
             "{amount:ACK packets} from {senders} belong to no connection: {flow_singles:percent} are the "
@@ -177,14 +184,9 @@ ENTRIES = (
             Says(with_options, 0.3, 0.0, 0.9, -6.0),
             Says(beside_requests, 0.5, 0.0, 0.9, -6.0),
         ),
-        details=(constant_fields, data_length),
-        match=match_ack,
-        stopped_by=_OUTSIDE,
     ),
-    Hypothesis(
-        "ACK flood that repeats numbers", stray_acks, 2.4,
-        kind="ack_flood",
-        title="{flood}",
+    _flood(
+        "ACK flood that repeats numbers", prior=2.4,
         needs=(ENOUGH, at_most(flow_singles, 0.5)),
         lead=("{amount:ACK packets} whose sequence numbers don't advance as in a connection", _ACKS),
         evidence=(
@@ -193,18 +195,10 @@ ENTRIES = (
             above(spoofed, 0.8, 2.5),
             if_so(sampled_capture, -4.5),
         ),
-        details=(constant_fields, data_length),
-        match=match_ack,
-        stopped_by=_OUTSIDE,
     ),
-    Hypothesis(
-        "ACK flood of forged sources", stray_acks, 2.4,
-        kind="ack_flood",
-        title="{flood}",
+    _flood(
+        "ACK flood of forged sources", prior=2.4,
         needs=(ENOUGH, at_least(spoofed, 0.8)),
         lead=("{amount:ACK packets} whose sequence numbers don't advance as in a connection", _ACKS),
-        details=(constant_fields, data_length),
-        match=match_ack,
-        stopped_by=_OUTSIDE,
     ),
 )  # fmt: skip

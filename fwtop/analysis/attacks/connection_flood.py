@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_least
 from fwtop.analysis.measures.general import ENOUGH, spoofed, to_port
 from fwtop.analysis.measures.tcp import flows_of
@@ -51,10 +51,10 @@ def silent_connections(context: AnalysisContext) -> Iterator[Group]:
     yield Group(context, features, Least("reflection_pps", "tcp.syn"), notes, completed=1.0)
 
 
-@feature("connections")
-def silent(group: Group) -> float:
-    """Connections that completed the handshake half a second ago and have sent no data."""
-    return float(group.notes["silent"])
+silent = noted(
+    "silent", "connections",
+    "Connections that completed the handshake half a second ago and have sent no data.",
+)  # fmt: skip
 
 
 @feature("connections a second")
@@ -114,10 +114,7 @@ def sources_without_data(context: AnalysisContext) -> Iterator[Group]:
     yield Group(context, features, least, notes, completed=1.0, known_spoof=forged)
 
 
-@feature("connections")
-def opened(group: Group) -> float:
-    """Connections that sources without data opened to the port."""
-    return float(group.notes["opened"])
+opened = noted("opened", "connections", "Connections that sources without data opened to the port.")
 
 
 @feature("connections a second")
@@ -132,10 +129,10 @@ def opened_each(group: Group) -> float:
     return float(group.notes["opened"]) / max(1.0, group.packets.likely_sources)
 
 
-@feature("times")
-def acknowledged(group: Group) -> float:
-    """ACKs without data for each opening: the handshakes are finished."""
-    return float(group.notes["acknowledged"])
+acknowledged = noted(
+    "acknowledged", "times",
+    "ACKs without data for each opening: the handshakes are finished.",
+)  # fmt: skip
 
 
 @feature("share")
@@ -147,10 +144,7 @@ def no_data_share(group: Group) -> float:
     return float(group.notes["no_data_share"])
 
 
-@feature("share")
-def silent_share(group: Group) -> float:
-    """Part of the port's connections that are silent."""
-    return float(group.notes["silent_share"])
+silent_share = noted("silent_share", "share", "Part of the port's connections that are silent.")
 
 
 def match_opened(group: Group) -> Match:

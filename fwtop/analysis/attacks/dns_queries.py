@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_least, at_most, is_not, is_so
 from fwtop.analysis.measures.general import rate, sources
 from fwtop.analysis.parsers import dns
@@ -120,10 +121,7 @@ def whole_window(group: Group) -> float:
     return group.notes.get("part") == "all"
 
 
-@feature("yes or no")
-def names_truncated(group: Group) -> float:
-    """Whether names are longer than the captured bytes."""
-    return bool(group.notes.get("names_truncated"))
+names_truncated = noted("names_truncated", "yes or no", "Whether names are longer than the captured bytes.")
 
 
 @feature("yes or no")
@@ -139,10 +137,7 @@ def random_domains(group: Group) -> float:
     return invented(parsed, [question.labels[0] for question in parsed if question.labels])
 
 
-@feature("share")
-def below_zone(group: Group) -> float:
-    """Part of the queries that ask for random names below one zone."""
-    return float(group.notes.get("below_zone", 0.0))
+below_zone = noted("below_zone", "share", "Part of the queries that ask for random names below one zone.")
 
 
 @feature("yes or no")
@@ -363,10 +358,17 @@ _INVENTED = 0.25  # names a query: invented ones hardly come again, but for what
 _BELOW_ONE = (at_least(below_zone, 0.001), at_most(floods_beside, 0), at_most(subdomain_floods, 0))
 _FIRST = (at_most(floods_beside, 0), at_most(query_floods, 0))  # of its kind
 
+_flood = partial(
+    Hypothesis,
+    of=dns_queries,
+    details=(query_types,),
+    match=match_queries,
+    stopped_by=_LIMIT,
+)
 ENTRIES = (
     Hypothesis("work of a name server", dns_traffic, settles=()),
-    Hypothesis(
-        "random-subdomain attack, names cut off", dns_queries, 3.2,
+    _flood(
+        "random-subdomain attack, names cut off", prior=3.2,
         kind="dns_random_subdomain",
         title="DNS random-subdomain attack",
         needs=(
@@ -374,12 +376,9 @@ ENTRIES = (
             at_most(subdomain_floods, 0), at_least(unique_names, 0.7), is_so(random_labels),
         ),
         lead=(_LEAD, "{unique_names:percent} of the first labels are unique; the names are truncated"),
-        details=(query_types,),
-        match=match_queries,
-        stopped_by=_LIMIT,
     ),
-    Hypothesis(
-        "random-subdomain attack on one zone", dns_queries, 3.0,  # "water torture"
+    _flood(
+        "random-subdomain attack on one zone", prior=3.0,  # "water torture"
         kind="dns_random_subdomain",
         title="DNS random-subdomain attack on {zone}",
         needs=(*_BELOW_ONE, at_least(names_per_query, _INVENTED)),
@@ -388,12 +387,10 @@ ENTRIES = (
             "{below_zone:percent} of the queries are for names below {zone}, {distinct:percent} of them "
             "unique",
         ),
-        details=(query_types,),
-        match=match_queries,
         stopped_by="dropping queries below that zone",
     ),
-    Hypothesis(
-        "list of names below one zone, again and again", dns_queries, 3.0,
+    _flood(
+        "list of names below one zone, again and again", prior=3.0,
         kind="dns_query_flood",
         title="DNS query flood on {zone}",
         needs=(*_BELOW_ONE, at_most(names_per_query, 0.99 * _INVENTED)),
@@ -402,42 +399,32 @@ ENTRIES = (
             "{below_zone:percent} of the queries are for names below {zone}: a list, gone through again and "
             "again",
         ),
-        details=(query_types,),
-        match=match_queries,
         stopped_by="dropping queries below that zone; a limit for each source",
     ),
-    Hypothesis(
-        "flood of nonexistent names", dns_queries, 2.4,
+    _flood(
+        "flood of nonexistent names", prior=2.4,
         kind="dns_query_flood",
         title="DNS flood of nonexistent names",
         needs=(is_so(whole_window), is_not(names_truncated), *_FIRST, is_so(random_domains)),
         lead=(_LEAD, "{unique_names:percent} of the names are unique and random"),
-        details=(query_types,),
-        match=match_queries,
-        stopped_by=_LIMIT,
     ),
-    Hypothesis(
-        "queries that no resolver sends", dns_queries, 1.8,
+    _flood(
+        "queries that no resolver sends", prior=1.8,
         kind="dns_query_flood",
         title="DNS query flood",
         needs=(is_so(asked_repeatedly), *_FIRST),
         lead=(_LEAD, "{same_name:percent} ask for {name}; {why}"),
-        details=(query_types,),
-        match=match_queries,
-        stopped_by=_LIMIT,
     ),
-    Hypothesis(
-        "queries far above normal", dns_queries, 1.5,
+    _flood(
+        "queries far above normal", prior=1.5,
         kind="dns_query_flood",
         title="DNS query flood",
         needs=(is_so(whole_window), *_FIRST, at_least(beyond_normal, 10)),
         lead=(_LEAD, "{peak:count} queries/s, normally up to {usual:count}"),
-        details=(query_types,),
-        match=match_queries,
         stopped_by="a limit of queries for each source",
     ),
-    Hypothesis(
-        "sources that query equally often", dns_queries, 0.25,
+    _flood(
+        "sources that query equally often", prior=0.25,
         kind="dns_query_flood",
         title="DNS query flood",
         needs=(is_so(whole_window), *_FIRST, at_least(even_queries_per_source, 3)),
@@ -450,8 +437,6 @@ ENTRIES = (
             Says(sources, 8, -1.0, 20, 0.0),
             Says(rate, 300, -0.5, 3_000, 1.0, "{rate:count} queries/s"),
         ),
-        details=(query_types,),
-        match=match_queries,
         stopped_by="a limit of queries for each source",
     ),
 )  # fmt: skip

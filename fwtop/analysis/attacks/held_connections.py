@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.engine.group import Feature, Group, Least, Proof, cut, feature
+from fwtop.analysis.engine.group import Feature, Group, Least, Proof, cut, noted
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, is_so
 from fwtop.analysis.history.connections import HANDSHAKE
 from fwtop.analysis.spoofing import Spoof
@@ -71,16 +72,7 @@ def held_connections(context: AnalysisContext) -> Iterator[Group]:
         )
 
 
-def _told(name: str, unit: str, meaning: str) -> Feature:
-    """Make a feature of what a reading tells; what it doesn't tell is NaN, and says nothing."""
-
-    def measure(group: Group) -> float:
-        return float(group.notes.get(name, math.nan))
-
-    measure.__name__, measure.__doc__ = name, meaning
-    return feature(unit)(measure)
-
-
+_told = partial(noted, unknown=math.nan)  # what a reading doesn't tell
 unused = _told(
     "unused",
     "yes or no",

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, count
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_least, if_so
 from fwtop.analysis.measures.general import ENOUGH, to_port
-from fwtop.analysis.measures.requests import fast_rows, records_alike, with_their_connections
+from fwtop.analysis.measures.requests import LIMIT, fast_rows, records_alike, with_their_connections
 from fwtop.analysis.parsers import http, tls
 from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.traffic import Rows, payload
@@ -52,10 +52,10 @@ def http2_requests(context: AnalysisContext) -> Iterator[Group]:
     yield Group(context, some, Least("reflection_pps", "", shaped=True), notes, spoof_prior=-4.0)
 
 
-@feature("share")
-def fast_frames(group: Group) -> float:
-    """Part of the segments with HEADERS frames whose sources send them faster than browsers do."""
-    return float(group.notes["fast_frames"])
+fast_frames = noted(
+    "fast_frames", "share",
+    "Part of the segments with HEADERS frames whose sources send them faster than browsers do.",
+)  # fmt: skip
 
 
 @cut(Proof.REQUESTS)
@@ -91,10 +91,10 @@ def tiny_records(context: AnalysisContext) -> Iterator[Group]:
     yield Group(context, some, Least("reflection_pps", "", shaped=True), notes, spoof_prior=-4.0)
 
 
-@feature("share")
-def fast_records(group: Group) -> float:
-    """Part of the segments with tiny records whose sources send them faster than clients do."""
-    return float(group.notes["fast_records"])
+fast_records = noted(
+    "fast_records", "share",
+    "Part of the segments with tiny records whose sources send them faster than clients do.",
+)  # fmt: skip
 
 
 def small_records(packets: PacketBatch, rows: Rows) -> Mask:
@@ -156,8 +156,6 @@ def _usual(group: Group) -> float | None:
     return baseline.rate_of_payloads(small_records)
 
 
-_LIMIT = "a limit of requests or connections for each source; a signature of the requests"
-
 ENTRIES = (
     Hypothesis(
         "HTTP/2 request flood", http2_requests, 1.8,
@@ -166,7 +164,7 @@ ENTRIES = (
         lead="{amount:segments with HTTP/2 requests} from {senders}: {requests}",
         match=to_port,
         rows=with_their_connections,
-        stopped_by=_LIMIT,
+        stopped_by=LIMIT,
     ),
     Hypothesis(
         "HTTP/2 request flood inside TLS", tiny_records, 1.1,
@@ -180,7 +178,7 @@ ENTRIES = (
         ),
         match=to_port,
         rows=with_their_connections,
-        stopped_by=_LIMIT,
+        stopped_by=LIMIT,
     ),
     Hypothesis(
         "requests inside TLS without end", requests_inside_tls, -0.5,

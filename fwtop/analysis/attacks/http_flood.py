@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from fwtop.analysis.engine.group import Feature, Group, Least, Proof, cut, featu
 from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, Says, above, at_least, at_most, if_so, is_so
 from fwtop.analysis.measures.general import pace, per_source, rate, samples, sources, threshold_ratio, to_port
 from fwtop.analysis.measures.requests import (
+    LIMIT,
     PARSED,
     even_sources,
     fast_rows,
@@ -394,72 +396,51 @@ def _many_users(group: Group) -> bool:
 
 
 _REQUESTS = "{amount:HTTP requests} ({rate:count}/s) from {senders}"
-_LIMIT = "a limit of requests or connections for each source; a signature of the requests"
 
+_flood = partial(
+    Hypothesis,
+    of=http_requests,
+    kind="http_flood",
+    title="HTTP flood",
+    details=(requests_described,),
+    match=to_port,
+    rows=with_their_connections,
+    stopped_by=LIMIT,
+)
 ENTRIES = (
-    Hypothesis(
-        "requests outside of connections", http_requests, 3.2,
-        kind="http_flood",
-        title="HTTP flood",
+    _flood(
+        "requests outside of connections", prior=3.2,
         needs=(at_least(unconnected, 0.001), at_least(samples, 30)),
         lead=(_REQUESTS, "they belong to no connection: there was no handshake"),
-        details=(requests_described,),
-        match=to_port,
-        rows=with_their_connections,
         stopped_by="dropping TCP packets outside of connections",
     ),
-    Hypothesis(
-        "requests of sources without a connection", http_requests, 3.0,
-        kind="http_flood",
-        title="HTTP flood",
+    _flood(
+        "requests of sources without a connection", prior=3.0,
         needs=(at_least(of_strangers, 0.3), at_least(samples, 30)),
         lead=(_REQUESTS, "they belong to no connection: their sources made no handshake"),
-        details=(requests_described,),
-        match=to_port,
-        rows=with_their_connections,
         stopped_by="dropping TCP packets outside of connections",
     ),
-    Hypothesis(
-        "requests that bypass caches", http_requests, 2.8,
-        kind="http_flood",
-        title="HTTP flood",
+    _flood(
+        "requests that bypass caches", prior=2.8,
         needs=(at_least(cache_busting, 0.001), at_least(samples, 30)),
         lead=(_REQUESTS, "{requests_with_unique_query_strings:percent} carry a unique query for one path, "
                          "to bypass caches"),
         evidence=(Says(pace, 5, -5.0, 50, 0.0),),  # a form that is tried by hand or by a scanner costs little
-        details=(requests_described,),
-        match=to_port,
-        rows=with_their_connections,
-        stopped_by=_LIMIT,
     ),
-    Hypothesis(
-        "requests faster than browsers send them", http_requests, 2.4,
-        kind="http_flood",
-        title="HTTP flood",
+    _flood(
+        "requests faster than browsers send them", prior=2.4,
         needs=(at_least(of_fast_sources, 0.3), at_least(samples, 30)),
         lead=(_REQUESTS, "{fast_share:percent} of the requests come from sources that send more than "
                          "{limit:.0f}/s each"),
-        details=(requests_described,),
-        match=to_port,
-        rows=with_their_connections,
-        stopped_by=_LIMIT,
     ),
-    Hypothesis(
-        "repeated requests", http_requests, 2.2,
-        kind="http_flood",
-        title="HTTP flood",
+    _flood(
+        "repeated requests", prior=2.2,
         needs=(at_least(again_and_again, 0.5), at_least(samples, 30)),
         lead=(_REQUESTS, "{requests_sent_again_and_again:percent} repeat an earlier request of the same "
                          "source"),
-        details=(requests_described,),
-        match=to_port,
-        rows=with_their_connections,
-        stopped_by=_LIMIT,
     ),
-    Hypothesis(
-        "WebSockets closed and reopened", http_requests, 0.0,
-        kind="http_flood",
-        title="HTTP flood",
+    _flood(
+        "WebSockets closed and reopened", prior=0.0,
         needs=(at_least(closed_again, 0.3), at_least(samples, 30)),
         lead=(
             _REQUESTS,
@@ -470,15 +451,9 @@ ENTRIES = (
             Says(rate, 30, -2.0, 200, 0.0),
             Says(per_source, 0.5, -2.0, 3.0, 1.5, "{per_source:.1f} a second each"),
         ),
-        details=(requests_described,),
-        match=to_port,
-        rows=with_their_connections,
-        stopped_by=_LIMIT,
     ),
-    Hypothesis(
-        "requests for pages asked for once", http_requests, -3.25,
-        kind="http_flood",
-        title="HTTP flood",
+    _flood(
+        "requests for pages asked for once", prior=-3.25,
         needs=(is_so(whole), at_least(different_paths, 0.7)),
         lead=(_REQUESTS, "{different_paths:percent} of the requested paths are requested once"),
         evidence=(
@@ -493,15 +468,9 @@ ENTRIES = (
             Says(sources, 5, -1.5, 30, 0.0),
             Says(per_source, 0.3, 0.0, 2.0, 1.0, "each source sends {per_source:.1f} requests/s"),
         ),
-        details=(requests_described,),
-        match=to_port,
-        rows=with_their_connections,
-        stopped_by=_LIMIT,
     ),
-    Hypothesis(
-        "requests with changing User-Agents", http_requests, -2.5,
-        kind="http_flood",
-        title="HTTP flood",
+    _flood(
+        "requests with changing User-Agents", prior=-2.5,
         needs=(is_so(whole), at_least(changing_agents, 0.6)),
         lead=(_REQUESTS, "{changing_agents:percent} of a source's requests name another User-Agent than the "
                          "one before"),
@@ -515,20 +484,11 @@ ENTRIES = (
             Says(rate, 20, -2.0, 200, 0.0),
             Says(forwarded, 0.05, 0.0, 0.5, -6.0),
         ),
-        details=(requests_described,),
-        match=to_port,
-        rows=with_their_connections,
-        stopped_by=_LIMIT,
     ),
-    Hypothesis(
-        "identical requests of many sources", http_requests, 2.0,
-        kind="http_flood",
-        title="HTTP flood",
+    _flood(
+        "identical requests of many sources", prior=2.0,
         needs=(is_so(whole), at_least(same_request, 0.9)),
         lead=(_REQUESTS, "{same_request:percent} of the requests are identical"),
-        details=(requests_described,),
-        match=to_port,
-        rows=with_their_connections,
         stopped_by="a signature of the requests",
     ),
     *(

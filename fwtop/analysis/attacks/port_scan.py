@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, noted
 from fwtop.analysis.engine.hypothesis import Hypothesis, above, at_least
 from fwtop.analysis.measures.general import ENOUGH, peak
 from fwtop.analysis.spoofing import Spoof
@@ -60,10 +60,10 @@ def scanners(context: AnalysisContext) -> Iterator[Group]:
     yield Group(context, features, flood, notes, known_spoof=_REAL)
 
 
-@feature("ports")
-def scanned_ports(group: Group) -> float:
-    """Pairs of address and port that the busiest scanner tried, now or in the last minutes."""
-    return float(group.notes["scanned_ports"])
+scanned_ports = noted(
+    "scanned_ports", "ports",
+    "Pairs of address and port that the busiest scanner tried, now or in the last minutes.",
+)  # fmt: skip
 
 
 def match_probes(group: Group) -> Match:

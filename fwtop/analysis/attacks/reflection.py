@@ -6,6 +6,7 @@ Sources: CISA TA14-017A; Rossow, "Amplification Hell" (NDSS 2014); RFC 5358 (DNS
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -280,36 +281,28 @@ _ORDINARY_ANSWERS: tuple[tuple[str, tuple[Needs, ...], tuple[Needs, ...]], ...] 
     ),
 )
 
+_by_port = partial(
+    Hypothesis,
+    of=answers_by_port,
+    kind="{service}_amplification",
+    title="{service_title} amplification",
+    details=(servers, contents),
+    match=match_answers,
+    rows=without_other_names,
+    stopped_by=REFLECTED,
+)
 ENTRIES = (
-    Hypothesis(
-        "amplification, proven by contents", answers_by_port, 3.5,
-        kind="{service}_amplification",
-        title="{service_title} amplification",
+    _by_port(
+        "amplification, proven by contents", prior=3.5,
         needs=(ENOUGH, at_least(valid_answers, 0.5)),
-        details=(servers, contents),
-        match=match_answers,
-        rows=without_other_names,
-        stopped_by=REFLECTED,
     ),
-    Hypothesis(
-        "amplification, by its port", answers_by_port, 1.4,  # too few bytes were captured to tell contents
-        kind="{service}_amplification",
-        title="{service_title} amplification",
+    _by_port(
+        "amplification, by its port", prior=1.4,  # too few bytes were captured to tell contents
         needs=(ENOUGH, at_most(valid_answers, -1)),
-        details=(servers, contents),
-        match=match_answers,
-        rows=without_other_names,
-        stopped_by=REFLECTED,
     ),
-    Hypothesis(
-        "amplification with unknown contents", answers_by_port, 0.85,
-        kind="{service}_amplification",
-        title="{service_title} amplification",
+    _by_port(
+        "amplification with unknown contents", prior=0.85,
         needs=(ENOUGH, at_least(valid_answers, 0), at_most(valid_answers, 0.499), is_not(only_the_port)),
-        details=(servers, contents),
-        match=match_answers,
-        rows=without_other_names,
-        stopped_by=REFLECTED,
     ),
     Hypothesis(
         "downloads from web servers", answers_by_port, CERTAIN,  # they begin with such packets, too

@@ -8,7 +8,7 @@ from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, Says, at_least, at_most
 from fwtop.analysis.measures.general import ENOUGH, of_protocol, rate, same_port, share, sources
-from fwtop.analysis.measures.tcp import constant_fields, stray
+from fwtop.analysis.measures.tcp import OUTSIDE, constant_fields, stray
 from fwtop.analysis.window.tcp_view import ACK, FIN, RST, SYN
 from fwtop.model.rule import Match
 
@@ -66,7 +66,6 @@ def match_fin(group: Group) -> Match:
     return of_protocol(group, flags=(FIN | SYN | RST, FIN))
 
 
-_OUTSIDE = "dropping TCP packets outside of connections (conntrack state INVALID)"
 _ENDS = "but only {openings:count} SYNs or SYN-ACKs that could explain them"
 
 ENTRIES = (
@@ -77,7 +76,7 @@ ENTRIES = (
         lead=("{amount:RST packets} from {senders}, " + _ENDS, "{same_port:percent} go to port {port:.0f}"),
         details=(constant_fields,),
         match=match_rst,
-        stopped_by=_OUTSIDE,
+        stopped_by=OUTSIDE,
     ),
     Hypothesis(
         "refusals of a scan that this host makes", stray_resets, 0.0,
@@ -91,7 +90,7 @@ ENTRIES = (
         lead=("{amount:FIN packets} from {senders}, " + _ENDS, "{same_port:percent} go to port {port:.0f}"),
         details=(constant_fields,),
         match=match_fin,
-        stopped_by=_OUTSIDE,
+        stopped_by=OUTSIDE,
     ),
     *(
         explanation

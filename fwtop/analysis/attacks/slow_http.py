@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, noted
 from fwtop.analysis.engine.hypothesis import Hypothesis, at_least
 from fwtop.analysis.measures.general import to_port
 from fwtop.analysis.measures.tcp import flows_of
@@ -59,16 +59,16 @@ def slow_requests(context: AnalysisContext) -> Iterator[Group]:
     yield Group(context, features, Least(), notes, completed=1.0)
 
 
-@feature("connections")
-def slow(group: Group) -> float:
-    """Connections whose request comes in pieces of at most 64 bytes, a second or more apart."""
-    return float(group.notes["slow"])
+slow = noted(
+    "slow", "connections",
+    "Connections whose request comes in pieces of at most 64 bytes, a second or more apart.",
+)  # fmt: skip
 
 
-@feature("share")
-def slow_share(group: Group) -> float:
-    """Part of the connections with requests whose requests come in such small, late pieces."""
-    return float(group.notes["slow_share"])
+slow_share = noted(
+    "slow_share", "share",
+    "Part of the connections with requests whose requests come in such small, late pieces.",
+)  # fmt: skip
 
 
 ENTRIES = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, if_so
 from fwtop.analysis.measures.general import ENOUGH
 from fwtop.analysis.measures.tcp import match_ack
@@ -59,10 +59,10 @@ def one_way_data_connections(context: AnalysisContext) -> Iterator[Group]:
     yield Group(context, context.features(every), Least(normal="tcp.ack"), notes, completed=1.0)
 
 
-@feature("connections")
-def one_way_connections(group: Group) -> float:
-    """Connections on which a client sends ten or more small packets and acknowledges no answer."""
-    return float(group.notes["one_way_connections"])
+one_way_connections = noted(
+    "one_way_connections", "connections",
+    "Connections on which a client sends ten or more small packets and acknowledges no answer.",
+)  # fmt: skip
 
 
 @feature("connections")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, if_so, is_so
 from fwtop.analysis.measures.general import ENOUGH, threshold_ratio, to_port
 from fwtop.analysis.measures.requests import (
+    LIMIT,
     even_sources,
     fast_rows,
     outside_connections,
@@ -77,16 +79,13 @@ def _group(context: AnalysisContext, rows: Rows, part: str, **notes: float) -> G
     )
 
 
-@feature("yes or no")
-def no_handshake(group: Group) -> float:
-    """Whether they belong to no connection."""
-    return bool(group.notes["stray"])
+no_handshake = noted("no_handshake", "yes or no", "Whether they belong to no connection.", note="stray")
 
 
-@feature("share")
-def busy_hellos(group: Group) -> float:
-    """Part of the hellos whose sources open six sessions a second or more; 0 for other groups."""
-    return float(group.notes.get("busy_hellos", 0.0))
+busy_hellos = noted(
+    "busy_hellos", "share",
+    "Part of the hellos whose sources open six sessions a second or more; 0 for other groups.",
+)  # fmt: skip
 
 
 @feature("share")
@@ -105,10 +104,10 @@ def hellos_above_normal(group: Group) -> float:
     return group.packets.peak_pps / max(usual, context.config.reflection_pps / _DEAR)
 
 
-@feature("share")
-def fast_hellos(group: Group) -> float:
-    """Part of the hellos whose sources open more sessions a second than browsers do; 0 for other groups."""
-    return float(group.notes.get("fast_hellos", 0.0))
+fast_hellos = noted(
+    "fast_hellos", "share",
+    "Part of the hellos whose sources open more sessions a second than browsers do; 0 for other groups.",
+)  # fmt: skip
 
 
 @feature("share")
@@ -174,10 +173,10 @@ def repeated_handshakes(context: AnalysisContext) -> Iterator[Group]:
         yield Group(context, features, Least("reflection_pps", "", shaped=True), notes, spoof_prior=-4.0)
 
 
-@feature("connections")
-def renegotiating(group: Group) -> float:
-    """Connections with ten or more handshake records: a client needs 3."""
-    return float(group.notes["renegotiating"])
+renegotiating = noted(
+    "renegotiating", "connections",
+    "Connections with ten or more handshake records: a client needs 3.",
+)  # fmt: skip
 
 
 def _stalled(context: AnalysisContext, features: Features) -> Mask:
@@ -247,59 +246,43 @@ def _describe(parsed: list[tls.Hello]) -> list[str]:
 
 
 _HELLOS = "{amount:TLS client hellos} ({rate:count}/s) from {senders}"
-_LIMIT = "a limit of requests or connections for each source; a signature of the requests"
 
+_flood = partial(
+    Hypothesis,
+    of=client_hellos,
+    kind="tls_flood",
+    title="TLS handshake flood",
+    details=(hellos_described,),
+    match=to_port,
+    rows=with_their_sessions,
+    stopped_by=LIMIT,
+)
 ENTRIES = (
-    Hypothesis(
-        "TLS handshakes outside of connections", client_hellos, 2.6,
-        kind="tls_flood",
-        title="TLS handshake flood",
+    _flood(
+        "TLS handshakes outside of connections", prior=2.6,
         needs=(ENOUGH, is_so(no_handshake)),
         lead=(_HELLOS, "they belong to no connection: there was no TCP handshake"),
-        details=(hellos_described,),
-        match=to_port,
-        rows=with_their_sessions,
         stopped_by="dropping TCP packets outside of connections",
     ),
-    Hypothesis(
-        "TLS handshakes faster than browsers begin them", client_hellos, 2.4,
-        kind="tls_flood",
-        title="TLS handshake flood",
+    _flood(
+        "TLS handshakes faster than browsers begin them", prior=2.4,
         needs=(at_least(fast_hellos, 0.3),),
         lead=(_HELLOS, "their sources open more than {limit:.0f} sessions/s each"),
-        details=(hellos_described,),
-        match=to_port,
-        rows=with_their_sessions,
-        stopped_by=_LIMIT,
     ),
-    Hypothesis(
-        "TLS handshakes that are not finished", client_hellos, 2.2,
-        kind="tls_flood",
-        title="TLS handshake flood",
+    _flood(
+        "TLS handshakes that are not finished", prior=2.2,
         needs=(at_least(stalled_hellos, 0.5),),
         lead=(_HELLOS, "{stalled_hellos:percent} of their connections send nothing after the hello"),
-        details=(hellos_described,),
-        match=to_port,
-        rows=with_their_sessions,
-        stopped_by=_LIMIT,
     ),
-    Hypothesis(
-        "TLS handshakes and nothing else", client_hellos, 2.0,
-        kind="tls_flood",
-        title="TLS handshake flood",
+    _flood(
+        "TLS handshakes and nothing else", prior=2.0,
         needs=(ENOUGH, at_least(only_hellos, 0.55)),
         lead=(_HELLOS, "{only_hellos:percent} of the data segments of their senders are hellos, "
                        "and they close as often"),
         evidence=(Says(only_hellos, 0.55, -3.0, 0.8, 0.0),),
-        details=(hellos_described,),
-        match=to_port,
-        rows=with_their_sessions,
-        stopped_by=_LIMIT,
     ),
-    Hypothesis(
-        "repeated TLS sessions", client_hellos, -1.2,
-        kind="tls_flood",
-        title="TLS handshake flood",
+    _flood(
+        "repeated TLS sessions", prior=-1.2,
         needs=(ENOUGH, at_least(busy_hellos, 0.3)),
         lead=(_HELLOS, "each source begins {per_source:.1f} sessions/s; a browser keeps the few that it "
                        "opens"),
@@ -309,10 +292,6 @@ ENTRIES = (
             Says(hellos_above_normal, 1, 0.0, 5, 2.5, "{rate:count} sessions/s, normally up to "
                                                        "{usual:count}"),
         ),
-        details=(hellos_described,),
-        match=to_port,
-        rows=with_their_sessions,
-        stopped_by=_LIMIT,
     ),
     Hypothesis(
         "TLS renegotiation flood", repeated_handshakes, 2.2,  # CVE-2011-1473, THC-SSL-DOS

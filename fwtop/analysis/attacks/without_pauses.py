@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Normal
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
+from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_least, if_so
 from fwtop.analysis.measures.general import ENOUGH, per_source, samples, to_port
 from fwtop.analysis.measures.requests import (
@@ -128,10 +128,10 @@ def _tireless(features: Features) -> Mask:
     return np.asarray((often & (longest < _REST * traffic.seconds * 1e9))[source])
 
 
-@feature("share")
-def steady_share(group: Group) -> float:
-    """Part of the requests whose sources ask throughout the window."""
-    return float(group.notes["steady"])
+steady_share = noted(
+    "steady_share", "share",
+    "Part of the requests whose sources ask throughout the window.", note="steady",
+)  # fmt: skip
 
 
 @feature("times the normal rate")

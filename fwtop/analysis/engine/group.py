@@ -70,6 +70,16 @@ def feature(unit: str) -> Callable[[Callable[[Group], float]], Feature]:
     return register
 
 
+def noted(name: str, unit: str, meaning: str, *, note: str = "", unknown: float = 0.0) -> Feature:
+    """Register what a cut noted of its groups as a feature; NaN, where nobody knows, says nothing."""
+
+    def measure(group: Group) -> float:
+        return float(group.notes.get(note or name, unknown))
+
+    measure.__name__, measure.__doc__ = name, meaning
+    return feature(unit)(measure)
+
+
 class Least(Struct, frozen=True):
     """From where on a group may be an attack.
 

@@ -12,6 +12,7 @@ from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows
 from fwtop.model.traffic.packets import Mask
 
+LIMIT = "a limit of requests or connections for each source; a signature of the requests"
 PARSED = 384  # requests, evenly spaced
 _EVEN = 0.3  # squared coefficient of variation of the sources' rates: that of real clients is above 1
 

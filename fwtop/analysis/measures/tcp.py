@@ -14,6 +14,7 @@ from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import F64, I64, Mask
 from fwtop.render.numbers import percent
 
+OUTSIDE = "dropping TCP packets outside of connections (conntrack state INVALID)"
 BARE = 5  # words of a TCP header without options
 _FIELDS = {
     "tcp_window": "window",
