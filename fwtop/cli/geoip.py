@@ -19,6 +19,7 @@ from msgspec.structs import asdict
 
 from fwtop.cli.files.download import opened, unpack
 from fwtop.cli.recordings.stored import run_unprivileged
+from fwtop.kernel.whole_file import sync_directory
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
@@ -192,7 +193,7 @@ def _place(
         os.fchmod(file.fileno(), 0o644)
         os.fsync(file.fileno())
     path.replace(target)
-    _sync(args.directory)
+    sync_directory(args.directory)
     day = time.strftime("%Y-%m-%d", time.gmtime(found.build_epoch))
     return {"file": str(target), "day": day, **asdict(found)}
 
@@ -202,11 +203,3 @@ def _file_name(kind: str, countries: int, systems: int) -> str:
     plain = re.sub(r"[^A-Za-z0-9]+", "-", kind.partition("(")[0]).strip("-")[:40] or "database"
     holds = "country" if countries else "asn" if systems else ""
     return f"{plain}.mmdb" if holds and holds in plain.lower() else f"{plain}-{holds}.mmdb"
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

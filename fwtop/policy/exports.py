@@ -16,17 +16,16 @@ from fwtop.guardian.allow.allowlist import ALLOW_FILE, read_allow_file
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import of_family
 from fwtop.model.addresses.prefix_list import prefix_text
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.policy.document import Policy
 
 FAMILIES = (4, 6)
 ALLOW = "allow"
-_ELSEWHERE = frozenset({Kind.XDP, Kind.TC, Kind.NFTABLES})
 
 
 class Exported(Struct, frozen=True):
-    """A policy with numbered rules that netfilter can enforce; those on ports in the order they decide."""
+    """A policy with numbered rules; those on ports in the order they decide."""
 
     ports: tuple[Rule, ...]
     others: tuple[Rule, ...]
@@ -44,7 +43,7 @@ class Exported(Struct, frozen=True):
 
 def exported(policy: Policy, allow_file: Path = Path(ALLOW_FILE)) -> Exported:
     """Return what is to be written of a policy."""
-    rules = [replace(_in_netfilter(rule), id=str(number)) for number, rule in enumerate(policy.rules, 1)]
+    rules = [replace(rule, id=str(number)) for number, rule in enumerate(policy.rules, 1)]
     ports = [rule for rule in rules if rule.protection is not None]
     ports.sort(key=lambda rule: (-rule.protection.priority if rule.protection else 0, -int(rule.id)))
     used = {name for rule in rules for name in rule.lists_used}
@@ -54,15 +53,6 @@ def exported(policy: Policy, allow_file: Path = Path(ALLOW_FILE)) -> Exported:
         tuple(rule for rule in rules if rule.protection is None),
         {ALLOW: listed, **{name: policy.lists[name] for name in policy.lists if name in used}},
     )
-
-
-def _in_netfilter(rule: Rule) -> Rule:
-    """Return the same rule for netfilter: XDP, tc and netdev are before it, but drop the same packets."""
-    if rule.kind not in _ELSEWHERE:
-        return rule
-    if rule.limit is not None:
-        return replace(rule, kind=Kind.HASHLIMIT)
-    return replace(rule, kind=Kind.STRING if rule.match.payload else Kind.IPSET)
 
 
 def heading(name: str, how: str) -> Iterator[str]:

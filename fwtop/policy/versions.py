@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import time
 import zlib
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from fwtop.kernel.whole_file import replacing, sync_directory
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import pack_prefixes, unpack_prefixes
 from fwtop.model.errors import FwtopError
@@ -68,13 +68,8 @@ class Versions:
 
     def all(self) -> list[Version]:
         """Return the versions that can be read, oldest first."""
-        found = []
-        for path in self._directory.glob("[0-9]*.json"):
-            try:
-                found.append(Version(**json.loads(path.read_text("utf-8"))))
-            except (OSError, ValueError, TypeError):
-                continue
-        return sorted(found, key=lambda version: version.number)
+        found = map(_read, self._directory.glob("[0-9]*.json"))
+        return sorted(filter(None, found), key=lambda version: version.number)
 
     def unreadable(self) -> list[str]:
         """Return the names of damaged versions."""
@@ -112,16 +107,13 @@ class Versions:
 
     def pending(self) -> Version | None:
         """Return the version whose installation was not finished, None if there is none."""
-        try:
-            return of_json(Version, self._pending.read_bytes())
-        except (OSError, ValueError):
-            return None
+        return _read(self._pending)
 
     def keep(self, version: Version) -> None:
         """Make a prepared version the newest, and forget the oldest; raises FwtopError."""
         try:
             self._pending.replace(self._directory / f"{version.number}.json")
-            _sync(self._directory)
+            sync_directory(self._directory)
             for old in self.all()[:-KEPT]:
                 (self._directory / f"{old.number}.json").unlink(missing_ok=True)
             self._drop_lists()
@@ -164,22 +156,16 @@ class Versions:
                 path.unlink(missing_ok=True)
 
 
-def _write(path: Path, data: bytes) -> None:
-    new = path.with_name(f"{path.name}.new")
-    with new.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    _sync(path.parent)
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def _read(path: Path) -> Version | None:
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        return of_json(Version, path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _write(path: Path, data: bytes) -> None:
+    with replacing(path, "wb") as file:
+        file.write(data)
 
 
 def _unwritable(directory: Path, error: OSError) -> FwtopError:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TextIO
+from typing import IO
 
 from fwtop.guardian.allow.allowlist import ALLOW_FILE
+from fwtop.kernel.whole_file import replacing
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.policy.document import Policy
@@ -58,23 +58,15 @@ def _make_directory(path: Path) -> None:
 
 
 def _write_file(path: Path, lines: Iterator[str], mode: int = 0o644) -> None:
-    new = path.with_name(f"{path.name}.new")
     try:
-        with new.open("w", encoding="utf-8") as file:
+        with replacing(path, permissions=mode) as file:
             write_lines(file, lines)
-        new.chmod(mode)
-        new.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            new.unlink()
         line = f"cannot write {safe_text(path)}: {error.strerror}; the file is as it was"
         raise FwtopError(line) from None
-    except FwtopError:
-        new.unlink(missing_ok=True)
-        raise
 
 
-def write_lines(file: TextIO, lines: Iterable[str]) -> None:
+def write_lines(file: IO[str], lines: Iterable[str]) -> None:
     """Write lines in batches; raises OSError, and FwtopError for what a format can't express."""
     left = iter(lines)
     while part := [*islice(left, _AT_ONCE)]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 from fwtop.cli.options import add_netns, ttl
+from fwtop.kernel.whole_file import replacing
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.addresses.prefix_list import prefix_text
@@ -198,15 +198,10 @@ def _save(args: argparse.Namespace) -> int:
     if args.output is None:
         _write(sys.stdout, entries, left)
         return 0
-    new = Path(f"{args.output}.new")
     try:
-        with new.open("w", encoding="ascii") as file:
+        with replacing(Path(args.output)) as file:
             _write(file, entries, left)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(args.output)
     except OSError as error:
-        new.unlink(missing_ok=True)
         raise FwtopError(
             f"cannot write {safe_text(args.output)}: {error.strerror}; the file is as it was"
         ) from None
@@ -219,7 +214,7 @@ def _texts(entries: Sequence[Prefix]) -> Iterator[str]:
     return map(str, entries.entries()) if isinstance(entries, PortRows) else map(prefix_text, entries)
 
 
-def _write(file: TextIO, entries: Sequence[Prefix], left: Sequence[float]) -> None:
+def _write(file: IO[str], entries: Sequence[Prefix], left: Sequence[float]) -> None:
     """Write one entry a line, as `fwtop list replace` reads them; a comment says what ends when."""
     lines: list[str] = []
     for at, text in enumerate(_texts(entries)):
