@@ -25,9 +25,7 @@ def load_config(uplinks: Iterable[str] = (), directory: Path = _INTERFACES) -> L
     """Read costs and thresholds; `uplinks` are the watched interfaces whose link speed matters, if any."""
     costs = load_costs()
     config = AdviseConfig(
-        cost_ns=costs.cost_ns,
-        measured_costs=costs.measured,
-        link_bits_per_second=_speed(uplinks, directory),
+        cost_ns=costs.cost_ns, measured_costs=costs.measured, link_bits_per_second=_speed(uplinks, directory)
     )
     config, wrong = read_thresholds(config)
     return LoadedConfig(config, (*((costs.note,) if costs.stale else ()), *wrong))

@@ -25,9 +25,7 @@ class EvidenceSampler:
     """Looks at one attack after the other, first at those not yet seen; costs nothing while there is none."""
 
     def __init__(
-        self,
-        judged: Callable[[], JudgedTraffic | None],
-        part: Callable[[TrafficPart], PartTraffic | None],
+        self, judged: Callable[[], JudgedTraffic | None], part: Callable[[TrafficPart], PartTraffic | None]
     ) -> None:
         """`part` makes the tables of a part of `judged`, the last judged window."""
         self._judged = judged

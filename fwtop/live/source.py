@@ -62,10 +62,7 @@ class LiveSource:
         self._fds = dict(fds)
         self._ring = RingBuffer(fds["ring"], observation.ring_bytes)
         self._maps = CounterMaps(
-            fds["counters"],
-            fds["control"],
-            cpus=observation.cpus,
-            reasons=observation.reason_slots,
+            fds["counters"], fds["control"], cpus=observation.cpus, reasons=observation.reason_slots
         )
         self._renew_scope = renew_scope
         self._samples = samples

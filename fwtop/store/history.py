@@ -16,15 +16,7 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.history import KINDS, TRAFFIC, HistoryPart, HistorySample
 from fwtop.store.codec import decode_value, encode_value
 from fwtop.store.connection import identity, is_gone, transaction
-from fwtop.store.history_schema import (
-    DAY,
-    FILE_NAME,
-    HOUR,
-    MAX_BYTES,
-    MINUTE,
-    open_for_writing,
-    prune,
-)
+from fwtop.store.history_schema import DAY, FILE_NAME, HOUR, MAX_BYTES, MINUTE, open_for_writing, prune
 from fwtop.store.trouble import Trouble, is_busy, true_cause
 
 _MINUTE_PARTS, _SPAN_PARTS = 20, 40  # of each kind in a minute; in an hour or a day

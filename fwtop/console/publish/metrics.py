@@ -96,11 +96,7 @@ def _state(snapshot: Snapshot) -> Iterator[Metric]:
         found += [
             ("established_connections", "TCP connections of clients.", tcp.established),
             ("handshakes_per_second", "TCP handshakes that clients complete.", tcp.handshakes_per_s),
-            (
-                "acknowledged_segments_per_second",
-                "Segments that they acknowledge.",
-                tcp.acknowledged_per_s,
-            ),
+            ("acknowledged_segments_per_second", "Segments that they acknowledge.", tcp.acknowledged_per_s),
         ]
     for name, meaning, value in found:
         if value is not None:
