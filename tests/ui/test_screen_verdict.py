@@ -129,12 +129,6 @@ def test_attacks_count_by_their_packets() -> None:
     assert verdict.mine == pytest.approx(0.75)
 
 
-def test_old_sessions_dont_tell_what_became_of_an_attack() -> None:
-    shown = under_attack(row("netfilter", 0.8, "7"), rules=(rule(),))
-    old = replace(shown.judgement.attacks[0], bps=0.0, mine_share=0.0)
-    assert verdict_of(replace(shown, judgement=Judgement((old,))), NOW).badge is Badge.RECORDED
-
-
 def test_full_table_is_an_effect_not_a_share_of_the_attack() -> None:
     shown = under_attack(row("netfilter", 0.8, "7"), rules=(rule(),))
     full = attack(kind="conntrack_exhaustion", title="Connection table full", share=0.9, pps=0.9 * PPS)

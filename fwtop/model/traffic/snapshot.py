@@ -145,7 +145,7 @@ class Attack(Struct, frozen=True):
     spoofed: bool
     evidence: tuple[str, ...]
     since: float  # Unix seconds
-    peak_pps: float = 0.0  # over a second (capture) or the window (live); 0 in old sessions
+    peak_pps: float = 0.0  # over a second (capture) or the window (live)
     ended: float | None = None  # Unix seconds; None: not within the observation
     bps: float = 0.0
     target: str = ""  # "tcp/80"; "" where it has none
@@ -202,7 +202,7 @@ class Tables(Struct, frozen=True):
     ports: tuple[Port, ...] = ()
     payloads: tuple[Payload, ...] = ()
     protocols: dict[str, Share] = field(default_factory=dict)
-    destinations: tuple[Destination, ...] = ()  # none in old sessions
+    destinations: tuple[Destination, ...] = ()
 
 
 class Judgement(Struct, frozen=True):

@@ -56,7 +56,7 @@ def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
     attacks = attacks_of(snapshot)
     trials = _on_trial(snapshot)
     is_judged = not snapshot.judgement.not_judged
-    if flow_of(snapshot) is None or not all(_is_known(attack) for attack in attacks):
+    if flow_of(snapshot) is None:
         return Verdict(Badge.NOT_JUDGED if not is_judged else Badge.RECORDED if attacks else Badge.CALM)
     whole = attack_pps(snapshot)
     mine, other, kernel = (
@@ -73,11 +73,6 @@ def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
         return Verdict(Badge.TRIAL, whole, mine, other, kernel, trials[0], ids, pps, share, left, part)
     badge = Badge.NOT_JUDGED if not is_judged else _kind(mine, other) if attacks else Badge.CALM
     return Verdict(badge, whole, mine, other, kernel)
-
-
-def _is_known(attack: Attack) -> bool:
-    """Whether it is known what became of an attack's packets: old sessions don't tell."""
-    return attack.bps > 0 or attack.kind == FULL_TABLE
 
 
 def _mean(attacks: tuple[Attack, ...], shares: list[float]) -> float:
