@@ -15,9 +15,8 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.xdp.generate import program_text
 from fwtop.xdp.ipv6_lists import with_placeholders
-from fwtop.xdp.lists import descriptors, with_descriptors
 from fwtop.xdp.maps import SHARED, possible_cpus
-from fwtop.xdp.slot_rule import AnyList, List4, List6, SlotRule, UncountedList4
+from fwtop.xdp.slot_rule import AnyList, List6, SlotRule
 
 _CALLED = ("xdp_allow.h", "xdp_lists.h", "xdp_limit.h")  # by the rules
 _HEADERS = ("kernel.h", "record.h", "xdp.h", *_CALLED, "xdp_parse.h", "xdp_plain.h", "xdp_main.h")
@@ -110,15 +109,8 @@ def _numbered(rule: SlotRule, maps: dict[int, int]) -> SlotRule:
 
     lists: dict[tuple[str, int], AnyList] = {}
     for key, found in rule.lists.items():
-        named = {field: number(descriptor) for field, descriptor in descriptors(found).items()}
-        numbered = with_descriptors(found, named)
-        if isinstance(numbered, List4):
-            numbered = replace(numbered, count=number(numbered.count), several=number(numbered.several))
-        elif isinstance(numbered, UncountedList4):
-            numbered = replace(
-                numbered, count=number(numbered.count), small_count=number(numbered.small_count)
-            )
-        elif isinstance(numbered, List6):
+        numbered = replace(found, **{name: number(getattr(found, name)) for name in found.MAPS + found.SIZES})
+        if isinstance(numbered, List6):
             tables = tuple(with_placeholders(table, number) for table in numbered.tables)
             numbered = replace(numbered, tables=tables)
         lists[key] = numbered

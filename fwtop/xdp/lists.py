@@ -35,15 +35,13 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from fwtop.kernel import bpf
 from fwtop.model.rule import Match, families_of
 from fwtop.xdp.ipv6_lists import build_list6
 from fwtop.xdp.maps import PENDING_BYTES, possible_cpus
 from fwtop.xdp.ports import build_ports
 from fwtop.xdp.rule import BUCKETS, COUNTED_PREFIXES
-from fwtop.xdp.slot_rule import PORTS, AnyList, List4, List6, ListPorts, Lists, UncountedList4
+from fwtop.xdp.slot_rule import PORTS, AnyList, List4, List6, Lists
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,7 +95,7 @@ def build_lists(match: Match, limit: int, families: Sequence[int] = ()) -> tuple
 def _freeze(lists: Lists) -> None:
     """Make lists unchangeable, so that what a rule has on its list needn't be compared again and again."""
     for maps in lists.values():
-        for descriptor in descriptors(maps).values():
+        for descriptor in maps.descriptors.values():
             bpf.freeze(descriptor)
 
 
@@ -114,28 +112,10 @@ def create_hits(counted: int) -> int:
     )
 
 
-def descriptors(maps: AnyList) -> dict[str, int]:
-    """Return the descriptors of a list's maps by field name."""
-    if isinstance(maps, List6 | ListPorts):
-        return {"map": maps.map}
-    if isinstance(maps, UncountedList4):
-        return {"blocks": maps.blocks, "parts": maps.parts, "small": maps.small}
-    return {"blocks": maps.blocks, "parts": maps.parts, "numbers": maps.numbers}
-
-
-def with_descriptors(maps: AnyList, named: dict[str, int]) -> AnyList:
-    """Return the same list with other descriptors for its maps."""
-    if isinstance(maps, List6 | ListPorts):
-        return replace(maps, map=named["map"])
-    if isinstance(maps, UncountedList4):
-        return replace(maps, blocks=named["blocks"], parts=named["parts"], small=named["small"])
-    return replace(maps, blocks=named["blocks"], parts=named["parts"], numbers=named["numbers"])
-
-
 def close_lists(lists: Lists) -> None:
     """Close the maps of lists; those in use by a program or a pin live on."""
     for maps in lists.values():
-        for descriptor in descriptors(maps).values():
+        for descriptor in maps.descriptors.values():
             os.close(descriptor)
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.kernel import bpf, bpffs, namespaces
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import read_sources
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
-from fwtop.model.wire import plain
+from fwtop.model.wire import of_json, to_json
 from fwtop.rules.kinds.compiled import check_xdp
 from fwtop.xdp import attach
 from fwtop.xdp import lists as xdp_lists
@@ -40,11 +41,15 @@ from fwtop.xdp.slot_rule import (
     ListPorts,
     Lists,
     SlotRule,
-    Table6,
     UncountedList4,
 )
 
-_TYPES: dict[str, type[AnyList]] = {cls.__name__: cls for cls in (ListPorts, List4, UncountedList4, List6)}
+
+class _Layout(Struct, frozen=True):
+    """What a rule's lists are; the descriptors in them mean nothing."""
+
+    counted: int
+    lists: tuple[tuple[str, int, AnyList], ...]  # side and family
 
 
 def make_list(
@@ -57,13 +62,11 @@ def make_list(
     for path in directory.glob(f"list-{key}-*"):
         path.unlink()
     lists, counted = xdp_lists.build_lists(Match(sources=sources), 0, families)
-    written: dict[str, Any] = {"counted": counted, "lists": []}
     for (side, family), maps in lists.items():
-        held = xdp_lists.descriptors(maps)
-        for name, descriptor in held.items():
+        for name, descriptor in maps.descriptors.items():
             bpf.pin(descriptor, _path(directory, key, side, family, name))
-        written["lists"].append([side, family, type(maps).__name__, plain(maps) | dict.fromkeys(held, 0)])
-    text = json.dumps(written).encode()  # written last: it marks the list as complete
+    found = tuple((side, family, maps) for (side, family), maps in lists.items())
+    text = to_json(_Layout(counted, found))  # written last: it marks the list as complete
     layout = bpf.create_map(bpf.MAP_ARRAY, "fwtop_layout", entries=1, key_size=4, value_size=len(text))
     bpf.set_element(layout, bytes(4), text)
     bpf.pin(layout, _layout(directory, key))
@@ -76,15 +79,11 @@ def find_list(directory: Path, key: str) -> tuple[Lists, int]:
     found: dict[tuple[str, int], AnyList] = {}
     try:
         written = _read(_layout(directory, key))
-        for side, family, kind, fields in written["lists"]:
-            if family == 6:
-                fields["tables"] = tuple(_table(item) for item in fields["tables"])
-            maps = _TYPES[kind](**fields)
-            names = {name: _path(directory, key, side, family, name) for name in xdp_lists.descriptors(maps)}
-            opened = {name: bpf.open_pin(path) for name, path in names.items()}
-            found[side, family] = xdp_lists.with_descriptors(maps, opened)
-        return found, int(written["counted"])
-    except (OSError, ValueError, KeyError, TypeError):
+        for side, family, maps in written.lists:
+            opened = {name: bpf.open_pin(_path(directory, key, side, family, name)) for name in maps.MAPS}
+            found[side, family] = replace(maps, **opened)
+        return found, written.counted
+    except (OSError, ValueError):
         return {}, 0
 
 
@@ -113,18 +112,12 @@ def _layout(directory: Path, key: str) -> Path:
     return directory / f"list-{key}-layout"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> _Layout:
     layout = bpf.open_pin(path)
     try:
-        text = bpf.get_element(layout, bytes(4), bpf.value_size(layout))
+        return of_json(_Layout, bpf.get_element(layout, bytes(4), bpf.value_size(layout)))
     finally:
         os.close(layout)
-    written: dict[str, Any] = json.loads(text)
-    return written
-
-
-def _table(fields: dict[str, Any]) -> Table6:
-    return Table6(**fields | {name: tuple(fields[name]) for name in ("seeds", "empty")})
 
 
 def open_shared(directory: Path) -> dict[str, int]:
@@ -186,14 +179,14 @@ def rules_to_compile(directory: Path, items: Iterable[RequestedRule]) -> list[Sl
         lists, counted = _lists(directory, item)
         if item.listed and not lists:
             if item.of_ports:
-                lists = {PORTS: ListPorts(0)}
+                lists = {PORTS: ListPorts()}
             elif 6 in item.families:
                 return []
             else:
-                four = List4(0, 0, 0, 0, 0) if item.counted else UncountedList4(0, 0, 0, 0, 0)
+                four = List4() if item.counted else UncountedList4()
                 lists, counted = {("src", 4): four}, int(item.counted)
                 if item.list_key:
-                    lists["src", 6] = List6(0, ())
+                    lists["src", 6] = List6()
         rules.append(SlotRule(item.slot, item.rule.match, lists, item.rule.limit, 0, item.at_tc, counted))
     return rules
 

@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from msgspec import Struct
 
 from fwtop.model.rule import Match, RateLimit
 
 
-class List4(Struct, frozen=True):
-    """A long IPv4 list: descriptors of its maps."""
+class ListMaps(Struct, frozen=True, tag=True):
+    """A long list in maps: their descriptors, and what the code that looks it up must know."""
 
-    blocks: int
-    parts: int
-    numbers: int
-    count: int  # partly listed /24s
-    several: int  # those with several prefixes
+    MAPS: ClassVar[tuple[str, ...]] = ("map",)  # fields with descriptors
+    SIZES: ClassVar[tuple[str, ...]] = ()  # fields that other lists have other values of, but the same code
+
+    @property
+    def descriptors(self) -> dict[str, int]:
+        """The descriptors of its maps by field name."""
+        return {name: getattr(self, name) for name in self.MAPS}
 
 
-class UncountedList4(Struct, frozen=True):
-    """An IPv4 list of many millions: descriptors of its maps."""
+class List4(ListMaps, frozen=True):
+    """A long IPv4 list."""
 
-    blocks: int
-    parts: int
-    small: int
-    count: int  # partly listed /24s with a bit for each address
-    small_count: int  # those in a word of 32 bits: up to four addresses, or /29s
+    MAPS = ("blocks", "parts", "numbers")
+    SIZES = ("count", "several")
+    blocks: int = 0
+    parts: int = 0
+    numbers: int = 0
+    count: int = 0  # partly listed /24s
+    several: int = 0  # those with several prefixes
+
+
+class UncountedList4(ListMaps, frozen=True):
+    """An IPv4 list of many millions."""
+
+    MAPS = ("blocks", "parts", "small")
+    SIZES = ("count", "small_count")
+    blocks: int = 0
+    parts: int = 0
+    small: int = 0
+    count: int = 0  # partly listed /24s with a bit for each address
+    small_count: int = 0  # those in a word of 32 bits: up to four addresses, or /29s
 
 
 class Table6(Struct, frozen=True):
@@ -41,17 +58,17 @@ class Table6(Struct, frozen=True):
     empty: tuple[int, int]  # the key of free places: high and low half
 
 
-class List6(Struct, frozen=True):
-    """A long IPv6 list: the descriptor of its map, and the tables in it."""
+class List6(ListMaps, frozen=True):
+    """A long IPv6 list: a map, and the tables in it."""
 
-    map: int
-    tables: tuple[Table6, ...]
+    map: int = 0
+    tables: tuple[Table6, ...] = ()
 
 
-class ListPorts(Struct, frozen=True):
-    """A list of addresses with ports, of both families: the descriptor of its map (ports.py)."""
+class ListPorts(ListMaps, frozen=True):
+    """A list of addresses with ports, of both families (ports.py)."""
 
-    map: int
+    map: int = 0
 
 
 # By side ("src", "dst") and family; a list with ports has the side "ports" and the family 0.

@@ -54,7 +54,7 @@ class Compiled:
             counted = counted if lists else len(disjoint(match.sources))
             hits = xdp_lists.create_hits(counted) if counted else 0
             self.hits.append(hits)
-            self._open += [fd for maps in lists.values() for fd in xdp_lists.descriptors(maps).values()]
+            self._open += [fd for maps in lists.values() for fd in maps.descriptors.values()]
             self._open += [hits] if counted else []
             rate = (rates or {}).get(slot)
             buckets = xdp_lists.create_buckets() if rate is not None else 0
