@@ -39,9 +39,9 @@ def _nobody() -> Plan:
 def plan_for(view: View, machine: Machine, advice: Advice, options: Options) -> Plan:
     """Plan for the observed questions and answers."""
     servers = "; ".join(server.words for server in machine.servers)
-    asked, count = view.rate(view.totals["questions"]), len(advice.steps)
+    asked, count = view.rate(view.totals.questions), len(advice.steps)
     what = f"{asked:,.0f} questions a second, answers {view.factor:.1f} times as large"
-    if not view.totals["questions"]:
+    if not view.totals.questions:
         what = f"nobody asked by UDP in {view.seconds:g} s"
     return Plan(
         f"{servers}: {what}; {count} step{'' if count == 1 else 's'}",

@@ -70,7 +70,7 @@ def advise(view: View, machine: Machine, ttl_seconds: int, created_by: str) -> A
     _from_service_ports(view, steps, kept)
     _abused(view, steps, kept)
     rate = max(_LEAST_RATE, math.ceil(_ROOM * view.usual))
-    if view.totals["questions"] < _FEWEST:
+    if view.totals.questions < _FEWEST:
         rate = _UNKNOWN_RATE
         kept.append("the rate of each prefix: too few questions came to choose one")
     elif view.rate(view.asking) * HASHLIMIT_EXPIRE_MS / 1000 > HASHLIMIT_MAX / 2:
@@ -97,7 +97,7 @@ def advise(view: View, machine: Machine, ttl_seconds: int, created_by: str) -> A
 
 def _from_service_ports(view: View, steps: list[_Step], kept: list[str]) -> None:
     for port, name in ((PORT, "from_dns_port"), (0, "from_port_0")):
-        count = view.totals[name]
+        count = getattr(view.totals, name)
         if view.share(count) < _SEEN:
             kept.append(f"questions from port {port}: {view.rate(count):,.0f} a second, no rule needed")
             continue
@@ -110,7 +110,7 @@ def _from_service_ports(view: View, steps: list[_Step], kept: list[str]) -> None
 
 
 def _abused(view: View, steps: list[_Step], kept: list[str]) -> None:
-    asked_any = dict(view.types).get("ANY", 0)
+    asked_any = view.types.get("ANY", 0)
     if view.share(asked_any) >= _SEEN:
         text = (
             f"drop questions of type ANY by UDP ({percent(view.share(asked_any))} of them; TCP still answers)"

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import TypeVar
 
 from msgspec import Struct, field
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.text import dns_name_text
 from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.parse.dns_question import HEADER, parse_question
 from fwtop.resolver.servers import PORT
+from fwtop.resolver.view import ROWS, NameRow, Totals, View, ZoneRow, is_random
 
 _SYN, _ACK = 2, 16
 _MOST = 50_000  # names, zones and prefixes that are kept apart
 _FEW = 64  # names and prefixes remembered of each other
 _PREFIX = {4: 24, 6: 56}
 _LOOPBACK = 127
+_OFTEN, _FEW_NAMES = 100, 3  # questions of a prefix, and names: more of the same than any cache lets through
+_RESOLVER_NAMES = 30  # that a prefix asks in the time of a look
+_Key = TypeVar("_Key")
 
 
 class Name(Struct):
@@ -38,18 +43,9 @@ class Zone(Struct):
     failures: int = 0  # answers with an error, or that the name does not exist
 
 
-class DnsCounters(Struct):
-    """What was seen; sizes are of IP packets, an answer in fragments counts whole."""
+class DnsCounters(Totals):
+    """What was seen."""
 
-    questions: int = 0
-    question_bytes: int = 0
-    answers: int = 0
-    answer_bytes: int = 0
-    truncated: int = 0  # answers that send the client to TCP
-    tcp: int = 0  # connections that were begun
-    from_dns_port: int = 0  # questions from port 53
-    from_port_0: int = 0
-    malformed: int = 0
     types: Counter[int] = field(default_factory=Counter)
     rcodes: Counter[int] = field(default_factory=Counter)
     prefixes: Counter[str] = field(default_factory=Counter)
@@ -130,13 +126,63 @@ class DnsCounters(Struct):
             zone.failures += 1
 
 
-def name_text(wire: bytes) -> str:
-    """Return a name in wire form as text, safe to show."""
-    labels, at = [], 0
-    while at < len(wire) and 0 < wire[at] < 64:
-        labels.append(wire[at + 1 : at + 1 + wire[at]])
-        at += 1 + wire[at]
-    return dns_name_text(labels)
+def view_of(counts: DnsCounters, seconds: float, one_in: int) -> View:
+    """Return what was counted, cut to what a view holds."""
+    names = sorted(counts.names.items(), key=lambda item: -item[1].questions)[:ROWS]
+    zones = sorted(counts.zones.items(), key=lambda item: (-len(item[1].names), -item[1].questions))[:ROWS]
+    return View(
+        seconds,
+        one_in,
+        Totals(*(getattr(counts, name) for name in Totals.__struct_fields__)),
+        _top(counts.types),
+        _top(counts.rcodes),
+        tuple((Prefix.parse(prefix), count) for prefix, count in _top(counts.prefixes)),
+        len(counts.prefixes),
+        _usual(counts) * one_in / seconds,
+        tuple(
+            NameRow(
+                wire, name.questions, len(name.prefixes), name.asked_bytes, name.answers, name.answered_bytes
+            )
+            for wire, name in names
+        ),
+        tuple(
+            ZoneRow(wire, zone.questions, len(zone.names), _first_label(zone), zone.failures)
+            for wire, zone in zones
+        ),
+    )
+
+
+def _first_label(zone: Zone) -> int | None:
+    """Return the length that nearly all first labels have, None if they differ."""
+    length, most = _top(zone.lengths)[0]
+    return length if most >= 0.9 * zone.questions and 0 < length < 64 else None
+
+
+def _usual(counts: DnsCounters) -> int:
+    """Return what 95 % of the prefixes do not exceed, or more if one that asks many names does: a resolver.
+
+    An address that is forged for a reflection asks few names, often; random ones below one zone are no names.
+    """
+    rates = sorted(
+        count
+        for prefix, count in counts.prefixes.items()
+        if count < _OFTEN or len(counts.asked.get(prefix, ())) > _FEW_NAMES
+    )
+    if not rates:
+        return 0
+    invented = {parent for parent, zone in counts.zones.items() if is_random(len(zone.names), zone.questions)}
+    real = (
+        count
+        for prefix, count in counts.prefixes.items()
+        if sum(wire[1 + wire[0] :] not in invented for wire in counts.asked.get(prefix, ()))
+        >= _RESOLVER_NAMES
+    )
+    return max(rates[int(0.95 * (len(rates) - 1))], *real, 0)
+
+
+def _top(counted: Mapping[_Key, int]) -> tuple[tuple[_Key, int], ...]:
+    """Return the most frequent; Counter.most_common would import a module, which the sandbox denies."""
+    return tuple(sorted(counted.items(), key=lambda item: -item[1])[:ROWS])
 
 
 def _transport(data: bytes) -> tuple[str, int, int, int] | None:

@@ -10,14 +10,13 @@ import os
 import select
 import socket
 import time
-from typing import Any
 
 from msgspec import Struct
 
 from fwtop.model.errors import FwtopError
 from fwtop.resolver import filter as packet_filter
-from fwtop.resolver.counters import DnsCounters
-from fwtop.resolver.view import View, counts_of, view_of
+from fwtop.resolver.counters import DnsCounters, view_of
+from fwtop.resolver.view import View
 from fwtop.sandbox.child import ask, unprivileged
 from fwtop.sandbox.syscalls import Profile
 
@@ -76,12 +75,12 @@ def observe(seconds: float) -> View:
     except OSError as error:
         raise FwtopError(f"packets can't be read here: {error.strerror}; try it as root", 3) from None
     try:
-        return view_of(_read_by_child(sockets, seconds), seconds, one_in)
+        return _read_by_child(sockets, seconds, one_in)
     finally:
         sockets.close()
 
 
-def _read_by_child(sockets: _Sockets, seconds: float) -> dict[str, Any]:
+def _read_by_child(sockets: _Sockets, seconds: float, one_in: int) -> View:
     """Read both sockets for so long in a confined child; raises FwtopError."""
 
     def enter() -> None:
@@ -89,8 +88,8 @@ def _read_by_child(sockets: _Sockets, seconds: float) -> dict[str, Any]:
         unprivileged(Profile.DISSECTOR)
 
     return ask(
-        lambda: counts_of(_counted(sockets, seconds)),
-        dict[str, Any],
+        lambda: view_of(_counted(sockets, seconds), seconds, one_in),
+        View,
         who="the reader of questions and answers",
         enter=enter,
         keep=(sockets.questions.fileno(), sockets.answers.fileno()),

@@ -19,9 +19,8 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match, Rule
 from fwtop.netfilter.ctnetlink import ASSURED, SEEN_REPLY, Entry
 from fwtop.resolver.advice import Machine, advise
-from fwtop.resolver.counters import DnsCounters
+from fwtop.resolver.counters import DnsCounters, view_of
 from fwtop.resolver.servers import Server
-from fwtop.resolver.view import counts_of, view_of
 from tests.kernel.wire import inside
 
 pytestmark = pytest.mark.kernel
@@ -78,7 +77,7 @@ def resolver_rule() -> Rule:
         datagram = struct.pack(">4H", 4000, 53, 8 + len(ANY), 0) + ANY
         header = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(datagram), 0, 0, 64, 17, 0)
         counters.packet(header + ends + datagram, incoming=True)
-    view = view_of(counts_of(counters), 3.0, 1)
+    view = view_of(counters, 3.0, 1)
     machine = Machine((Server("unbound", "unbound", True, True),), (Prefix.parse("10.77.0.255"),))
     rule = resolver.plan_for(view, machine, advise(view, machine, 60, "cli"), OPTIONS).rule
     assert rule is not None

@@ -47,8 +47,7 @@ def resolver_rule(context: AnalysisContext, finding: Finding) -> Rule | None:
 
 def _view(context: AnalysisContext) -> View | None:
     """Count the window's questions, as far as one parser keeps up; None if there are none."""
-    from fwtop.resolver.counters import DnsCounters
-    from fwtop.resolver.view import counts_of, view_of
+    from fwtop.resolver.counters import DnsCounters, view_of
 
     traffic = context.traffic
     packets = traffic.packets
@@ -65,4 +64,4 @@ def _view(context: AnalysisContext) -> View | None:
         start = int(packets.payload_offset[row]) - ahead
         if start >= 0:
             counters.packet(packets.data[row, start : packets.captured[row]].tobytes(), incoming=True)
-    return view_of(counts_of(counters), traffic.seconds, max(1, round(weight / len(rows))))
+    return view_of(counters, traffic.seconds, max(1, round(weight / len(rows))))
