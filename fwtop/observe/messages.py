@@ -5,15 +5,15 @@ Root's side of them stays small: numpy and bcc are not imported here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.kernel import bpf
 from fwtop.model.protocol import Answer, ProtocolError
-from fwtop.model.wire import of_plain, plain
+from fwtop.model.wire import of_json, of_plain, plain, to_json
 
 # Prefixes of descriptor names
 HELD = "held:"  # keep something attached, or only root may write: these stay with the guardian
@@ -33,17 +33,15 @@ class AttachRequest(Struct, frozen=True):
 
 def encode_request(request: AttachRequest) -> tuple[bytes, list[int]]:
     """Return a request as one message and the descriptors that go with it."""
-    data = {"interfaces": request.interfaces, "slot": request.slot, "xdp_maps": list(request.xdp_maps)}
-    return json.dumps(data).encode(), list(request.xdp_maps.values())
+    return to_json(request), list(request.xdp_maps.values())
 
 
 def decode_request(message: bytes, descriptors: Sequence[int]) -> AttachRequest:
     """Read what `encode_request` wrote; raises ProtocolError."""
     try:
-        data = json.loads(message)
-        maps = dict(zip(map(str, data["xdp_maps"]), descriptors, strict=True))
-        return AttachRequest(tuple(map(str, data["interfaces"])), int(data["slot"]), maps)
-    except (ValueError, KeyError, TypeError) as error:
+        request = of_json(AttachRequest, message)
+        return replace(request, xdp_maps=dict(zip(request.xdp_maps, descriptors, strict=True)))
+    except ValueError as error:
         raise ProtocolError(f"not a request to the loader of observers: {error}") from None
 
 

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from fwtop.compile.compiler import byte_code, relocate
 from fwtop.compile.definitions import Kernel
@@ -36,6 +35,7 @@ from fwtop.observe.messages import (
     Observation,
 )
 from fwtop.xdp import maps as xdp_maps
+from fwtop.xdp.maps import possible_cpus
 
 RING_BYTES = 1 << 22  # 16,384 records: about half of them pending at the console's next poll
 LOG_ONE_IN = 64  # fixed, as only root can change the rule: at 1 Mpps 16,000 messages a second
@@ -88,7 +88,7 @@ class Observers:
         max_watched = -(-(len(watched) + _SPARE_INTERFACES) // 4) * 4
         padded = watched + [NO_INTERFACE] * (max_watched - len(watched))
         kernel = Kernel.read()
-        cpus = _possible_cpus()
+        cpus = possible_cpus()
         self._share_xdp_maps(xdp_maps or {})
         maps = self._create_maps(cpus * counters_bytes(kernel.reason_slots), padded, links)
         definitions = {
@@ -249,8 +249,3 @@ class Observers:
         for at, (point, link) in enumerate(zip(points, links, strict=True)):
             self._keep(f"link:{number}:{at}", link)
             self._attachments.append(Attachment(name, f"link:{number}:{at}", point))
-
-
-def _possible_cpus() -> int:
-    last = Path("/sys/devices/system/cpu/possible").read_text().strip().split(",")[-1].split("-")[-1]
-    return int(last) + 1
