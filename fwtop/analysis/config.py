@@ -13,8 +13,8 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from fwtop.model.config_file import read_regular_text
-from fwtop.model.costs import DEFAULT_COST_NS
 from fwtop.model.settings_file import read
+from fwtop.rules.costs import DEFAULT_COST_NS
 
 JUDGE_FILE = "/etc/fwtop/judge.toml"
 Count = Annotated[int, Meta(ge=1, le=100_000)]  # of samples, ports, addresses, prefixes; seconds

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from fwtop.model.costs import machine_name
+from fwtop.rules.costs import machine_name
 
 
 class Options(Struct, frozen=True):

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.analysis.config import AdviseConfig, read_thresholds
-from fwtop.model.costs import load_costs
+from fwtop.rules.costs import load_costs
 
 _INTERFACES = Path("/sys/class/net")
 

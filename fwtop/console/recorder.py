@@ -14,12 +14,12 @@ from fwtop.console.failures import failure_line
 from fwtop.console.history import HistorySampler
 from fwtop.dissect.wire import Dissect
 from fwtop.enrich.cities import CityLookup
-from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.session import AttackEvidence, Event
 from fwtop.model.traffic.snapshot import Origin, Snapshot
+from fwtop.rules.costs import load_costs
 from fwtop.store.baselines import BaselineStore
 from fwtop.store.directory import SESSION_DIRECTORY
 from fwtop.store.history import HistoryWriter

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fwtop.dissect.wire import Dissect
-from fwtop.model.costs import Costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.history import Trends
@@ -14,6 +13,7 @@ from fwtop.report.html import write_html
 from fwtop.report.markdown import write_markdown
 from fwtop.report.sections.whole import document
 from fwtop.report.summary import Digest, digest
+from fwtop.rules.costs import Costs
 
 
 def render_html(digest: Digest) -> str:

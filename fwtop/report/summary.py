@@ -6,7 +6,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.dissect.wire import Dissect
-from fwtop.model.costs import Costs
 from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.session import (
     Event,
@@ -28,6 +27,7 @@ from fwtop.report.facts.users import UserFigure, measure_users
 from fwtop.report.next_steps import next_steps
 from fwtop.report.sentences import headline, state_at_end, summary_sentences
 from fwtop.report.wording import clock
+from fwtop.rules.costs import Costs
 
 _MAX_SNAPSHOTS = 600
 _MAX_EVENTS = 300

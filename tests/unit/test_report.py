@@ -28,7 +28,6 @@ from stored_samples import (
 
 from fwtop.dissect.wire import Dissection, Layer
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.costs import Costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.session import Event, EventKind, SessionRecord
 from fwtop.model.traffic.snapshot import Judgement, LedgerRow, Snapshot
@@ -43,6 +42,7 @@ from fwtop.report.page.style import STYLE
 from fwtop.report.summary import digest
 from fwtop.report.wording import si
 from fwtop.rules.command_line import command_line
+from fwtop.rules.costs import Costs
 from fwtop.store import SessionWriter, load_session
 
 

@@ -24,7 +24,7 @@ from fwtop.model.rule import Preview, Rule
 from fwtop.model.traffic.packets import F64, Mask
 from fwtop.model.traffic.window import Window
 from fwtop.render.numbers import percent
-from fwtop.rules.kinds import drops_nothing
+from fwtop.rules.kinds import drops_nothing, of
 
 _BROAD = 0.05
 
@@ -77,7 +77,7 @@ def preview_on(rule: Rule, judged: Basis, allowed: Sequence[AllowedPeer] = ()) -
     everything = np.arange(len(traffic))
     total_pps = dropped_pps(dropped, rule.match, traffic, everything)
     if drops_nothing(rule):
-        pps = 0.0 if rule.settings or rule.parts else total_pps
+        pps = total_pps if of(rule.kind).untracks else 0.0
         return Preview(0.0, 0.0, 0.0, 0.0, pps, guess=normal.guess)
     shares = [share_stopped(dropped, rule.match, traffic, finding, finding.rows) for finding in findings]
     rates = [dropped_pps(dropped, rule.match, traffic, finding.rows) for finding in findings]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from fwtop.cli.doctor.check import MISSING, OK, UNKNOWN, WARNING, Check
 from fwtop.model import paths
-from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.rules.costs import load_costs
 from fwtop.sandbox.child import ask, unprivileged
 from fwtop.sandbox.syscalls import Profile
 

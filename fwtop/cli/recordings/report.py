@@ -18,7 +18,6 @@ from fwtop.cli.recordings.stored import StoredSession, add_session, run_unprivil
 from fwtop.dissect.client import Dissector
 from fwtop.dissect.supervisor import start_dissector
 from fwtop.dissect.wire import Dissect
-from fwtop.model.costs import load_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.history import Trends
@@ -26,6 +25,7 @@ from fwtop.model.traffic.session import SessionRecord
 from fwtop.report import FORMATS, render
 from fwtop.report.bundle import bundle_files
 from fwtop.report.summary import digest
+from fwtop.rules.costs import load_costs
 from fwtop.store.reader import load_session
 from fwtop.store.trends import session_trends
 

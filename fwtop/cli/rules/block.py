@@ -15,14 +15,13 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Status
 from fwtop.model.rule import LIST, Kind, Match, Rule, RuleStatus, families_of
 from fwtop.model.text import safe_text
-from fwtop.rules.kinds import of, why_too_many
+from fwtop.rules.kinds import filters, of, why_too_many
 
 HELP = (
     "Drop packets from prefixes, an AS (asn:64500), a country (country:NL), the prefixes in a file "
     "or those of a named list."
 )
 EXAMPLE = "fwtop block 198.51.100.0/24 2001:db8::/32 --ttl 30m --yes"
-_VIA = ("ipset", "xdp", "tc", "nftables")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--via",
-        choices=_VIA,
+        choices=filters("block"),
         help="where to drop (default ipset, or that of the replaced rule)",
     )
     parser.add_argument(

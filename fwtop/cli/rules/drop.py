@@ -19,6 +19,7 @@ from fwtop.rules.fields import (
     TCP_FLAGS,
     TTL,
 )
+from fwtop.rules.kinds import filters
 from fwtop.rules.words import with_summary
 
 HELP = "Drop packets by header fields: in the driver (XDP), at tc ingress, or at nftables' netdev ingress."
@@ -38,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         add_field(parser, field)
     parser.add_argument(
         "--via",
-        choices=("xdp", "tc", "nftables"),
+        choices=filters("drop"),
         required=True,
         help="where to drop: in the driver, at tc ingress, or at nftables' netdev ingress",
     )

@@ -12,6 +12,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.rules import options
 from fwtop.rules.fields import DPORT, PROTOCOL
+from fwtop.rules.kinds import filters
 
 HELP = "Limit the rate of each source prefix, or its open connections; the excess is dropped."
 EXAMPLE = "fwtop limit --proto udp --dport 53 --per 24 --rate 1000/s --yes"
@@ -55,9 +56,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="burst in packets or bytes (default: one second of the rate)",
     )
     parser.add_argument("--by-port", action="store_true", help="count each destination port separately")
-    parser.add_argument(
-        "--via", choices=("hashlimit", "xdp", "tc"), default=None, help="where (default hashlimit)"
-    )
+    parser.add_argument("--via", choices=filters("limit"), default=None, help="where (default hashlimit)")
     add_rule_options(parser)
 
 

@@ -10,6 +10,7 @@ from fwtop.model.rule import Kind, Rule
 from fwtop.model.traffic.dns import type_number
 from fwtop.rules import options
 from fwtop.rules.fields import DPORT, PROTOCOL
+from fwtop.rules.kinds import filters
 from fwtop.rules.words import with_summary
 
 HELP = "Drop packets whose payload contains a text, hex bytes, or a DNS name in wire format."
@@ -30,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_field(parser, PROTOCOL)
     add_field(parser, DPORT)
     parser.add_argument(
-        "--via", choices=("string", "xdp", "tc"), default="string", help="where to drop (default string)"
+        "--via", choices=filters("match"), default="string", help="where to drop (default string)"
     )
     add_rule_options(parser)
 

@@ -15,7 +15,7 @@ from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Kind, Level, Match, PayloadMatch, Range, Rule
 from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.rehearsal.rehearse import Met, rehearse, why_cut
-from fwtop.rules.kinds import drops_nothing, of
+from fwtop.rules.kinds import of
 from fwtop.rules.limits import heeds_limit
 
 SHORTEST = {4: 8, 6: 16}  # broader prefixes need force, as sources and as what a limit counts by
@@ -55,7 +55,7 @@ def _why_wide(rule: Rule, allow: AllowList, untracked: WhyUntracked) -> str | No
     wide = _wide_source(match)
     if wide is not None:
         return f"{wide} is broader than /{SHORTEST[wide.family]}"
-    if drops_nothing(rule):
+    if of(rule.kind).untracks:
         if _is_unconditional(match):
             return "it has no condition: rules on connections and NAT would work for nobody"
         spares = rule.stateless or not _is_from_anywhere(match, allow)

@@ -94,7 +94,7 @@ def _hits_allowed(rule: Rule, allow: AllowList) -> str | None:
     if any(prefix is not None and prefix.length == 0 for prefix in broadest):
         return "a source of /0 is everybody; nothing was installed"
     named = rule.list_name is not None
-    if (rule.origin is not None and not named) or drops_nothing(rule):
+    if (rule.origin is not None and not named) or of(rule.kind).untracks:
         return None
     index = listed(rule.match.sources)
     for entry in allow.entries:

@@ -27,7 +27,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.rules.kind import Layer
-from fwtop.rules.kinds import drops_nothing, of
+from fwtop.rules.kinds import of
 from fwtop.rules.limits import rounding_text
 
 _MAX_PEERS = 256  # for the screen's marks
@@ -111,7 +111,7 @@ class Reports:
             notes += (rounded,)
         notes += bridge_notes(rule, state.kernel.compiled.interfaces)
         for part in rule.parts or (rule,):
-            if drops_nothing(part) and not part.settings and not part.stateless:
+            if of(part.kind).untracks and not part.stateless:
                 # Imported here: few guardians plan such a rule.
                 from fwtop.netfilter.states.stateless import notrack_warnings
 

@@ -179,7 +179,7 @@ class Proposal(Struct, frozen=True):
     guess: bool = False  # True: no baseline from before the attack, collateral is estimated
     attack: str = ""  # title of the attack that `attack_share` is a share of
     stopped_pps: float = 0.0
-    cost_measured: bool = False  # on this machine (model/costs.py); else a default
+    cost_measured: bool = False  # on this machine (rules/costs.py); else a default
     already_share: float = 0.0  # the part of `attack_share` that active rules stop
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from fwtop.model.costs import Costs
 from fwtop.model.rule import Kind
 from fwtop.model.traffic.history import TREND_HOURS, TrendRow, Trends
 from fwtop.model.traffic.session import Tick
@@ -19,6 +18,7 @@ from fwtop.report.page.chart import rate_chart
 from fwtop.report.page.markup import tag
 from fwtop.report.summary import Digest
 from fwtop.report.wording import day_and_time, si
+from fwtop.rules.costs import Costs
 from fwtop.rules.kinds import KINDS
 
 _TABLES = {

@@ -1,34 +1,29 @@
-"""All kinds of rules, each a module with its `KIND`: a new one is a new file, and its name in the list."""
+"""All kinds of rules: each is a module with its `KIND`, and known by being here."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
+from pkgutil import iter_modules
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Rule
 from fwtop.rules.kind import Layer, RuleKind
-from fwtop.rules.kinds import (
-    common,
-    connlimit,
-    harden,
-    hashlimit,
-    ipset,
-    nftables,
-    notrack,
-    protect,
-    string,
-    synproxy,
-    sysctl,
-    tc,
-    xdp,
-)
+from fwtop.rules.kinds import common, harden
 from fwtop.rules.objects import KernelObjects
 from fwtop.rules.surroundings import NONE, Surroundings
 
-_MODULES = (
-    *(xdp, tc, nftables, ipset, hashlimit, string, notrack, protect, connlimit, synproxy, sysctl, harden),
-)
-KINDS: dict[Kind, RuleKind] = {module.KIND.kind: module.KIND for module in _MODULES}  # as a packet meets them
+_ORDER = {kind: place for place, kind in enumerate(Kind)}
+
+
+def _all() -> list[RuleKind]:
+    """Read the modules here; those without a kind are shared by others."""
+    modules = (import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__))
+    made: list[RuleKind] = [module.KIND for module in modules if hasattr(module, "KIND")]
+    return sorted(made, key=lambda known: (known.layer, _ORDER[known.kind]))
+
+
+KINDS = {known.kind: known for known in _all()}  # as a packet meets them
 
 
 def of(kind: Kind) -> RuleKind:
@@ -36,10 +31,25 @@ def of(kind: Kind) -> RuleKind:
     return KINDS[kind]
 
 
-def filters() -> list[Kind]:
-    """Return the kinds that drop packets one by one: those in netfilter's chains first."""
-    found = [known for known in KINDS.values() if known.is_filter]
+def filters(verb: str | None = None) -> list[Kind]:
+    """Return the kinds that drop single packets, of a verb if given; those in netfilter's chains first."""
+    found = [known for known in KINDS.values() if known.is_filter and verb in (None, *known.verbs)]
     return [known.kind for known in sorted(found, key=lambda known: known.layer < Layer.RAW)]
+
+
+def alternatives(rule: Rule) -> list[Kind]:
+    """Return the kinds of rule that can do the same, from the stack down to the driver."""
+    if not of(rule.kind).is_filter:
+        return [rule.kind]
+    if rule.limit is not None:
+        fit = [known for known in KINDS.values() if known.keeps is not None]
+    elif rule.match.payload:
+        fit = [known for known in KINDS.values() if known.reads_payload]
+    else:
+        by_source = bool(rule.match.sources or rule.origin)
+        looked_up = (known for known in KINDS.values() if known.takes_lists)
+        fit = [known for known in looked_up if by_source or known.layer < Layer.RAW]
+    return [known.kind for known in reversed(fit)]
 
 
 def drops_nothing(rule: Rule) -> bool:

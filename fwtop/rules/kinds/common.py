@@ -13,6 +13,7 @@ from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.rules.objects import ChainLine, KernelObjects, SetSpec
+from fwtop.rules.surroundings import Surroundings
 from fwtop.rules.xtables import (
     TIMED_ELEMENTS,
     UNLISTED,
@@ -78,6 +79,12 @@ def base(rule: Rule, exceptions: tuple[Prefix, ...], *, side: str = "src") -> Ba
     if not asks:
         raise FwtopError("no address is left to match after the allow-list; nothing was installed")
     return Base(tuple(sets), asks)
+
+
+def drop_all(rule: Rule, around: Surroundings) -> KernelObjects:
+    """Return the sets of a rule and the lines that drop all packets that match."""
+    asked = base(rule, around.exceptions)
+    return KernelObjects(asked.sets, filter_lines(rule, asked))
 
 
 def filter_lines(rule: Rule, clock: Base) -> tuple[ChainLine, ...]:

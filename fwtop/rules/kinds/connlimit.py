@@ -14,6 +14,7 @@ from fwtop.rules.kind import Layer, RuleKind
 from fwtop.rules.nft_objects import CONNECTIONS, NftLine, NftRule, NftSet, set_of
 from fwtop.rules.objects import KernelObjects
 from fwtop.rules.surroundings import Surroundings
+from fwtop.rules.verb_words import per_words, scope_words
 
 _BITS = {4: 32, 6: 128}
 _COUNTED = 65_535  # source prefixes; nft_connlimit frees those without a connection
@@ -62,8 +63,17 @@ def _phrase(rule: Rule, what: str) -> str:
     return f"limit {what} to {connections_text(rule.connections)}" if rule.connections else f"limit {what}"
 
 
+def _words(rule: Rule) -> list[str] | None:
+    match, limit = rule.match, rule.connections
+    if limit is None or match != Match(family=match.family, protocol=TCP, dport=match.dport):
+        return None
+    words = ["limit", *scope_words(match), *per_words(match, limit)]
+    return [*words, "--connections", str(limit.most), *(["--close-open"] * rule.close_open)]
+
+
 KIND = RuleKind(
-    Kind.CONNLIMIT, Layer.TRACKED, build,
+    Kind.CONNLIMIT, Layer.TRACKED, build, _words,
     own={"connections": "a connlimit rule's"}, optional=("close_open",), phrase=_phrase, is_part=True,
     evaded="evaded by: more sources", ladder="by open connections (nftables ct count)",
+    cost_ns=900.0,
 )  # fmt: skip

@@ -12,6 +12,7 @@ from fwtop.rules.kinds.common import base, filter_lines
 from fwtop.rules.objects import KernelObjects
 from fwtop.rules.rates import hashlimit_rate
 from fwtop.rules.surroundings import Surroundings
+from fwtop.rules.verb_words import limit_words
 from fwtop.rules.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX
 
 _MAX_COUNTED = 10_000  # source prefixes
@@ -37,15 +38,6 @@ def _burst(limit: RateLimit) -> int:
     return max(limit.burst, rate + rate // 16 + 1500) if limit.in_bytes else limit.burst
 
 
-KIND = RuleKind(
-    Kind.HASHLIMIT, Layer.RAW, build,
-    missing=lambda rule: "" if rule.limit is not None else "limit (hashlimit needs one)",
-    is_filter=True, keeps=hashlimit_rate, keeper="hashlimit", burst=_burst, table=HASHLIMIT_MAX, is_part=True,
-    on_bridges="--via xdp or tc meets them at the ports",
-    evaded="evaded by: more and slower sources", ladder="by rate (hashlimit)",
-)  # fmt: skip
-
-
 def _most(sources: Sequence[Prefix], limit: RateLimit, family: int) -> int:
     """Return how many entries a family's table may get at most, by the sources' prefixes alone."""
     bits = limit.prefix_v4 if family == 4 else limit.prefix_v6
@@ -54,3 +46,13 @@ def _most(sources: Sequence[Prefix], limit: RateLimit, family: int) -> int:
     mine = [prefix for prefix in sources if prefix.family == family]
     prefixes = sum(1 << max(0, bits - prefix.length) for prefix in mine) if sources else 1 << bits
     return prefixes << 16 if limit.by_dport else prefixes
+
+
+KIND = RuleKind(
+    Kind.HASHLIMIT, Layer.RAW, build, limit_words,
+    missing=lambda rule: "" if rule.limit is not None else "limit (hashlimit needs one)",
+    is_filter=True, keeps=hashlimit_rate, keeper="hashlimit", burst=_burst, table=HASHLIMIT_MAX, is_part=True,
+    on_bridges="--via xdp or tc meets them at the ports",
+    evaded="evaded by: more and slower sources", ladder="by rate (hashlimit)",
+    verbs=("limit",), cost_ns=530.0, bench="limit {port} --per 24 --rate 1000/s",
+)  # fmt: skip

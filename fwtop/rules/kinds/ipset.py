@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from fwtop.model.rule import Kind, Rule
 from fwtop.rules.kind import Layer, RuleKind
-from fwtop.rules.kinds.common import base, filter_lines
-from fwtop.rules.objects import KernelObjects
-from fwtop.rules.surroundings import Surroundings
-
-
-def build(rule: Rule, around: Surroundings) -> KernelObjects:
-    """Return the sets and lines that drop packets from the rule's sources."""
-    clock = base(rule, around.exceptions)
-    return KernelObjects(clock.sets, filter_lines(rule, clock))
+from fwtop.rules.kinds.common import drop_all
+from fwtop.rules.verb_words import block_words
 
 
 def _missing(rule: Rule) -> str:
@@ -21,8 +14,9 @@ def _missing(rule: Rule) -> str:
 
 
 KIND = RuleKind(
-    Kind.IPSET, Layer.RAW, build,
+    Kind.IPSET, Layer.RAW, drop_all, block_words,
     optional=("close_open",), missing=_missing, drop="block", is_filter=True, takes_lists=True, is_part=True,
     on_bridges="--via xdp, tc or nftables meets them at the ports",
     evaded="evaded by: other sources", ladder="by source (ipset)",
+    verbs=("block",), cost_ns=570.0, bench="block {sources}",
 )  # fmt: skip

@@ -24,6 +24,7 @@ from fwtop.rules.nft_objects import (
 )
 from fwtop.rules.objects import KernelObjects
 from fwtop.rules.surroundings import Surroundings
+from fwtop.rules.verb_words import early_words
 
 _PREFIXES = 10_000  # nft reads elements one by one, and the kernel keeps them in a tree
 
@@ -84,8 +85,14 @@ def _too_many(prefixes: Sequence[Prefix]) -> str | None:
     return f"{elements:,} prefixes, but {limit}: use ipset or xdp" if elements > _PREFIXES else None
 
 
+def _words(rule: Rule) -> list[str] | None:
+    """Limits and bytes have no verb that drops them here."""
+    return early_words(rule) if rule.limit is None and not rule.match.payload else None
+
+
 KIND = RuleKind(
-    Kind.NFTABLES, Layer.NETDEV, build,
+    Kind.NFTABLES, Layer.NETDEV, build, _words,
     optional=("close_open",), place=" at netdev ingress", is_filter=True, reads_payload=True,
     takes_lists=True, too_many=_too_many, ladder="at netdev ingress (nftables)",
+    verbs=("block", "drop"), cost_ns=490.0, bench="drop {port} --via nftables",
 )  # fmt: skip

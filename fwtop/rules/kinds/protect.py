@@ -16,11 +16,12 @@ from fwtop.model.addresses.coverage import of_family
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Level, Match, Protection, Rule
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.protocols import TCP, UDP
+from fwtop.model.traffic.protocols import TCP, UDP, protocol_name
 from fwtop.rules.kind import Layer, RuleKind
 from fwtop.rules.kinds.common import DROP
 from fwtop.rules.objects import OUTPUT, ChainLine, KernelObjects, SetSpec
 from fwtop.rules.surroundings import Machine, Surroundings
+from fwtop.rules.verb_words import family_words
 from fwtop.rules.xtables import field_args, halves, list_set_name, set_name
 
 PROTOCOLS = {TCP: "tcp", UDP: "udp"}
@@ -116,8 +117,19 @@ def _phrase(rule: Rule, what: str) -> str:
     return f"{protection_text(rule.protection)}: {what}" if rule.protection is not None else what
 
 
+def _words(rule: Rule) -> list[str] | None:
+    match, protection = rule.match, rule.protection
+    if protection is None or match.dport is None or match.protocol is None:
+        return None
+    words = ["protect", f"{match.dport}/{protocol_name(match.protocol)}"]
+    words += family_words(match)
+    words += ["--level", protection.level.value]
+    words += ["--acl", *protection.lists] if protection.lists else []
+    return [*words, "--priority", str(protection.priority), *(["--strict"] * protection.strict)]
+
+
 KIND = RuleKind(
-    Kind.PROTECT, Layer.RAW, build,
+    Kind.PROTECT, Layer.RAW, build, _words,
     own={"protection": "a protected port's"}, phrase=_phrase,
     not_measured="it discards new connections that the level does not let in",
 )  # fmt: skip

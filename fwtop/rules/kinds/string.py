@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Kind
 from fwtop.rules.kind import Layer, RuleKind
-from fwtop.rules.kinds.common import base, filter_lines
-from fwtop.rules.objects import KernelObjects
-from fwtop.rules.surroundings import Surroundings
-
-
-def build(rule: Rule, around: Surroundings) -> KernelObjects:
-    """Return the lines that drop packets with all of the rule's byte strings."""
-    clock = base(rule, around.exceptions)
-    return KernelObjects(clock.sets, filter_lines(rule, clock))
-
+from fwtop.rules.kinds.common import drop_all
+from fwtop.rules.verb_words import match_words
 
 KIND = RuleKind(
-    Kind.STRING, Layer.RAW, build,
+    Kind.STRING, Layer.RAW, drop_all, match_words,
     missing=lambda rule: "" if rule.match.payload else "payload (a match needs one)",
     is_filter=True, reads_payload=True, is_part=True,
     on_bridges="--via xdp or tc (with --offset) meets them at the ports",
     evaded="evaded by: another payload", ladder="by payload (string)",
+    verbs=("match",), cost_ns=945.0, bench="match --string {payload} {port}",
 )  # fmt: skip

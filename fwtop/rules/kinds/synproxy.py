@@ -14,6 +14,7 @@ from fwtop.rules.kind import Layer, RuleKind
 from fwtop.rules.nft_objects import PROXY, NftLine, NftRule, NftSet, address_set, set_of
 from fwtop.rules.objects import KernelObjects
 from fwtop.rules.surroundings import Machine, Surroundings
+from fwtop.rules.verb_words import family_words
 
 _HEADERS = {4: 40, 6: 60}  # IP and TCP without options (RFC 9293, 3.7.1)
 _MAX_KNOWN = 65_536
@@ -77,10 +78,20 @@ def _options(machine: Machine, family: int, *, stamps: bool) -> str:
     return f"{mss} wscale {machine.window_scale()} timestamp sack-perm" if stamps else mss
 
 
+def _words(rule: Rule) -> list[str] | None:
+    match = rule.match
+    plain = Match(destinations=match.destinations, family=match.family, protocol=6, dport=match.dport)
+    if match != plain or match.dport is None:
+        return None
+    to = [word for prefix in match.destinations for word in ("--to", str(prefix))]
+    return ["synproxy", *family_words(match), "--dport", str(match.dport), *to]
+
+
 KIND = RuleKind(
-    Kind.SYNPROXY, Layer.TRACKED, build,
+    Kind.SYNPROXY, Layer.INPUT, build, _words,
     phrase=lambda _, what: f"answer handshakes of {what} with SYN cookies", answers=True, is_part=True,
     has_settings=True, not_measured="it discards incomplete handshakes and passes completed ones",
     evaded="evaded by: bots that finish handshakes; each SYN still costs an answer",
     ladder="half-open connections (SYNPROXY)",
+    cost_ns=1500.0, bench="synproxy --dport 80",
 )  # fmt: skip

@@ -36,8 +36,12 @@ def _phrase(rule: Rule, _: str) -> str:
     return "set " + ", ".join(f"{item.name}={item.value}" for item in rule.settings)
 
 
+def _words(rule: Rule) -> list[str]:
+    return ["sysctl", *(f"{item.name}={item.value}" for item in rule.settings)]
+
+
 KIND = RuleKind(
-    Kind.SYSCTL, Layer.NOWHERE, build,
+    Kind.SYSCTL, Layer.NOWHERE, build, _words,
     own={"settings": "a sysctl rule's"}, phrase=_phrase, drops_nothing=True, is_part=True, has_settings=True,
     not_measured="it drops nothing", evaded="evaded by: a faster flood",
 )  # fmt: skip

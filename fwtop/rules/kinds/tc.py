@@ -8,6 +8,7 @@ from fwtop.rules.kinds import compiled
 from fwtop.rules.objects import KernelObjects
 from fwtop.rules.rates import compiled_rate
 from fwtop.rules.surroundings import Surroundings
+from fwtop.rules.verb_words import early_words
 
 
 def build(rule: Rule, _: Surroundings) -> KernelObjects:
@@ -16,8 +17,9 @@ def build(rule: Rule, _: Surroundings) -> KernelObjects:
 
 
 KIND = RuleKind(
-    Kind.TC, Layer.TC, build,
+    Kind.TC, Layer.TC, build, early_words,
     optional=("close_open",), place=" at tc ingress", is_filter=True, reads_payload=True, takes_lists=True,
     keeps=compiled_rate, keeper="the tc program", too_many=compiled.too_many,
     ladder="at tc ingress",
+    verbs=("block", "drop", "limit", "match"), cost_ns=330.0, bench="drop {port} --via tc",
 )  # fmt: skip

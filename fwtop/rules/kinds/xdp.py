@@ -8,6 +8,7 @@ from fwtop.rules.kinds import compiled
 from fwtop.rules.objects import KernelObjects
 from fwtop.rules.rates import compiled_rate
 from fwtop.rules.surroundings import Surroundings
+from fwtop.rules.verb_words import early_words
 
 _ATTACH = "some drivers reset the interface for a moment when the first XDP program is attached"
 
@@ -18,9 +19,10 @@ def build(rule: Rule, _: Surroundings) -> KernelObjects:
 
 
 KIND = RuleKind(
-    Kind.XDP, Layer.DRIVER, build,
+    Kind.XDP, Layer.DRIVER, build, early_words,
     optional=("close_open",), place=" in the driver", is_filter=True, reads_payload=True, takes_lists=True,
     keeps=compiled_rate, keeper="the XDP program", too_many=compiled.too_many,
     evaded="evaded by: other header fields",
     ladder="in the driver (XDP)",
+    verbs=("block", "drop", "limit", "match"), cost_ns=105.0, bench="drop {port} --via xdp",
 )  # fmt: skip

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from fwtop.model.rule import Kind, RateLimit, Rule
 from fwtop.render.numbers import duration_words
 from fwtop.rules.fields import DPORT, IP_ID, LENGTH, SEGMENT, SPORT, TTL
+from fwtop.rules.kind import Layer
+from fwtop.rules.kinds import alternatives, of
 from fwtop.rules.words import with_summary
 from fwtop.ui.dialogs.fields import (
     PREFIXES,
@@ -27,7 +29,6 @@ from fwtop.ui.dialogs.fields import (
 )
 from fwtop.ui.drawing.style import ACCENT, BAD, BUTTON, DIM, TEXT, TITLE, Line, fit, width_of
 
-_EARLY_KINDS = (Kind.NFTABLES, Kind.TC, Kind.XDP)  # from the stack down to the driver
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _TTL_STEPS = (30, 60, 300, 600, 1800, 3600, 7200, 21600, 86400)
 _RATE_STEPS = (1, 5, 10, 50, 100, 500, 1000, 5000, 10_000, 50_000, 100_000)
@@ -43,17 +44,19 @@ def fields_of(original: Rule) -> tuple[Field, ...]:
     if len(match.payload) == 1:
         found += payload_fields(match.payload[0])
     found.append(PROTOCOL)
-    if original.kind in (Kind.HASHLIMIT, Kind.NOTRACK, *_EARLY_KINDS) or match.sport is not None:
+    known = of(original.kind)
+    is_early = known.layer < Layer.RAW
+    if is_early or known.keeps is not None or known.untracks or match.sport is not None:
         found.append(port_field(SPORT))
     found.append(port_field(DPORT))
-    if original.kind in _EARLY_KINDS or match.ip_length is not None:
+    if is_early or match.ip_length is not None:
         found.append(range_field(LENGTH))
-    if match.tcp_flags is not None or (original.kind in _EARLY_KINDS and match.protocol == 6):
+    if match.tcp_flags is not None or (is_early and match.protocol == 6):
         found.append(TCP_FLAGS)
     found += [range_field(field) for field in (TTL, IP_ID, *SEGMENT) if field.of(match) is not None]
     if original.limit is not None:
         found += [_RATE, _PER]
-    if len(_kinds_for(original)) > 1:
+    if len(alternatives(original)) > 1:
         found.append(_VIA)
     return (*found, _FOR)
 
@@ -61,26 +64,15 @@ def fields_of(original: Rule) -> tuple[Field, ...]:
 # -- mechanism
 
 
-def _kinds_for(rule: Rule) -> tuple[Kind, ...]:
-    """Return the kinds of rule that can do the same."""
-    if rule.limit is not None:
-        return (Kind.HASHLIMIT, Kind.TC, Kind.XDP)
-    if rule.kind not in (*_EARLY_KINDS, Kind.IPSET, Kind.STRING):
-        return (rule.kind,)
-    if rule.match.payload:
-        return (Kind.STRING, *_EARLY_KINDS)
-    return (Kind.IPSET, *_EARLY_KINDS) if rule.match.sources or rule.origin else _EARLY_KINDS
-
-
 def _write_via(rule: Rule, text: str) -> Rule:
-    ways = _kinds_for(rule)
+    ways = alternatives(rule)
     if text.strip().lower() not in ways:
         raise InvalidInput(f"this rule can be one of: {', '.join(ways)}")
     return with_summary(replace(rule, kind=Kind(text.strip().lower())))
 
 
 def _step_via(rule: Rule, delta: int) -> Rule:
-    ways = _kinds_for(rule)
+    ways = alternatives(rule)
     return with_summary(replace(rule, kind=ways[(ways.index(rule.kind) + delta) % len(ways)]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fwtop.model.rule import Preview, Rule
 from fwtop.model.text import safe_text
+from fwtop.rules.kinds import of
 from fwtop.ui.drawing.format import number, percent, wrap
 from fwtop.ui.drawing.style import DIM, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.drawing.text import LABEL, labelled, paragraph
@@ -58,7 +59,7 @@ def text_lines(text: str, width: int) -> list[Line]:
 
 def relief_lines(rule: Rule, width: int) -> list[Line]:
     """Say what a rule that drops nothing does instead."""
-    is_exempt = not (rule.settings or rule.parts)
+    is_exempt = of(rule.kind).untracks
     does = "its packets stay out of the connection table" if is_exempt else rule.summary
     rows = wrap(safe_text(f"drops nothing: {does}"), width - LABEL)
     return [

@@ -11,9 +11,9 @@ from textual import events
 from textual.binding import Binding, BindingType
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, PlanView, Preview, Rule
+from fwtop.model.rule import PlanView, Preview, Rule
 from fwtop.model.text import safe_text
-from fwtop.rules.kinds import drops_nothing
+from fwtop.rules.kinds import drops_nothing, of
 from fwtop.ui.dialogs.dialog import Dialog
 from fwtop.ui.dialogs.editor import Editor
 from fwtop.ui.dialogs.preview_lines import example_lines, preview_lines, relief_lines, text_lines
@@ -119,7 +119,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         """Whether the rule may be the default: little harm, and everything that warns of it is visible."""
         if self.preview is None or self.preview.collateral_share >= HARM_LIMIT:
             return False
-        if self.rule.kind is Kind.NOTRACK and self.plan is not None and self.plan.warnings:
+        if of(self.rule.kind).untracks and self.plan is not None and self.plan.warnings:
             return False  # other rules need connection tracking: they would drop what it let in
         return self.may_install and self.shows_essentials
 

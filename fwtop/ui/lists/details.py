@@ -8,7 +8,6 @@ from string import Formatter
 from typing import Any, assert_never
 
 from fwtop.analysis.rule_rates import RatedRule
-from fwtop.model.costs import CALIBRATE
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
 from fwtop.model.ruleset import ListedSet
 from fwtop.model.traffic.snapshot import (
@@ -24,6 +23,7 @@ from fwtop.model.traffic.snapshot import (
 )
 from fwtop.render.rows import ROW_TYPES
 from fwtop.render.rows.field import Field, RowType, Unit
+from fwtop.rules.costs import CALIBRATE
 from fwtop.ui.drawing.format import duration, hex_dump, nanoseconds, number, octets, percent
 from fwtop.ui.drawing.style import ACCENT, DIM, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.drawing.text import LABEL, detail, labelled, wrapped

@@ -8,30 +8,22 @@ nothing; its figure is what the rule adds to a packet.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fwtop.bench import drop_methods
 from fwtop.bench.drop_methods import FWTOP_PORT
 from fwtop.bench.frame import Document, Options, Result, number, progress
 from fwtop.bench.testbed import PAYLOAD_START, SOURCES, Testbed, flood_text
-from fwtop.model.costs import Costs, save_costs
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import COSTS_FILE
-from fwtop.model.rule import Kind
 from fwtop.model.text import safe_text
 from fwtop.render.observation import rfc3339
+from fwtop.rules.costs import Costs, save_costs
+from fwtop.rules.kind import RuleKind
+from fwtop.rules.kinds import KINDS
 
-_COMMANDS = {
-    Kind.XDP: ["drop", *FWTOP_PORT, "--via", "xdp"],
-    Kind.TC: ["drop", *FWTOP_PORT, "--via", "tc"],
-    Kind.NFTABLES: ["drop", *FWTOP_PORT, "--via", "nftables"],
-    Kind.IPSET: ["block", SOURCES],
-    Kind.HASHLIMIT: ["limit", *FWTOP_PORT, "--per", "24", "--rate", "1000/s"],
-    Kind.STRING: ["match", "--string", PAYLOAD_START, *FWTOP_PORT],
-    Kind.NOTRACK: ["notrack", *FWTOP_PORT],
-}
-_SYN_COMMANDS = {Kind.SYNPROXY: ["synproxy", "--dport", "80"]}
+_ON_FLOOD = {"port": " ".join(FWTOP_PORT), "sources": SOURCES, "payload": PAYLOAD_START}
 _SYNS = (
     'title = "SYNs as fast as possible"\nseed = 1\nfirewall = "none"\npps = 0\n\n'
     '[[vector]]\nname = "bench"\nkind = "syn_flood"\nprotocol = "tcp"\nflags = "SYN"\n'
@@ -44,24 +36,24 @@ _LEAST_NS = 1.0  # the difference of two measurements may be lower, or negative
 def run(options: Options) -> Document:
     """Measure every kind that this machine can install; `keep` stores the figures."""
     notes: list[str] = []
+    measured = [known for known in KINDS.values() if known.bench]
     results = [
-        *_measured(flood_text(), _COMMANDS, options, notes),
-        *_measured(_SYNS, _SYN_COMMANDS, options, notes),
+        *_measured(flood_text(), [known for known in measured if not known.answers], options, notes),
+        *_measured(_SYNS, [known for known in measured if known.answers], options, notes),
     ]
     if not results:
         raise FwtopError(f"no kind of rule could be measured; {'; '.join(notes)}")
     return Document("calibrate", options.choose(_ROUNDS, 1), tuple(results), tuple(notes))
 
 
-def _measured(
-    flood: str, words: Mapping[Kind, list[str]], options: Options, notes: list[str]
-) -> Iterator[Result]:
+def _measured(flood: str, kinds: Sequence[RuleKind], options: Options, notes: list[str]) -> Iterator[Result]:
     """Measure kinds against one flood, each installed once: alternating would take minutes."""
     rounds, seconds = options.choose(_ROUNDS, 1), _QUICK_SECONDS if options.quick else _SECONDS
     with Testbed(flood) as testbed:
-        for kind, argv in words.items():
+        for known in kinds:
+            kind, argv = known.kind, known.bench.format(**_ON_FLOOD).split()
             progress(f"measuring {kind.value}")
-            without = _cost_ns(testbed, seconds) if kind is Kind.NOTRACK else 0.0
+            without = _cost_ns(testbed, seconds) if known.drops_nothing else 0.0
             try:
                 with drop_methods.fwtop_rule(testbed, argv):
                     costs = [max(_LEAST_NS, _cost_ns(testbed, seconds) - without) for _ in range(rounds)]

@@ -22,13 +22,10 @@ from fwtop.model.paths import COSTS_FILE
 from fwtop.model.rule import Kind
 from fwtop.model.text import safe_text
 from fwtop.model.wire import plain
+from fwtop.rules.kinds import KINDS
 
 CALIBRATE = "sudo fwtop bench --calibrate"
-# Measured on a VM with 2 CPUs, Linux 6.18
-DEFAULT_COST_NS: Mapping[str, float] = {
-    "xdp": 105.0, "tc": 330.0, "nftables": 490.0, "ipset": 570.0, "hashlimit": 530.0, "string": 945.0,
-    "notrack": 100.0, "synproxy": 1500.0, "connlimit": 900.0,
-}  # fmt: skip
+DEFAULT_COST_NS = {kind.value: known.cost_ns for kind, known in KINDS.items() if known.cost_ns}
 _SCHEMA = 1
 _MAX_BYTES = 65_536
 _MOST_NS = 1e9  # a second per packet: the file is damaged
