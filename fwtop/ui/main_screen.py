@@ -16,8 +16,8 @@ from fwtop.render.rows import ROW_TYPES
 from fwtop.ui.actions.command_dialog import CommandDialog
 from fwtop.ui.actions.commands import Call, Command, History, commands, offer
 from fwtop.ui.actions.rule_from_row import rule_from_proposal, rule_from_targets
-from fwtop.ui.bars.footer import Footer
 from fwtop.ui.bars.graph import Graph
+from fwtop.ui.bars.status_bars import Footer
 from fwtop.ui.bars.time_bar import TimeBar
 from fwtop.ui.dialogs.dialog import DetailsDialog, help_lines
 from fwtop.ui.dialogs.set_dialog import best_of_each
@@ -28,9 +28,9 @@ from fwtop.ui.drawing.themes import PALETTE
 from fwtop.ui.feed import Feed
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.details import attack_details, details_of
-from fwtop.ui.lists.packets.columns import PACKET
-from fwtop.ui.lists.part_view import PANELS as PART_PANELS
+from fwtop.ui.lists.packets import PACKET
 from fwtop.ui.lists.rows import Item
+from fwtop.ui.lists.scope import PANELS as PART_PANELS
 from fwtop.ui.lists.traffic import spared
 from fwtop.ui.settings import Settings
 from fwtop.ui.snapshot_screen import SnapshotScreen

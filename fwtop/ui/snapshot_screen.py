@@ -24,27 +24,27 @@ from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.actions.rule_dialogs import ScreenDialogs
 from fwtop.ui.actions.session_actions import SessionActions
 from fwtop.ui.actions.trend_actions import TrendActions
-from fwtop.ui.bars.status_bars import HeaderState, StatusBars, StatusMessage
+from fwtop.ui.bars.header import HeaderState
+from fwtop.ui.bars.status_bars import StatusBars, StatusMessage
 from fwtop.ui.bars.toasts import WIDEST_TOAST
 from fwtop.ui.dialogs.dialog import DetailsDialog, Dialog
 from fwtop.ui.dialogs.packet_dialog import PacketDialog
 from fwtop.ui.drawing.layout import HEADER_ROWS
+from fwtop.ui.drawing.partial import LinkBudget
 from fwtop.ui.drawing.style import BAD, STRONG, TEXT, WARN, Line
 from fwtop.ui.feed import Feed
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.lists.part_view import PANELS as PART_PANELS
-from fwtop.ui.lists.part_view import PartView
 from fwtop.ui.lists.path import path_lines, stage_details
 from fwtop.ui.lists.rows import Item
-from fwtop.ui.lists.rule_details import effect_and_facts, effect_lines
+from fwtop.ui.lists.rules import effect_and_facts, effect_lines
+from fwtop.ui.lists.scope import PANELS as PART_PANELS
+from fwtop.ui.lists.scope import PartView, Scope
 from fwtop.ui.lists.table import CellContext
 from fwtop.ui.settings import Settings
 from fwtop.ui.state.history import RecentRates
-from fwtop.ui.state.link_budget import LinkBudget
 from fwtop.ui.state.packets import PacketRow
 from fwtop.ui.state.path import Stage
 from fwtop.ui.state.rules import RuleEffects
-from fwtop.ui.state.scope import Scope
 from fwtop.ui.tab_screen import TabScreen
 from fwtop.ui.tabs import TAB, Content
 

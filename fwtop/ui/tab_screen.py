@@ -10,8 +10,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from fwtop.ui.actions.rule_actions import RuleKeysScreen
-from fwtop.ui.bars.status_bars import StatusBars
-from fwtop.ui.bars.tab_bar import TabBar
+from fwtop.ui.bars.status_bars import StatusBars, TabBar
 from fwtop.ui.bars.time_bar import TimeBar
 from fwtop.ui.bars.toasts import Toasts
 from fwtop.ui.dialogs.dialog import DetailsDialog
@@ -20,7 +19,7 @@ from fwtop.ui.drawing.layout import Lines, frame
 from fwtop.ui.drawing.style import Line
 from fwtop.ui.keys import KEY_MAP, Action
 from fwtop.ui.lists.details import details_of
-from fwtop.ui.lists.packets.panel import PacketPanel
+from fwtop.ui.lists.packet_panel import PacketPanel
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.panels import PANELS, with_chosen
 from fwtop.ui.lists.rows import Item
@@ -53,7 +52,7 @@ class TabScreen(RuleKeysScreen, inherit_bindings=False):
         self.bars = bars
         self.slow = slow
         self.recorded = recorded
-        self.tab_bar = TabBar()
+        self.tab_bar = TabBar("tabs")
         self.time_bar = TimeBar()
         self.toasts = Toasts()
         self.packet_panel = PacketPanel()

@@ -20,8 +20,7 @@ import fwtop.ui.app
 from fwtop.console.feed import LiveFeed
 from fwtop.model.errors import FwtopError
 from fwtop.sandbox.crash_log import CrashLog
-from fwtop.ui.bars.footer import Footer
-from fwtop.ui.bars.status_bars import StatusBars
+from fwtop.ui.bars.status_bars import Footer, StatusBars
 from fwtop.ui.dialogs.dialog import DetailsDialog
 from fwtop.ui.dialogs.rule_dialog import RuleDialog
 from fwtop.ui.dialogs.set_dialog import SetDialog

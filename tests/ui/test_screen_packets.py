@@ -24,8 +24,7 @@ from fwtop.model.traffic.packets import FLAG_MALFORMED
 from fwtop.model.traffic.snapshot import Listener, Surroundings
 from fwtop.ui.actions import packet_actions
 from fwtop.ui.actions.rule_from_row import NoRuleError, rule_from_row
-from fwtop.ui.lists.packets.columns import clock_text, packet_view, verdict_line
-from fwtop.ui.lists.packets.pane import pane_lines
+from fwtop.ui.lists.packets import clock_text, packet_view, pane_lines, verdict_line
 from fwtop.ui.lists.table import GAP, CellContext, fit_columns, row_lines
 from fwtop.ui.state.packets import PacketBook, PacketRow, info, protocol_of
 

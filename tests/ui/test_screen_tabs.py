@@ -13,9 +13,9 @@ from screen_run import LARGE, SMALL, Run, running
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.drawing.style import BAD, DIM, TEXT, Line, wrap_line
 from fwtop.ui.lists.panel import Panel
+from fwtop.ui.lists.scope import Scope
 from fwtop.ui.lists.table import row_lines
 from fwtop.ui.state.history import _MOST, TREND_SECONDS, RecentRates
-from fwtop.ui.state.scope import Scope
 from fwtop.ui.tabs import TABS
 
 # -- rows of several lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fwtop.ui.state.link_budget import LinkBudget
+from fwtop.ui.drawing.partial import LinkBudget
 
 LARGE, SMALL = 200 * 50, 80 * 24
 

@@ -15,8 +15,8 @@ from fwtop.ui.drawing.themes import THEMES
 from fwtop.ui.keys import Action
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.rows import Item
+from fwtop.ui.lists.scope import Scope
 from fwtop.ui.lists.traffic import spared
-from fwtop.ui.state.scope import Scope
 from fwtop.ui.tabs import TABS
 
 MAX_LENGTH = 200

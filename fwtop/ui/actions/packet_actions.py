@@ -18,8 +18,8 @@ from fwtop.ui.drawing.layout import Lines
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, TEXT, WARN, Line
 from fwtop.ui.feed import Controls
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.lists.packets.pane import pane_lines
-from fwtop.ui.lists.packets.panel import PacketPanel
+from fwtop.ui.lists.packet_panel import PacketPanel
+from fwtop.ui.lists.packets import pane_lines
 from fwtop.ui.state.packets import PacketRow
 
 _SECONDS_BESIDE = 1.0  # between two lists of packets on a tab of several lists

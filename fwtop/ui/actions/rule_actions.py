@@ -25,7 +25,7 @@ from fwtop.ui.drawing.style import BAD, GOOD, TEXT, WARN
 from fwtop.ui.feed import Controls
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.rows import Item
-from fwtop.ui.lists.rule_details import why_details
+from fwtop.ui.lists.rules import why_details
 from fwtop.ui.state.rules import ExpiryWatch, OptimisticOverlay
 
 _EXTEND_SECONDS = (600, 1800, 3600, 21600, 86400)

@@ -1,32 +1,27 @@
-"""The lines above and below the panels: header, evidence, status and footer."""
+"""The lines around the panels: tabs, status, keys; and the widgets of all bars but the time bar."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 from rich.style import Style
+from textual import events
+from textual.message import Message
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.ui.bars.footer import Footer
 from fwtop.ui.bars.graph import Graph
-from fwtop.ui.bars.rates_line import rates_line
-from fwtop.ui.bars.verdict_line import verdict_line
-from fwtop.ui.drawing.format import duration, number, percent
+from fwtop.ui.bars.header import HeaderState, header_lines
+from fwtop.ui.drawing.format import duration
 from fwtop.ui.drawing.layout import MINIMUM, Box, Lines
 from fwtop.ui.drawing.style import (
-    ACCENT,
     ALARM,
     BAD,
     BRAND,
     DIM,
-    GOOD,
     NOTICE,
-    STRONG,
     TEXT,
     TITLE,
     WARN,
@@ -36,130 +31,8 @@ from fwtop.ui.drawing.style import (
     width_of,
 )
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.lists.panels import gauge_line
 from fwtop.ui.state.history import History
-from fwtop.ui.state.path import CONNTRACK_ALARM, FULL
-
-
-class HeaderState(Struct, frozen=True):
-    """What the bars show that is not in the snapshot."""
-
-    now: float  # Unix seconds
-    paused: bool = False
-    readonly: str = ""  # why nothing can be changed; "" if it can
-    slow: bool = False
-
-
-SOON_SECONDS = 600.0  # a table that is full before this is worth a word in the header
-
-
-def header_lines(snapshot: Snapshot, history: History, state: HeaderState, width: int) -> list[Line]:
-    """Write what is watched, how protected it is, and where the packets go."""
-    alarm, tail = _resources(snapshot, width)
-    return [
-        _identity(snapshot, state, width),
-        verdict_line(snapshot, state.now, width, alarm, slow=state.slow),
-        rates_line(snapshot, history.before, min(width, 80) if state.slow else width, tail),
-    ]
-
-
-_LEAST_NETNS = 16  # cells of the namespace's name and the word before it
-_RECORDINGS = {"session": " REPLAY ", "capture": " CAPTURE "}
-
-
-def _identity(snapshot: Snapshot, state: HeaderState, width: int) -> Line:
-    origin = snapshot.origin
-    left: Line = [(" fwtop ", BRAND), (f" {snapshot.host}", STRONG)]
-    where = ", ".join(origin.interfaces) if origin.kind == "live" else origin.file or origin.kind
-    left.append((f"  {where}", TEXT))
-    if origin.netns:
-        left.append((f"  netns {origin.netns}", DIM))
-    end: Line = [*_guardian(snapshot, state), ("  ", TEXT), *_clock(snapshot, state), (" ", TEXT)]
-    windowed = [*_window(snapshot), *end]
-    for right in ([*_sampling(snapshot), *end], windowed):
-        if width_of(left) + width_of(right) + 2 <= width:
-            return spread(left, right, width)
-    room = width - width_of(windowed) - 2
-    if origin.netns and room >= width_of(left[:-1]) + _LEAST_NETNS:  # what rates mean goes before a long name
-        return spread(fit(left, room), windowed, width)
-    if width_of(left) + width_of(end) + 2 <= width:
-        return spread(left, end, width)
-    if origin.kind in _RECORDINGS:  # the time that it shows matters more than its whole name
-        return [*fit(left, max(width - width_of(end), 0)), *end]
-    return spread(left, [*_guardian(snapshot, state), (" ", TEXT)], width)
-
-
-def _window(snapshot: Snapshot) -> Line:
-    span = snapshot.seconds
-    words = f"{span:.0f} s" if 1 <= span < 60 else f"{span:.1f} s" if span < 1 else duration(span)
-    return [(f"mean of {words}", DIM), ("  ", TEXT)]
-
-
-def _clock(snapshot: Snapshot, state: HeaderState) -> Line:
-    """Write the time of day; of a recording the time it shows, which is not now."""
-    at = time.gmtime(min(max(state.now, 0.0), 253_402_300_799.0))
-    if snapshot.origin.kind == "live":
-        return [(time.strftime("%H:%M:%SZ", at), DIM)]
-    return [(time.strftime("%Y-%m-%d %H:%M:%SZ", at), ACCENT)]
-
-
-def _sampling(snapshot: Snapshot) -> Line:
-    sampling = snapshot.tables.sampling
-    words = "every packet" if sampling.one_in <= 1 else f"sample 1:{number(sampling.one_in)}"
-    line: Line = [(words, DIM)]
-    if sampling.watched < 1:
-        line.append((", drops estimated", DIM))
-    if sampling.lost:
-        line.append((f", {number(sampling.lost)} lost", WARN))
-    return [*line, ("  ", TEXT), *_window(snapshot)]
-
-
-def _guardian(snapshot: Snapshot, state: HeaderState) -> Line:
-    line: Line = []
-    if state.paused:
-        line += [(" PAUSED ", NOTICE), ("  ", TEXT)]
-    if snapshot.guardian.startswith("lost"):
-        return [*line, (" GUARDIAN LOST ", ALARM)]
-    if snapshot.origin.kind in _RECORDINGS:
-        return [(_RECORDINGS[snapshot.origin.kind], BRAND)]
-    if state.readonly:
-        return [*line, ("read-only", WARN)]
-    return [*line, (f"rules {snapshot.guardian}", GOOD)] if snapshot.guardian else line
-
-
-def _resources(snapshot: Snapshot, width: int) -> tuple[Line, Line]:
-    """Return what belongs beside the verdict because it runs out, and the rest."""
-    forms = conntrack_forms(snapshot.conntrack, 10)
-    alarm = snapshot.conntrack is not None and snapshot.conntrack.fill >= CONNTRACK_ALARM
-    urgent: Line = forms[0 if width >= 120 else -1] if alarm else []
-    tail: Line = [] if alarm or not forms else list(forms[-1])
-    if snapshot.softirq_share is not None:
-        tail += [("  ", TEXT)] if tail else []
-        tail += [("softirq ", DIM), (f"{percent(snapshot.softirq_share)} of CPU", TEXT)]
-    return urgent, tail
-
-
-def conntrack_forms(sample: ConntrackSample | None, gauge_width: int) -> list[Line]:
-    """Return the connection-tracking figure in forms of decreasing width; a full table is always named."""
-    if sample is None or not sample.max:
-        return []
-    fill = sample.fill
-    if fill >= FULL:
-        what = "evicting" if sample.early_drop > sample.drop else "refusing new connections"
-        short: Line = [("conntrack FULL", ALARM)]
-        lost = sample.early_drop or sample.drop
-        return [[*short, (f" {what}", BAD)], [*short, (" evicting" if lost else "", BAD)], short]
-    style = BAD if fill >= CONNTRACK_ALARM else TEXT
-    share: Line = [("conntrack ", DIM), (percent(fill), style)]
-    drawn: Line = [share[0], *gauge_line(fill, gauge_width), (f" {percent(fill)}", style)]
-    left = sample.seconds_to_full
-    if left is not None and left < SOON_SECONDS:
-        return [
-            [*drawn, (f", full in {duration(left)}", WARN)],
-            [*share, (f", full in {duration(left)}", WARN)],
-            share,
-        ]
-    return [drawn, share]
+from fwtop.ui.tabs import TABS
 
 
 def pending(mitigations: Sequence[RuleStatus]) -> list[RuleStatus]:
@@ -248,6 +121,79 @@ class StatusMessage(Struct):
         return [(f" {turn}", WARN), *self.line, (f" {passed:.1f} s", DIM)]
 
 
+class _Choices(Lines):
+    """A line of things to click."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._ends: list[tuple[int, str]] = []  # the cell after each, and what it stands for
+
+    def _at(self, x: int) -> str | None:
+        return next((value for end, value in self._ends if x < end), None)
+
+
+class Footer(_Choices):
+    """Shows the most important keys of a tab with their words; a click presses one."""
+
+    class Clicked(Message):
+        """A key was clicked; "": those of the proposals, of which a click doesn't tell one."""
+
+        def __init__(self, key: str) -> None:
+            super().__init__()
+            self.key = key
+
+    def write(self, *, tab: str, waiting: bool, readonly: bool, origin: str) -> None:
+        """Draw the keys of a tab; `waiting`: a rule waits for confirmation, `origin`: what is watched."""
+        line: Line = []
+        self._ends = []
+        for row in KEY_MAP.footer(self.box.width, tab=tab, pending=waiting, readonly=readonly, origin=origin):
+            style = NOTICE if row.name == "keep" else TITLE
+            line += [(" ", TEXT), (row.label, style), (f" {row.footer}", TEXT), (" ", TEXT)]
+            self._ends.append((width_of(line), "" if row.name == "proposal" else row.keys[0]))
+        self.show([line])
+
+    def clear(self) -> None:
+        """Show nothing: a dialog has keys of its own."""
+        self._ends = []
+        self.show([[]])
+
+    def on_click(self, event: events.Click) -> None:
+        """Press the key under the pointer; of several, the first."""
+        if (key := self._at(event.x)) is not None:
+            self.post_message(self.Clicked(key))
+
+
+class TabBar(_Choices):
+    """Says which tab is shown, what the others hold, what they are scoped to; a click chooses one."""
+
+    class Chosen(Message):
+        """A tab was clicked."""
+
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+    def write(self, shown: str, counts: Mapping[str, int], scope: str) -> None:
+        """Draw the bar; `counts` are written behind the titles, `scope` at the right."""
+        line: Line = []
+        self._ends = []
+        for tab in TABS:
+            count = counts.get(tab.name, 0)
+            title = f" {tab.title} {count} " if count else f" {tab.title} "
+            line.append((title, BRAND if tab.name == shown else TEXT))
+            self._ends.append((width_of(line), tab.name))
+        keys = f"{KEY_MAP.label('previous_tab')} {KEY_MAP.label('next_tab')}"
+        right: Line = [(keys, TITLE), (" tab ", DIM)]
+        if scope:
+            right = [(f"{scope}  ", TITLE), (KEY_MAP.label("unscope"), TITLE), (" shows all ", DIM)]
+        self.show([spread(line, right, self.box.width)])
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the tab under the pointer."""
+        if (name := self._at(event.x)) is not None:
+            self.post_message(self.Chosen(name))
+
+
 class StatusBars:
     """The widgets of header, graph, status, footer and notice."""
 
@@ -258,7 +204,7 @@ class StatusBars:
         self.history = History()
         self.in_bits = False  # what the graph shows
         self.cursor: int | None = None  # Unix second that the graph's cursor stands on
-        self._footer = Footer()
+        self._footer = Footer("footer")
         self.graph = Graph()
         special: dict[str, Lines] = {"footer": self._footer, "graph": self.graph}
         self._lines = {name: special.get(name) or Lines(name) for name in self.NAMES}

@@ -8,7 +8,7 @@ from fwtop.rules.kinds import of
 from fwtop.ui.drawing.format import number, percent, wrap
 from fwtop.ui.drawing.style import DIM, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.drawing.text import LABEL, labelled, paragraph
-from fwtop.ui.lists.panels import NO_BASELINE, clients_hit
+from fwtop.ui.lists.attacks import NO_BASELINE, clients_hit
 
 _ATTACKS = 3  # listed by name in a preview
 

@@ -21,7 +21,7 @@ from fwtop.ui.drawing.style import ACCENT, BAD, BUTTON, BUTTON_BAD, DIM, STRONG,
 from fwtop.ui.drawing.text import paragraph
 from fwtop.ui.feed import Controls
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.lists.panels import HARM_LIMIT
+from fwtop.ui.lists.attacks import HARM_LIMIT
 
 FORCE_WORD = "install"
 INSTALL, CANCEL = "install", "cancel"

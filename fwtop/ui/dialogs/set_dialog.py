@@ -20,7 +20,7 @@ from fwtop.ui.drawing.style import DIM, STRONG, TEXT, TITLE, WARN, Line
 from fwtop.ui.drawing.text import LABEL, labelled, paragraph
 from fwtop.ui.feed import Controls
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.lists.panels import HARM_LIMIT, clients_hit
+from fwtop.ui.lists.attacks import HARM_LIMIT, clients_hit
 
 _INDENT = "   "  # below the letter of the attack
 _ENOUGH = 0.95  # of an attack: who stops so much leaves other rules nothing to add

@@ -1,13 +1,18 @@
-"""The list of attacks: what each targets, who drops it, and how much of it reaches services."""
+"""The attacks, who drops how much of each and what reaches services; and what is proposed against them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.flow import FULL_TABLE, NOTICED, STOPPED
-from fwtop.model.traffic.snapshot import Attack, Snapshot
+from fwtop.model.traffic.snapshot import Attack, Proposal, Snapshot
 from fwtop.render.rows.attack import ATTACK, reaching_share
+from fwtop.render.rows.proposal import PROPOSAL
+from fwtop.rules.kinds import drops_nothing
+from fwtop.rules.overlap import covering_rule
 from fwtop.ui.drawing.format import about, duration, number, percent
 from fwtop.ui.drawing.style import BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, TITLE, WARN, Line, width_of
 from fwtop.ui.lists.table import CellContext, View, columns_of, trend_cell
@@ -137,3 +142,93 @@ def calm_words(snapshot: Snapshot) -> str:
     known = "Not judged" if snapshot.judgement.not_judged else "No attack"
     words = f"{known}. {number(snapshot.tables.totals.pps)} pps arrive"
     return f"{words}; {normal}" if normal and snapshot.tables.totals.packets else f"{words}."
+
+
+HARM_LIMIT = 0.01  # collateral from which a dialog preselects Cancel
+
+
+NO_BASELINE = "No baseline yet: client impact is estimated"
+
+
+_ROOMY = 60  # cells in which a proposal says why, too
+
+
+def _proposal_summary(item: Proposal, context: CellContext, width: int) -> Line:
+    """Write a proposal; one that an active rule covers says which."""
+    covering = covering_rule(item.rule, context.snapshot.mitigations) if item.rule is not None else ""
+    relief = item.rule is not None and drops_nothing(item.rule)
+    words = _in_words(item, width)
+    if covering:
+        return [(f"✔ rule {covering} does this  ", GOOD), (words, DIM)]
+    return [("relief, drops nothing: ", DIM), (words, TEXT)] if relief else [(words, TEXT)]
+
+
+def _in_words(item: Proposal, width: int) -> str:
+    """Write what a proposal does with its reasons; where room is short, only with what evades it.
+
+    Nothing is told twice: that a relief drops nothing stands before it.
+    """
+    rule = item.rule
+    if rule is None or not item.summary.startswith(f"{rule.summary} ("):
+        return item.summary
+    reasons = item.summary.removeprefix(f"{rule.summary} (").removesuffix(")").split("; ")
+    reasons = [reason for reason in reasons if reason != "drops nothing"]
+    if width < _ROOMY:
+        evasions = [reason for reason in reasons if reason.startswith("evaded by")]
+        return f"{rule.summary}. E{evasions[0][1:]}" if evasions else rule.summary
+    return f"{rule.summary} ({'; '.join(reasons)})"
+
+
+def _stops(item: Proposal, context: CellContext, _: int) -> Line:
+    """Write what a proposal stops, with "+" what it adds to other rules that are active."""
+    if item.rule is not None and drops_nothing(item.rule):
+        return [("–", DIM)]
+    covered = item.rule is not None and covering_rule(item.rule, context.snapshot.mitigations)
+    if item.already_share and not covered:
+        return [(f"+{percent(item.attack_share - item.already_share)}", STRONG)]
+    return [(percent(item.attack_share), STRONG)]
+
+
+def clients_hit(share: float, known: int, *, guess: bool) -> Line:
+    """Write how many of the `known` client-like packets would be dropped; "~" without a baseline.
+
+    Where none are known, or less than half a one is hit, it is the share of them.
+    """
+    counted = bool(known) and not 0 < share < 0.5 / known
+    text = f"{number(round(share * known))} of {number(known)}" if counted else percent(share)
+    style = BAD if share >= HARM_LIMIT else WARN if share > 0 else GOOD
+    return [(text, style), (" ~", WARN)] if guess else [(text, style)]
+
+
+def _clients_hit(item: Proposal, context: CellContext, _: int) -> Line:
+    if item.rule is not None and drops_nothing(item.rule):
+        return [("–", DIM)]
+    known = context.snapshot.judgement.baseline_packets
+    return clients_hit(item.collateral_share, known, guess=item.guess)
+
+
+_NUMBER, _LETTER, *_OTHERS = columns_of(
+    PROPOSAL,
+    {
+        "n": lambda item, *_: [(str(item.number), STRONG)],
+        "attack": lambda item, context, _: [(context.letter(item.attack), TITLE)],
+        "summary": _proposal_summary,
+        "attack_share": _stops,
+        "collateral_share": _clients_hit,
+    },
+)
+
+
+PROPOSAL_VIEW = View(
+    "",
+    (_NUMBER, replace(_LETTER, when=lambda context: len(context.attacks) > 1), *_OTHERS),
+    PROPOSAL,
+    empty="none",
+)
+
+
+def against_words(context: CellContext) -> str:
+    """Title the proposals with the attacks that they are against."""
+    letters = sorted(context.scope.letter(attack.key) for attack in context.attacks)
+    named = ", ".join(letters) if len(letters) <= 3 else f"{letters[0]}–{letters[-1]}"
+    return f"protect against {named}" if letters else "proposals"

@@ -27,15 +27,14 @@ from fwtop.rules.costs import CALIBRATE
 from fwtop.ui.drawing.format import duration, hex_dump, nanoseconds, number, octets, percent
 from fwtop.ui.drawing.style import ACCENT, DIM, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.drawing.text import LABEL, detail, labelled, wrapped
+from fwtop.ui.lists.attacks import NO_BASELINE, clients_hit
 from fwtop.ui.lists.log_view import entry_details
 from fwtop.ui.lists.machine_rules import rule_details as machine_rule_details
 from fwtop.ui.lists.machine_rules import set_details
-from fwtop.ui.lists.packets.columns import clock_text
-from fwtop.ui.lists.packets.pane import packet_details
-from fwtop.ui.lists.panels import NO_BASELINE, clients_hit
+from fwtop.ui.lists.packets import clock_text, packet_details
 from fwtop.ui.lists.path import stage_details
 from fwtop.ui.lists.rows import Item, LogEntry
-from fwtop.ui.lists.rule_details import rule_details
+from fwtop.ui.lists.rules import rule_details
 from fwtop.ui.lists.traffic import spared
 from fwtop.ui.lists.trends_view import trend_details
 from fwtop.ui.state.history import TrendItem

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
-from fwtop.model.traffic.snapshot import LedgerRow, Proposal, Snapshot
+from fwtop.model.rule import RuleStatus
+from fwtop.model.traffic.snapshot import LedgerRow, Snapshot
 from fwtop.render.rows.field import RowType
 from fwtop.render.rows.ledger import LEDGER
-from fwtop.render.rows.proposal import PROPOSAL
-from fwtop.render.rows.rule import RULE
-from fwtop.rules.kinds import drops_nothing
-from fwtop.rules.overlap import covering_rule
 from fwtop.rules.words import describe
-from fwtop.ui.drawing.format import duration, gauge, number, percent
-from fwtop.ui.drawing.style import BAD, DIM, GOOD, STRONG, TEXT, TITLE, WARN, Line
-from fwtop.ui.lists.attacks import ATTACK_VIEW, attack_rows, calm_words
+from fwtop.ui.drawing.format import gauge, percent
+from fwtop.ui.drawing.style import BAD, DIM, GOOD, TEXT, WARN, Line
+from fwtop.ui.lists.attacks import ATTACK_VIEW, PROPOSAL_VIEW, against_words, attack_rows, calm_words
 from fwtop.ui.lists.log_view import LOG_VIEW
 from fwtop.ui.lists.machine_rules import MACHINE_RULES_VIEW
 from fwtop.ui.lists.path import PATH_VIEW
-from fwtop.ui.lists.table import Cell, CellContext, Column, View, columns_of, trend_cell, with_columns
+from fwtop.ui.lists.rules import ALL_RULES_VIEW, RULES_VIEW
+from fwtop.ui.lists.table import CellContext, Column, View, columns_of, with_columns
 from fwtop.ui.lists.traffic import PAYLOAD_VIEW, PORT_VIEW, TRAFFIC_VIEWS, first_view, traffic_items
 from fwtop.ui.lists.trends_view import TREND_LISTS
 from fwtop.ui.state.path import (
@@ -36,9 +32,6 @@ from fwtop.ui.state.path import (
     shown_ledger,
     stages_of,
 )
-
-HARM_LIMIT = 0.01  # collateral from which a dialog preselects Cancel
-NO_BASELINE = "No baseline yet: client impact is estimated"
 
 
 def _figure(item: Figure, *_: object) -> Line:
@@ -82,135 +75,6 @@ LEDGER_VIEW = View(
     LEDGER,
     empty="nothing was dropped",
 )
-
-
-def rule_state(status: RuleStatus, now: float) -> Line:
-    """Write a rule's state with the time it has left."""
-    if status.state in ACTIVE_STATES and status.expires is not None and status.expires <= now:
-        return [("over, expired", DIM)]  # the kernel does that, also when the guardian is lost
-    if status.state is State.PROVISIONAL and status.confirm_by is not None:
-        return [(f"unconfirmed {duration(status.confirm_by - now)}", WARN)]
-    if status.state is State.CONFIRMED:
-        left = f" {duration(status.expires - now)}" if status.expires is not None else ""
-        return [(f"active{left}", GOOD)]
-    return [(status.state.value, DIM)]
-
-
-def _rate(item: RuleStatus, *_: object) -> Line:
-    return [(number(item.pps), STRONG if item.state in ACTIVE_STATES else DIM)]
-
-
-def _expires(item: RuleStatus, *_: object) -> Line:
-    if item.expires is None:
-        return [("–", DIM)]
-    return [(time.strftime("%H:%M:%S", time.gmtime(item.expires)), DIM)]
-
-
-_RULE_CELLS: dict[str, Cell] = {
-    "state": lambda item, context, _: rule_state(item, context.now),
-    "summary": lambda item, *_: [(item.rule.summary, TEXT)],
-    "pps": _rate,
-    "expires": _expires,
-    "trend": lambda item, context, width: trend_cell(f"rule {item.rule.id}", context, width),
-}
-*_WHICH, _PPS, _EXPECTED, _PACKETS, _TREND = columns_of(
-    RULE, _RULE_CELLS, "id state summary pps predicted_pps packets trend"
-)
-_PPS_NOW = replace(_PPS, title="pps now", width=7, sort="pps")
-RULES_VIEW = View(
-    "",
-    (*_WHICH, _PPS_NOW, replace(_EXPECTED, keep=6), _PACKETS, _TREND),
-    RULE,
-    empty="none: {block} blocks the selected row, 1 to 9 preview a proposal",
-)
-ALL_RULES_VIEW = View(
-    "",
-    columns_of(RULE, _RULE_CELLS),
-    RULE,
-    empty="no rule is active: {block} blocks the selected row of another tab, 1 to 9 preview a proposal",
-)
-
-
-_ROOMY = 60  # cells in which a proposal says why, too
-
-
-def _proposal_summary(item: Proposal, context: CellContext, width: int) -> Line:
-    """Write a proposal; one that an active rule covers says which."""
-    covering = covering_rule(item.rule, context.snapshot.mitigations) if item.rule is not None else ""
-    relief = item.rule is not None and drops_nothing(item.rule)
-    words = _in_words(item, width)
-    if covering:
-        return [(f"✔ rule {covering} does this  ", GOOD), (words, DIM)]
-    return [("relief, drops nothing: ", DIM), (words, TEXT)] if relief else [(words, TEXT)]
-
-
-def _in_words(item: Proposal, width: int) -> str:
-    """Write what a proposal does with its reasons; where room is short, only with what evades it.
-
-    Nothing is told twice: that a relief drops nothing stands before it.
-    """
-    rule = item.rule
-    if rule is None or not item.summary.startswith(f"{rule.summary} ("):
-        return item.summary
-    reasons = item.summary.removeprefix(f"{rule.summary} (").removesuffix(")").split("; ")
-    reasons = [reason for reason in reasons if reason != "drops nothing"]
-    if width < _ROOMY:
-        evasions = [reason for reason in reasons if reason.startswith("evaded by")]
-        return f"{rule.summary}. E{evasions[0][1:]}" if evasions else rule.summary
-    return f"{rule.summary} ({'; '.join(reasons)})"
-
-
-def _stops(item: Proposal, context: CellContext, _: int) -> Line:
-    """Write what a proposal stops, with "+" what it adds to other rules that are active."""
-    if item.rule is not None and drops_nothing(item.rule):
-        return [("–", DIM)]
-    covered = item.rule is not None and covering_rule(item.rule, context.snapshot.mitigations)
-    if item.already_share and not covered:
-        return [(f"+{percent(item.attack_share - item.already_share)}", STRONG)]
-    return [(percent(item.attack_share), STRONG)]
-
-
-def clients_hit(share: float, known: int, *, guess: bool) -> Line:
-    """Write how many of the `known` client-like packets would be dropped; "~" without a baseline.
-
-    Where none are known, or less than half a one is hit, it is the share of them.
-    """
-    counted = bool(known) and not 0 < share < 0.5 / known
-    text = f"{number(round(share * known))} of {number(known)}" if counted else percent(share)
-    style = BAD if share >= HARM_LIMIT else WARN if share > 0 else GOOD
-    return [(text, style), (" ~", WARN)] if guess else [(text, style)]
-
-
-def _clients_hit(item: Proposal, context: CellContext, _: int) -> Line:
-    if item.rule is not None and drops_nothing(item.rule):
-        return [("–", DIM)]
-    known = context.snapshot.judgement.baseline_packets
-    return clients_hit(item.collateral_share, known, guess=item.guess)
-
-
-_NUMBER, _LETTER, *_OTHERS = columns_of(
-    PROPOSAL,
-    {
-        "n": lambda item, *_: [(str(item.number), STRONG)],
-        "attack": lambda item, context, _: [(context.letter(item.attack), TITLE)],
-        "summary": _proposal_summary,
-        "attack_share": _stops,
-        "collateral_share": _clients_hit,
-    },
-)
-PROPOSAL_VIEW = View(
-    "",
-    (_NUMBER, replace(_LETTER, when=lambda context: len(context.attacks) > 1), *_OTHERS),
-    PROPOSAL,
-    empty="none",
-)
-
-
-def _against(context: CellContext) -> str:
-    """Title the proposals with the attacks that they are against."""
-    letters = sorted(context.scope.letter(attack.key) for attack in context.attacks)
-    named = ", ".join(letters) if len(letters) <= 3 else f"{letters[0]}–{letters[-1]}"
-    return f"protect against {named}" if letters else "proposals"
 
 
 def gauge_line(fill: float, width: int) -> Line:
@@ -258,7 +122,7 @@ PANELS = (
         lambda shot, *_: shot.judgement.proposals,
         inline=True,
         fitted=True,
-        title_of=_against,
+        title_of=against_words,
     ),
     PanelSpec("rules", "rule", (RULES_VIEW,), _rules, inline=True, fitted=True),
     PanelSpec(

@@ -16,9 +16,9 @@ from fwtop.render.rows.field import Field, RowType, Unit
 from fwtop.ui.drawing.format import bar, error_bar, nanoseconds, number, octets, percent, scale_of
 from fwtop.ui.drawing.style import BAR, DIM, TEXT, Line, fit, width_of, wrap_line
 from fwtop.ui.lists.rows import Estimate, Item, LogEntry
+from fwtop.ui.lists.scope import Scope
 from fwtop.ui.state.history import HistoryAnswer, RecentRates
 from fwtop.ui.state.rules import Row
-from fwtop.ui.state.scope import Scope
 
 GAP = 2
 

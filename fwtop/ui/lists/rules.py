@@ -1,19 +1,78 @@
-"""Everything known about a rule: what it does, what it changed, what it was expected to do."""
+"""The rules of fwtop: their columns, and all about one: what it does, changed, was expected to do."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 
-from fwtop.model.rule import Rule, RuleStatus
+from msgspec.structs import replace
+
+from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import TcpService
+from fwtop.render.rows.rule import RULE
 from fwtop.ui.drawing.format import duration, number, octets, percent, wrap
-from fwtop.ui.drawing.style import DIM, STRONG, TEXT, TITLE, WARN, Line
+from fwtop.ui.drawing.style import DIM, GOOD, STRONG, TEXT, TITLE, WARN, Line
 from fwtop.ui.drawing.text import DETAILS_WIDTH, LABEL, detail, labelled, wrapped
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.lists.panels import rule_state
+from fwtop.ui.lists.table import Cell, View, columns_of, trend_cell
 from fwtop.ui.state.rules import MachineFigures, RuleEffects
+
+
+def rule_state(status: RuleStatus, now: float) -> Line:
+    """Write a rule's state with the time it has left."""
+    if status.state in ACTIVE_STATES and status.expires is not None and status.expires <= now:
+        return [("over, expired", DIM)]  # the kernel does that, also when the guardian is lost
+    if status.state is State.PROVISIONAL and status.confirm_by is not None:
+        return [(f"unconfirmed {duration(status.confirm_by - now)}", WARN)]
+    if status.state is State.CONFIRMED:
+        left = f" {duration(status.expires - now)}" if status.expires is not None else ""
+        return [(f"active{left}", GOOD)]
+    return [(status.state.value, DIM)]
+
+
+def _rate(item: RuleStatus, *_: object) -> Line:
+    return [(number(item.pps), STRONG if item.state in ACTIVE_STATES else DIM)]
+
+
+def _expires(item: RuleStatus, *_: object) -> Line:
+    if item.expires is None:
+        return [("–", DIM)]
+    return [(time.strftime("%H:%M:%S", time.gmtime(item.expires)), DIM)]
+
+
+_RULE_CELLS: dict[str, Cell] = {
+    "state": lambda item, context, _: rule_state(item, context.now),
+    "summary": lambda item, *_: [(item.rule.summary, TEXT)],
+    "pps": _rate,
+    "expires": _expires,
+    "trend": lambda item, context, width: trend_cell(f"rule {item.rule.id}", context, width),
+}
+
+
+*_WHICH, _PPS, _EXPECTED, _PACKETS, _TREND = columns_of(
+    RULE, _RULE_CELLS, "id state summary pps predicted_pps packets trend"
+)
+
+
+_PPS_NOW = replace(_PPS, title="pps now", width=7, sort="pps")
+
+
+RULES_VIEW = View(
+    "",
+    (*_WHICH, _PPS_NOW, replace(_EXPECTED, keep=6), _PACKETS, _TREND),
+    RULE,
+    empty="none: {block} blocks the selected row, 1 to 9 preview a proposal",
+)
+
+
+ALL_RULES_VIEW = View(
+    "",
+    columns_of(RULE, _RULE_CELLS),
+    RULE,
+    empty="no rule is active: {block} blocks the selected row of another tab, 1 to 9 preview a proposal",
+)
+
 
 _SHOWN_SOURCES = 200
 

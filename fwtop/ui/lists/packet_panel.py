@@ -10,7 +10,7 @@ from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.drawing.format import number
 from fwtop.ui.drawing.style import ACCENT, BAD, DIM, TEXT, WARN, Line, width_of
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.lists.packets.columns import PACKET, packet_view
+from fwtop.ui.lists.packets import PACKET, packet_view
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.panels import PanelSpec
 from fwtop.ui.lists.rows import SEEN_SECONDS, Item, RowList

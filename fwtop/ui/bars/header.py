@@ -1,0 +1,386 @@
+"""The header: what is watched, how protected this machine is and why, and where the packets go."""
+
+from __future__ import annotations
+
+import time
+
+from msgspec import Struct
+from rich.style import Style
+
+from fwtop.model.traffic.counters import ConntrackSample
+from fwtop.model.traffic.flow import NOTICED, STOPPED, Flow, flow_of
+from fwtop.model.traffic.snapshot import Attack, Snapshot
+from fwtop.rules.kinds import drops_nothing
+from fwtop.ui.drawing.format import bits, duration, number, percent
+from fwtop.ui.drawing.style import (
+    ACCENT,
+    ALARM,
+    BAD,
+    BRAND,
+    CALM,
+    DIM,
+    ELSEWHERE,
+    FOREIGN,
+    GOOD,
+    NOTICE,
+    STRONG,
+    TEXT,
+    WARN,
+    Line,
+    Span,
+    fit,
+    spread,
+    width_of,
+)
+from fwtop.ui.lists.panels import gauge_line
+from fwtop.ui.state.history import Clients, History
+from fwtop.ui.state.path import CONNTRACK_ALARM, FULL
+from fwtop.ui.state.verdict import Badge, Verdict, attack_pps, attacks_of, verdict_of
+
+
+class HeaderState(Struct, frozen=True):
+    """What the bars show that is not in the snapshot."""
+
+    now: float  # Unix seconds
+    paused: bool = False
+    readonly: str = ""  # why nothing can be changed; "" if it can
+    slow: bool = False
+
+
+SOON_SECONDS = 600.0  # a table that is full before this is worth a word in the header
+
+
+def header_lines(snapshot: Snapshot, history: History, state: HeaderState, width: int) -> list[Line]:
+    """Write what is watched, how protected it is, and where the packets go."""
+    alarm, tail = _resources(snapshot, width)
+    return [
+        _identity(snapshot, state, width),
+        verdict_line(snapshot, state.now, width, alarm, slow=state.slow),
+        rates_line(snapshot, history.before, min(width, 80) if state.slow else width, tail),
+    ]
+
+
+_LEAST_NETNS = 16  # cells of the namespace's name and the word before it
+_RECORDINGS = {"session": " REPLAY ", "capture": " CAPTURE "}
+
+
+def _identity(snapshot: Snapshot, state: HeaderState, width: int) -> Line:
+    origin = snapshot.origin
+    left: Line = [(" fwtop ", BRAND), (f" {snapshot.host}", STRONG)]
+    where = ", ".join(origin.interfaces) if origin.kind == "live" else origin.file or origin.kind
+    left.append((f"  {where}", TEXT))
+    if origin.netns:
+        left.append((f"  netns {origin.netns}", DIM))
+    end: Line = [*_guardian(snapshot, state), ("  ", TEXT), *_clock(snapshot, state), (" ", TEXT)]
+    windowed = [*_mean_over(snapshot), *end]
+    for right in ([*_sampling(snapshot), *end], windowed):
+        if width_of(left) + width_of(right) + 2 <= width:
+            return spread(left, right, width)
+    room = width - width_of(windowed) - 2
+    if origin.netns and room >= width_of(left[:-1]) + _LEAST_NETNS:  # what rates mean goes before a long name
+        return spread(fit(left, room), windowed, width)
+    if width_of(left) + width_of(end) + 2 <= width:
+        return spread(left, end, width)
+    if origin.kind in _RECORDINGS:  # the time that it shows matters more than its whole name
+        return [*fit(left, max(width - width_of(end), 0)), *end]
+    return spread(left, [*_guardian(snapshot, state), (" ", TEXT)], width)
+
+
+def _mean_over(snapshot: Snapshot) -> Line:
+    span = snapshot.seconds
+    words = f"{span:.0f} s" if 1 <= span < 60 else f"{span:.1f} s" if span < 1 else duration(span)
+    return [(f"mean of {words}", DIM), ("  ", TEXT)]
+
+
+def _clock(snapshot: Snapshot, state: HeaderState) -> Line:
+    """Write the time of day; of a recording the time it shows, which is not now."""
+    at = time.gmtime(min(max(state.now, 0.0), 253_402_300_799.0))
+    if snapshot.origin.kind == "live":
+        return [(time.strftime("%H:%M:%SZ", at), DIM)]
+    return [(time.strftime("%Y-%m-%d %H:%M:%SZ", at), ACCENT)]
+
+
+def _sampling(snapshot: Snapshot) -> Line:
+    sampling = snapshot.tables.sampling
+    words = "every packet" if sampling.one_in <= 1 else f"sample 1:{number(sampling.one_in)}"
+    line: Line = [(words, DIM)]
+    if sampling.watched < 1:
+        line.append((", drops estimated", DIM))
+    if sampling.lost:
+        line.append((f", {number(sampling.lost)} lost", WARN))
+    return [*line, ("  ", TEXT), *_mean_over(snapshot)]
+
+
+def _guardian(snapshot: Snapshot, state: HeaderState) -> Line:
+    line: Line = []
+    if state.paused:
+        line += [(" PAUSED ", NOTICE), ("  ", TEXT)]
+    if snapshot.guardian.startswith("lost"):
+        return [*line, (" GUARDIAN LOST ", ALARM)]
+    if snapshot.origin.kind in _RECORDINGS:
+        return [(_RECORDINGS[snapshot.origin.kind], BRAND)]
+    if state.readonly:
+        return [*line, ("read-only", WARN)]
+    return [*line, (f"rules {snapshot.guardian}", GOOD)] if snapshot.guardian else line
+
+
+def _resources(snapshot: Snapshot, width: int) -> tuple[Line, Line]:
+    """Return what belongs beside the verdict because it runs out, and the rest."""
+    forms = conntrack_forms(snapshot.conntrack, 10)
+    alarm = snapshot.conntrack is not None and snapshot.conntrack.fill >= CONNTRACK_ALARM
+    urgent: Line = forms[0 if width >= 120 else -1] if alarm else []
+    tail: Line = [] if alarm or not forms else list(forms[-1])
+    if snapshot.softirq_share is not None:
+        tail += [("  ", TEXT)] if tail else []
+        tail += [("softirq ", DIM), (f"{percent(snapshot.softirq_share)} of CPU", TEXT)]
+    return urgent, tail
+
+
+def conntrack_forms(sample: ConntrackSample | None, gauge_width: int) -> list[Line]:
+    """Return the connection-tracking figure in forms of decreasing width; a full table is always named."""
+    if sample is None or not sample.max:
+        return []
+    fill = sample.fill
+    if fill >= FULL:
+        what = "evicting" if sample.early_drop > sample.drop else "refusing new connections"
+        short: Line = [("conntrack FULL", ALARM)]
+        lost = sample.early_drop or sample.drop
+        return [[*short, (f" {what}", BAD)], [*short, (" evicting" if lost else "", BAD)], short]
+    style = BAD if fill >= CONNTRACK_ALARM else TEXT
+    share: Line = [("conntrack ", DIM), (percent(fill), style)]
+    drawn: Line = [share[0], *gauge_line(fill, gauge_width), (f" {percent(fill)}", style)]
+    left = sample.seconds_to_full
+    if left is not None and left < SOON_SECONDS:
+        return [
+            [*drawn, (f", full in {duration(left)}", WARN)],
+            [*share, (f", full in {duration(left)}", WARN)],
+            share,
+        ]
+    return [drawn, share]
+
+
+_STYLES: dict[Badge, Style] = {
+    Badge.UNPROTECTED: ALARM,
+    Badge.TRIAL: NOTICE,
+    Badge.PARTLY: ALARM,
+    Badge.PROTECTED: CALM,
+    Badge.ALREADY: FOREIGN,
+    Badge.CALM: CALM,
+    Badge.NOT_JUDGED: NOTICE,
+    Badge.RECORDED: ALARM,
+}
+_FULFILLED = 0.9  # of what was expected of a rule
+
+
+def verdict_line(snapshot: Snapshot, now: float, width: int, alarm: Line, *, slow: bool = False) -> Line:
+    """Write badge and reason; `alarm` stands at the right edge. The least important parts give way first."""
+    verdict = verdict_of(snapshot, now)
+    right: Line = [("  ", TEXT), *alarm, (" ", TEXT)] if alarm else []
+    room = width - width_of(right) - 1
+    reasons = _reasons(verdict, snapshot, attacks_of(snapshot))
+    line = _badge(verdict, bar=not slow and width >= 100)
+    if reasons and width_of(line) + width_of(reasons[0]) + 2 > room:
+        line = _badge(verdict, bar=False)
+    for place, part in enumerate(reasons):
+        if width_of(line) + width_of(part) + 2 <= room:
+            line += [("  ", TEXT), *part]
+        elif place == 0:
+            line = fit([*line, ("  ", TEXT), *part], room)
+    return spread(line, right, width)
+
+
+def _badge(verdict: Verdict, *, bar: bool) -> Line:
+    style = _STYLES[verdict.badge]
+    if verdict.badge is Badge.PARTLY:
+        return [(f" PARTLY {verdict.stopped * 100:.0f} % ", style)]
+    if verdict.badge is not Badge.TRIAL:
+        return [(f" {verdict.badge} ", style)]
+    line: Line = [(f" TRIAL {verdict.seconds_left:.0f} s ", style)]
+    if bar:
+        full = round(verdict.left * 20)
+        line += [(" " + "█" * full + "░" * (20 - full), WARN)]
+    return line
+
+
+def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Attack, ...]) -> list[Line]:
+    missing: list[Line] = [[(line, WARN)] for line in (snapshot.judgement.not_judged,) if line]
+    if verdict.badge is Badge.TRIAL:
+        of_trial = _of_trial(verdict, attacks)
+        return [*of_trial[:1], *missing, *of_trial[1:]]
+    if verdict.badge is Badge.CALM:
+        notes: list[Line] = [[(note, WARN)] for note in snapshot.notes[:1]]
+        return [[("no attack", TEXT)], *notes]
+    if verdict.badge is Badge.NOT_JUDGED and not attacks:
+        return missing
+    whose = "it" if len(attacks) == 1 else "them"
+    named = _of_attack(attacks[0], snapshot) if len(attacks) == 1 else _of_several(attacks, snapshot)
+    if verdict.badge is Badge.RECORDED:
+        return named
+    if verdict.badge is Badge.NOT_JUDGED:
+        return [*missing, [("before: ", DIM), *named[0]], *named[1:]]
+    return [named[0], *_of_drops(verdict, whose), *named[1:]]
+
+
+def _of_trial(verdict: Verdict, attacks: tuple[Attack, ...]) -> list[Line]:
+    status = verdict.rule
+    if status is None:
+        return []
+    rule = status.rule
+    if drops_nothing(rule) and len(verdict.trials) == 1:
+        return [[(f"rule {rule.id} drops nothing by itself: ", TEXT), (rule.summary, STRONG)]]
+    several = len(verdict.trials) > 1
+    who = f"rules {', '.join(verdict.trials)} drop" if several else f"rule {rule.id} drops"
+    drops: Line = [(f"{who} {number(verdict.trial_pps)} pps", STRONG)]
+    if not attacks or verdict.attack_pps <= 0:
+        return [drops, [("no attack now", DIM)]]
+    part = verdict.trial_share
+    of = "the attack" if len(attacks) == 1 else "all attacks"
+    drops += [(f" = {percent(part)} of {of}", TEXT)]
+    wanted = rule.predicted_attack_share
+    if wanted is None or several or len(attacks) > 1:  # it was a share of one attack
+        return [[*drops, (" ✔", STRONG)] if part >= STOPPED else drops]
+    fulfilled: Span = ("✔", STRONG) if part >= wanted * _FULFILLED else ("not yet", WARN)
+    return [drops, [(f"expected {percent(wanted)} ", DIM), fulfilled]]
+
+
+def _of_drops(verdict: Verdict, whose: str) -> list[Line]:
+    """Write who drops which share of the attacks' packets."""
+    parts = (("my rules", verdict.mine), ("other firewall", verdict.other), ("kernel", verdict.kernel))
+    seen = [(name, percent(part)) for name, part in parts if part >= NOTICED]
+    if len(seen) == 1:
+        name, part = seen[0]
+        return [[(f"{name} {'drop' if name.endswith('s') else 'drops'} {part} of {whose}", TEXT)]]
+    return [[(f"dropped: {', '.join(f'{part} by {name}' for name, part in seen)}", TEXT)]] if seen else []
+
+
+def _of_several(attacks: tuple[Attack, ...], snapshot: Snapshot) -> list[Line]:
+    titles = ", ".join(attack.title for attack in attacks)
+    parts: list[Line] = [
+        [(f"{len(attacks)} attacks", STRONG)],
+        [(f"{number(attack_pps(snapshot))} pps", TEXT)],
+    ]
+    return [*parts, [(titles, TEXT)]]
+
+
+def _of_attack(attack: Attack, snapshot: Snapshot) -> list[Line]:
+    rate = min(attack.pps, snapshot.tables.totals.pps)
+    parts: list[Line] = [[(attack.title, STRONG)]]
+    parts += [[("sources forged", WARN)]] if attack.spoofed else []
+    parts.append([(f"{percent(attack.share)} of all packets", TEXT)])
+    parts.append([(f"{number(rate)} pps", TEXT)])
+    parts.append([(f"for {duration(snapshot.started + snapshot.seconds - attack.since)}", DIM)])
+    parts.append([(f"{attack.confidence * 100:.0f} % sure", DIM)])
+    return parts
+
+
+_UNACCOUNTED = 0.001  # of all packets; less is not worth a word
+_SLIGHT = 0.005  # of all packets: the sum is right to three digits without them
+_STEADY = 0.05  # clients' rates vary by this much without an attack
+_BETWEEN: Span = (" │ ", DIM)
+
+
+def rates_line(snapshot: Snapshot, before: Clients | None, width: int, tail: Line) -> Line:
+    """Write the rates in the longest form that fits, `tail` behind them if there is room."""
+    flow = flow_of(snapshot)
+    totals = snapshot.tables.totals
+    if flow is None:
+        line: Line = [(f" recorded {number(totals.pps)} pps {bits(totals.bps)}", STRONG)]
+        return [*line, ("  where the packets ended is not recorded", DIM)]
+    attack = bool(snapshot.judgement.attacks)
+    shortest: Line = []
+    for form in _forms(snapshot, flow, before, attack=attack):
+        shortest = _joined(form)
+        if width_of(shortest) <= width:
+            break
+    room = width - width_of(shortest) - 4
+    return [*shortest, _BETWEEN, *tail] if tail and width_of(tail) <= room else shortest
+
+
+def _forms(snapshot: Snapshot, flow: Flow, before: Clients | None, *, attack: bool) -> list[list[Line]]:
+    """Return the line's parts from the longest form to the shortest.
+
+    Each adds up to what arrives, as long as there is room. What clients get is the last to go: it is the
+    answer to a question that nothing else on a small screen answers.
+    """
+    window = _window(snapshot.seconds)
+    arrives: Line = [(f"arrives {number(flow.arrives)} pps", STRONG)]
+    bare: Line = [(f"arrives {number(flow.arrives)}", STRONG)]
+    sized: Line = [*arrives, (f" {bits(flow.bps)}", TEXT)]
+    mine = _part("my rules", flow.mine, GOOD if flow.mine > 0 else TEXT)
+    other = _part("other firewall", flow.other, ELSEWHERE if flow.other > 0 else TEXT)
+    kernel = _part("kernel", flow.kernel, DIM if flow.kernel > 0 else TEXT)
+    merged = _part("other drops", flow.other + flow.kernel, TEXT)
+    is_reached = attack and verdict_of(snapshot, 0.0).stopped < STOPPED
+    reaches = _part("REACHES YOU", flow.reaches, BAD if is_reached else GOOD)
+    some = [part for part, pps in ((other, flow.other), (kernel, flow.kernel)) if pps > 0]
+    if flow.arrives and abs(flow.unaccounted) >= _UNACCOUNTED * flow.arrives:
+        unknown = [_part("unaccounted", flow.unaccounted, WARN)]
+    else:
+        unknown = []
+    short, long = (clients_parts(snapshot, before, attack=attack, long=wide) for wide in (False, True))
+    merge = [merged] if some else []
+    notable = merge if flow.other + flow.kernel >= _SLIGHT * flow.arrives else []
+    return [
+        [[*window, *sized], mine, other, kernel, *unknown, reaches, *long],
+        [[*window, *sized], mine, *some, *unknown, reaches, *long],
+        [[*window, *sized], mine, *some, *unknown, reaches, *short],
+        [[*window, *arrives], mine, *some, *unknown, reaches, *short],
+        [[*window, *arrives], mine, *merge, *unknown, reaches, *short],
+        [arrives, mine, *merge, *unknown, reaches, *short],
+        [arrives, mine, *notable, *unknown, reaches, *short],
+        [bare, mine, *notable, *unknown, reaches, *short],
+        *([[bare, mine, reaches, *short], [mine, reaches, *short]] if short else []),
+        [bare, mine, reaches],
+    ]
+
+
+def _window(seconds: float) -> Line:
+    return [(f"{seconds:.0f} s: " if seconds >= 1 else f"{seconds:.1f} s: ", DIM)]
+
+
+def _part(name: str, pps: float, style: Style) -> Line:
+    return [(f"{name} ", DIM if name.islower() else TEXT), (number(pps), style)]
+
+
+def _joined(parts: list[Line]) -> Line:
+    line: Line = [(" ", TEXT)]
+    for place, part in enumerate(parts):
+        line += [_BETWEEN, *part] if place else part
+    return line
+
+
+def clients_parts(snapshot: Snapshot, before: Clients | None, *, attack: bool, long: bool) -> list[Line]:
+    """Write what clients get, against before the attack; nothing where no counters tell.
+
+    The counters are of this machine's own services, so those of one that only forwards tell nothing.
+    """
+    tcp = snapshot.tcp
+    if tcp is None:
+        return []
+    serves = tcp.handshakes_per_s > 0 or (before is not None and before.handshakes > 0)
+    if not serves and _forwards(snapshot):
+        return []
+    shown: Line = [("clients ", DIM), (f"{number(tcp.handshakes_per_s)}/s", STRONG)]
+    acked: Line = [("acked ", DIM), (f"{number(tcp.acknowledged_per_s)}/s", TEXT)]
+    if attack and before is None:
+        shown.append((" ~ no baseline" if long else " ~", WARN))
+    elif before is not None and attack:
+        shown.append(_change(tcp.handshakes_per_s, before.handshakes))
+        acked.append(_change(tcp.acknowledged_per_s, before.acknowledged))
+        if long:
+            shown.append((f" (was {number(before.handshakes)})", DIM))
+    return [shown, acked] if long else [shown]
+
+
+def _forwards(snapshot: Snapshot) -> bool:
+    """Return whether services answer behind this machine."""
+    return any(row.part == "service" for row in snapshot.tables.destinations)
+
+
+def _change(now: float, before: float) -> Span:
+    if before <= 0:
+        return (" ▲", GOOD) if now > 0 else (" =", TEXT)
+    change = now / before - 1
+    if abs(change) < _STEADY:
+        return " =", GOOD
+    return (f" ▲{percent(change)}", GOOD) if change > 0 else (f" ▼{percent(-change)}", BAD)

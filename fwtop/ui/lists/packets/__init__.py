@@ -1,1 +1,0 @@
-"""The Packets tab: its list, its columns and filters, and the pane that explains the selected packet."""
