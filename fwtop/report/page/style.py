@@ -80,8 +80,8 @@ background:var(--act);color:var(--paper);font-size:12px;line-height:21px;text-al
 .effect{display:grid;grid-template-columns:minmax(0,1fr) minmax(0,1fr);gap:14px 44px;margin-top:14px}
 .effect div+div h4{margin-top:14px}.effect .hint{margin:0 0 4px}
 .pair td{padding:2px 10px 2px 0;border:0;font-size:14px;vertical-align:middle}
-.pair .n{padding-right:0}.pair td:first-child{width:76px;color:var(--soft)}
-.pair.ladder{max-width:720px}.pair.ladder td:first-child{width:1%;white-space:nowrap}
+.pair .n{padding-right:0}.pair td:first-child{width:86px;white-space:nowrap;color:var(--soft)}
+.pair.ladder{max-width:720px}.pair.ladder td:first-child{width:1%}
 .meter{display:block;height:9px;border-radius:2px;background:var(--act)}
 .meter.expected{background:none;box-shadow:inset 0 0 0 1.3px var(--act)}
 pre{margin:14px 0 0;padding:11px 14px;border:1px solid var(--rule);border-radius:5px;background:var(--card);
