@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.context import AnalysisContext, Finding, Trait
 from fwtop.analysis.engine.weights import WEIGHTS_FILE
 
 FEATURES = (
@@ -27,8 +27,6 @@ FEATURES = (
     "baseline",  # 1 if normal traffic is known
     "shape",  # 1 if the packets' contents prove the kind
 )
-_UNEXPLAINED = "unknown_flood"
-_PROVEN = ("_amplification", "_reflection")
 _LEAST, _MOST = 0.02, 0.99  # the corpus is too small to tell more
 
 
@@ -56,7 +54,7 @@ def features_of(context: AnalysisContext, finding: Finding) -> tuple[float, ...]
         math.log10(max(1.0, traffic.one_in)),
         float(traffic.live),
         float(context.baseline.ready),
-        float(finding.kind.endswith(_PROVEN)),
+        float(Trait.REFLECTED in finding.traits),
     )
 
 
@@ -86,4 +84,4 @@ def calibrated(
 
 def is_calibrated(finding: Finding) -> bool:
     """Check whether the corpus tells how often such findings are right."""
-    return len(finding.rows) > 0 and finding.held is None and finding.kind != _UNEXPLAINED
+    return len(finding.rows) > 0 and finding.held is None and Trait.UNKNOWN not in finding.traits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Flag, auto
 from functools import cached_property
 from typing import Any
 
@@ -40,6 +41,24 @@ NO_SPOOF = Spoof(0.0, ())
 ANY = Match()
 
 
+class Trait(Flag):
+    """What the rest of the judgement and the proposals have to know of an attack."""
+
+    NONE = 0
+    REQUESTS = auto()  # over real connections: header fields don't tell it from clients
+    REFLECTED = auto()  # answers of other hosts, proven by what they are
+    AMPLIFIED = auto()  # those of one service from several ports are one attack, and many come in fragments
+    APART = auto()  # on two targets or by two tools at once it is two attacks
+    NAMELESS = auto()  # spread over many addresses it is carpet bombing, and nothing more special
+    UNKNOWN = auto()  # the corpus can't tell how often it is right
+    SCAN = auto()  # of few hosts, which are blocked by their addresses; no flood
+    ODD_FLAGS = auto()  # rules for flags that no stack sends stop it
+    OPENINGS = auto()  # a SYN proxy may stop it
+    QUESTIONS = auto()  # the resolver's playbook may stop it
+    RANDOM_NAMES = auto()  # of its names only the zone stays the same
+    FULL_TABLE = auto()  # an effect of others: room in the connection table helps
+
+
 class Finding(Struct, frozen=True):
     """An attack: its rows in the traffic, and what the rule found out about it."""
 
@@ -56,11 +75,12 @@ class Finding(Struct, frozen=True):
     part: str = ""  # what it hits, where several attacks of its kind hit different targets
     held: Held | None = None  # the connections that it holds
     settings: tuple[str, ...] = ()  # of servers, that stop it
+    traits: Trait = Trait.NONE
 
     @property
     def requests(self) -> bool:
         """Whether it consists of requests over real connections."""
-        return self.kind in ("http_flood", "tls_flood")
+        return Trait.REQUESTS in self.traits
 
     @property
     def key(self) -> str:

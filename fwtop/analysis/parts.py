@@ -12,14 +12,13 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.context import AnalysisContext, Finding, Trait
 from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows, weighted_top
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import U16, U64
 
-_KINDS = frozenset({"syn_flood", "ack_flood", "rst_flood", "fin_flood", "udp_flood", "icmp_flood"})
 _MOST_PARTS = 4
 _LEAST = 0.15  # of the packets: the least part
 _TOGETHER = 0.95
@@ -34,7 +33,7 @@ def merged(findings: list[Finding]) -> list[Finding]:
     result: dict[str, Finding] = {}
     for finding in findings:
         first = result.get(finding.kind)
-        if first is None or not finding.kind.endswith("_amplification"):
+        if first is None or Trait.AMPLIFIED not in finding.traits:
             result[finding.kind if first is None else f"{finding.kind} {len(result)}"] = finding
             continue
         large, small = sorted((first, finding), key=lambda one: -len(one.rows))
@@ -55,7 +54,7 @@ def parted(context: AnalysisContext, findings: list[Finding]) -> list[Finding]:
 
 
 def _parts(context: AnalysisContext, finding: Finding) -> list[Finding]:
-    if finding.kind not in _KINDS or finding.state:
+    if Trait.APART not in finding.traits:
         return [finding]
     traffic, rows = context.traffic, finding.rows
     address = _groups(context, rows, traffic.dest_key[rows])

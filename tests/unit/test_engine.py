@@ -124,6 +124,8 @@ def test_the_registry_is_complete() -> None:
         assert bool(one.kind) == bool(one.stopped_by), one.name
         assert one.kind or not (one.title or one.lead), f"{one.name} is ordinary: nobody reads its sentences"
         assert not one.kind or one.settles is None, one.name
+    kinds = {one.kind: one.traits for one in HYPOTHESES}
+    assert all(kinds[one.kind] == one.traits for one in HYPOTHESES), "of one kind all have the same traits"
     for one in FEATURES.values():
         assert one.unit, one.name
         assert one.meaning.endswith("."), one.name

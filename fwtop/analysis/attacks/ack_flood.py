@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, at_most, if_so
 from fwtop.analysis.measures.general import ENOUGH, flow_singles, spoofed
@@ -157,6 +157,7 @@ _flood = partial(
     Hypothesis,
     of=stray_acks,
     kind="ack_flood",
+    traits=Trait.APART,
     title="{flood}",
     details=(constant_fields, data_length),
     match=match_ack,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.context import AnalysisContext, Finding, Trait
 from fwtop.analysis.window.targets import targets_of
 from fwtop.render.numbers import percent
 
-_NAMELESS = ("udp_flood", "unknown_flood")
 _NO_ROWS = np.zeros(0, np.intp)
 
 
@@ -20,7 +19,9 @@ def carpet_bombing(context: AnalysisContext) -> list[Finding]:
     keeps its name and its share, so that shares add up to at most one.
     """
     config, traffic = context.config, context.traffic
-    floods = [finding for finding in context.findings if finding.kind != "port_scan" and len(finding.rows)]
+    floods = [
+        finding for finding in context.findings if Trait.SCAN not in finding.traits and len(finding.rows)
+    ]
     if not floods:
         return []
     hit = np.zeros(len(traffic), np.bool_)
@@ -41,7 +42,7 @@ def carpet_bombing(context: AnalysisContext) -> list[Finding]:
     )
     spoof = max((finding.spoof for finding in floods), key=lambda verdict: verdict.probability)
     title = f"Carpet bombing of {len(weights):,} addresses in {prefix}"
-    plain = [finding for finding in floods if finding.kind in _NAMELESS]
+    plain = [finding for finding in floods if Trait.NAMELESS in finding.traits]
     if len(plain) != 1:
         return [Finding("carpet_bombing", title, _NO_ROWS, 0.93, evidence, spoof, state=True)]
     flood = plain[0]
@@ -49,6 +50,11 @@ def carpet_bombing(context: AnalysisContext) -> list[Finding]:
     title = f"{title} ({flood.title})"
     return [
         replace(
-            flood, kind="carpet_bombing", title=title, confidence=0.93, evidence=(*evidence, *flood.evidence)
+            flood,
+            kind="carpet_bombing",
+            title=title,
+            confidence=0.93,
+            evidence=(*evidence, *flood.evidence),
+            traits=Trait.NONE,
         )
     ]

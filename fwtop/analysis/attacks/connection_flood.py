@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_least
 from fwtop.analysis.measures.general import ENOUGH, spoofed, to_port
@@ -156,6 +156,7 @@ ENTRIES = (
     Hypothesis(
         "TCP connection flood", silent_connections, 1.8,  # RFC 4987 1
         kind="syn_flood",
+        traits=Trait.APART | Trait.OPENINGS,
         needs=(
             ENOUGH, at_least(silent, 100), at_least(silent_rate, 20), at_least(silent_each, 2),
             at_least(silent_share, 0.5),
@@ -172,6 +173,7 @@ ENTRIES = (
     Hypothesis(
         "TCP connection flood by sources that send no data", sources_without_data, 0.0,
         kind="syn_flood",
+        traits=Trait.APART | Trait.OPENINGS,
         title="TCP connection flood",
         needs=(
             ENOUGH, at_least(opened, 100), at_least(opened_rate, 20), at_least(opened_each, 2),
@@ -191,6 +193,7 @@ ENTRIES = (
     Hypothesis(
         "fake TCP sessions of forged sources", sources_without_data, 0.0,
         kind="syn_flood",
+        traits=Trait.APART | Trait.OPENINGS,
         title="Flood of fake TCP sessions",
         needs=(
             ENOUGH, at_least(opened, 100), at_least(opened_rate, 20), at_least(acknowledged, 0.5),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, Finding, count
+from fwtop.analysis.context import AnalysisContext, Finding, Trait, count
 from fwtop.render.numbers import percent
 
 _NO_ROWS = np.zeros(0, np.intp)
@@ -45,5 +45,6 @@ def conntrack_exhaustion(context: AnalysisContext) -> list[Finding]:
             tuple(evidence),
             state=True,
             pps=table.new_per_s,
+            traits=Trait.FULL_TABLE,
         )
     ]

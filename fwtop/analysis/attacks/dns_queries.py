@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_least, at_most, is_not, is_so
 from fwtop.analysis.measures.general import rate, sources
@@ -361,15 +361,19 @@ _FIRST = (at_most(floods_beside, 0), at_most(query_floods, 0))  # of its kind
 _flood = partial(
     Hypothesis,
     of=dns_queries,
+    kind="dns_query_flood",
+    title="DNS query flood",
     details=(query_types,),
     match=match_queries,
     stopped_by=_LIMIT,
+    traits=Trait.QUESTIONS,
 )
 ENTRIES = (
     Hypothesis("work of a name server", dns_traffic, settles=()),
     _flood(
         "random-subdomain attack, names cut off", prior=3.2,
         kind="dns_random_subdomain",
+        traits=Trait.QUESTIONS | Trait.RANDOM_NAMES,
         title="DNS random-subdomain attack",
         needs=(
             is_so(whole_window), is_so(names_truncated), at_most(floods_beside, 0),
@@ -380,6 +384,7 @@ ENTRIES = (
     _flood(
         "random-subdomain attack on one zone", prior=3.0,  # "water torture"
         kind="dns_random_subdomain",
+        traits=Trait.QUESTIONS | Trait.RANDOM_NAMES,
         title="DNS random-subdomain attack on {zone}",
         needs=(*_BELOW_ONE, at_least(names_per_query, _INVENTED)),
         lead=(
@@ -391,7 +396,6 @@ ENTRIES = (
     ),
     _flood(
         "list of names below one zone, again and again", prior=3.0,
-        kind="dns_query_flood",
         title="DNS query flood on {zone}",
         needs=(*_BELOW_ONE, at_most(names_per_query, 0.99 * _INVENTED)),
         lead=(
@@ -403,30 +407,23 @@ ENTRIES = (
     ),
     _flood(
         "flood of nonexistent names", prior=2.4,
-        kind="dns_query_flood",
         title="DNS flood of nonexistent names",
         needs=(is_so(whole_window), is_not(names_truncated), *_FIRST, is_so(random_domains)),
         lead=(_LEAD, "{unique_names:percent} of the names are unique and random"),
     ),
     _flood(
         "queries that no resolver sends", prior=1.8,
-        kind="dns_query_flood",
-        title="DNS query flood",
         needs=(is_so(asked_repeatedly), *_FIRST),
         lead=(_LEAD, "{same_name:percent} ask for {name}; {why}"),
     ),
     _flood(
         "queries far above normal", prior=1.5,
-        kind="dns_query_flood",
-        title="DNS query flood",
         needs=(is_so(whole_window), *_FIRST, at_least(beyond_normal, 10)),
         lead=(_LEAD, "{peak:count} queries/s, normally up to {usual:count}"),
         stopped_by="a limit of queries for each source",
     ),
     _flood(
         "sources that query equally often", prior=0.25,
-        kind="dns_query_flood",
-        title="DNS query flood",
         needs=(is_so(whole_window), *_FIRST, at_least(even_queries_per_source, 3)),
         lead=(_LEAD, "{senders} send {even_queries_per_source:.0f} queries/s each; of real clients, a few "
                      "send most"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, count
+from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_least, if_so
 from fwtop.analysis.measures.general import ENOUGH, to_port
@@ -160,6 +160,7 @@ ENTRIES = (
     Hypothesis(
         "HTTP/2 request flood", http2_requests, 1.8,
         kind="http_flood",
+        traits=Trait.REQUESTS,
         needs=(ENOUGH, at_least(fast_frames, 0.5)),
         lead="{amount:segments with HTTP/2 requests} from {senders}: {requests}",
         match=to_port,
@@ -169,6 +170,7 @@ ENTRIES = (
     Hypothesis(
         "HTTP/2 request flood inside TLS", tiny_records, 1.1,
         kind="http_flood",
+        traits=Trait.REQUESTS,
         title="HTTP/2 request flood",
         needs=(ENOUGH, at_least(fast_records, 0.5)),
         lead=(
@@ -183,6 +185,7 @@ ENTRIES = (
     Hypothesis(
         "requests inside TLS without end", requests_inside_tls, -0.5,
         kind="http_flood",
+        traits=Trait.REQUESTS,
         title="Flood of requests inside TLS",
         needs=(ENOUGH, at_least(records_each, 30)),
         lead=(

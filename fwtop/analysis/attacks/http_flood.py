@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.group import Feature, Group, Least, Proof, cut, feature
 from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, Says, above, at_least, at_most, if_so, is_so
 from fwtop.analysis.measures.general import pace, per_source, rate, samples, sources, threshold_ratio, to_port
@@ -401,6 +401,7 @@ _flood = partial(
     Hypothesis,
     of=http_requests,
     kind="http_flood",
+    traits=Trait.REQUESTS,
     title="HTTP flood",
     details=(requests_described,),
     match=to_port,

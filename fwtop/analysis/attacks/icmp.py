@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, at_least, at_most, if_so, is_so
 from fwtop.analysis.measures.general import ENOUGH, pace, sources
@@ -100,6 +100,7 @@ ENTRIES = (
     Hypothesis(
         "ICMP flood", icmp_packets, 2.6,
         kind="icmp_flood",
+        traits=Trait.APART,
         needs=(ENOUGH,),
         lead=_ICMP,
         match=match_icmp,
@@ -108,6 +109,7 @@ ENTRIES = (
     Hypothesis(
         "ICMP echo-reply reflection", icmp_packets, 3.6,
         kind="icmp_flood",
+        traits=Trait.APART,
         needs=(ENOUGH, is_so(echo_replies), at_least(same_type, 0.8), at_least(sources, 8)),
         lead=_ICMP,
         match=match_icmp,
@@ -116,6 +118,7 @@ ENTRIES = (
     Hypothesis(
         "flood of ICMPv6 neighbour discovery", icmp_packets, 3.6,
         kind="icmp_flood",
+        traits=Trait.APART,
         title="ICMPv6 {type} flood",
         needs=(ENOUGH, is_so(discovery), at_least(same_type, 0.8)),
         lead=_ICMP,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, noted
 from fwtop.analysis.engine.hypothesis import Hypothesis, above, at_least
 from fwtop.analysis.measures.general import ENOUGH, peak
@@ -168,6 +168,7 @@ ENTRIES = (
     Hypothesis(
         "port scan", scanners, 2.6,
         kind="port_scan",
+        traits=Trait.SCAN,
         title="Port scan by {who}",
         needs=(at_least(scanned_ports, 1),),  # the cut finds those that try as many as configured
         lead=_PROBED,
@@ -177,6 +178,7 @@ ENTRIES = (
     Hypothesis(
         "port scan at the rate of a flood", scanners, 4.6,  # masscan, zmap, nmap --min-rate
         kind="port_scan",
+        traits=Trait.SCAN,
         title="Port scan by {who}, at the rate of a {flood}",
         needs=(ENOUGH,),
         lead=_PROBED,

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.engine.hypothesis import (
     CERTAIN,
@@ -285,6 +285,7 @@ _by_port = partial(
     Hypothesis,
     of=answers_by_port,
     kind="{service}_amplification",
+    traits=Trait.REFLECTED | Trait.AMPLIFIED,
     title="{service_title} amplification",
     details=(servers, contents),
     match=match_answers,
@@ -330,6 +331,7 @@ ENTRIES = (
     Hypothesis(
         "amplification from any port, proven by contents", answers_by_content, 2.4,
         kind="{service}_amplification",
+        traits=Trait.REFLECTED | Trait.AMPLIFIED,
         title="{service_title} amplification",
         needs=(ENOUGH, at_least(sources, 8)),
         details=(servers, contents),

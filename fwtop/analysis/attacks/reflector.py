@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, count
+from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.engine.group import Group, Least, Proof, cut
 from fwtop.analysis.engine.hypothesis import Hypothesis, at_least
 from fwtop.analysis.measures.answers import valid_answers
@@ -67,6 +67,7 @@ ENTRIES = (
     Hypothesis(
         "this host as a reflector", reflected_requests, 1.8,
         kind="{service}_amplification",
+        traits=Trait.REFLECTED | Trait.AMPLIFIED,
         title="{service_title} amplification through this host",
         # scanners ask once, clients now and then
         needs=(ENOUGH, at_least(per_source, 10), at_least(valid_answers, 0.5)),

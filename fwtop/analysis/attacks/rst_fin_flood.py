@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, Says, at_least, at_most
 from fwtop.analysis.measures.general import ENOUGH, of_protocol, rate, same_port, share, sources
@@ -72,6 +72,7 @@ ENTRIES = (
     Hypothesis(
         "RST flood", stray_resets, 2.0,
         kind="rst_flood",
+        traits=Trait.APART,
         needs=(ENOUGH, at_least(share, 0.02)),
         lead=("{amount:RST packets} from {senders}, " + _ENDS, "{same_port:percent} go to port {port:.0f}"),
         details=(constant_fields,),
@@ -86,6 +87,7 @@ ENTRIES = (
     Hypothesis(
         "FIN flood", stray_fins, 2.0,
         kind="fin_flood",
+        traits=Trait.APART,
         needs=(ENOUGH, at_least(share, 0.02)),
         lead=("{amount:FIN packets} from {senders}, " + _ENDS, "{same_port:percent} go to port {port:.0f}"),
         details=(constant_fields,),

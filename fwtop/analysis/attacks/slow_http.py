@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, noted
 from fwtop.analysis.engine.hypothesis import Hypothesis, at_least
 from fwtop.analysis.measures.general import to_port
@@ -75,6 +75,7 @@ ENTRIES = (
     Hypothesis(
         "slow HTTP attack", slow_requests, 2.2,  # Slowloris (2009), R.U.D.Y. (2010)
         kind="http_flood",
+        traits=Trait.REQUESTS,
         title="Slow HTTP attack",
         needs=(at_least(slow, 50), at_least(slow_share, 0.2)),
         lead=(

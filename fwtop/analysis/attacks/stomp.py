@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, if_so
 from fwtop.analysis.measures.general import ENOUGH
@@ -141,6 +141,7 @@ ENTRIES = (
     Hypothesis(
         "PSH-ACK flood on open connections (STOMP)", one_way_data_connections, 0.0,  # Mirai attack_tcp_stomp
         kind="ack_flood",
+        traits=Trait.APART,
         needs=(ENOUGH,),
         lead="{amount:packets} on {one_way_connections:count} connections from {senders}, none of which "
         "acknowledges data from this host",

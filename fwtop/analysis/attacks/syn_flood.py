@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, count
+from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, above, at_most, if_so, is_not, is_so
 from fwtop.analysis.measures.general import (
@@ -156,6 +156,7 @@ ENTRIES = (
     Hypothesis(
         "SYN flood", unanswered_syns, 1.7,
         kind="syn_flood",
+        traits=Trait.APART | Trait.OPENINGS,
         needs=(ENOUGH,),
         lead="{amount:SYNs} from {senders}; {completed_syns:percent} of all SYNs led to a connection",
         evidence=(

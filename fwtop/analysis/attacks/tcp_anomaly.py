@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.engine.hypothesis import Hypothesis
 from fwtop.analysis.measures.general import ENOUGH, of_protocol
@@ -37,6 +37,7 @@ ENTRIES = (
     Hypothesis(
         "TCP packets with invalid flags", invalid_flags, 2.9,
         kind="tcp_anomaly",
+        traits=Trait.ODD_FLAGS,
         title="TCP packets with invalid flags ({flags})",
         needs=(ENOUGH,),
         lead="{amount:TCP packets with invalid flags}; {same_flags:percent} have {flags}",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, count
+from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, at_least, is_so
 from fwtop.analysis.measures.general import ENOUGH, of_protocol, sources
@@ -172,6 +172,7 @@ ENTRIES = (
     Hypothesis(
         "SYN-ACK reflection", unasked_syn_acks, 5.0,
         kind="syn_ack_reflection",
+        traits=Trait.REFLECTED,
         needs=(ENOUGH, at_least(sources, 8)),  # fewer: backscatter of floods on other hosts
         lead=(
             "{amount:SYN-ACKs} from {reflectors}, for connections that this host never opened",
@@ -189,6 +190,7 @@ ENTRIES = (
     Hypothesis(
         "TCP middlebox reflection", unasked_pages, 5.0,  # Bock et al. 2021
         kind="middlebox_amplification",
+        traits=Trait.REFLECTED | Trait.AMPLIFIED,
         needs=(ENOUGH,),
         lead=(
             "{pages} web pages from {boxes} for requests that this host never sent, without a handshake; "

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, if_so, is_so
 from fwtop.analysis.measures.general import ENOUGH, threshold_ratio, to_port
@@ -251,6 +251,7 @@ _flood = partial(
     Hypothesis,
     of=client_hellos,
     kind="tls_flood",
+    traits=Trait.REQUESTS,
     title="TLS handshake flood",
     details=(hellos_described,),
     match=to_port,
@@ -296,6 +297,7 @@ ENTRIES = (
     Hypothesis(
         "TLS renegotiation flood", repeated_handshakes, 2.2,  # CVE-2011-1473, THC-SSL-DOS
         kind="tls_flood",
+    traits=Trait.REQUESTS,
         needs=(at_least(renegotiating, 3), ENOUGH),
         lead="{amount:handshake records} ({rate:count}/s) from {senders} on {renegotiating:count} "
         "connections, {each:.0f} each: a client needs 3",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, count
+from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, at_most, if_so, is_so
 from fwtop.analysis.measures import conversations
@@ -347,6 +347,7 @@ ENTRIES = (
     Hypothesis(
         "UDP flood", datagrams, -1.4,
         kind="udp_flood",
+        traits=Trait.APART | Trait.NAMELESS,
         needs=(ENOUGH,),
         lead=_UDP_LEAD,
         evidence=(*_FLOOD, above(later_fragments_per_packet, 2.9, -2.0)),  # from 3 on it is the next one
@@ -370,6 +371,7 @@ ENTRIES = (
     Hypothesis(
         "amplification by few reflectors", datagrams, -0.5,
         kind="{service}_amplification",
+        traits=Trait.REFLECTED | Trait.AMPLIFIED,
         title="{service_title} amplification",
         needs=(ENOUGH, is_so(reflector_answers)),
         evidence=_FLOOD,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fwtop.analysis.context import AnalysisContext, count
+from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, at_least, at_most, is_not, is_so
 from fwtop.analysis.measures.general import observed_live, samples, share, spoofed
@@ -119,6 +119,7 @@ ENTRIES = (
         Hypothesis(
             name, unexplained, 0.1,
             kind="unknown_flood",
+            traits=Trait.NAMELESS | Trait.UNKNOWN,
             title="Unknown flood",
             needs=(at_least(samples, 60), is_not(scattered), *needs),
             lead=_LEAD,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, at_least, at_most, is_not, is_so
 from fwtop.analysis.measures.answers import (
@@ -74,6 +74,7 @@ ENTRIES = (
     Hypothesis(
         "amplification by a service that no table knows", answers_of_unknown_service, 5.0,
         kind="udp_amplification",
+        traits=Trait.REFLECTED | Trait.AMPLIFIED,
         title="{service_title} amplification",
         needs=(
             ENOUGH, at_least(sources, 20), at_least(mean_length, 300),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, Normal
+from fwtop.analysis.context import AnalysisContext, Normal, Trait
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_least, if_so
 from fwtop.analysis.measures.general import ENOUGH, per_source, samples, to_port
@@ -195,6 +195,7 @@ ENTRIES = (
     Hypothesis(
         "requests without pauses", requests_without_pauses, -2.0,
         kind="http_flood",
+        traits=Trait.REQUESTS,
         title="HTTP flood",
         needs=_STEADILY,
         lead="{amount:HTTP requests} ({rate:count}/s) from {senders}, who ask without pauses",
@@ -213,6 +214,7 @@ ENTRIES = (
     Hypothesis(
         "requests inside TLS without pauses", tls_requests_without_pauses, -2.5,
         kind="http_flood",
+        traits=Trait.REQUESTS,
         title="Flood of requests inside TLS",
         # HTTP/1 asks in more; what moves in a game or a device reports takes less
         needs=(*_STEADILY, at_least(request_size, 70)),
@@ -233,6 +235,7 @@ ENTRIES = (
     Hypothesis(
         "connections opened without pauses", connections_without_pauses, -2.0,
         kind="syn_flood",
+        traits=Trait.APART | Trait.OPENINGS,
         title="TCP connection flood",
         needs=_STEADILY,
         lead="{amount:connections} ({rate:count}/s) from {senders} to port {port:.0f}, again and again",

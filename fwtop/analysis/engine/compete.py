@@ -85,6 +85,7 @@ class Explained(Struct, frozen=True, eq=False, dict=True):
             state=group.held is not None,
             held=group.held,
             settings=best.settings,
+            traits=best.traits,
             dns_name=group.notes.get("dns_name"),
         )
 

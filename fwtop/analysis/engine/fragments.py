@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from fwtop.analysis.context import AnalysisContext, count
+from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.traffic import Rows, mix
 from fwtop.model.traffic.packets import U64, Mask
@@ -27,11 +27,10 @@ def attach(context: AnalysisContext) -> None:
     if len(later) == 0:
         return
     mine = _same_datagram(context, heads, later)
-    if "amplification" in finding.kind:
+    most = _MOST
+    if Trait.AMPLIFIED in finding.traits:  # a thin sample misses sources (Good 1953)
         mine |= traffic.of_sources(finding.rows)[later]
-    most = _MOST_OF_ANSWERS if "amplification" in finding.kind else _MOST
-    if "amplification" in finding.kind:  # a thin sample misses sources (Good 1953)
-        most = min(most, max(_LEAST, 1 - context.features(finding.rows).singles))
+        most = min(_MOST_OF_ANSWERS, max(_LEAST, 1 - context.features(finding.rows).singles))
     if mine.mean() > most or (context.sparse and (mine.mean() > 0.5 or _as_many(context, heads, later))):
         mine[:] = True  # the first fragments of the rest were not sampled
     if not mine.any():

@@ -8,6 +8,7 @@ from math import isnan
 import numpy as np
 from msgspec import Struct
 
+from fwtop.analysis.context import Trait
 from fwtop.analysis.engine.group import Cut, Feature, Group
 from fwtop.analysis.window.traffic import Rows
 from fwtop.model.rule import Match
@@ -123,6 +124,7 @@ class Hypothesis(Struct, frozen=True, eq=False):
     rows: Callable[[Group], Rows] = own_rows  # the packets that it explains, its companions included
     stopped_by: str = ""  # what stops it, in a few words
     settings: tuple[str, ...] = ()  # of servers, that stop it
+    traits: Trait = Trait.NONE
     joins: bool = False  # several of its groups are one attack
     settles: tuple[Needs, ...] | None = None  # ordinary traffic: when no weaker proof may take its packets
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.context import AnalysisContext, Finding, Trait
 from fwtop.analysis.proposals.constants import narrowed
 from fwtop.analysis.proposals.effect import (
     harm,
@@ -111,9 +111,9 @@ def _by_fields(
 ) -> Iterator[Candidate]:
     """Drop by header fields: those of the vector, then narrowed by dominant values of others."""
     config = context.config
-    if finding.kind == "port_scan":
+    if Trait.SCAN in finding.traits:
         return
-    if finding.kind == "tcp_anomaly" and base.tcp_flags is None:
+    if Trait.ODD_FLAGS in finding.traits and base.tcp_flags is None:
         for (
             mask,
             value,
@@ -265,7 +265,7 @@ def _proxied(
 
     Of several ports each has a rule of its own: a proxy where there are clients, else one that drops.
     """
-    if finding.kind != "syn_flood":
+    if Trait.OPENINGS not in finding.traits:
         return
     whole, behind = base.dport is not None, _behind(context, finding)
     for port in (base.dport,) if base.dport is not None else _main_ports(context, finding):
@@ -321,7 +321,7 @@ def _untracked(
         return
     match = Match(family=base.family, protocol=base.protocol, dport=base.dport)
     rule = _rule(Kind.NOTRACK, match, config)
-    if any(f.kind == "conntrack_exhaustion" for f in context.findings):
+    if any(Trait.FULL_TABLE in one.traits for one in context.findings):
         rule = replace(rule, summary=f"don't track {describe(match)} (NOTRACK)")
         yield Candidate(rule, "it fills the connection table; drops nothing", "")
     elif (

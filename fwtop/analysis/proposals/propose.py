@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.analysis.context import AnalysisContext
+from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.proposals.candidates import USEFUL, Candidate, candidates, for_table
 from fwtop.analysis.proposals.effect import dropped_pps, harm_by, share_stopped, stopped_by
 from fwtop.analysis.proposals.held import proposals
@@ -113,7 +113,7 @@ def _of_held(context: AnalysisContext, left: Remainder) -> list[Offer]:
 
 def _for_state(context: AnalysisContext, remaining: Sequence[Remainder], normal: Normal) -> list[Offer]:
     """Return proposals for an exhausted connection table."""
-    full = [one for one in remaining if one.whole.kind == "conntrack_exhaustion"]
+    full = [one for one in remaining if Trait.FULL_TABLE in one.whole.traits]
     return [_measured(context, one, rule, normal) for one in full for rule in for_table(context)]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.context import AnalysisContext, Finding, Trait
 from fwtop.analysis.window.traffic import UDP
 from fwtop.harden.playbook import Options, rule_of
 from fwtop.model.rule import Rule
@@ -18,7 +18,6 @@ from fwtop.model.traffic.packets import Fragment
 if TYPE_CHECKING:
     from fwtop.resolver.view import View
 
-KINDS = frozenset({"dns_query_flood", "dns_random_subdomain"})
 _PORT = 53
 _NOTE = "questions of the window"
 _MOST_READ = 1_500  # questions: a parser in Python reads them
@@ -30,7 +29,7 @@ def resolver_rule(context: AnalysisContext, finding: Finding) -> Rule | None:
     Answers are not looked at, nor which program serves: names abused for their large answers, and what only
     the server's own configuration can do, `fwtop harden resolver` tells.
     """
-    if finding.kind not in KINDS or finding.match.dport != _PORT:
+    if Trait.QUESTIONS not in finding.traits or finding.match.dport != _PORT:
         return None
     from fwtop.harden.resolver import NAME
     from fwtop.resolver.advice import Machine, advise

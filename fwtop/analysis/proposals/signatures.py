@@ -16,7 +16,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.context import AnalysisContext, Finding, Trait
 from fwtop.analysis.parsers.texts import WIDTH, Texts
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.window.traffic import ICMP, ICMP6, TCP, UDP, Rows, Traffic
@@ -304,7 +304,7 @@ def _named(context: AnalysisContext, finding: Finding, normal: Normal) -> list[S
         return []
     sample = rows[np.linspace(0, len(rows) - 1, min(_SAMPLE, len(rows))).astype(np.intp)]
     attack = Texts.of(packets, sample)
-    moving = finding.kind == "dns_random_subdomain"
+    moving = Trait.RANDOM_NAMES in finding.traits
     name = _named_match(_common_end(attack, wire), None) if moving else _named_match(wire, _HEADER)
     asked = None if moving else _asked_type(attack, name)
     match = name if asked is None else PayloadMatch(name.data + asked, name.offset, None, name.dns_name)
