@@ -19,7 +19,6 @@ from typing import Any
 from benches.lab_day import FULL, QUICK, Day, accelerate, faster, record_day
 from fwtop.alarms.config import AlarmConfig
 from fwtop.bench.frame import Document, Options, Row, measure
-from fwtop.cli.recordings.stored import run_unprivileged
 from fwtop.console.publish.alarm_events import AlarmEvents
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -30,6 +29,7 @@ from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.observation import observation_json
 from fwtop.report.bundle import bundle_files
 from fwtop.report.summary import Digest, digest
+from fwtop.sandbox.child import ask, unprivileged
 from fwtop.sandbox.privileges import unprivileged_user
 from fwtop.sandbox.syscalls import Profile
 from fwtop.store.reader import load_session, replay
@@ -71,14 +71,15 @@ def run(options: Options) -> Document:
 
 def accelerate_confined(day: Path, state: Path, factor: float) -> Path:
     """Record the accelerated day as a console does: by its user, in its sandbox."""
-    if os.geteuid() == 0:
-        user = unprivileged_user()
-        os.chown(state, user.pw_uid, user.pw_gid)
-    made = run_unprivileged(
+    if os.geteuid() != 0:
+        return accelerate(day, state, factor)
+    user = unprivileged_user()
+    os.chown(state, user.pw_uid, user.pw_gid)
+    made = ask(
         lambda: str(accelerate(day, state, factor)),
-        read=(day.parent,),
-        write=(state,),
-        profile=Profile.CONSOLE,
+        str,
+        who="the console of the accelerated day",
+        enter=lambda: unprivileged(Profile.CONSOLE, read=(day.parent,), write=(state,)),
     )
     return Path(made)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fwtop.cli.files.exports import make_exports_directory
 from fwtop.cli.files.screen_files import screen_files
+from fwtop.cli.options import positive
 from fwtop.cli.recordings.stored import StoredSession, add_session
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.snapshot import Snapshot
@@ -31,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_session(parser)
     parser.add_argument("--json", action="store_true", help="print one observation per line instead")
     parser.add_argument(
-        "--top", type=_entries, default=50, metavar="N", help="entries of each list (default 50)"
+        "--top", type=positive, default=50, metavar="N", help="entries of each list (default 50)"
     )
     parser.add_argument(
         "--speed", type=_speed, default=1.0, metavar="X", help="playback speed on the screen (default 1)"
@@ -73,12 +74,6 @@ def _print(snapshots: Iterator[Snapshot], top: int) -> int:
     for snapshot in snapshots:
         sys.stdout.write(json.dumps(observation_json(snapshot, top=top), separators=(",", ":")) + "\n")
     return 0
-
-
-def _entries(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError("a number from 1 on")
-    return int(text)
 
 
 def _speed(text: str) -> float:

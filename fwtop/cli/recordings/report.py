@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import contextlib
 import os
 import secrets
@@ -65,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     def rendered(record: SessionRecord, trends: Trends | None, dissect: Dissect | None) -> str:
         return render(record, format_name, load_costs().costs, trends, dissect)
 
-    name, text = map(str, _made(args, rendered))
+    name, text = _made(args, rendered, tuple[str, str])
     output = args.output
     if output is None:
         plain = safe_text(name).replace(os.sep, "_")
@@ -87,15 +86,10 @@ def _bundle(args: argparse.Namespace) -> int:
     if path.exists() and not is_archive:  # before the work, not after it
         raise FwtopError(f"{safe_text(path)} is there already and was not changed; name a new folder")
 
-    def bundled(record: SessionRecord, trends: Trends | None, dissect: Dissect | None) -> dict[str, str]:
-        files = bundle_files(record, digest(record, load_costs().costs, trends, dissect))
-        return {name: base64.b64encode(content).decode() for name, content in files.items()}
+    def bundled(record: SessionRecord, trends: Trends | None, dissect: Dissect | None) -> dict[str, bytes]:
+        return bundle_files(record, digest(record, load_costs().costs, trends, dissect))
 
-    _, found = _made(args, bundled)
-    try:
-        files = {str(name): base64.b64decode(str(content), validate=True) for name, content in found.items()}
-    except (AttributeError, ValueError):
-        raise FwtopError("the unprivileged reader made no bundle; nothing was written") from None
+    _, files = _made(args, bundled, tuple[str, dict[str, bytes]])
     if is_archive:
         _write(path, zipped(files))
     else:
@@ -104,11 +98,13 @@ def _bundle(args: argparse.Namespace) -> int:
     return 0
 
 
-Made = TypeVar("Made")
+Made = TypeVar("Made", str, dict[str, bytes])
 
 
 def _made(
-    args: argparse.Namespace, make: Callable[[SessionRecord, Trends | None, Dissect | None], Made]
+    args: argparse.Namespace,
+    make: Callable[[SessionRecord, Trends | None, Dissect | None], Made],
+    kind: type[tuple[str, Made]],
 ) -> tuple[str, Made]:
     """Return the session's name, and what the unprivileged reader made of it."""
     session = StoredSession(args.session, args.directory)
@@ -121,8 +117,7 @@ def _made(
             return safe_text(path.stem), make(record, session_trends(record.info, session.history), dissect)
 
     try:
-        name, made = run_unprivileged(read, read=(args.directory,))
-        return str(name), made
+        return run_unprivileged(read, kind, read=(args.directory,))
     finally:
         if dissector is not None:
             dissector.close()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fwtop.cli.recordings.stored import add_directory, run_unprivileged
+from msgspec import Struct
+
+from fwtop.cli.recordings.stored import add_directory, run_unprivileged, sanitised
 from fwtop.model.errors import FwtopError
-from fwtop.model.text import safe_text
-from fwtop.model.traffic.session import SessionInfo
+from fwtop.model.wire import of_plain, plain
 from fwtop.render.observation import rfc3339
 from fwtop.store.reader import list_sessions
 
@@ -28,76 +28,71 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_directory(parser)
 
 
+class Entry(Struct, frozen=True):
+    """A session of the list, as JSON has it."""
+
+    id: str
+    started: str
+    seconds: float
+    state: str
+    host: str
+    interfaces: tuple[str, ...]
+    netns: str | None
+    version: str
+    peak_pps: float
+    attacks: tuple[str, ...]
+    rules: int
+    bytes: int
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the list."""
     directory: Path = args.directory
-    told = run_unprivileged(lambda: [_entry(info) for info in list_sessions(directory)], read=(directory,))
+    told = run_unprivileged(lambda: _entries(directory), read=(directory,))
     try:
-        found = [_checked(entry) for entry in told]
-    except (ValueError, TypeError, KeyError):
+        found = of_plain(tuple[Entry, ...], sanitised(told))
+        rows = [_row(entry) for entry in found]
+    except (ValueError, OverflowError):
         raise FwtopError("the unprivileged reader gave no list of sessions; nothing was changed") from None
     if args.json:
-        print(json.dumps({"schema": 1, "directory": str(directory), "sessions": found}, indent=1))
+        print(json.dumps({"schema": 1, "directory": str(directory), "sessions": plain(found)}, indent=1))
     elif found:
-        print(_table([_HEADS, *(_row(entry) for entry in found)]))
+        print(_table([_HEADS, *rows]))
     else:
         print(f"no session is stored in {directory} yet; 'sudo fwtop' or 'sudo fwtop record' makes one")
     return 0
 
 
-def _entry(info: SessionInfo) -> dict[str, Any]:
-    return {
-        "id": info.id,
-        "started": rfc3339(info.started),
-        "seconds": round(info.seconds, 3),
-        "state": info.state,
-        "host": info.host,
-        "interfaces": list(info.interfaces),
-        "netns": info.netns,
-        "version": info.version,
-        "peak_pps": round(info.peak_pps, 3),
-        "attacks": list(info.attacks),
-        "rules": info.rules,
-        "bytes": info.size_bytes,
-    }
+def _entries(directory: Path) -> Any:  # noqa: ANN401 - JSON
+    return plain(
+        tuple(
+            Entry(
+                *(info.id, rfc3339(info.started), round(info.seconds, 3), info.state, info.host),
+                *(info.interfaces, info.netns, info.version, round(info.peak_pps, 3), info.attacks),
+                *(info.rules, info.size_bytes),
+            )
+            for info in list_sessions(directory)
+        )
+    )
 
 
-def _checked(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return an entry of the reader's, which a hostile session may have taken over, for root's terminal."""
-    texts = {name: safe_text(entry[name]) for name in ("id", "state", "host", "version")}
-    lists = {name: [safe_text(item) for item in entry[name]] for name in ("interfaces", "attacks")}
-    numbers = {name: float(entry[name]) for name in ("seconds", "peak_pps")}
-    if not all(map(math.isfinite, numbers.values())):
-        raise ValueError("not a number")
-    datetime.fromisoformat(entry["started"])
-    checked = {
-        "started": safe_text(entry["started"]),
-        "netns": safe_text(entry["netns"]) if entry["netns"] is not None else None,
-        "rules": int(entry["rules"]),
-        "bytes": int(entry["bytes"]),
-        **texts, **lists, **numbers,
-    }  # fmt: skip
-    return {name: checked[name] for name in entry if name in checked}
-
-
-def _row(entry: dict[str, Any]) -> tuple[str, ...]:
-    if entry["state"] == "damaged":
-        return (entry["id"], "", "", "", "", "", "", "damaged")
-    started = datetime.fromisoformat(entry["started"]).astimezone(UTC)
-    where = " ".join([entry["host"], "+".join(entry["interfaces"])]).strip()
-    if entry["netns"]:
-        where += f" ({entry['netns']})"
-    attacks = entry["attacks"]
-    more = f" +{len(attacks) - 1}" if len(attacks) > 1 else ""
+def _row(entry: Entry) -> tuple[str, ...]:
+    started = datetime.fromisoformat(entry.started).astimezone(UTC)
+    if entry.state == "damaged":
+        return (entry.id, "", "", "", "", "", "", "damaged")
+    where = " ".join([entry.host, "+".join(entry.interfaces)]).strip()
+    if entry.netns:
+        where += f" ({entry.netns})"
+    more = f" +{len(entry.attacks) - 1}" if len(entry.attacks) > 1 else ""
     return (
-        entry["id"],
+        entry.id,
         started.strftime("%Y-%m-%d %H:%M"),
-        _length(entry["seconds"]),
+        _length(entry.seconds),
         where[:40],
-        _pps(entry["peak_pps"]),
-        f"{attacks[0]}{more}" if attacks else "-",
-        str(entry["rules"]) if entry["rules"] else "-",
-        "" if entry["state"] == "clean" else entry["state"],
+        _pps(entry.peak_pps),
+        f"{entry.attacks[0]}{more}" if entry.attacks else "-",
+        str(entry.rules) if entry.rules else "-",
+        "" if entry.state == "clean" else entry.state,
     )
 
 

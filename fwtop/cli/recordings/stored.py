@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import tempfile
@@ -104,26 +105,35 @@ def _opened(path: Path) -> dict[str, BinaryIO]:
 T = TypeVar("T")
 
 
-def run_unprivileged(
-    function: Callable[[], T],
-    *,
-    read: Iterable[Path] = (),
-    write: Iterable[Path] = (),
-    profile: Profile = Profile.READER,
-) -> T:
-    """Call `function` in a child without privileges and return its JSON-ready result.
+def run_unprivileged(function: Callable[[], T], kind: Any = Any, *, read: Iterable[Path] = ()) -> T:  # noqa: ANN401
+    """Call `function` in a child without privileges and return its result, of type `kind`.
 
     The child can open the program's files, the sessions, and files below `read`, but not the terminal. It may
-    write temporary files, or only files below `write`, if that is given. It parses what attackers sent, so
-    check or sanitise its result; an error in it is raised again here, sanitised. If the caller is not root,
-    `function` runs in this process.
+    write temporary files. It parses what attackers sent, so check or sanitise its result; an error in it is
+    raised again here, sanitised. If the caller is not root, `function` runs in this process.
     """
     if os.geteuid() != 0:
         return function()
-    places = tuple(write) or (Path(tempfile.gettempdir()),)
+    places = (Path(tempfile.gettempdir()),)
     return ask(
         function,
-        Any,
+        kind,
         who="the unprivileged reader",
-        enter=lambda: unprivileged(profile, read=read, write=places),
+        enter=lambda: unprivileged(Profile.READER, read=read, write=places),
     )
+
+
+def sanitised(value: Any, depth: int = 6) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """Return a reader's document, which a hostile file may have taken over, for root's terminal.
+
+    Raises ValueError for what no reader writes.
+    """
+    if depth == 0:
+        raise ValueError("nested too deeply")
+    if isinstance(value, dict):
+        return {safe_text(key): sanitised(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [sanitised(item, depth - 1) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("not a number")
+    return safe_text(value) if isinstance(value, str) else value

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from fwtop.cli.recordings.stored import StoredSession, run_unprivileged
+from fwtop.cli.recordings.stored import StoredSession, run_unprivileged, sanitised
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
-from fwtop.model.text import safe_text
 from fwtop.render.trends import trends_json, trends_text
 from fwtop.store.history_schema import FILE_NAME
 from fwtop.store.trends import read_trends
@@ -23,7 +21,6 @@ HELP = (
     "Every screen and 'fwtop record' adds to them."
 )
 EXAMPLE = "fwtop trends --json | jq '.countries[0]'"
-_DEPTH = 6  # of the document
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,22 +57,9 @@ def run(args: argparse.Namespace) -> int:
 
     told = run_unprivileged(document)
     try:
-        checked = _checked(told, _DEPTH)
+        checked = sanitised(told)
         text = json.dumps(checked, indent=1) + "\n" if args.json else trends_text(checked)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
         raise FwtopError("the unprivileged reader gave no trends; nothing was changed") from None
     print(text, end="")
     return 0
-
-
-def _checked(value: Any, depth: int) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """Return the reader's document, which a hostile history may have taken over, for root's terminal."""
-    if depth == 0:
-        raise ValueError("nested too deeply")
-    if isinstance(value, dict):
-        return {safe_text(key): _checked(item, depth - 1) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_checked(item, depth - 1) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("not a number")
-    return safe_text(value) if isinstance(value, str) else value
