@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 PREROUTING = "PREROUTING"
 OUTPUT = "OUTPUT"
 BESIDE = "st"  # role of the sets that lines in table filter ask
-HEAD_CHANGED = "the first lines of chain"  # how the reason begins why a rule does not act then
 # A hook's chain first asks the lines that spare listed addresses by themselves, sends packets of listed
 # addresses to the chain of roles, and all others on to the other rules.
 HOOK_CHAINS = {PREROUTING: "FWTOP", OUTPUT: "FWTOP-OUT"}
@@ -78,3 +77,8 @@ class KernelObjects(Struct, frozen=True):
     needs: tuple[Setting, ...] = ()  # sysctls that must be so; changed only where they are not
     untracked: tuple[Match, ...] = ()  # services whose rules on states get stateless lines beside them
     nft: NftRule | None = None  # instead of sets and lines
+
+    @property
+    def in_raw(self) -> bool:
+        """Whether packets meet all of it in table raw."""
+        return self.compiled is None and self.nft is None

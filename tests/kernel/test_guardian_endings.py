@@ -132,6 +132,7 @@ def test_bulk_load_that_runs_out_of_memory_leaves_no_set(bench: Bench, monkeypat
     from fwtop.guardian.mechanisms.chains.chain import Chains
     from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
     from fwtop.guardian.mechanisms.kernel import Kernel
+    from fwtop.guardian.mechanisms.mechanism import Wanted
     from fwtop.guardian.mechanisms.tables.tables import NftTables
     from fwtop.guardian.records.files import Records
     from fwtop.guardian.records.former import FormerState
@@ -153,6 +154,7 @@ def test_bulk_load_that_runs_out_of_memory_leaves_no_set(bench: Bench, monkeypat
 
     elements = tuple(Prefix.parse(f"10.{i >> 8 & 255}.{i & 255}.0/24") for i in range(20_000))
     spec = SetSpec("fwtop-7-4", 4, tuple(dict.fromkeys(elements)), timed=False)
+    rule = Rule("7", Kind.IPSET, Match(), "x", 60)
     with inside(bench.netns):
         failpoints = Failpoints()
         kernel = Kernel(
@@ -165,6 +167,6 @@ def test_bulk_load_that_runs_out_of_memory_leaves_no_set(bench: Bench, monkeypat
         with monkeypatch.context() as patch:
             patch.setattr(netlink.socket, "socket", Short)
             with pytest.raises(FwtopError, match="fwtop-7-4 could not be filled"):
-                kernel.install("7", KernelObjects((spec,), ()), AllowList(()), 60)
+                kernel.install(Wanted(rule, KernelObjects((spec,), ()), AllowList(()), 60))
         assert len(sent) >= 2
         assert sets.names() == set()

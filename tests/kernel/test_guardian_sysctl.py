@@ -13,7 +13,7 @@ import pytest
 from guardian_bench import SOON_SECONDS, Bench, apply, kill, rules_of
 
 from fwtop.guardian.failpoints import Failpoint, Failpoints
-from fwtop.guardian.mechanisms.settings import Sysctls
+from fwtop.guardian.mechanisms.settings import Settings
 from fwtop.guardian.records.files import Records
 from fwtop.guardian.records.former import FormerState
 from fwtop.model.errors import FwtopError
@@ -166,12 +166,12 @@ def test_only_the_initial_namespace_takes_conntrack_max(bench: Bench) -> None:
 def test_initial_namespace_s_table_is_raised_and_given_back(tmp_path: Path) -> None:
     file = Path("/proc/sys/net/netfilter/nf_conntrack_max")
     before = int(file.read_text())
-    sysctls = Sysctls(FormerState(Records(tmp_path, 1, ""), print), Failpoints())
+    sysctls = Settings(FormerState(Records(tmp_path, 1, ""), print), Failpoints())
     try:
-        sysctls.install("7", (Setting(MAX, before + 1),))
+        sysctls.write("7", (Setting(MAX, before + 1),))
         assert int(file.read_text()) == before + 1
     finally:
-        sysctls.restore({"7"})
+        sysctls.remove({"7"})
     assert int(file.read_text()) == before
 
 

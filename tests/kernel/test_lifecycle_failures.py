@@ -80,7 +80,7 @@ def test_mechanism_that_fails_unexpectedly_does_not_stop_the_others(
     life = Lifecycle(state, Failpoints(None))
     life.apply(RULE.to_dict(), RULE.match.sources, 300, force=False, owner=None)
     with monkeypatch.context() as broken:
-        for name in ("refresh", "disable"):
+        for name in ("refresh_allow", "disable"):
             broken.setattr(state.kernel.compiled, name, surprise)
         seen: list[AllowList] = []
         broken.setattr(state.kernel.tables, "refresh_allow", seen.append)

@@ -65,7 +65,7 @@ class Guardian(Struct, dict=True):
         self.start()
         self.lists.create("x", (), None)
         for family in (4, 6):
-            self.kernel.lists.ensure(
+            self.kernel.chains.lists.ensure(
                 SetSpec(list_set_name("x", family), family, (), timed=False, shared=True)
             )
 
@@ -130,7 +130,7 @@ def guardian(netns_pair, tmp_path, monkeypatch) -> Iterator[Guardian]:
         compiled, tables = CompiledRules(failpoints, 0), NftTables(failpoints, lambda: [])
         kernel = Kernel(Chains(iptables.choose().variant), journal.former, failpoints, compiled, tables)
         yield Guardian(kernel, tmp_path, random.Random(13))
-        kernel.lists.tidy(())
+        kernel.chains.lists.tidy(())
         assert not sets.names()
 
 
@@ -152,7 +152,7 @@ def full_set(lists: Guardian) -> Iterator[None]:
     """Have elements added to sets that have no room for them: the kernel refuses some of a change."""
     with (
         mock.patch.object(list_sets, "_MOST_EDITED", 1000),
-        mock.patch.object(type(lists.kernel.lists), "_fits", return_value=True),
+        mock.patch.object(type(lists.kernel.chains.lists), "_fits", return_value=True),
     ):
         yield
 

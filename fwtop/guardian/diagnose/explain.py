@@ -10,7 +10,6 @@ from pathlib import Path
 from msgspec import Struct
 
 from fwtop.guardian.diagnose import obstacles
-from fwtop.guardian.diagnose.acting import Shortfall
 from fwtop.guardian.diagnose.elsewhere import (
     FEW,
     OTHERS,
@@ -21,6 +20,7 @@ from fwtop.guardian.diagnose.elsewhere import (
 )
 from fwtop.guardian.diagnose.readings import Reading, moved, read_all
 from fwtop.guardian.mechanisms.chains.chain import Chains
+from fwtop.guardian.mechanisms.mechanism import Shortfall
 from fwtop.guardian.records.entry import Entry
 from fwtop.kernel.interfaces.links import readable_links
 from fwtop.model.rule import Kind, Rule
@@ -62,7 +62,7 @@ def explain(subject: Subject, sample_seconds: float = SAMPLE_SECONDS) -> list[st
     after = read_all(subject.chains.variant, rule.match.families)
     gained, recounted = moved(before, after), subject.counts()
     took = {name: count - counted.get(name, count) for name, count in recounted.items()}
-    in_raw = subject.objects.compiled is None and subject.objects.nft is None
+    in_raw, is_compiled = subject.objects.in_raw, of(rule.kind).is_compiled
     damage = [*_damage(subject), *_full_tables(rule)]
     odd = _parse_errors(subject, parse_errors, sample_seconds)
     if took.get(rule.id, 0) > 0:
@@ -79,7 +79,7 @@ def explain(subject: Subject, sample_seconds: float = SAMPLE_SECONDS) -> list[st
         )
     else:
         causes = damage + _not_attached(rule, gained, sample_seconds) + earlier
-        if subject.objects.nft is not None:
+        if not is_compiled:
             causes += obstacles.nft_chains(subject.chains.variant, rule.match.families)
         causes += other_family(rule, gained, sample_seconds) + fragments(rule, gained, sample_seconds)
         causes += other_namespaces(gained, sample_seconds)
@@ -92,7 +92,7 @@ def explain(subject: Subject, sample_seconds: float = SAMPLE_SECONDS) -> list[st
 def _parse_errors(subject: Subject, before: int, seconds: float) -> list[str]:
     """Count the malformed packets, which compiled rules let pass."""
     total = subject.parse_errors()
-    if subject.objects.compiled is None or not total:
+    if not of(subject.entry.rule.kind).is_compiled or not total:
         return []
     return [
         f"{total:,} packets since the first compiled rule ({total - before:,} in the last {seconds:g} s) had "

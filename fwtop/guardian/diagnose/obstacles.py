@@ -7,17 +7,13 @@ Netfilter calls base chains by priority, and at equal priority the one registere
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from fwtop.guardian.mechanisms.chains.above import ENDS_PACKET, leaves
 from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.chains.sets import PREFIX
-from fwtop.kernel.interfaces.links import LOOPBACK
 from fwtop.kernel.programs import CommandError, run
-from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.netfilter import nft
 from fwtop.netfilter.iptables import LEGACY, NFT, Variant, loaded_tables, named
@@ -25,7 +21,6 @@ from fwtop.netfilter.saved import Line, Saved
 from fwtop.rules.objects import (
     HOOK_CHAINS,
     LISTED_CHAINS,
-    OWN_CHAINS,
     PREROUTING,
     ROLE_CHAINS,
     RULE_CHAINS,
@@ -36,16 +31,10 @@ if TYPE_CHECKING:  # what a rule's state needs of this module reads no counters
     from fwtop.guardian.diagnose.readings import Reading
 
 _OURS = HOOK_CHAINS[PREROUTING]
-_OWN_CHAINS = frozenset(name for chains in OWN_CHAINS.values() for name in chains)
 _RAW_PRIORITY = -300  # linux/netfilter_ipv4.h: NF_IP_PRI_RAW
 _ENDS_CHAIN = frozenset({"ACCEPT", "DROP", "RETURN", "REJECT", "QUEUE", "NFQUEUE"})
-_ENDS_PACKET = frozenset({"DROP", "REJECT", "QUEUE", "NFQUEUE"})
 _FATAL_WORDS = re.compile(r"\b(drop|reject|queue|jump|goto|dnat|fwd)\b")
 _MAX_SHOWN = 3
-_LETS_PASS = frozenset({"ACCEPT", "RETURN", "QUEUE", "NFQUEUE"})
-_PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "ipv6-icmp": 58, "sctp": 132}
-_DEEPEST = 8  # chains within chains
-_MAX_COMPARED = 10_000
 
 
 def foreign_lines(now: Reading, gained: Reading) -> list[str]:
@@ -170,55 +159,12 @@ def _legacy_raw(families: tuple[int, ...]) -> list[str]:
     for family in families:
         saved = named(LEGACY).read(family, "raw") if "raw" in loaded_tables(family) else Saved(family)
         for line, (packets, _) in saved.lines.items():
-            if line.chain == PREROUTING and line.target in _ENDS_PACKET and packets:
+            if line.chain == PREROUTING and line.target in ENDS_PACKET and packets:
                 found.append(
                     "the other iptables variant (legacy) has rules in table raw, too, and drops there: "
                     f"{_quoted(f'-A {PREROUTING} {line.text}')} ({packets:,} packets)"
                 )
     return found[:_MAX_SHOWN]
-
-
-def accepting_line(lines: Iterable[Line], family: int, hook: str, before: int, rule: Rule) -> str:
-    """Return a line of table raw above a place in a hook that may let a rule's packets pass."""
-    listed = [line for line in lines if (line.table, line.family) == ("raw", family)]
-    for line in listed:
-        if line.chain == hook and line.number < before and _may_meet(line, rule) and _passes(line, listed):
-            return safe_text(f"-A {hook} {line.text}", limit=120)
-    return ""
-
-
-def _passes(line: Line, listed: list[Line], depth: int = 0) -> bool:
-    """Return whether a line can end the way through the hook without a verdict against the packet."""
-    if line.target in _LETS_PASS:
-        return depth == 0 or line.target != "RETURN"
-    inner = [item for item in listed if item.chain == line.target]
-    if depth == 0 and _leaves(line):
-        return not any(item.target in _ENDS_PACKET and item.words[0] == "-j" for item in inner)
-    return depth <= _DEEPEST and any(_passes(item, listed, depth + 1) for item in inner)
-
-
-def _leaves(line: Line) -> bool:
-    """Return whether a line of a hook goes to a chain of others, from which no packet returns to the hook."""
-    return "-g" in line.words and line.target not in _OWN_CHAINS
-
-
-def _may_meet(line: Line, rule: Rule) -> bool:
-    """Return whether a line and a rule can be about the same packet, by protocol, source, and loopback."""
-    words = line.words
-    given = dict(pairwise(words))
-    if "!" in words:
-        return True
-    if given.get("-i") == LOOPBACK or given.get("-o") == LOOPBACK:
-        return False
-    protocol = given.get("-p")
-    number = int(protocol) if protocol and protocol.isdigit() else _PROTOCOLS.get(protocol or "")
-    if None not in (number, rule.match.protocol) and number != rule.match.protocol:
-        return False
-    sources = rule.match.sources
-    if "-s" not in given or not sources or len(sources) > _MAX_COMPARED:
-        return True
-    theirs = Prefix.parse(given["-s"])
-    return any(theirs.contains(mine) or mine.contains(theirs) for mine in sources)
 
 
 def _jump_at(now: Reading, family: int) -> int:
@@ -232,7 +178,7 @@ def _takes(line: Line, now: Reading, depth: int = 0) -> bool:
     """Return whether a line can keep a packet from the ones after it, in the chains it jumps to as well."""
     if line.target in _ENDS_CHAIN:
         return depth == 0 or line.target != "RETURN"
-    if depth == 0 and _leaves(line):
+    if depth == 0 and leaves(line):
         return True
     if depth > 8 or not line.target:
         return False

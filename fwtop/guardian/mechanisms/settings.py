@@ -15,9 +15,11 @@ from typing import Annotated, Protocol
 from msgspec import Meta, Struct
 
 from fwtop.guardian.failpoints import Failpoint, Failpoints
+from fwtop.guardian.mechanisms.mechanism import Expected, Mechanism, Shortfall, Wanted
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Setting
 from fwtop.model.tunables import TUNABLES, Direction, Tunable
+from fwtop.rules.objects import KernelObjects
 
 
 class Changed(Struct, frozen=True):
@@ -72,19 +74,31 @@ def restore(memory: OldValues, rule_ids: set[str], restored: Callable[[], None] 
         raise errors[0]
 
 
-class Sysctls:
+class Settings(Mechanism):
     """The sysctls of one namespace that rules changed."""
 
     def __init__(self, memory: OldValueStore, failpoints: Failpoints) -> None:
         self._memory = memory
         self._failpoints = failpoints
 
-    def plan(self, settings: tuple[Setting, ...]) -> list[str]:
-        """Return the commands that `install` amounts to; raises FwtopError if they are impossible here."""
+    def is_used(self, objects: KernelObjects) -> bool:
+        """Return True: what a rule changed is known by its records, whatever its objects are."""
+        del objects
+        return True
+
+    def plan(self, wanted: Wanted, *, follows: bool) -> list[str]:  # noqa: ARG002, D102
+        needs = (item for item in wanted.objects.needs if not _serves(item, _read(TUNABLES[item.name])))
+        settings = (*wanted.objects.settings, *needs)
         self._check_free(settings)
         return [f"sysctl -w {item.name}={item.value}  # now {_possible(item)}" for item in settings]
 
-    def install(self, rule_id: str, settings: tuple[Setting, ...]) -> None:
+    def install(self, wanted: Wanted) -> str:
+        """Write the settings of a rule, and those that it needs and that are not so."""
+        self.write(wanted.rule.id, wanted.objects.settings)
+        self._require(wanted.rule.id, wanted.objects.needs)
+        return ""
+
+    def write(self, rule_id: str, settings: tuple[Setting, ...]) -> None:
         """Write all or none; raises FwtopError."""
         self._check_free(settings)
         before = [(item, _possible(item)) for item in settings]
@@ -96,10 +110,10 @@ class Sysctls:
                 now = _read(TUNABLES[item.name])  # the kernel may round
                 self._memory.remember_setting(Changed(rule_id, item.name, old, now, done=True))
         except FwtopError:
-            self.restore({rule_id})
+            self.disable({rule_id})
             raise
 
-    def require(self, rule_id: str, needs: tuple[Setting, ...]) -> None:
+    def _require(self, rule_id: str, needs: tuple[Setting, ...]) -> None:
         """Change the settings that don't meet a rule's needs; it shares those that another rule changed.
 
         Raises FwtopError.
@@ -112,43 +126,41 @@ class Sysctls:
                 self._memory.remember_setting(Changed(rule_id, item.name, other.old, other.new, done=True))
             elif not _serves(item, _read(TUNABLES[item.name])):
                 wanted.append(item)
-        self.install(rule_id, tuple(wanted))
+        self.write(rule_id, tuple(wanted))
 
-    def missing(self, needs: tuple[Setting, ...]) -> tuple[Setting, ...]:
-        """Return the needs that the present values don't meet."""
-        return tuple(item for item in needs if not _serves(item, _read(TUNABLES[item.name])))
-
-    def restore(self, rule_ids: set[str]) -> None:
+    def disable(self, rule_ids: set[str]) -> None:
         """Restore the old values of rules, as `restore` does; raises FwtopError."""
         restore(self._memory, rule_ids, lambda: self._failpoints.reached(Failpoint.RESTORED))
 
-    def present(self, rule_id: str, settings: tuple[Setting, ...]) -> bool:
-        """Return whether all of a rule's settings were made."""
-        made = {item.name for item in self._memory.settings() if item.rule_id == rule_id and item.done}
-        return {item.name for item in settings} <= made
+    remove = disable  # what could not be restored still acts
 
-    def shortfall(self, rule_id: str, needs: tuple[Setting, ...]) -> str:
-        """Describe a setting of a rule that somebody changed since; "" if none. Raises FwtopError."""
-        mine = [item for item in self._memory.settings() if item.rule_id == rule_id and item.done]
-        for item in (*(Setting(one.name, one.new) for one in mine), *needs):
+    def present(self, expected: Expected) -> bool:
+        """Return whether all of a rule's settings were made."""
+        made = {item.name for item in self._of(expected.rule.id) if item.done}
+        return {item.name for item in expected.objects.settings} <= made
+
+    def shortfall(self, expected: Expected) -> Shortfall | None:
+        """Describe a setting of a rule that somebody changed since; raises FwtopError."""
+        mine = (Setting(one.name, one.new) for one in self._of(expected.rule.id) if one.done)
+        for item in (*mine, *expected.objects.needs):
             now = _read(TUNABLES[item.name])
             if not _serves(item, now):
-                return f"somebody set {item.name} to {now}"
-        return ""
+                return Shortfall(f"somebody set {item.name} to {now}")
+        return None
 
-    def require_again(self, rule_id: str, needs: tuple[Setting, ...]) -> None:
-        """Meet the needs of a rule that it had not had to change before; raises FwtopError."""
-        known = {item.name for item in self._memory.settings() if item.rule_id == rule_id}
-        self.require(rule_id, tuple(need for need in needs if need.name not in known))
-
-    def renew(self, rule_id: str) -> None:
-        """Rewrite the values of a rule that somebody changed; raises FwtopError."""
-        for item in self._memory.settings():
-            if item.rule_id == rule_id and not _serves(
-                Setting(item.name, item.new), _read(TUNABLES[item.name])
-            ):
+    def restore(self, wanted: Wanted) -> None:
+        """Rewrite the values of a rule that somebody changed, and meet its needs that were met before."""
+        rule_id, mine = wanted.rule.id, self._of(wanted.rule.id)
+        for item in mine:
+            if not _serves(Setting(item.name, item.new), _read(TUNABLES[item.name])):
                 self._memory.remember_setting(item)
                 _write(TUNABLES[item.name], item.new)
+        known = {item.name for item in mine}
+        self._require(rule_id, tuple(need for need in wanted.objects.needs if need.name not in known))
+        self._failpoints.reached(Failpoint.REPAIR_SYSCTLS)
+
+    def _of(self, rule_id: str) -> list[Changed]:
+        return [item for item in self._memory.settings() if item.rule_id == rule_id]
 
     def given_back(self, rule_ids: set[str]) -> set[str]:
         """Return those of the rules whose values somebody gave back, as the guardian did nothing in time."""
@@ -157,15 +169,14 @@ class Sysctls:
             item.rule_id for item in changed if item.rule_id in rule_ids and self._memory.is_given_back(item)
         }
 
-    def rule_ids(self) -> set[str]:
-        """Return the ids of the rules that changed anything."""
+    def rule_ids(self) -> set[str]:  # noqa: D102
         return {item.rule_id for item in self._memory.settings()}
 
     def sentences(self, rule_id: str) -> list[str]:
         """Describe a rule's settings before and now."""
         found = []
-        for item in self._memory.settings():
-            if item.rule_id != rule_id or item.name not in TUNABLES:
+        for item in self._of(rule_id):
+            if item.name not in TUNABLES:
                 continue
             now = _read(TUNABLES[item.name])
             kept = "still so" if now == item.new else f"but somebody set it to {now} since: it will stay so"

@@ -6,6 +6,7 @@ import time
 
 from msgspec.structs import replace
 
+from fwtop.guardian.mechanisms.mechanism import HEAD_CHANGED, Expected
 from fwtop.guardian.records import recovery
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.rules import timers
@@ -14,7 +15,6 @@ from fwtop.guardian.rules.state import GuardianState
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Rule, State
 from fwtop.model.text import safe_text
-from fwtop.rules.objects import HEAD_CHANGED
 
 
 def adopt_all(state: GuardianState, lifecycle: Lifecycle) -> list[str]:
@@ -69,9 +69,9 @@ def _adopt(state: GuardianState, lifecycle: Lifecycle, entry: Entry, now: float)
             note = "the record of its list is lost"
         else:
             objects = state.objects_of(entry.rule)
-            state.kernel.variants.assign(rule_id, entry.variant)
+            state.kernel.chains.variants.assign(rule_id, entry.variant)
             state.acting.expect(entry.rule, objects)
-            if state.kernel.present(rule_id, objects) or _is_repairing(entry):
+            if state.kernel.present(Expected(entry.rule, objects)) or _is_repairing(entry):
                 state.active[rule_id] = _in_its_variant(state, lifecycle, entry)
                 return f"{name} adopted"
             state.acting.forget(rule_id)
@@ -83,7 +83,7 @@ def _adopt(state: GuardianState, lifecycle: Lifecycle, entry: Entry, now: float)
 
 def _in_its_variant(state: GuardianState, lifecycle: Lifecycle, entry: Entry) -> Entry:
     """Return an entry with the variant of iptables that has its lines, and journal that if it is news."""
-    found = state.kernel.variants.of(entry.rule.id).variant.name
+    found = state.kernel.chains.variants.of(entry.rule.id).variant.name
     if found == entry.variant:
         return entry
     entry = replace(entry, variant=found)
@@ -123,7 +123,7 @@ def _recover(state: GuardianState) -> list[str]:
         return [f"rules without a record could not be looked for: {error}"]
     unknown = {rule_id for rule_id in rule_ids if state.journal.find(rule_id) is None}
     done = []
-    for entry in recovery.unrecorded(unknown, state.kernel.lines.find_variant):
+    for entry in recovery.unrecorded(unknown, state.kernel.chains.lines.find_variant):
         try:
             state.journal.record(entry)
         except Exception as error:

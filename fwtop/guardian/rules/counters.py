@@ -8,67 +8,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fwtop.guardian.mechanisms.chains.raw_lines import Count
-from fwtop.guardian.mechanisms.chains.sets import entry_counters
-from fwtop.guardian.mechanisms.tables import state as nft_table
+from fwtop.guardian.mechanisms.mechanism import Count
 from fwtop.guardian.records.entry import Entry
-from fwtop.model.errors import FwtopError
-from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, families_of
-from fwtop.rules.kind import Layer
-from fwtop.rules.kinds import of
+from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus
 from fwtop.rules.limits import as_kept, rounding_text
-from fwtop.rules.xtables import COUNTED_ELEMENTS, list_set_name, set_name
 
-_SECONDS = 2.9  # between two readings of a rule's sets, whoever asks
-_SHOWN = 50
-
-
-class EntryCounts:
-    """Packets by element, for each rule."""
-
-    def __init__(self, compiled: Callable[[Rule], dict[str, int]]) -> None:
-        """Take a function that returns the busiest prefixes of a compiled rule."""
-        self._compiled = compiled
-        self._read: dict[str, tuple[float, dict[str, int]]] = {}
-
-    def of(self, rule: Rule) -> dict[str, int]:
-        """Return the packets of a rule's busiest sources; empty if its set is gone."""
-        at_once = of(rule.kind).is_compiled  # without listing the sources
-        if not rule.match.sources or (len(rule.match.sources) > COUNTED_ELEMENTS and not at_once):
-            return {}
-        now = time.monotonic()
-        before = self._read.get(rule.id)
-        if before is not None and now - before[0] < _SECONDS:
-            return before[1]
-        counted = self._compiled(rule) if at_once else _counted(rule)
-        self._read[rule.id] = (now, counted)
-        return counted
-
-    def forget(self, rule_id: str) -> None:
-        """Forget what was read of a rule that ended, or has other sources."""
-        self._read.pop(rule_id, None)
-
-
-def _counted(rule: Rule) -> dict[str, int]:
-    if of(rule.kind).layer is Layer.NETDEV:
-        return nft_table.entry_counters(rule, top=_SHOWN)
-    counted: dict[str, int] = {}
-    families = families_of(rule.match.sources)
-    for name in [_set_of(rule, family) for family in rule.match.families if family in families]:
-        try:
-            counted |= entry_counters(name, top=_SHOWN)
-        except FwtopError:
-            continue
-    return counted
-
-
-def _set_of(rule: Rule, family: int) -> str:
-    """Return the name of the set of a rule's sources; that of a named list counts for all rules on it."""
-    if rule.list_name is not None:
-        return list_set_name(rule.list_name, family)
-    return set_name(rule.id, family)
-
-
+_ENTRY_SECONDS = 2.9  # between two readings of a rule's sources, whoever asks
+_SHOWN = 50  # of them
 _COUNT_SECONDS = 0.9  # kernel counters are read at most this often, whoever asks
 _SHOWN_SOURCES = 200  # of a rule in a status answer
 
@@ -79,16 +25,17 @@ class RuleCounters:
     def __init__(
         self,
         read: Callable[[], dict[str, Count]],
-        compiled: Callable[[Rule], dict[str, int]],
+        entries: Callable[[Rule, int], dict[str, int]],
         place: Callable[[Rule, str], str] = lambda _, note: note,
     ) -> None:
-        """Take functions that read all counters, and a compiled rule's busiest sources and place."""
+        """Take functions that read all counters, a rule's busiest sources, and a compiled one's place."""
         self._read = read
         self._read_at = 0.0
         self._counted_at = 0.0  # Unix seconds
         self._counts: dict[str, Count] = {}
         self._pps: dict[str, float] = {}
-        self._entries = EntryCounts(compiled)
+        self._entries = entries
+        self._entries_read: dict[str, tuple[float, dict[str, int]]] = {}  # by rule: when and what
         self._place = place
 
     def read(self, *, force: bool = False) -> None:
@@ -113,16 +60,20 @@ class RuleCounters:
 
     def busiest(self, rule: Rule) -> dict[str, int]:
         """Return the packets of a rule's busiest sources."""
-        return self._entries.of(rule)
+        now = time.monotonic()
+        before = self._entries_read.get(rule.id)
+        if before is None or now - before[0] >= _ENTRY_SECONDS:
+            before = self._entries_read[rule.id] = now, self._entries(rule, _SHOWN)
+        return before[1]
 
     def sources_changed(self, rule_id: str) -> None:
         """Read a rule's sources anew: some of them may be gone."""
-        self._entries.forget(rule_id)
+        self._entries_read.pop(rule_id, None)
 
     def forget(self, rule_id: str) -> None:
         """Forget a rule that ended."""
         self._pps.pop(rule_id, None)
-        self._entries.forget(rule_id)
+        self._entries_read.pop(rule_id, None)
 
     def status_of(self, entry: Entry, *, entries: bool = False) -> dict[str, Any]:
         """Return a rule's state for an answer; with its busiest sources if `entries`."""

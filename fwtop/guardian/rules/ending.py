@@ -60,7 +60,7 @@ class Ending:
         if not over:
             return
         counters = self._state.counters
-        late = self._state.kernel.sysctls.given_back({entry.rule.id for entry, _, _ in over})
+        late = self._state.kernel.settings.given_back({entry.rule.id for entry, _, _ in over})
         over = [(entry, state, note + _LATE * (entry.rule.id in late)) for entry, state, note in over]
         for entry, _, note in over:
             self.record(replace(counters.counted(entry), state=State.INTENT, note=f"ending: {note}"))

@@ -104,7 +104,7 @@ class Lifecycle:
 
     def _install(self, rule: Rule, confirm_seconds: int, owner: object | None) -> Entry:
         now = time.monotonic()
-        variant = self._kernel.variants.in_use.variant.name
+        variant = self._kernel.chains.variants.in_use.variant.name
         confirm_by = now + confirm_seconds if confirm_seconds else None
         entry = self._journal.intend(rule, variant, now + rule.ttl_seconds, confirm_by)
         self._failpoints.reached(Failpoint.INTENT)
@@ -119,12 +119,12 @@ class Lifecycle:
             self._owners[rule_id] = falls_with
         self._installing.add(rule_id)
         try:
-            objects = self._state.objects_of(entry.rule)
-            note = self._kernel.install(rule_id, objects, self._state.allow, timeout)
+            wanted = self._state.wanted(entry.rule, timeout)
+            note = self._kernel.install(wanted)
             if time.monotonic() - now > _LONG_SECONDS:  # what passed meanwhile wasn't dropped
                 entry = replace(entry, rule=replace(entry.rule, created=time.time()))
                 if confirm_by is not None:
-                    self._kernel.renew(rule_id, objects, self._state.allow, timeout)
+                    self._kernel.renew(wanted)
                     entry = replace(entry, confirm_by=time.monotonic() + confirm_seconds)
         except Exception as error:
             self._abandon(entry, f"not installed: {safe_text(error)}")
@@ -136,7 +136,7 @@ class Lifecycle:
         self.ending.record(done)
         self._failpoints.reached(Failpoint.INSTALLED)
         self.active[rule_id] = done
-        self._state.acting.expect(done.rule, objects)
+        self._state.acting.expect(done.rule, wanted.objects)
         self.ending.update_watchdog()
         if falls_with is not None and rule_id not in self._owners:
             self.ending.end([(done, State.REVERTED, _OWNER_GONE)])
@@ -164,17 +164,17 @@ class Lifecycle:
         done = replace(old, rule=rule, state=State.CONFIRMED, expires=ends, confirm_by=None, note="")
         self.ending.record(replace(done, note=REPAIRING))
         self._failpoints.reached(Failpoint.SWITCHING)
-        objects = self._state.objects_of(rule)
+        wanted = self._state.wanted(rule, min(rule.ttl_seconds, MAX_TIMEOUT_SECONDS))
         try:
-            self._kernel.switch(objects, min(rule.ttl_seconds, MAX_TIMEOUT_SECONDS))
+            self._kernel.chains.switch(wanted)
         except Exception:
             self.ending.record(old)
-            self._kernel.switch(self._state.objects_of(old.rule), self._seconds_left(old))
+            self._kernel.chains.switch(self._state.wanted(old.rule, self._seconds_left(old)))
             raise
         self._failpoints.reached(Failpoint.SWITCHED)
         self.active[rule.id] = done
         self._owners.pop(rule.id, None)
-        self._state.acting.expect(rule, objects)
+        self._state.acting.expect(rule, wanted.objects)
         self.ending.record(done)
         return done
 
@@ -232,12 +232,12 @@ class Lifecycle:
         short = acting.look(self.active, force=True).get(rule_id)
         if short is not None and not short.elements_only:
             raise _not_acting(rule_id, short.text)
-        allow = self._state.fresh_allow()
+        self._state.fresh_allow()
         self.follow_allow()
-        objects = self._state.objects_of(entry.rule)
-        self._kernel.renew(rule_id, objects, allow, ttl)
+        wanted = self._state.wanted(entry.rule, ttl)
+        self._kernel.renew(wanted)
         if short is not None:
-            acting.expect(entry.rule, objects)
+            acting.expect(entry.rule, wanted.objects)
             short = acting.look(self.active, force=True).get(rule_id)
             if short is not None:
                 raise _not_acting(rule_id, short.text)
@@ -275,10 +275,10 @@ class Lifecycle:
     def _restore_missing(self, entry: Entry) -> None:
         rule_id = entry.rule.id
         timeout = self._seconds_left(entry)
-        allow = self._state.fresh_allow()
-        objects = self._state.objects_of(entry.rule)
-        self._kernel.restore_missing(rule_id, objects, allow, timeout)
-        self._state.acting.expect(entry.rule, objects)
+        self._state.fresh_allow()
+        wanted = self._state.wanted(entry.rule, timeout)
+        self._kernel.restore(wanted)
+        self._state.acting.expect(entry.rule, wanted.objects)
         short = self._state.acting.look(self.active, force=True).get(rule_id)
         if short is not None:
             raise FwtopError(f"rule {rule_id} still does not act: {short.text}")
@@ -393,9 +393,9 @@ class Lifecycle:
             if entry.rule.protection is not None:
                 continue  # all of its lines are behind the allow-list
             try:
-                objects = state.objects_of(entry.rule)
-                if self._kernel.follow(entry.rule.id, objects, self._seconds_left(entry)):
-                    state.acting.followed(entry.rule.id, objects)
+                wanted = state.wanted(entry.rule, self._seconds_left(entry))
+                if self._kernel.follow(wanted):
+                    state.acting.followed(entry.rule, wanted.objects)
             except Exception as error:
                 trouble = f"rule {entry.rule.id} can't follow the allow-list: {FwtopError.of(error)}"
         if not trouble:

@@ -81,7 +81,7 @@ class NamedLists:
         says whether the operator insists. `check_access` raises it if a list may not hold just these, as
         ports are open to it. `changed` is told of rules that have other sources now.
         """
-        self._log, self._sets, self._failpoints = log, kernel.lists, failpoints
+        self._log, self._sets, self._failpoints = log, kernel.chains.lists, failpoints
         self._change_compiled, self._tables = kernel.compiled.change_list, kernel.tables
         self._active, self._check, self._changed = active, check, changed
         self._check_access = check_access

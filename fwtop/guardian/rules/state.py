@@ -12,6 +12,7 @@ from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.diagnose.acting import Acting
 from fwtop.guardian.limits import Limits, read_limits
 from fwtop.guardian.mechanisms.kernel import Kernel
+from fwtop.guardian.mechanisms.mechanism import Wanted
 from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.records.journal import Journal
@@ -55,7 +56,7 @@ class GuardianState:
         self.active: dict[str, Entry] = {}  # by rule id
         self.allow = AllowList(())  # as last read
         self.acting = Acting(kernel)
-        self.counters = RuleCounters(kernel.counts, kernel.compiled.entries, kernel.compiled.place)
+        self.counters = RuleCounters(kernel.counts, kernel.entries, kernel.compiled.place)
         self.allow_trouble = ""  # why some rules don't have the allow-list as it is
         self._gather_allow = gather_allow
         self._make_lists = make_lists
@@ -122,7 +123,7 @@ class GuardianState:
         from fwtop.rehearsal.untracked import why_lost  # for nothing else
 
         try:
-            rules = read_host_rules(self.kernel.variants.in_use.variant, match.families)
+            rules = read_host_rules(self.kernel.chains.variants.in_use.variant, match.families)
         except FwtopError as error:
             return safe_text(
                 f"whether logins would still pass this host's own rules is unknown: {error}", limit=300
@@ -158,6 +159,10 @@ class GuardianState:
         else:
             around = Surroundings(guard.exceptions(rule, self.allow), self.allow.known, machine=_MACHINE)
         return kinds.build(rule, around)
+
+    def wanted(self, rule: Rule, seconds: int) -> Wanted:
+        """Return what a rule is to have in the kernel, by the allow-list as last read; raises FwtopError."""
+        return Wanted(rule, self.objects_of(rule), self.allow, seconds)
 
     def entries_of(self, name: str) -> Sequence[Prefix]:
         """Return what a named list holds; raises FwtopError."""

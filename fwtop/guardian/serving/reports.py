@@ -15,6 +15,7 @@ from fwtop.guardian.allow.allowlist import Allowed
 from fwtop.guardian.allow.behind import Learned
 from fwtop.guardian.diagnose.bridged import bridge_notes
 from fwtop.guardian.limits import Limits
+from fwtop.guardian.mechanisms.mechanism import Wanted
 from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.entry import own_sources
 from fwtop.guardian.rules import closing, guard
@@ -101,7 +102,8 @@ class Reports:
         """Return what installing a rule would run, and notes about it; raises FwtopError."""
         state = self._state
         objects = state.objects_of(rule)
-        commands = state.kernel.plan("0", objects, rule.ttl_seconds, state.allow, follows=follows)
+        wanted = Wanted(rule, objects, state.allow, rule.ttl_seconds)
+        commands = state.kernel.plan(wanted, follows=follows)
         notes = objects.notes
         if rule.replaces:
             notes += (f"rule {rule.replaces} ends once this one is confirmed",)
@@ -115,7 +117,7 @@ class Reports:
                 # Imported here: few guardians plan such a rule.
                 from fwtop.netfilter.states.stateless import notrack_warnings
 
-                notes += notrack_warnings(state.kernel.variants.in_use.variant, part.match)
+                notes += notrack_warnings(state.kernel.chains.variants.in_use.variant, part.match)
         return commands, notes
 
     def _closes(self, rule: Rule) -> str:
@@ -213,13 +215,13 @@ class Reports:
                 )
             return [over_text(over)]
         if of(entry.rule.kind).layer is Layer.NOWHERE and not entry.rule.parts:
-            return state.kernel.sysctls.sentences(rule_id)
+            return state.kernel.settings.sentences(rule_id)
         short = state.acting.look(state.active, force=True).get(rule_id)
         return explain(
             Subject(
                 entry,
                 state.objects_of(entry.rule),
-                state.kernel.variants.of(rule_id),
+                state.kernel.chains.variants.of(rule_id),
                 state.counters.busiest(entry.rule),
                 lambda: {name: count.packets for name, count in state.kernel.counts().items()},
                 {name: item.rule.kind for name, item in list(state.active.items())},

@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
-from msgspec import Struct
-
 from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.chains.line_contents import LineContents
 from fwtop.guardian.mechanisms.chains.table_state import Listed, TableState
 from fwtop.guardian.mechanisms.chains.variants import Variants
+from fwtop.guardian.mechanisms.mechanism import Count
 from fwtop.guardian.mechanisms.settings import OldValueStore
 from fwtop.model.errors import FwtopError
 from fwtop.netfilter.iptables import NFT
@@ -24,21 +23,6 @@ from fwtop.rules.objects import HOOK_CHAINS, ChainLine
 
 FAMILIES = (4, 6)
 _Found = TypeVar("_Found")
-
-
-class Count(Struct, frozen=True):
-    """Packets and bytes that a rule matched since it was installed."""
-
-    packets: int
-    bytes: int
-
-    def plus(self, other: Count) -> Count:
-        """Return the sum of two."""
-        return Count(self.packets + other.packets, self.bytes + other.bytes)
-
-    def minus(self, other: Count) -> Count:
-        """Return the difference of two, of which none is below 0."""
-        return Count(max(0, self.packets - other.packets), max(0, self.bytes - other.bytes))
 
 
 class Memory(OldValueStore, Protocol):

@@ -7,7 +7,7 @@ whole once all of them were found.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -31,21 +31,20 @@ class SetContents:
     """The sets of all rules, as last compared; those that were not compared for longest come first."""
 
     def __init__(self) -> None:
-        self._order: dict[str, None] = {}  # names, longest ago first
+        self._order: dict[str, SetSpec] = {}  # by name, longest ago first
         self._found: dict[str, Change] = {}
         self._next: dict[str, int] = {}  # element of a long set to ask for next
 
-    def forget(self, names: Iterable[str]) -> None:
-        """Forget sets that are gone, or were written again."""
-        for name in names:
-            self._order.pop(name, None)
+    def look(self, specs: Mapping[str, SetSpec], sizes: Mapping[str, int]) -> dict[str, Change]:
+        """Compare as many sets as fit; return all known to differ. Raises FwtopError.
+
+        A set with another SetSpec than last time was written again.
+        """
+        for name in [name for name, spec in self._order.items() if specs.get(name) is not spec]:
+            del self._order[name]
             self._found.pop(name, None)
             self._next.pop(name, None)
-
-    def look(self, specs: Mapping[str, SetSpec], sizes: Mapping[str, int]) -> dict[str, Change]:
-        """Compare as many sets as fit; return all known to differ. Raises FwtopError."""
-        names = [name for name in self._order if name in specs]
-        names += [name for name in specs if name not in self._order]
+        names = [*self._order, *(name for name in specs if name not in self._order)]
         left = PER_LOOK
         for name in names:
             spec = specs[name]
@@ -53,7 +52,7 @@ class SetContents:
                 continue
             left -= min(max(len(spec.elements), sizes.get(name, 0)), SHORT)
             self._order.pop(name, None)
-            self._order[name] = None
+            self._order[name] = spec
             change = self._compared(spec, sizes.get(name))
             if change is not None:
                 self._found[name] = change

@@ -20,6 +20,7 @@ from fwtop.guardian.mechanisms.compiled.loader import Precompiler
 from fwtop.guardian.mechanisms.compiled.planned import Planned, plan_lines, same_code
 from fwtop.guardian.mechanisms.compiled.prefix_hits import PrefixHits
 from fwtop.guardian.mechanisms.compiled.slots import Slots, disable_pinned, free_slot
+from fwtop.guardian.mechanisms.mechanism import Count, Expected, Mechanism, Shortfall, Wanted
 from fwtop.guardian.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import sealed
@@ -29,15 +30,17 @@ from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import of
+from fwtop.rules.objects import KernelObjects
 from fwtop.xdp.messages import Apply, Clear, Compile, Loaded, Open, RequestedRule, Sweep
 
 MAX_ALLOWED = 4096
-_SHOWN = 50  # prefixes of a rule, those that were hit most
 
 
 @single_threaded
-class CompiledRules:
+class CompiledRules(Mechanism):
     """The compiled rules, on the `interfaces` that consoles watch, else on those with a default route."""
+
+    layers = (Layer.DRIVER, Layer.TC)
 
     def __init__(
         self, failpoints: Failpoints, netns: int, serve_urgent: Callable[[], None] = lambda: None
@@ -109,20 +112,25 @@ class CompiledRules:
     def _pins(self) -> Path:
         return PIN_DIRECTORY / str(self._netns)
 
-    def plan(self, rule: Rule, allow: AllowList, *, follows: bool = False) -> list[str]:
+    def is_used(self, objects: KernelObjects) -> bool:  # noqa: D102
+        return objects.compiled is not None
+
+    def plan(self, wanted: Wanted, *, follows: bool) -> list[str]:
         """Return what `install` would do, and begin to compile for it.
 
         A rule that `follows` is compiled together with those planned just before: the first installation
         loads them all, the others only set a number and a deadline. Not so where one has a long list.
         """
+        rule = wanted.rule
         self._planned.add(rule, follows=follows)
-        self._prepare(rule, allow, instead=follows)
+        self._prepare(rule, wanted.allow, instead=follows)
         self._planned.forget_long()
         alike = 1 + sum(other.kind is rule.kind for other in self._rules.values())
         return plan_lines(rule, alike, self._pins, self.interfaces, self._attachments.names_with(rule))
 
-    def install(self, rule: Rule, allow: AllowList, timeout_seconds: int) -> str:
+    def install(self, wanted: Wanted) -> str:
         """Compile a rule, swap the program, enable the rule; returns where it runs. Raises FwtopError."""
+        rule, allow = wanted.rule, wanted.allow
         self._look()
         used = self._slots.numbers() if self._slots is not None else {}
         if any(str(number) not in self._rules for number in used.values()):
@@ -137,7 +145,7 @@ class CompiledRules:
             except FwtopError:
                 self.remove({rule.id})
                 raise
-            self._slots.enable(slot, timeout_seconds)
+            self._slots.enable(slot, wanted.seconds)
         self._failpoints.reached(Failpoint.ENABLED)
         return self._attachments.describe(rule)
 
@@ -197,13 +205,14 @@ class CompiledRules:
             order = Compile(items, _allowed(allow), at_tc=of(rule.kind).layer is Layer.TC)
             self._precompiler.start(order, instead=instead)
 
-    def renew(self, rule_id: str, timeout_seconds: int) -> None:
+    def renew(self, wanted: Wanted) -> None:
         """Set a rule's deadline; raises FwtopError."""
         self._look()
+        rule_id = wanted.rule.id
         slot = self._slots.slot_of(rule_id) if self._slots is not None else None
         if self._slots is None or slot is None:
             raise FwtopError(f"rule {rule_id} is gone from the kernel; nothing was changed")
-        self._slots.enable(slot, timeout_seconds)
+        self._slots.enable(slot, wanted.seconds)
 
     def disable(self, rule_ids: set[str]) -> None:
         """Stop rules at once: one store into the deadline of each. Raises FwtopError."""
@@ -264,22 +273,27 @@ class CompiledRules:
         self._hits.keep(set())
         self._outdated = self._unseen = False
 
-    def present(self, rule: Rule) -> bool:
+    def present(self, expected: Expected) -> bool:
         """Return whether the kernel has a rule; from then on it is compiled in again with the others.
 
         Raises FwtopError where that can't be told.
         """
         self._look()
+        rule = expected.rule
         if self._slots is None or self._slots.slot_of(rule.id) is None or not self._attachments:
             return False
         self._rules[rule.id] = rule
         return True
 
-    def shortfall(self, rule: Rule) -> str:
-        """Describe what the kernel lacks of a rule; "" if nothing. Raises FwtopError.
+    def shortfall(self, expected: Expected) -> Shortfall | None:
+        """Return what the kernel lacks of a rule; raises FwtopError.
 
         An interface that is gone is no shortfall: the rule's note says so.
         """
+        text = self._missing(expected.rule)
+        return Shortfall(text) if text else None
+
+    def _missing(self, rule: Rule) -> str:
         self._look()
         slot = self._slots.slot_of(rule.id) if self._slots is not None else None
         if self._slots is None or slot is None:
@@ -288,28 +302,30 @@ class CompiledRules:
             return "somebody cleared its deadline in the maps of the compiled rules"
         if name := self._attachments.detached(rule, self._pins):
             return f"somebody detached its program from {name}"
-        return (
-            "the allow-list in the maps of the compiled rules was changed"
-            if self._slots.peers_changed
-            else ""
-        )
+        changed = "the allow-list in the maps of the compiled rules was changed"
+        return changed if self._slots.peers_changed else ""
 
-    def repair(self, rule: Rule, allow: AllowList, timeout_seconds: int) -> None:
+    def restore(self, wanted: Wanted) -> None:
         """Attach the program again where it is missing, and enable a rule; raises FwtopError."""
+        self._attach_again(wanted)
+        self._failpoints.reached(Failpoint.REPAIR_COMPILED)
+
+    def _attach_again(self, wanted: Wanted) -> None:
+        rule = wanted.rule
         if self._slots is None or self._slots.slot_of(rule.id) is None:
             self._rules.pop(rule.id, None)
             was_outdated, self._outdated = self._outdated, False
             self._unseen = self._unseen and not was_outdated
             try:
-                self.install(rule, allow, timeout_seconds)  # in place of an older fwtop's program, if it runs
+                self.install(wanted)  # in place of an older fwtop's program, if it runs
             except FwtopError:
                 self._outdated = was_outdated
                 raise
             return
         self._rules[rule.id] = rule  # a former guardian may have crashed while it repaired this one
-        self._slots.allow(allow)
-        self._compile(self._slots.numbers(), _allowed(allow))
-        self.renew(rule.id, timeout_seconds)
+        self._slots.allow(wanted.allow)
+        self._compile(self._slots.numbers(), _allowed(wanted.allow))
+        self.renew(wanted)
 
     def rule_ids(self) -> set[str]:
         """Return the ids of all rules with a slot; raises FwtopError if they can't be read."""
@@ -318,21 +334,22 @@ class CompiledRules:
             {str(number) for number in self._slots.numbers().values()} if self._slots is not None else set()
         )
 
-    def counts(self) -> dict[str, tuple[int, int]]:
+    def counts(self) -> dict[str, Count]:
         """Return the packets and bytes that each rule dropped since it was installed."""
         if self._slots is None:
             return {}
-        return {str(number): self._slots.count(slot) for slot, number in self._slots.numbers().items()}
+        slots = self._slots
+        return {str(number): Count(*slots.count(slot)) for slot, number in slots.numbers().items()}
 
     def parse_errors(self) -> int:
         """Return the number of malformed packets, which no rule can match."""
         return self._slots.parse_errors if self._slots is not None else 0
 
-    def entries(self, rule: Rule) -> dict[str, int]:
-        """Return the packets of a rule's busiest source prefixes, exact."""
-        return self._hits.most(rule, self._slots.cpus, _SHOWN) if self._slots is not None else {}
+    def entries(self, rule: Rule, most: int) -> dict[str, int]:
+        """Return the packets of a rule's busiest source prefixes, exact, without listing them."""
+        return self._hits.most(rule, self._slots.cpus, most) if self._slots is not None else {}
 
-    def refresh(self, allow: AllowList) -> None:
+    def refresh_allow(self, allow: AllowList) -> None:
         """Update the allow-list, and attach to interfaces that were created again.
 
         What passes in a role is in a map, updated first; what the operator lists is part of the program.

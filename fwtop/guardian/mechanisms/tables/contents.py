@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, field
 
 from fwtop.guardian.mechanisms.baseline import Baseline, digest, head_key
+from fwtop.guardian.mechanisms.mechanism import HEAD_CHANGED
 from fwtop.guardian.mechanisms.tables.words import rule_chain
 from fwtop.netfilter import nf_tables
 from fwtop.rules.nft_objects import Layout, NftRule, set_of
-from fwtop.rules.objects import HEAD_CHANGED
 
 _MOST_READ = 65_536  # elements: a longer set is only found to be shorter than that
 

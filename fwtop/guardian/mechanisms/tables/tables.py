@@ -11,6 +11,14 @@ from typing import TYPE_CHECKING
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.mechanisms.baseline import Baseline
+from fwtop.guardian.mechanisms.mechanism import (
+    HEAD_CHANGED,
+    Count,
+    Expected,
+    Mechanism,
+    Shortfall,
+    Wanted,
+)
 from fwtop.guardian.mechanisms.tables.allow import difference
 from fwtop.guardian.mechanisms.tables.contents import NftContents
 from fwtop.guardian.mechanisms.tables.lists import NftListChange, SetEdit, refill_lines
@@ -19,6 +27,7 @@ from fwtop.guardian.mechanisms.tables.state import (
     MARKS,
     Table,
     chains_of,
+    entry_counters,
     read_table,
     removal_lines,
 )
@@ -39,8 +48,10 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.netfilter import nf_tables, nft
+from fwtop.rules.kind import Layer
 from fwtop.rules.nft_objects import (
     LAYOUTS,
     NETDEV,
@@ -52,7 +63,8 @@ from fwtop.rules.nft_objects import (
     set_lines,
     set_of,
 )
-from fwtop.rules.objects import HEAD_CHANGED
+from fwtop.rules.objects import KernelObjects
+from fwtop.rules.xtables import COUNTED_ELEMENTS
 
 if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
     from fwtop.guardian.mechanisms.chains.list_sets import ListDelta
@@ -61,8 +73,10 @@ if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
 _PLAIN_NAME = re.compile(r"[\w.@-]{1,15}")
 
 
-class NftTables:
+class NftTables(Mechanism):
     """fwtop's tables in this namespace. `interfaces` returns those that packets arrive on."""
+
+    layers = (Layer.NETDEV,)
 
     def __init__(self, failpoints: Failpoints, interfaces: Callable[[], list[Link]]) -> None:
         self.contents = NftContents(Baseline({}, lambda _: None))  # until it has a memory
@@ -73,36 +87,41 @@ class NftTables:
         self._in_use: set[str] = set()  # tables that have rules; the others are not read again
         self._hooked: dict[str, set[int]] = {}  # by table: interfaces that had a base chain
         self._list_sets: set[str] = set()  # those of named lists
+        self._compared: tuple[int, dict[str, str]] = 0, {}  # rule set's number, shortfall by rule
 
-    def plan(self, rule_id: str, rule: NftRule, timeout_seconds: int, allow: AllowList) -> list[str]:
+    def is_used(self, objects: KernelObjects) -> bool:  # noqa: D102
+        return objects.nft is not None
+
+    def plan(self, wanted: Wanted, *, follows: bool) -> list[str]:  # noqa: ARG002
         """Return the transaction as text, after nft has checked it; raises FwtopError."""
-        lines = self._transaction(rule_id, rule, allow, timeout_seconds)
+        lines = self._transaction(wanted)
         _apply(lines, check=True)
         return [f"nft {shortened(line)}" for line in lines]
 
-    def install(self, rule_id: str, rule: NftRule, allow: AllowList, timeout_seconds: int) -> str:
+    def install(self, wanted: Wanted) -> str:
         """Install a rule in one transaction; returns where it runs. Raises FwtopError."""
-        _wake(rule.layout)
-        _apply(self._transaction(rule_id, rule, allow, timeout_seconds))
-        self._note_installed(rule_id, rule, allow)
+        layout = _rule_of(wanted).layout
+        _wake(layout)
+        _apply(self._transaction(wanted))
+        self._note_installed(wanted)
         self._failpoints.reached(Failpoint.NFT)
-        if not rule.layout.per_interface:
+        if not layout.per_interface:
             return ""
         return f"netdev ingress of {', '.join(safe_text(link.name) for link in self._interfaces())}"
 
-    def restore_missing(self, rule_id: str, rule: NftRule, allow: AllowList, timeout_seconds: int) -> None:
+    def restore(self, wanted: Wanted) -> None:
         """Install a rule again in place of what is left of it, in one transaction; raises FwtopError."""
-        _wake(rule.layout)
-        left = removal_lines(rule.layout, read_table(rule.layout), {rule_id})
-        _apply([*left, *self._transaction(rule_id, rule, allow, timeout_seconds, heads_anew=True)])
-        self._note_installed(rule_id, rule, allow, heads_anew=True)
+        layout = _rule_of(wanted).layout
+        _wake(layout)
+        left = removal_lines(layout, read_table(layout), {wanted.rule.id})
+        _apply([*left, *self._transaction(wanted, heads_anew=True)])
+        self._note_installed(wanted, heads_anew=True)
         self._failpoints.reached(Failpoint.REPAIR_NFT)
 
-    def _note_installed(
-        self, rule_id: str, rule: NftRule, allow: AllowList, *, heads_anew: bool = False
-    ) -> None:
-        self._remember(rule.layout, allow, heads_anew=heads_anew)
-        self.contents.note_rule(rule_id, rule)
+    def _note_installed(self, wanted: Wanted, *, heads_anew: bool = False) -> None:
+        rule = _rule_of(wanted)
+        self._remember(rule.layout, wanted.allow, heads_anew=heads_anew)
+        self.contents.note_rule(wanted.rule.id, rule)
         self._in_use.add(rule.layout.table)
         self._list_sets |= {item.shared for item in rule.sets if item.shared}
 
@@ -144,13 +163,14 @@ class NftTables:
             _apply(doomed)
         self._list_sets -= gone
 
-    def renew(self, rule_id: str, rule: NftRule, allow: AllowList, timeout_seconds: int) -> None:
+    def renew(self, wanted: Wanted) -> None:
         """Set the timeout of a rule's enable set, with the allow-list as it should be."""
+        rule_id, rule, allow = wanted.rule.id, _rule_of(wanted), wanted.allow
         if set_of(rule_id, "on") not in read_table(rule.layout).sets:
             raise FwtopError(f"rule {rule_id} is gone from the kernel; nothing was changed")
         stale = self._is_stale(rule.layout, allow)
         sets, leading = _allow_lines(rule.layout, allow) if stale else ([], [])
-        _apply([*sets, *leading, *enable_lines(rule_id, rule, timeout_seconds)])
+        _apply([*sets, *leading, *enable_lines(rule_id, rule, wanted.seconds)])
         self._remember(rule.layout, allow)
 
     def disable(self, rule_ids: set[str]) -> None:
@@ -192,8 +212,9 @@ class NftTables:
             self.contents.forget_rules(rule_ids)
             self._failpoints.reached(Failpoint.NFT_REMOVED)
 
-    def present(self, rule_id: str, rule: NftRule) -> bool:
+    def present(self, expected: Expected) -> bool:
         """Return whether the kernel has all lines and sets of a rule."""
+        rule_id, rule = expected.rule.id, _rule_of(expected)
         table = read_table(rule.layout)
         wanted = {set_of(rule_id, "on"), *(item.name(rule_id) for item in rule.sets)}
         self._list_sets |= {item.shared for item in rule.sets if item.shared and item.shared in table.sets}
@@ -203,13 +224,27 @@ class NftTables:
             return True
         return False
 
-    def shortfall(self, rule_id: str, rule: NftRule) -> str:
-        """Describe what the kernel lacks of a rule; "" if nothing. Raises FwtopError."""
+    def shortfall(self, expected: Expected) -> Shortfall | None:
+        """Return what the kernel lacks of a rule; read when the rule set is another. Raises FwtopError."""
+        now = nf_tables.generation()
+        if not now or now != self._compared[0]:
+            self._compared = now, {}
+        texts, rule_id = self._compared[1], expected.rule.id
+        if rule_id not in texts:
+            texts[rule_id] = self._lines_short(expected)
+        if texts[rule_id]:
+            return Shortfall(texts[rule_id])
+        text = self.allow_shortfall(_rule_of(expected).layout)
+        return Shortfall(text, elements_only=True) if text else None
+
+    def _lines_short(self, expected: Expected) -> str:
+        """Describe damage to a rule's lines, to what leads to them, or to its sets; "" if none."""
+        rule_id, rule = expected.rule.id, _rule_of(expected)
         layout, where = rule.layout, f"table {rule.layout.table}"
         if nf_tables.is_dormant(layout.table):
             return f"{where} is dormant: packets pass none of its chains"
         table = read_table(layout)
-        if not self.present(rule_id, rule):
+        if not self.present(expected):
             return f"lines or sets of it are gone from {where}"
         wanted = chains_of(layout, self._filled(layout))
         broken = [name for name in wanted if len(table.others.get(name, ())) != len(wanted[name])]
@@ -248,16 +283,19 @@ class NftTables:
         self._in_use |= {table for table, ids in found.items() if ids}
         return {rule_id for ids in found.values() for rule_id in ids}
 
-    def counts(self) -> dict[str, tuple[int, int]]:
+    def counts(self) -> dict[str, Count]:
         """Return packets and bytes of each rule, summed over its counters."""
-        found: dict[str, tuple[int, int]] = {}
+        found: dict[str, Count] = {}
         for layout in self._used():
             if nf_tables.is_dormant(layout.table):
                 continue
             for rule_id, _, _, packets, size in read_table(layout).rules:
-                before = found.get(rule_id, (0, 0))
-                found[rule_id] = (before[0] + packets, before[1] + size)
+                found[rule_id] = found.get(rule_id, Count(0, 0)).plus(Count(packets, size))
         return found
+
+    def entries(self, rule: Rule, most: int) -> dict[str, int]:
+        """Return what the sets of a rule, or of the named list that it is on, count by element."""
+        return {} if len(rule.match.sources) > COUNTED_ELEMENTS else entry_counters(rule, top=most)
 
     def refresh_allow(self, allow: AllowList) -> None:
         """Update the allow-list in tables that have rules; tries each before it raises FwtopError."""
@@ -298,10 +336,9 @@ class NftTables:
         except FwtopError:
             return True  # its sets are gone
 
-    def _transaction(
-        self, rule_id: str, rule: NftRule, allow: AllowList, seconds: int, *, heads_anew: bool = False
-    ) -> list[str]:
+    def _transaction(self, wanted: Wanted, *, heads_anew: bool = False) -> list[str]:
         """Return the commands that install a rule; `heads_anew`: and write all that leads to it again."""
+        rule_id, rule, allow = wanted.rule.id, _rule_of(wanted), wanted.allow
         layout, table = rule.layout, read_table(rule.layout)
         if table.foreign:
             raise FwtopError(f"there is a table {layout.table} that is not fwtop's; nothing was changed")
@@ -316,7 +353,7 @@ class NftTables:
                 lines += refill_lines(layout, SetEdit(item.shared, frozenset(), frozenset(item.elements)))
             else:
                 lines += set_lines(layout.table, rule_id, item)
-        lines += enable_lines(rule_id, rule, seconds)
+        lines += enable_lines(rule_id, rule, wanted.seconds)
         if layout.per_interface:
             lines += [f"add chain {layout.table} {rule_chain(rule_id, family)}" for family in rule.families]
         for chain, text in rule_lines(rule_id, rule):
@@ -349,6 +386,13 @@ class NftTables:
         for family in (4, 6):
             self._allowed[layout.table, family] = allow.passes(family)
         self.contents.note_heads(layout, self._heads(layout), anew=heads_anew)
+
+
+def _rule_of(expected: Expected) -> NftRule:
+    """Return a rule as nft has it: only those that have one get here."""
+    if expected.objects.nft is None:
+        raise FwtopError(f"rule {expected.rule.id} is none of nftables'")
+    return expected.objects.nft
 
 
 def _allow_lines(layout: Layout, allow: AllowList) -> tuple[list[str], list[str]]:

@@ -1,0 +1,143 @@
+"""Whether the rules in table raw act: their lines, what comes before these, and their sets.
+
+No program is run while the generation of the nf_tables rule set is the same; for ipsets a few messages are
+enough. Lines and sets are compared by what they say and hold (line_contents.py, set_contents.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from fwtop.guardian.mechanisms.chains.above import accepting_line
+from fwtop.guardian.mechanisms.chains.allow_sets import AllowSets
+from fwtop.guardian.mechanisms.chains.chain import Chains
+from fwtop.guardian.mechanisms.chains.chain_text import changed_chain
+from fwtop.guardian.mechanisms.chains.raw_lines import RawLines
+from fwtop.guardian.mechanisms.chains.set_contents import Change, SetContents
+from fwtop.guardian.mechanisms.chains.table_state import TABLE, TableState, table_of, wake_command
+from fwtop.guardian.mechanisms.mechanism import HEAD_CHANGED, Expected, Shortfall
+from fwtop.model.errors import FwtopError
+from fwtop.netfilter import ipset, nf_tables
+from fwtop.netfilter.iptables import NFT
+from fwtop.netfilter.saved import Line
+from fwtop.rules.objects import HOOK_CHAINS
+
+_SAVE_SECONDS = 2.0  # for iptables-save: with tens of thousands of rules it takes longer
+_SLOW_PAUSE_SECONDS = 60.0  # until it is tried again
+_Read = tuple[TableState, list[Line]]
+
+
+class ChainComparison:
+    """Compares what the kernel has with what was installed, and remembers what it read."""
+
+    def __init__(self, lines: RawLines, allow_sets: AllowSets) -> None:
+        self._lines, self._allow_sets = lines, allow_sets
+        self._contents = SetContents()
+        self._tables: dict[tuple[str, int], _Read] = {}
+        self._beside: dict[str, str] = {}  # shortfall of lines in table filter, by rule
+        self._generation = 0
+        self._slow_until = 0.0
+        self._sizes: dict[str, int] | None = {}  # of all sets; None: they can't be read
+        self._changed: dict[str, Change] = {}  # sets
+
+    def begin(self, rules: Sequence[Expected]) -> None:
+        """Read what all rules have in common; never raises."""
+        generation = nf_tables.generation()
+        if not generation or generation != self._generation:
+            self._tables, self._beside, self._generation = {}, {}, generation
+        else:  # tables of the legacy variant have no such number
+            variants = self._lines.variants
+            self._tables = {key: read for key, read in self._tables.items() if key[0] == NFT}
+            self._beside = {
+                rule_id: text
+                for rule_id, text in self._beside.items()
+                if variants.of(rule_id).variant.name == NFT
+            }
+        specs = {spec.name: spec for item in rules for spec in item.objects.sets}
+        try:
+            headers = ipset.headers() if any(item.objects.lines for item in rules) else []
+            self._sizes = {header.name: header.entries for header in headers}
+            self._changed = self._contents.look(specs, self._sizes)
+        except FwtopError:
+            self._sizes, self._changed = None, {}
+
+    def shortfall(self, item: Expected) -> Shortfall | None:
+        """Return what the kernel lacks of a rule, the worst first; raises FwtopError."""
+        if text := self._lines_short(item) or self._beside_short(item):
+            return Shortfall(text)
+        if text := self._accepted_above(item):
+            return Shortfall(text, obstructed=True)
+        if self._sizes is None:
+            return Shortfall("the sets can't be read")
+        found = [self._changed[spec.name] for spec in item.objects.sets if spec.name in self._changed]
+        if found:
+            return Shortfall(found[0].text, elements_only=all(change.missing_only for change in found))
+        for family in sorted({line.family for line in item.objects.lines}):
+            if text := self._allow_sets.shortfall(family, self._sizes):
+                return Shortfall(text, elements_only=True)  # with which it drops too much or too little
+        return None
+
+    def _beside_short(self, item: Expected) -> str:
+        rule_id = item.rule.id
+        if item.objects.untracked and rule_id not in self._beside:
+            found = self._lines.variants.beside_of(rule_id).contents(rule_id)
+            changed = self._lines.contents.changed_beside(rule_id, found)
+            self._beside[rule_id] = (
+                "lines or sets of it beside those on states were changed" if changed else ""
+            )
+        return self._beside.get(rule_id, "")
+
+    def _lines_short(self, item: Expected) -> str:
+        """Describe damage to a rule's lines, or to the jumps to fwtop's chains; "" if none."""
+        places = Counter((line.family, line.hook, line.chain) for line in item.objects.lines)
+        for (family, hook, chain), count in places.items():
+            entry = HOOK_CHAINS[hook]
+            state, _ = self._table(item.rule.id, family)
+            mine = [line for line in state.chains.get(chain, ()) if line.rule_id == item.rule.id]
+            if len(mine) < count:
+                gone = "its line is" if count == 1 else f"{count - len(mine)} of its {count} lines are"
+                return f"{gone} gone from chain {chain} (IPv{family})"
+            if state.dormant:
+                return f"table {TABLE} (IPv{family}) is dormant: {wake_command(family)} wakes it"
+            if entry not in state.hook_position:
+                return f"nothing jumps to chain {entry} (IPv{family}) any more"
+            contents, chains = self._lines.contents, self._lines.variants.of(item.rule.id)
+            changed = changed_chain(state, family, hook) or contents.changed_head(chains, family, hook, state)
+            if changed:
+                return f"{HEAD_CHANGED} {changed} (IPv{family}) were changed"
+            if contents.changed(chains, family, item.rule.id, state):
+                return f"its lines in table {TABLE} (IPv{family}) were changed"
+        return ""
+
+    def _accepted_above(self, item: Expected) -> str:
+        """Name a foreign rule above the jumps to our chains that may accept the rule's packets."""
+        for family, hook in dict.fromkeys((line.family, line.hook) for line in item.objects.lines):
+            state, saved = self._table(item.rule.id, family)
+            position = state.hook_position[HOOK_CHAINS[hook]]
+            above = accepting_line(saved, family, hook, position, item.rule)
+            if above:
+                return f"a rule above fwtop's lets packets pass first: '{above}' (IPv{family})"
+        return ""
+
+    def _table(self, rule_id: str, family: int) -> _Read:
+        chains = self._lines.variants.of(rule_id)
+        key = (chains.variant.name, family)
+        if key not in self._tables:
+            self._tables[key] = self._saved(chains, family) or (chains.read(family), [])
+        return self._tables[key]
+
+    def _saved(self, chains: Chains, family: int) -> _Read | None:
+        """Read the table with all foreign lines; None where iptables refuses, or would take too long."""
+        now = time.monotonic()
+        if now < self._slow_until:
+            return None
+        try:
+            saved = chains.variant.read(family, TABLE, seconds=_SAVE_SECONDS)
+            state = table_of(saved)  # where iptables refuses
+            return state if chains.variant.name != NFT else chains.read(family), [*saved.lines]
+        except FwtopError:
+            if time.monotonic() - now >= _SAVE_SECONDS:
+                self._slow_until = time.monotonic() + _SLOW_PAUSE_SECONDS
+            return None

@@ -1,0 +1,252 @@
+"""Rules in table raw: ipsets, and the lines of fwtop's chains that ask them, IPv4 before IPv6."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.guardian.failpoints import Failpoint, Failpoints
+from fwtop.guardian.mechanisms.baseline import Baseline
+from fwtop.guardian.mechanisms.chains import sets
+from fwtop.guardian.mechanisms.chains.allow_sets import AllowSets, names_of
+from fwtop.guardian.mechanisms.chains.chain import Chains
+from fwtop.guardian.mechanisms.chains.chain_text import add_text
+from fwtop.guardian.mechanisms.chains.compare import ChainComparison
+from fwtop.guardian.mechanisms.chains.line_contents import LineContents
+from fwtop.guardian.mechanisms.chains.raw_lines import FAMILIES, Memory, RawLines, readable
+from fwtop.guardian.mechanisms.chains.variants import Variants
+from fwtop.guardian.mechanisms.mechanism import Count, Expected, Mechanism, Shortfall, Wanted
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Match, Rule, families_of
+from fwtop.netfilter import ipset
+from fwtop.rules.kind import Layer
+from fwtop.rules.objects import ChainLine, KernelObjects
+from fwtop.rules.xtables import COUNTED_ELEMENTS, UNLISTED, fill_text, list_set_name, set_name
+
+if TYPE_CHECKING:
+    from fwtop.guardian.mechanisms.chains.list_sets import ListSets
+
+_SHOWN_ELEMENTS = 5
+_CHAIN_FAILPOINTS = {4: Failpoint.CHAIN_V4, 6: Failpoint.CHAIN_V6}
+_REPAIR_FAILPOINTS = {4: Failpoint.REPAIR_CHAIN_V4, 6: Failpoint.REPAIR_CHAIN_V6}
+
+
+class ChainRules(Mechanism):
+    """The rules of one namespace that have ipsets and lines in table raw."""
+
+    layers = (Layer.RAW, Layer.TRACKED)
+
+    def __init__(
+        self,
+        chains: Chains,
+        memory: Memory,
+        baseline: Baseline,
+        failpoints: Failpoints,
+        serve_urgent: Callable[[], None],
+    ) -> None:
+        self.lines = RawLines(Variants(chains), LineContents(baseline), memory)
+        self.variants = self.lines.variants
+        self._allow_sets = AllowSets()
+        self._comparison = ChainComparison(self.lines, self._allow_sets)
+        self._failpoints = failpoints
+        self._serve_urgent = serve_urgent
+        self._lists: ListSets | None = None
+
+    @property
+    def lists(self) -> ListSets:
+        """The sets of named lists."""
+        if self._lists is None:
+            # Imported here: a guardian without lists needn't carry numpy.
+            from fwtop.guardian.mechanisms.chains.list_sets import ListSets
+
+            self._lists = ListSets(self._serve_urgent)
+        return self._lists
+
+    def is_used(self, objects: KernelObjects) -> bool:  # noqa: D102
+        return bool(objects.sets or objects.lines)
+
+    def plan(self, wanted: Wanted, *, follows: bool) -> list[str]:  # noqa: ARG002, D102
+        objects, text = wanted.objects, []
+        for spec in objects.sets:
+            text += sets.shown_text(spec, wanted.seconds, _SHOWN_ELEMENTS)
+        chains = self.variants.in_use
+        text += self.variants.beside(chains).plan(wanted.rule.id, objects.untracked)
+        for family, lines_of_family in _by_family(objects):
+            state = chains.writable(family)
+            program = chains.variant.program(family)
+            for line in add_text(state, family, lines_of_family).splitlines():
+                if line.startswith("-"):
+                    text.append(f"{program} -t raw {line}")
+                elif line.startswith(":"):
+                    text.append(f"{program} -t raw -N {line[1:].split()[0]}")
+        return text
+
+    def install(self, wanted: Wanted) -> str:
+        """Put in long sets, then for each family short ones and the allow-list's, and the lines."""
+        rule_id, objects = wanted.rule.id, wanted.objects
+        self.variants.assign(rule_id, self.variants.in_use.variant.name)
+        short = ""
+        for spec in objects.sets:
+            if spec.seeds is not None:
+                short += sets.learning_text(spec)
+            elif spec.timed:
+                short += fill_text(spec, wanted.seconds)
+            elif spec.shared:
+                self.lists.ensure(spec)
+            else:
+                sets.fill_long(spec, wanted.seconds, self._serve_urgent)
+        self._failpoints.reached(Failpoint.SETS)
+        untracked = objects.untracked
+        for family, lines in _by_family(objects):
+            self._serve_urgent()
+            # Only now: the last other rule, if it ends meanwhile, takes the allow-list's sets along.
+            self._allow_sets.fill_with(short, wanted.allow, family)
+            short = ""
+            self._failpoints.reached(Failpoint.ALLOW)
+            if untracked:  # the sets are there now, and nothing is untracked yet
+                self._install_beside(rule_id, untracked, wanted.seconds)
+                self._failpoints.reached(Failpoint.BESIDE)
+                untracked = ()
+            self.lines.add(family, rule_id, lines)
+            self._failpoints.reached(_CHAIN_FAILPOINTS[family])
+        return ""
+
+    def renew(self, wanted: Wanted) -> None:
+        """Fill sets again, those of the allow-list first."""
+        objects = wanted.objects
+        if objects.lines:
+            self._allow_sets.fill(wanted.allow, [family for family, _ in _by_family(objects)])
+        for spec in objects.sets:
+            if spec.shared:
+                self.lists.ensure(spec)
+            elif spec.seeds is None:
+                sets.renew(spec, wanted.seconds)
+        if objects.untracked:
+            self.variants.beside_of(wanted.rule.id).renew(wanted.rule.id, wanted.seconds)
+
+    def switch(self, wanted: Wanted) -> None:
+        """Fill and empty the enable sets of a protected port; raises FwtopError."""
+        enable_sets = (spec for spec in wanted.objects.sets if spec.timed and spec.seeds is None)
+        sets.switch(enable_sets, wanted.seconds)
+
+    def restore(self, wanted: Wanted) -> None:  # noqa: D102
+        rule_id, objects = wanted.rule.id, wanted.objects
+        grouped = _by_family(objects)
+        self._allow_sets.fill(wanted.allow, [family for family, _ in grouped])
+        for spec in objects.sets:
+            if spec.shared:
+                self.lists.ensure(spec, by_contents=True)
+            else:
+                sets.restore_missing(spec, wanted.seconds)
+        self._install_beside(rule_id, objects.untracked, wanted.seconds)
+        self._failpoints.reached(Failpoint.REPAIR_SETS)
+        for family, lines in grouped:
+            self.lines.restore(family, rule_id, lines, heads_anew=True)
+            self._failpoints.reached(_REPAIR_FAILPOINTS[family])
+
+    def follow(self, wanted: Wanted) -> bool:
+        """Have enable sets spare the prefixes of this allow-list, and move lines, with their counters.
+
+        Lines that are gone are not restored.
+        """
+        rule_id, moved = wanted.rule.id, False
+        for spec in wanted.objects.sets:
+            if spec.name.endswith(f"-{UNLISTED}{spec.family}"):
+                moved |= sets.spare_others(spec, wanted.seconds)
+        self._failpoints.reached(Failpoint.FOLLOWED)
+        for family, lines in _by_family(wanted.objects):
+            found = self.variants.of(rule_id).own_lines(family)
+            there = found.chains_of(rule_id) - {line.chain for line in lines}
+            if there and len(found.lines_of(rule_id)) == len(lines):
+                self.lines.restore(family, rule_id, lines)
+                moved = True
+        return moved
+
+    def disable(self, rule_ids: set[str]) -> None:
+        """Empty the rules' sets: then their lines match nothing."""
+        beside = (self.variants.beside(chains).disable for chains in self.variants.there())
+        _try_all(rule_ids, sets.flush_of, *beside)
+
+    def remove(self, rule_ids: set[str]) -> None:
+        """Remove lines, those beside others' once everything is tracked again."""
+        beside = (self.variants.beside(chains).remove for chains in self.variants.there())
+        _try_all(rule_ids, self.lines.remove, *beside)
+
+    def destroy(self, rule_ids: set[str]) -> None:
+        """Destroy sets, which the kernel refuses as long as a line asks them."""
+        have = sets.names()
+        for name in sorted(have):
+            if name.split("-")[1] in rule_ids:
+                ipset.destroy_set(name)
+        for family in FAMILIES:
+            mine = have & names_of(family)
+            if mine and self.lines.is_empty(family):
+                for name in sorted(mine):
+                    for doomed in (name, f"{name}-new"):
+                        ipset.destroy_set(doomed)
+                self._allow_sets.forget(family)
+
+    def forget(self, rule_ids: set[str]) -> None:  # noqa: D102
+        self.lines.forget(rule_ids)
+
+    def _install_beside(self, rule_id: str, services: tuple[Match, ...], timeout_seconds: int) -> None:
+        if services:
+            beside = self.variants.beside_of(rule_id)
+            beside.install(rule_id, services, timeout_seconds)
+            self.lines.contents.note_beside(rule_id, beside.contents(rule_id))
+
+    def present(self, expected: Expected) -> bool:  # noqa: D102
+        if not {spec.name for spec in expected.objects.sets} <= sets.names():
+            return False
+        return self.lines.present(expected.rule.id, expected.objects.lines)
+
+    def compare(self, rules: Sequence[Expected]) -> dict[str, Shortfall]:  # noqa: D102
+        self._comparison.begin(rules)
+        return super().compare(rules)
+
+    def shortfall(self, expected: Expected) -> Shortfall | None:  # noqa: D102
+        return self._comparison.shortfall(expected)
+
+    def refresh_allow(self, allow: AllowList) -> None:  # noqa: D102
+        self._allow_sets.refresh(allow)
+
+    def rule_ids(self) -> set[str]:  # noqa: D102
+        nothing: set[str] = set()
+        in_sets = {name.split("-")[1] for name in readable(sets.names, nothing)}
+        return {rule_id for rule_id in in_sets if rule_id.isdigit()} | self.lines.rule_ids()
+
+    def counts(self) -> dict[str, Count]:  # noqa: D102
+        return self.lines.counts()
+
+    def entries(self, rule: Rule, most: int) -> dict[str, int]:
+        """Return what the sets of a rule, or of the named list that it is on, count by element."""
+        if len(rule.match.sources) > COUNTED_ELEMENTS:
+            return {}
+        counted: dict[str, int] = {}
+        families = families_of(rule.match.sources)
+        for family in (family for family in rule.match.families if family in families):
+            listed = rule.list_name
+            name = set_name(rule.id, family) if listed is None else list_set_name(listed, family)
+            try:
+                counted |= sets.entry_counters(name, top=most)
+            except FwtopError:
+                continue
+        return counted
+
+
+def _try_all(rule_ids: set[str], *steps: Callable[[set[str]], object]) -> None:
+    """Take all steps whatever one of them says; raises the first error."""
+    errors: list[FwtopError] = []
+    for step in steps:
+        try:
+            step(rule_ids)
+        except Exception as error:
+            errors.append(FwtopError.of(error))
+    if errors:
+        raise errors[0]
+
+
+def _by_family(objects: KernelObjects) -> list[tuple[int, list[ChainLine]]]:
+    grouped = [(family, [line for line in objects.lines if line.family == family]) for family in FAMILIES]
+    return [(family, lines) for family, lines in grouped if lines]

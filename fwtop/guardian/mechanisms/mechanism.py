@@ -1,0 +1,134 @@
+"""What each mechanism does with the kernel objects that are its own: in, out, read back, compared."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from msgspec import Struct
+
+from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Rule
+from fwtop.rules.kind import Layer
+from fwtop.rules.objects import KernelObjects
+
+HEAD_CHANGED = "the first lines of chain"  # how the reason begins why a rule does not act then
+
+
+class Expected(Struct, frozen=True):
+    """What the kernel should have of a rule."""
+
+    rule: Rule
+    objects: KernelObjects
+
+
+class Wanted(Expected, frozen=True):
+    """The same, to be put there: who is to be spared, and the clock that it gets."""
+
+    allow: AllowList
+    seconds: int
+
+
+class Count(Struct, frozen=True):
+    """Packets and bytes that a rule matched since it was installed."""
+
+    packets: int
+    bytes: int
+
+    def plus(self, other: Count) -> Count:
+        """Return the sum of two."""
+        return Count(self.packets + other.packets, self.bytes + other.bytes)
+
+    def minus(self, other: Count) -> Count:
+        """Return the difference of two, of which none is below 0."""
+        return Count(max(0, self.packets - other.packets), max(0, self.bytes - other.bytes))
+
+
+class Shortfall(Struct, frozen=True):
+    """Why a rule does not act, or not in full."""
+
+    text: str
+    elements_only: bool = False  # `keep` fills its sets again
+    obstructed: bool = False  # complete, but a foreign rule lets packets pass first
+
+    def is_worse_than(self, other: Shortfall) -> bool:
+        """Return whether more is needed to mend it."""
+        return (self.elements_only, self.obstructed) < (other.elements_only, other.obstructed)
+
+
+class Mechanism:
+    """One way of acting; by default it has nothing of a rule to see to. What is not there is no error."""
+
+    layers: Collection[Layer] = ()  # where it counts the sources of a rule
+
+    def is_used(self, objects: KernelObjects) -> bool:
+        """Return whether a rule with these objects needs it."""
+        raise NotImplementedError
+
+    def plan(self, wanted: Wanted, *, follows: bool) -> list[str]:
+        """Return the commands that `install` amounts to; raises FwtopError where it would."""
+        raise NotImplementedError
+
+    def install(self, wanted: Wanted) -> str:
+        """Put a rule in; returns where it runs, "" where its kind says so. Raises FwtopError."""
+        raise NotImplementedError
+
+    def renew(self, wanted: Wanted) -> None:
+        """Set a rule's clock; what expired is put in again. Raises FwtopError."""
+
+    def restore(self, wanted: Wanted) -> None:
+        """Put in what the kernel lacks of an active rule; raises FwtopError."""
+        raise NotImplementedError
+
+    def follow(self, wanted: Wanted) -> bool:
+        """Adapt a rule to another allow-list; returns whether its objects are others now."""
+        del wanted
+        return False
+
+    def disable(self, rule_ids: set[str]) -> None:
+        """Stop the effect of rules at once, reading nothing of others; raises FwtopError."""
+
+    def remove(self, rule_ids: set[str]) -> None:
+        """Remove what is left of disabled rules; raises FwtopError."""
+
+    def destroy(self, rule_ids: set[str]) -> None:
+        """Remove what the kernel refuses to as long as something else asks it; raises FwtopError."""
+
+    def forget(self, rule_ids: set[str]) -> None:
+        """Forget rules that ended."""
+
+    def present(self, expected: Expected) -> bool:
+        """Return whether the kernel has all of a rule (its elements may have expired); raises FwtopError."""
+        raise NotImplementedError
+
+    def compare(self, rules: Sequence[Expected]) -> dict[str, Shortfall]:
+        """Return which rules the kernel has not as they should be."""
+        found = {}
+        for item in rules:
+            try:
+                short = self.shortfall(item)
+            except Exception as error:  # one rule that can't be looked at must not hide the others
+                short = Shortfall(f"can't be checked: {FwtopError.of(error)}")
+            if short is not None:
+                found[item.rule.id] = short
+        return found
+
+    def shortfall(self, expected: Expected) -> Shortfall | None:
+        """Return what the kernel lacks of a rule; raises FwtopError where that can't be told."""
+        raise NotImplementedError
+
+    def refresh_allow(self, allow: AllowList) -> None:
+        """Update the allow-list that its rules ask; raises FwtopError."""
+
+    def rule_ids(self) -> set[str]:
+        """Return the ids of all rules with an object of its own; raises FwtopError."""
+        return set()
+
+    def counts(self) -> dict[str, Count]:
+        """Return what each rule matched since it was installed."""
+        return {}
+
+    def entries(self, rule: Rule, most: int) -> dict[str, int]:
+        """Return the packets of a rule's busiest sources, at most so many."""
+        del rule, most
+        return {}
