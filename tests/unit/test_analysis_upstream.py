@@ -10,7 +10,7 @@ from fwtop.analysis.config import AdviseConfig
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match, Range
 from fwtop.model.traffic.snapshot import Proposal
-from fwtop.render.flowspec import FlowSpec
+from fwtop.rules.exports.flowspec import FlowSpec
 
 VISITORS = {"make": "connections", "src": "60", "count": 300}
 

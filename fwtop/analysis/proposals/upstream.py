@@ -16,8 +16,8 @@ from fwtop.analysis.window.traffic import weighted_top
 from fwtop.model.addresses.address import Prefix, format_address
 from fwtop.model.rule import Match, Range
 from fwtop.model.traffic.snapshot import Proposal
-from fwtop.render.flowspec import FlowSpec
 from fwtop.render.numbers import percent, plural
+from fwtop.rules.exports.flowspec import FlowSpec
 from fwtop.rules.words import describe
 
 _HELPS = 0.5  # of the attack that a local rule must stop to be enough

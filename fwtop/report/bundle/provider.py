@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.rule import Match, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.flow import FULL_TABLE
-from fwtop.render.flowspec import FlowSpec
 from fwtop.render.numbers import duration_words, percent
 from fwtop.report.facts.spans import AttackSpan
 from fwtop.report.summary import Digest
 from fwtop.report.wording import day_and_time, si
-from fwtop.rules.kinds import of
+from fwtop.rules.exports.flowspec import routes
 
 _MOST_SOURCES = 200  # a router holds some thousand FlowSpec routes for all its customers
 
@@ -68,9 +66,9 @@ def flowspec_text(digest: Digest) -> str:
         if not effect.packets:
             continue
         lines += ["", f"# Rule {_comment(effect.rule.id)}: {_comment(effect.rule.summary)}"]
-        routes = _routes(effect.rule, targets)
-        lines += [route.text for route in routes] or ["# No FlowSpec route can say this."]
-        lines += [f"# as NLRI: {routes[0].nlri.hex()}"] if len(routes) == 1 else []
+        found = routes(effect.rule, targets)
+        lines += [route.text for route in found] or ["# No FlowSpec route can say this."]
+        lines += [f"# as NLRI: {found[0].nlri.hex()}"] if len(found) == 1 else []
     return "\n".join(lines) + "\n"
 
 
@@ -91,21 +89,3 @@ def _targets(digest: Digest) -> list[Prefix]:
         except ValueError:
             continue
     return targets
-
-
-def _routes(rule: Rule, targets: list[Prefix]) -> list[FlowSpec]:
-    match = rule.match
-    unsaid = (match.ttl, match.ip_id, match.tcp_seq, match.tcp_window, match.tcp_header)
-    if not of(rule.kind).is_filter or match.payload or match.fragment is False or any(unsaid) or rule.limit:
-        return []
-    if not match.sources and match == Match(family=match.family):
-        return []
-    routes = []
-    for target in match.destinations or targets:
-        if target.family not in match.families:
-            continue
-        sources: list[Prefix | None] = [one for one in match.sources if one.family == target.family]
-        if match.sources and not sources:
-            continue
-        routes += [FlowSpec(target, match, source) for source in (sources or [None])[:_MOST_SOURCES]]
-    return routes

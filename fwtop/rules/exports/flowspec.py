@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.rule import Match, Range
+from fwtop.model.rule import Match, Range, Rule
 from fwtop.model.traffic.protocols import protocol_name
+from fwtop.rules import kinds
 
 _EQUAL, _AT_LEAST, _AT_MOST = 0x01, 0x03, 0x05  # numeric operators (4.2.1.1)
 _NOT, _ALL = 0x02, 0x01  # bitmask operators (4.2.1.2)
@@ -16,10 +17,11 @@ _AND, _LAST = 0x40, 0x80
 _FLAGS = {1: "fin", 2: "syn", 4: "rst", 8: "push", 16: "ack", 32: "urgent"}
 _FRAGMENT_BITS = 0x02 | 0x04  # is a fragment other than the first, or the first (4.2.2.12)
 _MOST = 65_535
+_MOST_SOURCES = 200  # a router holds some thousand FlowSpec routes for all its customers
 
 
 class FlowSpec(Struct, frozen=True):
-    """A FlowSpec rule that drops packets; components as in RFC 8955, 4.2.2."""
+    """A FlowSpec rule that drops packets."""
 
     destination: Prefix
     match: Match
@@ -28,42 +30,57 @@ class FlowSpec(Struct, frozen=True):
     @property
     def text(self) -> str:
         """The route in ExaBGP's configuration syntax, with rate 0 (drop)."""
-        match, parts = self.match, [f"destination {_prefix_text(self.destination)};"]
-        parts += [f"source {_prefix_text(self.source)};"] if self.source is not None else []
-        if match.protocol is not None:
-            word = "protocol" if self.destination.family == 4 else "next-header"
-            parts.append(f"{word} ={protocol_name(match.protocol)};")
-        for word, port in (("destination-port", match.dport), ("source-port", match.sport)):
-            parts += [f"{word} ={port};"] if port is not None else []
-        parts += [f"icmp-type ={match.icmp_type};"] if match.icmp_type is not None else []
-        if match.tcp_flags is not None:
-            parts.append(f"tcp-flags [ {_flag_words(*match.tcp_flags)} ];")
-        if match.ip_length is not None:
-            parts.append(f"packet-length {_length_words(match.ip_length)};")
-        parts += ["fragment [ is-fragment first-fragment ];"] if match.fragment else []
-        return f"flow {{ route {{ match {{ {' '.join(parts)} }} then {{ rate-limit 0; }} }} }}"
+        parts = " ".join(words for words, _ in self._components())
+        return f"flow {{ route {{ match {{ {parts} }} then {{ rate-limit 0; }} }} }}"
 
     @property
     def nlri(self) -> bytes:
         """The NLRI (RFC 8955, 4.1) with its length."""
-        match = self.match
-        body = _prefix_component(1, self.destination)
-        body += _prefix_component(2, self.source) if self.source is not None else b""
-        numbers = (
-            (3, match.protocol),
-            (5, match.dport),
-            (6, match.sport),
-            (7, match.icmp_type),
-        )
-        for kind, value in numbers:
-            body += bytes([kind]) + _operations([(_EQUAL, value)]) if value is not None else b""
-        if match.tcp_flags is not None:
-            body += b"\x09" + _operations(_flag_tests(*match.tcp_flags))
-        if match.ip_length is not None:
-            body += b"\x0a" + _operations(_length_tests(match.ip_length))
-        if match.fragment:
-            body += b"\x0c" + _operations([(0, _FRAGMENT_BITS)])
+        body = b"".join(encoded for _, encoded in self._components())
         return bytes([len(body)]) + body
+
+    def _components(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the components in the order of their types (RFC 8955, 4.2.2), as words and encoded."""
+        match = self.match
+        yield f"destination {_prefix_text(self.destination)};", _prefix_component(1, self.destination)
+        if self.source is not None:
+            yield f"source {_prefix_text(self.source)};", _prefix_component(2, self.source)
+        if match.protocol is not None:
+            word = "protocol" if self.destination.family == 4 else "next-header"
+            yield f"{word} ={protocol_name(match.protocol)};", _number(3, match.protocol)
+        ports = ((5, "destination-port", match.dport), (6, "source-port", match.sport))
+        for kind, word, value in (*ports, (7, "icmp-type", match.icmp_type)):
+            if value is not None:
+                yield f"{word} ={value};", _number(kind, value)
+        if match.tcp_flags is not None:
+            words = f"tcp-flags [ {_flag_words(*match.tcp_flags)} ];"
+            yield words, b"\x09" + _operations(_flag_tests(*match.tcp_flags))
+        if match.ip_length is not None:
+            words = f"packet-length {_length_words(match.ip_length)};"
+            yield words, b"\x0a" + _operations(_length_tests(match.ip_length))
+        if match.fragment:
+            words = "fragment [ is-fragment first-fragment ];"
+            yield words, b"\x0c" + _operations([(0, _FRAGMENT_BITS)])
+
+
+def routes(rule: Rule, targets: Sequence[Prefix]) -> list[FlowSpec]:
+    """Return the routes that drop what a rule drops, to one of the targets; none if no router can."""
+    match = rule.match
+    unsaid = (match.ttl, match.ip_id, match.tcp_seq, match.tcp_window, match.tcp_header)
+    drops = kinds.of(rule.kind).is_filter and rule.limit is None
+    if not drops or match.payload or match.fragment is False or any(unsaid):
+        return []
+    if not match.sources and match == Match(family=match.family):
+        return []
+    found = []
+    for target in match.destinations or targets:
+        if target.family not in match.families:
+            continue
+        sources: list[Prefix | None] = [one for one in match.sources if one.family == target.family]
+        if match.sources and not sources:
+            continue
+        found += [FlowSpec(target, match, source) for source in (sources or [None])[:_MOST_SOURCES]]
+    return found
 
 
 def _prefix_text(prefix: Prefix) -> str:
@@ -74,6 +91,10 @@ def _prefix_component(kind: int, prefix: Prefix) -> bytes:
     whole = prefix.value.to_bytes(prefix.bits // 8, "big")
     offset = b"" if prefix.family == 4 else b"\0"
     return bytes([kind, prefix.length]) + offset + whole[: (prefix.length + 7) // 8]
+
+
+def _number(kind: int, value: int) -> bytes:
+    return bytes([kind]) + _operations([(_EQUAL, value)])
 
 
 def _operations(tests: Sequence[tuple[int, int]]) -> bytes:
