@@ -126,7 +126,7 @@ class FwtopApp(Guarded, App[None]):
         KEY_MAP.use(remapped(ACTIONS, self.settings.keys))
         slow = slow or self.settings.slow is True
         self.main = MainScreen(feed, clock=clock, slow=slow, settings=self.settings)
-        self.main.sent = self._sent
+        self.main.view.sent = self._sent
         self.main.be_slow = self.be_slow
         self._frame_seconds = self._frame(slow=slow)
         self._shown = ShownCells()
@@ -178,7 +178,7 @@ class FwtopApp(Guarded, App[None]):
         if not self.main.is_mounted or not self.screen_stack:  # not yet, or not any more
             return
         try:
-            self.main.place()
+            self.main.tabs.place()
             update = self.screen._compositor.render_update(full=True, screen_stack=self._background_screens)
             self._display(self.screen, update)
         except Exception as error:
@@ -216,16 +216,17 @@ class FwtopApp(Guarded, App[None]):
     def _note_stall(self) -> None:
         """Send less once the terminal can't keep up, unless the operator decided otherwise."""
         self._stalls += 1
-        if self._stalls >= _STALLS and self.settings.slow == AUTO and not self.main.slow:
+        if self._stalls >= _STALLS and self.settings.slow == AUTO and not self.main.desk.slow:
             self.be_slow(True)
-            self.main.say("the terminal can't keep up: fewer updates from now on; :slow off ends that", WARN)
+            words = "the terminal can't keep up: fewer updates from now on; :slow off ends that"
+            self.main.desk.say(words, WARN)
 
     def be_slow(self, slow: bool) -> None:
         """Send less to the terminal, or as much as usual."""
-        self.main.slow = slow
+        self.main.desk.slow = slow
         self._frame_seconds = self._frame(slow=slow)
         self._stalls = 0
-        self.main.place()
+        self.main.tabs.place()
 
     def _frame(self, *, slow: bool) -> float:
         usual = self.settings.rates.frame_seconds

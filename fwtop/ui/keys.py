@@ -22,7 +22,7 @@ class Action(Struct, frozen=True):
     label: str  # the keys as shown to people; "": told with the row before, or there is none
     help: str
     group: str  # in the help
-    does: tuple[str | int, ...]  # the method of the screen, and what it is given before a command's argument
+    does: tuple[str | int, ...]  # "part.method" of the screen, and what it gets before a command's argument
     footer: str = ""  # one or two words; "": not in the footer
     takes: str = ""  # what may follow the command's name: one of commands.ARGUMENTS
     tab: str = ""  # on this tab only, where it wins over the key's general meaning
@@ -37,7 +37,7 @@ class Action(Struct, frozen=True):
 
 
 def _row(
-    group: str,
+    place: tuple[str, str],
     name: str,
     keys: str,
     help: str = "",
@@ -50,7 +50,11 @@ def _row(
     useless: str = "",
     spoken: bool = True,
 ) -> Action:
-    """Make an action of keys as people write them; it calls the method of its name, if no other is given."""
+    """Make an action of keys as people write them; without `does` it calls the part's method of its name.
+
+    `place` is its group in the help, and the part.
+    """
+    group, part = place
     written = keys.split()
     return Action(
         name,
@@ -58,7 +62,7 @@ def _row(
         label or (written[0] if help and written else ""),
         help,
         group,
-        does or (name,),
+        does or (f"{part}.{name}",),
         footer,
         takes,
         "packets" if group == "Packets" else "",
@@ -68,87 +72,95 @@ def _row(
     )
 
 
-_act, _packets, _look, _session, _recording, _command = (
-    partial(_row, group) for group in ("Act", "Packets", "Look", "Session", "Recording", "")
-)
-_move = partial(_look, spoken=False)
-_change = partial(_act, changes=True)
+_act = partial(_row, ("Act", "rows"))
 _preview = partial(_act, useless="session lost")
+_packets = partial(_row, ("Packets", "packets"))
+_look = partial(_row, ("Look", "rows"))
+_tabs = partial(_row, ("Look", "tabs"))
+_move = partial(_tabs, spoken=False)
+_session = partial(_row, ("Session", "session"))
+_recording = partial(_row, ("Recording", "session"))
+_command = partial(_row, ("", ""))
+
 
 # fmt: off
 ACTIONS = (
     _preview("block", "b", "block the selected row; first shows what that stops and harms",
-             ("rule", "block"), footer="block", takes="sources"),
+             ("rows.rule", "block"), footer="block", takes="sources"),
     _act("block_spared", "B", "block the selected row even if it is a client"),
-    _preview("limit", "l", "limit the rate per source prefix of the selected row", ("rule", "limit"),
-             takes="sources"),
-    _preview("string", "s", "drop packets with the selected payload", ("rule", "string")),
-    _preview("xdp", "x", "drop the selected row in the driver (XDP)", ("rule", "xdp"), takes="sources"),
-    _preview("notrack", "n", "keep the selected row out of connection tracking", ("rule", "notrack"),
-             takes="sources"),
-    _act("proposal", "1 2 3 4 5 6 7 8 9", "preview the proposal of that number", label="1…9", footer="pick",
-         takes="proposal", useless="lost"),
-    _change("protect", "A", "one set of rules against all attacks", footer="all"),
-    _change("keep", "y", "confirm the unconfirmed rules: they stay until they expire", footer="confirm",
-            takes="rule"),
-    _change("repair", "f", "restore the rules that are not in effect", takes="rule"),
-    _change("undo", "u", "remove the selected or last rule; asks if it is confirmed", footer="remove",
-            takes="rule"),
-    _change("redo", "Ctrl+R", "install the last removed or expired rule again"),
-    _act("go_rules", "m", "the Rules tab: time left, effect, before and after", ("go", "rules"),
-         spoken=False),
-    _change("extend", "+ =", "keep the selected or last rule for longer", footer="extend", takes="rule"),
-    _change("change", "c", "edit the selected or last rule, without a gap", footer="change", takes="rule"),
-    _act("why", "w", "why the selected or last rule matches too little", footer="why", takes="rule",
-         useless="capture session lost"),
-    _packets("like", "d", "on Packets: drop what is like it, by bytes or header fields", ("rule", "like"),
-             footer="drop alike", useless="session lost"),
-    _packets("next_alike", "n", "on Packets: next and previous packet alike", ("alike", 1), label="n N",
-             footer="next alike"),
-    _packets("previous_alike", "N", "", ("alike", -1)),
+    _preview("limit", "l", "limit the rate per source prefix of the selected row",
+             ("rows.rule", "limit"), takes="sources"),
+    _preview("string", "s", "drop packets with the selected payload", ("rows.rule", "string")),
+    _preview("xdp", "x", "drop the selected row in the driver (XDP)", ("rows.rule", "xdp"), takes="sources"),
+    _preview("notrack", "n", "keep the selected row out of connection tracking",
+             ("rows.rule", "notrack"), takes="sources"),
+    _act("proposal", "1 2 3 4 5 6 7 8 9", "preview the proposal of that number", label="1…9",
+         footer="pick", takes="proposal", useless="lost"),
+    _act("protect", "A", "one set of rules against all attacks", footer="all", changes=True),
+    _act("keep", "y", "confirm the unconfirmed rules: they stay until they expire",
+         ("rules.on_rule", "keep"), footer="confirm", changes=True, takes="rule"),
+    _act("repair", "f", "restore the rules that are not in effect", ("rules.on_rule", "repair"),
+         changes=True, takes="rule"),
+    _act("undo", "u", "remove the selected or last rule; asks if it is confirmed",
+         ("rules.on_rule", "undo"), footer="remove", changes=True, takes="rule"),
+    _act("redo", "Ctrl+R", "install the last removed or expired rule again",
+         ("rules.on_rule", "redo"), changes=True),
+    _act("go_rules", "m", "the Rules tab: time left, effect, before and after",
+         ("tabs.go", "rules"), spoken=False),
+    _act("extend", "+ =", "keep the selected or last rule for longer", ("rules.on_rule", "extend"),
+         footer="extend", changes=True, takes="rule"),
+    _act("change", "c", "edit the selected or last rule, without a gap", ("rules.on_rule", "change"),
+         footer="change", changes=True, takes="rule"),
+    _act("why", "w", "why the selected or last rule matches too little", ("rules.on_rule", "why"),
+         footer="why", useless="capture session lost", takes="rule"),
+    _packets("like", "d", "on Packets: drop what is like it, by bytes or header fields",
+             ("rows.rule", "like"), footer="drop alike", useless="session lost"),
+    _packets("next_alike", "n", "on Packets: next and previous packet alike", ("packets.alike", 1),
+             label="n N", footer="next alike"),
+    _packets("previous_alike", "N", "", ("packets.alike", -1)),
     _packets("write_packets", "w", "on Packets: write those shown as a pcap file", footer="pcap"),
     _packets("hold", "Space", "on Packets: hold the list; again: follow the newest", footer="hold",
              useless="capture session"),
-    _move("up", "↑ k", "select a row (also k and j)", ("move", -1), label="↑ ↓"),
-    _move("down", "↓ j", "", ("move", 1)),
-    _move("page_up", "PgUp", "select a page up or down", ("page", -1), label="PgUp PgDn"),
-    _move("page_down", "PgDn", "", ("page", 1)),
+    _move("up", "↑ k", "select a row (also k and j)", ("tabs.move", -1), label="↑ ↓"),
+    _move("down", "↓ j", "", ("tabs.move", 1)),
+    _move("page_up", "PgUp", "select a page up or down", ("tabs.page", -1), label="PgUp PgDn"),
+    _move("page_down", "PgDn", "", ("tabs.page", 1)),
     _move("top", "Home", "first row, following the greatest; last row", label="Home End"),
     _move("bottom", "End G"),
-    _move("next_panel", "Tab →", "next panel (also →)", ("panel", 1), footer="panel"),
-    _move("previous_panel", "Shift+Tab ←", "the panel before (also ←)", ("panel", -1)),
-    _look("next_tab", "]", "previous and next tab", ("tab", 1), label="[ ]", footer="tab"),
-    _look("previous_tab", "[", "", ("tab", -1)),
+    _move("next_panel", "Tab →", "next panel (also →)", ("tabs.next_panel", 1), footer="panel"),
+    _move("previous_panel", "Shift+Tab ←", "the panel before (also ←)", ("tabs.next_panel", -1)),
+    _tabs("next_tab", "]", "previous and next tab", ("tabs.turn", 1), label="[ ]", footer="tab"),
+    _tabs("previous_tab", "[", "", ("tabs.turn", -1)),
     _look("unscope", "0", "show all attacks again"),
-    _look("view", "v", "traffic by source, destination, port, payload, signature", footer="view",
+    _tabs("view", "v", "traffic by source, destination, port, payload, signature", footer="view",
           takes="view"),
     _look("open", "Enter", "preview a proposal, look at one attack; into a row, Esc back", footer="open"),
     _look("details", "r", "details of the selected row, bytes as hex"),
     _look("attacks", "a", "the evidence for each attack", footer="evidence"),
-    _look("filter", "/", "show only rows that contain a text", footer="filter", takes="text"),
-    _look("graph", "g", "the history graph in packets or bits", takes="unit"),
-    _look("sort", "o", "change the sort order", footer="sort", takes="column"),
-    _session("command", ":", "commands by name, as in: undo 118, block 192.0.2.0/24", footer="command",
-             spoken=False),
-    _look("mouse", "M", "leave the mouse to the terminal, to select text"),
+    _tabs("filter", "/", "show only rows that contain a text", footer="filter", takes="text"),
+    _look("graph", "g", "the history graph in packets or bits", ("graph",), takes="unit"),
+    _tabs("sort", "o", "change the sort order", footer="sort", takes="column"),
+    _session("command", ":", "commands by name, as in: undo 118, block 192.0.2.0/24", ("command",),
+             footer="command", spoken=False),
+    _look("mouse", "M", "leave the mouse to the terminal, to select text", ("mouse",)),
     _look("copy", "Y", "copy the selected row to the clipboard (OSC 52)"),
     _session("pause", "p Space", "freeze and resume the display (also Space)", footer="pause"),
-    _recording("next_step", ".", "in a recording: pause, and a snapshot back or on", ("step", 1),
-               label=", ."),
-    _recording("previous_step", ",", "", ("step", -1)),
-    _recording("faster", ">", "slower and faster, 0.25× to 64×", ("faster", 1), label="< >"),
-    _recording("slower", "<", "", ("faster", -1)),
-    _recording("next_event", "}", "previous and next event; so does a click on the bar", ("skip", 1),
-               label="{ }"),
-    _recording("previous_event", "{", "", ("skip", -1)),
+    _recording("next_step", ".", "in a recording: pause, and a snapshot back or on",
+               ("session.step", 1), label=", ."),
+    _recording("previous_step", ",", "", ("session.step", -1)),
+    _recording("faster", ">", "slower and faster, 0.25× to 64×", ("session.faster", 1), label="< >"),
+    _recording("slower", "<", "", ("session.faster", -1)),
+    _recording("next_event", "}", "previous and next event; so does a click on the bar",
+               ("session.skip", 1), label="{ }"),
+    _recording("previous_event", "{", "", ("session.skip", -1)),
     _session("export", "e", "write a report of the session so far", footer="export"),
-    _session("help", "? F1", "this page (also F1)", footer="help"),
-    _session("quit", "q Ctrl+C", "quit; unconfirmed rules are removed", ("leave",), footer="quit"),
-    _command("theme", "", "change the colours", takes="theme"),
-    _command("slow", "", "send less to the terminal", takes="switch"),
-    _command("tab", "", "go to a tab", ("go",), takes="tab"),
-    _command("only", "", "show one attack on all tabs", takes="attack"),
-    *(_command(tab.name, "", f"the {tab.title} tab", ("go", tab.name)) for tab in TABS),
+    _session("help", "? F1", "this page (also F1)", ("help",), footer="help"),
+    _session("quit", "q Ctrl+C", "quit; unconfirmed rules are removed", ("session.leave",), footer="quit"),
+    _command("theme", "", "change the colours", ("theme",), takes="theme"),
+    _command("slow", "", "send less to the terminal", ("slow",), takes="switch"),
+    _command("tab", "", "go to a tab", ("tabs.go",), takes="tab"),
+    _command("only", "", "show one attack on all tabs", ("rows.only",), takes="attack"),
+    *(_command(tab.name, "", f"the {tab.title} tab", ("tabs.go", tab.name)) for tab in TABS),
 )
 # fmt: on
 

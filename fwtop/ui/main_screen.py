@@ -1,366 +1,254 @@
-"""The main screen: what each key does."""
+"""The main screen: puts its parts together, and passes keys, clicks and snapshots on to them."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 
-from textual.binding import BindingType
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import BindingsMap
+from textual.screen import Screen
+from textual.widgets import Input
 
-from fwtop.model.errors import FwtopError
-from fwtop.model.rule import RuleStatus
-from fwtop.model.text import safe_text
-from fwtop.model.traffic.snapshot import Attack, Proposal, Source
-from fwtop.render.rows import ROW_TYPES
 from fwtop.ui.actions.command_dialog import CommandDialog
 from fwtop.ui.actions.commands import Call, Command, History, commands, offer
-from fwtop.ui.actions.rule_from_row import rule_from_proposal, rule_from_targets
+from fwtop.ui.actions.desk import Desk
+from fwtop.ui.actions.log import FAULT, SETTINGS
+from fwtop.ui.actions.packet_actions import PacketActions
+from fwtop.ui.actions.row_actions import RowActions
+from fwtop.ui.actions.rule_actions import RuleActions
+from fwtop.ui.actions.session_actions import SessionActions
+from fwtop.ui.actions.tab_actions import TabActions
 from fwtop.ui.bars.graph import Graph
-from fwtop.ui.bars.status_bars import Footer
+from fwtop.ui.bars.status_bars import Footer, TabBar
 from fwtop.ui.bars.time_bar import TimeBar
-from fwtop.ui.dialogs.dialog import DetailsDialog, help_lines
-from fwtop.ui.dialogs.set_dialog import best_of_each
+from fwtop.ui.dialogs.dialog import Dialog, help_lines
 from fwtop.ui.drawing.format import number
+from fwtop.ui.drawing.guarded import Guarded
 from fwtop.ui.drawing.layout import Lines
-from fwtop.ui.drawing.style import WARN, Line
+from fwtop.ui.drawing.style import BAD, WARN
 from fwtop.ui.drawing.themes import PALETTE
 from fwtop.ui.feed import Feed
-from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.lists.details import attack_details, details_of
-from fwtop.ui.lists.packets import PACKET
-from fwtop.ui.lists.rows import Item
-from fwtop.ui.lists.scope import PANELS as PART_PANELS
-from fwtop.ui.lists.traffic import spared
+from fwtop.ui.keys import KEY_MAP, Action
+from fwtop.ui.lists.panel import Panel
 from fwtop.ui.settings import Settings
-from fwtop.ui.snapshot_screen import SnapshotScreen
-from fwtop.ui.state.packets import PacketRow
+from fwtop.ui.snapshot_view import SnapshotView
 from fwtop.ui.terminal import ResilientDriver
 
-_BLOCKS = ("block", "xdp")
-_MOST_COPIED = 2_000  # characters; terminals refuse long OSC 52 sequences
+_TOLD_SECONDS = 60.0  # the same drawing that fails again isn't told again so soon
 
 
-def copied(item: Item) -> str:
-    """Return what is worth copying of a row: an address, bytes in hex, a command line."""
-    row = PACKET if isinstance(item, PacketRow) else ROW_TYPES.get(type(item))
-    if row is not None and row.copied is not None:
-        return row.copied(item)
-    return str(getattr(item, "key", "")) or details_of(item, 0.0)[0]
+class MainScreen(Guarded, Screen[None], inherit_bindings=False):
+    """A key is looked up in the table of actions, `ui/keys.py`, which names a part and one of its methods."""
 
-
-def packets_of(item: Item) -> str:
-    """Return the filter of a row's packets; "" if there is none."""
-    row = ROW_TYPES.get(type(item))
-    return row.packets(item) if row is not None and row.packets is not None else ""
-
-
-class MainScreen(SnapshotScreen, inherit_bindings=False):
-    """Passes keys to the rule, packet and session actions."""
-
-    BINDINGS: ClassVar[list[BindingType]] = list(KEY_MAP.bindings())
+    AUTO_FOCUS = ""  # only the filter's input line ever has Textual's focus
+    CSS = """
+    #filter {
+        position: absolute;
+        display: none;
+        height: 1;
+        border: none;
+        padding: 0 1;
+        background: ansi_default;
+    }
+    """
 
     def __init__(self, feed: Feed, *, clock: Callable[[], float], slow: bool, settings: Settings) -> None:
-        super().__init__(feed, clock=clock, slow=slow, settings=settings)
-        self._above = ""  # the tab from which packets were drilled into
-        self._history = History()
+        super().__init__()
+        self._bindings = BindingsMap(KEY_MAP.bindings())
+        self.desk = Desk(self, feed, clock, begin=self.begin, slow=slow)
+        self.bars = self.desk.bars
+        self.bars.in_bits = settings.graph_unit == "bits"
+        self.bars.graph.seconds = settings.rates.graph_seconds
+        self.tabs = TabActions(self.desk, settings)
+        self.rules = RuleActions(self.desk, self.tabs)
+        self.rows = RowActions(self.desk, self.tabs, self.rules)
+        self.session = SessionActions(self.desk, self.rules)
+        self.packets = PacketActions(self.desk, self.tabs, self.session.pause)
+        self.view = SnapshotView(
+            self.desk,
+            self,
+            tabs=self.tabs,
+            rules=self.rules,
+            rows=self.rows,
+            packets=self.packets,
+            session=self.session,
+        )
+        self.take = self.view.take
         self.be_slow: Callable[[bool], None] = lambda _: None  # the application's frames
+        self._history = History()
+        self._told: dict[str, float] = {}  # faults of drawing, and when they were told
 
-    def action_attacks(self) -> None:
-        """Show the evidence for each attack."""
-        if self.snapshot is None:
-            self.say("nothing has been observed yet")
-            return
-        self.app.push_screen(DetailsDialog("attacks", self._attack_lines))
+    def compose(self) -> ComposeResult:
+        """Yield all widgets; the tabs place them."""
+        yield from self.bars
+        yield from self.tabs.widgets()
 
-    def _attack_lines(self) -> list[Line]:
-        return attack_details(self.snapshot) if self.snapshot is not None else []
+    def on_mount(self) -> None:
+        """Lay out and start the countdowns."""
+        self.tabs.place()
+        self.set_interval(1.0, self.view.redraw_clocks)
 
-    def action_help(self) -> None:
-        """Show the keys."""
-        self.app.push_screen(DetailsDialog("keys", help_lines()))
+    def on_resize(self, _: events.Resize) -> None:
+        """Fit into the new size."""
+        self.tabs.place()
 
-    def action_rule(self, kind: str, sources: str = "") -> None:
-        """Preview the rule that a key makes of the selected row, or of sources that were typed."""
-        if sources:
-            self._block(kind, sources)
-            return
-        item = self.panel.rows.target(self.now())
-        self._touched = True
-        if isinstance(item, Attack):
-            self.say("this is a whole attack: 1 to 9 preview what stops it")
-            return
-        if isinstance(item, RuleStatus):
-            words = (("undo", "removes"), ("change", "changes"), ("open", "shows"))
-            keys = ", ".join(f"{KEY_MAP.label(action)} {word} it" for action, word in words)
-            self.say(f"this is a rule already: {keys}")
-            return
-        if kind in _BLOCKS and spared(item):
-            key = KEY_MAP.label("block_spared")
-            self.say(f"this is a client or a known peer: {key} previews a block of it", WARN)
-            return
-        self._start(kind, item)
+    def on_screen_suspend(self) -> None:
+        """Clear the footer: a dialog has keys of its own."""
+        self.view.redraw_lines()
 
-    def _block(self, kind: str, sources: str) -> None:
-        try:
-            rule = rule_from_targets(kind, sources.split(), self.now())
-        except FwtopError as error:
-            self.refuse(str(error))
-            return
-        obstacle = self.actions.obstacle(self.current_snapshot(), previews=True)
-        if obstacle:
-            self.refuse(obstacle)
-            return
-        self.begin(self.actions.install, rule, group="actions")
+    def on_screen_resume(self) -> None:
+        """Show the footer again."""
+        self.view.redraw()
 
-    def action_block_spared(self) -> None:
-        """Preview a rule that blocks the selected row, also if it is a client."""
-        item = self.panel.rows.target(self.now())
-        if spared(item):
-            self._touched = True
-            self._start("block", item)
-        else:
-            self.action_rule("block")
+    # -- keys
 
-    def action_open(self) -> None:
-        """Preview the selected proposal, scope the tabs to the selected attack; details of any other row."""
-        item = self.panel.rows.target(self.now())
-        if isinstance(item, Attack) and self.scope.chosen != item.key:
-            self._touched = True
-            self.scope.chosen = item.key
-            self.say(
-                f"only {self.scope.letter(item.key)} now; {KEY_MAP.label('open')} again shows the evidence"
-            )
-            self._ask_part()
-            return
-        if item is not None and (self._drill(item) or self._show_packets(packets_of(item))):
-            return
-        if isinstance(item, Proposal) and item.rule is not None:
-            self._touched = True
-            self._start("proposal", item)
-        else:
-            self.action_details()
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
+        """Leave a key that begins a text to the text that is being typed."""
+        typing = action == "press" and self.tabs.filter_line.has_focus
+        return not (typing and KEY_MAP.begins_text(str(parameters[0])))
 
-    def _drill(self, item: Item) -> bool:
-        """Show the addresses of a prefix, a network or a country."""
-        if not isinstance(item, Source) or not self.parts.enter(item, self.panel.view.name):
-            return False
-        self._touched = True
-        self.panel.show_view("address")
-        self.say(f"the addresses {self.parts.words()}; Esc goes back")
-        self._ask_part()
-        return True
+    def action_press(self, key: str) -> None:
+        """Do what a key means on the present tab."""
+        action = KEY_MAP.action(key, self.tabs.shown.name)
+        if action is not None:
+            self.perform(action, key if action.name == "proposal" else "")
 
-    def _show_packets(self, text: str) -> bool:
-        """Show the packets that a filter finds; a stored session has none."""
-        if not text or self.snapshot is None or self.snapshot.origin.kind == "session":
-            return False
-        self._above = self.tab.name
-        self.packet_panel.set_filter(text)
-        self.show_tab("packets")
-        return True
+    def perform(self, action: Action, argument: str = "") -> None:
+        """Call what the table names: a method of a part, or of the screen itself."""
+        method, *given = action.does
+        attrgetter(str(method))(self)(*given, *([argument] if argument else []))
 
-    def back(self) -> bool:
-        """Go back up from what was drilled into."""
-        if self._above and self.tab.name == "packets":
-            self.packet_panel.set_filter("")
-            self.show_tab(self._above)
-            self._above = ""
-            return True
-        view = self.parts.leave() if self.panel.spec.name in PART_PANELS else ""
-        if view:
-            self.panels["sources"].show_view(view)
-            self.redraw()
-            self._ask_part()
-        return bool(view)
+    def on_key(self, event: events.Key) -> None:
+        """Drop the filter on Escape, or go back up; any key takes the alarm of an expired rule away."""
+        self.rules.on_key(event)
+        if event.key == "escape":
+            panel = self.tabs.panel
+            if not panel.rows.filter and not self.tabs.filter_line.display and self.rows.back():
+                return
+            self.tabs.close_filter()
+            panel.set_filter("")
 
-    def action_proposal(self, number: str) -> None:
-        """Preview a proposal by the number that is shown."""
-        found = self.snapshot.judgement.proposals if self.snapshot is not None else ()
-        chosen = next((proposal for proposal in found if proposal.number == int(number)), None)
-        if chosen is None:
-            self.say(f"there is no proposal {number}")
-            return
-        self._start("proposal", chosen)
-
-    def action_protect(self) -> None:
-        """Preview the best rule against each attack as one set."""
-        obstacle = self.actions.obstacle(self.snapshot)
-        if obstacle or self.snapshot is None:
-            self.refuse(obstacle)
-            return
-        attacks = {attack.title: attack for attack in self.snapshot.judgement.attacks}
-        parts = [
-            (
-                rule_from_proposal(proposal, self.now()),
-                self.scope.letter(attacks[proposal.attack].key) if proposal.attack in attacks else "",
-            )
-            for proposal in best_of_each(self.snapshot)
-        ]
-        self.begin(self.actions.propose_set, parts, group="actions")
-
-    def _start(self, action: str, item: Item | None) -> None:
-        if (
-            isinstance(item, Proposal)
-            and self.snapshot is not None
-            and self.snapshot.origin.kind == "session"
-        ):
-            title, lines = details_of(item, self.now(), self.snapshot)  # it has no packets to preview it on
-            self.app.push_screen(DetailsDialog(title, lines))
-            return
-        obstacle = self.actions.obstacle(self.snapshot, previews=True)
-        if obstacle:
-            self.refuse(obstacle)
-            return
-        self.begin(self.actions.propose, action, item, group="actions")
-
-    def action_unscope(self) -> None:
-        """Show all attacks again."""
-        self.scope.chosen = ""
-        self.parts.clear()
-        self.say("all attacks")
-
-    # -- packets
-
-    def action_hold(self) -> None:
-        """Hold the list of packets, or go on; a recording is paused."""
-        if self.feed.player is not None:
-            self.action_pause()
-        else:
-            self.packets.hold()
-
-    def action_alike(self, delta: int) -> None:
-        """Select the next packet like the selected one."""
-        self.packets.alike(delta)
-
-    def action_write_packets(self) -> None:
-        """Write the packets shown as a file."""
-        self.packets.write()
-
-    # -- the session
-
-    def action_command(self) -> None:
+    def command(self) -> None:
         """Ask for a command and run it."""
         self.app.push_screen(CommandDialog(self.commands, self._history), self.run_command)
 
     def commands(self) -> tuple[Command, ...]:
         """Return the commands there are now, on this tab."""
-        rows = [row for row in KEY_MAP.actions if row.tab in ("", self.tab.name)]
-        sources = self.panels["sources"].rows.items
-        return commands(rows, offer(self.current_snapshot(), self.scope, self.panel, sources))
+        rows = [row for row in KEY_MAP.actions if row.tab in ("", self.tabs.shown.name)]
+        sources = self.tabs.panels["sources"].rows.items
+        return commands(rows, offer(self.desk.current(), self.desk.scope, self.tabs.panel, sources))
 
     def run_command(self, call: Call | None) -> None:
         """Carry out a command."""
         if call is not None:
             self.perform(*call)
 
-    def action_theme(self, name: str) -> None:
+    def help(self) -> None:
+        """Show the keys."""
+        self.desk.show("keys", help_lines())
+
+    def mouse(self) -> None:
+        """Leave the mouse to the terminal, for selecting text, or take it back."""
+        driver = self.app._driver
+        if isinstance(driver, ResilientDriver):
+            ours = driver.turn_mouse()
+            words = "the mouse is fwtop's again" if ours else "the mouse selects text; {mouse} ends that"
+            self.desk.say(KEY_MAP.words(words))
+        else:
+            self.desk.say("this terminal has no mouse")
+
+    def graph(self, unit: str = "") -> None:
+        """Change what the history graph shows."""
+        self.bars.in_bits = unit == "bits" if unit else not self.bars.in_bits
+        told = "bits; the parts are estimated from packets" if self.bars.in_bits else "packets"
+        self.desk.say(f"the graph shows {told}")
+
+    def theme(self, name: str) -> None:
         """Change the colours."""
         PALETTE.use(name)
         for lines in self.query(Lines):
             lines.repaint()
-        self.redraw()
+        self.view.redraw()
 
-    def action_slow(self, answer: str) -> None:
+    def slow(self, answer: str) -> None:
         """Send less to the terminal, or as much as usual."""
         self.be_slow(answer == "on")
 
-    def action_only(self, letter: str) -> None:
-        """Show one attack on all tabs, or all of them."""
-        attacks = self.snapshot.judgement.attacks if self.snapshot is not None else ()
-        keys = [item.key for item in attacks if self.scope.letter(item.key) == letter]
-        self.scope.chosen = keys[0] if keys else ""
-        self.redraw()
-
-    def action_graph(self, unit: str = "") -> None:
-        """Change what the history graph shows."""
-        if unit:
-            self.bars.in_bits = unit == "bits"
-            self.redraw()
-            return
-        self.bars.in_bits = not self.bars.in_bits
-        unit = "bits; the parts are estimated from packets" if self.bars.in_bits else "packets"
-        self.say(f"the graph shows {unit}")
+    # -- clicks, and the filter's input line
 
     def on_footer_clicked(self, message: Footer.Clicked) -> None:
         """Press the key that was clicked."""
         if message.key:
             self.action_press(message.key)
         else:
-            self.say("the digit of a proposal previews it")
+            self.desk.say("the digit of a proposal previews it")
+
+    def on_tab_bar_chosen(self, message: TabBar.Chosen) -> None:
+        """Go to the tab that was clicked."""
+        self.tabs.show(message.name)
+
+    def on_panel_row_clicked(self, message: Panel.RowClicked) -> None:
+        """Select what was clicked."""
+        self.tabs.focus(message.panel.spec.name)
+        if message.index < len(message.panel.rows.items):
+            message.panel.move(message.index - message.panel.rows.selected, self.desk.now())
+
+    def on_time_bar_sought(self, message: TimeBar.Sought) -> None:
+        """Go to the time that was clicked."""
+        self.session.seek(message.at)
 
     def on_graph_clicked(self, message: Graph.Clicked) -> None:
         """Put the graph's cursor on a second and say what happened then; the same second again removes it.
 
         A recording goes to that second.
         """
-        if self.feed.player is not None:
-            self.player.seek(float(message.second))
+        if self.desk.feed.player is not None:
+            self.session.seek(float(message.second))
             return
         bars = self.bars
         bars.cursor = None if bars.cursor == message.second else message.second
         point = bars.history.at(message.second)
         if bars.cursor is None or point is None:
-            self.say("")
+            self.desk.say("")
             return
         flow, at = point.flow, time.strftime("%H:%M:%SZ", time.gmtime(message.second))
         parts = (
             f"my rules {number(flow.mine)}, other firewall {number(flow.other)}, kernel {number(flow.kernel)}"
         )
-        self.say(f"{at}: {number(flow.arrives)} pps arrived, {number(flow.reaches)} reached you; {parts}")
+        told = f"{at}: {number(flow.arrives)} pps arrived, {number(flow.reaches)} reached you; {parts}"
+        self.desk.say(told)
 
-    def action_mouse(self) -> None:
-        """Leave the mouse to the terminal, for selecting text, or take it back."""
-        driver = self.app._driver
-        if isinstance(driver, ResilientDriver):
-            ours = driver.turn_mouse()
-            words = "the mouse is fwtop's again" if ours else "the mouse selects text; {mouse} ends that"
-            self.say(KEY_MAP.words(words))
-        else:
-            self.say("this terminal has no mouse")
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter while typing."""
+        if self.tabs.filter_line.display:
+            self.tabs.panel.set_filter(event.value)
 
-    def action_copy(self) -> None:
-        """Copy the selected row's name to the clipboard, through the terminal (OSC 52)."""
-        item = self.panel.current()
-        if item is None:
-            self.say("nothing is selected")
-            return
-        text = safe_text(copied(item), limit=_MOST_COPIED)
-        self.app.copy_to_clipboard(text)
-        self.say(f"copied, if the terminal allows it: {text}")
+    def on_input_submitted(self, _: Input.Submitted) -> None:
+        """Keep the filter."""
+        self.tabs.close_filter()
 
-    def action_pause(self) -> None:
-        """Freeze or resume the display; play or pause a recording."""
-        if self.feed.player is not None:
-            self.player.toggle()
-            self.redraw_lines()
-        else:
-            self.session.pause()
+    # -- what the application tells
 
-    def action_step(self, count: int) -> None:
-        """Go to another snapshot of a recording."""
-        self.player.step(count)
+    def tell_fault(self, line: str) -> None:
+        """Tell of something that failed and was survived; of drawing that fails each time not each time."""
+        self.desk.log.note(FAULT, line, self.desk.now())
+        if isinstance(self.app.screen, Dialog):
+            self.app.screen.trouble = line
+        what, now = line.partition(";")[0], time.monotonic()  # without the log's path
+        if not self.view.drawing:
+            self.bars.message.say(line, BAD)
+            self.call_later(self.view.redraw)
+        elif now - self._told.get(what, -math.inf) > _TOLD_SECONDS:
+            self._told[what] = now
+            self.bars.message.say(line, BAD)
 
-    def action_faster(self, steps: int) -> None:
-        """Play a recording faster or slower."""
-        self.player.faster(steps)
-        self.redraw_lines()
-
-    def action_skip(self, count: int) -> None:
-        """Go to another event of a recording."""
-        self.player.skip(count)
-
-    def on_time_bar_sought(self, message: TimeBar.Sought) -> None:
-        """Go to the time that was clicked."""
-        self.player.seek(message.at)
-
-    def action_export(self) -> None:
-        """Write a report."""
-        self.begin(self.session.export, group="export", exclusive=True)
-
-    def action_leave(self) -> None:
-        """Quit; ask first if that removes unconfirmed rules."""
-        if self.session.must_ask():
-            self.begin(self.session.leave, group="leave", exclusive=True)
-        else:
-            self.app.exit(return_code=0)
+    def tell_wrong_settings(self, lines: Sequence[str]) -> None:
+        """Name what is wrong in the settings: the first in the status line, all in the log."""
+        for line in lines:
+            self.desk.log.note(SETTINGS, line, self.desk.now())
+        more = f" (and {len(lines) - 1} more: fwtop config)" if len(lines) > 1 else ""
+        self.desk.say(f"{lines[0]}{more}", WARN)

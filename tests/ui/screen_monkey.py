@@ -161,7 +161,7 @@ class Monkey:
         if checked and self._traces() == before:
             main = self.run.app.main
             raise MonkeyError(
-                f"{key} has no effect on {main.tab.name}, {main.panel.spec.name}, and says nothing"
+                f"{key} has no effect on {main.tabs.shown.name}, {main.tabs.focused}, and says nothing"
             )
 
     async def _keys(self, *keys: str) -> None:
@@ -193,7 +193,7 @@ class Monkey:
         on_key = (
             y == height - 1
             and self._on_main
-            and not self.run.app.main._filter.has_focus
+            and not self.run.app.main.tabs.filter_line.has_focus
             and footer.display
             and any(x < end for end, _ in footer._ends)
         )
@@ -256,9 +256,13 @@ class Monkey:
 
     def _must_act(self, key: str) -> bool:
         main = self.run.app.main
-        if not self._on_main or main._filter.has_focus or frame(*self.run.app.size, main.tab.name) is None:
+        if (
+            not self._on_main
+            or main.tabs.filter_line.has_focus
+            or frame(*self.run.app.size, main.tabs.shown.name) is None
+        ):
             return False
-        return bool(KEY_MAP.action(key, main.tab.name))
+        return bool(KEY_MAP.action(key, main.tabs.shown.name))
 
     def _traces(self) -> tuple[object, ...]:
         app, player = self.run.app, self.run.feed.player
@@ -270,7 +274,7 @@ class Monkey:
             len(player.calls) if isinstance(player, MonkeyPlayer) else 0,
             tuple(self.run.feed.paused),
             tuple(map(id, app.screen_stack)),
-            app.main._filter.has_focus,
+            app.main.tabs.filter_line.has_focus,
             app.clipboard,
         )
 
@@ -284,8 +288,10 @@ class Monkey:
         if not app.is_running:
             raise MonkeyError("the screen has ended")
         main = app.main
-        if frame(*app.size, main.tab.name) is not None and not (main.panel.display and main.panel.active):
-            raise MonkeyError(f"the keys refer to {main.panel.spec.name}, which isn't visible")
+        if frame(*app.size, main.tabs.shown.name) is not None and not (
+            main.tabs.panel.display and main.tabs.panel.active
+        ):
+            raise MonkeyError(f"the keys refer to {main.tabs.panel.spec.name}, which isn't visible")
 
 
 class _Counting:

@@ -68,7 +68,7 @@ class Run(Struct):
 
     async def go(self, panel: str) -> None:
         """Direct the keys to a panel, on the tab that holds it."""
-        self.app.main.focus_panel(panel)
+        self.app.main.tabs.focus(panel)
         await self.settle()
 
     async def until(self, true: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -95,7 +95,7 @@ class Run(Struct):
         return self.lines()[-2].strip()
 
     def selected_key(self) -> str:
-        panel = self.app.main.panel
+        panel = self.app.main.tabs.panel
         item = panel.current()
         assert item is not None
         return panel.view.row.key(item)

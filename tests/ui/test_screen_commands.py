@@ -169,7 +169,7 @@ async def test_a_tab_is_opened_by_its_name_and_by_tab() -> None:
     async with running(snapshot()) as run:
         for line, name in (("tab path", "path"), ("traffic", "traffic"), ("tab over", "overview")):
             await enter(run, line)
-            assert run.app.main.tab.name == name
+            assert run.app.main.tabs.shown.name == name
             assert run.app.screen is run.app.main
 
 
@@ -230,14 +230,14 @@ async def test_filter_sort_view_and_graph() -> None:
     async with running(snapshot()) as run:
         await enter(run, "traffic")
         await enter(run, "filter BR")
-        assert {row.country for row in run.app.main.panel.rows.items} == {"BR"}
+        assert {row.country for row in run.app.main.tabs.panel.rows.items} == {"BR"}
         await run.press("escape")
         await enter(run, "sort bytes")
-        assert run.app.main.panel.rows.sort_name == "bytes"
+        assert run.app.main.tabs.panel.rows.sort_name == "bytes"
         await enter(run, "sort packets")
-        assert run.app.main.panel.rows.sort_name == ""
+        assert run.app.main.tabs.panel.rows.sort_name == ""
         await enter(run, "view country")
-        assert run.app.main.panel.view.name == "country"
+        assert run.app.main.tabs.panel.view.name == "country"
         await enter(run, "graph bits")
         assert run.app.main.bars.in_bits
 
@@ -260,9 +260,9 @@ async def test_a_theme_repaints_everything() -> None:
 async def test_proposals_and_scopes() -> None:
     async with running(spoofed(), LARGE) as run:
         await enter(run, "only A")
-        assert run.app.main.scope.chosen == spoofed().judgement.attacks[0].key
+        assert run.app.main.desk.scope.chosen == spoofed().judgement.attacks[0].key
         await enter(run, "only all")
-        assert run.app.main.scope.chosen == ""
+        assert run.app.main.desk.scope.chosen == ""
         await enter(run, "proposal 1")
         assert run.dialog == "RuleDialog"
 
@@ -340,13 +340,13 @@ async def test_markup_in_data_is_text() -> None:
 async def test_no_command_breaks_a_tab(tab: str) -> None:
     async with running(provisional()) as run:
         main = run.app.main
-        main.show_tab(tab)
+        main.tabs.show(tab)
         for command in main.commands():
             if command.name != "quit" and not command.argument.needed:
                 main.run_command((command.action, ""))
                 await run.settle()
                 await run.press("escape")
-                main.show_tab(tab)
+                main.tabs.show(tab)
         assert run.app.is_running
 
 
@@ -354,7 +354,7 @@ async def test_the_actions_of_a_tab_are_commands_there_only() -> None:
     special = {row.name for row in ACTIONS if row.tab}
     async with running(snapshot()) as run:
         for tab in TABS:
-            run.app.main.show_tab(tab.name)
+            run.app.main.tabs.show(tab.name)
             names = {command.name for command in run.app.main.commands()}
             own = {row.name for row in ACTIONS if row.tab == tab.name}
             assert special & names == special & own
@@ -363,8 +363,8 @@ async def test_the_actions_of_a_tab_are_commands_there_only() -> None:
 async def test_text_that_comes_at_once_with_its_key_is_not_taken_for_keys() -> None:
     async with running(snapshot()) as run:
         await run.press_at_once(*"/pub:1")
-        assert run.app.main.panel.rows.filter == "pub:1"
+        assert run.app.main.tabs.panel.rows.filter == "pub:1"
         assert not run.feed.controls.calls
         await run.press("enter")
         await run.press_at_once(*":tab path", "enter")
-        assert run.app.main.tab.name == "path"
+        assert run.app.main.tabs.shown.name == "path"

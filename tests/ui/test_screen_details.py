@@ -23,7 +23,7 @@ async def test_enter_on_the_chosen_attack_shows_its_evidence(recorded: bool) -> 
     shot = replace(shot, origin=SESSION) if recorded else shot
     async with running(shot, feed=feed, at="proposals") as run:
         await run.press("shift+tab")
-        assert isinstance(run.app.main.panel.current(), Attack)
+        assert isinstance(run.app.main.tabs.panel.current(), Attack)
         await run.press("enter", "enter")
         assert run.dialog == "DetailsDialog"
         assert "evidence" in run.text()
@@ -38,13 +38,13 @@ async def test_every_type_of_row_has_details() -> None:
     async with running(shot, LARGE, feed=feed) as run:
         main = run.app.main
         for place, name in ((tab.name, name) for tab in TABS for name in tab.panels):
-            main.show_tab(place)
+            main.tabs.show(place)
             await run.go(name)
-            main.machine._asked = float("-inf")
+            main.view.machine._asked = float("-inf")
             await run.send(shot)
-            for _ in main.panel.spec.views:
-                for item in {type(item): item for item in main.panel.rows.items}.values():
-                    main.panel.rows.select(list(main.panel.rows.items).index(item), run.clock[0])
+            for _ in main.tabs.panel.spec.views:
+                for item in {type(item): item for item in main.tabs.panel.rows.items}.values():
+                    main.tabs.panel.rows.select(list(main.tabs.panel.rows.items).index(item), run.clock[0])
                     await run.press("r")
                     assert run.dialog in ("DetailsDialog", "PacketDialog"), name
                     await run.press("escape")
@@ -52,6 +52,6 @@ async def test_every_type_of_row_has_details() -> None:
                     assert title
                     assert lines, f"without a snapshot: {item}"
                     seen.add(type(item))
-                main.panel.next_view()
+                main.tabs.panel.next_view()
                 await run.settle()
     assert seen == set(get_args(Item))

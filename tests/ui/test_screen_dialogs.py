@@ -186,16 +186,16 @@ async def test_installing_brings_the_rules_into_sight() -> None:
         assert "unconfirmed" not in run.text()
         await run.press("1", "enter")
         assert "unconfirmed 30 s" in run.text()
-        assert run.app.main.panel.spec.name == "proposals", "the keys stay where they were"
+        assert run.app.main.tabs.panel.spec.name == "proposals", "the keys stay where they were"
 
 
 async def test_installing_from_another_tab_counts_the_rule_in_the_tab_bar() -> None:
     async with running(snapshot()) as run:
-        run.app.main.show_tab("traffic")
+        run.app.main.tabs.show("traffic")
         await run.press("b", "enter")
         assert " Rules 1 " in run.text()
         assert "TRIAL 30 s" in run.lines()[1]
-        assert run.app.main.panel.spec.name == "sources", "the keys stay where they were"
+        assert run.app.main.tabs.panel.spec.name == "sources", "the keys stay where they were"
 
 
 async def test_failures_are_lines_not_crashes() -> None:
@@ -238,7 +238,7 @@ async def test_rate_and_prefix_can_be_changed() -> None:
 
 async def test_subject_is_frozen_while_rows_move() -> None:
     async with running(snapshot()) as run:
-        run.app.main.show_tab("traffic")
+        run.app.main.tabs.show("traffic")
         await run.press("down", "b")
         base = snapshot()
         turned = replace(base.tables, sources=replace(base.tables.sources, address=few_addresses()[::-1]))
@@ -304,7 +304,7 @@ async def test_countdown_goes_on_without_snapshots() -> None:
     async with running(provisional(21.0)) as run:
         assert "removed in 21 s" in run.status
         run.clock[0] = NOW + 15
-        run.app.main.redraw_lines()
+        run.app.main.view.redraw_lines()
         assert "removed in 6 s" in run.status
 
 
@@ -365,7 +365,7 @@ async def test_a_dialog_is_left_once_however_often_it_is_closed() -> None:
             assert run.app.screen is run.app.main
             assert run.app.main in run.app.screen_stack
         await run.press("right_square_bracket")
-        assert run.app.main.tab.name == "traffic"
+        assert run.app.main.tabs.shown.name == "traffic"
 
 
 async def test_a_dialog_that_ends_behind_another_closes_itself_only() -> None:
@@ -379,7 +379,7 @@ async def test_a_dialog_that_ends_behind_another_closes_itself_only() -> None:
     feed.controls.preview = late  # type: ignore[method-assign]
     async with running(snapshot(), at="sources", feed=feed) as run:
         await run.press("b", "enter")  # armed
-        run.app.main.action_help()
+        run.app.main.help()
         await run.settle()
         counted.set()
         await run.settle()

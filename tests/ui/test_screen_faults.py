@@ -16,6 +16,7 @@ from screen_run import LARGE, Run, running
 from screen_world import everything_listed
 from textual.screen import Screen
 
+import fwtop.ui.actions.row_actions
 import fwtop.ui.app
 from fwtop.console.feed import LiveFeed
 from fwtop.model.errors import FwtopError
@@ -27,7 +28,7 @@ from fwtop.ui.dialogs.set_dialog import SetDialog
 from fwtop.ui.drawing.layout import Lines
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.main_screen import MainScreen
-from fwtop.ui.snapshot_screen import SnapshotScreen
+from fwtop.ui.snapshot_view import SnapshotView
 from fwtop.ui.terminal import ResilientDriver
 
 
@@ -67,7 +68,7 @@ async def assert_alive(run: Run) -> None:
             await run.press("escape")
     assert run.app.screen is run.app.main
     await run.press("right_square_bracket")
-    assert run.app.main.tab.name == "traffic"
+    assert run.app.main.tabs.shown.name == "traffic"
     await run.send(snapshot(host="web2"))
     assert "web2" in run.text()
     assert run.app.is_running
@@ -76,10 +77,10 @@ async def assert_alive(run: Run) -> None:
 
 Break = Callable[[pytest.MonkeyPatch, FakeFeed], None]
 HANDLERS: dict[str, tuple[Break, tuple[str, ...]]] = {
-    "a key": (lambda patch, _: patch.setattr(MainScreen, "action_graph", odd), ("g",)),
-    "details": (lambda patch, _: patch.setattr(fwtop.ui.tab_screen, "details_of", odd), ("r",)),
+    "a key": (lambda patch, _: patch.setattr(MainScreen, "graph", odd), ("g",)),
+    "details": (lambda patch, _: patch.setattr(fwtop.ui.actions.row_actions, "details_of", odd), ("r",)),
     "a command": (
-        lambda patch, _: patch.setattr(MainScreen, "action_theme", odd),
+        lambda patch, _: patch.setattr(MainScreen, "theme", odd),
         (":", *"theme light", "enter"),
     ),
     "a worker": (lambda patch, feed: patch.setattr(feed.controls, "why", odd_answer), ("w",)),
@@ -153,7 +154,7 @@ async def test_a_panel_that_cannot_be_drawn_is_empty_and_the_others_are_not(
     monkeypatch: pytest.MonkeyPatch, logs: Path
 ) -> None:
     async with running(snapshot(), LARGE, at="ports", faults=True) as run:
-        panel = run.app.main.panels["ports"]
+        panel = run.app.main.tabs.panels["ports"]
         with monkeypatch.context() as patch:
             patch.setattr(panel.rows, "row", replace(panel.rows.row, key=odd))
             await run.press("j")
@@ -194,7 +195,7 @@ async def test_what_cannot_be_remembered_stops_no_picture(
     monkeypatch: pytest.MonkeyPatch, logs: Path
 ) -> None:
     async with running(snapshot(), faults=True) as run:
-        with broken(monkeypatch, run.app.main.news.log, "take"):
+        with broken(monkeypatch, run.app.main.desk.log, "take"):
             for host in ("web2", "web3"):
                 await run.send(snapshot(host=host))
                 assert host in run.text()
@@ -209,13 +210,13 @@ async def test_drawing_that_fails_once_is_survived(monkeypatch: pytest.MonkeyPat
     async with running(snapshot(), faults=True) as run:
         for _ in range(3):
             with broken(monkeypatch, StatusBars, "draw"):
-                run.app.main.redraw_lines()
+                run.app.main.view.redraw_lines()
             await run.send(snapshot())
         assert len(run.app.faults) == 3
         await assert_alive(run)
 
 
-WHOLE = {"the lists": (SnapshotScreen, "_redraw_lists"), "the bars": (StatusBars, "draw")}
+WHOLE = {"the lists": (SnapshotView, "_redraw_lists"), "the bars": (StatusBars, "draw")}
 
 
 @pytest.mark.parametrize("what", WHOLE)
@@ -225,9 +226,9 @@ async def test_drawing_that_fails_twice_in_a_row_ends_the_program(
     with pytest.raises(OddError):  # noqa: PT012 - Pilot raises what ended the application
         async with running(snapshot(), faults=True) as run:
             monkeypatch.setattr(*WHOLE[what], odd)
-            run.app.main.redraw()
+            run.app.main.view.redraw()
             assert run.app._exception is None
-            run.app.main.redraw()
+            run.app.main.view.redraw()
             await run.until(lambda: not run.app.is_running)
 
 
@@ -245,7 +246,7 @@ async def test_a_picture_that_cannot_be_composed_is_sent_again(
     async with running(snapshot(), faults=True) as run:
         with monkeypatch.context() as patch:
             patch.setattr(Lines, "render_line", fail_once)
-            run.app.main.panel.refresh()
+            run.app.main.tabs.panel.refresh()
             await run.until(lambda: bool(run.app.faults))
             await run.settle()
         assert run.app._exception is None

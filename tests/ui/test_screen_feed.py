@@ -69,7 +69,7 @@ async def test_vanished_row_stays_marked() -> None:
         await run.send(
             replace(base, tables=replace(base.tables, sources=replace(base.tables.sources, address=rows)))
         )
-        assert run.app.main.panel.rows.gone
+        assert run.app.main.tabs.panel.rows.gone
         await run.press("b")
         assert "block 203.0.113.2" in run.text()
 
@@ -145,7 +145,7 @@ async def test_click_selects_a_row() -> None:
     async with running(snapshot(), LARGE) as run:
         await run.pilot.click("#ports", offset=(5, 4))
         await run.settle()
-        assert run.app.main.panel.spec.name == "ports"
+        assert run.app.main.tabs.panel.spec.name == "ports"
         assert run.selected_key() == "tcp dst 443"
 
 
@@ -180,7 +180,7 @@ async def test_recording_keeps_its_own_time() -> None:
     stored = replace(base, origin=replace(base.origin, kind="session", file="session 12"))
     async with running(stored) as run:
         run.clock[0] = NOW + 1e6
-        run.app.main.redraw_lines()
+        run.app.main.view.redraw_lines()
         assert "since 1m46s" in run.text() or "since" not in run.lines()[2]
         await run.press("a")
         assert "1m46s ago" in run.text()
@@ -189,7 +189,7 @@ async def test_recording_keeps_its_own_time() -> None:
 async def test_only_changed_lines_are_repainted() -> None:
     async with running(snapshot(), LARGE) as run:
         repainted: list[int] = []
-        panel = run.app.main.panels["sources"]
+        panel = run.app.main.tabs.panels["sources"]
         panel.refresh = lambda *regions, **_: repainted.append(len(regions)) or panel  # type: ignore[method-assign]
         await run.send(snapshot())
         assert repainted == []
@@ -205,7 +205,7 @@ async def test_only_changed_lines_are_repainted() -> None:
 def marked_panels(run: Run) -> list[str]:
     """Return the visible panels whose title is drawn as the one that keys refer to."""
     found = []
-    for name, panel in run.app.main.panels.items():
+    for name, panel in run.app.main.tabs.panels.items():
         if panel.display and any(
             segment.style and segment.style.reverse and segment.text.strip()
             for segment in panel.render_line(0)
@@ -218,10 +218,10 @@ def marked_panels(run: Run) -> list[str]:
 async def test_panel_that_keys_refer_to_is_marked(size: tuple[int, int]) -> None:
     async with running(provisional(), size) as run:
         for tab in TABS:
-            run.app.main.show_tab(tab.name)
+            run.app.main.tabs.show(tab.name)
             for _ in tab.panels:
                 await run.press("tab")
-                assert marked_panels(run) == [run.app.main.panel.spec.name]
+                assert marked_panels(run) == [run.app.main.tabs.panel.spec.name]
 
 
 async def test_dialog_takes_the_footers_keys_away() -> None:
@@ -274,7 +274,7 @@ async def test_slow_links_get_costly_lists_less_often() -> None:
     base = snapshot()
     async with running(base, LARGE, slow=True) as run:
         for seconds, drawn in ((6.0, False), (2.0, False), (8.0, True)):
-            run.app.main.sent = lambda: 20_000
+            run.app.main.view.sent = lambda: 20_000
             run.clock[0] += seconds
             fresh = tuple(
                 replace(source, key=f"192.0.2.{run.clock[0]:.0f}") for source in base.tables.sources.address

@@ -153,26 +153,26 @@ async def repair(run: Run, key: str) -> None:
 @checks("go_rules", provisional)
 async def rules(run: Run, key: str) -> None:
     await run.press(key)
-    assert run.app.main.tab.name == "rules"
-    assert run.app.main.panel.spec.name == "all_rules"
+    assert run.app.main.tabs.shown.name == "rules"
+    assert run.app.main.tabs.panel.spec.name == "all_rules"
 
 
 @checks("next_tab")
 async def next_tab(run: Run, key: str) -> None:
-    run.app.main.show_tab("traffic")
+    run.app.main.tabs.show("traffic")
     names = []
     for _ in TABS:
         await run.press(key)
-        names.append(run.app.main.tab.name)
+        names.append(run.app.main.tabs.shown.name)
     place = [tab.name for tab in TABS].index("traffic") + 1
     assert names == [*(tab.name for tab in TABS[place:]), *(tab.name for tab in TABS[:place])]
 
 
 @checks("previous_tab")
 async def previous_tab(run: Run, key: str) -> None:
-    run.app.main.show_tab("traffic")
+    run.app.main.tabs.show("traffic")
     await run.press(key)
-    assert run.app.main.tab.name == "overview"
+    assert run.app.main.tabs.shown.name == "overview"
 
 
 @checks("unscope", at="attacks")
@@ -220,14 +220,14 @@ async def down(run: Run, key: str) -> None:
 @checks("page_up")
 async def page_up(run: Run, key: str) -> None:
     await run.press("end", key)
-    assert run.selected_key() == run.app.main.panel.rows.items[39 - run.app.main.panel.page].key
+    assert run.selected_key() == run.app.main.tabs.panel.rows.items[39 - run.app.main.tabs.panel.page].key
 
 
 @checks("page_down")
 async def page_down(run: Run, key: str) -> None:
-    page = run.app.main.panel.page
+    page = run.app.main.tabs.panel.page
     await run.press(key)
-    assert run.selected_key() == run.app.main.panel.rows.items[page].key
+    assert run.selected_key() == run.app.main.tabs.panel.rows.items[page].key
 
 
 @checks("graph", at="attacks")
@@ -244,7 +244,7 @@ async def graph(run: Run, key: str) -> None:
 async def top(run: Run, key: str) -> None:
     await run.press("down", key)
     assert run.selected_key() == "203.0.113.1"
-    assert run.app.main.panel.rows.followed
+    assert run.app.main.tabs.panel.rows.followed
 
 
 @checks("bottom")
@@ -255,19 +255,19 @@ async def bottom(run: Run, key: str) -> None:
 
 @checks("next_panel")
 async def next_panel(run: Run, key: str) -> None:
-    run.app.main.show_tab("traffic")
+    run.app.main.tabs.show("traffic")
     names = []
     for _ in range(3):
         await run.press(key)
-        names.append(run.app.main.panel.spec.name)
+        names.append(run.app.main.tabs.panel.spec.name)
     assert names == ["ports", "payloads", "sources"]
 
 
 @checks("previous_panel")
 async def previous_panel(run: Run, key: str) -> None:
-    run.app.main.show_tab("traffic")
+    run.app.main.tabs.show("traffic")
     await run.press(key)
-    assert run.app.main.panel.spec.name == "payloads"
+    assert run.app.main.tabs.panel.spec.name == "payloads"
 
 
 @checks("view")
@@ -275,7 +275,7 @@ async def view(run: Run, key: str) -> None:
     names = []
     for _ in range(8):
         await run.press(key)
-        names.append(run.app.main.panel.view.name)
+        names.append(run.app.main.tabs.panel.view.name)
     assert names == ["prefix", "asn", "country", "destination", "port", "payload", "signature", "address"]
 
 
@@ -295,12 +295,12 @@ async def details(run: Run, key: str) -> None:
 @checks("open")
 async def opened(run: Run, key: str) -> None:
     await run.press(key)
-    assert run.app.main.packet_panel.book.text == "ip.src == 203.0.113.1"
+    assert run.app.main.tabs.packet_panel.book.text == "ip.src == 203.0.113.1"
     await run.press("escape")
-    assert run.app.main.panel.spec.name == "sources"
+    assert run.app.main.tabs.panel.spec.name == "sources"
     await run.go("proposals")
     await run.press("down", key)
-    assert run.app.main.panel.spec.name == "proposals"
+    assert run.app.main.tabs.panel.spec.name == "proposals"
     assert run.dialog == "RuleDialog"
     assert "block 20 prefixes" in run.text() or "block" in run.app.screen.title_line()
 
@@ -327,20 +327,20 @@ async def attacks(run: Run, key: str) -> None:
 @checks("filter")
 async def filtered(run: Run, key: str) -> None:
     await run.press(key, *"bq", "backspace", "r")
-    assert run.app.main.panel.rows.filter == "br", "letters go to the filter, not to the keys"
+    assert run.app.main.tabs.panel.rows.filter == "br", "letters go to the filter, not to the keys"
     assert not run.feed.controls.calls
     await run.press("enter")
-    assert {row.country for row in run.app.main.panel.rows.items} == {"BR"}
+    assert {row.country for row in run.app.main.tabs.panel.rows.items} == {"BR"}
     assert "hidden" in run.text()
     await run.press("escape")
-    assert len(run.app.main.panel.rows.items) == 40
+    assert len(run.app.main.tabs.panel.rows.items) == 40
 
 
 @checks("sort")
 async def sort(run: Run, key: str) -> None:
     await run.press(key, key, key)
-    assert run.app.main.panel.rows.sort_name == "name"
-    assert run.app.main.panel.rows.items[0].key == "2001:db8:15::15"
+    assert run.app.main.tabs.panel.rows.sort_name == "name"
+    assert run.app.main.tabs.panel.rows.items[0].key == "2001:db8:15::15"
 
 
 @checks("mouse")
@@ -384,13 +384,13 @@ async def played(run: Run, key: str) -> None:
 async def packets(run: Run, key: str) -> None:
     run.feed.controls.recent = flood()
     await run.press(*":packets", "enter", key)
-    assert run.app.main.tab.name == "packets", "test_screen_packets.py tries what they do there"
+    assert run.app.main.tabs.shown.name == "packets", "test_screen_packets.py tries what they do there"
 
 
 @checks("command")
 async def command(run: Run, key: str) -> None:
     await run.press(key, *"rules", "enter")
-    assert run.app.main.tab.name == "rules"
+    assert run.app.main.tabs.shown.name == "rules"
 
 
 @checks("export")

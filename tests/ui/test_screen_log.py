@@ -118,30 +118,30 @@ async def log_tab(run: Run) -> list[str]:
 async def test_the_tab_lists_events_and_counts_unread_ones() -> None:
     async with running(calm()) as run:
         await run.send(later(snapshot(), 1))
-        assert run.app.main.news.log.unread > 0
-        assert f"Log {run.app.main.news.log.unread}" in run.text()
+        assert run.app.main.desk.log.unread > 0
+        assert f"Log {run.app.main.desk.log.unread}" in run.text()
         lines = await log_tab(run)
         assert any("attack began" in line and "UDP flood" in line for line in lines), run.text()
         assert any("(now)" in line or "ago)" in line for line in lines)
-        assert run.app.main.news.log.unread == 0
-        assert run.app.main.panel.rows.selected == len(run.app.main.panel.rows.items) - 1
+        assert run.app.main.desk.log.unread == 0
+        assert run.app.main.tabs.panel.rows.selected == len(run.app.main.tabs.panel.rows.items) - 1
 
 
 async def test_the_cursor_follows_the_newest_until_it_is_moved() -> None:
     async with running(calm()) as run:
         await run.send(later(snapshot(), 1))
         await run.go("log")
-        rows = run.app.main.panel.rows
-        run.app.main.news.note(REFUSED, "first", NOW + 2)
+        rows = run.app.main.tabs.panel.rows
+        run.app.main.desk.log.note(REFUSED, "first", NOW + 2)
         await run.send(later(snapshot(), 5))
         assert rows.current().text == "first"
         await run.press("up")
         held = rows.current()
-        run.app.main.news.note(REFUSED, "second", NOW + 6)
+        run.app.main.desk.log.note(REFUSED, "second", NOW + 6)
         await run.send(later(snapshot(), 9))
         assert rows.current() == held
         await run.press("end")
-        run.app.main.news.note(REFUSED, "third", NOW + 10)
+        run.app.main.desk.log.note(REFUSED, "third", NOW + 10)
         await run.send(later(snapshot(), 13))
         assert rows.current().text == "third"
         await run.press("home")
@@ -155,7 +155,7 @@ async def test_enter_shows_the_evidence_and_the_filter_finds() -> None:
         await run.send(later(snapshot(), 1))
         await run.go("log")
         await run.press("slash", *"began", "enter")
-        assert len(run.app.main.panel.rows.items) == 1
+        assert len(run.app.main.tabs.panel.rows.items) == 1
         await run.press("enter")
         assert run.dialog == "DetailsDialog"
         assert "71 % of the packets begin with the same 13 bytes" in run.text()
@@ -168,7 +168,7 @@ async def test_what_the_screen_refuses_and_writes_is_logged() -> None:
         await run.press("e", "enter")
         run.feed.controls.failure = None
         await run.press("e", "enter")
-        said = [(entry.words, entry.text) for entry in run.app.main.news.log.entries]
+        said = [(entry.words, entry.text) for entry in run.app.main.desk.log.entries]
         assert (REFUSED, "the guardian says no") in said
         assert ("export written", "/var/lib/fwtop/report.html") in said
 
@@ -190,7 +190,7 @@ async def test_an_attack_is_a_toast_that_hides_no_header(size: tuple[int, int]) 
 async def test_what_is_found_on_opening_and_what_was_done_here_is_no_toast() -> None:
     async with running(snapshot()) as run:
         assert "attack began" not in run.text()
-        run.app.main.actions.installed_rules["7"] = "mine"
+        run.app.main.rules.installed_rules["7"] = "mine"
         await run.send(later(provisional(), 1))
         assert "rule installed 7" not in run.text()
         other = RuleStatus(replace(block_rule("9"), id="9"), State.CONFIRMED, expires=NOW + 300)
@@ -214,9 +214,9 @@ async def test_a_recording_logs_up_to_its_cursor_and_toasts_what_it_passes() -> 
         assert "attack began" not in run.text()
         await run.send(later(shown, 11))  # second 31: the attack began at 30
         await run.go("log")
-        assert len(run.app.main.panel.rows.items) == 1
+        assert len(run.app.main.tabs.panel.rows.items) == 1
         await run.send(later(shown, 1))
-        assert len(run.app.main.panel.rows.items) == 0
+        assert len(run.app.main.tabs.panel.rows.items) == 0
 
 
 def changing() -> Iterator[Snapshot]:
@@ -229,7 +229,7 @@ async def test_many_events_at_any_size_draw_three_toasts_at_most() -> None:
     async with running(calm(), (60, 15)) as run:
         for shot in changing():
             await run.send(shot)
-        toasts = run.app.main.toasts
+        toasts = run.app.main.tabs.toasts
         assert toasts.display
         assert 1 < toasts.box.height <= MOST_TOASTS
         assert toasts.box.x >= 0

@@ -36,11 +36,11 @@ async def read(run: Run, *readings: Ruleset) -> None:
     """Have the screen take one reading after another, as if the time in between had passed."""
     for found in readings:
         run.feed.controls.machine = found
-        run.app.main.machine._asked = float("-inf")
+        run.app.main.view.machine._asked = float("-inf")
         run.clock[0] += 4  # rows may change places
-        await run.send(run.app.main.snapshot or snapshot())
+        await run.send(run.app.main.desk.snapshot or snapshot())
     run.clock[0] += 4
-    await run.send(run.app.main.snapshot or snapshot())
+    await run.send(run.app.main.desk.snapshot or snapshot())
 
 
 def lines_with(run: Run, word: str) -> list[str]:
@@ -64,23 +64,23 @@ async def test_the_list_is_reached_by_keys_in_any_size(size: tuple[int, int]) ->
     async with running(provisional(), size) as run:
         await read(run, machine(0, 1), machine(2, 3))
         await run.press("m", "tab")
-        assert run.app.main.panel.spec.name == LIST
+        assert run.app.main.tabs.panel.spec.name == LIST
         assert "dport 4000" in run.text()
         assert all(len(line) == size[0] for line in run.lines())
         await run.press("tab")
-        assert run.app.main.panel.spec.name == "all_rules"
+        assert run.app.main.tabs.panel.spec.name == "all_rules"
 
 
 async def test_a_set_that_is_nearly_full_is_logged_with_the_command_once() -> None:
     async with running(snapshot(), LARGE, at=LIST) as run:
         await read(run, machine(0, 1, entries=50), machine(2, 1, entries=95), machine(4, 1, entries=96))
-        entries = [entry for entry in run.app.main.news.log.entries if entry.kind == "firewall"]
+        entries = [entry for entry in run.app.main.desk.log.entries if entry.kind == "firewall"]
         assert len(entries) == 1
         assert "ipset set bad is 95 % full" in entries[0].text
         assert "ipset swap bad-more bad" in entries[0].text
         assert "95 % full" in run.text(), "as a toast"
         await read(run, machine(6, 1, entries=10))
-        assert "no longer" in run.app.main.news.log.entries[-1].text
+        assert "no longer" in run.app.main.desk.log.entries[-1].text
 
 
 async def test_an_abnormal_rate_stands_first_and_is_logged() -> None:
@@ -90,7 +90,7 @@ async def test_an_abnormal_rate_stands_first_and_is_logged() -> None:
         (line,) = lines_with(run, "far more than usual")
         assert "dport 4000" in line
         assert run.lines().index(line) < run.lines().index(lines_with(run, "dport 4001")[0])
-        (entry,) = [entry for entry in run.app.main.news.log.entries if entry.kind == "firewall"]
+        (entry,) = [entry for entry in run.app.main.desk.log.entries if entry.kind == "firewall"]
         assert "counts 10.0k packets a second, usually 100" in entry.text
         assert "nft list chain inet web in" in entry.text
 
@@ -102,7 +102,7 @@ async def test_a_rule_of_fwtop_that_is_not_in_effect_is_logged_with_its_repair()
     )
     async with running(replace(shot, mitigations=(broken,)), LARGE, at=LIST) as run:
         await read(run, machine(0, 1))
-        texts = [entry.text for entry in run.app.main.news.log.entries if entry.kind == "firewall"]
+        texts = [entry.text for entry in run.app.main.desk.log.entries if entry.kind == "firewall"]
         wanted = f"rule {broken.rule.id} is not in effect: chain FWTOP is gone; fwtop repair {broken.rule.id}"
         assert wanted in texts
 

@@ -9,8 +9,9 @@ from screen_factory import provisional, snapshot
 from screen_run import LARGE, Run, running
 from textual import events
 
+from fwtop.ui.actions.row_actions import copied
 from fwtop.ui.lists.panels import PANELS
-from fwtop.ui.main_screen import MainScreen, copied
+from fwtop.ui.main_screen import MainScreen
 
 
 async def click(run: Run, text: str, *, beside: str = "") -> None:
@@ -25,9 +26,9 @@ async def click(run: Run, text: str, *, beside: str = "") -> None:
 async def test_a_click_chooses_a_tab() -> None:
     async with running(provisional()) as run:
         await click(run, "Rules 2")
-        assert run.app.main.tab.name == "rules"
+        assert run.app.main.tabs.shown.name == "rules"
         await click(run, "Overview")
-        assert run.app.main.tab.name == "overview"
+        assert run.app.main.tabs.shown.name == "overview"
 
 
 async def test_a_click_selects_a_row_also_by_its_second_line() -> None:
@@ -42,9 +43,9 @@ async def test_a_click_on_a_head_sorts_and_a_second_one_takes_it_back() -> None:
         await run.go("sources")
         await run.press("right_square_bracket")
         await click(run, "dropped", beside="network")
-        assert run.app.main.panels["sources"].rows.sort_name == "dropped"
+        assert run.app.main.tabs.panels["sources"].rows.sort_name == "dropped"
         await click(run, "dropped", beside="network")
-        assert run.app.main.panels["sources"].rows.sort_name == ""
+        assert run.app.main.tabs.panels["sources"].rows.sort_name == ""
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ async def test_heads_name_what_they_sort_by(panel: str, head: str, beside: str, 
     async with running(provisional(), LARGE) as run:
         await run.go(panel)
         await click(run, head, beside=beside)
-        assert run.app.main.panels[panel].rows.sort_name == order
+        assert run.app.main.tabs.panels[panel].rows.sort_name == order
 
 
 def test_every_order_of_a_head_exists() -> None:
@@ -72,7 +73,7 @@ def test_every_order_of_a_head_exists() -> None:
 async def test_the_wheel_moves_the_selection() -> None:
     async with running(snapshot()) as run:
         await run.go("sources")
-        panel = run.app.main.panel
+        panel = run.app.main.tabs.panel
         for event, selected in ((events.MouseScrollDown, 3), (events.MouseScrollUp, 0)):
             panel.post_message(event(panel, 5, 5, 0, 0, 0, False, False, False))
             await run.settle()

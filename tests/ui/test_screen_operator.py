@@ -86,11 +86,11 @@ async def test_in_a_spoofed_flood_known_peers_are_marked_and_come_last() -> None
     shot = marked()
     you = shot.tables.sources.address[0].key
     async with running(shot, LARGE) as run:
-        rows = run.app.main.panels["sources"].rows.items
+        rows = run.app.main.tabs.panels["sources"].rows.items
         assert [row.who for row in rows][-2:] == ["you", "resolver"]  # type: ignore[union-attr]
-        assert run.app.main.panel.spec.name == "proposals", "b must not mean a victim"
+        assert run.app.main.tabs.panel.spec.name == "proposals", "b must not mean a victim"
         assert "forged: these need not be the senders" in run.text()
-        run.app.main.focus_panel("sources")
+        run.app.main.tabs.focus("sources")
         await run.press("end", "up", "r")
         assert you in run.text()
         assert "you: an SSH session to this host comes from it" in run.text()
@@ -100,7 +100,9 @@ async def test_panel_that_the_operator_chose_is_not_left() -> None:
     async with running(calm()) as run:
         await run.press("tab")
         await run.send(spoofed())
-        assert run.app.main.panel.spec.name == "attacks", "proposals take the keys only of who chose nothing"
+        assert run.app.main.tabs.panel.spec.name == "attacks", (
+            "proposals take the keys only of who chose nothing"
+        )
 
 
 async def test_row_that_was_looked_at_stays_selected() -> None:
@@ -246,7 +248,7 @@ async def test_panels_and_details_live_behind_dialogs(key: str) -> None:
         tables = replace(base.tables, totals=totals, sources=replace(base.tables.sources, address=sources))
         await run.send(replace(base, tables=tables))
         assert "777k" in run.lines()[2]
-        shown = run.app.main.panels["sources"]._strips
+        shown = run.app.main.tabs.panels["sources"]._strips
         assert any("4.32k" in strip.text for strip in shown)
         if key == "r":
             assert "4.32k pps" in run.text()
@@ -255,7 +257,7 @@ async def test_panels_and_details_live_behind_dialogs(key: str) -> None:
 async def test_read_only_offers_no_key_that_it_would_refuse() -> None:
     async with running(provisional()) as run:
         run.feed.controls.readonly = "started with --readonly"
-        run.app.main.redraw()
+        run.app.main.view.redraw()
         assert "confirm" not in run.lines()[-1]
         assert "remove" not in run.lines()[-1]
         assert "keeps it" not in run.status
@@ -309,11 +311,11 @@ async def test_keys_never_refer_to_a_panel_that_rules_leave_no_room_for() -> Non
     async with running(
         base, (80, 33)
     ) as run:  # where a rule of one line would leave room, one of three doesn't
-        assert run.app.main.panel.spec.name == "sources"
+        assert run.app.main.tabs.panel.spec.name == "sources"
         for _ in range(3):
             await run.send(replace(base, mitigations=(long,)))
-            assert run.app.main.panel.display
-            assert run.app.main.panel.spec.name != "sources"
+            assert run.app.main.tabs.panel.display
+            assert run.app.main.tabs.panel.spec.name != "sources"
         for _ in range(2):
             await run.send(base)
-        assert run.app.main.panel.spec.name == "sources", "which has room again"
+        assert run.app.main.tabs.panel.spec.name == "sources", "which has room again"

@@ -233,8 +233,8 @@ def test_packets_alike_share_more_than_a_port() -> None:
 
 
 async def opened(run: Run) -> None:
-    run.app.main.show_tab("packets")
-    await run.until(lambda: bool(run.app.main.packet_panel.rows.items))
+    run.app.main.tabs.show("packets")
+    await run.until(lambda: bool(run.app.main.tabs.packet_panel.rows.items))
     await run.settle()
 
 
@@ -266,11 +266,11 @@ async def test_moving_holds_the_list_and_space_goes_on() -> None:
         await opened(run)
         await run.press("up")
         assert "HELD" in run.text()
-        held = run.app.main.packet_panel.rows.items
+        held = run.app.main.tabs.packet_panel.rows.items
         feed.controls.recent = flood(60, first=1000)
         await run.send(scenes.spoofed())
         await run.settle()
-        assert run.app.main.packet_panel.rows.items == held
+        assert run.app.main.tabs.packet_panel.rows.items == held
         await run.press("space")
         assert "HELD" not in run.text()
         assert run.selected_key() == "1059"
@@ -283,10 +283,10 @@ async def test_a_key_means_the_packet_that_was_seen() -> None:
     async with running(scenes.spoofed(), SIZES[1], feed=feed) as run:
         await opened(run)
         await run.press("slash", *"tcp", "enter")
-        seen = run.app.main.packet_panel.selected_packet()
+        seen = run.app.main.tabs.packet_panel.selected_packet()
         feed.controls.recent = flood(60, first=1000)
         await run.send(scenes.spoofed())
-        await run.until(lambda: run.app.main.packet_panel.selected_packet() != seen)
+        await run.until(lambda: run.app.main.tabs.packet_panel.selected_packet() != seen)
         await run.press("d")
         await run.until(lambda: run.dialog == "RuleDialog")
         rule = next(value for verb, value in feed.controls.calls if verb == "preview")
@@ -296,7 +296,7 @@ async def test_a_key_means_the_packet_that_was_seen() -> None:
         await run.send(scenes.spoofed())
         await run.settle()
         assert "HELD" in run.text()
-        assert run.app.main.packet_panel.rows.items[0].number == 1000
+        assert run.app.main.tabs.packet_panel.rows.items[0].number == 1000
 
 
 async def test_b_spares_clients_and_B_does_not() -> None:
@@ -316,10 +316,10 @@ async def test_a_filter_is_checked_while_it_is_typed() -> None:
         for _ in range(3):
             await run.press("backspace")
         await run.press(*"port==53", "enter")
-        assert len(run.app.main.packet_panel.rows.items) == 1
+        assert len(run.app.main.tabs.packet_panel.rows.items) == 1
         assert "/ udp.port==53" in run.text().replace("/udp", "/ udp")
         await run.press("slash", "escape")
-        assert len(run.app.main.packet_panel.rows.items) == 60
+        assert len(run.app.main.tabs.packet_panel.rows.items) == 60
 
 
 async def test_n_walks_through_packets_alike() -> None:
@@ -398,7 +398,7 @@ async def test_a_capture_has_no_verdicts_and_is_not_held() -> None:
 
 async def test_no_packets_at_all() -> None:
     async with running(scenes.spoofed(), SIZES[0]) as run:
-        run.app.main.show_tab("packets")
+        run.app.main.tabs.show("packets")
         await run.settle()
         assert "no packet yet" in run.text()
         await run.press("n", "w", "d", "b", "enter", "up", "space", "home", "end")
@@ -408,7 +408,7 @@ async def test_no_packets_at_all() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (60, 15), (61, 16), (80, 20), (100, 30), (400, 120)])
 async def test_no_line_is_wider_than_a_terminal_of_any_size(size: tuple[int, int]) -> None:
     async with running(scenes.poison(), size, feed=feed_of()) as run:
-        run.app.main.show_tab("packets")
+        run.app.main.tabs.show("packets")
         await run.settle()
         await run.press("up", "slash", "t", "enter", "space")
         assert all(len(line) <= size[0] for line in run.lines())
@@ -417,7 +417,7 @@ async def test_no_line_is_wider_than_a_terminal_of_any_size(size: tuple[int, int
 async def test_a_stored_session_says_that_it_keeps_no_packets() -> None:
     shot = scenes.spoofed()
     async with running(replace(shot, origin=replace(shot.origin, kind="session")), SIZES[0]) as run:
-        run.app.main.show_tab("packets")
+        run.app.main.tabs.show("packets")
         await run.settle()
         assert "a stored session keeps no packets" in run.text()
 

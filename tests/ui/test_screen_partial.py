@@ -114,7 +114,7 @@ async def test_a_change_of_tab_sends_no_cell_that_is_shown_already() -> None:
             before = run.lines()
             sent.clear()
             await run.press("right_square_bracket")
-            while run.app.main.tab.name != tab:
+            while run.app.main.tabs.shown.name != tab:
                 before = run.lines()
                 sent.clear()
                 await run.press("right_square_bracket")

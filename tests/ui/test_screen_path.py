@@ -230,19 +230,19 @@ def test_details_say_it_in_plain_words() -> None:
 async def test_tab_shows_the_funnel_at_every_size(scene: object, size: tuple[int, int]) -> None:
     shot = replace(scene(), surroundings=AROUND)  # type: ignore[operator]
     async with running(shot, size) as run:
-        run.app.main.show_tab("path")
+        run.app.main.tabs.show("path")
         await run.settle()
         shown = run.text()
         for name in ("NIC", "XDP", "raw", "conntrack", "filter", "socket", "accepted"):
             assert f"{name} " in shown
         assert "sshd:22" in shown
         assert "ring 256/4096 ok" in shown
-        assert run.app.main.panel.spec.name == "path"
+        assert run.app.main.tabs.panel.spec.name == "path"
 
 
 async def test_enter_shows_a_stages_drops_and_they_stay_up_to_date() -> None:
     async with running(flood(row("socket", "NO_SOCKET", 5000.0)), (120, 40)) as run:
-        run.app.main.show_tab("path")
+        run.app.main.tabs.show("path")
         await run.settle()
         assert run.selected_key() == "NIC"
         await run.press(*["down"] * 5)
@@ -261,7 +261,7 @@ async def test_a_capture_says_so_on_the_tab() -> None:
     tables = replace(base.tables, ledger=(LedgerRow("capture", "recorded", 900, 300.0),))
     recorded = replace(base, origin=Origin("capture", file="a.pcap"), tables=tables)
     async with running(recorded) as run:
-        run.app.main.show_tab("path")
+        run.app.main.tabs.show("path")
         await run.settle()
         assert "not recorded" in run.text()
         await run.press("enter")
@@ -274,15 +274,15 @@ async def test_a_large_overview_holds_it_too(size: tuple[int, int]) -> None:
         shown = run.text()
         for words in ("log scale", "rule 8", "accepted", "nginx:80"):
             assert words in shown
-        run.app.main.focus_panel("path")
+        run.app.main.tabs.focus("path")
         await run.settle()
-        assert run.app.main.tab.name == "path"
+        assert run.app.main.tabs.shown.name == "path"
         assert "log scale" in run.text()
 
 
 async def test_a_large_tab_shows_the_selected_stage_at_once() -> None:
     async with running(flood(row("socket", "NO_SOCKET", 5000.0)), (200, 50)) as run:
-        run.app.main.show_tab("path")
+        run.app.main.tabs.show("path")
         await run.settle()
         assert "the network interface and its driver" in run.text()
         await run.press(*["down"] * 5)
@@ -292,12 +292,12 @@ async def test_a_large_tab_shows_the_selected_stage_at_once() -> None:
 @pytest.mark.parametrize("size", [(80, 20), (80, 24), (80, 30), (120, 40), (131, 60), (200, 50), (400, 120)])
 async def test_every_panel_of_the_tab_can_be_reached(size: tuple[int, int]) -> None:
     async with running(trial(), size) as run:
-        run.app.main.show_tab("path")
+        run.app.main.tabs.show("path")
         await run.settle()
         seen = []
         for _ in range(3):
-            assert run.app.main.panel.display
-            seen.append(run.app.main.panel.spec.name)
+            assert run.app.main.tabs.panel.display
+            seen.append(run.app.main.tabs.panel.spec.name)
             await run.press("tab")
         assert sorted(seen) == ["conntrack", "ledger", "path"]
 

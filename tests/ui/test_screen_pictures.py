@@ -68,9 +68,9 @@ async def test_tabs_look_as_kept(state: str, size: Size) -> None:
         main = run.app.main
         await run.press(*keys)
         for tab in TAB_NAMES:
-            main.show_tab(tab)
+            main.tabs.show(tab)
             if tab == "packets":
-                await run.until(lambda: bool(main.packet_panel.rows.items))
+                await run.until(lambda: bool(main.tabs.packet_panel.rows.items))
             await run.settle()
             drawn[tab] = run.app.picture()
     for tab, picture in drawn.items():

@@ -157,7 +157,7 @@ async def test_an_order_held_by_a_key_does_not_outlast_a_seek_back() -> None:
     feed, _ = played()
     async with running(recorded(), feed=feed) as run:
         await run.press("down")
-        rows = run.app.main.panel.rows
+        rows = run.app.main.tabs.panel.rows
         earlier = replace(recorded(), started=NOW - 603)
         await run.send(earlier)
         assert rows.sorted_at == NOW - 600
@@ -179,7 +179,7 @@ async def test_a_stored_session_is_played_with_keys(session: StoredFeed) -> None
 
         async def shows(second: float, *words: str) -> None:
             def there() -> bool:
-                shot = app.main.snapshot
+                shot = app.main.desk.snapshot
                 return shot is not None and round(shot.started + shot.seconds - START) == second
 
             await run.until(there)

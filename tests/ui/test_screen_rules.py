@@ -70,7 +70,7 @@ async def test_keys_refer_to_the_selected_rule() -> None:
         await run.press("up", "plus", "enter")
         assert run.feed.controls.calls[-1] == ("keep", ("7", 600))
         assert run.app.screen is run.app.main
-        assert run.app.main.tab.name == "rules", "dialogs come back to it"
+        assert run.app.main.tabs.shown.name == "rules", "dialogs come back to it"
 
 
 async def test_idle_rule_points_to_why_and_why_shows_the_guardians_sentences() -> None:
@@ -86,7 +86,7 @@ async def test_idle_rule_points_to_why_and_why_shows_the_guardians_sentences() -
         assert "▪ and its set is empty" in run.text()
         assert all(line.isprintable() for line in run.lines())
         await run.press("escape")
-        assert run.app.main.tab.name == "rules"
+        assert run.app.main.tabs.shown.name == "rules"
 
 
 async def test_guardian_that_cannot_say_why_is_a_line() -> None:
@@ -149,7 +149,7 @@ async def test_keys_that_opened_the_tab_do_not_leave_it(key: str) -> None:
     async with running(provisional()) as run:
         await run.press("m", key)
         assert run.app.screen is run.app.main
-        assert run.app.main.tab.name == "rules"
+        assert run.app.main.tabs.shown.name == "rules"
 
 
 async def test_quitting_asks_as_on_every_tab() -> None:

@@ -221,7 +221,7 @@ async def test_keys_are_remapped_in_bindings_footer_and_help() -> None:
     keys = '[keys]\nblock = ["F4"]\nquit = ["Ctrl+X"]\nnext_tab = ["b"]\n'
     async with running(snapshot(), LARGE, settings=effective(keys)) as run:
         await run.press("b")
-        assert run.app.main.tab.name == TABS[1].name, "b is another action's key now"
+        assert run.app.main.tabs.shown.name == TABS[1].name, "b is another action's key now"
         assert "F4 block" in run.lines()[-1]
         assert "Ctrl+X" in run.lines()[-1]
         await run.press("f4")
@@ -257,13 +257,13 @@ async def test_theme_first_tab_unit_columns_and_rates() -> None:
     """
     async with running(snapshot(), LARGE, settings=effective(text)) as run:
         main = run.app.main
-        assert (main.tab.name, main.bars.in_bits, main.bars.graph.seconds) == ("traffic", True, 5)
-        assert (PALETTE.name, run.app._frame_seconds, main.slow) == ("mono", 0.5, False)
+        assert (main.tabs.shown.name, main.bars.in_bits, main.bars.graph.seconds) == ("traffic", True, 5)
+        assert (PALETTE.name, run.app._frame_seconds, main.desk.slow) == ("mono", 0.5, False)
         heads = next(line for line in run.lines() if "address" in line and "who" in line)
         assert heads.index("address") < heads.index("pps") < heads.index("who")
         assert "network" not in heads
         await run.press("v")
-        assert [column.name for column in main.panel.view.columns] == ["", "pps", "who"]
+        assert [column.name for column in main.tabs.panel.view.columns] == ["", "pps", "who"]
     async with running(snapshot()) as run:
         assert PALETTE.name == "ansi"
 
@@ -272,7 +272,7 @@ async def test_a_mistake_is_told_and_the_screen_starts() -> None:
     async with running(snapshot(), settings=effective("theme = 3\nx = 1\n")) as run:
         await run.settle()
         assert run.status.startswith("/etc/fwtop/screen.toml:1: theme must be one of")
-        assert run.app.main.tab.name == "overview"
+        assert run.app.main.tabs.shown.name == "overview"
         await run.press(":", *"log", "enter")
         await run.settle()
         assert "screen.toml:2: x is" in run.text()
@@ -286,7 +286,7 @@ async def test_a_terminal_that_can_t_keep_up_gets_less_unless_that_was_refused()
         async with running(snapshot(), settings=effective(f"slow = {value}\n")) as run:
             for _ in range(25):
                 run.app._note_stall()
-            assert run.app.main.slow is slow
+            assert run.app.main.desk.slow is slow
             assert ("can't keep up" in run.status) is slow
             assert run.app._frame_seconds == (1.0 if slow else 0.25)
             await run.press(":", *"slow off", "enter")

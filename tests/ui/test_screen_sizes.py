@@ -100,12 +100,12 @@ def held_lines(run: Run) -> int:
 
 def assert_keys_refer_to_something_visible(run: Run) -> None:
     main = run.app.main
-    if frame(*run.app.size, main.tab.name) is None:
-        assert not any(panel.display for panel in main.panels.values())
+    if frame(*run.app.size, main.tabs.shown.name) is None:
+        assert not any(panel.display for panel in main.tabs.panels.values())
         return
-    assert main.panel.display
-    assert main.panel.active
-    assert sum(panel.active for panel in main.panels.values()) == 1
+    assert main.tabs.panel.display
+    assert main.tabs.panel.active
+    assert sum(panel.active for panel in main.tabs.panels.values()) == 1
 
 
 SIZE = st.tuples(st.integers(1, 400), st.integers(1, 120))

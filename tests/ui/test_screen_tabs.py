@@ -69,7 +69,7 @@ def shown_rows(run: Run, panel: Panel) -> list[int]:
 
 async def test_the_selected_row_is_whole_wherever_the_selection_goes() -> None:
     async with running(proposals_of_lines(1, 3, 2, 1, 3, 3, 1, 2, 3, 1, 2), at="proposals") as run:
-        panel = run.app.main.panel
+        panel = run.app.main.tabs.panel
         for key in ["down"] * 11 + ["up"] * 11 + ["pagedown"] * 4 + ["pageup"] * 4 + ["end", "home"]:
             await run.press(key)
             chosen = panel.rows.selected
@@ -83,7 +83,7 @@ async def test_the_selected_row_is_whole_wherever_the_selection_goes() -> None:
 
 async def test_pages_leave_no_row_out() -> None:
     async with running(proposals_of_lines(1, 3, 2, 1, 3, 3, 1, 2, 3, 1, 2), at="proposals") as run:
-        panel = run.app.main.panel
+        panel = run.app.main.tabs.panel
         seen = set(shown_rows(run, panel))
         for _ in range(11):
             await run.press("pagedown")
@@ -94,7 +94,7 @@ async def test_pages_leave_no_row_out() -> None:
 
 async def test_a_click_on_any_line_of_a_row_selects_it() -> None:
     async with running(proposals_of_lines(1, 3, 2), at="proposals") as run:
-        panel = run.app.main.panel
+        panel = run.app.main.tabs.panel
         for line, item in enumerate(panel._line_items):
             await run.press("home")
             await run.pilot.click("#proposals", offset=(12, line + 1))
@@ -108,18 +108,18 @@ async def test_a_click_on_any_line_of_a_row_selects_it() -> None:
 @pytest.mark.parametrize("size", [(60, 15), SMALL, LARGE])
 async def test_every_tab_can_be_clicked(size: tuple[int, int]) -> None:
     async with running(snapshot(), size) as run:
-        bar = run.app.main.tab_bar
+        bar = run.app.main.tabs.tab_bar
         for tab in TABS:
             line = bar._strips[0].text
             if f" {tab.title}" not in line:
                 continue  # the bar is too narrow for it: the keys reach it
             await run.pilot.click("#tabs", offset=(line.index(tab.title) + 1, 0))
             await run.settle()
-            assert run.app.main.tab.name == tab.name
-        before = run.app.main.tab.name
+            assert run.app.main.tabs.shown.name == tab.name
+        before = run.app.main.tabs.shown.name
         await run.pilot.click("#tabs", offset=(bar.box.width - 2, 0))
         await run.settle()
-        assert run.app.main.tab.name == before, "beside the tabs nothing happens"
+        assert run.app.main.tabs.shown.name == before, "beside the tabs nothing happens"
 
 
 async def test_a_tab_keeps_panel_and_row_while_another_is_shown() -> None:
@@ -129,7 +129,7 @@ async def test_a_tab_keeps_panel_and_row_while_another_is_shown() -> None:
         for key in ["right_square_bracket"] * len(TABS):
             await run.press(key)
             await run.send(snapshot())
-        assert run.app.main.panel.spec.name == "payloads"
+        assert run.app.main.tabs.panel.spec.name == "payloads"
         assert run.selected_key() == chosen
 
 
@@ -144,31 +144,31 @@ async def test_keys_never_refer_to_a_hidden_panel(scene: str, sizes: tuple[tuple
             await run.pilot.resize_terminal(width, height)
             await run.settle()
             for _ in TABS:
-                for _ in main.tab.panels:
+                for _ in main.tabs.shown.panels:
                     await run.press("tab")
-                    assert main.panel.display, (
-                        f"{main.panel.spec.name} of {main.tab.name} at {width}x{height}"
+                    assert main.tabs.panel.display, (
+                        f"{main.tabs.panel.spec.name} of {main.tabs.shown.name} at {width}x{height}"
                     )
                 for shown in (calm(), SCENES[scene]()):
                     await run.send(shown)
-                    assert main.panel.display
+                    assert main.tabs.panel.display
                 await run.press("right_square_bracket")
 
 
 async def test_the_panel_that_opens_is_where_something_can_be_done() -> None:
     for shown, panel in ((calm(), "sources"), (spoofed(), "proposals"), (snapshot(), "proposals")):
         async with running(shown, LARGE) as run:
-            assert run.app.main.panel.spec.name == panel
+            assert run.app.main.tabs.panel.spec.name == panel
 
 
 async def test_zero_clears_the_scope_on_every_tab() -> None:
     async with running(spoofed(), at="attacks") as run:
         for _ in TABS:
-            run.app.main.focus_panel("attacks")
+            run.app.main.tabs.focus("attacks")
             await run.press("enter")
-            assert run.app.main.scope.chosen
+            assert run.app.main.desk.scope.chosen
             await run.press("right_square_bracket", "0")
-            assert run.app.main.scope.chosen == ""
+            assert run.app.main.desk.scope.chosen == ""
             assert "only A" not in run.text()
 
 

@@ -18,22 +18,22 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Origin, PacketSignature, Port, TrafficPart
+from fwtop.ui.actions.row_actions import packets_of
 from fwtop.ui.dialogs.rule_dialog import RuleDialog
 from fwtop.ui.lists.traffic import TRAFFIC_VIEWS, first_view, signature_words, traffic_items
-from fwtop.ui.main_screen import packets_of
 
 SIZES = (SMALL, (120, 40), LARGE)
 NET = TrafficPart(prefix=Prefix.parse("203.0.113.0/24"))
 
 
 async def tab(run: Run) -> None:
-    run.app.main.show_tab("traffic")
+    run.app.main.tabs.show("traffic")
     await run.settle()
 
 
 async def show(run: Run, view: str) -> None:
     await tab(run)
-    run.app.main.panels["sources"].show_view(view)
+    run.app.main.tabs.panels["sources"].show_view(view)
     await run.settle()
 
 
@@ -51,7 +51,7 @@ async def test_a_spoofed_flood_begins_with_its_signature_not_with_victims(size: 
         assert "attack A" in text
         assert "7.7.4.9" not in text
         await run.press("v")
-        assert run.app.main.panel.view.name == "address"
+        assert run.app.main.tabs.panel.view.name == "address"
 
 
 async def test_the_first_view_returns_to_addresses_unless_the_operator_chose_one() -> None:
@@ -61,11 +61,11 @@ async def test_the_first_view_returns_to_addresses_unless_the_operator_chose_one
     async with running(spoofed_syns()) as run:
         await tab(run)
         await run.send(calm())
-        assert run.app.main.panel.view.name == "address"
+        assert run.app.main.tabs.panel.view.name == "address"
         await run.press("v")
-        assert run.app.main.panel.view.name == "prefix"
+        assert run.app.main.tabs.panel.view.name == "prefix"
         await run.send(spoofed_syns())
-        assert run.app.main.panel.view.name == "prefix"
+        assert run.app.main.tabs.panel.view.name == "prefix"
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -81,14 +81,14 @@ async def test_every_view_shows_its_rows_and_cuts_no_address(size: tuple[int, in
         if view == "prefix":
             assert LONGER in text
         rows = traffic_items(spoofed_syns(), view)
-        assert run.app.main.panel.rows.hidden == 0
-        assert len(run.app.main.panel.rows.items) == len(rows)
+        assert run.app.main.tabs.panel.rows.hidden == 0
+        assert len(run.app.main.tabs.panel.rows.items) == len(rows)
 
 
 async def test_clients_stand_in_a_group_of_their_own() -> None:
     async with running(spoofed_syns(), LARGE) as run:
         await show(run, "address")
-        keys = [run.app.main.panel.view.row.key(item) for item in run.app.main.panel.rows.items]
+        keys = [run.app.main.tabs.panel.view.row.key(item) for item in run.app.main.tabs.panel.rows.items]
         assert keys[-3:] == list(CLIENTS)
         lines = run.lines()
         heading = next(y for y, line in enumerate(lines) if "clients and known peers" in line)
@@ -96,7 +96,9 @@ async def test_clients_stand_in_a_group_of_their_own() -> None:
         assert not any(key in line for line in lines[:heading] for key in CLIENTS)
         assert sum("clients and known peers" in line for line in lines) == 1
         await run.press("o")
-        assert [run.app.main.panel.view.row.key(item) for item in run.app.main.panel.rows.items][-3:] != []
+        assert [run.app.main.tabs.panel.view.row.key(item) for item in run.app.main.tabs.panel.rows.items][
+            -3:
+        ] != []
         assert sum("clients and known peers" in line for line in run.lines()) == 1
 
 
@@ -158,16 +160,16 @@ async def test_enter_goes_into_a_prefix_and_escape_back_up() -> None:
         await show(run, "prefix")
         await run.press("enter")
         assert ("traffic", NET) in feed.controls.calls
-        assert run.app.main.panel.view.name == "address"
+        assert run.app.main.tabs.panel.view.name == "address"
         assert "Traffic from 203.0.113.0/24" in run.text()
         assert "203.0.113.77" in run.text()
         assert CLIENTS[0] not in run.text()
         await run.press("escape")
-        assert run.app.main.panel.view.name == "prefix"
+        assert run.app.main.tabs.panel.view.name == "prefix"
         assert "203.0.113.0/24" in run.text()
         assert "Traffic from" not in run.text()
         await run.press("escape")
-        assert run.app.main.panel.view.name == "prefix"
+        assert run.app.main.tabs.panel.view.name == "prefix"
 
 
 async def test_enter_shows_the_packets_of_a_row_and_escape_comes_back() -> None:
@@ -179,12 +181,12 @@ async def test_enter_shows_the_packets_of_a_row_and_escape_comes_back() -> None:
         async with running(spoofed_syns(), (120, 40)) as run:
             await show(run, view)
             await run.press("enter")
-            assert run.app.main.tab.name == "packets"
-            assert found in run.app.main.packet_panel.book.text
+            assert run.app.main.tabs.shown.name == "packets"
+            assert found in run.app.main.tabs.packet_panel.book.text
             await run.press("escape")
-            assert run.app.main.tab.name == "traffic"
-            assert run.app.main.panel.view.name == view
-            assert run.app.main.packet_panel.book.text == ""
+            assert run.app.main.tabs.shown.name == "traffic"
+            assert run.app.main.tabs.panel.view.name == view
+            assert run.app.main.tabs.packet_panel.book.text == ""
 
 
 async def test_a_stored_session_has_no_packets_to_go_into() -> None:
@@ -192,7 +194,7 @@ async def test_a_stored_session_has_no_packets_to_go_into() -> None:
     async with running(shot, (120, 40)) as run:
         await show(run, "address")
         await run.press("enter")
-        assert run.app.main.tab.name == "traffic"
+        assert run.app.main.tabs.shown.name == "traffic"
         assert run.dialog == "PacketDialog"
 
 
@@ -201,9 +203,9 @@ async def test_until_the_answer_comes_and_without_one_the_listed_rows_stand_in()
     async with running(snapshot(), feed=feed) as run:
         await show(run, "prefix")
         await run.press("enter")
-        shown = run.app.main.panel.rows.items
+        shown = run.app.main.tabs.panel.rows.items
         assert shown
-        assert all("203.0.113." in run.app.main.panel.view.row.key(item) for item in shown)
+        assert all("203.0.113." in run.app.main.tabs.panel.view.row.key(item) for item in shown)
         assert "from 203.0.113.0/24, as far as listed" in run.text()
         feed.controls.failure = FwtopError("gone")
         await run.send(snapshot())
@@ -217,9 +219,9 @@ async def test_networks_open_too_and_the_filter_goes_first() -> None:
         assert ("traffic", TrafficPart(asn=64500)) in run.feed.controls.calls
         await run.press("slash", "2", "0", "3", "enter")
         await run.press("escape")
-        assert run.app.main.panel.view.name == "address", "the first Esc drops the filter"
+        assert run.app.main.tabs.panel.view.name == "address", "the first Esc drops the filter"
         await run.press("escape")
-        assert run.app.main.panel.view.name == "asn"
+        assert run.app.main.tabs.panel.view.name == "asn"
 
 
 async def test_the_selected_attack_scopes_the_traffic() -> None:
@@ -244,7 +246,7 @@ async def test_the_selected_attack_scopes_the_traffic() -> None:
 async def test_an_attack_that_cannot_be_told_apart_says_so() -> None:
     scene = spoofed_syns()
     async with running(scene, (120, 40)) as run:
-        run.app.main.scope.chosen = scene.judgement.attacks[0].key
+        run.app.main.desk.scope.chosen = scene.judgement.attacks[0].key
         await run.send(scene)
         await tab(run)
         assert "Traffic of all: A can't be told apart" in run.text()
@@ -318,7 +320,7 @@ def test_filters_name_the_row() -> None:
 async def test_an_address_wraps_where_its_column_cannot_hold_it(width: int) -> None:
     async with running(spoofed_syns(), (width, 30)) as run:
         await show(run, "address")
-        if run.app.main.panel.display:
+        if run.app.main.tabs.panel.display:
             assert LONG in "".join(
                 line.strip().removeprefix("▸").strip().split(" ")[0] for line in run.lines()
             )

@@ -48,12 +48,12 @@ async def test_the_tab_shows_what_the_history_holds(feed: FakeFeed, stored: Tren
 @pytest.mark.parametrize("size", [(60, 15), SMALL, (120, 40)])
 async def test_every_list_is_reached_by_tab(feed: FakeFeed, size: tuple[int, int]) -> None:
     async with running(calm(), size, feed=feed, at="trend_traffic") as run:
-        seen = [run.app.main.panel.spec.name]
+        seen = [run.app.main.tabs.panel.spec.name]
         while len(seen) < len(TRENDS):
             await run.press("tab")
-            seen.append(run.app.main.panel.spec.name)
-            assert run.app.main.panel.display
-            assert run.app.main.panel.rows.items
+            seen.append(run.app.main.tabs.panel.spec.name)
+            assert run.app.main.tabs.panel.display
+            assert run.app.main.tabs.panel.rows.items
         assert seen == list(TRENDS)
 
 
@@ -68,7 +68,7 @@ async def test_the_history_is_read_only_while_somebody_looks(feed: FakeFeed) -> 
         run.clock[0] += 21
         await run.send(calm())
         assert asked(run) == 2
-        run.app.main.show_tab("log")
+        run.app.main.tabs.show("log")
         run.clock[0] += 60
         await run.send(calm())
         assert asked(run) == 2

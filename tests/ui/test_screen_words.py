@@ -77,7 +77,7 @@ async def test_texts_name_the_configured_keys(
     effective = read_settings([ConfigText("screen.toml", KEYS)])
     async with running(scene(), LARGE, feed=feed, settings=effective) as run:
         if at.startswith("packet"):
-            run.app.main.show_tab("packets")
+            run.app.main.tabs.show("packets")
             await run.send(scene())
         elif at:
             await run.go(at)
@@ -160,7 +160,7 @@ async def test_a_proposal_keeps_place_and_cursor_though_its_figures_change() -> 
         await run.go("proposals")
         await run.press("home", "down", "up")
         await run.send(then)
-        rows = run.app.main.panel.rows
+        rows = run.app.main.tabs.panel.rows
         assert [item.number for item in rows.items] == [1, 2]
         assert (rows.selected, rows.gone) == (0, False)
 
@@ -260,7 +260,7 @@ async def test_expiry_keeps_its_key_in_a_narrow_terminal() -> None:
 
 async def test_a_dialog_speaks_of_clients_as_the_list_does() -> None:
     async with running(snapshot(), LARGE) as run:
-        known = run.app.main.snapshot.judgement.baseline_packets  # type: ignore[union-attr]
+        known = run.app.main.desk.snapshot.judgement.baseline_packets  # type: ignore[union-attr]
         text = await shown(run, "1")
         assert f"of {known / 1000:.1f}k client-like packets" in text
         assert "matches now" in text
@@ -272,7 +272,7 @@ async def test_the_large_overview_lists_packets_once_a_second() -> None:
     async with running(snapshot(), LARGE, feed=feed) as run:
         run.clock[0] += 2
         await run.send(snapshot(started=NOW))
-        panel = run.app.main.packet_panel
+        panel = run.app.main.tabs.packet_panel
         assert panel.display
         assert panel.book.rows
         assert "Space hold" not in run.text(), "here Space pauses"
@@ -282,7 +282,7 @@ async def test_the_large_overview_lists_packets_once_a_second() -> None:
         assert feed.controls.packets_asked == asked
     for shot, size in ((snapshot(), (120, 40)), (calm(), LARGE)):  # in calm nobody would pay for it
         async with running(shot, size, feed=feed) as run:
-            assert not run.app.main.packet_panel.display
+            assert not run.app.main.tabs.packet_panel.display
 
 
 # -- recordings and read-only

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from fwtop.model.traffic.session import EventKind
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.ui.actions.log import SessionLog
+from fwtop.ui.actions.desk import Desk
 from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.bars.toasts import ToastQueue, expiry_line, toast_lines
 from fwtop.ui.drawing.style import Line
@@ -22,11 +20,11 @@ _PASSED_SECONDS = 2.0  # of wall clock: an event that a recording passed longer 
 class News:
     """Feeds log and toasts. Toasts go by the wall clock, the log by that of the traffic."""
 
-    def __init__(self, actions: RuleActions, clock: Callable[[], float]) -> None:
-        self.log = SessionLog()
+    def __init__(self, desk: Desk, rules: RuleActions) -> None:
+        self.log = desk.log
         self._toasts = ToastQueue()
-        self._actions = actions
-        self._clock = clock
+        self._rules = rules
+        self._clock = desk.clock
         self._began = False  # what a screen finds when it opens is no news
         self._before = 0.0
 
@@ -41,18 +39,12 @@ class News:
             played = state.playing and 0 < now - self._before <= _PASSED_SECONDS * max(state.speed, 1.0)
             added = added if played else []
             self.log.seen()
-        if now < self._before or (
-            state is not None and state.whole
-        ):  # a recording went back: that hasn't happened yet
-            self._toasts.clear()
+        if now < self._before or (state is not None and state.whole):
+            self._toasts.clear()  # a recording went back: that hasn't happened yet
         for entry in added if self._began else []:
             if entry.kind in _TOASTED and not self._is_known(entry):
                 self._toasts.add(f"{entry.kind} {entry.subject}", _words(entry), entry.style, self._clock())
         self._began, self._before = True, now
-
-    def note(self, kind: str, text: str, at: float) -> None:
-        """Note what the screen did or refused; the status line says it too."""
-        self.log.note(kind, text, at)
 
     def alarm(self, kind: str, text: str, at: float) -> None:
         """Note something that the operator should see at once."""
@@ -61,7 +53,7 @@ class News:
 
     def lines(self, snapshot: Snapshot | None, width: int) -> list[Line]:
         """Return the toasts of now; first of all the trial that ended unconfirmed, until a key is pressed."""
-        expiry, now = self._actions.expiry, self._clock()
+        expiry, now = self._rules.expiry, self._clock()
         alarm = None
         if expiry.expired is not None and snapshot is not None:
             verdict = verdict_of(snapshot, now).badge
@@ -72,8 +64,8 @@ class News:
         """Whether the operator knows already: it was done here, or the alarm says it."""
         if entry.kind not in _RULES:
             return False
-        mine = entry.subject in self._actions.installed_rules
-        return self._actions.expiry.has_ended(entry.subject) or (mine and entry.kind != EventKind.RULE_UNDONE)
+        mine = entry.subject in self._rules.installed_rules
+        return self._rules.expiry.has_ended(entry.subject) or (mine and entry.kind != EventKind.RULE_UNDONE)
 
 
 def _words(entry: LogEntry) -> str:

@@ -6,19 +6,16 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from rich.style import Style
 
 from fwtop.dissect.wire import Dissection
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.ui.actions.desk import Desk
+from fwtop.ui.actions.tab_actions import TabActions
 from fwtop.ui.drawing.format import number
-from fwtop.ui.drawing.guarded import Begin
-from fwtop.ui.drawing.layout import Lines
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, TEXT, WARN, Line
-from fwtop.ui.feed import Controls
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.lists.packet_panel import PacketPanel
 from fwtop.ui.lists.packets import pane_lines
 from fwtop.ui.state.packets import PacketRow
 
@@ -27,35 +24,21 @@ _PAUSE_SECONDS = 0.2  # the cursor rests this long on a packet before it is deco
 
 
 class PacketActions:
-    """Carries out the keys of the Packets tab; independent of the screen.
+    """Keeps list and pane up to date, and carries out the keys of the Packets tab."""
 
-    `start` begins a request; `later` calls back after some seconds.
-    """
-
-    def __init__(
-        self,
-        panel: PacketPanel,
-        pane: Lines,
-        controls: Controls,
-        *,
-        say: Callable[[str, Style], None],
-        start: Begin,
-        later: Callable[[float, Callable[[], None]], object],
-    ) -> None:
-        self._panel = panel
-        self._pane = pane
-        self._controls = controls
-        self._say = say
-        self._start = start
-        self._later = later
+    def __init__(self, desk: Desk, tabs: TabActions, pause: Callable[[], None]) -> None:
+        self._desk = desk
+        self._pause = pause
+        self._controls = desk.controls
+        self._say = desk.say
+        self._panel = tabs.packet_panel
+        self._pane = tabs.texts["packet"]
         self._asking = False
         self._asked: Snapshot | None = None
         self._asked_at = -math.inf
-        panel.drawn = self._draw_pane
+        self._panel.drawn = self._draw_pane
         self._decoded: tuple[tuple[int, int] | None, Dissection | None] = (None, None)
-        self._wanted: tuple[int, int] | None = (
-            None  # the packet that will be decoded if the cursor rests on it
-        )
+        self._wanted: tuple[int, int] | None = None  # decoded if the cursor rests on it
 
     @property
     def _rests(self) -> bool:
@@ -70,7 +53,7 @@ class PacketActions:
         due = closely or not 0 <= now - self._asked_at < _SECONDS_BESIDE
         if self._panel.display and due and not self._asking and snapshot is not self._asked:
             self._asking, self._asked, self._asked_at = True, snapshot, now
-            self._start(self._fetch, group="packets", exclusive=True)
+            self._desk.begin(self._fetch, group="packets", exclusive=True)
 
     async def _fetch(self) -> None:
         try:
@@ -81,44 +64,44 @@ class PacketActions:
             self._asking = False
 
     def hold(self) -> None:
-        """Hold the list, or go on."""
+        """Hold the list, or go on; a recording is paused."""
+        if self._desk.feed.player is not None:
+            self._pause()
+            return
         self._panel.hold(not self._panel.book.held)
         if self._panel.book.held:
             self._say(KEY_MAP.words("held: {hold} goes on; the newest packets are still kept"), WARN)
         else:
-            self._say("the newest packets are followed", TEXT)
+            self._say("the newest packets are followed")
 
     def alike(self, delta: int) -> None:
         """Select the next packet alike."""
         found = self._panel.to_alike(delta)
         if found is None:
-            self._say("no packet is selected", TEXT)
+            self._say("no packet is selected")
             return
         place, count = found
         if place:
-            self._say(f"{number(place)} of {number(count)} alike", TEXT)
+            self._say(f"{number(place)} of {number(count)} alike")
         elif count <= 1:
-            self._say("no other packet shown is like this one", TEXT)
+            self._say("no other packet shown is like this one")
         else:
-            self._say(f"this is the {'last' if delta > 0 else 'first'} of {number(count)} alike", TEXT)
+            self._say(f"this is the {'last' if delta > 0 else 'first'} of {number(count)} alike")
 
-    def write(self) -> None:
+    def write_packets(self) -> None:
         """Write the packets shown as a pcap file."""
         shown = self._panel.book.kept
         if shown is None or not len(shown):
-            self._say("there is no packet to write", TEXT)
+            self._say("there is no packet to write")
             return
 
         async def written() -> None:
-            self._say(f"writing {number(len(shown))} packets …", TEXT)
-            try:
-                path = await self._controls.write_packets(shown)
-            except FwtopError as error:
-                self._say(safe_text(error), BAD)
-                return
-            self._say(f"{number(len(shown))} packets written to {safe_text(path)}", GOOD)
+            self._say(f"writing {number(len(shown))} packets …")
+            path = await self._desk.attempt(self._controls.write_packets(shown))
+            if path is not None:
+                self._say(f"{number(len(shown))} packets written to {safe_text(path)}", GOOD)
 
-        self._start(written, group="write packets", exclusive=True)
+        self._desk.begin(written, group="write packets", exclusive=True)
 
     def _draw_pane(self) -> None:
         """Draw the pane, and have the selected packet decoded once the cursor rests on it."""
@@ -130,7 +113,7 @@ class PacketActions:
             return
         if self._rests and item.key not in (self._decoded[0], self._wanted):
             self._wanted = item.key
-            self._later(_PAUSE_SECONDS, lambda: self._decode(item))
+            self._desk.screen.set_timer(_PAUSE_SECONDS, lambda: self._decode(item))
         with self._pane.guarded():
             self._pane.show(self._lines(item))
 
@@ -169,4 +152,4 @@ class PacketActions:
             self._wanted = None
             self._draw_pane()
 
-        self._start(decoded, group="decode", exclusive=True)
+        self._desk.begin(decoded, group="decode", exclusive=True)

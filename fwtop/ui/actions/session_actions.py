@@ -1,21 +1,19 @@
-"""The session keys: pause, export and quit; and what quitting prints."""
+"""The session keys: pause, export, quit, moving through a recording; and what quitting prints."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
 
-from rich.style import Style
-
-from fwtop.model.errors import FwtopError
 from fwtop.model.rule import State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.ui.actions.desk import Desk
+from fwtop.ui.actions.log import EXPORTED
 from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.bars.status_bars import pending
 from fwtop.ui.drawing.format import duration, number
-from fwtop.ui.drawing.style import BAD, GOOD, TEXT, WARN
-from fwtop.ui.feed import Feed
+from fwtop.ui.drawing.style import GOOD, WARN
+from fwtop.ui.feed import SPEEDS, Player, PlayerState
 from fwtop.ui.keys import KEY_MAP
 
 KEEP_AND_QUIT = "Keep and quit"
@@ -24,45 +22,29 @@ _STAY = "Stay"
 
 
 class SessionActions:
-    """Carries out the session keys and reports the outcome; independent of widgets."""
+    """Carries out the session keys, and moves through recordings."""
 
-    def __init__(
-        self,
-        feed: Feed,
-        rules: RuleActions,
-        *,
-        choose: Callable[[str, str, Sequence[str]], Awaitable[str | None]],
-        say: Callable[[str, Style], None],
-        current: Callable[[], Snapshot | None],
-        leave: Callable[[], None],
-        exported: Callable[[str], None],
-    ) -> None:
+    def __init__(self, desk: Desk, rules: RuleActions) -> None:
         self.paused = False
-        self._feed = feed
+        self._desk = desk
+        self._say = desk.say
         self._rules = rules
-        self._choose = choose
-        self._say = say
-        self._current = current
-        self._leave = leave
-        self._exported = exported
         self._first: Snapshot | None = None
-        self._last: Snapshot | None = None
         self._peak: Snapshot | None = None
 
     def note(self, snapshot: Snapshot) -> None:
         """Keep what the farewell needs."""
         self._first = self._first or snapshot
-        self._last = snapshot
         if self._peak is None or snapshot.tables.totals.pps > self._peak.tables.totals.pps:
             self._peak = snapshot
 
     def farewell(self) -> list[str]:
         """Write three lines on leaving: the session, its peak and what was done, and rules that remain."""
-        last = self._current()
+        last = self._desk.current()
         if last is None or self._first is None or self._peak is None or last.origin.kind != "live":
             return []
         lasted = duration(last.started + last.seconds - self._first.started)
-        name = safe_text(self._feed.session)
+        name = safe_text(self._desk.feed.session)
         stored = f"session {name}, {lasted}: fwtop report {name}" if name else f"{lasted}, not stored"
         return [f"fwtop: {stored}", f"  {self._peak_line(self._peak)}", f"  {_remaining(last)}"]
 
@@ -78,55 +60,110 @@ class SessionActions:
         return f"peak {number(peak.tables.totals.pps)} pps at {at} ({attacks}); {installed}{more}"
 
     def pause(self) -> None:
-        """Freeze or resume the display."""
-        self.paused = not self.paused
-        self._feed.pause(self.paused)
-        if self.paused:
-            self._say(f"paused until {KEY_MAP.label('pause')}; observation, rules and timers continue", WARN)
-        else:
-            self._say("resumed", GOOD)
+        """Freeze or resume the display; play or pause a recording, which isn't played again by itself."""
+        if self._desk.feed.player is None:
+            self.paused = not self.paused
+            self._desk.feed.pause(self.paused)
+            key = KEY_MAP.label("pause")
+            if self.paused:
+                self._say(f"paused until {key}; observation, rules and timers continue", WARN)
+            else:
+                self._say("resumed", GOOD)
+        elif found := self._found():
+            player, state = found
+            if not state.playing and not state.whole and state.position >= state.ends:
+                self._say("this is the end of the recording: { or a click on the bar goes back")
+                return
+            player.play(not state.playing)
+            self._desk.redraw()
 
-    async def export(self) -> None:
+    def step(self, count: int) -> None:
+        """Go to the snapshot before or after."""
+        found = self._found()
+        if found is not None:
+            found[0].step(count)
+
+    def faster(self, steps: int) -> None:
+        """Change the speed to the next one up or down."""
+        found = self._found()
+        if found is None:
+            return
+        player, state = found
+        others = [speed for speed in SPEEDS if (speed > state.speed if steps > 0 else speed < state.speed)]
+        if not others:
+            self._say(f"{state.speed:g}× is the {'highest' if steps > 0 else 'lowest'} speed")
+            return
+        player.set_speed(min(others) if steps > 0 else max(others))
+        self._desk.redraw()
+
+    def skip(self, count: int) -> None:
+        """Go to the event before or after."""
+        found = self._found()
+        if found is not None:
+            found[0].skip(count)
+
+    def seek(self, at: float) -> None:
+        """Go to a time."""
+        found = self._found()
+        if found is not None:
+            found[0].seek(at)
+
+    def _found(self) -> tuple[Player, PlayerState] | None:
+        """Return the player and where it stands; say why if there is nothing to play."""
+        player = self._desk.feed.player
+        state = player.state if player is not None else None
+        if player is None or state is None:
+            self._say("this key moves through recordings: fwtop replay, fwtop read")
+            return None
+        return player, state
+
+    def export(self) -> None:
         """Write a report in the format that the operator chooses."""
-        formats = self._feed.controls.export_formats
+        self._desk.begin(self._export, group="export", exclusive=True)
+
+    async def _export(self) -> None:
+        controls = self._desk.controls
+        formats = controls.export_formats
         chosen: str | None = formats[0]
         if len(formats) > 1:
-            chosen = await self._choose("export", "Write a report of the session so far, as:", formats)
+            chosen = await self._desk.choose("export", "Write a report of the session so far, as:", formats)
         if chosen is None:
             return
-        self._say("writing a report …", TEXT)
-        try:
-            path = await self._feed.controls.export(chosen)
-        except FwtopError as error:
-            self._say(safe_text(error), BAD)
-            return
-        self._exported(safe_text(path))
-        self._say(f"written to {safe_text(path)}", GOOD)
+        self._say("writing a report …")
+        path = await self._desk.attempt(controls.export(chosen))
+        if path is not None:
+            self._desk.log.note(EXPORTED, safe_text(path), self._desk.now())
+            self._say(f"written to {safe_text(path)}", GOOD)
 
-    def must_ask(self) -> bool:
-        """Whether quitting removes rules that could be confirmed."""
-        snapshot = self._current()
-        if snapshot is None or self._feed.controls.readonly or snapshot.guardian.startswith("lost"):
-            return False
-        return bool(pending(snapshot.mitigations))
+    def leave(self) -> None:
+        """Quit; ask first if that removes unconfirmed rules."""
+        if self._unconfirmed():
+            self._desk.begin(self._ask_to_leave, group="leave", exclusive=True)
+        else:
+            self._desk.screen.app.exit(return_code=0)
 
-    async def leave(self) -> None:
-        """Quit after asking what should become of unconfirmed rules."""
-        answer = await self._choose("quit", self._question(), (_STAY, KEEP_AND_QUIT, QUIT))
-        snapshot = self._current()
+    def _unconfirmed(self) -> int:
+        """Return how many rules quitting removes that could be confirmed."""
+        snapshot = self._desk.current()
+        if snapshot is None or self._desk.controls.readonly or snapshot.guardian.startswith("lost"):
+            return 0
+        return len(pending(snapshot.mitigations))
+
+    async def _ask_to_leave(self) -> None:
+        count = self._unconfirmed()
+        question = (
+            f"{count} rules are not confirmed. Quitting removes them, and the traffic they stop returns."
+        )
+        if count == 1:
+            question = "1 rule is not confirmed. Quitting removes it, and the traffic it stops returns."
+        answer = await self._desk.choose("quit", question, (_STAY, KEEP_AND_QUIT, QUIT))
+        snapshot = self._desk.current()
         if answer == KEEP_AND_QUIT and snapshot is not None:
-            await self._rules.confirm(snapshot)
-            if self.must_ask():
+            await self._rules.keep(snapshot, None)
+            if self._unconfirmed():
                 return  # the status line says why
         if answer in (KEEP_AND_QUIT, QUIT):
-            self._leave()
-
-    def _question(self) -> str:
-        snapshot = self._current()
-        count = len(pending(snapshot.mitigations)) if snapshot is not None else 0
-        if count == 1:
-            return "1 rule is not confirmed. Quitting removes it, and the traffic it stops returns."
-        return f"{count} rules are not confirmed. Quitting removes them, and the traffic they stop returns."
+            self._desk.screen.app.exit(return_code=0)
 
 
 def _remaining(snapshot: Snapshot) -> str:

@@ -1,0 +1,220 @@
+"""Tabs, panels, selection and filter: which rows keys refer to, and where everything stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from msgspec.structs import replace
+from textual.widget import Widget
+from textual.widgets import Input
+
+from fwtop.model.rule import RuleStatus
+from fwtop.ui.actions.desk import Desk
+from fwtop.ui.bars.status_bars import TabBar
+from fwtop.ui.bars.time_bar import TimeBar
+from fwtop.ui.bars.toasts import Toasts
+from fwtop.ui.drawing.guarded import Guarded
+from fwtop.ui.drawing.layout import Lines, frame
+from fwtop.ui.lists.packet_panel import PacketPanel
+from fwtop.ui.lists.panel import Panel
+from fwtop.ui.lists.panels import PANELS, with_chosen
+from fwtop.ui.settings import Settings
+from fwtop.ui.tabs import TAB, TABS, Content
+
+
+class _FilterLine(Guarded, Input):
+    """The filter's input line, the only widget that ever has Textual's focus."""
+
+
+class TabActions:
+    """The tab that is shown and the panel that keys refer to; `measure` says how much there is to show."""
+
+    def __init__(self, desk: Desk, settings: Settings) -> None:
+        self.tab_bar = TabBar("tabs")
+        self.time_bar = TimeBar()
+        self.toasts = Toasts()
+        self.packet_panel = PacketPanel()
+        self.panels = {spec.name: Panel(with_chosen(spec, settings.columns)) for spec in PANELS}
+        self.panels["packets"] = self.packet_panel
+        self.texts = {name: Lines(name) for name in ("effect", "funnel", "stage", "packet")}
+        self.filter_line = _FilterLine(id="filter", placeholder="show only rows with …", compact=True)
+        self.shown = TAB[settings.first_tab]
+        self.touched = False  # the operator has chosen a tab, a panel or a row
+        self.measure: Callable[[], Content] = Content
+        self._desk = desk
+        self._focus = {tab.name: tab.panels[0] for tab in TABS}  # the panel of each tab that keys refer to
+        self._wanted = ""  # the panel that had the keys without the operator's choice
+        self._content = Content()
+
+    def widgets(self) -> Iterator[Widget]:
+        """Yield the tab bar, all panels and texts, and the filter's input line."""
+        yield self.tab_bar
+        yield self.time_bar
+        yield from self.panels.values()
+        yield from self.texts.values()
+        yield self.filter_line
+        yield self.toasts
+
+    def place(self, *, settle: bool = True) -> None:
+        """Give every widget its box; once more if what is drawn there needs another height."""
+        desk, (width, height) = self._desk, self._desk.size
+        self._content = self.measure()
+        recorded = desk.feed.player is not None
+        around = frame(width, height, self.shown.name, slow=desk.slow, recorded=recorded)
+        boxes = dict(around.boxes) if around is not None else {}
+        slots: dict[str, tuple[str, ...]] = {}
+        if around is not None:
+            arrangement = self.shown.arrange(around.room, self._content)
+            boxes |= arrangement.boxes
+            slots = arrangement.slots
+        desk.bars.place(boxes)
+        for name, text in (*self.texts.items(), ("tabs", self.tab_bar), ("timebar", self.time_bar)):
+            text.place(boxes.get(name))
+        for name, panel in self.panels.items():
+            panel.place(boxes.get(name))
+            panel.slot = slots.get(name, ())
+        if around is None:
+            self.filter_line.display = False
+            desk.bars.show_too_small(width, height)
+            return
+        if not self.panel.display:
+            self._focus[self.shown.name] = next(name for name in self.shown.panels if name in boxes)
+            self._content = replace(self._content, focused=self.focused)
+        for name, panel in self.panels.items():
+            panel.active = name == self.focused
+        status = boxes["status"]
+        self.filter_line.styles.offset = (status.x, status.y)
+        self.filter_line.styles.width = status.width
+        desk.redraw()
+        if settle and self.measure() != self._content:  # rows break differently at this width
+            self.place(settle=False)
+
+    def place_again(self) -> None:
+        """Lay out anew if there is more or less to show than before."""
+        if self.measure() != self._content:
+            self.place()
+
+    @property
+    def focused(self) -> str:
+        """The name of the panel that keys refer to."""
+        return self._focus[self.shown.name]
+
+    @property
+    def panel(self) -> Panel:
+        """The panel that keys refer to."""
+        return self.panels[self.focused]
+
+    def selected_rule(self) -> RuleStatus | None:
+        """Return the selected row if it is a rule."""
+        item = self.panel.current()
+        return item if isinstance(item, RuleStatus) else None
+
+    def show(self, name: str) -> None:
+        """Go to a tab."""
+        self.touched = True
+        self.close_filter()
+        self.shown = TAB[name]
+        self.place()
+
+    def focus(self, name: str) -> None:
+        """Direct the keys to a panel, on the tab that holds it."""
+        self.touched = True
+        reachable = self.panels[name].display or any(name in panel.slot for panel in self.panels.values())
+        if name not in self.shown.panels or not reachable:
+            self.shown = next(tab for tab in (*TABS[1:], TABS[0]) if name in tab.panels)
+        self._focus[self.shown.name] = name
+        self.place()
+
+    def suggest(self, name: str) -> None:
+        """Direct the keys of the overview to a panel, until the operator chooses."""
+        if self.touched or self.shown.name != "overview":
+            return
+        if name != self._wanted or self.panels[name].display:  # there may be no room for it
+            self._wanted = self._focus["overview"] = name
+
+    # -- what keys do
+
+    def go(self, name: str) -> None:
+        """Go to a tab, or say that this is it."""
+        if self.shown is TAB[name]:
+            self._desk.say(f"this is the {self.shown.title} tab")
+        self.show(name)
+
+    def turn(self, delta: int) -> None:
+        """Go to the next tab."""
+        names = [tab.name for tab in TABS]
+        self.show(names[(names.index(self.shown.name) + delta) % len(names)])
+
+    def move(self, delta: int) -> None:
+        """Select another row; say so where there is none."""
+        self.touched = True
+        rows, before = self.panel.rows, self.panel.rows.selected
+        self.panel.move(delta, self._desk.now())
+        if rows.selected == before:
+            edge = f"this is the {'first' if delta < 0 else 'last'} row"
+            self._desk.say(edge if rows.items else "nothing is listed here")
+        if self.focused == "path":
+            self._desk.redraw()  # the text about the stage follows at once
+
+    def page(self, delta: int) -> None:
+        """Select a row a page away."""
+        self.move(delta * self.panel.page)
+
+    def top(self) -> None:
+        """Select the first row, and from now on whichever is first."""
+        rows, before = self.panel.rows, self.panel.rows.selected
+        self.panel.follow()
+        if rows.selected == before:
+            edge = f"this is the first row{', whichever that will be' if rows.followed else ''}"
+            self._desk.say(edge if rows.items else "nothing is listed here")
+
+    def bottom(self) -> None:
+        """Select the last row."""
+        self.move(len(self.panel.rows.items) or 1)
+
+    def next_panel(self, delta: int) -> None:
+        """Go to the next panel of this tab that is visible or shares a place with one that is."""
+        reachable = {name for name in self.shown.panels if self.panels[name].display}
+        reachable |= {other for name in reachable for other in self.panels[name].slot}
+        names = [name for name in self.shown.panels if name in reachable]
+        if self.focused not in names:  # the terminal is too small for any
+            return
+        if len(names) == 1:
+            self._desk.say("this tab has no other panel")
+        self.focus(names[(names.index(self.focused) + delta) % len(names)])
+        self._desk.say_if_empty()
+
+    def view(self, name: str = "") -> None:
+        """Change how the traffic is listed, or show a view of the present panel."""
+        if name:
+            self.panel.show_view(name)
+            return
+        if len(self.panel.spec.views) == 1:
+            self.focus("sources" if "sources" in self.shown.panels else TAB["traffic"].panels[0])
+        self.panel.next_view()
+        self._desk.say_if_empty()
+
+    def sort(self, name: str = "") -> None:
+        """Change the order, or sort by a column."""
+        if name:
+            self.panel.rows.sort_by(name)
+            self.panel.reload()
+            return
+        name = self.panel.rows.next_sort() or "packets"
+        self.panel.reload()
+        self._desk.say(f"{self.panel.spec.title} sorted by {name}")
+
+    def filter(self, text: str = "") -> None:
+        """Show only rows with a text, or ask for it."""
+        if text:
+            self.panel.set_filter(text)
+            return
+        self.filter_line.value = self.panel.filter_text
+        self.filter_line.display = True
+        # At once: Widget.focus() would let keys that follow pass by.
+        self._desk.screen.set_focus(self.filter_line)
+
+    def close_filter(self) -> None:
+        """Keep the filter, and go on with keys."""
+        self.filter_line.display = False
+        self._desk.screen.set_focus(None)

@@ -1,0 +1,289 @@
+"""Snapshots on the screen: what is remembered of them, how much there is to show, and the drawing."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from fwtop.model.rule import ACTIVE_STATES
+from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.ui.actions.desk import Desk
+from fwtop.ui.actions.log import MACHINE
+from fwtop.ui.actions.machine_rules import MachineRulesWatch
+from fwtop.ui.actions.news import News
+from fwtop.ui.actions.packet_actions import PacketActions
+from fwtop.ui.actions.row_actions import RowActions
+from fwtop.ui.actions.rule_actions import RuleActions
+from fwtop.ui.actions.session_actions import SessionActions
+from fwtop.ui.actions.tab_actions import TabActions
+from fwtop.ui.actions.trend_actions import TrendActions
+from fwtop.ui.bars.header import HeaderState
+from fwtop.ui.bars.toasts import WIDEST_TOAST
+from fwtop.ui.dialogs.dialog import Dialog
+from fwtop.ui.drawing.guarded import Guarded
+from fwtop.ui.drawing.layout import HEADER_ROWS, Box
+from fwtop.ui.drawing.partial import LinkBudget
+from fwtop.ui.drawing.style import STRONG, Line
+from fwtop.ui.lists.path import path_lines, stage_details
+from fwtop.ui.lists.rules import effect_and_facts, effect_lines
+from fwtop.ui.lists.scope import PANELS as PART_PANELS
+from fwtop.ui.lists.table import CellContext
+from fwtop.ui.state.history import RecentRates
+from fwtop.ui.state.path import Stage
+from fwtop.ui.state.rules import RuleEffects
+from fwtop.ui.tabs import TAB, Content
+
+_SLOW_LIST_SECONDS = (
+    5.0  # at least between two drawings of long lists with --slow: in a flood all rows change
+)
+_CLOCK_SECONDS, _EARLY_SECONDS = 1.0, 0.05
+
+
+class SnapshotView:
+    """Passes snapshots to bars, panels and texts; `guard` is the screen, which survives what fails here."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        guard: Guarded,
+        *,
+        tabs: TabActions,
+        rules: RuleActions,
+        rows: RowActions,
+        packets: PacketActions,
+        session: SessionActions,
+    ) -> None:
+        self._desk = desk
+        self._guard = guard
+        self._tabs = tabs
+        self._rules = rules
+        self._rows = rows
+        self._packets = packets
+        self._session = session
+        self.news = News(desk, rules)
+        self.machine = MachineRulesWatch(
+            desk.controls,
+            start=desk.begin,
+            told=lambda text: self.news.alarm(MACHINE, text, desk.now()),
+            changed=self._draw_machine_rules,
+        )
+        self._history = TrendActions(
+            (tabs.panels[name] for name in TAB["trends"].panels),
+            desk.controls,
+            start=desk.begin,
+            redraw=self.redraw,
+        )
+        self.sent: Callable[[], int] = lambda: 0  # bytes that the terminal took so far
+        self.drawing = 0  # calls of `redraw` and `redraw_lines` under way
+        self._effects = RuleEffects()
+        self._trends = RecentRates()
+        self._noted = 0.0  # the time of the last snapshot
+        self._listed = -math.inf  # when the long lists were drawn
+        self._lists_due = True
+        self._redrawn = -math.inf  # when header and status were drawn
+        self._budget = LinkBudget()
+        tabs.measure = self._content
+        desk.redraw = self.redraw
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Show a new snapshot."""
+        desk, tabs = self._desk, self._tabs
+        desk.snapshot = snapshot
+        with self._as_drawing():
+            with self._guard.surviving():
+                self._note(snapshot, desk.now())
+            room = not desk.slow or self._has_room()
+            self._lists_due = room and not (desk.slow and self._lists_are_new())
+            if room:
+                with self._guard.surviving():
+                    tabs.place_again()  # which moves lists
+            self.redraw()
+        self._lists_due = True  # what keys and resizing change is drawn at once
+        self._rows.ask_part()
+        if snapshot.origin.kind == "live":
+            self.machine.refresh(snapshot.mitigations, shown=tabs.panels["machine_rules"].display)
+
+    def _note(self, snapshot: Snapshot, now: float) -> None:
+        """Remember what later frames are compared with."""
+        player, history, judgement = self._desk.feed.player, self._desk.bars.history, snapshot.judgement
+        self._session.note(snapshot)
+        if snapshot.origin.kind == "live":
+            self._rules.expiry.update(snapshot.mitigations, now)
+        # Where something can be done.
+        self._tabs.suggest(
+            "proposals" if judgement.proposals else "attacks" if judgement.attacks else "sources"
+        )
+        if player is not None:
+            history.rebuild(*player.past())
+            if now < self._noted:  # it went back: what was seen since hasn't happened yet
+                self._effects, self._trends = RuleEffects(), RecentRates()
+        elif not self._noted:
+            self._recall()
+        self._noted = now
+        self.news.take(snapshot, player.state if player is not None else None)
+        self._effects.take(snapshot)
+        self._desk.scope.take(snapshot, now)
+        rates = [(f"attack {attack.key}", attack.pps) for attack in judgement.attacks]
+        rates += [(f"rule {item.rule.id}", item.pps) for item in snapshot.mitigations]
+        self._trends.note(rates, now)
+        history.take(snapshot, now)
+
+    def _recall(self) -> None:
+        """Begin with what a recorder saw before the screen was opened."""
+        past, rules = self._desk.feed.past()
+        if past:
+            self._desk.bars.history.rebuild(past, rules)
+            since = time.strftime("%H:%M:%SZ", time.gmtime(past[0].at))
+            self._desk.say(f"a recorder was running: what it saw since {since} is in the graph")
+
+    def _content(self) -> Content:
+        """Return how much there is to show, for the layout."""
+        shot = self._desk.current()
+        if shot is None:
+            return Content(focused=self._tabs.focused)
+        judgement = shot.judgement
+        return Content(
+            self._lines_of("attacks", len(judgement.attacks)),
+            self._lines_of("proposals", len(judgement.proposals)),
+            self._lines_of("rules", len(shot.mitigations)),
+            self._lines_of("all_rules", len(shot.mitigations)),
+            len(self._effect_lines()) + 1,
+            packets=bool(judgement.attacks) and not self._desk.slow and shot.origin.kind != "session",
+            focused=self._tabs.focused,
+        )
+
+    def _lines_of(self, name: str, items: int) -> int:
+        """Return the lines that a panel needs: as measured when it was drawn, one a row before that."""
+        panel = self._tabs.panels[name]
+        return max(panel.wanted, items) if items and panel.display else items
+
+    def _has_room(self) -> bool:
+        """Whether a slow link may get a list now; what a key asks for doesn't wait."""
+        self._budget.note(self._desk.clock(), self.sent())
+        width, height = self._desk.size
+        return self._budget.has_room(width * height)
+
+    def _lists_are_new(self) -> bool:
+        return 0 <= self._desk.clock() - self._listed < _SLOW_LIST_SECONDS
+
+    # -- drawing
+
+    @contextmanager
+    def _as_drawing(self) -> Iterator[None]:
+        """Do something that draws; a fault in it doesn't ask for another drawing."""
+        self.drawing += 1
+        try:
+            yield
+        finally:
+            self.drawing -= 1
+
+    def redraw(self) -> None:
+        """Draw the last snapshot, behind dialogs too; only what changed goes to the terminal."""
+        snapshot = self._desk.current()
+        with self._as_drawing():
+            if snapshot is not None:
+                with self._guard.drawing("lists"):
+                    self._redraw_lists(snapshot)
+            self.redraw_lines()
+            in_front = self._desk.screen.app.screen
+            if isinstance(in_front, Dialog):
+                in_front.draw()
+
+    def _redraw_lists(self, snapshot: Snapshot) -> None:
+        desk, tabs, parts = self._desk, self._tabs, self._rows.parts
+        context = CellContext(
+            desk.now(),
+            slow=desk.slow,
+            snapshot=snapshot,
+            scope=desk.scope,
+            trends=self._trends,
+            log=desk.log.entries,
+            machine=self.machine.rules.rows() if tabs.panels["machine_rules"].display else (),
+            part=parts.words(),
+            history=self._history.answer,
+        )
+        part = parts.over(snapshot)
+        if self._lists_due:
+            self._listed = desk.clock()
+        for name, panel in tabs.panels.items():
+            if panel.display and (self._lists_due or panel.blank or name not in PART_PANELS):
+                with panel.guarded():
+                    panel.take(part if name in PART_PANELS else snapshot, context)
+        self._write("effect", lambda _: self._effect_lines())
+        self._write("funnel", lambda box: path_lines(snapshot, box.width, box.height, slow=desk.slow))
+        self._write("stage", lambda _: self._stage_lines())
+        with self._guard.surviving():
+            closely = tabs.shown.name == "packets"
+            self._packets.refresh(desk.snapshot, closely=closely, now=desk.clock())
+            self._history.refresh(desk.now())
+
+    def _write(self, name: str, lines: Callable[[Box], list[Line]]) -> None:
+        text = self._tabs.texts[name]
+        if text.display:
+            with text.guarded():
+                text.show(lines(text.box))
+
+    def _stage_lines(self) -> list[Line]:
+        selected = self._tabs.panels["path"].current()
+        if not isinstance(selected, Stage):
+            return []
+        title, lines = stage_details(selected, self._desk.now())
+        return [[(title, STRONG)], *lines]
+
+    def _effect_lines(self) -> list[Line]:
+        """Write what changed with the selected rule, or else with the newest active one."""
+        shot = self._desk.current()
+        active = [item for item in shot.mitigations if item.state in ACTIVE_STATES] if shot else []
+        selected = self._tabs.selected_rule() or max(active, key=lambda item: item.rule.created, default=None)
+        if selected is None:
+            return []
+        if self._tabs.shown.name == "rules":
+            return effect_and_facts(selected, self._effects, self._desk.now())
+        return effect_lines(selected, self._effects)
+
+    def redraw_clocks(self) -> None:
+        """Let the clocks in header and status go on where no snapshot came that drew them, too."""
+        if time.monotonic() - self._redrawn >= _CLOCK_SECONDS - _EARLY_SECONDS:
+            self.redraw_lines()
+
+    def redraw_lines(self) -> None:
+        """Draw header, banner, status and footer."""
+        desk, tabs, player = self._desk, self._tabs, self._desk.feed.player
+        self._redrawn = time.monotonic()
+        with self._as_drawing(), self._guard.drawing("lines"):
+            snapshot = desk.current()
+            state = HeaderState(desk.now(), self._session.paused, desk.controls.readonly, desk.slow)
+            keys = desk.screen.app.screen is desk.screen
+            desk.bars.draw(snapshot, state, tab=tabs.shown.name, keys=keys)
+            with tabs.toasts.guarded():
+                self._draw_toasts(snapshot)
+            if player is not None and tabs.time_bar.display:
+                with tabs.time_bar.guarded():
+                    tabs.time_bar.write(player.state)
+            if tabs.tab_bar.display:
+                with tabs.tab_bar.guarded():
+                    self._draw_tabs(snapshot)
+
+    def _draw_tabs(self, snapshot: Snapshot | None) -> None:
+        desk, shown = self._desk, self._tabs.shown.name
+        rules = snapshot.mitigations if snapshot is not None else ()
+        if shown == "log":
+            desk.log.seen()
+        counts = {"rules": sum(item.state in ACTIVE_STATES for item in rules), "log": desk.log.unread}
+        scoped = f"only {desk.scope.letter(desk.scope.chosen)}" if desk.scope.chosen else ""
+        self._tabs.tab_bar.write(shown, counts, scoped)
+
+    def _draw_toasts(self, snapshot: Snapshot | None) -> None:
+        """Draw the toasts over the graph; without one above the status, where they hide no heads."""
+        columns, tabs = self._desk.size[0], self._tabs
+        lines = self.news.lines(snapshot, min(columns - 2, WIDEST_TOAST)) if tabs.tab_bar.display else []
+        bottom = tabs.time_bar if tabs.time_bar.display else self._desk.bars["status"]
+        graph = tabs.tab_bar.box.y > HEADER_ROWS
+        tabs.toasts.write(lines, HEADER_ROWS if graph else bottom.box.y - len(lines), columns)
+
+    def _draw_machine_rules(self) -> None:
+        """Draw a new reading where it is shown: long lists elsewhere have their own time."""
+        if self._tabs.panels["machine_rules"].display:
+            self.redraw()
