@@ -50,7 +50,7 @@ _POLICY = {
 _RECORDINGS = {
     "read": "analyse a capture file",
     "sessions": "list stored sessions",
-    "report": "write a report on a session (HTML, Markdown, JSON), or its rules as a script",
+    "report": "write a report on a session (HTML, Markdown, text, JSON), or its rules as a script",
     "replay": "play a stored session on the screen",
     "trends": "averages of the last hour, day and 15 days",
 }

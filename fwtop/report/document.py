@@ -1,4 +1,4 @@
-"""What a report says, in an order to be read: blocks that writers put into HTML or Markdown.
+"""What a report says, in an order to be read: blocks that writers put into HTML, Markdown or plain text.
 
 A block holds plain text, which each writer makes harmless in its format, and measures or rounds nothing.
 """
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from fwtop.report.page.markup import Markup
+
+_MOST_ROWS, _MOST_EVENTS = 10, 60
 
 
 class Text(Struct, frozen=True):
@@ -67,6 +69,11 @@ class Table(Struct, frozen=True):
     heads: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     look: str = ""
+
+    @property
+    def fewer(self) -> Sequence[Sequence[Cell]]:
+        """The largest rows, or the last of a log: as many as one reads in a text."""
+        return self.rows[-_MOST_EVENTS:] if self.look == "log" else self.rows[:_MOST_ROWS]
 
 
 class Drawing(Struct, frozen=True):

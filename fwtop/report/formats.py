@@ -13,6 +13,7 @@ from fwtop.report.html import write_html
 from fwtop.report.markdown import write_markdown
 from fwtop.report.sections.whole import document
 from fwtop.report.summary import Digest, digest
+from fwtop.report.terminal import write_text
 from fwtop.rules.costs import Costs
 
 
@@ -26,7 +27,18 @@ def render_markdown(digest: Digest) -> str:
     return write_markdown(document(digest))
 
 
-_WRITERS = {"html": render_html, "md": render_markdown, "json": render_json, "sh": rules_script}
+def render_text(digest: Digest) -> str:
+    """Write the report as plain text."""
+    return write_text(document(digest))
+
+
+_WRITERS = {
+    "html": render_html,
+    "md": render_markdown,
+    "txt": render_text,
+    "json": render_json,
+    "sh": rules_script,
+}
 FORMATS = tuple(_WRITERS)
 
 
@@ -37,7 +49,7 @@ def render(
     trends: Trends | None = None,
     dissect: Dissect | None = None,
 ) -> str:
-    """Write a session as html, md, json, or as a shell script of the rules that helped (sh).
+    """Write a session as html, md, txt, json, or as a shell script of the rules that helped (sh).
 
     With `costs`, as measured on this machine, html shows them as a ladder; with `trends`, there is a section
     on the days before; `dissect` decodes sample packets.

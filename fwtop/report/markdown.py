@@ -23,8 +23,6 @@ from fwtop.report.document import (
     Text,
 )
 
-_MOST_ROWS = 10
-_MOST_EVENTS = 60
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|<>~&$])")
 _LINK = re.compile(r"(?i)(:)(//)|(www)(\.)|(@)")
 
@@ -84,11 +82,10 @@ def _block(block: Block) -> list[str]:
 
 
 def _table(table: Table) -> str:
-    """Write the largest rows, of a log the last; a key and its detail are columns of their own."""
-    rows = table.rows[-_MOST_EVENTS:] if table.look == "log" else table.rows[:_MOST_ROWS]
-    written = [[part for cell in row for part in _cell(cell)] for row in rows]
+    """Write the rows; a key and its detail are columns of their own."""
+    written = [[part for cell in row for part in _cell(cell)] for row in table.fewer]
     heads = [escape(head) for head in table.heads]
-    if isinstance(rows[0][0], Key):
+    if isinstance(table.rows[0][0], Key):
         heads.insert(1, "")
     width = len(written[0])
     heads += [""] * (width - len(heads))

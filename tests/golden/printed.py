@@ -80,7 +80,7 @@ def reports(directory: Path) -> dict[str, str]:
         if not name.endswith(".pcap")
     }
     packets = {f"{name}.hex": _hex(content) for name, content in files.items() if name.endswith(".pcap")}
-    return texts | packets | {"report.sh": render(record, "sh")}
+    return texts | packets | {f"report.{name}": render(record, name) for name in ("sh", "txt")}
 
 
 def _fewer(tables: Tables) -> Tables:

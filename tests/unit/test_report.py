@@ -115,7 +115,7 @@ def test_the_first_page_tells_what_users_felt_and_how_long_nothing_helped(record
     assert handshakes.attacked == pytest.approx((12 * 60 + 68 * 100) / 80, rel=0.01)
     assert found.state == "The attack was over; no rule of fwtop active."
     assert found.effects[0].users == (("TCP handshakes", 1.0), ("acknowledged segments", 1.0))
-    for name in ("html", "md"):
+    for name in ("html", "md", "txt"):
         text = render(record, name)
         assert all(words in text for words in ("Unprotected", "12 s", "Next steps", "usual: 100/s"))
 
@@ -256,6 +256,20 @@ def test_markdown_has_no_markup_of_others(poison: SessionRecord) -> None:
     assert not kinds & {"html_block", "html_inline", "link_open", "image", "code_inline", "em_open", "s_open"}
     assert "\x1b" not in text
     assert "\u202e" not in text
+
+
+def test_plain_text_has_columns_and_no_control_characters(
+    record: SessionRecord, poison: SessionRecord
+) -> None:
+    text = render(record, "txt")
+    lines = text.splitlines()
+    head = next(line for line in lines if line.startswith("Senders "))
+    first = next(line for line in lines if line.startswith("203.0.0.0 ") and line.endswith("50 %"))
+    assert len(head) == len(first), "numbers stand below their heading"
+    assert "predicted  ░" in text
+    assert "What users felt" not in text, "there is nothing to say without the curves"
+    assert "fwtop block 203.0.113.0/24 198.51.100.7" in text
+    assert all(line.isprintable() for line in render(poison, "txt").splitlines())
 
 
 def test_markdown_escapes_whatever_could_be_markup() -> None:

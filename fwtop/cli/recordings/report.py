@@ -1,4 +1,4 @@
-"""fwtop report: a session as HTML, Markdown or JSON, or its effective rules as a script."""
+"""fwtop report: a session as HTML, Markdown, plain text or JSON, or its effective rules as a script."""
 
 from __future__ import annotations
 
