@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from msgspec import Struct
 from rich.style import Style
 
@@ -11,7 +9,7 @@ from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.flow import NOTICED, STOPPED, Flow, flow_of
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.rules.kinds import drops_nothing
-from fwtop.ui.drawing.format import bits, duration, number, percent
+from fwtop.ui.drawing.format import DAY_AND_TIME, bits, duration, number, percent, utc
 from fwtop.ui.drawing.style import (
     ACCENT,
     ALARM,
@@ -94,10 +92,9 @@ def _mean_over(snapshot: Snapshot) -> Line:
 
 def _clock(snapshot: Snapshot, state: HeaderState) -> Line:
     """Write the time of day; of a recording the time it shows, which is not now."""
-    at = time.gmtime(min(max(state.now, 0.0), 253_402_300_799.0))
     if snapshot.origin.kind == "live":
-        return [(time.strftime("%H:%M:%SZ", at), DIM)]
-    return [(time.strftime("%Y-%m-%d %H:%M:%SZ", at), ACCENT)]
+        return [(utc(state.now), DIM)]
+    return [(utc(state.now, DAY_AND_TIME), ACCENT)]
 
 
 def _sampling(snapshot: Snapshot) -> Line:

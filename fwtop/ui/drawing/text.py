@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.style import Style
 
 from fwtop.ui.drawing.format import wrap
@@ -30,3 +32,13 @@ def wrapped(label: str, text: str) -> list[Line]:
     """Set a text of several lines beside its label."""
     rows = wrap(text, DETAILS_WIDTH - LABEL)
     return [detail(label if number_of == 0 else "", row) for number_of, row in enumerate(rows)]
+
+
+def facts(*known: tuple[str, str]) -> list[Line]:
+    """Set texts beside their labels, without those that are empty."""
+    return [line for label, text in known if text for line in wrapped(label, text)]
+
+
+def listed(label: str, texts: Iterable[str]) -> list[Line]:
+    """Set several texts beside the label of all."""
+    return facts(*(("" if place else label, text) for place, text in enumerate(texts)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec.structs import replace
+from rich.style import Style
 
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.flow import FULL_TABLE, NOTICED, STOPPED
@@ -15,12 +16,8 @@ from fwtop.rules.kinds import drops_nothing
 from fwtop.rules.overlap import covering_rule
 from fwtop.ui.drawing.format import about, duration, number, percent
 from fwtop.ui.drawing.style import BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, TITLE, WARN, Line, width_of
-from fwtop.ui.lists.table import CellContext, View, columns_of, trend_cell
+from fwtop.ui.lists.table import Cell, CellContext, View, columns_of, trend_cell
 from fwtop.ui.state.path import CONNTRACK_ALARM, FULL
-
-
-def _letter(item: Attack, context: CellContext, _: int) -> Line:
-    return [(context.scope.letter(item.key), TITLE)]
 
 
 def _title(item: Attack, *_: object) -> Line:
@@ -53,10 +50,6 @@ def _movement(sample: ConntrackSample) -> tuple[str, ...]:
     return ("draining",) if left is None else (f"draining, normal in {about(left)}", "draining")
 
 
-def _sources(item: Attack, *_: object) -> Line:
-    return [] if item.kind == FULL_TABLE else [(item.sources or "–", DIM)]
-
-
 def _target(item: Attack, context: CellContext, width: int) -> Line:
     sample = context.snapshot.conntrack
     if item.kind == FULL_TABLE and sample is not None:
@@ -66,31 +59,6 @@ def _target(item: Attack, context: CellContext, width: int) -> Line:
     protocol, _, port = item.target.partition(" from ")
     short = f"{protocol} {port}→" if port else item.target  # as signatures are written
     return [(short or "–", TEXT if short else DIM)]
-
-
-def _pps(item: Attack, context: CellContext, _: int) -> Line:
-    if item.kind == FULL_TABLE:
-        return []
-    return [(number(min(item.pps, context.snapshot.tables.totals.pps)), STRONG)]
-
-
-def _megabits(item: Attack, *_: object) -> Line:
-    if item.kind == FULL_TABLE:
-        return []
-    return [(number(item.bps / 1e6), TEXT)] if item.bps > 0 else [("–", DIM)]
-
-
-def _mine(item: Attack, context: CellContext, _: int) -> Line:
-    if item.kind == FULL_TABLE or not context.is_live:
-        return []
-    return [(percent(item.mine_share), GOOD if item.mine_share >= NOTICED else DIM)]
-
-
-def _other(item: Attack, context: CellContext, _: int) -> Line:
-    if item.kind == FULL_TABLE or not context.is_live:
-        return []
-    style = ELSEWHERE if item.other_share >= NOTICED else DIM
-    return [(percent(item.other_share), style)]
 
 
 def _reaches(item: Attack, context: CellContext, _: int) -> Line:
@@ -104,31 +72,32 @@ def _reaches(item: Attack, context: CellContext, _: int) -> Line:
     return [(percent(share), BAD)] if share >= NOTICED else [(percent(share), TEXT), *stopped]
 
 
-def _trend(item: Attack, context: CellContext, width: int) -> Line:
-    return trend_cell(f"attack {item.key}", context, width)
+def _dropped(share: float, style: Style, context: CellContext) -> Line:
+    return [(percent(share), style if share >= NOTICED else DIM)] if context.is_live else []
 
 
-ATTACK_VIEW = View(
-    "",
-    columns_of(
-        ATTACK,
-        {
-            "letter": _letter,
-            "title": _title,
-            "target": _target,
-            "pps": _pps,
-            "bps": _megabits,
-            "mine_share": _mine,
-            "other_share": _other,
-            "reaches": _reaches,
-            "sources": _sources,
-            "since": lambda item, context, _: [(duration(context.seen - item.since), DIM)],
-            "trend": _trend,
-        },
-    ),
-    ATTACK,
-    empty="",
-)
+def _of_packets(cell: Cell) -> Cell:
+    """Leave a cell empty for a full table, which has no packets of its own."""
+    return lambda item, context, width: [] if item.kind == FULL_TABLE else cell(item, context, width)
+
+
+_PACKETS: dict[str, Cell] = {
+    "pps": lambda item, context, _: [(number(min(item.pps, context.snapshot.tables.totals.pps)), STRONG)],
+    "bps": lambda item, *_: [(number(item.bps / 1e6), TEXT)] if item.bps > 0 else [("–", DIM)],
+    "mine_share": lambda item, context, _: _dropped(item.mine_share, GOOD, context),
+    "other_share": lambda item, context, _: _dropped(item.other_share, ELSEWHERE, context),
+    "sources": lambda item, *_: [(item.sources or "–", DIM)],
+}
+_CELLS: dict[str, Cell] = {
+    "letter": lambda item, context, _: [(context.scope.letter(item.key), TITLE)],
+    "title": _title,
+    "target": _target,
+    "reaches": _reaches,
+    "since": lambda item, context, _: [(duration(context.seen - item.since), DIM)],
+    "trend": lambda item, context, width: trend_cell(f"attack {item.key}", context, width),
+    **{name: _of_packets(cell) for name, cell in _PACKETS.items()},
+}
+ATTACK_VIEW = View("", columns_of(ATTACK, _CELLS), ATTACK, empty="")
 
 
 def attack_rows(snapshot: Snapshot) -> Sequence[Attack]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
+from itertools import chain
 from string import Formatter
 from typing import Any, assert_never
 
@@ -24,9 +24,18 @@ from fwtop.model.traffic.snapshot import (
 from fwtop.render.rows import ROW_TYPES
 from fwtop.render.rows.field import Field, RowType, Unit
 from fwtop.rules.costs import CALIBRATE
-from fwtop.ui.drawing.format import duration, hex_dump, nanoseconds, number, octets, percent
+from fwtop.ui.drawing.format import (
+    DAY_AND_TIME,
+    duration,
+    hex_dump,
+    nanoseconds,
+    number,
+    octets,
+    percent,
+    utc,
+)
 from fwtop.ui.drawing.style import ACCENT, DIM, GOOD, STRONG, TEXT, WARN, Line
-from fwtop.ui.drawing.text import LABEL, detail, labelled, wrapped
+from fwtop.ui.drawing.text import LABEL, detail, facts, labelled, listed, wrapped
 from fwtop.ui.lists.attacks import NO_BASELINE, clients_hit
 from fwtop.ui.lists.log_view import entry_details
 from fwtop.ui.lists.machine_rules import rule_details as machine_rule_details
@@ -55,19 +64,18 @@ def details_of(item: Item, now: float, snapshot: Snapshot | None = None) -> Deta
     seen = snapshot.started + snapshot.seconds if snapshot is not None else now
     match item:
         case Source():
-            return _declared(item, *_source_rules(item, snapshot), country=_country(item, snapshot))
+            stale = snapshot.tables.sources.stale if snapshot is not None else ""
+            old = f"{item.country}, by data of {stale} (fwtop geoip update)" if item.country and stale else ""
+            return _declared(item, *_source_rules(item, snapshot), country=old)
         case Port() | Destination():
             return _declared(item)
         case Payload():
             return _declared(item, *_hex("bytes", item.data))
         case PacketSignature():
-            return _declared(
-                item, *(line for one in item.match.payload for line in _hex("first bytes", one.data))
-            )
+            parts = (_hex("first bytes", one.data) for one in item.match.payload)
+            return _declared(item, *chain.from_iterable(parts))
         case LedgerRow():
-            share = (
-                f" ({percent(share_of_all(item, snapshot))} of all packets)" if snapshot is not None else ""
-            )
+            share = f" ({percent(share_of_all(item, snapshot))} of all packets)" if snapshot else ""
             return _declared(item, packets=f"{item.packets:,}{share}")
         case Attack():
             return item.title, attack_lines(item, seen, snapshot)
@@ -106,9 +114,8 @@ def _declared(item: Item, *others: Line, **instead: str) -> Details:
     row = ROW_TYPES[type(item)]
     lines: list[Line] = []
     for field in map(row.field, row.details.split()):
-        lines += (
-            wrapped(field.label, text) if (text := instead.get(field.name) or _text(row, field, item)) else []
-        )
+        if text := instead.get(field.name) or _text(row, field, item):
+            lines += wrapped(field.label, text)
     return (row.title or row.key)(item), [*lines, *others]
 
 
@@ -157,35 +164,20 @@ def attack_lines(attack: Attack, now: float, snapshot: Snapshot | None) -> list[
     details = f"{percent(attack.share)} of all packets, {number(rate)} pps"
     if attack.share <= 0:
         details = "no packets of its own: others fill the table"
-    lines: list[Line] = [[(attack.title, STRONG)]]
-    lines.append(detail("share", f"{details}, {attack.confidence * 100:.0f} % sure"))
-    lines.append(detail("since", f"{_moment(attack.since)} ({duration(now - attack.since)} ago)"))
-    if attack.share > 0:  # a full table has no packets of its own, nor senders
-        lines.append(detail("sources", _origin(attack)))
-    for number_of, sentence in enumerate(attack.evidence):
-        lines += wrapped("evidence" if number_of == 0 else "", sentence)
-    return lines
-
-
-def _origin(attack: Attack) -> str:
-    if attack.spoofed:
-        return "forged: blocking them won't help"
-    return "whether they are real can't be told" if attack.uncertain else "look real"
-
-
-def _moment(unix_seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(unix_seconds))
+    real = "whether they are real can't be told" if attack.uncertain else "look real"
+    sources = "forged: blocking them won't help" if attack.spoofed else real
+    lines = facts(
+        ("share", f"{details}, {attack.confidence * 100:.0f} % sure"),
+        ("since", f"{utc(attack.since, DAY_AND_TIME)} ({duration(now - attack.since)} ago)"),
+        ("sources", sources if attack.share > 0 else ""),  # a full table has no senders
+    )
+    return [[(attack.title, STRONG)], *lines, *listed("evidence", attack.evidence)]
 
 
 def _log_entry(item: LogEntry, now: float, snapshot: Snapshot | None) -> Details:
     title, lines = entry_details(item, now)
     known = list(item.details) or subject_details(item.subject, [snapshot] if snapshot else [])
     return title, [*lines, *([[], *known] if known else [])]
-
-
-def _country(item: Source, snapshot: Snapshot | None) -> str:
-    stale = snapshot.tables.sources.stale if snapshot is not None else ""
-    return f"{item.country}, by data of {stale} (fwtop geoip update)" if item.country and stale else ""
 
 
 def _source_rules(item: Source, snapshot: Snapshot | None) -> list[Line]:
@@ -198,22 +190,21 @@ def _source_rules(item: Source, snapshot: Snapshot | None) -> list[Line]:
     if item.active_rule:
         return [*lines, detail("rule", f"rule {item.active_rule} covers it")]
     rules = snapshot.mitigations if snapshot is not None else ()
-    others = [status for status in rules if status.state in ACTIVE_STATES and _drops(status)]
+    others = [
+        status.rule.id
+        for status in rules
+        if status.state in ACTIVE_STATES
+        and status.pps > 0
+        and not status.rule.match.sources
+        and status.rule.origin is None
+    ]
+    dropped = percent(item.dropped_share)
+    text = f"none by its address; rules {', '.join(others[:8])} match other fields, {dropped} is dropped"
     if not others or item.dropped_share < _DROPPED_BY_RULE:
-        return [*lines, detail("rule", "none drops it")]
-    if len(others) == 1:
-        text = f"rule {others[0].rule.id} drops {percent(item.dropped_share)} of it, not by its address"
-    else:
-        names = ", ".join(status.rule.id for status in others[:8])
-        text = (
-            f"none by its address; rules {names} match other fields, {percent(item.dropped_share)} is dropped"
-        )
+        text = "none drops it"
+    elif len(others) == 1:
+        text = f"rule {others[0]} drops {dropped} of it, not by its address"
     return [*lines, *wrapped("rule", text)]
-
-
-def _drops(status: RuleStatus) -> bool:
-    """Whether a rule drops packets now, chosen by something other than their source."""
-    return not status.rule.match.sources and status.rule.origin is None and status.pps > 0
 
 
 def _hex(title: str, data: bytes) -> list[Line]:
@@ -224,26 +215,21 @@ def _hex(title: str, data: bytes) -> list[Line]:
 
 
 def _proposal(item: Proposal) -> list[Line]:
-    lines = wrapped("does", item.summary)
-    lines.append(
-        detail("stops", f"{percent(item.attack_share)} of the attack, {number(item.stopped_pps)} pps")
-    )
-    if item.already_share:
-        lines += wrapped("", f"active rules stop {percent(item.already_share)} of it already")
-    harmed: Line = [
-        *clients_hit(item.collateral_share, 0, guess=item.guess),
-        (" of client-like packets", TEXT),
+    already = f"active rules stop {percent(item.already_share)} of it already"
+    where = "measured on this machine" if item.cost_measured else f"a default; '{CALIBRATE}' measures"
+    harmed = clients_hit(item.collateral_share, 0, guess=item.guess)
+    return [
+        *facts(
+            ("does", item.summary),
+            ("stops", f"{percent(item.attack_share)} of the attack, {number(item.stopped_pps)} pps"),
+            ("", already if item.already_share else ""),
+        ),
+        labelled("clients hit", [*harmed, (" of client-like packets", TEXT)], width=LABEL),
+        *([labelled("", [(NO_BASELINE, WARN)], width=LABEL)] if item.guess else []),
+        *listed("such as", item.collateral_examples),
+        *facts(
+            ("costs", "" if item.cost_ns is None else f"{nanoseconds(item.cost_ns)} a packet ({where})"),
+            ("the same", item.fwtop),
+        ),
+        *listed("runs", item.commands),
     ]
-    lines.append(labelled("clients hit", harmed, width=LABEL))
-    if item.guess:
-        lines.append(labelled("", [(NO_BASELINE, WARN)], width=LABEL))
-    for number_of, example in enumerate(item.collateral_examples):
-        lines += wrapped("such as" if number_of == 0 else "", example)
-    if item.cost_ns is not None:
-        where = "measured on this machine" if item.cost_measured else f"a default; '{CALIBRATE}' measures"
-        lines += wrapped("costs", f"{nanoseconds(item.cost_ns)} a packet ({where})")
-    if item.fwtop:
-        lines += wrapped("the same", item.fwtop)
-    for number_of, command in enumerate(item.commands):
-        lines += wrapped("runs" if number_of == 0 else "", command)
-    return lines

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import time
-
 from fwtop.render.observation import rfc3339
 from fwtop.render.rows.field import RowType
+from fwtop.ui.drawing.format import utc
 from fwtop.ui.drawing.style import DIM, TEXT, Line
-from fwtop.ui.drawing.text import detail, wrapped
+from fwtop.ui.drawing.text import facts
 from fwtop.ui.lists.rows import LogEntry
-from fwtop.ui.lists.table import CellContext, Column, View
+from fwtop.ui.lists.table import Column, View
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
-
-
-def when(at: float) -> str:
-    """Write a time of day: 07:45:58Z."""
-    return time.strftime("%H:%M:%SZ", time.gmtime(min(max(at, 0.0), 253_402_300_799.0)))
 
 
 def ago(seconds: float) -> str:
@@ -28,10 +22,6 @@ def ago(seconds: float) -> str:
     return f"{whole // size} {unit} ago"
 
 
-def _age(item: LogEntry, context: CellContext, _: int) -> Line:
-    return [(f"({ago(context.seen - item.at)})", DIM)]
-
-
 def _text(item: LogEntry, *_: object) -> Line:
     rule = item.kind.startswith("rule") and item.subject.isalnum()
     line: Line = [(f"{item.subject}: " if rule else "", TEXT), (item.text, TEXT)]
@@ -40,17 +30,16 @@ def _text(item: LogEntry, *_: object) -> Line:
 
 def entry_details(item: LogEntry, now: float) -> tuple[str, list[Line]]:
     """Return the title of an entry's details and its own lines."""
-    lines = [detail("at", f"{rfc3339(item.at)}, {ago(now - item.at)}"), detail("event", item.words)]
-    if item.count > 1:
-        lines.append(detail("times", f"{item.count:,}, the last one at this time"))
-    return item.words, [*lines, *wrapped("what", item.text)]
+    times = f"{item.count:,}, the last one at this time" if item.count > 1 else ""
+    at = f"{rfc3339(item.at)}, {ago(now - item.at)}"
+    return item.words, facts(("at", at), ("event", item.words), ("times", times), ("what", item.text))
 
 
 LOG_VIEW = View(
     "",
     (
-        Column("time", 9, lambda item, *_: [(when(item.at), DIM)]),
-        Column("", 10, _age, keep=9),
+        Column("time", 9, lambda item, *_: [(utc(item.at), DIM)]),
+        Column("", 10, lambda item, context, _: [(f"({ago(context.seen - item.at)})", DIM)], keep=9),
         Column("event", 16, lambda item, *_: [(item.words, item.style)], keep=2),
         Column("", 24, _text, grow=1, whole=True),
     ),

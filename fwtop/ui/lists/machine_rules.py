@@ -8,7 +8,7 @@ from fwtop.render.rows.field import RowType
 from fwtop.render.ruleset import SPARK, spark, where
 from fwtop.ui.drawing.format import number, octets
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, STRONG, TEXT, WARN, Line
-from fwtop.ui.drawing.text import detail, wrapped
+from fwtop.ui.drawing.text import facts
 from fwtop.ui.lists.table import CellContext, Column, View
 from fwtop.ui.state.rules import Row
 
@@ -83,31 +83,25 @@ MACHINE_RULES_VIEW = View(
 def rule_details(item: RatedRule, _: float) -> tuple[str, list[Line]]:
     """Write what is known of a rule."""
     rule = item.rule
-    lines = [detail("where", where(rule)), detail("by", "fwtop" if rule.ours else "somebody else")]
-    lines += wrapped("rule", rule.text)
-    if rule.packets is None:
-        lines.append(detail("packets", "not counted"))
-    else:
-        lines.append(detail("packets", f"{rule.packets:,}"))
-    if rule.bytes is not None:
-        lines.append(detail("bytes", octets(rule.bytes)))
-    if item.pps is not None:
-        usual = f", usually {number(item.usual)}" if item.usual is not None else ""
-        lines.append(detail("rate", f"{number(item.pps)} packets a second{usual}"))
-    if item.abnormal:
-        lines.append(detail("state", _STATES[item.abnormal]))
-    return "rule", lines
+    usual = f", usually {number(item.usual)}" if item.usual is not None else ""
+    return "rule", facts(
+        ("where", where(rule)),
+        ("by", "fwtop" if rule.ours else "somebody else"),
+        ("rule", rule.text),
+        ("packets", "not counted" if rule.packets is None else f"{rule.packets:,}"),
+        ("bytes", "" if rule.bytes is None else octets(rule.bytes)),
+        ("rate", "" if item.pps is None else f"{number(item.pps)} packets a second{usual}"),
+        ("state", _STATES.get(item.abnormal, "")),
+    )
 
 
 def set_details(item: ListedSet, _: float) -> tuple[str, list[Line]]:
     """Write what is known of a set."""
-    entries = "not counted" if item.entries is None else f"{item.entries:,}"
-    lines = [
-        detail("set", item.name),
-        detail("of", f"{item.source} {item.family}".rstrip()),
-        detail("by", "fwtop" if item.ours else "somebody else"),
-        detail("type", item.type),
-        detail("entries", entries),
-        detail("size", "no limit" if item.size is None else f"{item.size:,}"),
-    ]
-    return "set", lines
+    return "set", facts(
+        ("set", item.name),
+        ("of", f"{item.source} {item.family}".rstrip()),
+        ("by", "fwtop" if item.ours else "somebody else"),
+        ("type", item.type),
+        ("entries", "not counted" if item.entries is None else f"{item.entries:,}"),
+        ("size", "no limit" if item.size is None else f"{item.size:,}"),
+    )

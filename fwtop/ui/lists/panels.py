@@ -26,23 +26,17 @@ from fwtop.ui.lists.trends_view import TREND_LISTS
 from fwtop.ui.state.path import (
     CONNTRACK_ALARM,
     UNEXPLAINED,
-    Figure,
     conntrack_figures,
     share_of_all,
     shown_ledger,
     stages_of,
 )
 
-
-def _figure(item: Figure, *_: object) -> Line:
-    return [(item.value, BAD if item.alarm else TEXT)]
-
-
 CONNTRACK_VIEW = View(
     "",
     (
         Column("", 13, lambda item, *_: [(item.name, DIM)]),
-        Column("", 16, _figure, right=True),
+        Column("", 16, lambda item, *_: [(item.value, BAD if item.alarm else TEXT)], right=True),
         Column("", 24, lambda item, *_: [(item.meaning, DIM)], grow=1, keep=10),
     ),
     RowType(key=lambda item: item.name, search=lambda item: f"{item.name} {item.meaning}"),
@@ -65,13 +59,17 @@ def _mostly(item: LedgerRow, *_: object) -> Line:
     return [] if item.mostly is None else [(f"{percent(item.mostly_share)} {describe(item.mostly)}", TEXT)]
 
 
-def _of_all(item: LedgerRow, context: CellContext, _: int) -> Line:
-    return [(percent(share_of_all(item, context.snapshot)), DIM)]
-
-
 LEDGER_VIEW = View(
     "",
-    columns_of(LEDGER, {"layer": _layer, "reason": _reason, "mostly": _mostly, "share": _of_all}),
+    columns_of(
+        LEDGER,
+        {
+            "layer": _layer,
+            "reason": _reason,
+            "mostly": _mostly,
+            "share": lambda item, context, _: [(percent(share_of_all(item, context.snapshot)), DIM)],
+        },
+    ),
     LEDGER,
     empty="nothing was dropped",
 )

@@ -17,7 +17,7 @@ from fwtop.render.rows.field import RowType
 from fwtop.rules.words import describe
 from fwtop.ui.drawing.format import number, percent
 from fwtop.ui.drawing.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, WARN, Line
-from fwtop.ui.drawing.text import detail, wrapped
+from fwtop.ui.drawing.text import facts, listed
 from fwtop.ui.lists.table import CellContext, Column, View, fit_columns, header_line, row_lines, within
 from fwtop.ui.state.path import ACCEPTED, NIC, UNACCOUNTED, Stage, stages_of
 
@@ -138,31 +138,31 @@ def _importance(stage: Stage) -> tuple[int, float]:
 
 def stage_details(item: Stage, _: float) -> tuple[str, list[Line]]:
     """Write what happens at a stage: all that it drops, with what that mostly is."""
-    lines = [*wrapped("stage", _MEANINGS[item.name]), detail("passes", f"{number(item.passes)} pps")]
-    if item.name not in (ACCEPTED, UNACCOUNTED):
-        share = percent(item.dropped / item.enters) if item.enters > 0 else "0 %"
-        lines.append(detail("drops", f"{number(item.dropped)} pps, {share} of what gets here"))
-    if item.note:
-        lines += wrapped("state", item.note)
+    share = percent(item.dropped / item.enters) if item.enters > 0 else "0 %"
+    drops = f"{number(item.dropped)} pps, {share} of what gets here"
+    lines = facts(
+        ("stage", _MEANINGS[item.name]),
+        ("passes", f"{number(item.passes)} pps"),
+        ("drops", "" if item.name in (ACCEPTED, UNACCOUNTED) else drops),
+        ("state", item.note),
+    )
     for drop in item.drops:
         row = drop.row
-        lines += [
-            [],
-            detail("by", "the kernel" if drop.end == "kernel" else drop.by),
-            detail("reason", row.reason),
-        ]
-        if words := reason_words(row.reason):
-            lines += wrapped("", words)
-        lines.append(detail("rate", f"{number(drop.pps)} pps, {row.packets:,} packets"))
-        if row.mostly is not None:
-            lines += wrapped("mostly", f"{describe(row.mostly)}: {percent(row.mostly_share)} (sampled)")
-    for place, found in enumerate(item.listeners):
-        text = f"{found.name or 'no process'}: {found.protocol} port {found.port}, {number(found.pps)} pps"
-        lines.append(detail("listeners" if place == 0 else "", text))
-    for place, chain in enumerate(item.chains):
-        policy = ", policy drop" if chain.drops_by_policy else ""
-        lines += wrapped("may drop" if place == 0 else "", chain.name + policy)
-    return f"path: {item.name}", lines
+        mostly = f"{describe(row.mostly)}: {percent(row.mostly_share)} (sampled)" if row.mostly else ""
+        lines.append([])
+        lines += facts(
+            ("by", "the kernel" if drop.end == "kernel" else drop.by),
+            ("reason", row.reason),
+            ("", reason_words(row.reason)),
+            ("rate", f"{number(drop.pps)} pps, {row.packets:,} packets"),
+            ("mostly", mostly),
+        )
+    heard = (
+        f"{found.name or 'no process'}: {found.protocol} port {found.port}, {number(found.pps)} pps"
+        for found in item.listeners
+    )
+    chains = (chain.name + (", policy drop" if chain.drops_by_policy else "") for chain in item.chains)
+    return f"path: {item.name}", [*lines, *listed("listeners", heard), *listed("may drop", chains)]
 
 
 _MEANINGS = {

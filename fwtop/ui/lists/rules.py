@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -11,9 +10,9 @@ from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import TcpService
 from fwtop.render.rows.rule import RULE
-from fwtop.ui.drawing.format import duration, number, octets, percent, wrap
+from fwtop.ui.drawing.format import duration, number, octets, percent, utc, wrap
 from fwtop.ui.drawing.style import DIM, GOOD, STRONG, TEXT, TITLE, WARN, Line
-from fwtop.ui.drawing.text import DETAILS_WIDTH, LABEL, detail, labelled, wrapped
+from fwtop.ui.drawing.text import DETAILS_WIDTH, LABEL, detail, facts, labelled, listed, wrapped
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.table import Cell, View, columns_of, trend_cell
 from fwtop.ui.state.rules import MachineFigures, RuleEffects
@@ -31,77 +30,60 @@ def rule_state(status: RuleStatus, now: float) -> Line:
     return [(status.state.value, DIM)]
 
 
-def _rate(item: RuleStatus, *_: object) -> Line:
-    return [(number(item.pps), STRONG if item.state in ACTIVE_STATES else DIM)]
-
-
-def _expires(item: RuleStatus, *_: object) -> Line:
-    if item.expires is None:
-        return [("–", DIM)]
-    return [(time.strftime("%H:%M:%S", time.gmtime(item.expires)), DIM)]
-
-
-_RULE_CELLS: dict[str, Cell] = {
+_CELLS: dict[str, Cell] = {
     "state": lambda item, context, _: rule_state(item, context.now),
     "summary": lambda item, *_: [(item.rule.summary, TEXT)],
-    "pps": _rate,
-    "expires": _expires,
+    "pps": lambda item, *_: [(number(item.pps), STRONG if item.state in ACTIVE_STATES else DIM)],
+    "expires": lambda item, *_: [(utc(item.expires, "%H:%M:%S") if item.expires else "–", DIM)],
     "trend": lambda item, context, width: trend_cell(f"rule {item.rule.id}", context, width),
 }
-
-
 *_WHICH, _PPS, _EXPECTED, _PACKETS, _TREND = columns_of(
-    RULE, _RULE_CELLS, "id state summary pps predicted_pps packets trend"
+    RULE, _CELLS, "id state summary pps predicted_pps packets trend"
 )
-
-
 _PPS_NOW = replace(_PPS, title="pps now", width=7, sort="pps")
-
-
 RULES_VIEW = View(
     "",
     (*_WHICH, _PPS_NOW, replace(_EXPECTED, keep=6), _PACKETS, _TREND),
     RULE,
     empty="none: {block} blocks the selected row, 1 to 9 preview a proposal",
 )
-
-
 ALL_RULES_VIEW = View(
     "",
-    columns_of(RULE, _RULE_CELLS),
+    columns_of(RULE, _CELLS),
     RULE,
     empty="no rule is active: {block} blocks the selected row of another tab, 1 to 9 preview a proposal",
 )
-
-
 _SHOWN_SOURCES = 200
 
 
 def rule_details(item: RuleStatus, now: float) -> tuple[str, list[Line]]:
     """Return the title and the lines of the details dialog."""
     rule = item.rule
-    lines = [*wrapped("rule", rule.summary), labelled("state", rule_state(item, now), width=LABEL)]
-    if item.note:
-        lines += wrapped("note", item.note)
-    lines.append(labelled("now", [*rate_line(item), *_ask_why(item)], width=LABEL))
-    return f"rule {rule.id}", [*lines, *_prediction(rule), *rule_facts(item, now)]
+    return f"rule {rule.id}", [
+        *wrapped("rule", rule.summary),
+        labelled("state", rule_state(item, now), width=LABEL),
+        *facts(("note", item.note)),
+        labelled("now", [*rate_line(item), *_ask_why(item)], width=LABEL),
+        *_prediction(rule),
+        *rule_facts(item, now),
+    ]
 
 
 def rule_facts(item: RuleStatus, now: float) -> list[Line]:
     """Write a rule's kind, what it has matched, when it ends, and its sources with their counts."""
-    rule = item.rule
-    lines = [detail("kind", f"{rule.kind.value}, created by {rule.created_by or 'unknown'}")]
-    lines.append(detail("matched", f"{item.packets:,} packets, {octets(item.bytes)}"))
-    if item.expires is not None:
-        left = duration(item.expires - now)
-        lines.append(detail("expires", f"{_clock(item.expires)}, in {left}, without any process"))
-    for number_of, prefix in enumerate(rule.match.sources[:_SHOWN_SOURCES]):
-        hits = item.entries.get(str(prefix))
-        counted = f"{prefix}" if hits is None else f"{prefix}  {number(hits)} packets"
-        lines.append(detail("sources" if number_of == 0 else "", counted))
-    if len(rule.match.sources) > _SHOWN_SOURCES:
-        lines.append(detail("", f"… and {len(rule.match.sources) - _SHOWN_SOURCES:,} more"))
-    return lines
+    rule, ends = item.rule, item.expires
+    at = "" if ends is None else f"{utc(ends, '%H:%M:%S UTC')}, in {duration(ends - now)}"
+    counts = [(prefix, item.entries.get(str(prefix))) for prefix in rule.match.sources[:_SHOWN_SOURCES]]
+    sources = [
+        f"{prefix}" if hits is None else f"{prefix}  {number(hits)} packets" for prefix, hits in counts
+    ]
+    more = len(rule.match.sources) - len(sources)
+    lines = facts(
+        ("kind", f"{rule.kind.value}, created by {rule.created_by or 'unknown'}"),
+        ("matched", f"{item.packets:,} packets, {octets(item.bytes)}"),
+        ("expires", f"{at}, without any process" if at else ""),
+    )
+    return [*lines, *listed("sources", [*sources, *([f"… and {more:,} more"] if more else [])])]
 
 
 def effect_and_facts(item: RuleStatus, effects: RuleEffects, now: float) -> list[Line]:
@@ -113,18 +95,19 @@ def effect_and_facts(item: RuleStatus, effects: RuleEffects, now: float) -> list
 def effect_lines(item: RuleStatus, effects: RuleEffects) -> list[Line]:
     """Write what the selected rule does and what changed since it was installed."""
     rule = item.rule
-    lines: list[Line] = [[(f" rule {rule.id}  ", STRONG), (rule.summary, TEXT)]]
-    lines.append(_indented(labelled("matches", [*rate_line(item), *_ask_why(item)], width=LABEL)))
-    lines += [_indented(line) for line in _prediction(rule)]
-    if item.note:
-        lines += [_indented(line) for line in wrapped("note", item.note)]
+    below = [
+        labelled("matches", [*rate_line(item), *_ask_why(item)], width=LABEL),
+        *_prediction(rule),
+        *facts(("note", item.note)),
+    ]
     before, after = effects.before.get(rule.id), effects.now
     age = f"{duration(effects.at - rule.created)} ago" if rule.created else "at a time not known"
     if before is None or after is None:
-        lines.append(_indented(detail("machine", f"it was installed {age}; no figures from before that")))
-        return lines
-    lines += [[], [(f" what changed since it was installed {age}", DIM)]]
-    return lines + [_indented(line) for line in _changes(before, after)]
+        below.append(detail("machine", f"it was installed {age}; no figures from before that"))
+    else:
+        below += [[], [(f"what changed since it was installed {age}", DIM)], *_changes(before, after)]
+    first: Line = [(f" rule {rule.id}  ", STRONG), (rule.summary, TEXT)]
+    return [first, *(_indented(line) if line else line for line in below)]
 
 
 def rate_line(item: RuleStatus) -> Line:
@@ -189,10 +172,6 @@ def _change(name: str, old: str, new: str, unit: str) -> Line:
 
 def _indented(line: Line) -> Line:
     return [(" ", TEXT), *line]
-
-
-def _clock(unix_seconds: float) -> str:
-    return time.strftime("%H:%M:%S UTC", time.gmtime(unix_seconds))
 
 
 def why_details(status: RuleStatus, sentences: Sequence[str]) -> list[Line]:

@@ -10,7 +10,7 @@ from fwtop.render.rows.field import RowType
 from fwtop.render.trends import TITLES, coverage, spark
 from fwtop.ui.drawing.format import number, percent
 from fwtop.ui.drawing.style import ACCENT, DIM, ELSEWHERE, GOOD, STRONG, TEXT, Line
-from fwtop.ui.drawing.text import detail, wrapped
+from fwtop.ui.drawing.text import detail, facts
 from fwtop.ui.lists.table import CellContext, Column, View
 from fwtop.ui.state.history import TrendItem
 
@@ -34,6 +34,15 @@ _EMPTY = {
     "traffic": "no history yet: it begins with the first minute that is recorded",
     "city": "none: there is no city database in /var/lib/GeoIP or --geoip, or no history",
 }
+_TITLES = {"traffic": "pps", "service": "address", "dark": "address"}
+_TREND = RowType(
+    key=lambda item: item.row.key,
+    search=lambda item: f"{item.row.key} {item.row.label}",
+    sorts=(
+        ("1 day", lambda item: item.row.day or 0.0),
+        ("dropped", lambda item: item.row.dropped_share or 0.0),
+    ),
+)
 _HOUR = 3_600
 
 
@@ -48,10 +57,6 @@ def _rate(value: float | None) -> Line:
     return [("–", DIM)] if value is None else [(number(value), TEXT)]
 
 
-def _hours(item: TrendItem, _: CellContext, width: int) -> Line:
-    return [(spark(item.row.hours, min(width, TREND_HOURS)), ACCENT)]
-
-
 def _days(item: TrendItem, _: CellContext, width: int) -> Line:
     """Draw whole days in few cells, equal parts of a day in more."""
     cells = max(width // TREND_DAYS, 1) * TREND_DAYS
@@ -64,37 +69,22 @@ def _dropped(item: TrendItem, *_: object) -> Line:
 
 
 def _view(kind: str) -> View:
-    title = (
-        "pps"
-        if kind == "traffic"
-        else {"port": "port", "service": "address", "dark": "address"}.get(kind, kind)
-    )
-    dropped = (
-        (Column("dropped", 7, _dropped, right=True, keep=4),)
-        if kind not in ("traffic", "port", "city")
-        else ()
-    )
-    return View(
-        "",
-        (
-            Column(title, 20, _name, grow=1),
-            Column("1 hour", 6, lambda item, *_: _rate(item.row.hour), right=True),
-            Column("24 hours", TREND_HOURS, _hours, keep=2),
-            Column("1 day", 5, lambda item, *_: _rate(item.row.day), right=True, keep=1),
-            Column("15 days", TREND_DAYS, _days, grow=2, keep=3),
-            *dropped,
+    columns = [
+        Column(_TITLES.get(kind, kind), 20, _name, grow=1),
+        Column("1 hour", 6, lambda item, *_: _rate(item.row.hour), right=True),
+        Column(
+            "24 hours",
+            TREND_HOURS,
+            lambda item, _, width: [(spark(item.row.hours, min(width, TREND_HOURS)), ACCENT)],
+            keep=2,
         ),
-        RowType(
-            key=lambda item: item.row.key,
-            search=lambda item: f"{item.row.key} {item.row.label}",
-            sorts=(
-                ("1 day", lambda item: item.row.day or 0.0),
-                ("dropped", lambda item: item.row.dropped_share or 0.0),
-            ),
-        ),
-        empty=_EMPTY.get(kind, "nothing in the last 15 days"),
-        drawn=True,
-    )
+        Column("1 day", 5, lambda item, *_: _rate(item.row.day), right=True, keep=1),
+        Column("15 days", TREND_DAYS, _days, grow=2, keep=3),
+    ]
+    if kind not in ("traffic", "port", "city"):
+        columns.append(Column("dropped", 7, _dropped, right=True, keep=4))
+    empty = _EMPTY.get(kind, "nothing in the last 15 days")
+    return View("", tuple(columns), _TREND, empty=empty, drawn=True)
 
 
 def _traffic_title(context: CellContext) -> str:
@@ -118,15 +108,16 @@ def trend_details(item: TrendItem, now: float) -> tuple[str, list[Line]]:
     """Write the averages of one row, hour by hour."""
     row = item.row
     name = _ENDS[row.key][0] if item.kind == "traffic" and row.key in _ENDS else row.key
-    lines = [*wrapped("what", f"{name} {row.label}".strip()), detail("last hour", _words(row.hour))]
-    lines.append(detail("last day", _words(row.day)))
-    if row.dropped_share is not None:
-        lines.append(detail("dropped", f"{percent(row.dropped_share)} of the last day's packets"))
     known = [value for value in row.days if value is not None]
-    if known:
-        lines.append(
-            detail("15 days", f"{number(min(known))} to {number(max(known))} pps an hour on average")
-        )
+    span = f"{number(min(known))} to {number(max(known))} pps an hour on average" if known else ""
+    share = row.dropped_share
+    lines = facts(
+        ("what", f"{name} {row.label}".strip()),
+        ("last hour", _words(row.hour)),
+        ("last day", _words(row.day)),
+        ("dropped", "" if share is None else f"{percent(share)} of the last day's packets"),
+        ("15 days", span),
+    )
     lines.append([])
     first = int(now) // _HOUR * _HOUR - (len(row.hours) - 1) * _HOUR
     for place, value in enumerate(row.hours):
@@ -139,16 +130,12 @@ def _words(value: float | None) -> str:
     return "not observed" if value is None else f"{number(value)} pps"
 
 
-def _items(kind: str, _: object, context: CellContext, __: str) -> tuple[TrendItem, ...]:
-    return context.history.items(kind)
-
-
 TREND_LISTS = tuple(
     (
         kind,
         name,
         _view(kind),
-        partial(_items, kind),
+        lambda _, context, __, kind=kind: context.history.items(kind),
         _traffic_title if kind == "traffic" else partial(_title, name),
     )
     for kind, name in _NAMES.items()
