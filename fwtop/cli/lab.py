@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from fwtop.cli.options import EndingSignals, seconds
+from fwtop.cli.options import EndingSignals, seconds, whole
 from fwtop.model.errors import FwtopError
 
 HELP = "Attack a victim in network namespaces and watch it with fwtop. No packet leaves them."
@@ -28,7 +28,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds", type=seconds, default=5.0, metavar="S", help="without a screen: how long (default 5)"
     )
     parser.add_argument(
-        "--pps", type=_rate, metavar="N", help="packets per second (default: the scenario's; 0: unlimited)"
+        "--pps",
+        type=whole("a rate from 0 to 100,000,000", 0, 100_000_000),
+        metavar="N",
+        help="packets per second (default: the scenario's; 0: unlimited)",
     )
     parser.add_argument(
         "--capture",
@@ -79,12 +82,6 @@ def _history(directory: Path) -> int:
 
     print(write_history(directory, time.time()))
     return 0
-
-
-def _rate(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > 100_000_000:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a rate from 0 to 100,000,000")
-    return int(text)
 
 
 def _list(*, as_json: bool) -> int:

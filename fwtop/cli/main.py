@@ -112,11 +112,16 @@ def _run(arguments: list[str]) -> int:
         allow_abbrev=False,
     )
     module.arguments(parser)
-    return int(module.run(parser.parse_intermixed_args(arguments)))
+    args = parser.parse_intermixed_args(arguments)
+    if not hasattr(module, "run"):  # it makes one rule
+        from fwtop.cli.rules.mitigation import carry_out
+
+        return carry_out(args, [module.rule_of(args)])
+    return int(module.run(args))
 
 
 def verb_module(verb: str) -> ModuleType:
-    """Import the module of a verb: HELP, EXAMPLE, arguments(parser) and run(arguments)."""
+    """Import the module of a verb: HELP, EXAMPLE, arguments(parser), and run(args), or rule_of(args)."""
     groups = (("rules.", _RULES), ("policy.", _POLICY), ("recordings.", _RECORDINGS))
     package = next((name for name, verbs in groups if verb in verbs), "")
     return importlib.import_module(f"fwtop.cli.{package}{verb}")

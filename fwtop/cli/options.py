@@ -71,11 +71,18 @@ def read_as(read: Callable[[str], T]) -> Callable[[str], T]:
     return told
 
 
-def positive(text: str) -> int:
-    """Parse a positive integer."""
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 10**9:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number above 0")
-    return int(text)
+def whole(what: str, least: int, most: int) -> Callable[[str], int]:
+    """Return a reader of a whole number; `what` it should be, for who gives something else."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and least <= int(text[:20]) <= most):
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} is not {what}")
+        return int(text)
+
+    return read
+
+
+positive = whole("a whole number above 0", 1, 10**9 - 1)
 
 
 def seconds(text: str) -> float:

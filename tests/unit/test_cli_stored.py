@@ -163,7 +163,7 @@ def test_replay_prints_observations(place: Path) -> None:
         (("report", "--format", "pdf"), 2, "invalid choice: 'pdf'"),
         (("report", "-o", "/nonexistent/x.md"), 1, "was not written: No such file"),
         (("replay",), 2, "needs a terminal; --json prints"),
-        (("replay", "--json", "--top", "0"), 2, "a number from 1 on"),
+        (("replay", "--json", "--top", "0"), 2, "a whole number above 0"),
         (("replay", "--speed", "nan"), 2, "a factor above 0"),
         (("replay", "2031\x1b[2J", "--json"), 2, "there is no session '2031·[2J'"),
     ],

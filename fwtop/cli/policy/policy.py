@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fwtop.cli.options import add_netns, seconds
+from fwtop.cli.options import add_netns, seconds, whole
 from fwtop.kernel import namespaces
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, POLICY_FORMATS
@@ -51,7 +51,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "file's JSON schema",
     )
     parser.add_argument(
-        "number", nargs="?", type=_number, metavar="N", help="with rollback (default: the one before)"
+        "number",
+        nargs="?",
+        type=whole("the number of a policy", 0, 10**9 - 1),
+        metavar="N",
+        help="with rollback (default: the one before)",
     )
     parser.add_argument(
         "--file", type=Path, default=Path(POLICY_FILE), metavar="FILE", help=f"default {POLICY_FILE}"
@@ -208,9 +212,3 @@ def _guardian(netns: str | None, *, readonly: bool = False) -> Iterator[Live]:
 
     with discovery.connect(netns=netns, readonly=readonly) as guardian:
         yield Live(guardian)
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not the number of a policy")
-    return int(text)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from fwtop.cli.options import read_as
+from fwtop.cli.options import read_as, whole
 from fwtop.cli.rules.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
 from fwtop.model.addresses.targets import check_name
 from fwtop.model.errors import FwtopError
@@ -45,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--priority",
-        type=_priority,
+        type=whole("a priority from 0 to 1000", 0, 1000),
         default=DEFAULT_PRIORITY,
         metavar="N",
         help="0 to 1000: the rule with the highest priority decides, among equals the newest "
@@ -115,9 +115,3 @@ def in_place_of(
     if wanted is not None and wanted.level is Level.PROTECTED and not wanted.lists:
         raise FwtopError("level protected needs --acl with the lists to let in; nothing was changed", 2)
     return rule
-
-
-def _priority(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) <= 1000):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a priority from 0 to 1000")
-    return int(text)

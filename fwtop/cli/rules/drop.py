@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fwtop.cli.rules.mitigation import add_field, add_rule_options, carry_out, match_of, prefix
+from fwtop.cli.rules.mitigation import add_field, add_rule_options, match_of, prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.rules.fields import (
@@ -44,11 +44,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="where to drop: in the driver, at tc ingress, or at nftables' netdev ingress",
     )
     add_rule_options(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Install the rule."""
-    return carry_out(args, [rule_of(args)])
 
 
 def rule_of(args: argparse.Namespace) -> Rule:

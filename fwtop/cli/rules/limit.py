@@ -6,8 +6,8 @@ import argparse
 
 from msgspec.structs import replace
 
-from fwtop.cli.options import read_as
-from fwtop.cli.rules.mitigation import add_field, add_rule_options, carry_out, match_of
+from fwtop.cli.options import read_as, whole
+from fwtop.cli.rules.mitigation import add_field, add_rule_options, match_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.rules import options
@@ -23,25 +23,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_field(parser, PROTOCOL)
     add_field(parser, DPORT)
     parser.add_argument(
-        "--per",
-        type=_length,
-        required=True,
-        metavar="BITS",
-        help="source prefix length, for example 24",
+        "--per", type=_length, required=True, metavar="BITS", help="source prefix length, for example 24"
     )
-    parser.add_argument(
-        "--per6",
-        type=_length,
-        default=None,
-        metavar="BITS",
-        help=f"the same for IPv6 (default {options.DEFAULT_PREFIX_V6})",
-    )
+    default = f"the same for IPv6 (default {options.DEFAULT_PREFIX_V6})"
+    parser.add_argument("--per6", type=_length, metavar="BITS", help=default)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "--rate", type=read_as(options.rate), metavar="RATE", help="1000/s, 30/m, or bytes: 2MB/s"
     )
     what.add_argument(
-        "--connections", type=_connections, metavar="N", help="TCP connections that a prefix may have open"
+        "--connections",
+        type=whole("a number of connections above 0", 1, 10**6),
+        metavar="N",
+        help="TCP connections that a prefix may have open",
     )
     parser.add_argument(
         "--close-open",
@@ -50,19 +44,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--burst",
-        type=_burst,
-        default=None,
+        type=whole("a number of packets or bytes above 0", 1, 10**9),
         metavar="N",
         help="burst in packets or bytes (default: one second of the rate)",
     )
     parser.add_argument("--by-port", action="store_true", help="count each destination port separately")
-    parser.add_argument("--via", choices=filters("limit"), default=None, help="where (default hashlimit)")
+    parser.add_argument("--via", choices=filters("limit"), help="where (default hashlimit)")
     add_rule_options(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Install the limit."""
-    return carry_out(args, [rule_of(args)])
 
 
 def rule_of(args: argparse.Namespace) -> Rule:
@@ -82,20 +70,5 @@ def rule_of(args: argparse.Namespace) -> Rule:
     return replace(rule, ttl_seconds=args.ttl, created_by="cli", close_open=args.close_open)
 
 
-def _connections(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 10**6):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number of connections above 0")
-    return int(text)
-
-
 def _length(text: str) -> int:
-    bits = text.removeprefix("/")
-    if not (bits.isascii() and bits.isdigit() and 1 <= int(bits) <= 128):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a prefix length from 1 to 128")
-    return int(bits)
-
-
-def _burst(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 10**9):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number of packets or bytes above 0")
-    return int(text)
+    return whole("a prefix length from 1 to 128", 1, 128)(text.removeprefix("/"))

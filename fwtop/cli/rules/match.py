@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from fwtop.cli.options import read_as
-from fwtop.cli.rules.mitigation import add_field, add_rule_options, carry_out, match_of
+from fwtop.cli.options import read_as, whole
+from fwtop.cli.rules.mitigation import add_field, add_rule_options, match_of
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.traffic.dns import type_number
 from fwtop.rules import options
@@ -27,18 +27,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--type", type=read_as(type_number), metavar="T", help="with --dns: only this query type: A, ANY, …"
     )
     parser.add_argument("--mask", metavar="HEX", help="with --hex: compare only the bits set in this mask")
-    parser.add_argument("--offset", type=_offset, metavar="N", help="only at this payload offset")
+    parser.add_argument(
+        "--offset",
+        type=whole("a byte offset from 0 to 65535", 0, 65535),
+        metavar="N",
+        help="only at this payload offset",
+    )
     add_field(parser, PROTOCOL)
     add_field(parser, DPORT)
     parser.add_argument(
         "--via", choices=filters("match"), default="string", help="where to drop (default string)"
     )
     add_rule_options(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Install the match."""
-    return carry_out(args, [rule_of(args)])
 
 
 def rule_of(args: argparse.Namespace) -> Rule:
@@ -48,9 +48,3 @@ def rule_of(args: argparse.Namespace) -> Rule:
     )
     match = match_of(args, (PROTOCOL, DPORT), payload=(payload,))
     return with_summary(Rule("", Kind(args.via), match, "", args.ttl, created_by="cli"))
-
-
-def _offset(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a byte offset from 0 to 65535")
-    return int(text)

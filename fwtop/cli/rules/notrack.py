@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fwtop.cli.rules.mitigation import add_field, add_rule_options, carry_out, match_of
+from fwtop.cli.rules.mitigation import add_field, add_rule_options, match_of
 from fwtop.model.rule import Kind, Rule
 from fwtop.rules.fields import DPORT, PROTOCOL
 from fwtop.rules.words import with_summary
@@ -18,11 +18,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_field(parser, PROTOCOL)
     add_field(parser, DPORT)
     add_rule_options(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Install the exemption."""
-    return carry_out(args, [rule_of(args)])
 
 
 def rule_of(args: argparse.Namespace) -> Rule:

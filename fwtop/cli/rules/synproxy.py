@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fwtop.cli.rules.mitigation import add_field, add_rule_options, carry_out, match_of, prefix
+from fwtop.cli.rules.mitigation import add_field, add_rule_options, match_of, prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.traffic.protocols import TCP
@@ -29,11 +29,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="forward to servers behind this machine (default: this machine's own addresses)",
     )
     add_rule_options(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Install the proxy."""
-    return carry_out(args, [rule_of(args)])
 
 
 def rule_of(args: argparse.Namespace) -> Rule:

@@ -13,6 +13,7 @@ from fwtop.model.addresses.targets import check_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import (
     SOURCES_LEFT,
+    ConnectionLimit,
     Level,
     Match,
     PayloadMatch,
@@ -87,14 +88,10 @@ def _sanitised(rule: Rule) -> Rule:
 
 def _check_rule(rule: Rule) -> None:
     _whole("ttl_seconds", rule.ttl_seconds, 1, MAX_TTL_SECONDS)
-    for name in ("summary", "created_by", "id", "replaces"):
-        _require(isinstance(getattr(rule, name), str), name)
     _require(rule.origin is None or _ORIGIN.fullmatch(rule.origin) is not None, "origin")
     for name in ("created", "predicted_pps", "predicted_attack_share", "predicted_collateral_share"):
         value = getattr(rule, name)
-        _require(value is None or (type(value) in (int, float) and abs(value) < 1e15), name)
-    _require(type(rule.predicted_guess) is bool, "predicted_guess")
-    _require(type(rule.mended) is bool, "mended")
+        _require(value is None or abs(value) < 1e15, name)
     _check_match(rule.match)
     _check_owners(rule)
     if rule.limit is not None:
@@ -147,15 +144,13 @@ def _check_connections(rule: Rule) -> None:
     plain = Match(family=rule.match.family, protocol=rule.match.protocol, dport=rule.match.dport)
     can_forget = rule.match == plain and plain.dport is not None
     for name in ("forget", "stateless"):
-        asked = getattr(rule, name)
-        _require(type(asked) is bool and (can_forget or not asked), f"{name} (of a notrack rule on a port)")
+        _require(can_forget or not getattr(rule, name), f"{name} (of a notrack rule on a port)")
     _require(not rule.stateless or plain.protocol in (6, 17), "stateless (of TCP or UDP)")
     can_close = bool(limit or rule.match.sources) and not rule.match.payload
     _require(not rule.close_open or can_close, "close_open (of blocked sources or a limit of connections)")
     if limit is not None:
         _whole("most", limit.most, 1, MAX_CONNECTIONS)
-        _whole("prefix_v4", limit.prefix_v4, 1, 32)
-        _whole("prefix_v6", limit.prefix_v6, 1, 128)
+        _check_prefixes(limit)
 
 
 def _check_protection(rule: Rule) -> None:
@@ -164,7 +159,6 @@ def _check_protection(rule: Rule) -> None:
         return
     _whole("dport", rule.match.dport, 1, 65535)
     _whole("priority", protection.priority, 0, MAX_PRIORITY)
-    _require(type(protection.strict) is bool, "strict")
     _require(len(protection.lists) <= MAX_ACCESS_LISTS, f"lists (at most {MAX_ACCESS_LISTS})")
     _require(len(set(protection.lists)) == len(protection.lists), "lists (one named twice)")
     for name in protection.lists:
@@ -190,10 +184,8 @@ def _check_match(match: Match) -> None:
         wanted = field.of(match)
         for number, least in field.numbers(wanted) if wanted is not None else ():
             _whole(field.name, number, least, field.most)
-        _require(
-            wanted is None or match.family in (None, *field.families),
-            f"{field.name} (IPv6 packets have none)",
-        )
+        if wanted is not None:
+            _require(match.family in (None, *field.families), f"{field.name} (IPv6 packets have none)")
     _require(len(match.payload) <= MAX_PAYLOADS, f"payload (at most {MAX_PAYLOADS} strings)")
     for item in match.payload:
         _check_payload(item)
@@ -204,16 +196,17 @@ def _check_payload(item: PayloadMatch) -> None:
     if item.offset is not None:
         _whole("offset", item.offset, 0, MAX_OFFSET)
     _require(item.mask is None or len(item.mask) == len(item.data), "payload mask")
-    _require(item.dns_name is None or isinstance(item.dns_name, str), "dns_name")
 
 
 def _check_limit(limit: RateLimit) -> None:
     _whole("per_second", limit.per_second, 1, MAX_RATE)
     _whole("burst", limit.burst, 1, MAX_RATE)
+    _check_prefixes(limit)
+
+
+def _check_prefixes(limit: RateLimit | ConnectionLimit) -> None:
     _whole("prefix_v4", limit.prefix_v4, 1, 32)
     _whole("prefix_v6", limit.prefix_v6, 1, 128)
-    for name in ("in_bytes", "by_dport"):
-        _require(isinstance(getattr(limit, name), bool), name)
 
 
 def _whole(name: str, value: object, low: int, high: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from pkgutil import iter_modules
+from pathlib import Path
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Rule
@@ -18,7 +18,8 @@ _ORDER = {kind: place for place, kind in enumerate(Kind)}
 
 def _all() -> list[RuleKind]:
     """Read the modules here; those without a kind are shared by others."""
-    modules = (import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__))
+    names = sorted(file.stem for file in Path(__file__).parent.glob("[a-z]*.py"))
+    modules = (import_module(f"{__name__}.{name}") for name in names)
     made: list[RuleKind] = [module.KIND for module in modules if hasattr(module, "KIND")]
     return sorted(made, key=lambda known: (known.layer, _ORDER[known.kind]))
 
