@@ -89,12 +89,12 @@ def _read(variant: Variant) -> _Rules:
         raise FwtopError(f"its ipsets hold {held:,} elements, which is too much to copy")
     tables = [f"{one['family']} {one['name']}" for kind, one in nft.listed("tables") if kind == "table"]
     native = "".join(
-        run(["nft", "list", "table", *table.split()], timeout=_COPY_SECONDS)
+        nft.printed("table", *table.split(), seconds=_COPY_SECONDS)
         for table in tables
         if is_foreign(table, variant) and table.split()[0] in ("ip", "ip6", "inet")
     )
     saved = {family: variant.save(family, seconds=_COPY_SECONDS) for family in (4, 6)}
-    return _Rules(run(["ipset", "save"], timeout=_COPY_SECONDS), saved, native, addresses())
+    return _Rules(ipset.saved(), saved, native, addresses())
 
 
 def addresses() -> dict[str, str]:
@@ -156,8 +156,7 @@ def _build(
         )
     run(["ip", "-batch", "-"], text="\n".join([*lines, ""]))
     nft.execute([_NOTES])
-    if rules.sets:
-        run(["ipset", "restore"], text=rules.sets, timeout=_COPY_SECONDS)
+    ipset.restore(rules.sets)
     for family, saved in rules.xtables.items():
         if saved.strip():
             variant.restore(family, saved, seconds=_COPY_SECONDS)

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from fwtop.kernel import netlink
 from fwtop.kernel.netlink import NETFILTER_HEADER_BYTES, NETLINK_NETFILTER, attribute, attributes, c_string
+from fwtop.kernel.programs import run
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.protocols import NUMBERS
@@ -44,6 +45,7 @@ _NAME_ONLY, _HEADER_ONLY = 2, 4  # IPSET_FLAG_LIST_SETNAME, IPSET_FLAG_LIST_HEAD
 _ADDRESS_BYTES = {4: 4, 6: 16}
 _MAX_BATCH_BYTES = 64_000  # of elements in one attribute
 _ADD_SECONDS = 30.0
+_RESTORE_SECONDS = 30.0  # longer lists go through netlink; keep and undo wait behind this
 _FIRST_OWN_ERROR = 4096  # IPSET_ERR_PRIVATE: codes from here on are ipset's, not errno's
 _BUSY = 4101  # IPSET_ERR_BUSY
 _NOT_THERE = 4103  # IPSET_ERR_EXIST
@@ -171,6 +173,17 @@ def _header(parts: dict[int, bytes]) -> Header:
 
 def _number(value: bytes | None) -> int:
     return int.from_bytes(value or b"", "big")
+
+
+def saved() -> str:
+    """Return all sets with their elements as `restore` reads them; raises FwtopError."""
+    return run(["ipset", "save"], timeout=_RESTORE_SECONDS)
+
+
+def restore(text: str) -> None:
+    """Run `ipset restore`; existing sets and elements are no error. Raises FwtopError."""
+    if text:
+        run(["ipset", "-exist", "restore"], text=text, timeout=_RESTORE_SECONDS)
 
 
 @contextlib.contextmanager

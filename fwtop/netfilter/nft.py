@@ -20,6 +20,11 @@ def listed(*what: str, seconds: float = RUN_SECONDS) -> list[Object]:
     return parse(run(["nft", "-j", "-t", "list", *what], timeout=seconds))
 
 
+def printed(*what: str, seconds: float = RUN_SECONDS) -> str:
+    """Return what `nft list …` prints, as `execute` reads it; raises FwtopError."""
+    return run(["nft", "list", *what], timeout=seconds)
+
+
 def elements(table: str, name: str, kind: str = "set") -> list[Json]:
     """Return the elements of a set (or "map") in a table like "netdev fwtop"; raises FwtopError."""
     found = parse(run(["nft", "-j", "list", kind, *table.split(), name]))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fwtop.guardian.mechanisms.chains.above import ENDS_PACKET, leaves
 from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.chains.sets import PREFIX
-from fwtop.kernel.programs import CommandError, run
+from fwtop.kernel.programs import CommandError
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.netfilter import nft
@@ -119,7 +119,7 @@ def nft_chains(variant: Variant, families: tuple[int, ...]) -> list[str]:
     for chain in _early_chains(variant, families):
         where = f"{chain['family']} {chain['table']} {chain['name']}"
         try:
-            listed = run(["nft", "list", "chain", *where.split()], timeout=10)
+            listed = nft.printed("chain", *where.split(), seconds=10)
         except CommandError:
             continue  # it went away meanwhile
         rules = [line.strip() for line in listed.splitlines()[3:] if _FATAL_WORDS.search(line)]

@@ -60,10 +60,10 @@ class AllowSets:
         wanted = allow.passes(family)
         sizes = ipset.sizes_of(names_of(family))
         if self._filled.get(family) == wanted and not self.shortfall(family, sizes):
-            sets.restore(first)
+            ipset.restore(first)
             return
         self.forget(family)  # half done, they are filled again next time
-        sets.restore(first + _replacement(wanted))
+        ipset.restore(first + _replacement(wanted))
         self._filled[family] = wanted
 
     def refresh(self, allow: AllowList) -> None:

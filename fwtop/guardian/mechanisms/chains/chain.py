@@ -22,7 +22,7 @@ from fwtop.guardian.mechanisms.chains.table_state import (
     table_of,
     wake_command,
 )
-from fwtop.kernel.programs import CommandError, run
+from fwtop.kernel.programs import CommandError
 from fwtop.model.errors import FwtopError
 from fwtop.netfilter import nf_tables, nft
 from fwtop.netfilter.iptables import (
@@ -192,5 +192,5 @@ class Chains(Struct, frozen=True):
             self._delete_if_empty(inet)
 
     def _delete_if_empty(self, inet: str) -> None:
-        if run(["nft", "list", "table", inet, TABLE]).split() == ["table", inet, TABLE, "{", "}"]:
-            run(["nft", "delete", "table", inet, TABLE])
+        if nft.printed("table", inet, TABLE).split() == ["table", inet, TABLE, "{", "}"]:
+            nft.execute([f"delete table {inet} {TABLE}"])

@@ -184,7 +184,7 @@ class ListSets:
         )
         kind = "hash:net,port" if isinstance(rows, PortRows) else "hash:net"
         head = f"create {name} {kind} family {inet} hashsize {hash_size} maxelem {room}{counters}\n"
-        sets.restore(head)
+        ipset.restore(head)
         try:
             ipset.add_prefixes(name, family, rows.of_family(family), self._serve_urgent)
         except Exception:
@@ -202,7 +202,7 @@ class ListSets:
             for entry, stays in zip(found, _are_in(rows, found), strict=True)
             if stays
         ]
-        sets.restore("".join(lines))
+        ipset.restore("".join(lines))
 
 
 def _are_in(rows: Rows, found: list[ipset.Entry]) -> list[bool]:

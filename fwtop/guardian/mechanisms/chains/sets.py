@@ -13,7 +13,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.guardian.mechanisms.chains.set_contents import is_whole
-from fwtop.kernel.programs import run
 from fwtop.model.errors import FwtopError
 from fwtop.netfilter import ipset
 from fwtop.rules.objects import SetSpec
@@ -21,7 +20,6 @@ from fwtop.rules.xtables import create_line, fill_text, set_line
 
 PREFIX = "fwtop-"
 _ASIDE = "-new"
-_RESTORE_SECONDS = 30.0  # longer lists go through netlink; keep and undo wait behind this
 _LEARNED_SECONDS = 180  # as nf_conntrack_udp_timeout_stream
 _LEARNED = 65_536  # a random one makes room for a further one
 _LIST = re.compile(r"fwtop-(new|list)-(.+)-[46]")
@@ -30,19 +28,19 @@ _LIST = re.compile(r"fwtop-(new|list)-(.+)-[46]")
 def fill(spec: SetSpec, timeout_seconds: int) -> None:
     """Create and fill a rule's set, or complete an existing one; raises FwtopError."""
     if spec.timed:
-        restore(fill_text(spec, timeout_seconds))
+        ipset.restore(fill_text(spec, timeout_seconds))
     else:
         fill_long(spec, timeout_seconds)
 
 
 def fill_long(spec: SetSpec, timeout_seconds: int, serve_urgent: Callable[[], None] = lambda: None) -> None:
     """Do the same for a set without timeouts, in batches between which it calls `serve_urgent`."""
-    restore(set_line(spec, timeout_seconds) + "\n")
+    ipset.restore(set_line(spec, timeout_seconds) + "\n")
     # Imported here: a guardian without a long list needn't carry numpy.
     from fwtop.model.addresses.prefix_rows import PrefixRows
 
     ipset.add_prefixes(spec.name, spec.family, PrefixRows.of(spec.elements), serve_urgent)
-    restore("".join([f"add {spec.name} {prefix} nomatch\n" for prefix in spec.exceptions]))
+    ipset.restore("".join([f"add {spec.name} {prefix} nomatch\n" for prefix in spec.exceptions]))
 
 
 def learning_text(spec: SetSpec) -> str:
@@ -74,7 +72,9 @@ def shown_text(spec: SetSpec, timeout_seconds: int, count: int) -> list[str]:
 def renew(spec: SetSpec, timeout_seconds: int) -> None:
     """Set a new timeout for every element; expired and deleted ones are added again."""
     if spec.timed:
-        restore(fill_text(spec, timeout_seconds).partition("\n")[2])  # a set's own default can't be changed
+        ipset.restore(
+            fill_text(spec, timeout_seconds).partition("\n")[2]
+        )  # a set's own default can't be changed
     elif ipset.sizes_of([spec.name]).get(spec.name) != len(spec.elements) + len(spec.exceptions):
         fill(spec, timeout_seconds)
 
@@ -92,7 +92,7 @@ def spare_others(spec: SetSpec, timeout_seconds: int) -> bool:
     aside = f"{spec.name}{_ASIDE}"
     left = [f"flush {aside}", f"destroy {aside}"] if aside in names() else []
     filled = fill_text(replace(spec, name=aside), timeout_seconds)
-    restore("\n".join([*left, f"{filled}swap {aside} {spec.name}", f"destroy {aside}", ""]))
+    ipset.restore("\n".join([*left, f"{filled}swap {aside} {spec.name}", f"destroy {aside}", ""]))
     return True
 
 
@@ -100,7 +100,7 @@ def restore_missing(spec: SetSpec, timeout_seconds: int) -> None:
     """Restore a rule's set, whatever is left of it or came into it; raises FwtopError."""
     if spec.name not in names():
         if spec.seeds is not None:
-            restore(learning_text(spec))
+            ipset.restore(learning_text(spec))
         else:
             fill(spec, timeout_seconds)
     elif spec.seeds is None and not is_whole(spec):
@@ -112,12 +112,6 @@ def restore_missing(spec: SetSpec, timeout_seconds: int) -> None:
         ipset.destroy_set(aside)
     elif spec.timed and spec.seeds is None:
         renew(spec, timeout_seconds)
-
-
-def restore(text: str) -> None:
-    """Run `ipset restore`; existing sets and elements are no error."""
-    if text:
-        run(["ipset", "-exist", "restore"], text=text, timeout=_RESTORE_SECONDS)
 
 
 def flush_of(rule_ids: set[str]) -> None:
