@@ -13,9 +13,12 @@ import time
 
 from msgspec import Struct
 
+from fwtop.kernel import classic_bpf
+from fwtop.kernel.classic_bpf import IF_EQUAL, LOAD_BYTE, LOAD_HALF, LOAD_HALF_X, LOAD_WORD, RETURN
 from fwtop.model.errors import FwtopError
-from fwtop.resolver import filter as packet_filter
+from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.resolver.counters import DnsCounters, view_of
+from fwtop.resolver.servers import PORT
 from fwtop.resolver.view import View
 from fwtop.sandbox.child import ask, unprivileged
 from fwtop.sandbox.syscalls import Profile
@@ -27,6 +30,9 @@ _PROBE_SECONDS = 0.2
 _SAMPLED_PPS = 8_000  # that one process parses beside the server under attack
 _PATIENCE_SECONDS = 10.0  # for its start and its answer
 _BATCH = 256
+_CAPTURED_BYTES = 600  # headers, and the longest question
+_IPV4, _IPV6 = 0x0800, 0x86DD
+_FRAGMENT_OFFSET = 0x1FFF
 
 
 class _Sockets(Struct, frozen=True):
@@ -49,13 +55,49 @@ class _Sockets(Struct, frozen=True):
 def _open(*, incoming: bool, one_in: int) -> socket.socket:
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_ALL))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
-    packet_filter.attach(sock, incoming=incoming, one_in=one_in)
+    _attach_filter(sock, incoming=incoming, one_in=one_in)
     with contextlib.suppress(BlockingIOError):  # what came before the filter
         while True:
             sock.recv(1, socket.MSG_DONTWAIT)
     _statistics(sock)
     sock.setblocking(False)
     return sock
+
+
+def _attach_filter(sock: socket.socket, *, incoming: bool, one_in: int) -> None:
+    """Let a socket receive only questions (`incoming`) or answers, one in N of them; raises OSError."""
+    port = 2 if incoming else 0  # of the destination, of the source
+    direction = ("drop", "") if incoming else ("", "drop")
+    classic_bpf.attach(
+        sock,
+        [
+            (LOAD_WORD, classic_bpf.PACKET_TYPE),
+            (IF_EQUAL, socket.PACKET_OUTGOING, *direction),
+            (LOAD_WORD, classic_bpf.RANDOM),
+            (classic_bpf.IF_GREATER, 0xFFFFFFFF // max(one_in, 1), "drop", ""),
+            (LOAD_WORD, classic_bpf.PROTOCOL),
+            (IF_EQUAL, _IPV6, "six", ""),
+            (IF_EQUAL, _IPV4, "", "drop"),
+            (LOAD_HALF, 6),
+            (classic_bpf.IF_BITS, _FRAGMENT_OFFSET, "drop", ""),
+            (classic_bpf.X_IPV4_HEADER, 0),
+            (LOAD_BYTE, 9),
+            (IF_EQUAL, UDP, "ports", ""),
+            (IF_EQUAL, TCP, "ports", "drop"),
+            "six",
+            (classic_bpf.X_NUMBER, 40),
+            (LOAD_BYTE, 6),
+            (IF_EQUAL, UDP, "ports", ""),
+            (IF_EQUAL, TCP, "ports", "drop"),
+            "ports",
+            (LOAD_HALF_X, port),
+            (IF_EQUAL, PORT, "pass", "drop"),
+            "pass",
+            (RETURN, _CAPTURED_BYTES),
+            "drop",
+            (RETURN, 0),
+        ],
+    )
 
 
 def _statistics(sock: socket.socket) -> int:
@@ -108,6 +150,6 @@ def _counted(sockets: _Sockets, seconds: float) -> DnsCounters:
         for descriptor, _ in poller.poll(left * 1000):
             with contextlib.suppress(BlockingIOError):
                 for _ in range(_BATCH):
-                    data = os.read(descriptor, packet_filter.CAPTURED_BYTES)
+                    data = os.read(descriptor, _CAPTURED_BYTES)
                     counters.packet(data, incoming=descriptor == incoming)
     return counters

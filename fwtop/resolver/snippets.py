@@ -42,27 +42,16 @@ _POWERDNS = """any-to-tcp=yes
 udp-truncation-threshold=1232"""
 _RECURSOR = """udp-truncation-threshold=1232
 edns-outgoing-bufsize=1232"""
+_FOR_TC = "put dnsdist before it for TC"
 # Program → the file, the lines, and what there is to know
 _KNOWN = {
     "BIND": ("named.conf", _BIND, ""),
-    "unbound": (
-        "unbound.conf",
-        _UNBOUND,
-        "unbound drops or passes, it does not slip: put dnsdist before it for TC",
-    ),
+    "unbound": ("unbound.conf", _UNBOUND, "unbound drops or passes, it does not slip: " + _FOR_TC),
     "NSD": ("nsd.conf", _NSD, ""),
     "Knot DNS": ("knot.conf", _KNOT, ""),
     "dnsdist": ("dnsdist.conf", _DNSDIST, ""),
-    "PowerDNS": (
-        "pdns.conf",
-        _POWERDNS,
-        "PowerDNS has no rate limit of its own: put dnsdist before it for TC",
-    ),
-    "PowerDNS Recursor": (
-        "recursor.conf",
-        _RECURSOR,
-        "it has no rate limit of its own: put dnsdist before it for TC",
-    ),
+    "PowerDNS": ("pdns.conf", _POWERDNS, "PowerDNS has no rate limit of its own: " + _FOR_TC),
+    "PowerDNS Recursor": ("recursor.conf", _RECURSOR, "it has no rate limit of its own: " + _FOR_TC),
 }
 
 

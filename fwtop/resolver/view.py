@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.text import dns_name_text
-from fwtop.model.traffic.dns import type_text
+from fwtop.model.traffic.dns import split_wire, type_text
 from fwtop.render.numbers import percent
 
 ROWS = 20  # of each table
@@ -50,7 +50,7 @@ class NameRow(Struct, frozen=True):
     @property
     def name(self) -> str:
         """The name, safe to show."""
-        return name_text(self.wire)
+        return dns_name_text(split_wire(self.wire)[0])
 
     @property
     def factor(self) -> float:
@@ -71,16 +71,7 @@ class ZoneRow(Struct, frozen=True):
     @property
     def name(self) -> str:
         """The zone, safe to show."""
-        return name_text(self.wire)
-
-
-def name_text(wire: bytes) -> str:
-    """Return a name in wire form as text, safe to show."""
-    labels, at = [], 0
-    while at < len(wire) and 0 < wire[at] < 64:
-        labels.append(wire[at + 1 : at + 1 + wire[at]])
-        at += 1 + wire[at]
-    return dns_name_text(labels)
+        return dns_name_text(split_wire(self.wire)[0])
 
 
 class View(Struct, frozen=True):

@@ -6,32 +6,24 @@ import random
 import struct
 from typing import Any
 
-DNS_TYPES = {
-    "A": 1,
-    "NS": 2,
-    "SOA": 6,
-    "MX": 15,
-    "TXT": 16,
-    "AAAA": 28,
-    "RRSIG": 46,
-    "DNSKEY": 48,
-    "ANY": 255,
-}
+from fwtop.model.traffic.dns import type_number, wire_name
+
+_RRSIG, _DNSKEY = type_number("RRSIG"), type_number("DNSKEY")
 
 
 def dns_wire(name: str) -> bytes:
-    """Write a name as length-prefixed labels (RFC 1035, 3.1)."""
+    """Write a name in wire form; raises ValueError."""
     labels = [label.encode() for label in name.strip(".").split(".") if label]
     if any(len(label) > 63 for label in labels):
         raise ValueError(f"DNS name {name[:60]!r} has a label of more than 63 bytes")
-    return b"".join(bytes([len(label)]) + label for label in labels) + b"\0"
+    return wire_name(labels)
 
 
 def dns_query(rng: random.Random, table: dict[str, Any]) -> bytes:
     """Write a query, with EDNS if `edns` is a UDP payload size."""
     edns = int(table.get("edns", 0))
     header = struct.pack("!6H", rng.getrandbits(16), 0x0100, 1, 0, 0, 1 if edns else 0)
-    question = dns_wire(table["name"]) + struct.pack("!HH", DNS_TYPES[table.get("type", "A")], 1)
+    question = dns_wire(table["name"]) + struct.pack("!HH", type_number(table.get("type", "A")), 1)
     return header + question + (_opt(edns) if edns else b"")
 
 
@@ -42,7 +34,7 @@ def dns_header(rng: random.Random, table: dict[str, Any]) -> bytes:
 
 def dns_response(rng: random.Random, table: dict[str, Any]) -> bytes:
     """Write an answer of about `size` bytes: TXT, RRSIG or DNSKEY records for `name`, with EDNS."""
-    kind = DNS_TYPES[table.get("type", "ANY")]
+    kind = type_number(table.get("type", "ANY"))
     question = dns_wire(table["name"]) + struct.pack("!HH", kind, 1)
     size, records, count = int(table.get("size", 3000)), b"", 0
     while 12 + len(question) + len(records) + 11 < size:
@@ -53,12 +45,11 @@ def dns_response(rng: random.Random, table: dict[str, Any]) -> bytes:
 
 
 def _record(rng: random.Random, kind: int, size: int) -> bytes:
-    if kind == DNS_TYPES["RRSIG"]:
-        data = struct.pack("!HBBIIIH", 1, 8, 2, 3600, 1_900_000_000, 1_899_000_000, 20326) + rng.randbytes(
-            size
-        )
+    if kind == _RRSIG:
+        data = struct.pack("!HBBIIIH", 1, 8, 2, 3600, 1_900_000_000, 1_899_000_000, 20326)
+        data += rng.randbytes(size)
         return b"\xc0\x0c" + struct.pack("!HHIH", 46, 1, 3600, len(data)) + data
-    if kind == DNS_TYPES["DNSKEY"]:
+    if kind == _DNSKEY:
         data = struct.pack("!HBB", 257, 3, 8) + rng.randbytes(size)
         return b"\xc0\x0c" + struct.pack("!HHIH", 48, 1, 3600, len(data)) + data
     text = bytes(rng.choices(b"abcdefghijklmnopqrstuvwxyz0123456789=;-", k=size))

@@ -13,7 +13,8 @@ import socket
 from typing import Any
 
 from fwtop.lab import network as net
-from fwtop.lab.traffic.crowd import addresses
+from fwtop.lab.traffic.crowd import Crowd, addresses
+from fwtop.lab.traffic.vectors import HELD
 
 _AGAIN_SECONDS = 1.0
 _BODY = 8_192  # bytes that a slow body announces
@@ -113,3 +114,27 @@ class HeldCrowd:
             case "slow_body":
                 return b"%x" % self._rng.getrandbits(8)
         return b""
+
+
+class Crowds:
+    """All crowds of a scenario."""
+
+    def __init__(self, tables: list[dict[str, Any]], seed: int) -> None:
+        self._crowds: list[Crowd | HeldCrowd] = [
+            (HeldCrowd if table["protocol"] in HELD else Crowd)(number, table, seed)
+            for number, table in enumerate(tables)
+        ]
+
+    async def start(self) -> None:
+        """Start all crowds."""
+        for crowd in self._crowds:
+            crowd.start()
+
+    async def stop(self) -> None:
+        """Stop all crowds."""
+        for crowd in self._crowds:
+            await crowd.stop()
+
+    def results(self) -> list[dict[str, int]]:
+        """Return attempts and successes of each crowd."""
+        return [{"tried": crowd.tried, "succeeded": crowd.succeeded} for crowd in self._crowds]

@@ -6,9 +6,8 @@ import time
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.ruleset import SOURCES, ListedRule, ListedSet, Ruleset
-from fwtop.netfilter.listing.discards import discarding_routes
+from fwtop.netfilter.listing.elsewhere import attached_programs, discarding_routes
 from fwtop.netfilter.listing.nf_tables import NfTables
-from fwtop.netfilter.listing.programs import attached_programs
 from fwtop.netfilter.listing.xtables import ipset_sets, legacy_rules
 
 SECONDS = 5.0  # of a reading

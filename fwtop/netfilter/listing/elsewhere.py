@@ -1,7 +1,8 @@
-"""tc filters, and BPF programs at XDP and tc.
+"""What drops packets besides netfilter: tc filters, BPF programs at XDP and tc, and routes that discard.
 
 A filter counts what its actions did. A BPF program counts in maps that only its owner understands; how often
-it ran is known while kernel.bpf_stats_enabled is 1. Sources: tc(8), include/uapi/linux/{pkt_cls,gen_stats}.h.
+it ran is known while kernel.bpf_stats_enabled is 1. What routes discard the kernel doesn't count. Sources:
+tc(8), rtnetlink(7), include/uapi/linux/{pkt_cls,gen_stats,rtnetlink}.h.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import Iterator
 
 from fwtop.kernel import bpf, netlink
 from fwtop.kernel.interfaces.links import Link, list_links
 from fwtop.kernel.netlink import attributes, c_string
 from fwtop.model.errors import FwtopError
-from fwtop.model.ruleset import TC, XDP, ListedRule
+from fwtop.model.ruleset import ROUTE, TC, XDP, ListedRule
 from fwtop.model.text import safe_text
 from fwtop.netfilter.listing.names import is_own_name
 
@@ -151,3 +153,48 @@ def _actions(value: bytes) -> Iterator[tuple[str, int | None, int | None]]:
 
 def _signed(value: bytes) -> int:
     return int(struct.unpack("=i", value)[0]) if len(value) == 4 else -1
+
+
+_GETROUTE = 26
+_ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg
+_DESTINATION, _TABLE, _PRIORITY = 1, 15, 6  # RTA_*
+_DISCARDS = {6: "blackhole", 7: "unreachable", 8: "prohibit"}  # RTN_*
+_FAMILIES = {socket.AF_INET: "ip", socket.AF_INET6: "ip6"}
+_MAIN = 254
+_BYTES = {socket.AF_INET: 4, socket.AF_INET6: 16}
+
+
+def discarding_routes(end: float, most: int) -> tuple[list[ListedRule], list[str], int]:
+    """Return at most so many routes read until `end`, what is missing in words, and how many were seen.
+
+    The kernel sorts them out: a router may have a million others. Raises OSError.
+    """
+    found: list[ListedRule] = []
+    total = 0
+    for family, name in _FAMILIES.items():
+        for kind, word in _DISCARDS.items():
+            request = _ROUTE.pack(family, 0, 0, 0, 0, 0, 0, kind, 0)
+            for body in netlink.dump(socket.NETLINK_ROUTE, _GETROUTE, request, filtered=True):
+                if body[7] != kind:  # before Linux 4.20 the kernel lists all
+                    continue
+                total += 1
+                if len(found) < most:
+                    found.append(_route(body, family, name, word))
+                elif time.monotonic() > end:
+                    return found, [f"routes: only the first {len(found):,} were read in time"], total
+    return found, [], total
+
+
+def _route(body: bytes, family: int, name: str, word: str) -> ListedRule:
+    found = dict(attributes(body, _ROUTE.size))
+    raw = found.get(_DESTINATION, bytes(_BYTES[socket.AddressFamily(family)]))
+    destination = f"{socket.inet_ntop(family, raw)}/{body[1]}" if body[1] else "default"
+    table = _number(found.get(_TABLE)) or body[4]
+    metric = _number(found.get(_PRIORITY))
+    place = "main" if table == _MAIN else f"table {table}"
+    text = f"{word} {destination}" + (f" metric {metric}" if metric else "")
+    return ListedRule(f"{ROUTE} {name} {table} {text}", ROUTE, name, place, text, False)
+
+
+def _number(value: bytes | None) -> int:
+    return int(struct.unpack_from("=I", value)[0]) if value else 0
