@@ -5,12 +5,12 @@ The lines are those that the guardian installs, without the sets whose timeouts 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from fwtop.model.rule import Rule
 from fwtop.policy.exports import ALLOW, FAMILIES, Exported, comment, heading, texts
-from fwtop.rules.exports.xtables import PROGRAMS, Plain, connlimit_args, line_text, plain, set_lines
-from fwtop.rules.objects import OUTPUT, ChainLine
+from fwtop.rules.exports.xtables import PROGRAMS, Plain, line_text, plain, set_lines
+from fwtop.rules.objects import OUTPUT
 from fwtop.rules.xtables import create_line
 
 _CHAIN, _PORTS, _OUT, _OPEN = "POLICY", "POLICY-PORTS", "POLICY-OUT", "POLICY-OPEN"
@@ -94,48 +94,40 @@ def _plain(policy: Exported, rule: Rule) -> Plain:
 
 
 def _tables(policy: Exported, family: int) -> Iterator[str]:
-    ports = [*_rule_lines(policy, policy.ports, family)]
-    others = [*_rule_lines(policy, [rule for rule in policy.others if rule.connections is None], family)]
-    out = [line for line in ports if isinstance(line, ChainLine) and line.hook == OUTPUT]
+    made = {
+        rule.id: [line for line in _plain(policy, rule).lines if line.family == family]
+        for rule in policy.rules
+    }
+    has_answers = any(line.hook == OUTPUT for lines in made.values() for line in lines)
+    is_listed = f"-m set --match-set {_list_name(ALLOW, family)} src -j RETURN"
     yield "*raw"
-    yield from (f":{chain} - [0:0]" for chain in (_CHAIN, _PORTS, *([_OUT] if out else [])))
+    yield from (f":{chain} - [0:0]" for chain in (_CHAIN, _PORTS, *[_OUT] * has_answers))
     yield f"-I PREROUTING 1 -j {_CHAIN}"
     yield f"-A {_CHAIN} -i lo -j RETURN"
     if family == 6:  # without neighbour discovery there is no network
         for kind in _NEIGHBOURS:
             yield f"-A {_CHAIN} -p ipv6-icmp -m hl --hl-eq 255 --icmpv6-type {kind} -j RETURN"
-    yield f"-A {_CHAIN} -m set --match-set {_list_name(ALLOW, family)} src -j RETURN"
+    yield f"-A {_CHAIN} {is_listed}"
     yield f"-A {_CHAIN} -j {_PORTS}"
-    if out:
+    if has_answers:
         yield f"-I OUTPUT 1 -j {_OUT}"
         yield f"-A {_OUT} -o lo -j RETURN"
-    for chain, lines in ((_PORTS, ports), (_CHAIN, others)):
-        for line in lines:
-            if isinstance(line, str):
-                yield line
-            else:
-                yield line_text(_OUT if line.hook == OUTPUT else chain, line)
+    for rule in policy.rules:
+        if rule.connections is None:
+            own = _CHAIN if rule.protection is None else _PORTS
+            yield comment(rule)
+            yield from (line_text(_OUT if line.hook == OUTPUT else own, line) for line in made[rule.id])
     yield "COMMIT"
-    if limits := [rule for rule in policy.others if rule.connections is not None]:
-        yield from _open_limits(limits, family)
-
-
-def _rule_lines(policy: Exported, rules: Sequence[Rule], family: int) -> Iterator[ChainLine | str]:
-    """Yield the lines of rules, each rule's after a comment."""
-    for rule in rules:
-        yield comment(rule)
-        yield from (line for line in _plain(policy, rule).lines if line.family == family)
-
-
-def _open_limits(rules: list[Rule], family: int) -> Iterator[str]:
-    """Yield the limits of connections, which come after connection tracking."""
+    limits = [rule for rule in policy.others if rule.connections is not None]
+    if not limits:
+        return
     yield "*mangle"
     yield f":{_OPEN} - [0:0]"
     yield f"-I PREROUTING 1 -j {_OPEN}"
     yield f"-A {_OPEN} -i lo -j RETURN"
-    yield f"-A {_OPEN} -m set --match-set {_list_name(ALLOW, family)} src -j RETURN"
-    for rule in rules:
-        if family in rule.match.families:
+    yield f"-A {_OPEN} {is_listed}"
+    for rule in limits:
+        if made[rule.id]:
             yield comment(rule)
-            yield f"-A {_OPEN} {' '.join(connlimit_args(rule, family))} -j DROP"
+            yield from (line_text(_OPEN, line) for line in made[rule.id])
     yield "COMMIT"

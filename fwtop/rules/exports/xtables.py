@@ -16,11 +16,13 @@ from fwtop.model.rule import Kind, Rule
 from fwtop.rules import kinds
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import protect
+from fwtop.rules.kinds.common import DROP
 from fwtop.rules.objects import ChainLine, SetSpec
 from fwtop.rules.surroundings import Surroundings
 from fwtop.rules.xtables import create_line, halves, quote, set_name
 
 PROGRAMS = {4: "iptables", 6: "ip6tables"}
+OPENING = "opening"  # hook of lines that come behind connection tracking: PREROUTING of table mangle
 _OWN = "fwtop-"  # begins the names of fwtop's sets; fwtop takes what has its own names out
 _PEERS = "hash:ip,port"
 _PEER_SECONDS, _MOST_PEERS = 180, 65_536
@@ -28,7 +30,7 @@ _RAW = (Layer.DRIVER, Layer.TC, Layer.NETDEV)
 
 
 class Plain(Struct, frozen=True):
-    """Sets and lines of table raw that act until somebody takes them out."""
+    """Sets and lines that act until somebody takes them out: of table raw, or behind connection tracking."""
 
     sets: tuple[SetSpec, ...]
     lines: tuple[ChainLine, ...]
@@ -36,6 +38,11 @@ class Plain(Struct, frozen=True):
 
 def plain(rule: Rule, own: str = _OWN, lists: Mapping[str, Sequence[Prefix]] = {}) -> Plain:
     """Return a rule without its clock; `own` begins the names of its sets. Raises FwtopError (code 2)."""
+    if rule.connections is not None:
+        limits = (
+            ChainLine(one, tuple(connlimit_args(rule, one)), DROP, OPENING) for one in rule.match.families
+        )
+        return Plain((), tuple(limits))
     made = kinds.build(in_netfilter(rule), Surroundings(lists=lists))
     acting = {spec.name: bool(spec.elements) for spec in made.sets if _is_clock(spec)}
     lines = []
