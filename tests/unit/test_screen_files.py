@@ -106,7 +106,7 @@ def test_a_file_that_others_may_write_is_refused(root_required: None, home: Path
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"#" * (MAX_BYTES + 1), "larger than 24 KiB"),
+        (b"#" * (MAX_BYTES + 1), "more than 24,576 bytes"),
         (b"x = '\xff'\n", "not UTF-8"),
         (b"x = '\x1b[2J'\n", "control characters"),
     ],

@@ -9,13 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import pwd
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from fwtop.model.config_file import ConfigText
+from fwtop.model.config_file import ConfigText, read_regular
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.sandbox.child import NoAnswerError, ask
@@ -57,41 +56,15 @@ def screen_files(system: Path = SYSTEM_FILE, user: pwd.struct_passwd | None = No
 def read_config(path: Path, *, owners: tuple[int, ...] | None = None) -> ConfigText | None:
     """Read one file; None if there is none. With `owners`, it must be theirs and nobody else's to write."""
     try:
-        found = _read_checked(path, owners)
+        text = checked_text(read_regular(path, MAX_BYTES, owners=owners, follow=False))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except OSError as error:
         link = error.errno == errno.ELOOP
         return ConfigText(str(path), "", "a symbolic link is not followed" if link else str(error.strerror))
     except ValueError as error:
         return ConfigText(str(path), "", str(error))
-    return None if found is None else ConfigText(str(path), found)
-
-
-def _read_checked(path: Path, owners: tuple[int, ...] | None) -> str | None:
-    """Return the file's text, None if there is none; raises OSError, or ValueError with a reason."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    try:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            raise ValueError("it is no regular file")
-        if owners is not None and about.st_uid not in owners:
-            raise ValueError(f"it belongs to user {about.st_uid}")
-        others = stat.S_IWOTH | (0 if about.st_uid else stat.S_IWGRP)
-        if owners is not None and about.st_mode & others:
-            raise ValueError("others may write it: chmod go-w")
-        return checked_text(_read_whole(descriptor))
-    finally:
-        os.close(descriptor)
-
-
-def _read_whole(descriptor: int) -> bytes:
-    """Read a file, or a little more than it may hold."""
-    data = bytearray()
-    while len(data) <= MAX_BYTES and (part := os.read(descriptor, MAX_BYTES)):
-        data += part
-    return bytes(data)
+    return ConfigText(str(path), text)
 
 
 def checked_text(data: bytes) -> str:
