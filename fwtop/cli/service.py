@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 
 from msgspec import Struct
 
 from fwtop.cli.launcher import require_root
-from fwtop.kernel.programs import ENVIRONMENT
+from fwtop.kernel.programs import CommandError
+from fwtop.kernel.programs import run as run_program
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import SERVICE_UNIT, SYSTEMD_BOOTED
 from fwtop.model.text import safe_text
@@ -102,22 +102,6 @@ class ServiceView(Struct, frozen=True):
 def _systemctl(*words: str) -> str:
     """Run systemctl; raises FwtopError with its first line."""
     try:
-        done = subprocess.run(
-            ["systemctl", *words],
-            env=ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=_SECONDS,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise FwtopError("systemctl is not installed; nothing was changed", 3) from None
-    except subprocess.TimeoutExpired:
-        raise FwtopError(f"systemd needed over {_SECONDS:.0f} s; see: systemctl status {_UNIT}") from None
-    if done.returncode:
-        lines = [line for line in done.stderr.strip().splitlines() if not line.startswith("Created symlink")]
-        what = safe_text(lines[0] if lines else "no message", limit=200).rstrip(".")
-        raise FwtopError(f"systemctl {words[0]}: {what}; see: journalctl -u {_UNIT}")
-    return done.stdout
+        return run_program(["systemctl", "--quiet", *words], timeout=_SECONDS)
+    except CommandError as error:
+        raise FwtopError(f"{str(error).rstrip('.')}; see: journalctl -u {_UNIT}") from None

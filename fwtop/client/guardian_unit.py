@@ -7,15 +7,13 @@ it moves to. The recorder's guardian is therefore a unit of its own, which the r
 from __future__ import annotations
 
 import os
-import subprocess
 import uuid
 from pathlib import Path
 
 from fwtop.kernel.procfs import read_text
-from fwtop.kernel.programs import ENVIRONMENT, GUARDIAN_ENVIRONMENT
+from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT, CommandError, run
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import GUARDIAN_UNIT, SYSTEMD_BOOTED
-from fwtop.model.text import safe_text
 
 
 def is_needed(status: str | None = None, booted: Path = SYSTEMD_BOOTED) -> bool:
@@ -33,25 +31,9 @@ def start(argv: list[str], netns: int, seconds: float) -> None:
     argv = [*argv, "--netns-path", f"/proc/{os.getpid()}/fd/{netns}"]
     unit = f"{GUARDIAN_UNIT}{os.fstat(netns).st_ino}-{uuid.uuid4().hex[:8]}"
     try:
-        done = subprocess.run(
-            unit_argv(argv, unit),
-            env=ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=seconds,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise FwtopError("systemd-run is not installed; the guardian was not started", 3) from None
-    except subprocess.TimeoutExpired:
-        raise FwtopError("the guardian was not ready in time; nothing was changed") from None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no message"]
-        raise FwtopError(
-            safe_text(f"systemd did not start the guardian: {lines[0]}; see: journalctl -u {unit}", limit=500)
-        )
+        run(unit_argv(argv, unit), timeout=seconds)
+    except CommandError as error:
+        raise FwtopError(f"systemd did not start the guardian: {error}; see: journalctl -u {unit}") from None
 
 
 def unit_argv(argv: list[str], unit: str) -> list[str]:

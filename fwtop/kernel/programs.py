@@ -45,8 +45,14 @@ def run(argv: list[str], *, text: str | None = None, timeout: float = RUN_SECOND
     return done.stdout
 
 
+_PACKAGES = {
+    "nft": "nftables", "unshare": "util-linux", "systemctl": "systemd", "systemd-run": "systemd",
+    **dict.fromkeys(("iptables-restore", "ip6tables", "ip6tables-restore"), "iptables"),
+}  # fmt: skip
+
+
 def _missing(program: str) -> FwtopError:
-    package = "ipset" if program == "ipset" else "nftables" if program == "nft" else "iptables"
+    package = _PACKAGES.get(program, program)
     return FwtopError(f"{program} is not installed; nothing was changed: apt-get install {package}", 3)
 
 

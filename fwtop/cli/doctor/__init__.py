@@ -10,6 +10,7 @@ from itertools import groupby
 from fwtop.cli.doctor.check import MISSING, OK, UNKNOWN, WARNING, Check
 from fwtop.cli.options import add_geoip, add_interface
 from fwtop.model.text import safe_text
+from fwtop.model.wire import plain
 from fwtop.render.observation import SCHEMA
 
 HELP = "Check what this machine supports, and show the command that installs what is missing."
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
             "schema": SCHEMA,
             "host": safe_text(os.uname().nodename),
             "ok": not fatal,
-            "checks": [check.to_json() for check in checks],
+            "checks": plain(checks),
         }
         print(json.dumps(document))
     else:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any
 
 from msgspec import Struct
 
 from fwtop.kernel.programs import ENVIRONMENT
-from fwtop.model.wire import plain
 
 OK, WARNING, MISSING, UNKNOWN = "ok", "warning", "missing", "unknown"
 
@@ -30,11 +28,6 @@ class Check(Struct, frozen=True):
     def fatal(self) -> bool:
         """Whether fwtop can't work because of it."""
         return self.essential and self.state == MISSING
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry of `doctor --json`."""
-        data: dict[str, Any] = plain(self)
-        return data
 
 
 def program(group: str, name: str, package: str, *, essential: bool = False) -> Check:

@@ -6,18 +6,17 @@ behind. The module prints its checks as a JSON list.
 
 from __future__ import annotations
 
-import json
 import os
 import struct
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
 from fwtop.cli.doctor.check import MISSING, OK, UNKNOWN, WARNING, Check
-from fwtop.kernel.programs import ENVIRONMENT, module_argv
+from fwtop.kernel.programs import module_argv
 from fwtop.kernel.programs import run as run_program
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.model.wire import of_json, to_json
 
 _TIMEOUT_SECONDS = 30
 _TC_PASS = -1  # TC_ACT_UNSPEC, also TCX_NEXT
@@ -40,13 +39,10 @@ def run() -> list[Check]:
     """Run the checks in a new namespace; return one unknown check without root or on failure."""
     if os.geteuid() != 0:
         return [Check("kernel", "features", UNKNOWN, "skipped: needs root", "sudo fwtop doctor")]
-    argv = ["unshare", "--net", "--", *module_argv("fwtop.cli.doctor.features")]
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, env=ENVIRONMENT, check=False
-        )
-        return [Check(**entry) for entry in json.loads(done.stdout)]
-    except (OSError, subprocess.TimeoutExpired, ValueError, TypeError) as error:
+        argv = ["unshare", "--net", "--", *module_argv("fwtop.cli.doctor.features")]
+        return of_json(list[Check], run_program(argv, timeout=_TIMEOUT_SECONDS))
+    except (FwtopError, ValueError) as error:
         detail = f"could not be tried in a new namespace: {safe_text(error, limit=120)}"
         return [Check("kernel", "features", UNKNOWN, detail)]
 
@@ -156,7 +152,7 @@ def _nft_check() -> Check:
 def main() -> None:
     """Run all checks in this namespace, which must be a throwaway one."""
     checks = [_bcc_check(), *_bpf_checks(), *_xtables_checks(), _nft_check()]
-    json.dump([check.to_json() for check in checks], sys.stdout)
+    sys.stdout.write(to_json(checks).decode())
 
 
 if __name__ == "__main__":

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import struct
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fwtop.cli.doctor.check import OK, UNKNOWN, WARNING, Check
 from fwtop.kernel import netlink
-from fwtop.kernel.programs import ENVIRONMENT
+from fwtop.kernel.programs import run
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from fwtop.kernel.interfaces.links import Link
     from fwtop.xdp.attach import Target
 
+_SECONDS = 5  # for ethtool
 _PORTS = "L4 bytes"  # ethtool's name for the ports among the hashed fields
 
 
@@ -122,22 +122,17 @@ def _bridges(links: Sequence[Link], chosen: Sequence[Link]) -> Iterator[Check]:
 def _ask(*argv: str) -> str:
     """Return what a program prints, "" where it is missing, refuses or takes too long."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=5, env=ENVIRONMENT, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        return run([*argv], timeout=_SECONDS)
+    except FwtopError:
         return ""
-    return done.stdout if done.returncode == 0 else ""
 
 
 def _driver(group: str, name: str, native: bool | None) -> Check:
     match = re.search(r"^driver: (\S+)", _ask("ethtool", "-i", name), re.MULTILINE)
     driver = safe_text(match[1], limit=40) if match else "driver unknown"
     if native is None:
-        return Check(
-            group,
-            "driver",
-            UNKNOWN,
-            f"{driver}; whether it supports native XDP is known only from Linux 6.3 on",
-        )
+        detail = f"{driver}; whether it supports native XDP is known only from Linux 6.3 on"
+        return Check(group, "driver", UNKNOWN, detail)
     if native:
         return Check(group, "driver", OK, f"{driver}: supports native XDP")
     return Check(group, "driver", WARNING, f"{driver}: generic XDP only, which is slower")
