@@ -110,7 +110,7 @@ def test_a_file_that_is_not_there_is_none_and_another_is_told(tmp_path) -> None:
     assert read_regular_text(tmp_path / "none") is None
     (tmp_path / "bad").write_bytes(b"\xff")
     assert read_regular_text(tmp_path / "bad") == ConfigText(str(tmp_path / "bad"), "", "it is not UTF-8")
-    assert read_regular_text(tmp_path).wrong == "Is a directory"
+    assert read_regular_text(tmp_path).wrong == "it is no regular file"
 
 
 LINES = '''schema = 1
