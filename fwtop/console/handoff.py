@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import socket
 from typing import Any
 
@@ -62,13 +61,7 @@ def send_handoff(to: socket.socket, handoff: Handoff, descriptors: list[int]) ->
 
 def receive_handoff(source: socket.socket) -> tuple[Handoff, list[int]]:
     """Wait for the handoff; raises EOFError if the launcher exited without sending one."""
-    message, ancillary, flags, _ = source.recvmsg(
-        _MAX_MESSAGE, socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
-    )
+    message, descriptors, flags, _ = socket.recv_fds(source, _MAX_MESSAGE, MAX_DESCRIPTORS)
     if not message or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         raise EOFError("the launcher ended early")
-    received = array.array("i")
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            received.frombytes(data[: len(data) - len(data) % received.itemsize])
-    return of_json(Handoff, message), list(received)
+    return of_json(Handoff, message), descriptors

@@ -38,15 +38,19 @@ def run_snapshot(options: Options, handoff: Handoff, descriptors: list[int]) -> 
     try:
         console.session.start()
         _report_ready(options)
-        deadline = time.monotonic() + options.seconds
-        while (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(_SATURATED_POLL_SECONDS if console.source.cpu_saturated else _POLL_SECONDS, left))
-            console.session.observe()
+        _observe(console, options.seconds)
         console.session.rules_changed()
         snapshot = console.take(console.session.tick())
     finally:
         console.close()
     return show(snapshot, as_json=options.json, top=options.top)
+
+
+def _observe(console: LiveConsole, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(_SATURATED_POLL_SECONDS if console.source.cpu_saturated else _POLL_SECONDS, left))
+        console.session.observe()
 
 
 def show(snapshot: Snapshot, *, as_json: bool, top: int) -> int:
@@ -203,10 +207,7 @@ def run_dry_run(options: Options, handoff: Handoff, descriptors: list[int]) -> i
     console = build(options, handoff, descriptors, window_seconds=None)
     try:
         console.session.start()
-        deadline = time.monotonic() + options.seconds
-        while (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(_POLL_SECONDS, left))
-            console.session.observe()
+        _observe(console, options.seconds)
         console.session.tick()
         previews = [plain(console.preview(rule)) for rule in rules]
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from fwtop.model.traffic.packets import F64, Hook, PacketBatch
 from fwtop.model.traffic.window import OriginLookup
@@ -42,14 +42,8 @@ class Digest(Struct, frozen=True):
         """Add one or more digests."""
         if len(digests) == 1:
             return digests[0]
-        return Digest(
-            total=np.sum([digest.total for digest in digests], axis=0),
-            sources=sources.SourceSums.join([digest.sources for digest in digests]),
-            destinations=KeyedSums.join([digest.destinations for digest in digests]),
-            ports=KeyedSums.join([digest.ports for digest in digests]),
-            payloads=payloads.PayloadSums.join([digest.payloads for digest in digests]),
-            protocols=KeyedSums.join([digest.protocols for digest in digests]),
-        )
+        total, *parts = map(list, zip(*map(astuple, digests), strict=True))
+        return Digest(np.sum(total, axis=0), *(type(same[0]).join(same) for same in parts))
 
     def bounded(self) -> Digest:
         """Return a digest of bounded size, its lightest keys folded together."""

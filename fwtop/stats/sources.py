@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from fwtop.model.addresses.address import Prefix
@@ -39,11 +40,7 @@ class SourceSums(Struct, frozen=True):
     @staticmethod
     def join(parts: list[SourceSums]) -> SourceSums:
         """Add up."""
-        return SourceSums(
-            KeyedSums.join([part.address for part in parts]),
-            KeyedSums.join([part.asn for part in parts]),
-            KeyedSums.join([part.country for part in parts]),
-        )
+        return SourceSums(*(KeyedSums.join(list(same)) for same in zip(*map(astuple, parts), strict=True)))
 
     def bounded(self) -> SourceSums:
         """Fold the lightest addresses into prefixes if there are too many."""
@@ -185,8 +182,8 @@ def tables(
     return Sources(
         address=maker.addresses(single, top, also),
         prefix=maker.prefixes(seen, heavy_prefixes(seen, total, top)),
-        asn=maker.numbered(counted.asn, top, lambda key: f"AS{key}", asn=True),
-        country=maker.numbered(counted.country, top, lambda key: chr(key >> 8) + chr(key & 0xFF), asn=False),
+        asn=maker.systems(counted.asn, top),
+        country=maker.countries(counted.country, top),
         stale=lookup.stale,
     )
 
@@ -242,20 +239,24 @@ class _Maker(Struct, frozen=True):
             out.append(_source(text, share, lost, where, asn=asn or None, as_name=name, prefix=item.prefix))
         return tuple(out)
 
-    def numbered(self, counted: KeyedSums, top: int, text: Any, *, asn: bool) -> tuple[Source, ...]:  # noqa: ANN401
+    def systems(self, counted: KeyedSums, top: int) -> tuple[Source, ...]:
+        return tuple(
+            _source(f"AS{asn}", share, lost, asn=asn, as_name=self.lookup.as_name(asn))
+            for asn, share, lost in self._numbered(counted, top)
+        )
+
+    def countries(self, counted: KeyedSums, top: int) -> tuple[Source, ...]:
+        return tuple(
+            _source(country_text(key) or "", share, lost, country_text(key))
+            for key, share, lost in self._numbered(counted, top)
+        )
+
+    def _numbered(self, counted: KeyedSums, top: int) -> Iterator[tuple[int, Share, Dropped]]:
         counted = counted.rows((counted.keys != 0) & (counted.sums[SAMPLES] > 0))
         rows = counted.largest(top)
         sums = counted.sums[:, rows]
-        dropped = self.drops.shares(sums, self.factor)
-        out = []
-        for key, share, lost in zip(
-            counted.keys[rows].tolist(), self.scale.shares(sums), dropped, strict=True
-        ):
-            if asn:
-                out.append(_source(text(key), share, lost, asn=key, as_name=self.lookup.as_name(key)))
-            else:
-                out.append(_source(text(key), share, lost, text(key)))
-        return tuple(out)
+        shares, dropped = self.scale.shares(sums), self.drops.shares(sums, self.factor)
+        return zip(counted.keys[rows].tolist(), shares, dropped, strict=True)
 
 
 def _source(
@@ -263,15 +264,10 @@ def _source(
     share: Share,
     dropped: Dropped,
     country: str | None = None,
-    *,
-    asn: int | None = None,
-    as_name: str | None = None,
-    prefix: Prefix | None = None,
+    **named: Any,  # noqa: ANN401
 ) -> Source:
     low, high = dropped.low, dropped.high
-    return Source(
-        key, share, dropped.share, country, asn, as_name, prefix, dropped_low=low, dropped_high=high
-    )
+    return Source(key, share, dropped.share, country, dropped_low=low, dropped_high=high, **named)
 
 
 def country_text(country: int) -> str | None:

@@ -15,7 +15,7 @@ from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.history import KINDS, TRAFFIC, HistoryPart, HistorySample
 from fwtop.store.codec import decode_value, encode_value
-from fwtop.store.connection import identity, is_gone, transaction
+from fwtop.store.connection import identity, is_gone, transaction, used_bytes
 from fwtop.store.history_schema import DAY, FILE_NAME, HOUR, MAX_BYTES, MINUTE, open_for_writing, prune
 from fwtop.store.trouble import Trouble, is_busy, true_cause
 
@@ -203,7 +203,7 @@ class HistoryWriter:
         self._adopt(database, bucket.at)
         _roll_up(database, self._scope, bucket.at, MINUTE, HOUR)
         _roll_up(database, self._scope, bucket.at, HOUR, DAY)
-        if bucket.at - self._pruned_at >= HOUR or _is_crowded(database):
+        if bucket.at - self._pruned_at >= HOUR or used_bytes(database) > self._max_bytes * 8 // 10:
             prune(database, bucket.at, self._max_bytes)
             self._pruned_at = bucket.at
 
@@ -282,15 +282,6 @@ def _scope_id(database: sqlite3.Connection, key: tuple[str, str], note: str) -> 
     database.execute(query, (*key, note))
     row = database.execute("SELECT id FROM scope WHERE netns = ? AND interfaces = ?", key).fetchone()
     return int(row[0])
-
-
-def _is_crowded(database: sqlite3.Connection) -> bool:
-    """Whether the file has nearly as many pages as it may have."""
-    pages, free, most = (
-        int(database.execute(f"PRAGMA {name}").fetchone()[0])
-        for name in ("page_count", "freelist_count", "max_page_count")
-    )
-    return (pages - free) * 10 > most * 8
 
 
 def _sum(one: HistoryPart, other: HistoryPart) -> HistoryPart:

@@ -16,6 +16,7 @@ from fwtop.model.traffic.session import Event, EventKind
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.render.numbers import duration_words
 from fwtop.render.observation import rfc3339
+from fwtop.render.rows.attack import reaching_share
 from fwtop.store.events import EventLog
 
 _PIPE_BUF = 4096
@@ -148,10 +149,7 @@ class AlarmEvents:
 def _attack_alarm(snapshot: Snapshot, now: float, is_new: bool, same: list[Attack]) -> Alarm:
     main = max(same, key=lambda attack: attack.pps)
     pps = sum(attack.pps for attack in same)
-    reaching = sum(
-        attack.pps * max(1.0 - attack.mine_share - attack.other_share - attack.kernel_share, 0.0)
-        for attack in same
-    )
+    reaching = sum(attack.pps * reaching_share(attack) for attack in same)
     text = f"{main.title}: {pps:,.0f} packets a second, {reaching:,.0f} of them reach services"
     details: dict[str, str | float] = {
         "attack_kind": main.kind,

@@ -16,6 +16,7 @@ from fwtop import __version__
 from fwtop.console.running_totals import RunningTotals
 from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.traffic.snapshot import Attack, Snapshot
+from fwtop.render.rows.attack import reaching_share
 
 MAX_KINDS = 16
 MAX_RULES = 64
@@ -69,13 +70,9 @@ def _attacks(snapshot: Snapshot) -> Iterator[Metric]:
     confidence = GaugeMetricFamily("fwtop_attack_confidence", "0 to 1.", labels=["kind"])
     for kind, attacks in kinds.items():
         pps.add_metric([kind], sum(attack.pps for attack in attacks))
-        reaching.add_metric([kind], sum(attack.pps * _reaching(attack) for attack in attacks))
+        reaching.add_metric([kind], sum(attack.pps * reaching_share(attack) for attack in attacks))
         confidence.add_metric([kind], max(attack.confidence for attack in attacks))
     yield from (pps, reaching, confidence)
-
-
-def _reaching(attack: Attack) -> float:
-    return max(1.0 - attack.mine_share - attack.other_share - attack.kernel_share, 0.0)
 
 
 def _state(snapshot: Snapshot) -> Iterator[Metric]:
