@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import socket
 import subprocess
 import time
 from collections import Counter
@@ -15,11 +16,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from fwtop.bench.two_hosts import TwoHosts, wait_for_port
+from fwtop.bench.two_hosts import TwoHosts
+from fwtop.kernel.namespaces import inside
 from fwtop.lab import namespaces
 from fwtop.lab.network import GATEWAY_4, VICTIM_4
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+
+_READY_SECONDS = 10.0
 
 PEERS = tuple(f"198.19.{number}.10" for number in range(1, 61))
 _MINUTE = 60.0
@@ -224,7 +228,7 @@ class EverydayLab(TwoHosts):
                 continue
             netns, address = (self.attacker, GATEWAY_4) if server.far else (self.victim, VICTIM_4)
             self._daemon(netns, *self.filled(server.command).split())
-            if not wait_for_port(netns, address, server.port):
+            if not _wait_for_port(netns, address, server.port):
                 program = safe_text(server.command.split()[0])
                 raise FwtopError(f"{program} did not begin to serve; the lab is taken down again")
             self.ports.add(server.port)
@@ -251,3 +255,17 @@ class EverydayLab(TwoHosts):
         }
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="ascii")
+
+
+def _wait_for_port(netns: str, address: str, port: int) -> bool:
+    """Wait until something accepts TCP connections there, at most ten seconds."""
+    end = time.monotonic() + _READY_SECONDS
+    while time.monotonic() < end:
+        with inside(netns):
+            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        with sock:
+            sock.settimeout(1.0)
+            if sock.connect_ex((address, port)) == 0:
+                return True
+        time.sleep(0.05)
+    return False

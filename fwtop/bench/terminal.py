@@ -1,4 +1,4 @@
-"""A program on a pseudo-terminal: counts and times its output, and sends keys."""
+"""A program on a pseudo-terminal: waits for its output, and sends keys."""
 
 from __future__ import annotations
 
@@ -13,18 +13,14 @@ import struct
 import termios
 import threading
 import time
-from collections import deque
-from pathlib import Path
 from types import TracebackType
+from typing import Self
 
-from fwtop.bench.cells import Cells
 from fwtop.bench.frame import until
-from fwtop.kernel.namespaces import NETNS
 from fwtop.model.errors import FwtopError
 
 WIDTH, HEIGHT = 200, 50
 _ESCAPES = re.compile(rb"\x1b\[[0-9;?<>=]*[ -/]*[@-~]|\x1b[@-Z\\-_]|\x1b\][^\x07]*\x07")
-_KEPT_ARRIVALS = 1 << 14  # newest reads
 _KEPT_BYTES = 1 << 20  # newest output, for searching
 
 
@@ -39,16 +35,13 @@ class Terminal:
     ) -> None:
         self._argv = argv
         self._size = size
-        self._cells = Cells(*size)
         self._environment = {
             **os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **(environment or {}),
         }  # fmt: skip
-        self.bytes = 0
-        self._arrivals: deque[tuple[float, int]] = deque(maxlen=_KEPT_ARRIVALS)  # monotonic time, bytes
         self._output = bytearray()
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self) -> Self:
         """Start the program."""
         self.started = time.monotonic()
         self.pid, self._end = pty.fork()
@@ -70,37 +63,12 @@ class Terminal:
             except OSError:  # the last program on the terminal is gone
                 return
             with self._lock:
-                self.bytes += len(chunk)
-                self._arrivals.append((time.monotonic(), len(chunk)))
                 self._output += chunk
                 del self._output[:-_KEPT_BYTES]
-                self._cells.feed(chunk)
+                self.arrived(chunk)
 
-    def most_in(self, seconds: float, *, since: float) -> float:
-        """Return the most bytes a second that arrived in any window of that length since a monotonic time."""
-        with self._lock:
-            arrivals = [(at, size) for at, size in self._arrivals if at >= since]
-        first, held, most = 0, 0, 0
-        for at, size in arrivals:
-            held += size
-            while arrivals[first][0] <= at - seconds:
-                held -= arrivals[first][1]
-                first += 1
-            most = max(most, held)
-        return most / seconds
-
-    def screen(self) -> str:
-        """Return what the terminal shows."""
-        with self._lock:
-            return "\n".join(self._cells.lines())
-
-    def wait_to_show(self, pattern: str, seconds: float) -> float:
-        """Wait until the screen matches and return the monotonic time; raises FwtopError on timeout."""
-        if not until(lambda: re.search(pattern, self.screen(), re.MULTILINE), seconds, every=0.01):
-            raise FwtopError(
-                f"the screen did not show {pattern!r} within {seconds:g} s; the lab is taken down"
-            )
-        return time.monotonic()
+    def arrived(self, chunk: bytes) -> None:
+        """Take output, for those who want to know more of it; called with the lock."""
 
     def forget(self) -> None:
         """Discard the output so far: `has` and `wait_for` then see only what follows."""
@@ -141,14 +109,3 @@ class Terminal:
             return os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
         except ChildProcessError:
             return True
-
-
-def process_in(netns: str, module: str) -> int | None:
-    """Return the pid of the process in a named namespace that runs a Python module, or None."""
-    wanted = (NETNS / netns).stat().st_ino
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            if module.encode() in words and os.stat(entry / "ns/net").st_ino == wanted:
-                return int(entry.name)
-    return None

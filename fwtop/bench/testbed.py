@@ -109,21 +109,6 @@ class Testbed:
             time.sleep(seconds)
             return (self.lab.arrived()[0] - packets) / max(self.lab.receiving_seconds() - used, 1e-6)
 
-    def queued_pps(self, seconds: float) -> tuple[float, float]:
-        """Return packets per second of the time in which packets were queued, and of wall-clock time.
-
-        A network card keeps receiving while CPUs are busy, but the lab's sender needs a CPU itself. When it
-        loses that CPU, the victim's short queue runs dry and its receiving thread sleeps. The first figure
-        excludes that time: it counts only the time in which the thread ran or was runnable.
-        """
-        packets, started = self.lab.arrived()[0], time.monotonic()
-        runnable = self.lab.receiving_runnable_seconds()
-        time.sleep(seconds)
-        packets = self.lab.arrived()[0] - packets
-        runnable = self.lab.receiving_runnable_seconds() - runnable
-        passed = time.monotonic() - started
-        return packets / max(runnable, 1e-6), packets / passed
-
     @contextlib.contextmanager
     def receiver(self) -> Iterator[Child]:
         """Run the receiving application on the victim."""
@@ -133,12 +118,6 @@ class Testbed:
             yield child
         finally:
             child.close()
-
-    def received_pps(self, child: Child, seconds: float, settle: float = 0.0) -> float:
-        """Return datagrams per second that the application received under a flood."""
-        with self.flooded():
-            time.sleep(settle)
-            return per_second(lambda: int(child.ask(do="count")["datagrams"]), seconds)
 
     def core_received_pps(self, child: Child, seconds: float) -> float:
         """Return datagrams per second of CPU time, of the busier of receiving thread and application.

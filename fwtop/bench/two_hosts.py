@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fwtop.kernel.namespaces import inside
 from fwtop.lab import namespaces
 from fwtop.lab.network import ATTACKER_INTERFACE, GATEWAY_4, VICTIM_4, VICTIM_INTERFACE
 from fwtop.model.errors import FwtopError
-
-_READY_SECONDS = 10.0
 
 
 class TwoHosts:
@@ -100,17 +95,3 @@ class TwoHosts:
         run("ip", "-n", self.victim, "route", "add", "default", "via", GATEWAY_4)
         addresses = "".join(f"address add {address}/32 dev lo\n" for address in self._peers)
         run("ip", "-n", self.attacker, "-batch", "-", text=addresses)
-
-
-def wait_for_port(netns: str, address: str, port: int) -> bool:
-    """Wait until something accepts TCP connections there, at most ten seconds."""
-    end = time.monotonic() + _READY_SECONDS
-    while time.monotonic() < end:
-        with inside(netns):
-            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        with sock:
-            sock.settimeout(1.0)
-            if sock.connect_ex((address, port)) == 0:
-                return True
-        time.sleep(0.05)
-    return False

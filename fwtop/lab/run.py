@@ -194,16 +194,12 @@ class Lab:
         with inside(self.victim):
             return _statistics(net.VICTIM_INTERFACE, "rx")
 
-    def receiving_seconds(self) -> float:
-        """Return the CPU time of the victim's receiving threads."""
-        return self._receiving_times(1)
+    def receiving_seconds(self, *, waited: bool = False) -> float:
+        """Return the CPU time of the victim's receiving threads.
 
-    def receiving_runnable_seconds(self) -> float:
-        """Return the time in which they ran or were runnable: packets were queued."""
-        return self._receiving_times(2)
-
-    def _receiving_times(self, count: int) -> float:
-        """Sum the first `count` of: time run, time waited in the run queue (scheduler/sched-stats.rst)."""
+        `waited`: and the time in which packets were queued and they runnable (scheduler/sched-stats.rst).
+        """
+        count = 2 if waited else 1
         texts = (Path(f"/proc/{thread}/schedstat").read_text(encoding="ascii") for thread in self._receiving)
         return sum(sum(map(int, text.split()[:count])) for text in texts) / 1e9
 

@@ -10,12 +10,12 @@ import time
 import pytest
 
 from benches import connections
+from benches.screens import Screen
 from benches.tables.rules import bulk, xdp
 from benches.tables.watching.screen import proportional_bytes
 from fwtop.bench.accuracy.cases import Case
 from fwtop.bench.accuracy.scores import Signature
 from fwtop.bench.tables.rules import rules
-from fwtop.bench.terminal import Terminal
 from fwtop.bench.testbed import PAYLOAD_START, SMALL, STRONGARM, flood_text, per_second, processor_seconds
 from fwtop.lab import network as net
 from fwtop.lab import scenario
@@ -66,7 +66,7 @@ def test_rates_cpu_time_and_memory_are_measured() -> None:
 
 def test_a_terminal_ignores_escapes_and_accepts_keys() -> None:
     program = "import sys; print('\\x1b[1mat\\x1b[0mtack'); print('got', sys.stdin.readline())"
-    with Terminal([sys.executable, "-c", program]) as terminal:
+    with Screen([sys.executable, "-c", program]) as terminal:
         terminal.wait_for("attack", 20)
         assert terminal.bytes > 6
         terminal.forget()
@@ -126,7 +126,7 @@ def test_every_rule_of_fwtop_is_compared_with_a_bare_rule_of_the_table() -> None
 
 
 def test_the_worst_five_seconds_of_a_terminal_are_found_wherever_they_lie() -> None:
-    terminal = Terminal(["true"])
+    terminal = Screen(["true"])
     terminal._arrivals.extend(
         [(0.0, 9_000), (10.0, 100), (14.9, 1_000), (15.0, 2_000), (19.8, 1_500), (30.0, 10)]
     )

@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from benches.screens import Screen, process_in
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import Program, fwtop_argv
 from fwtop.bench.receiver import PORT
-from fwtop.bench.terminal import Terminal, process_in
-from fwtop.bench.testbed import Testbed, processor_seconds
+from fwtop.bench.testbed import Testbed, per_second, processor_seconds
 from fwtop.lab.network import VICTIM_INTERFACE
+from fwtop.lab.run import Lab
 
 _DROP = ["iptables", "-t", "raw", "-{}", "PREROUTING", "-p", "udp", "--dport", str(PORT), "-j", "DROP"]
 _SCREEN, _TCPDUMP = "fwtop", "tcpdump"
@@ -61,6 +62,22 @@ def _row(what: str, watcher: str, rate: Callable[[], float], versus: str | None 
     )
 
 
+def _queued_pps(lab: Lab, seconds: float) -> tuple[float, float]:
+    """Return packets per second of the time in which packets were queued, and of wall-clock time.
+
+    A network card keeps receiving while CPUs are busy, but the lab's sender needs a CPU itself. When it
+    loses that CPU, the victim's short queue runs dry and its receiving thread sleeps. The first figure
+    excludes that time: it counts only the time in which the thread ran or was runnable.
+    """
+    packets, started = lab.arrived()[0], time.monotonic()
+    runnable = lab.receiving_seconds(waited=True)
+    time.sleep(seconds)
+    packets = lab.arrived()[0] - packets
+    runnable = lab.receiving_seconds(waited=True) - runnable
+    passed = time.monotonic() - started
+    return packets / max(runnable, 1e-6), packets / passed
+
+
 class _Drops:
     """One watcher's turns at a stack that drops in raw PREROUTING; the later rows report the same turn."""
 
@@ -74,7 +91,7 @@ class _Drops:
         with _dropping(testbed), _watching(testbed, self._watcher), testbed.flooded():
             time.sleep(_SETTLE_SECONDS[self._watcher])
             before, started = self._used(), time.monotonic()
-            fed, self._wall_clock = testbed.queued_pps(self._seconds)
+            fed, self._wall_clock = _queued_pps(testbed.lab, self._seconds)
             self._spent = (self._used() - before) / (time.monotonic() - started)
         return fed
 
@@ -107,8 +124,8 @@ def _watching(testbed: Testbed, watcher: str) -> Iterator[None]:
         yield
 
 
-def _screen(testbed: Testbed) -> Terminal:
-    return Terminal(fwtop_argv("watch", "--netns", testbed.victim, "--no-store"))
+def _screen(testbed: Testbed) -> Screen:
+    return Screen(fwtop_argv("watch", "--netns", testbed.victim, "--no-store"))
 
 
 @contextlib.contextmanager
@@ -128,7 +145,7 @@ class _Start:
     def take(self) -> float:
         """Open a screen; return drops per second of the time in which packets were queued."""
         with _dropping(self._testbed), self._testbed.flooded(), _screen(self._testbed) as terminal:
-            fed, self._wall_clock = self._testbed.queued_pps(_START_SECONDS)
+            fed, self._wall_clock = _queued_pps(self._testbed.lab, _START_SECONDS)
             if not terminal.has(" pps"):
                 terminal.wait_for(" pps", _PATIENCE_SECONDS)
         return fed
@@ -139,5 +156,6 @@ class _Start:
 
 
 def _received(testbed: Testbed, watcher: str, seconds: float) -> float:
-    with testbed.receiver() as child, _watching(testbed, watcher):
-        return testbed.received_pps(child, seconds, _SETTLE_SECONDS[watcher])
+    with testbed.receiver() as child, _watching(testbed, watcher), testbed.flooded():
+        time.sleep(_SETTLE_SECONDS[watcher])
+        return per_second(lambda: int(child.ask(do="count")["datagrams"]), seconds)

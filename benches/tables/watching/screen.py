@@ -21,10 +21,10 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from benches.screens import Screen, process_in
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
 from fwtop.bench.receiver import PORT
-from fwtop.bench.terminal import Terminal, process_in
 from fwtop.bench.testbed import Testbed, flood_text, processor_seconds
 from fwtop.model.errors import FwtopError
 
@@ -139,7 +139,7 @@ class _ScreenRun:
     def take(self) -> float:
         """Open the screen, flood, measure each tab, close; return the offered packets a second."""
         argv = fwtop_argv("watch", "--netns", self._testbed.victim, "--no-store", *self._words)
-        with Terminal(argv) as terminal:
+        with Screen(argv) as terminal:
             terminal.wait_for(" pps", _PATIENCE_SECONDS)
             with self._testbed.flooded(self._pps), self._rule():
                 time.sleep(_SETTLE_SECONDS)
@@ -152,7 +152,7 @@ class _ScreenRun:
                     time.sleep(_CHANGED_SECONDS)
         return statistics.fmean(measured.offered_pps for measured in self.last.values())
 
-    def _measure(self, terminal: Terminal) -> _Measured:
+    def _measure(self, terminal: Screen) -> _Measured:
         pids = {name: self._pid(module) for name, module in _MODULES.items()}
         before, started = self._counts(pids), time.monotonic()
         shown, offered = terminal.bytes, self._offered()

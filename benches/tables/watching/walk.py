@@ -15,10 +15,10 @@ from functools import partial
 
 from msgspec import Struct, field
 
+from benches.screens import Screen
 from benches.victim import Delivered, read_delivered
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import fwtop_argv, run_fwtop
-from fwtop.bench.terminal import Terminal
 from fwtop.lab.run import Lab
 from fwtop.lab.scenario import names
 from fwtop.model.errors import FwtopError
@@ -87,14 +87,14 @@ class Walk(Struct):
         with Lab(self.scenario) as lab:
             argv = fwtop_argv("watch", "--netns", lab.victim, "--no-store")
             try:
-                with Terminal(argv, {"SSH_CONNECTION": lab.ssh_connection}, _SIZE) as terminal:
+                with Screen(argv, {"SSH_CONNECTION": lab.ssh_connection}, _SIZE) as terminal:
                     self._protect(lab, terminal)
                     self._compare(lab, terminal)
             finally:
                 run_fwtop("undo", "--all", "--netns", lab.victim)
         return self._passed[stop]
 
-    def _protect(self, lab: Lab, terminal: Terminal) -> None:
+    def _protect(self, lab: Lab, terminal: Screen) -> None:
         terminal.wait_to_show(r"arrives .* pps", _PATIENCE_SECONDS)
         time.sleep(_CALM_SECONDS)
         self.keys = 0
@@ -104,7 +104,7 @@ class Walk(Struct):
             self._passed[stop] = terminal.wait_to_show(pattern, _PATIENCE_SECONDS) - started
             self._press(terminal, stop)
 
-    def _press(self, terminal: Terminal, stop: str) -> None:
+    def _press(self, terminal: Screen, stop: str) -> None:
         """Press what leads on from a stop."""
         if stop == NAME:
             time.sleep(_READ_SECONDS)
@@ -116,7 +116,7 @@ class Walk(Struct):
             terminal.press(key)
             self.keys += 1
 
-    def _compare(self, lab: Lab, terminal: Terminal) -> None:
+    def _compare(self, lab: Lab, terminal: Screen) -> None:
         """Read the screen and the victim's counters for some seconds."""
         time.sleep(_SETTLE_SECONDS)
         counts: list[tuple[float, Delivered]] = []

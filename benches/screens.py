@@ -1,0 +1,76 @@
+"""A screen on a terminal: what it shows, and how many bytes it sent when."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections import deque
+from pathlib import Path
+
+from benches.cells import Cells
+from fwtop.bench.frame import until
+from fwtop.bench.terminal import HEIGHT, WIDTH, Terminal
+from fwtop.kernel.namespaces import NETNS
+from fwtop.model.errors import FwtopError
+
+_KEPT_ARRIVALS = 1 << 14  # newest reads
+
+
+class Screen(Terminal):
+    """A terminal that keeps what its cells show."""
+
+    def __init__(
+        self,
+        argv: list[str],
+        environment: dict[str, str] | None = None,
+        size: tuple[int, int] = (WIDTH, HEIGHT),
+    ) -> None:
+        super().__init__(argv, environment, size)
+        self._cells = Cells(*size)
+        self.bytes = 0
+        self._arrivals: deque[tuple[float, int]] = deque(maxlen=_KEPT_ARRIVALS)  # monotonic time, bytes
+
+    def arrived(self, chunk: bytes) -> None:
+        """Count and draw some output."""
+        self.bytes += len(chunk)
+        self._arrivals.append((time.monotonic(), len(chunk)))
+        self._cells.feed(chunk)
+
+    def most_in(self, seconds: float, *, since: float) -> float:
+        """Return the most bytes a second that arrived in any window of that length since a monotonic time."""
+        with self._lock:
+            arrivals = [(at, size) for at, size in self._arrivals if at >= since]
+        first, held, most = 0, 0, 0
+        for at, size in arrivals:
+            held += size
+            while arrivals[first][0] <= at - seconds:
+                held -= arrivals[first][1]
+                first += 1
+            most = max(most, held)
+        return most / seconds
+
+    def screen(self) -> str:
+        """Return what the terminal shows."""
+        with self._lock:
+            return "\n".join(self._cells.lines())
+
+    def wait_to_show(self, pattern: str, seconds: float) -> float:
+        """Wait until the screen matches and return the monotonic time; raises FwtopError on timeout."""
+        if not until(lambda: re.search(pattern, self.screen(), re.MULTILINE), seconds, every=0.01):
+            raise FwtopError(
+                f"the screen did not show {pattern!r} within {seconds:g} s; the lab is taken down"
+            )
+        return time.monotonic()
+
+
+def process_in(netns: str, module: str) -> int | None:
+    """Return the pid of the process in a named namespace that runs a Python module, or None."""
+    wanted = (NETNS / netns).stat().st_ino
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if module.encode() in words and os.stat(entry / "ns/net").st_ino == wanted:
+                return int(entry.name)
+    return None
