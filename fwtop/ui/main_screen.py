@@ -28,7 +28,7 @@ from fwtop.ui.bars.time_bar import TimeBar
 from fwtop.ui.dialogs.dialog import Dialog, help_lines
 from fwtop.ui.drawing.format import number
 from fwtop.ui.drawing.guarded import Guarded
-from fwtop.ui.drawing.layout import Lines
+from fwtop.ui.drawing.layout import Clicked, Lines
 from fwtop.ui.drawing.style import BAD, WARN
 from fwtop.ui.drawing.themes import PALETTE
 from fwtop.ui.feed import Feed
@@ -180,42 +180,38 @@ class MainScreen(Guarded, Screen[None], inherit_bindings=False):
 
     # -- clicks, and the filter's input line
 
-    def on_footer_clicked(self, message: Footer.Clicked) -> None:
-        """Press the key that was clicked."""
-        if message.key:
-            self.action_press(message.key)
-        else:
-            self.desk.say("the digit of a proposal previews it")
+    def on_clicked(self, message: Clicked) -> None:
+        """Press a key, go to a tab or to a time, select a row."""
+        value = message.value
+        match message.widget:
+            case Footer():
+                self.action_press(value) if value else self.desk.say("the digit of a proposal previews it")
+            case TabBar():
+                self.tabs.show(value)
+            case Panel() as panel:
+                self.tabs.focus(panel.spec.name)
+                if value < len(panel.rows.items):
+                    panel.move(value - panel.rows.selected, self.desk.now())
+            case TimeBar():
+                self.session.seek(value)
+            case Graph():
+                self._show_second(value)
 
-    def on_tab_bar_chosen(self, message: TabBar.Chosen) -> None:
-        """Go to the tab that was clicked."""
-        self.tabs.show(message.name)
-
-    def on_panel_row_clicked(self, message: Panel.RowClicked) -> None:
-        """Select what was clicked."""
-        self.tabs.focus(message.panel.spec.name)
-        if message.index < len(message.panel.rows.items):
-            message.panel.move(message.index - message.panel.rows.selected, self.desk.now())
-
-    def on_time_bar_sought(self, message: TimeBar.Sought) -> None:
-        """Go to the time that was clicked."""
-        self.session.seek(message.at)
-
-    def on_graph_clicked(self, message: Graph.Clicked) -> None:
+    def _show_second(self, second: int) -> None:
         """Put the graph's cursor on a second and say what happened then; the same second again removes it.
 
         A recording goes to that second.
         """
         if self.desk.feed.player is not None:
-            self.session.seek(float(message.second))
+            self.session.seek(float(second))
             return
         bars = self.bars
-        bars.cursor = None if bars.cursor == message.second else message.second
-        point = bars.history.at(message.second)
+        bars.cursor = None if bars.cursor == second else second
+        point = bars.history.at(second)
         if bars.cursor is None or point is None:
             self.desk.say("")
             return
-        flow, at = point.flow, time.strftime("%H:%M:%SZ", time.gmtime(message.second))
+        flow, at = point.flow, time.strftime("%H:%M:%SZ", time.gmtime(second))
         parts = (
             f"my rules {number(flow.mine)}, other firewall {number(flow.other)}, kernel {number(flow.kernel)}"
         )

@@ -14,10 +14,9 @@ from itertools import groupby
 
 from rich.style import Style
 from textual import events
-from textual.message import Message
 
 from fwtop.ui.drawing.format import cut, number
-from fwtop.ui.drawing.layout import Lines
+from fwtop.ui.drawing.layout import Clicked, Lines
 from fwtop.ui.drawing.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, TEXT, TITLE, Line, fit
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.state.history import History, Point
@@ -100,13 +99,6 @@ def graph_lines(
 class Graph(Lines):
     """The history graph; a click moves its cursor."""
 
-    class Clicked(Message):
-        """A column was clicked."""
-
-        def __init__(self, second: int) -> None:
-            super().__init__()
-            self.second = second
-
     def __init__(self) -> None:
         super().__init__("graph")
         self.seconds = COLUMN_SECONDS  # of a column
@@ -133,7 +125,7 @@ class Graph(Lines):
         """Put the cursor on the column under the pointer."""
         second = second_at(self._history, self.box.width, event.x, self.seconds)
         if second is not None:
-            self.post_message(self.Clicked(second))
+            self.post_message(Clicked(self, second))
 
 
 def _columns(history: History, cells: int, seconds: int) -> list[Point | None]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from msgspec import Struct, field
 from rich.style import Style
 from textual import events
-from textual.message import Message
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.text import safe_text
@@ -15,7 +14,7 @@ from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.bars.graph import Graph
 from fwtop.ui.bars.header import HeaderState, header_lines
 from fwtop.ui.drawing.format import duration
-from fwtop.ui.drawing.layout import MINIMUM, Box, Lines
+from fwtop.ui.drawing.layout import MINIMUM, Box, Clicked, Lines
 from fwtop.ui.drawing.style import (
     ALARM,
     BAD,
@@ -128,19 +127,15 @@ class _Choices(Lines):
         super().__init__(name)
         self._ends: list[tuple[int, str]] = []  # the cell after each, and what it stands for
 
-    def _at(self, x: int) -> str | None:
-        return next((value for end, value in self._ends if x < end), None)
+    def on_click(self, event: events.Click) -> None:
+        """Choose what is under the pointer."""
+        found = next((value for end, value in self._ends if event.x < end), None)
+        if found is not None:
+            self.post_message(Clicked(self, found))
 
 
 class Footer(_Choices):
-    """Shows the most important keys of a tab with their words; a click presses one."""
-
-    class Clicked(Message):
-        """A key was clicked; "": those of the proposals, of which a click doesn't tell one."""
-
-        def __init__(self, key: str) -> None:
-            super().__init__()
-            self.key = key
+    """Shows the most important keys of a tab with their words; "" stands for those of the proposals."""
 
     def write(self, *, tab: str, waiting: bool, readonly: bool, origin: str) -> None:
         """Draw the keys of a tab; `waiting`: a rule waits for confirmation, `origin`: what is watched."""
@@ -157,21 +152,9 @@ class Footer(_Choices):
         self._ends = []
         self.show([[]])
 
-    def on_click(self, event: events.Click) -> None:
-        """Press the key under the pointer; of several, the first."""
-        if (key := self._at(event.x)) is not None:
-            self.post_message(self.Clicked(key))
-
 
 class TabBar(_Choices):
     """Says which tab is shown, what the others hold, what they are scoped to; a click chooses one."""
-
-    class Chosen(Message):
-        """A tab was clicked."""
-
-        def __init__(self, name: str) -> None:
-            super().__init__()
-            self.name = name
 
     def write(self, shown: str, counts: Mapping[str, int], scope: str) -> None:
         """Draw the bar; `counts` are written behind the titles, `scope` at the right."""
@@ -187,11 +170,6 @@ class TabBar(_Choices):
         if scope:
             right = [(f"{scope}  ", TITLE), (KEY_MAP.label("unscope"), TITLE), (" shows all ", DIM)]
         self.show([spread(line, right, self.box.width)])
-
-    def on_click(self, event: events.Click) -> None:
-        """Choose the tab under the pointer."""
-        if (name := self._at(event.x)) is not None:
-            self.post_message(self.Chosen(name))
 
 
 class StatusBars:

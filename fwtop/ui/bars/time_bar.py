@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from textual import events
-from textual.message import Message
 
 from fwtop.model.traffic.session import EventKind, Mark
-from fwtop.ui.drawing.layout import Lines
+from fwtop.ui.drawing.layout import Clicked, Lines
 from fwtop.ui.drawing.style import (
     ACCENT,
     BAD,
@@ -130,13 +129,6 @@ def _place(state: PlayerState, at: float, cells: int) -> int:
 class TimeBar(Lines):
     """Shows the time bar; a click goes to that time."""
 
-    class Sought(Message):
-        """A time was clicked."""
-
-        def __init__(self, at: float) -> None:
-            super().__init__()
-            self.at = at
-
     def __init__(self) -> None:
         super().__init__("timebar")
         self._state: PlayerState | None = None
@@ -150,4 +142,4 @@ class TimeBar(Lines):
         """Go to the time under the pointer."""
         at = time_at(self._state, self.box.width, event.x)
         if at is not None:
-            self.post_message(self.Sought(at))
+            self.post_message(Clicked(self, at))

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from msgspec import Struct
 from rich.style import Style
 from textual.geometry import Region
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -71,6 +73,15 @@ def frame(width: int, height: int, tab: str, *, slow: bool = False, recorded: bo
 
 
 NOT_DRAWN: Line = [(" not drawn: internal error, see the Log tab", BAD)]
+
+
+class Clicked(Message):
+    """Something in a widget was clicked that stands for a value: a key, a tab, a row, a time."""
+
+    def __init__(self, widget: Lines, value: Any) -> None:  # noqa: ANN401
+        super().__init__()
+        self.widget = widget
+        self.value = value
 
 
 class Lines(Guarded, Widget):

@@ -8,12 +8,11 @@ from functools import cache
 from msgspec.structs import replace
 from rich.style import Style
 from textual import events
-from textual.message import Message
 
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.rows.source import SOURCE_LISTS
-from fwtop.ui.drawing.layout import Lines
+from fwtop.ui.drawing.layout import Clicked, Lines
 from fwtop.ui.drawing.style import ACCENT, BRAND, DIM, SELECTED, STRONG, TEXT, WARN, Line, width_of
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.panels import PANEL, PanelSpec
@@ -37,14 +36,6 @@ _MEASURED = 200  # rows whose first cell decides how wide its column is, and how
 
 class Panel(Lines):
     """Shows one PanelSpec; keeps a RowList for each of its views."""
-
-    class RowClicked(Message):
-        """A row was clicked."""
-
-        def __init__(self, panel: Panel, index: int) -> None:
-            super().__init__()
-            self.panel = panel
-            self.index = index
 
     def __init__(self, spec: PanelSpec) -> None:
         super().__init__(spec.name)
@@ -332,7 +323,7 @@ class Panel(Lines):
         heads = int(self._titled) + int(self.view.header)
         line = event.y - heads
         if 0 <= line < len(self._line_items):
-            self.post_message(self.RowClicked(self, self._line_items[line]))
+            self.post_message(Clicked(self, self._line_items[line]))
         elif self.view.header and event.y == heads - 1:
             self._sort_by(event.x - 2)
 
