@@ -9,7 +9,7 @@ from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.flow import NOTICED, STOPPED, Flow, flow_of
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.rules.kinds import drops_nothing
-from fwtop.ui.drawing.format import DAY_AND_TIME, bits, duration, number, percent, utc
+from fwtop.ui.drawing.format import DAY_AND_TIME, bits, duration, gauge, number, percent, utc
 from fwtop.ui.drawing.style import (
     ACCENT,
     ALARM,
@@ -30,7 +30,6 @@ from fwtop.ui.drawing.style import (
     spread,
     width_of,
 )
-from fwtop.ui.lists.panels import gauge_line
 from fwtop.ui.state.history import Clients, History
 from fwtop.ui.state.path import CONNTRACK_ALARM, FULL
 from fwtop.ui.state.verdict import Badge, Verdict, attack_pps, attacks_of, verdict_of
@@ -45,7 +44,7 @@ class HeaderState(Struct, frozen=True):
     slow: bool = False
 
 
-SOON_SECONDS = 600.0  # a table that is full before this is worth a word in the header
+_SOON_SECONDS = 600.0  # a table that is full before this is worth a word in the header
 
 
 def header_lines(snapshot: Snapshot, history: History, state: HeaderState, width: int) -> list[Line]:
@@ -123,37 +122,32 @@ def _guardian(snapshot: Snapshot, state: HeaderState) -> Line:
 
 def _resources(snapshot: Snapshot, width: int) -> tuple[Line, Line]:
     """Return what belongs beside the verdict because it runs out, and the rest."""
-    forms = conntrack_forms(snapshot.conntrack, 10)
-    alarm = snapshot.conntrack is not None and snapshot.conntrack.fill >= CONNTRACK_ALARM
-    urgent: Line = forms[0 if width >= 120 else -1] if alarm else []
-    tail: Line = [] if alarm or not forms else list(forms[-1])
+    sample, urgent, tail = snapshot.conntrack, Line(), Line()
+    if sample is not None and sample.max:
+        if sample.fill >= CONNTRACK_ALARM:
+            urgent = _conntrack(sample, long=width >= 120)
+        else:
+            tail = _conntrack(sample, long=False)
     if snapshot.softirq_share is not None:
         tail += [("  ", TEXT)] if tail else []
         tail += [("softirq ", DIM), (f"{percent(snapshot.softirq_share)} of CPU", TEXT)]
     return urgent, tail
 
 
-def conntrack_forms(sample: ConntrackSample | None, gauge_width: int) -> list[Line]:
-    """Return the connection-tracking figure in forms of decreasing width; a full table is always named."""
-    if sample is None or not sample.max:
-        return []
-    fill = sample.fill
+def _conntrack(sample: ConntrackSample, *, long: bool) -> Line:
+    """Write how full the connection table is."""
+    fill, left = sample.fill, sample.seconds_to_full
     if fill >= FULL:
         what = "evicting" if sample.early_drop > sample.drop else "refusing new connections"
-        short: Line = [("conntrack FULL", ALARM)]
-        lost = sample.early_drop or sample.drop
-        return [[*short, (f" {what}", BAD)], [*short, (" evicting" if lost else "", BAD)], short]
+        return [("conntrack FULL", ALARM), *([(f" {what}", BAD)] if long else [])]
     style = BAD if fill >= CONNTRACK_ALARM else TEXT
-    share: Line = [("conntrack ", DIM), (percent(fill), style)]
-    drawn: Line = [share[0], *gauge_line(fill, gauge_width), (f" {percent(fill)}", style)]
-    left = sample.seconds_to_full
-    if left is not None and left < SOON_SECONDS:
-        return [
-            [*drawn, (f", full in {duration(left)}", WARN)],
-            [*share, (f", full in {duration(left)}", WARN)],
-            share,
-        ]
-    return [drawn, share]
+    if not long:
+        return [("conntrack ", DIM), (percent(fill), style)]
+    full, rest = gauge(fill, 10)
+    colour = BAD if fill >= CONNTRACK_ALARM else WARN if fill >= 0.6 else GOOD
+    line: Line = [("conntrack ", DIM), (full, colour), (rest, DIM), (f" {percent(fill)}", style)]
+    soon = left is not None and left < _SOON_SECONDS
+    return [*line, (f", full in {duration(left or 0.0)}", WARN)] if soon else line
 
 
 _STYLES: dict[Badge, Style] = {

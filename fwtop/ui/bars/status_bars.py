@@ -45,12 +45,7 @@ def not_acting(mitigations: Sequence[RuleStatus]) -> list[RuleStatus]:
     return [status for status in mitigations if status.state in ACTIVE_STATES and not status.acting]
 
 
-def status_line(
-    snapshot: Snapshot | None,
-    message: Line,
-    state: HeaderState,
-    width: int,
-) -> Line:
+def status_line(snapshot: Snapshot | None, message: Line, state: HeaderState, width: int) -> Line:
     """Write the most urgent of: a rule that is not in effect, one to confirm, a message."""
     if snapshot is None:
         return message or [(" waiting for the first numbers …", DIM)]
@@ -175,80 +170,65 @@ class TabBar(_Choices):
 class StatusBars:
     """The widgets of header, graph, status, footer and notice."""
 
-    NAMES = ("header", "graph", "status", "footer", "notice")
-
     def __init__(self, message: StatusMessage) -> None:
         self.message = message
         self.history = History()
         self.in_bits = False  # what the graph shows
         self.cursor: int | None = None  # Unix second that the graph's cursor stands on
-        self._footer = Footer("footer")
         self.graph = Graph()
-        special: dict[str, Lines] = {"footer": self._footer, "graph": self.graph}
-        self._lines = {name: special.get(name) or Lines(name) for name in self.NAMES}
+        self._footer = Footer("footer")
+        plain = [Lines(name) for name in ("header", "status", "notice")]
+        self._lines: dict[str | None, Lines] = {
+            line.name: line for line in (*plain, self.graph, self._footer)
+        }
 
     def __iter__(self) -> Iterator[Lines]:
         """Yield the widgets, for the screen to freeze."""
         yield from self._lines.values()
 
     def __getitem__(self, name: str) -> Lines:
-        """Return the widget of one of NAMES."""
+        """Return a widget by its name."""
         return self._lines[name]
 
     def place(self, boxes: dict[str, Box]) -> None:
         """Give the lines their boxes; those without one hide."""
-        for name, widget in self._lines.items():
-            widget.place(boxes.get(name))
+        for widget in self:
+            widget.place(boxes.get(widget.name or ""))
 
     def show_too_small(self, width: int, height: int) -> None:
         """Show over the whole terminal that it is too small."""
-        self._lines["notice"].place(Box(0, 0, width, height))
-        self._lines["notice"].show(_too_small(width, height))
+        text = f"fwtop needs {MINIMUM[0]}×{MINIMUM[1]}; this is {width}×{height}"[:width]
+        line: Line = [(" " * ((width - len(text)) // 2) + text, WARN)]
+        self["notice"].place(Box(0, 0, width, height))
+        self["notice"].show([*([[]] * ((height - 1) // 2)), line])
 
-    def draw(
-        self,
-        snapshot: Snapshot | None,
-        state: HeaderState,
-        *,
-        keys: bool,
-        tab: str,
-    ) -> None:
+    def draw(self, snapshot: Snapshot | None, state: HeaderState, *, keys: bool, tab: str) -> None:
         """Write all bars; `keys`: the footer's keys are those in force, not a dialog's."""
-        status = self._lines["status"]
+        status, header = self["status"], self["header"]
         if not status.display:
             return
         width = status.box.width
-        waiting = bool(snapshot and pending(snapshot.mitigations))
         with status.guarded():
             status.show([status_line(snapshot, self.message.current(), state, width)])
         with self._footer.guarded():
-            self._draw_footer(snapshot, state, waiting=waiting, keys=keys, tab=tab)
+            self._draw_footer(snapshot, state, tab if keys else "")
         if snapshot is None:
             return
-        header = self._lines["header"]
         with header.guarded():
             header.show(header_lines(snapshot, self.history, state, width))
         live = snapshot.origin.kind == "live"
+        at = state.now if not live else self.history.second if state.paused else None
         with self.graph.guarded():
-            self._draw_graph(state.now if not live else self.history.second if state.paused else None)
+            if self.graph.display:
+                self.graph.write(self.history, in_bits=self.in_bits, cursor=self.cursor, at=at)
 
-    def _draw_footer(
-        self, snapshot: Snapshot | None, state: HeaderState, *, waiting: bool, keys: bool, tab: str
-    ) -> None:
-        if keys:
-            origin = snapshot.origin.kind if snapshot is not None else "live"
-            lost = snapshot is not None and snapshot.guardian.startswith("lost")
-            fixed = bool(state.readonly) or lost
-            self._footer.write(tab=tab, waiting=waiting, readonly=fixed, origin="lost" if lost else origin)
-        else:
+    def _draw_footer(self, snapshot: Snapshot | None, state: HeaderState, tab: str) -> None:
+        if not tab:
             self._footer.clear()
-
-    def _draw_graph(self, at: float | None) -> None:
-        if self.graph.display:
-            self.graph.write(self.history, in_bits=self.in_bits, cursor=self.cursor, at=at)
-
-
-def _too_small(width: int, height: int) -> list[Line]:
-    text = f"fwtop needs {MINIMUM[0]}×{MINIMUM[1]}; this is {width}×{height}"[:width]
-    line: Line = [(" " * ((width - len(text)) // 2) + text, WARN)]
-    return [*([[]] * ((height - 1) // 2)), line]
+            return
+        origin, lost, waiting = "live", False, False
+        if snapshot is not None:
+            lost = snapshot.guardian.startswith("lost")
+            origin = "lost" if lost else snapshot.origin.kind
+            waiting = bool(pending(snapshot.mitigations))
+        self._footer.write(tab=tab, waiting=waiting, readonly=bool(state.readonly) or lost, origin=origin)

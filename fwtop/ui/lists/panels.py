@@ -13,7 +13,7 @@ from fwtop.model.traffic.snapshot import LedgerRow, Snapshot
 from fwtop.render.rows.field import RowType
 from fwtop.render.rows.ledger import LEDGER
 from fwtop.rules.words import describe
-from fwtop.ui.drawing.format import gauge, percent
+from fwtop.ui.drawing.format import percent
 from fwtop.ui.drawing.style import BAD, DIM, GOOD, TEXT, WARN, Line
 from fwtop.ui.lists.attacks import ATTACK_VIEW, PROPOSAL_VIEW, against_words, attack_rows, calm_words
 from fwtop.ui.lists.log_view import LOG_VIEW
@@ -24,7 +24,6 @@ from fwtop.ui.lists.table import CellContext, Column, View, columns_of, with_col
 from fwtop.ui.lists.traffic import PAYLOAD_VIEW, PORT_VIEW, TRAFFIC_VIEWS, first_view, traffic_items
 from fwtop.ui.lists.trends_view import TREND_LISTS
 from fwtop.ui.state.path import (
-    CONNTRACK_ALARM,
     UNEXPLAINED,
     conntrack_figures,
     share_of_all,
@@ -73,12 +72,6 @@ LEDGER_VIEW = View(
     LEDGER,
     empty="nothing was dropped",
 )
-
-
-def gauge_line(fill: float, width: int) -> Line:
-    """Draw the connection-tracking gauge."""
-    full, rest = gauge(fill, width)
-    return [(full, BAD if fill >= CONNTRACK_ALARM else WARN if fill >= 0.6 else GOOD), (rest, DIM)]
 
 
 class PanelSpec(Struct, frozen=True):
