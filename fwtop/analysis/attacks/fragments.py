@@ -71,9 +71,8 @@ def _heads(group: Group) -> int:
 
 
 def _number_of_datagrams(group: Group) -> int:
-    if "datagrams" not in group.notes:
-        group.notes["datagrams"] = len(distinct_values(datagrams_of(group.context, group.packets.rows)))
-    return int(group.notes["datagrams"])
+    rows = group.packets.rows
+    return group.once("datagrams", lambda: len(distinct_values(datagrams_of(group.context, rows))))
 
 
 ENTRIES = (

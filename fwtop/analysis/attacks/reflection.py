@@ -245,11 +245,8 @@ def without_other_names(group: Group) -> Rows:
     """Claim the answers; of DNS, those for the names that are asked for."""
     if group.notes["service"] != "dns":
         return group.packets.rows
-    if "named" not in group.notes:
-        rows = dns.without_other_names(group.context.traffic, group.packets)
-        group.notes["named"] = rows if len(rows) < group.packets.n else group.packets.rows
-    result: Rows = group.notes["named"]
-    return result
+    rows = group.once("named", lambda: dns.without_other_names(group.context.traffic, group.packets))
+    return rows if len(rows) < group.packets.n else group.packets.rows
 
 
 # Proven answers of a name server that are ordinary belong to this host's resolver, whatever shows it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
@@ -10,7 +11,6 @@ from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, Says, at_least
 from fwtop.analysis.measures.general import ENOUGH, of_protocol, rate, same_port, share, sources
 from fwtop.analysis.measures.tcp import OUTSIDE, constant_fields, stray
 from fwtop.analysis.window.tcp_view import ACK, FIN, RST, SYN
-from fwtop.model.rule import Match
 
 _EPHEMERAL = 32_768  # the first port of Linux for connections of its own
 
@@ -56,14 +56,10 @@ def refusals(group: Group) -> float:
     return float((closed & (packets.tcp_window[rows] == 0) & (packets.dport[rows] >= _EPHEMERAL)).mean())
 
 
-def match_rst(group: Group) -> Match:
-    """Match RSTs to the ports that nearly all have."""
-    return of_protocol(group, flags=(RST | SYN, RST))
+match_rst = partial(of_protocol, flags=(RST | SYN, RST))
 
 
-def match_fin(group: Group) -> Match:
-    """Match FINs to the ports that nearly all have."""
-    return of_protocol(group, flags=(FIN | SYN | RST, FIN))
+match_fin = partial(of_protocol, flags=(FIN | SYN | RST, FIN))
 
 
 _ENDS = "but only {openings:count} SYNs or SYN-ACKs that could explain them"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -24,7 +25,6 @@ from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features, header_words
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import Rows, mix
-from fwtop.model.rule import Match
 from fwtop.render.numbers import percent
 
 _ANSWERS = (
@@ -120,9 +120,7 @@ def resets_included(group: Group) -> list[str]:
     return [f"{count(group.context.traffic.weight[resets].sum())} RSTs of the same sources are included"]
 
 
-def match_syn(group: Group) -> Match:
-    """Match SYNs to the ports that nearly all have."""
-    return of_protocol(group, flags=(SYN | ACK, SYN))
+match_syn = partial(of_protocol, flags=(SYN | ACK, SYN))
 
 
 def _resets(group: Group) -> Rows:
@@ -131,10 +129,7 @@ def _resets(group: Group) -> Rows:
     Besides the owners of forged addresses, these are the senders themselves if a tool bypasses their kernel.
     A thin sample hardly holds both packets of a flow, so all RSTs of its sources to the ports it hits count.
     """
-    if "resets" not in group.notes:
-        group.notes["resets"] = _find_resets(group.context, group.packets)
-    result: Rows = group.notes["resets"]
-    return result
+    return group.once("resets", lambda: _find_resets(group.context, group.packets))
 
 
 def _find_resets(context: AnalysisContext, features: Features) -> Rows:

@@ -16,7 +16,6 @@ from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, at_least, is_s
 from fwtop.analysis.measures.general import ENOUGH, of_protocol, sources
 from fwtop.analysis.parsers import http
 from fwtop.analysis.window.counting import among
-from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, Rows, payload, weighted_top
 from fwtop.model.rule import Match
@@ -59,7 +58,13 @@ def unasked_syn_acks(context: AnalysisContext) -> Iterator[Group]:
 @feature("yes or no")
 def more_than_syn_acks(group: Group) -> float:
     """Whether the servers send more than SYN-ACKs: then this host opened the connections."""
-    return _more_than_syn_acks(group.context, group.packets)
+    context, features = group.context, group.packets
+    tcp, traffic = context.tcp, context.traffic
+    more = (tcp.ack | tcp.fin) & ~tcp.syn_ack
+    if context.sparse:
+        same_port = among(traffic.packets.sport, [features.top("sport").value])
+        return float(traffic.weight[more & same_port].sum()) > 1.5 * features.packets
+    return float(traffic.of_sources(more)[features.rows].mean()) > 0.5
 
 
 def with_other_answers(group: Group) -> Rows:
@@ -68,12 +73,7 @@ def with_other_answers(group: Group) -> Rows:
     These are SYN-ACKs with retransmissions, RSTs of closed ports, and SYNs of the same servers (RFC 9293 3.5,
     simultaneous open).
     """
-    if "every" not in group.notes:
-        ports = _ports(group.context, group.packets.rows)
-        beside = _beside(group.context, group.packets, ports)
-        group.notes["every"] = np.sort(np.concatenate([group.packets.rows, *beside]))
-    result: Rows = group.notes["every"]
-    return result
+    return group.once("every", lambda: np.sort(np.concatenate([group.packets.rows, _beside(group)])))
 
 
 def other_answers(group: Group) -> list[str]:
@@ -147,25 +147,16 @@ def _ports(context: AnalysisContext, rows: Rows) -> list[int]:
     ]
 
 
-def _beside(context: AnalysisContext, features: Features, ports: list[int]) -> list[Rows]:
+def _beside(group: Group) -> Rows:
     """Find RSTs and SYNs from the reflectors' ports, which real clients don't use as source ports."""
+    context, rows = group.context, group.packets.rows
     tcp, traffic = context.tcp, context.traffic
     stray: Mask = context.unclaimed & ~tcp.real & ~context.solicited
-    same_port = among(traffic.packets.sport, ports)
-    reflectors = traffic.of_sources(features.rows)
+    same_port = among(traffic.packets.sport, _ports(context, rows))
+    reflectors = traffic.of_sources(rows)
     resets = tcp.rst & (same_port | reflectors)
     openings = tcp.syn & same_port & (reflectors | (traffic.packets.sport < _PRIVILEGED))
-    return [traffic.rows(np.asarray(stray & (resets | openings)))]
-
-
-def _more_than_syn_acks(context: AnalysisContext, features: Features) -> bool:
-    """Check for answers to connections of this host: the servers send more than a SYN-ACK."""
-    tcp, traffic = context.tcp, context.traffic
-    more = (tcp.ack | tcp.fin) & ~tcp.syn_ack
-    if context.sparse:
-        same_port = among(traffic.packets.sport, [features.top("sport").value])
-        return float(traffic.weight[more & same_port].sum()) > 1.5 * features.packets
-    return float(traffic.of_sources(more)[features.rows].mean()) > 0.5
+    return traffic.rows(np.asarray(stray & (resets | openings)))
 
 
 ENTRIES = (

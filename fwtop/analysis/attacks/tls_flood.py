@@ -136,24 +136,28 @@ def only_hellos(group: Group) -> float:
 
 def hellos_described(group: Group) -> list[str]:
     """Write the server name and the JA4 fingerprint that most have."""
-    return _describe(_parsed(group))
+    sentences, parsed = [], _parsed(group)
+    names = Counter(hello.server_name for hello in parsed if hello.server_name)
+    prints = Counter(hello.ja4 for hello in parsed if hello.ja4)
+    if names:
+        name, n = names.most_common(1)[0]
+        sentences.append(f"{percent(n / len(parsed))} request server name {payload_text(name, limit=60)!r}")
+    if prints:
+        ja4, n = prints.most_common(1)[0]
+        sentences.append(f"{percent(n / len(parsed))} have JA4 {ja4}")
+    return sentences
 
 
 def with_their_sessions(group: Group) -> Rows:
     """Claim all TCP packets of the same clients to the same ports, if they have connections."""
-    if "sessions" not in group.notes:
-        context, features = group.context, group.packets
-        stray = features.rows[~context.tcp.real[features.rows]]
-        group.notes["sessions"] = stray if group.notes["stray"] else with_connections(context, features)
-    result: Rows = group.notes["sessions"]
-    return result
+    context, features = group.context, group.packets
+    if group.notes["stray"]:
+        return features.rows[~context.tcp.real[features.rows]]
+    return group.once("sessions", lambda: with_connections(context, features))
 
 
 def _parsed(group: Group) -> list[tls.Hello]:
-    if "parsed" not in group.notes:
-        group.notes["parsed"] = tls.hellos(group.context.traffic, group.packets.spread(384))
-    result: list[tls.Hello] = group.notes["parsed"]
-    return result
+    return group.once("parsed", lambda: tls.hellos(group.context.traffic, group.packets.spread(384)))
 
 
 @cut(Proof.REQUESTS)
@@ -230,19 +234,6 @@ def _same_print(parsed: list[tls.Hello]) -> float:
     """Return the share of the most common JA4; 0 if too few tell."""
     prints = Counter(hello.ja4 for hello in parsed if hello.ja4)
     return max(prints.values(), default=0) / len(parsed) if len(parsed) >= _ENOUGH else 0.0
-
-
-def _describe(parsed: list[tls.Hello]) -> list[str]:
-    sentences = []
-    names = Counter(hello.server_name for hello in parsed if hello.server_name)
-    prints = Counter(hello.ja4 for hello in parsed if hello.ja4)
-    if names:
-        name, n = names.most_common(1)[0]
-        sentences.append(f"{percent(n / len(parsed))} request server name {payload_text(name, limit=60)!r}")
-    if prints:
-        ja4, n = prints.most_common(1)[0]
-        sentences.append(f"{percent(n / len(parsed))} have JA4 {ja4}")
-    return sentences
 
 
 _HELLOS = "{amount:TLS client hellos} ({rate:count}/s) from {senders}"

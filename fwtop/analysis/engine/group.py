@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from enum import IntEnum
 from functools import cached_property
 from inspect import getdoc
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
 
@@ -20,6 +20,9 @@ _CAPITALS = {
     **{name: name.upper() for name in ("dns", "esp", "gre", "http", "icmp", "igmp", "quic", "syn", "tls")},
     **{"acks": "ACKs", "fins": "FINs", "http2": "HTTP/2", "syns": "SYNs"},
 }
+
+
+T = TypeVar("T")
 
 
 def in_words(name: str) -> str:
@@ -116,6 +119,13 @@ class Group(Struct, eq=False, dict=True):
         if value is None:
             value = self.values[wanted] = float(wanted(self))
         return value
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """Return what is worked out once for a group, and noted."""
+        if name not in self.notes:
+            self.notes[name] = make()
+        made: T = self.notes[name]
+        return made
 
     @property
     def is_empty(self) -> bool:

@@ -19,10 +19,7 @@ _EVEN = 0.3  # squared coefficient of variation of the sources' rates: that of r
 
 def parsed_requests(group: Group) -> list[http.Request]:
     """Parse the requests of a group, at most PARSED of them, evenly spaced."""
-    if "parsed" not in group.notes:
-        group.notes["parsed"] = http.requests(group.context.traffic, group.packets.spread(PARSED))
-    result: list[http.Request] = group.notes["parsed"]
-    return result
+    return group.once("parsed", lambda: http.requests(group.context.traffic, group.packets.spread(PARSED)))
 
 
 def requests_described(group: Group) -> list[str]:
@@ -67,10 +64,7 @@ def with_their_connections(group: Group) -> Rows:
     """Claim all TCP packets of the same clients to the same ports, if they have connections."""
     if outside_connections(group.context, group.packets):
         return group.packets.rows
-    if "connections" not in group.notes:
-        group.notes["connections"] = with_connections(group.context, group.packets)
-    result: Rows = group.notes["connections"]
-    return result
+    return group.once("connections", lambda: with_connections(group.context, group.packets))
 
 
 @feature("yes or no")

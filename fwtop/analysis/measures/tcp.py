@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from msgspec import Struct
 
@@ -10,7 +12,6 @@ from fwtop.analysis.engine.group import Group, feature
 from fwtop.analysis.measures.general import of_protocol
 from fwtop.analysis.window.tcp_view import ACK, FIN, RST, SYN
 from fwtop.analysis.window.traffic import Rows
-from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import F64, I64, Mask
 from fwtop.render.numbers import percent
 
@@ -43,15 +44,14 @@ def _constants(group: Group) -> dict[str, tuple[float, int]]:
     Linux sets IP ID 0 only in SYN-ACKs and RSTs, IPv6 has IDs only in fragments; TTL 64 or 128 is common on a
     LAN, too. Established connections keep their source port.
     """
-    if "constants" not in group.notes:
-        features = group.packets
-        names = [name for name in _FIELDS if name != "sport" or "opening" in group.notes]
-        if features.top("family").value != 4:
-            names.remove("ip_id")
-        found = features.constants(tuple(names), 0.9) if features.sources >= 20 else {}
-        group.notes["constants"] = {name: (top.share, top.value) for name, top in found.items()}
-    result: dict[str, tuple[float, int]] = group.notes["constants"]
-    return result
+    features = group.packets
+    if features.sources < 20:
+        return {}
+    names = [name for name in _FIELDS if name != "sport" or "opening" in group.notes]
+    if features.top("family").value != 4:
+        names.remove("ip_id")
+    found = group.once("constants", lambda: features.constants(tuple(names), 0.9))
+    return {name: (top.share, top.value) for name, top in found.items()}
 
 
 def stray(context: AnalysisContext, mask: Mask) -> Mask:
@@ -63,9 +63,7 @@ def stray(context: AnalysisContext, mask: Mask) -> Mask:
     return stray if context.sparse else np.asarray(stray & context.unestablished)
 
 
-def match_ack(group: Group) -> Match:
-    """Match ACKs to the ports that nearly all have."""
-    return of_protocol(group, flags=(SYN | RST | FIN | ACK, ACK))
+match_ack = partial(of_protocol, flags=(SYN | RST | FIN | ACK, ACK))
 
 
 class Flows(Struct, frozen=True):
