@@ -19,6 +19,7 @@ from fwtop.kernel import namespaces
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
+from fwtop.model.wire import plain
 from fwtop.store.directory import SESSION_DIRECTORY
 from fwtop.store.reader import replay
 
@@ -145,15 +146,4 @@ def show(name: str, found: Plan, to: TextIO) -> None:
 
 
 def _document(name: str, found: Plan) -> dict[str, object]:
-    return {
-        "playbook": name,
-        "title": find(name).TITLE,
-        "here": found.here,
-        "findings": found.findings,
-        "steps": found.steps,
-        "kept": found.kept,
-        "snippets": found.snippets,
-        "refused": found.refused,
-        "rule": found.rule.to_dict() if found.rule is not None else None,
-        "data": found.data,
-    }
+    return {"playbook": name, "title": find(name).TITLE, **plain(found)}

@@ -38,8 +38,8 @@ class Plan(Struct, frozen=True):
     steps: tuple[str, ...] = ()  # what applying it changes, in this order
     kept: tuple[str, ...] = ()  # what stays as it is, and why
     snippets: tuple[str, ...] = ()  # lines for configuration files that only the operator changes
-    rule: Rule | None = None  # None: there is nothing to apply
     refused: str = ""  # why it can't be applied here; empty: it can, or there is nothing to do
+    rule: Rule | None = None  # None: there is nothing to apply
     data: dict[str, Any] = field(default_factory=dict)  # the same for programs
 
 

@@ -49,7 +49,7 @@ from fwtop.policy.transaction import (
     difference_document,
     history,
 )
-from fwtop.policy.versions import Versions, lists_of
+from fwtop.policy.versions import Versions
 from fwtop.policy.writing import documents, write_lines
 
 _NAME = "policy"  # of the text, in what is said of it
@@ -136,8 +136,7 @@ class PolicyAgent(Struct):
         if request.action == "check":
             return counted(policy)
         if request.action == "diff":
-            old = lists_of(self.versions.all()[-1:])
-            return difference_document(self.live.difference(policy, old))
+            return difference_document(self.live.difference(policy, self.versions.newest_lists()))
         if request.format not in POLICY_FORMATS:
             raise FwtopError(f"there is no format {request.format[:40]!r}: {', '.join(POLICY_FORMATS)}", 2)
         return {"files": self._exported(policy, request.format)}

@@ -24,7 +24,7 @@ def commit(live: Live, versions: Versions, policy: Policy, note: str, *, force: 
     What is prepared is written down before and forgotten after, whichever way it went: where neither could be
     done, as the guardian was killed or this program, the next command finds it (`undo_interrupted`).
     """
-    old, old_lists = _newest(versions)
+    old, old_lists = versions.newest() or _NONE, versions.newest_lists()
     version = versions.prepare(policy, note)
     with uninterrupted():
         try:
@@ -47,15 +47,9 @@ def undo_interrupted(live: Live, versions: Versions) -> None:
     live.clear_trials()
     pending = versions.pending()
     if pending is not None:
-        live.put_in(_newest(versions)[0], set(pending.lists), force=True)
+        live.put_in(versions.newest() or _NONE, set(pending.lists), force=True)
         versions.abandon()
         print("an interrupted change of the policy was undone first", file=sys.stderr)
-
-
-def _newest(versions: Versions) -> tuple[Policy, set[str]]:
-    """Return the policy that was kept last, and its lists; an empty one without any. Raises FwtopError."""
-    known = versions.all()[-1:]
-    return (versions.policy_of(known[0]) if known else _NONE), lists_of(known)
 
 
 def restore(versions: Versions, file: Path, connect: Callable[[], AbstractContextManager[Live]]) -> int:

@@ -71,6 +71,15 @@ class Versions:
         found = map(_read, self._directory.glob("[0-9]*.json"))
         return sorted(filter(None, found), key=lambda version: version.number)
 
+    def newest(self) -> Policy | None:
+        """Return the policy that was kept last; None without any. Raises FwtopError."""
+        known = self.all()
+        return self.policy_of(known[-1]) if known else None
+
+    def newest_lists(self) -> set[str]:
+        """Return the names of its lists."""
+        return lists_of(self.all()[-1:])
+
     def unreadable(self) -> list[str]:
         """Return the names of damaged versions."""
         good = {f"{version.number}.json" for version in self.all()}

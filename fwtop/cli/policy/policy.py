@@ -30,7 +30,7 @@ from fwtop.policy.transaction import (
     difference_lines,
     history,
 )
-from fwtop.policy.versions import Versions, lists_of
+from fwtop.policy.versions import Versions
 
 HELP = (
     "A policy is a file of lists, protected ports, blocks, limits and signatures that are always in force. "
@@ -38,14 +38,13 @@ HELP = (
 )
 EXAMPLE = "fwtop policy apply"
 POLICY_FILE = "/etc/fwtop/policy.toml"
-_ACTIONS = ("check", "diff", "apply", "history", "rollback", "boot", "export", "schema")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument(
         "action",
-        choices=_ACTIONS,
+        choices=tuple(_ACTIONS),
         help="check the file; show what it would change (diff); apply it; list the versions kept (history); "
         "roll back to one; restore the last one at boot; export it for machines without fwtop; print the "
         "file's JSON schema",
@@ -89,17 +88,7 @@ def run(args: argparse.Namespace) -> int:
     """Carry out one action."""
     if args.number is not None and args.action != "rollback":
         raise FwtopError(f"'fwtop policy {args.action}' takes no number; nothing was changed", 2)
-    work: dict[str, Callable[[argparse.Namespace], int]] = {
-        "check": _check,
-        "diff": _diff,
-        "apply": _apply,
-        "history": _history,
-        "rollback": _rollback,
-        "boot": _boot,
-        "export": _export,
-        "schema": _schema,
-    }
-    return work[args.action](args)
+    return _ACTIONS[args.action](args)
 
 
 def _export(args: argparse.Namespace) -> int:
@@ -125,7 +114,7 @@ def _diff(args: argparse.Namespace) -> int:
     """Print what applying the file would change; exit status 0 also where it would."""
     policy, versions = read(args.file), _versions(args)
     with _guardian(args.netns, readonly=True) as live:
-        change = live.difference(policy, lists_of(versions.all()[-1:]))
+        change = live.difference(policy, versions.newest_lists())
     if args.json:
         print(json.dumps(difference_document(change)))
     else:
@@ -134,8 +123,7 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _apply(args: argparse.Namespace) -> int:
-    policy = read(args.file)
-    return _bring_in(args, policy, str(args.file))
+    return _bring_in(args, read(args.file), str(args.file))
 
 
 def _rollback(args: argparse.Namespace) -> int:
@@ -212,3 +200,9 @@ def _guardian(netns: str | None, *, readonly: bool = False) -> Iterator[Live]:
 
     with discovery.connect(netns=netns, readonly=readonly) as guardian:
         yield Live(guardian)
+
+
+_ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "check": _check, "diff": _diff, "apply": _apply, "history": _history, "rollback": _rollback,
+    "boot": _boot, "export": _export, "schema": _schema,
+}  # fmt: skip
