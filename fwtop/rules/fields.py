@@ -45,6 +45,7 @@ class Field(Struct, frozen=True):
     most: int = 65_535
     least: int = 0  # that the dialog takes
     label: str = ""  # in the dialog; "" for none there
+    asks: str = "a port is a whole number from 0 to {most:,}, or any"  # where something else was typed
     protocols: frozenset[int] = frozenset()  # that have it; none: all
     families: tuple[int, ...] = _ALL_FAMILIES  # that have it
     words: Callable[[Any], str] = str
@@ -95,6 +96,7 @@ class Span(Field, frozen=True):
     """A field whose condition is a range."""
 
     metavar: str = "A:B"
+    asks: str = "{label} is a number from {least} to {most:,}, two as in 60-70, the upper end last, or any"
 
     def numbers(self, wanted: Range) -> tuple[tuple[int, int], ...]:
         """Return both ends, the upper one not below the lower."""
@@ -253,7 +255,10 @@ def _fragment_nft(wanted: bool, family: int) -> str:
     return f"exthdr frag {'exists' if wanted else 'missing'}"
 
 
-PROTOCOL = Protocols("protocol", "--proto", "tcp, udp, icmp, … or a number", 255, metavar="P")
+PROTOCOL = Protocols(
+    "protocol", "--proto", "tcp, udp, icmp, … or a number", 255, label="protocol", metavar="P",
+    asks="a protocol is tcp, udp, icmp, any, or its number, up to {most}",
+)  # fmt: skip
 SPORT = Field(
     "sport", "--sport", "source port", label="from port", protocols=PORTED, what="a port",
     words=lambda port: f"from port {port}", nft=lambda port, _: f"th sport {port}",
@@ -301,6 +306,7 @@ TCP_FLAGS = Flags(
     "tcp_flags", "--tcp-flags", "of the flags M exactly F are set: syn,ack/syn", 255, label="flags",
     protocols=_OF_TCP, words=lambda wanted: flags_text(*wanted), xtables=_flags_xtables,
     nft=lambda wanted, _: f"tcp flags & {wanted[0]:#x} == {wanted[1]:#x}", metavar="M/F",
+    asks="{error}; syn,ack/syn is SYN without ACK",
 )  # fmt: skip
 FRAGMENT = Fragments(
     "fragment", "--fragment", "fragments only",

@@ -9,20 +9,17 @@ from msgspec.structs import replace
 
 from fwtop.model.rule import Kind, RateLimit, Rule
 from fwtop.render.numbers import duration_words
-from fwtop.rules.fields import DPORT, IP_ID, LENGTH, SEGMENT, SPORT, TTL
+from fwtop.rules.fields import DPORT, IP_ID, LENGTH, PROTOCOL, SEGMENT, SPORT, TCP_FLAGS, TTL
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import alternatives, of
 from fwtop.rules.words import with_summary
 from fwtop.ui.dialogs.fields import (
     PREFIXES,
-    PROTOCOL,
-    TCP_FLAGS,
     Field,
     InvalidInput,
+    header_field,
     lengths,
     payload_fields,
-    port_field,
-    range_field,
     sources_field,
     stepped,
     whole_number,
@@ -43,17 +40,17 @@ def fields_of(original: Rule) -> tuple[Field, ...]:
         found.append(sources_field(match.sources))
     if len(match.payload) == 1:
         found += payload_fields(match.payload[0])
-    found.append(PROTOCOL)
+    found.append(header_field(PROTOCOL))
     known = of(original.kind)
     is_early = known.layer < Layer.RAW
     if is_early or known.keeps is not None or known.untracks or match.sport is not None:
-        found.append(port_field(SPORT))
-    found.append(port_field(DPORT))
+        found.append(header_field(SPORT))
+    found.append(header_field(DPORT))
     if is_early or match.ip_length is not None:
-        found.append(range_field(LENGTH))
+        found.append(header_field(LENGTH))
     if match.tcp_flags is not None or (is_early and match.protocol == 6):
-        found.append(TCP_FLAGS)
-    found += [range_field(field) for field in (TTL, IP_ID, *SEGMENT) if field.of(match) is not None]
+        found.append(header_field(TCP_FLAGS))
+    found += [header_field(field) for field in (TTL, IP_ID, *SEGMENT) if field.of(match) is not None]
     if original.limit is not None:
         found += [_RATE, _PER]
     if len(alternatives(original)) > 1:

@@ -9,11 +9,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.model.addresses.address import HostBitsError, Prefix
-from fwtop.model.rule import Match, PayloadMatch, Range, Rule
+from fwtop.model.rule import Match, PayloadMatch, Rule
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.protocols import NUMBERS, WITH_PORTS, flags_option, protocol_name, read_flags
+from fwtop.model.traffic.protocols import TCP, WITH_PORTS
 from fwtop.rules.fields import Field as HeaderField
-from fwtop.rules.fields import range_text
+from fwtop.rules.fields import Span, range_text
 from fwtop.rules.words import with_summary
 
 Step = TypeVar("Step", int, tuple[int, int])
@@ -63,87 +63,34 @@ def lengths(text: str, *, whole: int) -> tuple[int, int]:
     return four, whole if four == 32 else next(six for length, six in PREFIXES if four <= length)
 
 
-def _write_protocol(rule: Rule, text: str) -> Rule:
-    name = text.strip().lower()
-    if name in ("", "any"):
-        protocol = None
-    elif name in NUMBERS:
-        protocol = NUMBERS[name]
-    else:
-        protocol = whole_number(name, 0, 255, "a protocol is tcp, udp, icmp, any, or its number: that")
-    match = rule.match
-    if protocol not in WITH_PORTS and (match.sport is not None or match.dport is not None):
-        raise InvalidInput("ports need udp or tcp: set the ports to any first")
-    if match.reads_tcp and protocol != 6:
-        raise InvalidInput("this rule looks at TCP headers, so the protocol stays tcp")
-    return edited(rule, replace(match, protocol=protocol))
-
-
-def _read_protocol(rule: Rule) -> str:
-    return "any" if rule.match.protocol is None else protocol_name(rule.match.protocol)
-
-
-PROTOCOL = Field("protocol", _read_protocol, _write_protocol)
-
-
-def _read_flags(rule: Rule) -> str:
-    flags = rule.match.tcp_flags
-    return "any" if flags is None else flags_option(*flags)
-
-
-def _write_flags(rule: Rule, text: str) -> Rule:
-    value = text.replace(" ", "").lower()
-    try:
-        flags = None if value in ("", "any") else read_flags(value)
-    except ValueError as error:
-        raise InvalidInput(f"{error}; syn,ack/syn is SYN without ACK") from None
-    if flags is not None and rule.match.protocol != 6:
-        raise InvalidInput("TCP flags need the protocol tcp: set that first")
-    return edited(rule, replace(rule.match, tcp_flags=flags))
-
-
-TCP_FLAGS = Field("flags", _read_flags, _write_flags)
-
-
-def port_field(of: HeaderField) -> Field:
-    """Make the field of one side's port."""
+def header_field(of: HeaderField) -> Field:
+    """Make the field of a condition on a header field."""
 
     def read(rule: Rule) -> str:
-        port = of.of(rule.match)
-        return "any" if port is None else str(port)
+        present = of.of(rule.match)
+        if present is None:
+            return "any"
+        return range_text(present, "-") if isinstance(of, Span) else of.written(present)[1]
 
     def write(rule: Rule, text: str) -> Rule:
-        value = text.strip().lower()
-        port = None if value in ("", "any") else whole_number(value, 0, of.most, "a port, or any, ")
-        if port is not None and rule.match.protocol not in WITH_PORTS:
-            raise InvalidInput("a port needs a protocol that has ports: set udp or tcp first")
-        changes: dict[str, Any] = {of.name: port}
-        return edited(rule, replace(rule.match, **changes))
+        value, wanted = text.replace(" ", "").lower(), None
+        try:
+            if value not in ("", "any"):
+                wanted = of.read(value.replace("-", ":") if isinstance(of, Span) else value)
+                if any(number < of.least for number, _ in of.numbers(wanted)):
+                    raise ValueError(f"{of.label} is {of.least} or more")
+        except ValueError as error:
+            told = {"label": of.label, "least": of.least, "most": of.most, "error": error}
+            raise InvalidInput(of.asks.format(**told)) from None
+        changes: dict[str, Any] = {of.name: wanted}
+        match = replace(rule.match, **changes)
+        if match.protocol not in WITH_PORTS and (match.sport is not None or match.dport is not None):
+            raise InvalidInput("ports need udp or tcp: set that, or the ports to any, first")
+        if match.reads_tcp and match.protocol != TCP:
+            raise InvalidInput("conditions on TCP headers need the protocol tcp")
+        return edited(rule, match)
 
     return Field(of.label, read, write)
-
-
-def range_field(of: HeaderField) -> Field:
-    """Make the field of a range of the match."""
-    name, low, high = of.label, of.least, of.most
-
-    def write(rule: Rule, text: str) -> Rule:
-        value = text.replace(" ", "").lower()
-        wanted: Range | None = None
-        if value not in ("", "any"):
-            first, _, second = value.replace(":", "-").partition("-")
-            start = whole_number(first, low, high, f"{name} (66, 60-70 or any)")
-            wanted = Range(
-                start, whole_number(second, start, high, f"{name}'s upper end") if second else start
-            )
-        changes: dict[str, Any] = {of.name: wanted}
-        return edited(rule, replace(rule.match, **changes))
-
-    def read(rule: Rule) -> str:
-        present: Range | None = of.of(rule.match)
-        return "any" if present is None else range_text(present, "-")
-
-    return Field(name, read, write)
 
 
 def sources_field(originals: Sequence[Prefix]) -> Field:
