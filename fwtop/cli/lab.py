@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 
 from fwtop.cli.options import EndingSignals, seconds, whole
@@ -39,13 +38,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="replay a capture (pcap, pcapng, gzip) to the victim at its own rate: its first 16,384 packets "
         "in a loop, readdressed, each cut to 640 bytes and padded with zeros",
     )
-    parser.add_argument(
-        "--history",
-        type=Path,
-        metavar="DIR",
-        help="attack nothing; add 15 days of history, marked as synthetic, to DIR/history.db, "
-        "for 'fwtop trends --directory DIR'",
-    )
     parser.add_argument("--json", action="store_true", help="print what was sent and observed as JSON")
     parser.add_argument(
         "--store",
@@ -58,8 +50,6 @@ def run(args: argparse.Namespace) -> int:
     """Run a scenario, or list them."""
     if args.scenario == "list":
         return _list(as_json=args.json)
-    if args.history is not None:
-        return _history(args.history)
     from fwtop.lab import watch
     from fwtop.lab.run import Lab
 
@@ -74,13 +64,6 @@ def run(args: argparse.Namespace) -> int:
     with EndingSignals(), lab:
         result = watch.observe(lab, args.seconds, args.pps, store=args.store)
     print(json.dumps(result, indent=None if args.json else 1))
-    return 0
-
-
-def _history(directory: Path) -> int:
-    from fwtop.lab.history import write_history
-
-    print(write_history(directory, time.time()))
     return 0
 
 

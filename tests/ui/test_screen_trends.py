@@ -10,7 +10,7 @@ from screen_parts import NOW
 from screen_run import LARGE, SMALL, Run, running
 from test_screen_pictures import compare
 
-from fwtop.lab.history import write_history
+from benches.history import write_history
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.history import TrendGroup, TrendRow, Trends
 from fwtop.store.trends import read_trends

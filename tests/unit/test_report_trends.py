@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from stored_samples import POISON, START, session_ticks
 from stored_sessions import sample_session
 
+from benches.history import write_history
 from fwtop.console.recorder import Recorder
-from fwtop.lab.history import write_history
 from fwtop.model.traffic.history import TrendGroup, Trends
 from fwtop.model.traffic.session import SessionRecord
 from fwtop.model.traffic.snapshot import Origin

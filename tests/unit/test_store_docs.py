@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from stored_sessions import sample_session
 
-from fwtop.lab.history import write_history
+from benches.history import write_history
 from fwtop.store.directory import DEFAULT_MAX_BYTES
 from fwtop.store.history_schema import APPLICATION_ID, DAY, KEPT, MAX_BYTES
 from fwtop.store.history_schema import VERSION as HISTORY_VERSION

@@ -1,9 +1,14 @@
-"""Fifteen days of synthetic history, for tests and pictures: nothing was sent, and what it writes says so."""
+"""Fifteen days of synthetic history, for tests and pictures: nothing was sent, and what it writes says so.
+
+`python -m benches.history DIR` adds them to DIR/history.db, for `fwtop trends --directory DIR`.
+"""
 
 from __future__ import annotations
 
 import math
 import random
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +17,7 @@ from fwtop.model.traffic.history import TREND_DAYS, TREND_HOURS, HistoryPart, Hi
 from fwtop.store.history import Bucket, HistoryWriter
 from fwtop.store.history_schema import HOUR, KEPT, MINUTE
 
-NOTE = "synthetic data, made by 'fwtop lab --history': nothing of this was measured"
+NOTE = "synthetic data, made by 'python -m benches.history': nothing of this was measured"
 INTERFACE = "synthetic0"
 _CALM_PPS = 900.0
 _BITS = 8 * 420
@@ -117,3 +122,7 @@ def _calm_parts(calm: float, chance: random.Random) -> Iterator[HistoryPart]:
     for key, share in _DARK.items():
         count = packets(share)
         yield HistoryPart("target", key, count, count)
+
+
+if __name__ == "__main__":
+    print(write_history(Path(sys.argv[1]), time.time()))
