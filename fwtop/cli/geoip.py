@@ -19,9 +19,9 @@ from msgspec.structs import asdict
 
 from fwtop.cli.files.download import opened, unpack
 from fwtop.cli.recordings.stored import run_unprivileged
-from fwtop.kernel.whole_file import sync_directory
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.model.whole_file import sync_directory
 
 HELP = "Show the GeoIP databases in use, or bring in newer ones: from a file, a URL, or by geoipupdate."
 EXAMPLE = "sudo fwtop geoip update https://download.db-ip.com/free/dbip-country-lite-2026-11.mmdb.gz"

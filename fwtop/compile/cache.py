@@ -11,11 +11,11 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from fwtop.model.paths import RUN_DIRECTORY
+from fwtop.model.whole_file import replacing
 
 
 def load(name: str, key: object) -> Any:  # noqa: ANN401 - whatever JSON holds
@@ -36,9 +36,8 @@ def store(name: str, key: object, value: object) -> None:
     path = _path(name, key)
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{name}-", delete=False) as file:
+        with replacing(path, permissions=0o600) as file:
             json.dump(value, file)
-        os.replace(file.name, path)
 
 
 def prune(name: str, keep: int) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import IO
 
 from fwtop.guardian.allow.allowlist import ALLOW_FILE
-from fwtop.kernel.whole_file import replacing
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.model.whole_file import replacing
 from fwtop.policy.document import Policy
 from fwtop.policy.exports import FAMILIES, exported
 from fwtop.policy.nft_export import nft_lines

@@ -6,12 +6,10 @@ kernel, as figures of another machine would be worse than the defaults.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import platform
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.paths import COSTS_FILE
 from fwtop.model.rule import Kind
 from fwtop.model.text import safe_text
+from fwtop.model.whole_file import replacing
 from fwtop.model.wire import plain
 from fwtop.rules.kinds import KINDS
 
@@ -106,19 +105,10 @@ def _costs(data: dict[str, object]) -> Costs:
 def save_costs(costs: Costs, path: Path = COSTS_FILE) -> None:
     """Write the file atomically, readable by all; raises FwtopError."""
     text = json.dumps({"schema": _SCHEMA, **plain(costs)}, indent=1) + "\n"
-    temporary = None
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        with open(handle, "w", encoding="utf-8") as file:
+        with replacing(path) as file:
             file.write(text)
-            file.flush()
-            os.fchmod(file.fileno(), 0o644)
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
     except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
         raise FwtopError(
             f"{safe_text(path)} was not written: {error.strerror}; the old costs still apply"
         ) from None

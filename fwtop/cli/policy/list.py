@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from fwtop.cli.options import add_netns, ttl
-from fwtop.kernel.whole_file import replacing
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.addresses.prefix_list import prefix_text
@@ -18,6 +17,7 @@ from fwtop.model.addresses.targets import check_name, prefixes_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import LIST_ACTIONS, ListChange, ListShow, ListTest
 from fwtop.model.text import safe_text
+from fwtop.model.whole_file import replacing
 from fwtop.render.numbers import duration
 
 HELP = (

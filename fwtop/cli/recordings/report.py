@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import secrets
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +19,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.session import SessionRecord
+from fwtop.model.whole_file import replacing
 from fwtop.report import FORMATS, render
 from fwtop.report.bundle import bundle_files
 from fwtop.report.summary import digest
@@ -135,7 +134,8 @@ def _format_of(output: str | None) -> str:
 
 
 def _write(path: Path, content: str | bytes) -> None:
-    """Write by replacing the file atomically, so that a full disk keeps an earlier report."""
+    """Write by replacing the file, so that a full disk keeps an earlier report."""
+    data = content.encode() if isinstance(content, str) else content
     try:
         directory, name = locate(path)
         try:
@@ -144,30 +144,11 @@ def _write(path: Path, content: str | bytes) -> None:
                     raise FwtopError(
                         f"{safe_text(path)} is another user's and no regular file: nothing was written"
                     )
-                path.write_bytes(_bytes(content))
+                path.write_bytes(data)
             else:
-                _replace(directory, name, _bytes(content))
+                with replacing(Path(name), "wb", directory=directory) as file:
+                    file.write(data)
         finally:
             os.close(directory)
     except OSError as error:
         raise FwtopError(f"{safe_text(path)} was not written: {error.strerror}") from None
-
-
-def _bytes(content: str | bytes) -> bytes:
-    return content.encode() if isinstance(content, str) else content
-
-
-def _replace(directory: int, name: str, content: bytes) -> None:
-    """Replace a file in a directory given by its descriptor; raises OSError."""
-    temporary = f".fwtop-{secrets.token_hex(8)}"
-    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = os.open(temporary, flags, 0o600, dir_fd=directory)
-    try:
-        with open(handle, "wb") as file:
-            file.write(content)
-            os.fchmod(file.fileno(), 0o644)
-        os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=directory)
-        raise
