@@ -34,8 +34,8 @@ def test_a_connection_too_many_is_told_as_such(
         closing = threading.Thread(target=close_first)
         closing.start()
         if not asked_first:
-            greet = program._greet
-            monkeypatch.setattr(program, "_greet", lambda *args: closing.join() or greet(*args))
+            exchange = program.exchange
+            monkeypatch.setattr(program, "exchange", lambda *args: closing.join() or exchange(*args))
         with pytest.raises(FwtopError, match="too many connections"):
             program.connect(run_directory=tmp_path)
         closing.join()
