@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -30,9 +30,9 @@ from fwtop.ui.state.packets import PacketRow
 TTL_SECONDS = 600
 DEFAULT_LIMIT = RateLimit(1000, 1000, 24, 56)
 
+_KINDS = {"block": Kind.IPSET, "limit": Kind.HASHLIMIT, "xdp": Kind.XDP, "notrack": Kind.NOTRACK}
 _PROPOSAL_KEYS = {
-    kind: ("block", "proposal", key)
-    for kind, key in (("hashlimit", "limit"), ("string", "string"), ("xdp", "xdp"), ("notrack", "notrack"))
+    kind.value: ("block", "proposal", key) for key, kind in {**_KINDS, "string": Kind.STRING}.items()
 }
 
 
@@ -56,8 +56,8 @@ def rule_from_row(action: str, item: Item | None, now: float) -> Rule:
             raise NoRuleError(
                 "only countries and networks of Trends can be blocked: the Traffic tab has the rest"
             )
-    kind, match = _of_packet(action, item) if isinstance(item, PacketRow) else _MAKERS[action](item)
-    limit = DEFAULT_LIMIT if kind is Kind.HASHLIMIT else None
+    kind, match = _of_packet(action, item) if isinstance(item, PacketRow) else _of_row(action, item)
+    limit = DEFAULT_LIMIT if action == "limit" else None
     origin = _origin(item) if isinstance(item, Source) else None
     rule = with_summary(Rule("", kind, match, "", TTL_SECONDS, now, "key", limit=limit, origin=origin))
     if isinstance(item, Source) and origin is not None and item.as_name:
@@ -80,14 +80,6 @@ def rule_from_proposal(proposal: Proposal, now: float) -> Rule:
     return replace(proposal.rule, created=now, created_by=f"proposal {proposal.number}")
 
 
-_TARGET_KINDS = {
-    "block": Kind.IPSET,
-    "limit": Kind.HASHLIMIT,
-    "xdp": Kind.XDP,
-    "notrack": Kind.NOTRACK,
-}
-
-
 def check_targets(words: Sequence[str]) -> tuple[tuple[Prefix, ...], str | None]:
     """Parse prefixes, or one `asn:N` or `country:CC`, typed by the operator; raises FwtopError."""
     if any(word.startswith("@") for word in words):
@@ -100,48 +92,23 @@ def check_targets(words: Sequence[str]) -> tuple[tuple[Prefix, ...], str | None]
 def rule_from_targets(action: str, words: Sequence[str], now: float) -> Rule:
     """Return the rule that a key would make of typed sources; raises FwtopError."""
     sources, origin = check_targets(words)
-    kind = _TARGET_KINDS[action]
-    limit = DEFAULT_LIMIT if kind is Kind.HASHLIMIT else None
+    kind = _KINDS[action]
+    limit = DEFAULT_LIMIT if action == "limit" else None
     match = Match(sources=sources)
     return with_summary(Rule("", kind, match, "", TTL_SECONDS, now, "command", limit=limit, origin=origin))
 
 
-def _block(item: Item) -> tuple[Kind, Match]:
-    kinds = {Source: Kind.IPSET, Payload: Kind.STRING}
-    return kinds.get(type(item), Kind.XDP), _matched(item)
-
-
-def _string(item: Item) -> tuple[Kind, Match]:
-    if not isinstance(item, Payload):
+def _of_row(action: str, item: Item) -> tuple[Kind, Match]:
+    if action == "string" and not isinstance(item, Payload):
         raise NoRuleError("s drops packets with the selected bytes: select a row of Payloads first")
-    return _block(item)
-
-
-def _xdp(item: Item) -> tuple[Kind, Match]:
-    return Kind.XDP, _matched(item)
-
-
-def _limited(item: Item) -> tuple[Kind, Match]:
-    return Kind.HASHLIMIT, _matched(item)
-
-
-def _untracked(item: Item) -> tuple[Kind, Match]:
-    if isinstance(item, Payload):
-        raise NoRuleError(
-            KEY_MAP.words(
-                "{notrack} keeps a port or a source out of connection tracking: select one of those"
-            )
-        )
-    return Kind.NOTRACK, _matched(item)
-
-
-_MAKERS: dict[str, Callable[[Item], tuple[Kind, Match]]] = {
-    "block": _block,
-    "limit": _limited,
-    "string": _string,
-    "xdp": _xdp,
-    "notrack": _untracked,
-}
+    if action == "notrack" and isinstance(item, Payload):
+        words = "{notrack} keeps a port or a source out of connection tracking: select one of those"
+        raise NoRuleError(KEY_MAP.words(words))
+    if action in ("block", "string"):
+        kind = {Source: Kind.IPSET, Payload: Kind.STRING}.get(type(item), Kind.XDP)
+    else:
+        kind = _KINDS[action]
+    return kind, _matched(item)
 
 
 def _matched(item: Item) -> Match:
