@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import socket
 import sys
 import syslog
 import time
@@ -36,7 +35,7 @@ from fwtop.guardian.rules.adoption import adopt_all
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.serving.list_requests import ListRequests
-from fwtop.guardian.serving.programs import SUFFIX
+from fwtop.guardian.serving.programs import SUFFIX, listen
 from fwtop.guardian.serving.reports import Reports
 from fwtop.guardian.serving.requests import Handlers
 from fwtop.guardian.serving.server import Identity, Server
@@ -168,7 +167,7 @@ def _serve(options: Options, ready: Callable[[], None]) -> int:
         records = Records(directory, namespaces.cookie(), boot_id(), number, options.state_directory)
         journal = Journal(records)
         server = _server(options, number, journal, records)
-        listener = _listen(path)
+        listener = listen(path, 1024)  # many at once must keep nobody away
         protect()
         ready()
         server.run(listener)
@@ -289,12 +288,3 @@ def remove_stale(directory: Path) -> None:
 
 def _open_lock(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-
-
-def _listen(path: Path) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-    path.unlink(missing_ok=True)  # ours alone: the lock is held
-    listener.bind(str(path))
-    path.chmod(0o600)
-    listener.listen(1024)  # a connection more waits in connect(2): many at once must keep nobody away
-    return listener

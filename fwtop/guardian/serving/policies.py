@@ -84,7 +84,7 @@ class Policies:
                 refused = _NOT_TRIED if over else f"the policy's process could not be asked: {error.strerror}"
         self._connections.reply(peer, Answer(False, f"{refused}; nothing was changed", 1))
 
-    def ready(self, agent: Agent) -> None:
+    def _ready(self, agent: Agent) -> None:
         """Pass on what a child answered; nothing more comes from it unless it tries a policy."""
         descriptors: list[int] = []
         try:
@@ -134,7 +134,7 @@ class Policies:
                 raise
         agent = Agent(peer, client, mine, process)
         self._agents.add(agent)
-        self._selector.register(mine, selectors.EVENT_READ, agent)
+        self._selector.register(mine, selectors.EVENT_READ, lambda: self._ready(agent))
         return agent
 
     def _drop(self, agent: Agent) -> None:

@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from fwtop.guardian.limits import Limits
 from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.peer import Peer, copy_of
-from fwtop.guardian.serving.requests import guarded
-from fwtop.guardian.serving.worker import Task, Worker
+from fwtop.guardian.serving.worker import Worker
 from fwtop.model.console_scope import CONSOLE
 from fwtop.model.protocol import (
     API_VERSION,
@@ -56,7 +55,7 @@ class Programs:
     ) -> None:
         """Take the socket's path, and what reads the operator's file in the worker."""
         self.granted = False  # somebody but root may come
-        self.listener = _listen(path)
+        self.listener = listen(path)
         self._path = path
         self._worker = worker
         self._connections = connections
@@ -70,10 +69,7 @@ class Programs:
                 self.granted = answer.data["granted"]
                 self._path.chmod(0o666 if self.granted else 0o600)
 
-        def work() -> Answer:
-            return guarded(Status(), lambda: {"granted": self._limits()[0].access.granted})
-
-        self._worker.submit(Task(work, done, quick=True, changes=False))
+        self._worker.ask(Status(), lambda: {"granted": self._limits()[0].access.granted}, done)
 
     def admit(
         self,
@@ -84,9 +80,6 @@ class Programs:
     ) -> None:
         """Have a program's scopes looked up; then `serve` its request, or answer what is missing."""
         ready = Asked(peer, asked, copy_of(attached))
-
-        def work() -> Answer:
-            return guarded(asked.request, lambda: {"scopes": self._scopes(peer)})
 
         def done(answer: Answer) -> None:
             try:
@@ -100,7 +93,7 @@ class Programs:
                     os.close(ready.attached)
 
         self._connections.suspend(peer)
-        self._worker.submit(Task(work, done, quick=True, changes=False))
+        self._worker.ask(asked.request, lambda: {"scopes": self._scopes(peer)}, done)
 
     def close(self) -> None:
         """Stop listening."""
@@ -150,13 +143,14 @@ def signed(request: Request, by: str) -> Request:
     return replace(request, rule={**request.rule, "created_by": by})
 
 
-def _listen(path: Path) -> socket.socket:
+def listen(path: Path, most: int = 256) -> socket.socket:
+    """Listen at a socket of root's alone; `most` wait in connect(2) until somebody accepts."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-    path.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)  # ours alone: the lock is held
     mask = os.umask(0o177)
     try:
         listener.bind(str(path))
     finally:
         os.umask(mask)
-    listener.listen(256)
+    listener.listen(most)
     return listener

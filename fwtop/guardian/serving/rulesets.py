@@ -82,7 +82,7 @@ class Rulesets:
             if self._sock is None:
                 self._child, self._sock = children.start_with_socket(_MODULE)
                 self._sock.setblocking(False)
-                self._selector.register(self._sock, selectors.EVENT_READ, self)
+                self._selector.register(self._sock, selectors.EVENT_READ, self.ready)
             self._sock.send(b"r")
             self._asked = now
         except OSError:  # no memory or no process left: tried again later

@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -22,15 +22,14 @@ from fwtop.guardian.allow.sessions import Session, note_operator, operator_of
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.serving.cloakroom import Received, brings_descriptors
 from fwtop.guardian.serving.connections import Connections
-from fwtop.guardian.serving.observers import Loading
 from fwtop.guardian.serving.peer import Client, NotAMessage, Peer, PeerGone, close_aside, copy_of, too_long
-from fwtop.guardian.serving.policies import Agent, Policies
+from fwtop.guardian.serving.policies import Policies
 from fwtop.guardian.serving.programs import Asked, Programs, greet, signed
-from fwtop.guardian.serving.requests import Handlers, carry_out, check_attached, fault, guarded
+from fwtop.guardian.serving.requests import Handlers, carry_out, check_attached, fault
 from fwtop.guardian.serving.rulesets import Rulesets
 from fwtop.guardian.serving.status_cache import StatusCache
 from fwtop.guardian.serving.watching import Watching
-from fwtop.guardian.serving.worker import Task, Worker
+from fwtop.guardian.serving.worker import Worker
 from fwtop.kernel.interfaces.routes import RouteMonitor
 from fwtop.model import console_scope
 from fwtop.model.errors import FwtopError
@@ -55,6 +54,9 @@ from fwtop.model.protocol import (
     parse_request,
 )
 from fwtop.model.text import safe_text
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 ROLES = frozenset({"console", "cli"})
 _FIRST_CLIENT_SECONDS = 10.0  # a guardian that nobody connects to exits
@@ -111,18 +113,20 @@ class Server:
         self._watching.observers.detach_stale()
         self._worker.start()
         self._programs.renew()
-        self._selector.register(listener, selectors.EVENT_READ, listener)
-        self._selector.register(self._programs.listener, selectors.EVENT_READ, self._programs)
-        self._selector.register(wake, selectors.EVENT_READ, wake)
-        self._selector.register(self._worker.wake, selectors.EVENT_READ, self._worker)
-        self._selector.register(
-            self._connections.cloakroom, selectors.EVENT_READ, self._connections.cloakroom
-        )
-        self._selector.register(self._routes, selectors.EVENT_READ, self._routes)
+        of_programs = self._programs.listener
+        self._listen(listener, lambda: self._connections.accept(listener))
+        self._listen(of_programs, lambda: self._connections.accept(of_programs, programs=True))
+        self._listen(wake, lambda: _drain(wake))
+        self._listen(self._worker.wake, self._worker.deliver)
+        self._listen(self._connections.cloakroom, self._collect)
+        self._listen(self._routes, self._routes_changed)
         while not self._stop:
             pause, began = self._pause(), time.monotonic()
             for key, events in self._selector.select(pause):
-                self._ready(key.data, events, listener, wake)
+                if not isinstance(key.data, Peer):
+                    key.data()
+                elif key.data in self._connections:
+                    self._peer_ready(key.data, events)
             self._watching.observers.proceed()
             self._policies.reap()
             self._leave_if_idle(began)
@@ -179,27 +183,12 @@ class Server:
         if idle and began >= self._idle_at and (self._identity.named or not self._programs.granted):
             self._stop = True
 
-    def _ready(self, source: object, events: int, listener: socket.socket, wake: socket.socket) -> None:
-        if source is listener:
-            self._connections.accept(listener)
-        elif source is self._programs:
-            self._connections.accept(self._programs.listener, programs=True)
-        elif source is wake:
-            with contextlib.suppress(BlockingIOError):
-                wake.recv(4096)
-        elif source is self._worker:
-            self._worker.deliver()
-        elif source is self._routes:
-            if self._routes.changed():
-                self._tell_worker(self._handlers.reports.allow_changed)
-        elif source is self._connections.cloakroom:
-            self._collect()
-        elif source is self._rulesets:
-            self._rulesets.ready()
-        elif isinstance(source, Loading | Agent):
-            self._answered(source)
-        elif isinstance(source, Peer) and source in self._connections:
-            self._peer_ready(source, events)
+    def _listen(self, source: FileDescriptorLike, ready: Callable[[], None]) -> None:
+        self._selector.register(source, selectors.EVENT_READ, ready)
+
+    def _routes_changed(self) -> None:
+        if self._routes.changed():
+            self._tell_worker(self._handlers.reports.allow_changed)
 
     def _peer_ready(self, peer: Peer, events: int) -> None:
         if events & selectors.EVENT_WRITE:
@@ -320,9 +309,6 @@ class Server:
         client.owns |= owner is not None and isinstance(request, Apply)
         kept = copy_of(attached)
 
-        def work() -> Answer:
-            return guarded(request, lambda: carry_out(self._handlers, request, kept, owner, by))
-
         def done(answer: Answer) -> None:
             if kept is not None:
                 os.close(kept)
@@ -330,7 +316,10 @@ class Server:
 
         self._connections.suspend(peer)
         end = time.monotonic() + (asked.seconds or request.seconds)
-        self._worker.submit(Task(work, done, quick=request.quick, end=end, changes=request.changes))
+        self._worker.ask(
+            request, lambda: carry_out(self._handlers, request, kept, owner, by), done,
+            quick=request.quick, end=end, changes=request.changes,
+        )  # fmt: skip
 
     def _greet(self, peer: Peer, hello: Hello) -> Answer:
         if hello.role not in ROLES:
@@ -354,10 +343,8 @@ class Server:
         self._connections.reply(peer, Answer(True), [theirs.detach()])
 
     def _make_status(self, finished: bool, allow: bool, done: Callable[[Answer], None]) -> None:
-        def work() -> Answer:
-            return guarded(Status(), lambda: self._handlers.reports.status(finished=finished, allow=allow))
-
-        self._worker.submit(Task(work, done, quick=True, changes=False))
+        reports = self._handlers.reports
+        self._worker.ask(Status(), lambda: reports.status(finished=finished, allow=allow), done)
 
     def _reply_status(self, peer: Peer, answer: Answer) -> None:
         """Answer with a status, whose data is encoded."""
@@ -377,13 +364,6 @@ class Server:
             "readonly": readonly,
         }
 
-    def _answered(self, source: Loading | Agent) -> None:
-        """Take the answer of a child."""
-        if isinstance(source, Agent):
-            self._policies.ready(source)
-        else:
-            self._watching.loaded(source)
-
     def _client_gone(self, client: Client) -> None:
         """Detach a client's observers and revert its unconfirmed rules."""
         close_aside(client.held)
@@ -396,8 +376,10 @@ class Server:
 
     def _tell_worker(self, do: Callable[[], None]) -> None:
         """Have the worker do something that nobody waits for."""
+        self._worker.ask(Undo(), lambda: do() or {}, changes=True)  # type: ignore[func-returns-value]
 
-        def work() -> Answer:
-            return guarded(Undo(), lambda: do() or {})  # type: ignore[func-returns-value]
 
-        self._worker.submit(Task(work, lambda _: None, quick=True))
+def _drain(wake: socket.socket) -> None:
+    """Read what a signal wrote."""
+    with contextlib.suppress(BlockingIOError):
+        wake.recv(4096)

@@ -15,8 +15,7 @@ from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.observers import Loading, Observers
 from fwtop.guardian.serving.peer import Client, Peer
 from fwtop.guardian.serving.reports import Reports
-from fwtop.guardian.serving.requests import guarded
-from fwtop.guardian.serving.worker import Task, Worker
+from fwtop.guardian.serving.worker import Worker
 from fwtop.guardian.survey import LastSurvey
 from fwtop.model.protocol import Answer, Rescan, Survey, Symbols, Watch
 from fwtop.model.text import safe_text
@@ -58,7 +57,7 @@ class Watching:
             case Symbols():
                 self._name_locations(peer, client)
 
-    def loaded(self, loading: Loading) -> None:
+    def _loaded(self, loading: Loading) -> None:
         """Take the answer of a loader, and pass it on to the client that asked."""
         self._selector.unregister(loading.sock)
         taken = self.observers.take(loading)
@@ -70,24 +69,21 @@ class Watching:
             self._connections.reply(peer, answer)
             return
 
-        def work() -> Answer:
-            return guarded(Watch(), lambda: self._with_maps(maps))
-
         def done(found: Answer) -> None:
             self.observers.maps = found.data.pop("maps", self.observers.maps)
             whole = Answer(True, data={**answer.data, **found.data}) if found.ok else found
             self._connections.reply(peer, whole, forward)
 
-        self._worker.submit(Task(work, done, quick=True, changes=False))
+        self._worker.ask(Watch(), lambda: self._with_maps(maps), done)
 
     def _start(self, peer: Peer, client: Client, request: Watch) -> None:
         if client.slot is not None:
             self._connections.reply(peer, Answer(False, "this client watches already", 1))
             return
 
-        def work() -> Answer:
+        def work() -> dict[str, Any]:
             self._compiled.interfaces.update(request.interfaces)
-            return Answer(True, data=dict(self._compiled.descriptors))
+            return dict(self._compiled.descriptors)
 
         def done(answer: Answer) -> None:
             if peer not in self._connections:
@@ -96,10 +92,10 @@ class Watching:
             self.observers.watch(peer, client, request)
 
         self._connections.suspend(peer)
-        self._worker.submit(Task(work, done, quick=True, changes=False))
+        self._worker.ask(request, work, done)
 
     def _await_loader(self, loading: Loading) -> None:
-        self._selector.register(loading.sock, selectors.EVENT_READ, loading)
+        self._selector.register(loading.sock, selectors.EVENT_READ, lambda: self._loaded(loading))
 
     def _with_maps(self, maps: dict[str, int]) -> dict[str, Any]:
         self._compiled.take_maps(Loaded(maps=maps))
@@ -113,12 +109,9 @@ class Watching:
             self._connections.reply(peer, Answer(False, safe_text(error), 1))
             return
 
-        def work() -> Answer:
-            return guarded(Symbols(), lambda: {"names": self._functions.names(addresses)})
-
         self._connections.suspend(peer)
         done = partial(self._connections.reply, peer)
-        self._worker.submit(Task(work, done, quick=True, changes=False))
+        self._worker.ask(Symbols(), lambda: {"names": self._functions.names(addresses)}, done)
 
     def _renew_survey(self) -> None:
         """Have the worker make a new survey if the last one is old; nobody waits for it."""
@@ -126,10 +119,7 @@ class Watching:
             return
         interfaces = self.observers.interfaces()
 
-        def work() -> Answer:
-            return guarded(Survey(), lambda: self._survey.read(interfaces))
-
         def done(answer: Answer) -> None:
             self._survey.data = answer.data if answer.ok else self._survey.data
 
-        self._worker.submit(Task(work, done, quick=True, changes=False))
+        self._worker.ask(Survey(), lambda: self._survey.read(interfaces), done)

@@ -14,16 +14,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from msgspec import Struct
 
 from fwtop.guardian.ownership import claim, release
 from fwtop.guardian.rules.lifecycle import Lifecycle
+from fwtop.guardian.serving.requests import guarded
 from fwtop.kernel import deadline
 from fwtop.kernel.deadline import RESERVE_SECONDS
 from fwtop.kernel.spare import Spare
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Answer
+from fwtop.model.protocol import Answer, Request
 from fwtop.model.text import safe_text
 
 _RETRY_SECONDS = 1.0
@@ -37,8 +39,8 @@ class Task(Struct, frozen=True):
     work: Callable[[], Answer]
     done: Callable[[Answer], None]
     quick: bool  # urgent: served between the batches of a slow one
-    end: float | None = None  # when its client gives up, CLOCK_MONOTONIC seconds
-    changes: bool = True  # rules, so that what `status` told before is out of date
+    end: float | None  # when its client gives up, CLOCK_MONOTONIC seconds
+    changes: bool  # rules, so that what `status` told before is out of date
 
 
 class Worker:
@@ -81,8 +83,18 @@ class Worker:
         """Start the thread, which owns the rules from now on and begins with what comes before requests."""
         self._thread.start()
 
-    def submit(self, task: Task) -> None:
-        """Queue a task."""
+    def ask(
+        self,
+        request: Request,
+        work: Callable[[], dict[str, Any]],
+        done: Callable[[Answer], None] = lambda _: None,
+        *,
+        quick: bool = True,
+        end: float | None = None,
+        changes: bool = False,
+    ) -> None:
+        """Queue what a request wants; `done` gets its answer in the loop's thread. For the rest, see Task."""
+        task = Task(lambda: guarded(request, work), done, quick, end, changes)
         with self._some:
             self._pending += 1
             (self._quick if task.quick else self._slow).append(task)
