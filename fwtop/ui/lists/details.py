@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import chain
 from string import Formatter
-from typing import Any, assert_never
+from typing import assert_never
 
 from fwtop.analysis.rule_rates import RatedRule
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
@@ -30,7 +30,6 @@ from fwtop.ui.drawing.format import (
     hex_dump,
     nanoseconds,
     number,
-    octets,
     percent,
     utc,
 )
@@ -44,6 +43,7 @@ from fwtop.ui.lists.packets import clock_text, packet_details
 from fwtop.ui.lists.path import stage_details
 from fwtop.ui.lists.rows import Item, LogEntry
 from fwtop.ui.lists.rules import rule_details
+from fwtop.ui.lists.table import WRITTEN
 from fwtop.ui.lists.traffic import spared
 from fwtop.ui.lists.trends_view import trend_details
 from fwtop.ui.state.history import TrendItem
@@ -100,13 +100,7 @@ def details_of(item: Item, now: float, snapshot: Snapshot | None = None) -> Deta
     assert_never(item)
 
 
-_WRITTEN: dict[Unit, Callable[[Any], str]] = {
-    Unit.TEXT: str,
-    Unit.COUNT: "{:,}".format,
-    Unit.BYTES: octets,
-    Unit.PPS: number,
-    Unit.SHARE: percent,
-}
+_EXACT = WRITTEN | {Unit.COUNT: "{:,}".format}
 
 
 def _declared(item: Item, *others: Line, **instead: str) -> Details:
@@ -125,9 +119,9 @@ def _text(row: RowType, field: Field, item: Item) -> str:
     if value is None or value == "":
         return field.unknown
     if not field.words:
-        return _WRITTEN[field.unit](value)
+        return _EXACT[field.unit](value)
     named = (row.field(name) for _, name, *_ in Formatter().parse(field.words) if name)
-    return field.words.format(**{part.name: _WRITTEN[part.unit](part.of(item)) for part in named})
+    return field.words.format(**{part.name: _EXACT[part.unit](part.of(item)) for part in named})
 
 
 def subject_details(subject: str, shots: Iterable[Snapshot]) -> list[Line]:

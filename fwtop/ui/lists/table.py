@@ -125,7 +125,7 @@ def columns_of(row: RowType, cells: Mapping[str, Cell], names: str = "") -> tupl
     )
 
 
-_WRITTEN: dict[Unit, Callable[[Any], str]] = {
+WRITTEN: dict[Unit, Callable[[Any], str]] = {
     Unit.TEXT: str,
     Unit.COUNT: number,
     Unit.BYTES: octets,
@@ -140,7 +140,7 @@ def _value(field: Field, item: Item, *_: object) -> Line:
     value = field.of(item)
     if value is None or value == "":
         return [("–", DIM)]
-    return [(_WRITTEN[field.unit](value), TEXT if not field.keep or field.unit is Unit.PPS else DIM)]
+    return [(WRITTEN[field.unit](value), TEXT if not field.keep or field.unit is Unit.PPS else DIM)]
 
 
 def with_columns(view: View, names: Sequence[str]) -> View:
