@@ -19,12 +19,11 @@ from fwtop.ui.dialogs.set_dialog import best_of_each
 from fwtop.ui.drawing.style import BAD, WARN, Line
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.details import attack_details, details_of
-from fwtop.ui.lists.packets import PACKET
 from fwtop.ui.lists.rows import Item
 from fwtop.ui.lists.scope import PANELS as PART_PANELS
 from fwtop.ui.lists.scope import PartView
 from fwtop.ui.lists.traffic import spared
-from fwtop.ui.state.packets import PacketRow
+from fwtop.ui.state.packets import PACKET, PacketRow
 
 _BLOCKS = ("block", "xdp")
 _MOST_COPIED = 2_000  # characters; terminals refuse long OSC 52 sequences

@@ -23,7 +23,6 @@ from fwtop.ui.drawing.style import BAD, Line, changed_cells, strip_of
 MINIMUM = (60, 15)
 WIDE = (132, 34)  # from this size on the overview has two columns
 GRAPH_ON_ALL_TABS = 40  # rows
-NO_GRAPH_BELOW = 20
 HEADER_ROWS = 3
 
 
@@ -38,7 +37,7 @@ class Box(Struct, frozen=True):
 
 def graph_height(height: int) -> int:
     """Return the lines of the history graph in a terminal of that height; 0: none."""
-    if height < NO_GRAPH_BELOW:
+    if height < 20:
         return 0
     return 3 if height < WIDE[1] else 5 if height < GRAPH_ON_ALL_TABS else min(6 + (height - 40) // 5, 9)
 
@@ -70,9 +69,6 @@ def frame(width: int, height: int, tab: str, *, slow: bool = False, recorded: bo
         boxes["timebar"] = Box(0, height - 3, width, 1)
     top = 4 + graph
     return Frame(boxes, Box(0, top, width, height - top - 2 - recorded))
-
-
-NOT_DRAWN: Line = [(" not drawn: internal error, see the Log tab", BAD)]
 
 
 class Clicked(Message):
@@ -121,7 +117,7 @@ class Lines(Guarded, Widget):
 
     def empty(self) -> None:
         """Show only that the lines could not be composed."""
-        self.show([NOT_DRAWN])
+        self.show([[(" not drawn: internal error, see the Log tab", BAD)]])
 
     def repaint(self) -> None:
         """Draw every line anew: the colours have changed."""

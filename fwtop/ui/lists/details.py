@@ -39,7 +39,7 @@ from fwtop.ui.lists.attacks import NO_BASELINE, clients_hit
 from fwtop.ui.lists.log_view import entry_details
 from fwtop.ui.lists.machine_rules import rule_details as machine_rule_details
 from fwtop.ui.lists.machine_rules import set_details
-from fwtop.ui.lists.packets import clock_text, packet_details
+from fwtop.ui.lists.packets import packet_details
 from fwtop.ui.lists.path import stage_details
 from fwtop.ui.lists.rows import Item, LogEntry
 from fwtop.ui.lists.rules import rule_details
@@ -47,7 +47,7 @@ from fwtop.ui.lists.table import WRITTEN
 from fwtop.ui.lists.traffic import spared
 from fwtop.ui.lists.trends_view import trend_details
 from fwtop.ui.state.history import TrendItem
-from fwtop.ui.state.packets import PacketRow
+from fwtop.ui.state.packets import PacketRow, clock_text
 from fwtop.ui.state.path import Figure, Stage, share_of_all
 
 _DROPPED_BY_RULE = 0.005

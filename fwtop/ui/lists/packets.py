@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -11,9 +10,8 @@ from rich.style import Style
 
 from fwtop.analysis.packets.recent import Fate, PacketList
 from fwtop.dissect.wire import Dissection, Layer
-from fwtop.model.traffic.packets import Fragment, Mask
-from fwtop.model.traffic.protocols import NAMES, WITH_PORTS
-from fwtop.render.rows.field import RowType
+from fwtop.model.traffic.packets import Mask
+from fwtop.model.traffic.protocols import NAMES
 from fwtop.ui.drawing.format import cut, hex_dump, number, percent
 from fwtop.ui.drawing.style import (
     ACCENT,
@@ -29,15 +27,25 @@ from fwtop.ui.drawing.style import (
     width_of,
     wrap_line,
 )
-from fwtop.ui.lists.table import GAP, CellContext, Column, View
-from fwtop.ui.state.packets import PacketRow, info, protocol_of
+from fwtop.ui.drawing.text import LABEL, facts, labelled
+from fwtop.ui.lists.table import GAP, CellContext, View, columns_of
+from fwtop.ui.state.packets import (
+    PACKET,
+    PacketRow,
+    clock_text,
+    info,
+    length_text,
+    port_text,
+    protocol_of,
+    source_text,
+    target_text,
+)
 
 GLYPHS = {Fate.REACHES: "█", Fate.MINE: "▓", Fate.OTHER: "▒", Fate.KERNEL: "░"}
 _STYLES: dict[Fate, Style] = {Fate.MINE: GOOD, Fate.OTHER: ELSEWHERE, Fate.KERNEL: DIM, Fate.REACHES: TEXT}
 _IPV4 = 15
 _HALF_IPV6 = 20  # the longest address in two lines
 _PORT_ONLY = 6  # ":65535"
-_TIME, _LENGTH, _WHO, _VERDICT = 12, 5, 11, 18
 _SHORT_WHO, _SHORT_VERDICT, _LONG_VERDICT = 6, 13, 26
 _INFO = 38  # flags, sequence number and window
 _LEAST_INFO = 8
@@ -50,47 +58,6 @@ _ABBREVIATED = {
     "this host": "own",
     "ssh client": "ssh",
 }
-
-
-def clock_text(unix_ns: int) -> str:
-    """Write a time as HH:MM:SS.mmm, in UTC."""
-    seconds, rest = divmod(unix_ns, 10**9)
-    try:
-        return f"{time.strftime('%H:%M:%S', time.gmtime(seconds))}.{rest // 10**6:03d}"
-    except (OverflowError, OSError, ValueError):
-        return "–"
-
-
-def source_text(item: PacketRow) -> str:
-    """Write the sender."""
-    return item.address("src") or "–"
-
-
-def target_text(item: PacketRow) -> str:
-    """Write the destination with its port; IPv6 in brackets."""
-    address, port = item.address("dst"), port_text(item)
-    if not address:
-        return "–"
-    return f"[{address}]{port}" if port and ":" in address else f"{address}{port}"
-
-
-def length_text(item: PacketRow) -> str:
-    """Write its length by the IP header, as rules and filters count it; without IP that of the frame."""
-    return str(item.field("ip_length") if item.field("family") else item.field("length"))
-
-
-def port_text(item: PacketRow) -> str:
-    """Write the destination port as :80; "" without one."""
-    ported = item.field("protocol") in WITH_PORTS and item.field("fragment") != Fragment.LATER
-    return f":{item.field('dport')}" if ported and item.field("family") else ""
-
-
-PACKET = RowType(
-    key=lambda item: str(item.number),
-    search=lambda item: str(item.number),
-    title=lambda item: f"packet of {clock_text(item.unix_ns)}",
-    copied=lambda item: item.address("src") or item.data.hex(),
-)
 
 
 def who_line(item: PacketRow, *_: object) -> Line:
@@ -136,16 +103,32 @@ def _info_to(item: PacketRow, _: CellContext, width: int) -> Line:
     return [*to, (protocol_of(item), STRONG), (f" {words}", TEXT)]
 
 
+_COLUMNS = dict(
+    zip(
+        PACKET.columns.split(),
+        columns_of(
+            PACKET,
+            {
+                "source": lambda item, *_: [(source_text(item), TEXT)],
+                "length": lambda item, *_: [(length_text(item), TEXT)],
+                "who": who_line,
+                "verdict": verdict_line,
+                "contents": _info,
+            },
+        ),
+        strict=True,
+    )
+)
+
+
 def packet_view(width: int, items: Sequence[PacketRow], *, judged: bool) -> View:
     """Choose the columns for the packets that are visible, in `width` cells."""
-    narrow = width < _NARROW
-    who = Column("who", _SHORT_WHO, _short_who) if narrow else Column("who", _WHO, who_line)
-    short = width < _VERDICT_FROM
-    room_for_verdict = _SHORT_VERDICT if short else _LONG_VERDICT if width >= _WIDE else _VERDICT
-    verdict = Column("verdict", room_for_verdict, verdict_line)
-    before = [Column("time UTC", _TIME, lambda item, *_: [(clock_text(item.unix_ns), DIM)])]
-    if width >= _LENGTH_FROM:
-        before.append(Column("len", _LENGTH, lambda item, *_: [(length_text(item), TEXT)], right=True))
+    who, verdict, contents = (_COLUMNS[name] for name in ("who", "verdict", "contents"))
+    if width < _NARROW:
+        who = replace(who, width=_SHORT_WHO, cell=_short_who)
+    if not _VERDICT_FROM <= width < _WIDE:
+        verdict = replace(verdict, width=_SHORT_VERDICT if width < _WIDE else _LONG_VERDICT)
+    before = [_COLUMNS[name] for name in ("time", "length") if name == "time" or width >= _LENGTH_FROM]
     after = [verdict] if judged else []
     room = width - sum(column.width + GAP for column in (*before, *after)) - GAP
     senders = [who] if room >= _IPV4 + _LEAST_INFO + GAP + who.width else []  # the pane tells it, too
@@ -153,18 +136,13 @@ def packet_view(width: int, items: Sequence[PacketRow], *, judged: bool) -> View
     sources = max([_IPV4, *(len(source_text(item)) for item in items)])
     targets = max([_PORT_ONLY, *(len(target_text(item)) for item in items)])
     wide = room >= sources + targets + GAP + _INFO
-    words = (
-        _INFO
-        if room >= sources + _INFO
-        else max(room - (_IPV4 if sources == _IPV4 else _HALF_IPV6), _LEAST_INFO)
-    )
+    words = max(room - (_IPV4 if sources == _IPV4 else _HALF_IPV6), _LEAST_INFO)
+    words = _INFO if room >= sources + _INFO else words
     space = room - words - (targets + GAP if wide else 0)
-    source = Column(
-        "source", max(min(sources, space), 1), lambda item, *_: [(source_text(item), TEXT)], whole=True
-    )
-    target = [Column("destination", targets, lambda item, *_: [(target_text(item), TEXT)])] if wide else []
-    info_column = Column("protocol, contents", 8, _info if wide else _info_to, grow=1)
-    return View("", (*before, source, *senders, *target, info_column, *after), PACKET, empty="no packet yet")
+    source = replace(_COLUMNS["source"], width=max(min(sources, space), 1))
+    target = [replace(_COLUMNS["destination"], width=targets)] if wide else []
+    contents = contents if wide else replace(contents, cell=_info_to)
+    return View("", (*before, source, *senders, *target, contents, *after), PACKET, empty="no packet yet")
 
 
 HEX_CELLS = 4 + 2 + 49 + 2 + 16
@@ -274,21 +252,16 @@ def _hex(data: bytes) -> list[Line]:
     ]
 
 
-def _length(item: PacketRow) -> str:
-    frame = f"{item.field('length')} in the frame, {item.field('captured')} captured"
-    return f"{length_text(item)} bytes; {frame}" if item.field("family") else frame
-
-
 def packet_details(item: PacketRow) -> list[Line]:
     """Write a packet for the details dialog; the dissector's answer follows it."""
-    verdict = item.verdict
-    said = verdict.text or "not known"
-    lines: list[Line] = [
-        [("from         ", DIM), (source_text(item), STRONG), ("  ", TEXT), *who_line(item)],
-        [("to           ", DIM), (target_text(item), TEXT)],
-        [("length       ", DIM), (_length(item), TEXT)],
+    frame = f"{item.field('length')} in the frame, {item.field('captured')} captured"
+    length = f"{length_text(item)} bytes; {frame}" if item.field("family") else frame
+    inferred = " (inferred from rules and like packets)" if item.verdict.inferred else ""
+    verdict = f"{item.verdict.text or 'not known'}{inferred}" if item.shown.judged else ""
+    sender: Line = [(source_text(item), STRONG), ("  ", TEXT), *who_line(item)]
+    return [
+        labelled("from", sender, width=LABEL),
+        *facts(("to", target_text(item)), ("length", length), ("verdict", verdict)),
+        [],
+        *_hex(item.data),
     ]
-    if item.shown.judged:
-        inferred = " (inferred from rules and like packets)" if verdict.inferred else ""
-        lines.append([("verdict      ", DIM), (f"{said}{inferred}", TEXT)])
-    return [*lines, [], *_hex(item.data)]

@@ -104,7 +104,8 @@ class RowList(Struct):
         last = max(len(shown) - 1, 0)
         followed = last if self.newest_last else 0
         self.selected = followed if self.followed else max(min(self.selected, last), 0)
-        if chosen is not None and self.followed and shown and self._key(shown[followed]) != self._key(chosen):
+        key = self.row.key
+        if chosen is not None and self.followed and shown and key(shown[followed]) != key(chosen):
             self._before = chosen, now
 
     def clear(self) -> None:
@@ -117,8 +118,8 @@ class RowList(Struct):
 
     def latest(self, item: Item) -> Item:
         """Return the present figures of an item, or the item itself if it is no longer listed."""
-        wanted = self._key(item)
-        return next((shown for shown in self.items if self._key(shown) == wanted), item)
+        wanted = self.row.key(item)
+        return next((shown for shown in self.items if self.row.key(shown) == wanted), item)
 
     def target(self, now: float) -> Item | None:
         """Return the item that an action applies to, and select it for good.
@@ -177,9 +178,6 @@ class RowList(Struct):
     def sort_name(self) -> str:
         """Name of the present order; "" for the list's own."""
         return self.row.sorts[self.sort][0] if self.sort >= 0 else ""
-
-    def _key(self, item: Item) -> str:
-        return self.row.key(item)
 
     def _matches(self, item: Item) -> bool:
         return not self.filter or self.filter.lower() in self.row.search(item).lower()

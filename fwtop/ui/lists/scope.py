@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.snapshot import Attack, PartTraffic, Snapshot, Source, TrafficPart
+from fwtop.render.rows.source import SOURCE_LISTS
 from fwtop.ui.feed import Controls
 
 _FORGET_SECONDS = 600.0  # after its end an attack keeps its letter this long
@@ -141,11 +142,5 @@ def narrowed(snapshot: Snapshot, part: TrafficPart) -> Snapshot:
         return not part.country or row.country == part.country
 
     sources = snapshot.tables.sources
-    kept = replace(
-        sources,
-        address=tuple(filter(inside, sources.address)),
-        prefix=tuple(filter(inside, sources.prefix)),
-        asn=tuple(filter(inside, sources.asn)),
-        country=tuple(filter(inside, sources.country)),
-    )
+    kept = replace(sources, **{name: tuple(filter(inside, getattr(sources, name))) for name in SOURCE_LISTS})
     return replace(snapshot, tables=replace(snapshot.tables, sources=kept))

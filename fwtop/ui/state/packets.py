@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from typing import overload
 
@@ -20,6 +21,7 @@ from fwtop.model.text import payload_text
 from fwtop.model.traffic.packets import FLAG_MALFORMED, FLAG_TRUNCATED, Fragment, Mask, PacketBatch
 from fwtop.model.traffic.protocols import ICMP, ICMPV6, NUMBERS, TCP, UDP, WITH_PORTS, spoken_protocol
 from fwtop.parse.dns_question import parse_question
+from fwtop.render.rows.field import Field, RowType, Unit
 
 _HEAD = 8  # bytes of payload that packets alike have in common
 _TARGET = re.compile(r"(tcp|udp|icmp|icmpv6|gre|esp|sctp)(?:/(\d{1,5}))?")
@@ -327,3 +329,54 @@ def _beginning(item: PacketRow) -> str:
     data = item.payload[:_TEXT]
     printable = sum(0x20 <= byte < 0x7F for byte in data)
     return f" {payload_text(data)}" if printable >= 4 and printable >= 0.75 * len(data) else ""
+
+
+def clock_text(unix_ns: int) -> str:
+    """Write a time as HH:MM:SS.mmm, in UTC."""
+    seconds, rest = divmod(unix_ns, 10**9)
+    try:
+        return f"{time.strftime('%H:%M:%S', time.gmtime(seconds))}.{rest // 10**6:03d}"
+    except (OverflowError, OSError, ValueError):
+        return "–"
+
+
+def source_text(item: PacketRow) -> str:
+    """Write the sender."""
+    return item.address("src") or "–"
+
+
+def target_text(item: PacketRow) -> str:
+    """Write the destination with its port; IPv6 in brackets."""
+    address, port = item.address("dst"), port_text(item)
+    if not address:
+        return "–"
+    return f"[{address}]{port}" if port and ":" in address else f"{address}{port}"
+
+
+def length_text(item: PacketRow) -> str:
+    """Write its length by the IP header, as rules and filters count it; without IP that of the frame."""
+    return str(item.field("ip_length") if item.field("family") else item.field("length"))
+
+
+def port_text(item: PacketRow) -> str:
+    """Write the destination port as :80; "" without one."""
+    ported = item.field("protocol") in WITH_PORTS and item.field("fragment") != Fragment.LATER
+    return f":{item.field('dport')}" if ported and item.field("family") else ""
+
+
+PACKET = RowType(
+    key=lambda item: str(item.number),
+    search=lambda item: str(item.number),
+    fields=(
+        Field("time", value=lambda item: clock_text(item.unix_ns), heading="time UTC", width=12, keep=1),
+        Field("length", Unit.COUNT, length_text, heading="len", width=5),
+        Field("source", value=source_text, heading="source", whole=True),
+        Field("who", heading="who", width=11),
+        Field("destination", value=target_text, heading="destination"),
+        Field("contents", value=info, heading="protocol, contents", width=8, grow=1),
+        Field("verdict", heading="verdict", width=18),
+    ),
+    columns="time length source who destination contents verdict",
+    title=lambda item: f"packet of {clock_text(item.unix_ns)}",
+    copied=lambda item: item.address("src") or item.data.hex(),
+)
