@@ -34,9 +34,10 @@ from fwtop.model.protocol import (
     Plan,
     ProtocolError,
     Request,
+    Status,
     Watch,
 )
-from fwtop.model.rule import Rule
+from fwtop.model.rule import Rule, RuleStatus
 from fwtop.model.text import safe_text
 
 ANSWER_SECONDS = SHORT_SECONDS
@@ -86,6 +87,11 @@ class GuardianClient:
     def apply(self, rule: Rule, confirm_seconds: int, *, force: bool = False) -> Answer:
         """Install a rule, however long its list of sources is; raises FwtopError when refused."""
         return self.demand(*detach_sources(Apply({}, confirm_seconds, force), rule))
+
+    def rules(self) -> list[RuleStatus]:
+        """Return the active rules; raises FwtopError."""
+        found = self.demand(Status(allow=False)).data["rules"]
+        return [RuleStatus.from_dict(item) for item in found]
 
     def change_list(self, request: ListChange, entries: Sequence[Prefix] = ()) -> Answer:
         """Change a named list, however many entries that takes; raises FwtopError when refused."""

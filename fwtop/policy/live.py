@@ -17,8 +17,8 @@ from fwtop.client.discovery import GuardianClient
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import pack_prefixes
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import ListChange, ListShow, Status, Undo
-from fwtop.model.rule import LIST, POLICY, POLICY_TRIAL, Rule, RuleStatus
+from fwtop.model.protocol import ListChange, ListShow, Undo
+from fwtop.model.rule import LIST, POLICY, POLICY_TRIAL, Rule
 from fwtop.model.text import safe_text
 from fwtop.policy.document import Policy
 from fwtop.policy.draft import shape
@@ -69,8 +69,7 @@ class Live:
 
     def rules(self, created_by: str = POLICY) -> list[Rule]:
         """Return the active rules of the policy."""
-        found = self._guardian.demand(Status(allow=False)).data["rules"]
-        rules = [RuleStatus.from_dict(item).rule for item in found]
+        rules = (status.rule for status in self._guardian.rules())
         return [rule for rule in rules if rule.created_by == created_by]
 
     def list_names(self) -> set[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fwtop.cli.options import add_netns, ttl
+from fwtop.client import discovery
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.addresses.prefix_list import prefix_text
@@ -118,8 +119,6 @@ def _together(lists: Sequence[Sequence[Prefix]]) -> Sequence[Prefix]:
 
 
 def _change(args: argparse.Namespace) -> int:
-    from fwtop.client import discovery
-
     entries = entries_of(args.entry)
     request = ListChange(args.name, args.action, args.ttl, args.force)
     with discovery.connect(netns=args.netns) as guardian:
@@ -144,8 +143,6 @@ def _outcome(args: argparse.Namespace, given: int, data: dict[str, Any]) -> str:
 
 
 def _test(args: argparse.Namespace) -> int:
-    from fwtop.client import discovery
-
     with discovery.connect(netns=args.netns, readonly=True) as guardian:
         data = guardian.demand(ListTest(args.name, args.entry[0])).data
     if args.json:
@@ -160,8 +157,6 @@ def _test(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from fwtop.client import discovery
-
     with discovery.connect(netns=args.netns, readonly=True) as guardian:
         data = guardian.demand(ListShow(args.name or "")).data
     if args.json:
@@ -191,8 +186,6 @@ def _size(count: int) -> str:
 
 
 def _save(args: argparse.Namespace) -> int:
-    from fwtop.client import discovery
-
     with discovery.connect(netns=args.netns, readonly=True) as guardian:
         entries, left = guardian.read_list(args.name)
     if args.output is None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fwtop.cli.options import add_netns, seconds, whole
+from fwtop.client import discovery
 from fwtop.kernel import namespaces
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, POLICY_FORMATS
@@ -196,8 +197,6 @@ def _versions(args: argparse.Namespace) -> Versions:
 
 @contextmanager
 def _guardian(netns: str | None, *, readonly: bool = False) -> Iterator[Live]:
-    from fwtop.client import discovery
-
     with discovery.connect(netns=netns, readonly=readonly) as guardian:
         yield Live(guardian)
 

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from fwtop.cli.options import read_as, whole
 from fwtop.cli.rules.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
+from fwtop.client import discovery
 from fwtop.model.addresses.targets import check_name
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Status
-from fwtop.model.rule import Kind, Level, Match, Protection, Rule, RuleStatus
+from fwtop.model.rule import Kind, Level, Match, Protection, Rule
 from fwtop.rules.options import service
 from fwtop.rules.words import with_summary
 
@@ -86,11 +86,8 @@ def _in_place_of(args: argparse.Namespace, rule: Rule) -> Rule:
     The access lists, the time to live and strictness of that one stay unless others are given. Raises
     FwtopError.
     """
-    from fwtop.client import discovery
-
     with discovery.connect(netns=args.netns, readonly=args.preview) as guardian:
-        found = guardian.demand(Status(allow=False)).data["rules"]
-    active = [RuleStatus.from_dict(item).rule for item in found]
+        active = [status.rule for status in guardian.rules()]
     return in_place_of(rule, active, keep_ttl=args.ttl is None, keep_strict=args.strict is None)
 
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from fwtop.cli.rules.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
+from fwtop.client import discovery
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.addresses.targets import ASN, COUNTRY, asn_of, check_name, prefixes_of
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Status
-from fwtop.model.rule import LIST, Kind, Match, Rule, RuleStatus, families_of
+from fwtop.model.rule import LIST, Kind, Match, Rule, families_of
 from fwtop.model.text import safe_text
 from fwtop.rules.kinds import filters, of, why_too_many
 
@@ -69,8 +69,6 @@ def _on_list(args: argparse.Namespace) -> Rule:
 
     Its sources are for the preview alone, which needs them: the guardian has its own.
     """
-    from fwtop.client import discovery
-
     name = check_name(args.list)
     kind = Kind(args.via or "ipset")
     if args.replace is not None:
@@ -87,12 +85,8 @@ def _on_list(args: argparse.Namespace) -> Rule:
 
 def _replacement(args: argparse.Namespace, new: Rule) -> Rule:
     """Return the active rule `--replace` names, with the new sources; raises FwtopError."""
-    from fwtop.client import discovery
-
     with discovery.connect(netns=args.netns, readonly=args.preview) as guardian:
-        found = guardian.demand(Status()).data["rules"]
-    active = {item["rule"]["id"]: RuleStatus.from_dict(item).rule for item in found}
-    old = active.get(args.replace)
+        old = next((one.rule for one in guardian.rules() if one.rule.id == args.replace), None)
     if old is None or not of(old.kind).takes_lists or not old.match.sources:
         why = "is not active" if old is None else "blocks no sources"
         line = f"rule {safe_text(args.replace, limit=20)!r} {why}; nothing was changed; see 'fwtop status'"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fwtop.cli.options import add_netns, ttl
+from fwtop.client import discovery
 from fwtop.model.protocol import Keep
 from fwtop.render.numbers import duration
 
@@ -23,8 +24,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask the guardian to keep the rule."""
-    from fwtop.client import discovery
-
     with discovery.connect(netns=args.netns) as guardian:
         data = guardian.demand(Keep(args.id, args.ttl)).data
     seconds = args.ttl if args.ttl is not None else data["status"]["rule"]["ttl_seconds"]

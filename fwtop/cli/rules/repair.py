@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fwtop.cli.options import add_netns
+from fwtop.client import discovery
 from fwtop.model.protocol import Repair
 
 NAME = "repair"
@@ -20,8 +21,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Reinstall the rule."""
-    from fwtop.client import discovery
-
     with discovery.connect(netns=args.netns) as guardian:
         guardian.demand(Repair(args.id))
     print(f"rule {args.id} is in effect again")

@@ -8,6 +8,7 @@ import time
 
 from fwtop.cli.options import add_netns
 from fwtop.cli.rules.mitigation import status_lines
+from fwtop.client import discovery
 from fwtop.model.protocol import Status
 from fwtop.model.rule import RuleStatus
 from fwtop.model.text import safe_text
@@ -26,8 +27,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the guardian's status."""
-    from fwtop.client import discovery
-
     with discovery.connect(netns=args.netns, readonly=True) as guardian:
         data = guardian.demand(Status(finished=args.all)).data
     statuses = [RuleStatus.from_dict(item) for item in data["rules"]]

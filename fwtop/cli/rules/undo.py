@@ -6,6 +6,7 @@ import argparse
 import os
 
 from fwtop.cli.options import add_netns
+from fwtop.client import discovery
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import RUN_DIRECTORY
 from fwtop.model.protocol import Undo
@@ -32,8 +33,6 @@ def run(args: argparse.Namespace) -> int:
         raise FwtopError("name the rules to remove, or --all, or --overdue; nothing was changed", 2)
     if args.overdue:
         return _give_back()
-    from fwtop.client import discovery
-
     with discovery.connect(netns=args.netns) as guardian:
         undone = guardian.demand(Undo(tuple(args.id), args.all)).data["undone"]
     print(f"removed: {', '.join(undone)}" if undone else "no rule was active")

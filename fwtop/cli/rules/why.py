@@ -6,6 +6,7 @@ import argparse
 import json
 
 from fwtop.cli.options import add_netns
+from fwtop.client import discovery
 from fwtop.model.protocol import Why
 from fwtop.model.text import safe_text
 
@@ -22,8 +23,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the guardian's explanation; it watches the counters for a second."""
-    from fwtop.client import discovery
-
     with discovery.connect(netns=args.netns, readonly=True) as guardian:
         sentences = guardian.demand(Why(args.id)).data["sentences"]
     if args.json:
