@@ -8,11 +8,8 @@ taken as a request is: rules field by field, lists by name and as text.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.guardian.rules.validate import rule_of_wire
@@ -20,8 +17,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import POLICY, Kind
 from fwtop.model.text import safe_text
 from fwtop.policy.draft import SECONDS, Draft, read_draft
-from fwtop.policy.schema import ListTable
-from fwtop.sandbox.child import NoAnswerError, ask, mapped_bytes, unprivileged
+from fwtop.sandbox.child import ask, mapped_bytes, unprivileged
 from fwtop.sandbox.confine import limit
 from fwtop.sandbox.syscalls import Profile
 
@@ -47,30 +43,20 @@ _KINDS = frozenset(
 )
 
 
-class _Said(Struct, frozen=True):
-    """The child's answer: a draft."""
-
-    rules: tuple[dict[str, Any], ...]
-    lists: Mapping[str, ListTable]
-    max_change: float
-
-
 def draft_of(text: str, name: str) -> Draft:
     """Read a policy's text; raises FwtopError (code 2) as `read_draft`, or 1 if that could not be done."""
-
-    def drafted() -> _Said:
-        draft = read_draft(text, name)
-        return _Said(tuple(rule.to_dict() for rule in draft.rules), draft.tables, draft.max_change)
-
     who = f"{safe_text(name)}: its reader"
+    said = ask(
+        lambda: read_draft(text, name),
+        Draft,
+        who=who,
+        enter=_confine,
+        keep=(),
+        seconds=_SECONDS,
+        most_bytes=_MOST_BYTES,
+    )
     try:
-        said = ask(drafted, _Said, who=who, enter=_confine, keep=(), seconds=_SECONDS, most_bytes=_MOST_BYTES)
-    except NoAnswerError:
-        raise
-    except FwtopError as error:
-        raise FwtopError(str(error), 2 if error.code == 2 else 1) from None
-    try:
-        return _draft_of(said)
+        return _checked(said)
     except ValueError:
         raise FwtopError(f"{who} made no policy of it; nothing was changed") from None
 
@@ -84,10 +70,10 @@ def _confine() -> None:
     limit(memory, cpu_seconds=_CPU_SECONDS)
 
 
-def _draft_of(said: _Said) -> Draft:
-    """Check what the child said; raises ValueError if it is no draft."""
-    rules = tuple(map(rule_of_wire, said.rules))
-    if any(rule.kind not in _KINDS or not said.lists.keys() >= set(rule.lists_used) for rule in rules):
+def _checked(said: Draft) -> Draft:
+    """Check what the child said; raises ValueError or FwtopError if it is no draft."""
+    rules = tuple(rule_of_wire(rule.to_dict()) for rule in said.rules)
+    if any(rule.kind not in _KINDS or not said.tables.keys() >= set(rule.lists_used) for rule in rules):
         raise ValueError("a policy has no such rule")
     bare = (replace(rule, ttl_seconds=SECONDS, created_by=POLICY, replaces="") for rule in rules)
-    return Draft(tuple(bare), said.lists, said.max_change)
+    return replace(said, rules=tuple(bare))

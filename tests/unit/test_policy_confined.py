@@ -63,19 +63,19 @@ def test_the_reader_can_open_nothing_and_ask_nobody(monkeypatch: pytest.MonkeyPa
 def test_what_a_reader_makes_up_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that was taken over can't make root install what is no policy's rule."""
     good = draft_of("schema = 1\n[list.a]\n[[block]]\nlist = 'a'\n", "x").rules[0].to_dict()
-    whole = {"rules": [good], "lists": {"a": {}}, "max_change": 1.0}
+    whole = {"rules": [good], "tables": {"a": {}}, "max_change": 1.0}
 
     def believed(answer: object) -> confined.Draft:
-        return confined._draft_of(of_plain(confined._Said, answer))
+        return confined._checked(of_plain(confined.Draft, answer))
 
     assert believed(whole).rules[0].list_name == "a"
     sysctl = {**good, "kind": "sysctl", "origin": None, "settings": [["net.ipv4.tcp_syncookies", 1]]}
     for wrong in (
         {**whole, "rules": [sysctl]},
-        {**whole, "lists": {"b": {}}},
-        {**whole, "lists": {"a": {"entries": [1]}}},
-        {**whole, "lists": {"a": {"x": 1}}},
-        {**whole, "lists": 7},
+        {**whole, "tables": {"b": {}}},
+        {**whole, "tables": {"a": {"entries": [1]}}},
+        {**whole, "tables": {"a": {"x": 1}}},
+        {**whole, "tables": 7},
         {**whole, "max_change": "1"},
         {},
     ):
