@@ -46,7 +46,7 @@ async def test_every_type_of_row_has_details() -> None:
                 for item in {type(item): item for item in main.tabs.panel.rows.items}.values():
                     main.tabs.panel.rows.select(list(main.tabs.panel.rows.items).index(item), run.clock[0])
                     await run.press("r")
-                    assert run.dialog in ("DetailsDialog", "PacketDialog"), name
+                    assert run.dialog == "DetailsDialog", name
                     await run.press("escape")
                     title, lines = details_of(item, run.clock[0])
                     assert title

@@ -24,7 +24,6 @@ from fwtop.sandbox.crash_log import CrashLog
 from fwtop.ui.bars.status_bars import Footer, StatusBars
 from fwtop.ui.dialogs.dialog import DetailsDialog
 from fwtop.ui.dialogs.rule_dialog import RuleDialog
-from fwtop.ui.dialogs.set_dialog import SetDialog
 from fwtop.ui.drawing.layout import Lines
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.main_screen import MainScreen
@@ -98,7 +97,7 @@ HANDLERS: dict[str, tuple[Break, tuple[str, ...]]] = {
         ("v", "r"),
     ),
     "a dialog's text": (lambda patch, _: patch.setattr(DetailsDialog, "body", odd), ("question_mark",)),
-    "a set's text": (lambda patch, _: patch.setattr(SetDialog, "foot", odd), ("A",)),
+    "a set's text": (lambda patch, _: patch.setattr(RuleDialog, "foot", odd), ("A",)),
     "a dialog's beginning": (lambda patch, _: patch.setattr(RuleDialog, "_ask", odd), ("b",)),
 }
 

@@ -115,7 +115,7 @@ def two_attacks() -> Snapshot:
 @checks("protect", two_attacks)
 async def protect(run: Run, key: str) -> None:
     await run.press(key)
-    assert run.dialog == "SetDialog"
+    assert run.dialog == "RuleDialog"
     assert "at most 164 of 41.0k" in run.text(), "0.2 % of each of two rules"
     await run.press("enter")
     installed = [value[0].kind for verb, value in run.feed.controls.calls if verb == "apply"]
@@ -284,7 +284,7 @@ async def details(run: Run, key: str) -> None:
     layer = Layer("UDP", (("dport", "4444"), ("a long name", "x")))
     run.feed.controls.dissection = Dissection((layer,), "and no more")
     await run.press(key)
-    assert run.dialog == "PacketDialog"
+    assert run.dialog == "DetailsDialog"
     await run.until(lambda: "and no more" in run.text())
     for text in ("AS64501 Documentation Networks", "4444", "a long name: x"):
         assert text in run.text()

@@ -378,7 +378,7 @@ async def test_the_selected_packet_is_decoded_when_the_cursor_rests(monkeypatch:
         assert asked == [57]  # not the one that the cursor passed
         assert "└ TCP flags S" in run.text()
         await run.press("enter")
-        await run.until(lambda: run.dialog == "PacketDialog")
+        await run.until(lambda: run.dialog == "DetailsDialog")
         await run.settle()
         assert "TCP" in run.text()
 

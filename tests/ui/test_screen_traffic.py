@@ -195,7 +195,7 @@ async def test_a_stored_session_has_no_packets_to_go_into() -> None:
         await show(run, "address")
         await run.press("enter")
         assert run.app.main.tabs.shown.name == "traffic"
-        assert run.dialog == "PacketDialog"
+        assert run.dialog == "DetailsDialog"
 
 
 async def test_until_the_answer_comes_and_without_one_the_listed_rows_stand_in() -> None:

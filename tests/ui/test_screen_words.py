@@ -212,7 +212,7 @@ async def test_a_set_tells_each_warning_once() -> None:
     feed.controls.plan_answer = PlanView(("x",), ("some drivers reset the interface",))
     async with running(vectors(snapshot()), (120, 40), feed=feed) as run:
         await run.press("A")
-        assert run.dialog == "SetDialog"
+        assert run.dialog == "RuleDialog"
         assert run.text().count("some drivers reset the interface") == 1
 
 
@@ -348,7 +348,7 @@ async def test_without_its_guardian_the_footer_offers_no_rule() -> None:
 async def test_a_set_is_whole_in_a_narrow_terminal() -> None:
     async with running(vectors(snapshot()), (60, 30)) as run:
         await run.press("A")
-        assert run.dialog == "SetDialog"
+        assert run.dialog == "RuleDialog"
         assert "pps match now, clients hit 82 of 41.0k " in run.text()
 
 

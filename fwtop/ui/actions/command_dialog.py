@@ -20,7 +20,7 @@ from fwtop.ui.actions.commands import (
     complete,
     parse,
 )
-from fwtop.ui.dialogs.dialog import Dialog
+from fwtop.ui.dialogs.dialog import Dialog, hints
 from fwtop.ui.drawing.style import ACCENT, BAD, DIM, SELECTED, STRONG, TEXT, TITLE, Line
 
 _NAME = 16  # cells of a completion's word
@@ -145,8 +145,7 @@ class CommandDialog(Dialog[Call | None], inherit_bindings=False):
         """Write the line, and below it the error or the keys."""
         typed = self.line if len(self.line) < width - 3 else "…" + self.line[-(width - 5) :]
         line: Line = [(":", TITLE), (typed, TEXT), ("▏", ACCENT)]
-        keys: Line = [("Tab", TITLE), (" completes  ", DIM), ("↑", TITLE), (" earlier ones  ", DIM)]
-        keys += [("Enter", TITLE), (" runs it  ", DIM), ("Esc", TITLE), (" closes", DIM)]
+        keys = hints("Tab completes", "↑ earlier ones", "Enter runs it", "Esc closes")
         return [line, [(self.error, BAD)] if self.error else keys]
 
 

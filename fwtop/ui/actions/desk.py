@@ -13,9 +13,9 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.actions.log import REFUSED, SessionLog
 from fwtop.ui.bars.status_bars import StatusBars, StatusMessage
-from fwtop.ui.dialogs.dialog import ChoiceDialog, DetailsDialog, Dialog
+from fwtop.ui.dialogs.dialog import ChoiceDialog, Details, DetailsDialog, Dialog, Dissect
 from fwtop.ui.drawing.guarded import Begin
-from fwtop.ui.drawing.style import BAD, TEXT, Line
+from fwtop.ui.drawing.style import BAD, TEXT
 from fwtop.ui.feed import Feed
 from fwtop.ui.lists.scope import Scope
 from fwtop.ui.state.rules import OptimisticOverlay
@@ -89,6 +89,6 @@ class Desk:
         """Ask a question with a few answers; None: cancelled."""
         return await self.ask(ChoiceDialog(title, question, answers))
 
-    def show(self, title: str, lines: Sequence[Line] | Callable[[], Sequence[Line]]) -> None:
-        """Show lines to read."""
-        self.screen.app.push_screen(DetailsDialog(title, lines))
+    def show(self, title: str, lines: Details, dissect: Dissect | None = None) -> None:
+        """Show lines to read, and below them a packet once it is decoded."""
+        self.screen.app.push_screen(DetailsDialog(title, lines, dissect))

@@ -5,17 +5,16 @@ from __future__ import annotations
 from functools import partial
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import RuleStatus
+from fwtop.model.rule import Rule, RuleStatus
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Attack, Payload, Proposal, Source, TrafficPart
 from fwtop.render.rows import ROW_TYPES
+from fwtop.rules.kinds import drops_nothing
 from fwtop.ui.actions.commands import ALL
 from fwtop.ui.actions.desk import Desk
 from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.actions.rule_from_row import NoRuleError, rule_from_proposal, rule_from_row, rule_from_targets
 from fwtop.ui.actions.tab_actions import TabActions
-from fwtop.ui.dialogs.packet_dialog import PacketDialog
-from fwtop.ui.dialogs.set_dialog import best_of_each
 from fwtop.ui.drawing.style import BAD, WARN, Line
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.details import attack_details, details_of
@@ -102,15 +101,17 @@ class RowActions:
             self._desk.say(obstacle, BAD)
             return
         keys = {attack.title: attack.key for attack in snapshot.judgement.attacks}
-        self._rules.preview_set(
-            [
-                (
-                    rule_from_proposal(proposal, self._desk.now()),
-                    self._desk.scope.letter(keys.get(proposal.attack, "")),
+        best: dict[str, tuple[Rule, str]] = {}  # by the attack; proposals come best first
+        for proposal in snapshot.judgement.proposals:
+            if proposal.rule is not None and not drops_nothing(proposal.rule):
+                rule = rule_from_proposal(proposal, self._desk.now())
+                best.setdefault(
+                    proposal.attack, (rule, self._desk.scope.letter(keys.get(proposal.attack, "")))
                 )
-                for proposal in best_of_each(snapshot)
-            ]
-        )
+        if best:
+            self._rules.preview(*best.values())
+        else:
+            self._desk.say("there is no proposal that drops packets")
 
     def _preview(self, action: str, item: Item | None) -> None:
         snapshot = self._desk.snapshot
@@ -126,7 +127,7 @@ class RowActions:
             except NoRuleError as error:
                 self._desk.say(str(error), WARN)
             else:
-                self._rules.preview(rule)
+                self._rules.preview((rule, ""))
 
     def _preview_targets(self, kind: str, sources: str) -> None:
         try:
@@ -137,7 +138,7 @@ class RowActions:
         if obstacle := self._rules.obstacle(previews=True):
             self._desk.say(obstacle, BAD)
         else:
-            self._rules.preview(rule)
+            self._rules.preview((rule, ""))
 
     # -- a closer look
 
@@ -207,13 +208,11 @@ class RowActions:
 
         title = details_of(item, desk.now(), desk.current())[0]
         if isinstance(item, PacketRow):
-            dissect = partial(desk.controls.dissect_packet, item.shown, item.row)
+            desk.show(title, lines, partial(desk.controls.dissect_packet, item.shown, item.row))
         elif isinstance(item, Source | Payload):
-            dissect = partial(desk.controls.dissect, item)
+            desk.show(title, lines, partial(desk.controls.dissect, item))
         else:
             desk.show(title, lines)
-            return
-        desk.screen.app.push_screen(PacketDialog(title, lines, dissect))
 
     def attacks(self) -> None:
         """Show the evidence for each attack."""

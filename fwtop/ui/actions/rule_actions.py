@@ -17,7 +17,6 @@ from fwtop.ui.actions.elsewhere import command_elsewhere, lines_elsewhere
 from fwtop.ui.actions.tab_actions import TabActions
 from fwtop.ui.bars.status_bars import not_acting, pending
 from fwtop.ui.dialogs.rule_dialog import RuleDialog
-from fwtop.ui.dialogs.set_dialog import INSTALL_SET, SetDialog
 from fwtop.ui.drawing.format import duration, number
 from fwtop.ui.drawing.style import BAD, GOOD, WARN
 from fwtop.ui.keys import KEY_MAP
@@ -87,27 +86,9 @@ class RuleActions:
             return "no rule can be changed: the guardian is lost; quit and start fwtop again"
         return ""
 
-    def preview(self, rule: Rule) -> None:
-        """Preview a rule, and install it if the operator agrees."""
-        self._desk.begin(self._decide, rule, group="actions")
-
-    def preview_set(self, parts: Sequence[tuple[Rule, str]]) -> None:
-        """Do the same with a rule for each attack, given with the attack's letter."""
-        self._desk.begin(self._decide_on_set, parts, group="actions")
-
-    async def _decide_on_set(self, parts: Sequence[tuple[Rule, str]]) -> None:
-        if not parts:
-            self._say("there is no proposal that drops packets")
-            return
-        dialog = SetDialog(parts, self._controls, self.conflict, self._desk.known_clients)
-        rules = dialog.rules if await self._desk.ask(dialog) == INSTALL_SET else ()
-        if not rules:
-            self._say("cancelled: nothing was changed")
-            return
-        done = [status.rule.id for rule in rules if (status := await self._install(rule)) is not None]
-        if len(done) == len(rules):
-            told = f"rules {', '.join(done)} are" if len(done) > 1 else f"rule {done[0]} is"
-            self._say(f"{told} installed", GOOD)
+    def preview(self, *rules: tuple[Rule, str]) -> None:
+        """Preview rules, each with its attack's letter, and install them if the operator agrees."""
+        self._desk.begin(self._decide, rules, group="actions")
 
     async def keep(self, snapshot: Snapshot, rule: RuleStatus | None) -> None:
         """Keep one rule, or all unconfirmed ones."""
@@ -155,7 +136,7 @@ class RuleActions:
             return
         rule = await self._desk.attempt(self._controls.whole(lost))
         if rule is not None:
-            await self._decide(replace(rule, id="", created=self._desk.clock(), replaces=""))
+            await self._decide([(replace(rule, id="", created=self._desk.clock(), replaces=""), "")])
 
     async def extend(self, snapshot: Snapshot, selected: RuleStatus | None) -> None:
         """Set how long a rule stays from now on; this confirms an unconfirmed one."""
@@ -180,7 +161,7 @@ class RuleActions:
         if whole is None:
             return
         edited = replace(whole, id="", created=self._desk.clock(), created_by=f"change of rule {old.id}")
-        status = await self._decide(edited, changing=old)
+        status = await self._decide([(edited, "")], changing=old)
         if status is not None:
             self._replaces[status.rule.id] = old.id
             self._say(
@@ -231,10 +212,12 @@ class RuleActions:
         keys = f"{KEY_MAP.label('extend')} extends it, {KEY_MAP.label('change')} changes it"
         return f"rule {covering} does this already: {keys}" if covering else ""
 
-    async def _decide(self, rule: Rule, *, changing: Rule | None = None) -> RuleStatus | None:
-        """Preview a rule and install it if the operator agrees."""
+    async def _decide(
+        self, rules: Sequence[tuple[Rule, str]], changing: Rule | None = None
+    ) -> RuleStatus | None:
+        """Preview rules and install them if the operator agrees; return the last one."""
         dialog = RuleDialog(
-            rule,
+            rules,
             self._controls,
             conflict=lambda edited: self.conflict(edited, changing=changing),
             known=self._desk.known_clients,
@@ -243,10 +226,12 @@ class RuleActions:
         if decision is None:
             self._say("cancelled: nothing was changed")
             return None
-        status = await self._install(decision.rule, force=decision.force)
-        if status is not None:
-            self._say(safe_text(f"rule {status.rule.id} is installed"), GOOD)
-        return status
+        done = [await self._install(rule, force=decision.force) for rule in decision.rules]
+        ids = [status.rule.id for status in done if status is not None]
+        if len(ids) == len(done):
+            told = f"rules {', '.join(ids)} are" if len(ids) > 1 else f"rule {ids[0]} is"
+            self._say(safe_text(f"{told} installed"), GOOD)
+        return done[-1]
 
     async def _install(self, rule: Rule, *, force: bool = False) -> RuleStatus | None:
         self._say("installing …")

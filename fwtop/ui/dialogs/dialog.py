@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, TypeVar
 
 from textual import events
@@ -11,11 +11,14 @@ from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
+from fwtop.dissect.wire import Dissection
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
 from fwtop.ui.drawing.format import wrap
 from fwtop.ui.drawing.guarded import Guarded
 from fwtop.ui.drawing.layout import Box, Lines
 from fwtop.ui.drawing.style import ACCENT, BUTTON, DIM, STRONG, TEXT, TITLE, WARN, Line, fit
-from fwtop.ui.drawing.text import paragraph
+from fwtop.ui.drawing.text import paragraph, wrapped
 from fwtop.ui.keys import KEY_MAP
 
 Result = TypeVar("Result")
@@ -62,7 +65,7 @@ class Dialog(Guarded, ModalScreen[Result], inherit_bindings=False):
 
     def foot(self, width: int, room: int) -> list[Line]:  # noqa: ARG002
         """Return the fixed lines, at most `room` of them if possible."""
-        return [[("Esc", TITLE), (" closes", DIM)]]
+        return [hints("Esc closes")]
 
     def on_mount(self) -> None:
         """Draw for the first time."""
@@ -196,26 +199,60 @@ def _framed(line: Line, inner: int) -> Line:
     return [("│ ", ACCENT), *fit(line, inner), (" │", ACCENT)]
 
 
+def hints(*texts: str, indent: int = 0) -> Line:
+    """Write keys and what they do ("Esc closes"), as at the foot of a dialog."""
+    line: Line = []
+    for place, text in enumerate(texts):
+        key, _, does = text.partition(" ")
+        gap = "" if place == len(texts) - 1 else "  "
+        line += [(f"{key:>{0 if line else indent + len(key)}}", TITLE), (f" {does}{gap}", DIM)]
+    return line
+
+
+Details = Sequence[Line] | Callable[[], Sequence[Line]]
+Dissect = Callable[[], Awaitable[Dissection | None]]
+
+
 class DetailsDialog(Dialog[None], inherit_bindings=False):
-    """Details of a row: fixed lines, or a function that is asked again for every snapshot."""
+    """Details of a row: fixed lines, or a function that is asked again for every snapshot.
+
+    `dissect` decodes a packet, which appears below them later; it returns None where there is none.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *Dialog.BINDINGS,
         Binding("enter", "close", show=False),
     ]
 
-    def __init__(self, title: str, lines: Sequence[Line] | Callable[[], Sequence[Line]]) -> None:
+    def __init__(self, title: str, lines: Details, dissect: Dissect | None = None) -> None:
         super().__init__()
         self._heading = title
         self._lines = lines
+        self._dissect = dissect
+        self._packet: list[Line] = [[], [("decoding a sample packet …", DIM)]] if dissect else []
+
+    def on_mount(self) -> None:
+        """Ask for the packet; Textual calls the base class's handler as well."""
+        if self._dissect is not None:
+            self.begin(self._fetch, self._dissect, group="fetch", exclusive=True)
+
+    async def _fetch(self, dissect: Dissect) -> None:
+        try:
+            found = await dissect()
+            self._packet = [[], *_packet_lines(found)] if found is not None else []
+        except FwtopError as error:
+            self._packet = [[], [(safe_text(error), WARN)]]
+        except Exception as error:
+            self._packet = [[], [(self.survive(error), WARN)]]
+        self.draw()
 
     def title_line(self) -> str:
         """Return the row's name."""
         return self._heading
 
     def body(self, width: int) -> list[Line]:  # noqa: ARG002
-        """Return the details."""
-        return list(self._lines() if callable(self._lines) else self._lines)
+        """Return the details and the packet."""
+        return [*(self._lines() if callable(self._lines) else self._lines), *self._packet]
 
     def on_key(self, event: events.Key) -> None:
         """Close on the keys that open details, too."""
@@ -223,6 +260,20 @@ class DetailsDialog(Dialog[None], inherit_bindings=False):
         if action is not None and action.name in ("details", "attacks", "help"):
             event.stop()
             self.dismiss(None)
+
+
+def _packet_lines(dissection: Dissection) -> list[Line]:
+    """Return the layers of a packet, one field per line."""
+    lines: list[Line] = [[("a sample packet", DIM)]]
+    for layer in dissection.layers:
+        lines.append([(layer.name, STRONG)])
+        for name, value in layer.fields:
+            lines += (
+                wrapped(f"  {name}"[:12], value) if len(name) <= 10 else [*wrapped("", f"{name}: {value}")]
+            )
+    if dissection.problem:
+        lines.append([(dissection.problem, WARN)])
+    return lines
 
 
 def help_lines() -> list[Line]:
@@ -272,8 +323,7 @@ class ChoiceDialog(Dialog[str | None], inherit_bindings=False):
             if rows[-1] and used + len(answer) + 3 > width:
                 rows.append([])
             rows[-1] += [(f"{mark} {answer} ", style), (" ", TEXT)]
-        keys: Line = [("Enter", TITLE), (" chooses  ", DIM), ("Esc", TITLE), (" cancels", DIM)]
-        return [[], *rows, keys] if room >= len(rows) + 2 else rows
+        return [[], *rows, hints("Enter chooses", "Esc cancels")] if room >= len(rows) + 2 else rows
 
     def buttons(self) -> Sequence[str]:
         """Return the answers."""

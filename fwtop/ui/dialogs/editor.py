@@ -13,6 +13,7 @@ from fwtop.rules.fields import DPORT, IP_ID, LENGTH, PROTOCOL, SEGMENT, SPORT, T
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import alternatives, of
 from fwtop.rules.words import with_summary
+from fwtop.ui.dialogs.dialog import hints
 from fwtop.ui.dialogs.fields import (
     PREFIXES,
     Field,
@@ -229,7 +230,7 @@ class Editor(Struct):
         if marked not in self.names:
             return [("↑ edit fields", DIM)]
         if self.typed is not None:
-            return [("Enter", TITLE), (" applies it  ", DIM), ("Esc", TITLE), (" discards it", DIM)]
+            return hints("Enter applies it", "Esc discards it")
         arrows: Line = [("← →", TITLE), (" change  ", DIM)] if self._field(marked).step is not None else []
         return [*arrows, ("type a value to replace it", DIM)]
 

@@ -1,4 +1,4 @@
-"""The dialog before every change: what the rule stops and harms, and the commands it would run."""
+"""The dialog before every change: what rules stop and harm, and the commands they would run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,23 @@ from textual import events
 from textual.binding import Binding, BindingType
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import PlanView, Preview, Rule
+from fwtop.model.rule import Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.rules.kinds import drops_nothing, of
-from fwtop.ui.dialogs.dialog import Dialog
+from fwtop.ui.dialogs.dialog import Dialog, hints
 from fwtop.ui.dialogs.editor import Editor
-from fwtop.ui.dialogs.preview_lines import example_lines, preview_lines, relief_lines, text_lines
+from fwtop.ui.dialogs.preview_lines import (
+    Part,
+    adds_nothing,
+    command_lines,
+    example_lines,
+    part_lines,
+    preview_lines,
+    relief_lines,
+    stopped,
+    sum_lines,
+    total_harm,
+)
 from fwtop.ui.drawing.style import ACCENT, BAD, BUTTON, BUTTON_BAD, DIM, STRONG, TEXT, TITLE, WARN, Line
 from fwtop.ui.drawing.text import paragraph
 from fwtop.ui.feed import Controls
@@ -25,24 +36,25 @@ from fwtop.ui.lists.attacks import HARM_LIMIT
 
 FORCE_WORD = "install"
 INSTALL, CANCEL = "install", "cancel"
-_SHOWN_COMMANDS = 200
-_SHOWN_COMMAND_LINES = 400
 
 
 class Decision(Struct, frozen=True):
     """The operator chose Install."""
 
-    rule: Rule
+    rules: tuple[Rule, ...]
     force: bool
 
 
 class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
-    """Preview one rule, which the operator may edit; Enter presses the marked button.
+    """Preview one rule, which the operator may edit, or several as a set; Enter presses the marked button.
 
-    Enter while the preview is still counting arms the dialog: it installs as soon as the numbers are in,
+    Enter while the previews are still counting arms the dialog: it installs as soon as the numbers are in,
     provided the harm is below HARM_LIMIT. `conflict` returns why a rule must not go in, such as the id of
     the active rule that does the same; "" if nothing speaks against it. `known` returns how many client-like
     packets harm is measured on.
+
+    Rules come with the letters of their attacks. One of a set that adds nothing to active ones and those
+    before it is left out: each costs every packet time.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -58,17 +70,17 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
 
     def __init__(
         self,
-        rule: Rule,
+        rules: Sequence[tuple[Rule, str]],
         controls: Controls,
         *,
         conflict: Callable[[Rule], str] = lambda _: "",
         known: Callable[[], int] = lambda: 0,
     ) -> None:
         super().__init__()
-        self.editor = Editor.of(rule)
-        self.preview: Preview | None = None
-        self.plan: PlanView | None = None
-        self.failure = ""
+        self._wanted = tuple(rules)
+        self._is_set = len(self._wanted) > 1
+        self.editor = Editor(rules[0][0], ()) if self._is_set else Editor.of(rules[0][0])
+        self.parts: tuple[Part, ...] = ()
         self.word = ""  # typed confirmation of an overly broad rule
         self.measuring = True  # the numbers shown don't belong to the rule as edited
         self.armed = False  # install as soon as the numbers are in
@@ -80,18 +92,31 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         self._default_set = False
 
     def on_mount(self) -> None:
-        """Request the preview and the plan; the dialog is shown meanwhile."""
+        """Request previews and plans; the dialog is shown meanwhile."""
         super().on_mount()
         self._ask()
 
     def title_line(self) -> str:
         """Return what the rule does."""
-        return self.rule.summary
+        return "protect against all attacks" if self._is_set else self.rule.summary
 
     @property
     def rule(self) -> Rule:
-        """The rule as edited so far."""
+        """The rule as edited so far; the first of a set."""
         return self.editor.rule
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """What Install installs."""
+        return tuple(part.rule for part in self.parts if not part.left_out)
+
+    @property
+    def _first(self) -> Part:
+        return self.parts[0] if self.parts else Part(self.rule)
+
+    @property
+    def _needs_force(self) -> str:
+        return "" if self._is_set else self._first.plan.needs_force
 
     @property
     def marked(self) -> str:
@@ -100,26 +125,28 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
 
     @property
     def refusal(self) -> str:
-        """Why nothing the operator answers could install the rule as it is; "" if something could."""
+        """Why nothing the operator answers could install anything as it is; "" if something could."""
         if self._controls.readonly:
             return f"read-only: {self._controls.readonly}"
         if self.measuring:
             return ""
-        return self._conflict(self.rule) or (self.plan.refused if self.plan else "") or self.failure
+        if self._is_set:
+            return "" if self.rules else "no rule is left to install"
+        return self._conflict(self.rule) or self._first.plan.refused or self._first.left_out
 
     @property
     def may_install(self) -> bool:
         """Whether Install would install."""
-        if self.measuring or self.plan is None or not self.readable or self.refusal:
+        if self.measuring or not self.rules or not self.readable or self.refusal:
             return False
-        return not self.plan.needs_force or self.word == FORCE_WORD
+        return not self._needs_force or self.word == FORCE_WORD
 
     @property
     def harmless(self) -> bool:
-        """Whether the rule may be the default: little harm, and everything that warns of it is visible."""
-        if self.preview is None or self.preview.collateral_share >= HARM_LIMIT:
+        """Whether Install may be the default: little harm, and everything that warns of it is visible."""
+        if total_harm(self.parts) >= HARM_LIMIT:
             return False
-        if of(self.rule.kind).untracks and self.plan is not None and self.plan.warnings:
+        if of(self.rule.kind).untracks and self._first.plan.warnings:
             return False  # other rules need connection tracking: they would drop what it let in
         return self.may_install and self.shows_essentials
 
@@ -127,34 +154,46 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
 
     def _ask(self) -> None:
         self.measuring, self.word = True, ""
-        self.begin(self._fetch, self.rule, group="fetch", exclusive=True)
+        wanted = self._wanted if self._is_set else ((self.rule, ""),)
+        self.begin(self._fetch, wanted, group="fetch", exclusive=True)
 
-    async def _fetch(self, rule: Rule) -> None:
-        preview: Preview | None = None
-        plan: PlanView | None = None
-        failure = ""
+    async def _fetch(self, wanted: Sequence[tuple[Rule, str]]) -> None:
+        parts: list[Part] = []
+        for rule, letter in wanted:
+            parts.append(await self._measured(rule, letter, parts))
+        # All at once: a dialog that grows twice is hard to read.
+        self.parts, self.measuring = tuple(parts), False
+        self.editor.rule = parts[0].rule
+        self._set_default()
+        if self.armed:
+            self._fire()
+        self.draw()
+
+    async def _measured(self, rule: Rule, letter: str, before: Sequence[Part]) -> Part:
+        part = Part(rule, letter)
+        if self._is_set and (covered := self._conflict(rule)):
+            return replace(part, left_out=covered)
         try:
             rule = await self._controls.expand(rule)
             preview = await self._controls.preview(rule)
-            rule = replace(
+            predicted = replace(
                 rule,
                 predicted_pps=preview.total_pps,
                 predicted_attack_share=preview.attack_share,
                 predicted_collateral_share=preview.collateral_share,
                 predicted_guess=preview.guess,
             )
-            plan = await self._controls.plan(rule)
+            part = Part(predicted, letter, preview)
+            if self._is_set and (idle := _idle(preview, before)):
+                return replace(part, left_out=idle)
+            follows = any(other.plan.commands for other in before)
+            plan = await self._controls.plan(predicted, follows=follows)
         except FwtopError as error:
-            failure = safe_text(error)
+            return replace(part, left_out=safe_text(error))
         except Exception as error:  # the dialog must not go on counting
-            failure = self.survive(error)
-        # All at once: a dialog that grows twice is hard to read.
-        self.editor.rule, self.preview, self.plan, self.failure = rule, preview, plan, failure
-        self.measuring = False
-        self._set_default()
-        if self.armed:
-            self._fire()
-        self.draw()
+            return replace(part, left_out=self.survive(error))
+        left_out = plan.refused or plan.needs_force if self._is_set else ""
+        return replace(part, plan=plan, left_out=left_out)
 
     def _set_default(self) -> None:
         if not self._default_set:
@@ -166,8 +205,8 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
     def _fire(self) -> None:
         """Install if the counted numbers allow it unseen; otherwise leave the decision to the operator."""
         self.armed = False
-        if self.harmless and self.plan is not None and not self.plan.needs_force:
-            self.dismiss(Decision(self.rule, force=False))
+        if self.harmless and not self._needs_force:
+            self.dismiss(Decision(self.rules, force=False))
             return
         self._marked = CANCEL
         self.disarmed = "" if self.refusal else "not installed yet: read the harm first"
@@ -209,18 +248,22 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         elif self._marked == CANCEL:
             self.dismiss(None)
             return
-        elif self.may_install and self.plan is not None:
-            self.dismiss(Decision(self.rule, force=bool(self.plan.needs_force)))
+        elif self.may_install:
+            self.dismiss(Decision(self.rules, force=bool(self._needs_force)))
             return
         self.draw()
 
     def buttons(self) -> Sequence[str]:
         """Return the buttons that are shown."""
-        return ("Close",) if self.refusal else ("Install", "Cancel")
+        return ("Close",) if self.refusal else (self._install, "Cancel")
+
+    @property
+    def _install(self) -> str:
+        return "Install all" if self._is_set else "Install"
 
     def press_button(self, text: str) -> None:
         """Choose a button, as Enter does on it."""
-        self._marked = INSTALL if text == "Install" else CANCEL
+        self._marked = INSTALL if text == self._install else CANCEL
         self.action_choose()
 
     @property
@@ -253,7 +296,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
                 self.editor.erase(self._marked)
             else:
                 self.editor.type(safe_text(character))
-        elif self._default_set and self.plan is not None and self.plan.needs_force:
+        elif self._default_set and self._needs_force:
             self._type_word(event.key, character)
         else:
             return
@@ -271,59 +314,53 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
     # -- drawing
 
     def body(self, width: int) -> list[Line]:
-        """Write any refusal, then effect, harm, warnings, examples and commands."""
-        if self.preview is None and self.measuring:
+        """Write any refusal, then effect, harm, warnings, and examples and commands or the rules of a set."""
+        if not self.parts:
             return [[("counting on the samples …", DIM)]]
-        return [*self._essentials(width), *self._rest(width)]
+        lines = self._essentials(width)
+        if self._is_set:
+            told: set[str] = set()
+            for part in self.parts:
+                lines += [[], *part_lines(part, self._known(), width, told)]
+            return lines
+        preview = self._first.preview
+        examples = example_lines(preview) if preview is not None and not drops_nothing(self.rule) else []
+        return [*lines, *examples, *command_lines(self._first.plan.commands, width)]
 
     def essential(self, body: Sequence[Line]) -> int:
         """Keep the refusal, stops, harms and warnings in sight."""
-        counted = len(self._essentials(self._width() - 4)) if self.preview is not None else 1
+        counted = len(self._essentials(self._width() - 4)) if self.parts else 1
         return min(counted, len(body))
 
     def _essentials(self, width: int) -> list[Line]:
         lines: list[Line] = []
         refusal = self.refusal
         if refusal and not self._controls.readonly:
-            prefix = "" if refusal == self.failure else "Refused: "
-            lines += paragraph(f"{prefix}{safe_text(refusal, limit=1000)}", width, BAD)
-        if self.preview is not None:
-            lines += (
-                relief_lines(self.rule, width)
-                if drops_nothing(self.rule)
-                else preview_lines(self.preview, self._known())
-            )
-        for warning in self._warnings():
+            refused = not self._is_set and refusal != self._first.left_out
+            words = f"{'Refused: ' if refused else ''}{safe_text(refusal, limit=1000)}"
+            lines += paragraph(words, width, WARN if self._is_set else BAD)
+        if self._is_set:
+            return [*lines, *(sum_lines(self.parts, self._known()) if self.rules else [])]
+        preview = self._first.preview
+        if preview is not None:
+            relieves = drops_nothing(self.rule)
+            lines += relief_lines(self.rule, width) if relieves else preview_lines(preview, self._known())
+        warnings = (*(preview.warnings if preview is not None else ()), *self._first.plan.warnings)
+        for warning in dict.fromkeys(warnings):
             lines += paragraph(f"! {safe_text(warning)}", width, WARN)
         return lines
 
-    def _rest(self, width: int) -> list[Line]:
-        lines: list[Line] = []
-        if self.preview is not None and not drops_nothing(self.rule):
-            lines += example_lines(self.preview)
-        if self.plan is None or not self.plan.commands:
-            return lines
-        lines += [[], [("Commands", DIM)]]
-        room = len(lines) + _SHOWN_COMMAND_LINES
-        for number, command in enumerate(self.plan.commands):
-            if number == _SHOWN_COMMANDS or len(lines) >= room:
-                lines.append([(f"  … and {len(self.plan.commands) - number} more", DIM)])
-                break
-            lines += [[("  ", TEXT), *line] for line in text_lines(command, width - 2)]
-        return lines
-
-    def _warnings(self) -> list[str]:
-        found = list(self.preview.warnings) if self.preview is not None else []
-        return found + [text for text in (self.plan.warnings if self.plan else ()) if text not in found]
-
     def position(self, room: int, total: int) -> str:
         """Say in the line above the foot that the numbers are being counted again."""
-        return "counting again …" if self.measuring and self.preview else super().position(room, total)
+        return "counting again …" if self.measuring and self.parts else super().position(room, total)
 
     def foot(self, width: int, room: int) -> list[Line]:
         """Write the fields, what happens next and the buttons; the fields collapse where room is short."""
-        fields, end = self.editor.lines(self._marked, width), self._outlook(width)
-        buttons = [[*self._buttons(), *_HINT]]
+        end = self._outlook(width)
+        buttons = [[*self._buttons(), *hints("Enter chooses", "Tab moves", "Esc cancels", indent=5)]]
+        if not self.editor.names:
+            return [*end, [], *buttons] if len(end) + 2 <= room else [*end, *buttons]
+        fields = self.editor.lines(self._marked, width)
         if len(fields) + len(end) + 2 <= room:
             return [*fields, *end, [], *buttons]
         if len(end) + 2 <= room or self._marked in self.editor.names:
@@ -336,34 +373,33 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         if self._controls.readonly:
             return paragraph(f"{self.refusal}: nothing can be installed", width, WARN)
         if self.refusal:
-            return [[("it can't be installed like this: change it, or close", DIM)]]
-        if self.plan is not None and self.plan.needs_force:
+            return [] if self._is_set else [[("it can't be installed like this: change it, or close", DIM)]]
+        if self._needs_force:
             typed: Line = [(f"type {FORCE_WORD} to allow it: ", STRONG), (f"{self.word}▏", ACCENT)]
-            return [*paragraph(safe_text(self.plan.needs_force), width, WARN), typed]
+            return [*paragraph(safe_text(self._needs_force), width, WARN), typed]
         if self.disarmed:
             return [[(self.disarmed, WARN)]]
-        seconds = self._controls.confirm_seconds
-        return [[(f"removed after {seconds} s unless you press ", DIM), (KEY_MAP.label("keep"), TITLE)]]
+        removed = "all are removed" if self._is_set else "removed"
+        after = f"{removed} after {self._controls.confirm_seconds} s unless you press "
+        return [[(after, DIM), (KEY_MAP.label("keep"), TITLE)]]
 
     def _buttons(self) -> Line:
-        install = [] if self.refusal else [*self._button(INSTALL), ("   ", TEXT)]
-        return [*install, *self._button(CANCEL)]
+        if self.refusal:
+            return self._button(CANCEL, "Close")
+        return [*self._button(INSTALL, self._install), ("   ", TEXT), *self._button(CANCEL, "Cancel")]
 
-    def _button(self, name: str) -> Line:
-        text = " Close " if name == CANCEL and self.refusal else f" {name.capitalize()} "
+    def _button(self, name: str, words: str) -> Line:
         if name == INSTALL and not self.may_install:
-            return [(f"▸{text}" if self._marked == name else f" {text}", DIM)]
+            return [(f"▸ {words} " if self._marked == name else f"  {words} ", DIM)]
         if self._marked != name or not (self._default_set or self.refusal):
-            return [(f" {text}", TEXT)]
-        risky = self.preview is not None and self.preview.collateral_share >= HARM_LIMIT
-        return [(f"▸{text}", BUTTON_BAD if name == INSTALL and risky else BUTTON)]
+            return [(f"  {words} ", TEXT)]
+        risky = name == INSTALL and total_harm(self.parts) >= HARM_LIMIT
+        return [(f"▸ {words} ", BUTTON_BAD if risky else BUTTON)]
 
 
-_HINT: Line = [
-    ("     Enter", TITLE),
-    (" chooses  ", DIM),
-    ("Tab", TITLE),
-    (" moves  ", DIM),
-    ("Esc", TITLE),
-    (" cancels", DIM),
-]
+def _idle(preview: Preview, before: Sequence[Part]) -> str:
+    """Return why a rule adds nothing to those that are active or come before it in a set; "" if it does."""
+    active = dict(preview.already)
+    if adds_nothing(preview, active):
+        return "active rules stop what it would"
+    return "the rules above stop what it would" if adds_nothing(preview, active | stopped(before)) else ""
