@@ -26,7 +26,7 @@ from fwtop.model.rule import Match
 from fwtop.netfilter import ipset, nft
 from fwtop.netfilter.iptables import Variant
 from fwtop.netfilter.states import nft_stateless, stateless
-from fwtop.netfilter.states.tracking import is_foreign
+from fwtop.netfilter.states.tracking import is_foreign, service_name
 
 MOST_FLOWS = 400
 _MOST_ELEMENTS = 200_000  # of ipsets, which are copied, too
@@ -175,7 +175,7 @@ def _untrack(variant: Variant, services: Sequence[Match]) -> None:
         found = stateless.from_below(stateless.inserts(lines, services, family))
         beside = [item.line() for item in found]
         raw = [
-            f"-I {chain} 1 " + _UNTRACKED.format(protocol=stateless.service_name(match).split("/")[0],
+            f"-I {chain} 1 " + _UNTRACKED.format(protocol=service_name(match).split("/")[0],
                                                  side=side, port=match.dport)
             for match in services
             for chain, side in (("PREROUTING", "dport"), ("OUTPUT", "sport"))

@@ -31,10 +31,9 @@ from fwtop.netfilter.states.stateless import (
     inserts,
     names,
     obstacles,
-    service_name,
     states,
 )
-from fwtop.netfilter.states.tracking import needs_tracking
+from fwtop.netfilter.states.tracking import needs_tracking, service_name
 
 TITLE = "a stateful firewall: its services without connection tracking"
 NAME = "stateless"
@@ -255,9 +254,8 @@ def _services() -> list[Match]:
 
 
 def _finding(line: Line) -> str:
-    what = (
-        "asks for the state " + ",".join(sorted(states(line))) if states(line) else "needs the entry itself"
-    )
+    asked = ",".join(sorted(states(line))).upper()
+    what = f"asks for the state {asked}" if asked else "needs the entry itself"
     return safe_text(f"IPv{line.family} {line.table} -A {line.chain} {line.text}: {what}", limit=200)
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.protocols import TCP, UDP
+from fwtop.model.traffic.protocols import TCP, protocol_name
 from fwtop.netfilter.arguments import Packets
 from fwtop.netfilter.iptables import Variant
 from fwtop.netfilter.nft import Json
@@ -28,9 +28,8 @@ from fwtop.netfilter.nft_listed import (
     walk,
 )
 from fwtop.netfilter.nft_text import rule_text
-from fwtop.netfilter.states.tracking import is_foreign, packets_of
+from fwtop.netfilter.states.tracking import ERRORS_MATTER, PLAIN, is_foreign, packets_of, stands_for, why
 
-_NAMES = {TCP: "tcp", UDP: "udp"}
 _FAMILIES = {"ip": (4,), "ip6": (6,), "inet": (4, 6)}  # of tables
 HOOKS = {True: ("prerouting", "input"), False: ("output", "postrouting")}  # by: packets that come in
 _TRANSLATES = frozenset({"dnat", "snat", "masquerade", "redirect"})
@@ -40,8 +39,6 @@ _XTABLES = frozenset(
     {"conntrack", "state", "connmark", "connlimit", "connbytes", "connlabel", "helper", "CONNMARK", "CT",
      "CONNSECMARK", "SYNPROXY", "DNAT", "SNAT", "MASQUERADE", "REDIRECT", "NETMAP"}
 )  # fmt: skip
-_PLAIN = frozenset({"new", "established", "related", "invalid", "untracked"})
-_ERRORS_MATTER = frozenset({"established", "related", "invalid"})
 _STATE = {"ct": {"key": "state"}}
 _SYN_MASK = {"&": [{"payload": {"protocol": "tcp", "field": "flags"}}, ["fin", "syn", "rst", "ack"]]}
 # As in stateless.py: the ICMP errors that a connection needs, and neighbour discovery from the link.
@@ -159,7 +156,7 @@ def _asking(line: NftLine) -> tuple[int, dict[str, Json]] | None:
         states = dict.fromkeys(_words(match["right"]))
     elif vmap is not None and vmap.get("key") == _STATE and isinstance(vmap.get("data"), dict):
         states = {str(state): verdict for state, verdict in vmap["data"].get("set", ())}
-    return (about[0], states) if states and states.keys() <= _PLAIN else None
+    return (about[0], states) if states and states.keys() <= PLAIN else None
 
 
 def obstacles(listed: Listed, match: Match) -> list[str]:
@@ -189,13 +186,6 @@ def _takes_untracked(line: NftLine, incoming: bool) -> bool:
         return False
     states, state = found[1], "new" if incoming else "established"
     return state not in states or states[state] != states["untracked"]
-
-
-def _stands_for(match: Match, incoming: bool) -> list[str]:
-    """Return the states that a service's packets have while tracked; see `stateless._stands_for`."""
-    if not incoming:
-        return ["established"]
-    return ["new", "established"] if match.protocol == TCP else ["new"]
 
 
 def already_untracked(listed: Listed, match: Match) -> str:
@@ -255,7 +245,7 @@ def inserts(listed: Listed, services: Sequence[Match]) -> list[NftInsert]:
             states = asked(line)
             if not states or line.place not in reached or _in_nat(listed, line):
                 continue
-            if incoming and line.place not in opened and states & _ERRORS_MATTER:
+            if incoming and line.place not in opened and states & ERRORS_MATTER:
                 opened.add(line.place)
                 first = next(item for item in listed.lines if item.place == line.place and asked(item))
                 found += _errors(first)
@@ -297,7 +287,7 @@ def _equivalents(listed: Listed, line: NftLine, match: Match, incoming: bool) ->
     if found is None or "untracked" in found[1] or not may_be_about(listed, line, packets):
         return
     number, states = found
-    wanted = [state for state in _stands_for(match, incoming) if state in states]
+    wanted = sorted(stands_for(match, incoming=incoming) & states.keys(), reverse=True)  # new first
     # One rule where both states lead to the same, else one each.
     whole = len(wanted) == 2 and states["new"] == states["established"]
     for state in wanted[:1] if whole else wanted:
@@ -309,14 +299,8 @@ def _equivalents(listed: Listed, line: NftLine, match: Match, incoming: bool) ->
             continue  # a connection that begins without a SYN is what tracking alone can tell
         if flags and flags[0] in kept:
             flags = []
-        yield NftInsert(
-            line, False, (_port(match, incoming), *flags), tuple(map(_from_zero, kept)), _why(states, match)
-        )
-
-
-def _why(states: dict[str, Json], match: Match) -> str:
-    name = f"{_NAMES.get(match.protocol or 0, match.protocol)}/{match.dport}"
-    return f"stands for {','.join(sorted(states))} where {name} is not tracked"
+        conditions = (_port(match, incoming), *flags)
+        yield NftInsert(line, False, conditions, tuple(map(_from_zero, kept)), why(states, match))
 
 
 def _syn(bare: bool) -> Json:
@@ -324,7 +308,7 @@ def _syn(bare: bool) -> Json:
 
 
 def _port(match: Match, incoming: bool) -> Json:
-    payload = {"protocol": _NAMES[match.protocol or 0], "field": "dport" if incoming else "sport"}
+    payload = {"protocol": protocol_name(match.protocol or 0), "field": "dport" if incoming else "sport"}
     return {"match": {"op": "==", "left": {"payload": payload}, "right": match.dport}}
 
 

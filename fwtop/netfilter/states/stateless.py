@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.protocols import TCP, UDP
+from fwtop.model.traffic.protocols import TCP, protocol_name
 from fwtop.netfilter.arguments import (
     Arguments,
     MatchOptions,
@@ -31,11 +31,15 @@ from fwtop.netfilter.iptables import LEGACY, NFT, Variant, beside
 from fwtop.netfilter.saved import Line
 from fwtop.netfilter.states import nft_stateless
 from fwtop.netfilter.states.tracking import (
+    ERRORS_MATTER,
+    PLAIN,
     TRANSLATES,
     forwarding,
     may_meet,
     needs_tracking,
     packets_of,
+    stands_for,
+    why,
 )
 from fwtop.rules.xtables import quote
 
@@ -43,10 +47,7 @@ _DROPPING = frozenset({"DROP", "REJECT"})
 _SHOWN = 5  # warnings
 _TAKES_UNTRACKED = "a rule on UNTRACKED that would be about its packets, too"
 _OWN_SET = re.compile(r"--match-set fwtop-(\d+)-on[46] src ")  # of a rule of fwtop that is in force
-_NAMES = {TCP: "tcp", UDP: "udp"}
 _ASKS = ("conntrack", "state")  # matches on states
-_PLAIN = frozenset({"NEW", "ESTABLISHED", "RELATED", "INVALID", "UNTRACKED"})
-_ERRORS_MATTER = frozenset({"ESTABLISHED", "RELATED", "INVALID"})
 _SYN = ("FIN,SYN,RST,ACK", "SYN")
 # Errors that a connection needs: fragmentation needed is one of type 3 (RFC 1191), without which segments
 # that are too large for the path vanish; for IPv6 that is packet too big, type 2 (RFC 8201).
@@ -131,29 +132,18 @@ def _taking_untracked(lines: Sequence[Line], match: Match) -> list[Line]:
     (One on NEW and UNTRACKED, as firewalld writes for its services, does untracked what it did.)
     """
     found: list[Line] = []
-    for hook, state in (("INPUT", "NEW"), ("OUTPUT", "ESTABLISHED")):
+    for hook, state in (("INPUT", "new"), ("OUTPUT", "established")):
         chains = _reached(_filter(lines, match.families), hook)
         found += [
             line
             for line in lines
             if line.chain in chains
             and _convertible(line)
-            and "UNTRACKED" in states(line)
+            and "untracked" in states(line)
             and state not in states(line)
             and may_be_about(line.arguments, packets_of(match, incoming=hook == "INPUT"))
         ]
     return list(dict.fromkeys(found))
-
-
-def _stands_for(match: Match, incoming: bool) -> frozenset[str]:
-    """Return the states that a service's packets have while they are tracked.
-
-    A segment to a TCP service is NEW if it is a bare SYN, else ESTABLISHED. A datagram to a UDP service is
-    always judged as NEW: taken for ESTABLISHED it would pass whatever lets only some clients in.
-    """
-    if not incoming:
-        return frozenset({"ESTABLISHED"})
-    return frozenset({"NEW", "ESTABLISHED"} if match.protocol == TCP else {"NEW"})
 
 
 def _filter(lines: Iterable[Line], families: Iterable[int]) -> list[Line]:
@@ -180,11 +170,6 @@ def _untracks(line: Line, match: Match) -> bool:
     return (theirs or own) and not asked and may_be_about(rule, packets)
 
 
-def service_name(match: Match) -> str:
-    """Return a service's name: tcp/80."""
-    return f"{_NAMES.get(match.protocol or 0, match.protocol)}/{match.dport}"
-
-
 def inserts(lines: Sequence[Line], services: Sequence[Match], family: int) -> list[Insert]:
     """Return the lines that go beside those of table filter that ask for states, in their order.
 
@@ -197,14 +182,15 @@ def inserts(lines: Sequence[Line], services: Sequence[Match], family: int) -> li
         there = [line for line in mine if line.chain in chains and _convertible(line)]
         opened: set[str] = set()
         for line in there:
-            if line.chain not in opened and states(line) & _ERRORS_MATTER and hook == "INPUT":
+            if line.chain not in opened and states(line) & ERRORS_MATTER and hook == "INPUT":
                 opened.add(line.chain)  # before the first: one on INVALID would drop the errors
                 first = next(item for item in there if item.chain == line.chain)
                 found += _errors(first, family)
             for match in services:
                 arguments = _equivalent(line, match, hook)
                 if arguments is not None:
-                    found.append(Insert(family, line.chain, line.number + 1, arguments, _why(line, match)))
+                    reason = why(map(str.upper, states(line)), match)
+                    found.append(Insert(family, line.chain, line.number + 1, arguments, reason))
     return list(dict.fromkeys(found))
 
 
@@ -212,11 +198,6 @@ def from_below(wanted: Iterable[Insert]) -> list[Insert]:
     """Order lines so that none moves the place of another; those of one place keep their order."""
     items = list(enumerate(wanted))
     return [item for _, item in sorted(items, key=lambda pair: (pair[1].chain, -pair[1].number, -pair[0]))]
-
-
-def _why(line: Line, match: Match) -> str:
-    asked = ",".join(sorted(states(line)))
-    return f"stands for {asked} where {service_name(match)} is not tracked"
 
 
 def _reached(lines: Sequence[Line], hook: str) -> set[str]:
@@ -242,7 +223,9 @@ def names(lines: Iterable[Line], match: Match) -> bool:
 def states(line: Line) -> frozenset[str]:
     """Return the connection states that a line asks for, empty if it asks for none."""
     asked = _asking(line.arguments)
-    return frozenset(asked.values[0].split(",")) if asked is not None and asked.values else frozenset()
+    return (
+        frozenset(asked.values[0].lower().split(",")) if asked is not None and asked.values else frozenset()
+    )
 
 
 def _asking(rule: Arguments) -> Option | None:
@@ -266,7 +249,7 @@ def _is_plain(match: MatchOptions) -> bool:
 def _convertible(line: Line) -> bool:
     """Whether it needs nothing of tracking but one plain list of states, not negated."""
     asked = _asking(line.arguments)
-    if line.table != "filter" or asked is None or asked.negated or not states(line) <= _PLAIN:
+    if line.table != "filter" or asked is None or asked.negated or not states(line) <= PLAIN:
         return False
     return len(line.arguments.named(*_ASKS)) == 1 and not needs_tracking(_without_states(line))
 
@@ -274,16 +257,16 @@ def _convertible(line: Line) -> bool:
 def _equivalent(line: Line, match: Match, hook: str) -> tuple[str, ...] | None:
     """Return a line's arguments for the packets of one untracked service, None where none are needed."""
     incoming, asked, rule = hook == "INPUT", states(line), line.arguments
-    about, wanted = packets_of(match, incoming=incoming), _stands_for(match, incoming)
-    if not asked & wanted or "UNTRACKED" in asked or not may_be_about(rule, about):
+    about, wanted = packets_of(match, incoming=incoming), stands_for(match, incoming=incoming)
+    if not asked & wanted or "untracked" in asked or not may_be_about(rule, about):
         return None
-    name = _NAMES[match.protocol or 0]
+    name = protocol_name(match.protocol or 0)
     left = without_known([one for one in rule.matches if one.name not in _ASKS], about)
     of_protocol = [option for one in left if one.name == name for option in one.options]
     others = [word for one in left if one.name != name for word in one.words]
     flags: list[str] = []
     if match.protocol == TCP and incoming and not wanted <= asked:
-        bare = Option("--tcp-flags", _SYN, negated="ESTABLISHED" in asked)
+        bare = Option("--tcp-flags", _SYN, negated="established" in asked)
         others_flags = [option for option in of_protocol if option.name == bare.name and option != bare]
         if any((option.negated and not bare.negated) or option.values == _SYN for option in others_flags):
             return None  # a connection that begins without a SYN is what tracking alone can tell

@@ -6,11 +6,13 @@ An untracked packet has no entry: NAT never sees it, and matches on its state se
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from fwtop.model.rule import Match
+from fwtop.model.traffic.protocols import TCP, protocol_name
 from fwtop.netfilter.arguments import Packets, may_be_about
 from fwtop.netfilter.iptables import NFT, Variant
 from fwtop.netfilter.saved import Line
@@ -18,6 +20,8 @@ from fwtop.netfilter.saved import Line
 _STATEFUL = ("conntrack", "state", "connmark", "connlimit", "connbytes", "connlabel", "helper")  # matches
 _STATEFUL_TARGETS = frozenset({"CONNMARK", "CONNSECMARK", "SYNPROXY"})
 TRANSLATES = frozenset({"DNAT", "SNAT", "MASQUERADE", "REDIRECT", "NETMAP"})
+PLAIN = frozenset({"new", "established", "related", "invalid", "untracked"})  # states
+ERRORS_MATTER = frozenset({"established", "related", "invalid"})  # states that ICMP errors have
 _IPTABLES_TABLES = frozenset({"raw", "mangle", "nat", "filter", "security"})
 _CLIENT_PORT = 40_000  # as clients choose them; a rule that names it is about answers
 
@@ -26,6 +30,27 @@ def packets_of(match: Match, *, incoming: bool) -> Packets:
     """Return what is known of a service's packets, or (not `incoming`) of its answers."""
     ports = (match.sport, match.dport) if incoming else (match.dport, match.sport)
     return Packets(match.protocol, *ports, match.families)
+
+
+def stands_for(match: Match, *, incoming: bool) -> frozenset[str]:
+    """Return the states that a service's packets have while they are tracked.
+
+    A segment to a TCP service is new if it is a bare SYN, else established. A datagram to a UDP service is
+    always judged as new: taken for established it would pass whatever lets only some clients in.
+    """
+    if not incoming:
+        return frozenset({"established"})
+    return frozenset({"new", "established"} if match.protocol == TCP else {"new"})
+
+
+def service_name(match: Match) -> str:
+    """Return a service's name: tcp/80."""
+    return f"{protocol_name(match.protocol or 0)}/{match.dport}"
+
+
+def why(states: Iterable[str], match: Match) -> str:
+    """Say in words what a line beside one on states is for."""
+    return f"stands for {','.join(sorted(states))} where {service_name(match)} is not tracked"
 
 
 def needs_tracking(line: Line) -> bool:

@@ -59,7 +59,8 @@ class Beside:
         self._native.install(rule_id, services, timeout_seconds)
 
     def _require(self, services: Sequence[Match]) -> None:
-        from fwtop.netfilter.states.stateless import obstacles, service_name
+        from fwtop.netfilter.states.stateless import obstacles
+        from fwtop.netfilter.states.tracking import service_name
 
         for match in services:
             if reasons := obstacles(self._variant, match):
