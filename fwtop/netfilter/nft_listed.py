@@ -7,7 +7,7 @@ Source: libnftables-json(5).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct, field
 
@@ -17,6 +17,7 @@ from fwtop.netfilter.arguments import NUMBERS, Packets
 from fwtop.netfilter.nft import Json
 from fwtop.netfilter.nft_text import rule_text
 
+FAMILIES = {"ip": (4,), "ip6": (6,), "inet": (4, 6)}  # of tables
 Place = tuple[str, str, str]  # family, table, and a chain's or set's name
 _LIST_SECONDS = 20.0
 _KINDS = frozenset({"chain", "rule", "set", "map"})
@@ -71,9 +72,23 @@ class Listed(Struct):
             if key in ("jump", "goto"):
                 yield line.family, line.table, value["target"]
             elif key == "data" and isinstance(value, str):
-                for inner, target in walk(self.elements.get((line.family, line.table, value[1:]), [])):
+                for inner, target in walk(self.mapped(line, value)):
                     if inner in ("jump", "goto"):
                         yield line.family, line.table, target["target"]
+
+    def mapped(self, line: NftLine, data: Json) -> Sequence[Json]:
+        """Return the pairs of a map that a rule looks up, its own or a named one."""
+        if isinstance(data, str):
+            return self.elements.get((line.family, line.table, data[1:]), [])
+        found: Sequence[Json] = data.get("set", ())
+        return found
+
+
+def words_of(right: Json) -> frozenset[str]:
+    """Return the names in "new", a list of names or a set of them; a name that none has for all else."""
+    items = right.get("set") if isinstance(right, dict) else right
+    items = items if isinstance(items, list) else [items]
+    return frozenset(item if isinstance(item, str) else "?" for item in items)
 
 
 def walk(item: Json) -> Iterator[tuple[str, Json]]:
@@ -130,7 +145,7 @@ def of_items(
 
 def may_be_about(listed: Listed, line: NftLine, packets: Packets) -> bool:
     """Whether a rule may be about some of these packets."""
-    if line.family in ("ip", "ip6") and {"ip": 4, "ip6": 6}[line.family] not in packets.families:
+    if line.family in FAMILIES and not {*FAMILIES[line.family]} & {*packets.families}:
         return False
     return not any(holds(listed, line, part, packets) is False for part in line.expressions)
 
@@ -143,7 +158,7 @@ def holds(listed: Listed, line: NftLine, expression: Json, packets: Packets) -> 
     left, right = match["left"], match["right"]
     payload = left.get("payload", {}) if isinstance(left, dict) else {}
     name, key = payload.get("protocol"), payload.get("field")
-    if name in ("ip", "ip6") and {"ip": 4, "ip6": 6}[name] not in packets.families:
+    if name in ("ip", "ip6") and FAMILIES[name][0] not in packets.families:
         return False
     if name in NUMBERS and packets.protocol not in (None, NUMBERS[name]):
         return False

@@ -19,6 +19,7 @@ from fwtop.netfilter.arguments import Packets
 from fwtop.netfilter.iptables import Variant
 from fwtop.netfilter.nft import Json
 from fwtop.netfilter.nft_listed import (
+    FAMILIES,
     Listed,
     NftLine,
     Place,
@@ -26,11 +27,11 @@ from fwtop.netfilter.nft_listed import (
     may_be_about,
     read_listed,
     walk,
+    words_of,
 )
 from fwtop.netfilter.nft_text import rule_text
 from fwtop.netfilter.states.tracking import ERRORS_MATTER, PLAIN, is_foreign, packets_of, stands_for, why
 
-_FAMILIES = {"ip": (4,), "ip6": (6,), "inet": (4, 6)}  # of tables
 HOOKS = {True: ("prerouting", "input"), False: ("output", "postrouting")}  # by: packets that come in
 _TRANSLATES = frozenset({"dnat", "snat", "masquerade", "redirect"})
 _NEEDING = _TRANSLATES | {"ct", "ct count", "ct helper", "ct timeout", "ct expectation", "flow", "synproxy"}
@@ -117,14 +118,7 @@ def _never_untracked(part: Json) -> bool:
     match = part.get("match") if isinstance(part, dict) else None
     if match is None or match.get("left") != {"ct": {"key": "status"}} or match.get("op") == "!=":
         return False
-    return _words(match["right"]) <= {"dnat", "snat"}
-
-
-def _words(right: Json) -> frozenset[str]:
-    """Return the names in "new", a list of names or a set of them; a name that none has for all else."""
-    items = right.get("set") if isinstance(right, dict) else right
-    items = items if isinstance(items, list) else [items]
-    return frozenset(item if isinstance(item, str) else "?" for item in items)
+    return words_of(match["right"]) <= {"dnat", "snat"}
 
 
 def asked(line: NftLine) -> frozenset[str]:
@@ -145,7 +139,7 @@ def _asking(line: NftLine) -> tuple[int, dict[str, Json]] | None:
         for number, part in enumerate(line.expressions)
         if any(key in _NEEDING or _is_stateful(key, value) for key, value in walk(part))
     ]
-    if len(about) != 1 or line.family not in _FAMILIES:
+    if len(about) != 1 or line.family not in FAMILIES:
         return None
     part = line.expressions[about[0]]
     match, vmap = part.get("match"), part.get("vmap")
@@ -153,7 +147,7 @@ def _asking(line: NftLine) -> tuple[int, dict[str, Json]] | None:
     if match is not None and match.get("left") == _STATE and match.get("op") in ("==", "in"):
         if match["op"] == "==" and isinstance(match["right"], list):
             return None  # all of these bits at once
-        states = dict.fromkeys(_words(match["right"]))
+        states = dict.fromkeys(words_of(match["right"]))
     elif vmap is not None and vmap.get("key") == _STATE and isinstance(vmap.get("data"), dict):
         states = {str(state): verdict for state, verdict in vmap["data"].get("set", ())}
     return (about[0], states) if states and states.keys() <= PLAIN else None
@@ -166,7 +160,7 @@ def obstacles(listed: Listed, match: Match) -> list[str]:
         reached = listed.reached(*hooks)
         for line in listed.lines:
             what = needs(line)
-            if not what or (line.family in _FAMILIES and line.place not in reached):
+            if not what or (line.family in FAMILIES and line.place not in reached):
                 continue
             if not may_be_about(listed, line, packets_of(match, incoming=incoming)):
                 continue
@@ -196,7 +190,7 @@ def already_untracked(listed: Listed, match: Match) -> str:
         if (
             {"notrack": None} in line.expressions
             and listed.hooks.get(line.place, ("", ""))[1] == "prerouting"
-            and {*match.families} <= {*_FAMILIES.get(line.family, ())}
+            and {*match.families} <= {*FAMILIES.get(line.family, ())}
             and all(holds(listed, line, part, packets) for part in conditions)
         ):
             place = safe_text(" ".join(line.place), limit=80)
@@ -226,13 +220,10 @@ def _in_map(listed: Listed, line: NftLine, port: int | None) -> bool:
     for part in line.expressions:
         vmap = part.get("vmap", {}) if isinstance(part, dict) else {}
         payload = vmap.get("key", {}).get("payload", {}) if isinstance(vmap.get("key"), dict) else {}
-        data: Any = vmap.get("data")
-        if payload.get("field") != "dport":
-            continue
-        if isinstance(data, str):
-            data = {"set": listed.elements.get((line.family, line.table, data[1:]), [])}
-        if any(key == port and "drop" not in verdict for key, verdict in data.get("set", ())):
-            return True
+        if payload.get("field") == "dport":
+            pairs = listed.mapped(line, vmap.get("data"))
+            if any(key == port and "drop" not in verdict for key, verdict in pairs):
+                return True
     return False
 
 
@@ -319,10 +310,10 @@ def _from_zero(part: Json) -> Json:
 
 
 def _errors(line: NftLine) -> Iterator[NftInsert]:
-    for family in _FAMILIES[line.family]:
+    for family in FAMILIES[line.family]:
         protocol, types = _ERRORS[family]
         yield NftInsert(line, True, (_types(protocol, types),), (_ACCEPT,), WHY_ERRORS)
-    if 6 in _FAMILIES[line.family]:
+    if 6 in FAMILIES[line.family]:
         hops = {"payload": {"protocol": "ip6", "field": "hoplimit"}}
         near = {"match": {"op": "==", "left": hops, "right": 255}}
         yield NftInsert(line, True, (_types("icmpv6", _NEIGHBOURS), near), (_ACCEPT,), WHY_NEIGHBOURS)

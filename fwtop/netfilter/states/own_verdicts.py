@@ -18,7 +18,7 @@ from fwtop.netfilter import nft_listed
 from fwtop.netfilter.arguments import MatchOptions, Option, Packets, holds
 from fwtop.netfilter.iptables import Variant, beside
 from fwtop.netfilter.nft import Json
-from fwtop.netfilter.nft_listed import Listed, NftLine, Place
+from fwtop.netfilter.nft_listed import FAMILIES, Listed, NftLine, Place, words_of
 from fwtop.netfilter.saved import Saved
 from fwtop.netfilter.states.nft_stateless import read_native
 
@@ -28,7 +28,6 @@ _TABLES = ("mangle", "filter", "security")
 _NEEDS_ENTRY = frozenset({"conntrack", "state", "connmark", "connbytes", "connlabel", "helper"})
 _SAY_NOTHING = frozenset({"comment", "tcp", "udp", "multiport"})  # without an option
 _FLAGS = {"FIN": 1, "SYN": 2, "RST": 4, "PSH": 8, "ACK": 16, "URG": 32}
-_FAMILIES = {"ip": (4,), "ip6": (6,), "inet": (4, 6)}
 _DEPTH = 16  # jumps
 
 
@@ -89,7 +88,7 @@ class HostRules(Struct, frozen=True):
     def _of_native(self, probe: Probe, guess: Guess) -> Iterator[Verdict]:
         listed, hooks = self.native, tuple(hook.lower() for hook in _HOOKS[probe.incoming])
         for place, (kind, hook) in listed.hooks.items():
-            if kind == "filter" and hook in hooks and probe.family in _FAMILIES.get(place[0], ()):
+            if kind == "filter" and hook in hooks and probe.family in FAMILIES.get(place[0], ()):
                 found = _walk_native(listed, place, probe, guess)
                 yield found or Verdict(listed.policies.get(place) != "drop")
 
@@ -196,7 +195,7 @@ def _holds_native(listed: Listed, line: NftLine, part: Json, probe: Probe) -> bo
     about = left.get("ct") if isinstance(left, dict) else None
     if isinstance(about, dict):
         if about.get("key") == "state":
-            return negated != (probe.state.lower() in _words(right))
+            return negated != (probe.state.lower() in words_of(right))
         return False if probe.state == UNTRACKED else None
     if isinstance(left, dict) and left.get("meta", {}).get("key") in ("iif", "iifname", "oif", "oifname"):
         return negated if right == "lo" else None
@@ -204,13 +203,6 @@ def _holds_native(listed: Listed, line: NftLine, part: Json, probe: Probe) -> bo
     if flags is not None:
         return flags != negated
     return nft_listed.holds(listed, line, part, replace(probe.packets, families=(probe.family,)))
-
-
-def _words(right: Json) -> frozenset[str]:
-    items = right.get("set") if isinstance(right, dict) else right
-    return frozenset(
-        item for item in (items if isinstance(items, list) else [items]) if isinstance(item, str)
-    )
 
 
 def _flags_hold(left: Json, right: Json, flags: int) -> bool | None:
@@ -233,11 +225,8 @@ def _number(value: Json) -> int | None:
 
 def _looked_up(listed: Listed, line: NftLine, vmap: Json, probe: Probe) -> dict[str, Any] | None:
     """Return what a map of verdicts has for a packet, None for nothing or where that isn't known."""
-    key, data = vmap.get("key"), vmap.get("data")
-    if isinstance(data, str):
-        data = {"set": listed.elements.get((line.family, line.table, data[1:]), [])}
-    for wanted, verdict in data.get("set", ()):
-        part = {"match": {"op": "==", "left": key, "right": wanted}}
+    for wanted, verdict in listed.mapped(line, vmap.get("data")):
+        part = {"match": {"op": "==", "left": vmap.get("key"), "right": wanted}}
         if _holds_native(listed, line, part, probe):
             return dict(verdict)
     return None
