@@ -26,7 +26,8 @@ from fwtop.render.observation import observation_json
 from fwtop.report import render
 from fwtop.report.bundle import bundle_files
 from fwtop.report.summary import digest
-from fwtop.store import SessionWriter, load_session
+from fwtop.store.reader import load_session
+from fwtop.store.writer import SessionWriter
 from tests.golden.kept import compact
 from tests.unit.stored_samples import START, evidence, other_rules, session_ticks, status
 

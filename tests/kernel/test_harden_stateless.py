@@ -26,7 +26,7 @@ from fwtop.model.protocol import Apply, Plan, Undo
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.netfilter import ctnetlink
-from fwtop.store import SessionWriter
+from fwtop.store.writer import SessionWriter
 from tests.kernel.conftest import ip
 from tests.kernel.wire import inside
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.store import SessionWriter
+from fwtop.store.writer import SessionWriter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 from stored_samples import session_ticks
@@ -30,7 +30,7 @@ from pathlib import Path
 import fwtop.console.playback.capture, fwtop.console.playback.screens
 from fwtop.cli import main
 from fwtop.model.paths import exports_directory
-from fwtop.store import replay
+from fwtop.store.reader import replay
 
 def write(path):
     try:

@@ -22,7 +22,8 @@ from fwtop.kernel.programs import module_argv
 from fwtop.lab.run import Lab
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import SessionInfo
-from fwtop.store import BaselineStore, list_sessions, replay
+from fwtop.store.baselines import BaselineStore
+from fwtop.store.reader import list_sessions, replay
 
 pytestmark = pytest.mark.kernel
 Poll = Callable[..., Any]

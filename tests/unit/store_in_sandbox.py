@@ -31,12 +31,14 @@ from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.report.summary import digest
 from fwtop.sandbox.confine import confine
 from fwtop.sandbox.syscalls import Profile
-from fwtop.store import BaselineStore, SessionWriter, list_sessions, load_session, replay
+from fwtop.store.baselines import BaselineStore
 from fwtop.store.history import Bucket, HistoryWriter
 from fwtop.store.history_schema import DAY, HOUR, KEPT
 from fwtop.store.playback import playback
+from fwtop.store.reader import list_sessions, load_session, replay
 from fwtop.store.rollup import TIERS
 from fwtop.store.trends import session_trends
+from fwtop.store.writer import SessionWriter
 
 ORIGIN = Origin("live", ("eth0",))
 MADE: set[tuple[str, int]] = set()  # file and line of the statements that were made

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from stored_samples import session_ticks
 
 from fwtop.model.traffic.snapshot import Origin, Snapshot
-from fwtop.store import SessionWriter
+from fwtop.store.writer import SessionWriter
 
 
 def as_read(ticks: list[Snapshot], path: Path) -> list[Snapshot]:

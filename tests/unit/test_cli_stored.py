@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from stored_samples import session_ticks
 
-from fwtop.store import SessionWriter
+from fwtop.store.writer import SessionWriter
 
 HERE = Path(__file__).resolve().parent
 

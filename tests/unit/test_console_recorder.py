@@ -21,7 +21,7 @@ from fwtop.console.headless import StatusLine
 from fwtop.console.recorder import Recorder
 from fwtop.model.traffic.session import EventKind
 from fwtop.model.traffic.snapshot import Origin
-from fwtop.store import list_sessions, load_session, replay
+from fwtop.store.reader import list_sessions, load_session, replay
 
 ORIGIN = Origin("live", ("eth0",))
 

@@ -43,7 +43,8 @@ from fwtop.report.summary import digest
 from fwtop.report.wording import si
 from fwtop.rules.command_line import command_line
 from fwtop.rules.costs import Costs
-from fwtop.store import SessionWriter, load_session
+from fwtop.store.reader import load_session
+from fwtop.store.writer import SessionWriter
 
 
 def record_of(directory: Path, ticks: Iterable[Snapshot], **named: object) -> SessionRecord:

@@ -19,7 +19,8 @@ from fwtop.model.rule import Kind, Match, Range
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.report.bundle import bundle_files
 from fwtop.report.summary import digest
-from fwtop.store import SessionWriter, load_session
+from fwtop.store.reader import load_session
+from fwtop.store.writer import SessionWriter
 
 
 def bundle_of(directory: Path, ticks: list[Snapshot], host: str = "web-1") -> dict[str, bytes]:

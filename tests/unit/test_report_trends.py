@@ -16,7 +16,7 @@ from fwtop.model.traffic.history import TrendGroup, Trends
 from fwtop.model.traffic.session import SessionRecord
 from fwtop.model.traffic.snapshot import Origin
 from fwtop.report import render
-from fwtop.store import load_session
+from fwtop.store.reader import load_session
 from fwtop.store.trends import read_trends, session_trends
 
 

@@ -17,7 +17,8 @@ from stored_sessions import Clock, as_read, path_of, sample_session, writer
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.session import EventKind
-from fwtop.store import find_session, list_sessions, load_session, replay, session_info
+from fwtop.store.directory import find_session
+from fwtop.store.reader import list_sessions, load_session, replay, session_info
 
 HERE = Path(__file__).resolve().parent
 CHILD_ENVIRONMENT = {"PYTHONPATH": f"{HERE.parents[1]}:{HERE}"}
@@ -26,7 +27,7 @@ CHILD_ENVIRONMENT = {"PYTHONPATH": f"{HERE.parents[1]}:{HERE}"}
 KILLED = """
 import sys
 from pathlib import Path
-from fwtop.store import SessionWriter
+from fwtop.store.writer import SessionWriter
 from stored_samples import session_ticks
 session = SessionWriter(Path(sys.argv[1]), host="web-1", interfaces=("eth0",))
 for tick in session_ticks():
@@ -87,7 +88,7 @@ def mount_read_only(directory: Path) -> None:
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from fwtop.store import SessionWriter
+from fwtop.store.writer import SessionWriter
 from stored_samples import session_ticks
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))

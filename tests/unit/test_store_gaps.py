@@ -23,9 +23,10 @@ from fwtop.model.traffic.session import EventKind, SessionRecord
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.report.formats import render_html
 from fwtop.report.summary import Digest, digest
-from fwtop.store import SessionWriter, load_session, replay
 from fwtop.store.directory import lock_session, session_id
 from fwtop.store.playback import playback
+from fwtop.store.reader import load_session, replay
+from fwtop.store.writer import SessionWriter
 
 HERE = Path(__file__).resolve().parent
 STORED, MISSED = 10, 30  # ticks before the gap, and in it

@@ -15,8 +15,9 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.session import EventKind
 from fwtop.model.traffic.snapshot import Proposal
 from fwtop.report.summary import digest
-from fwtop.store import BaselineStore, find_session, list_sessions, load_session, replay, session_info
-from fwtop.store.directory import drop_old, is_running, session_id, size_bytes
+from fwtop.store.baselines import BaselineStore
+from fwtop.store.directory import drop_old, find_session, is_running, session_id, size_bytes
+from fwtop.store.reader import list_sessions, load_session, replay, session_info
 
 
 def test_a_session_is_read_back(tmp_path: Path) -> None:

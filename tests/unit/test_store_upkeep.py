@@ -12,8 +12,8 @@ from stored_sessions import Clock, as_read, path_of, sample_session, writer
 
 from fwtop.model.errors import FwtopError
 from fwtop.report.summary import digest
-from fwtop.store import list_sessions, load_session, replay, session_info
 from fwtop.store.directory import drop_old, size_bytes
+from fwtop.store.reader import list_sessions, load_session, replay, session_info
 from fwtop.store.rollup import roll_up
 from fwtop.store.schema import VERSION
 from fwtop.store.upkeep import put_in_order
