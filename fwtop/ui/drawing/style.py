@@ -143,6 +143,15 @@ def _words(line: Sequence[Span]) -> Iterable[Span]:
                 start = end
 
 
+def beside(parts: Iterable[Line], room: int) -> Line:
+    """Put parts beside one another, without those that there is no room for."""
+    line: Line = []
+    for part in parts:
+        if width_of(line) + width_of(part) + 2 <= room:
+            line += [("  ", TEXT), *part] if line else part
+    return line
+
+
 def spread(left: Sequence[Span], right: Sequence[Span], width: int) -> Line:
     """Put one line at the left edge and one at the right; the right one gives way first."""
     room = width - width_of(left)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from fwtop.analysis.packets.recent import PacketList
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.drawing.format import number
-from fwtop.ui.drawing.style import ACCENT, BAD, DIM, TEXT, WARN, Line, width_of
+from fwtop.ui.drawing.style import ACCENT, BAD, DIM, WARN, Line, beside
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.packets import packet_view
 from fwtop.ui.lists.panel import Panel
@@ -177,12 +177,7 @@ class PacketPanel(Panel):
             parts.append([("scope ", DIM), (book.scope, WARN)])
         if newest is not None:
             parts.append([(f"{number(len(book.rows))} of {number(len(newest))}", DIM)])
-            all_of_them = (
-                f"{number(newest.seen)} sampled" if self.live else f"the first of {number(newest.seen)}"
-            )
-            parts += [[(all_of_them, DIM)]] if newest.seen > len(newest) else []
-        line: Line = []
-        for part in parts:
-            if width_of(line) + width_of(part) + 2 <= room:
-                line += [("  ", TEXT), *part] if line else part
-        return line
+            seen = number(newest.seen)
+            if newest.seen > len(newest):
+                parts.append([(f"{seen} sampled" if self.live else f"the first of {seen}", DIM)])
+        return beside(parts, room)

@@ -13,7 +13,7 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.rows.source import SOURCE_LISTS
 from fwtop.ui.drawing.layout import Clicked, Lines
-from fwtop.ui.drawing.style import ACCENT, BRAND, DIM, SELECTED, STRONG, TEXT, WARN, Line, width_of
+from fwtop.ui.drawing.style import ACCENT, BRAND, DIM, SELECTED, STRONG, TEXT, WARN, Line, beside, width_of
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.panels import PANEL, PanelSpec
 from fwtop.ui.lists.rows import Item, RowList
@@ -303,11 +303,7 @@ class Panel(Lines):
             details.append([(f"/{rows.filter}", WARN), (f" {rows.hidden} hidden", DIM)])
         if len(self.spec.views) > 1:
             details.append(self._views(room))
-        line: Line = []
-        for detail in details:
-            if width_of(line) + width_of(detail) + 2 <= room:
-                line += [("  ", TEXT), *detail] if line else detail
-        return line
+        return beside(details, room)
 
     def _views(self, room: int) -> Line:
         key = KEY_MAP.label("view")
