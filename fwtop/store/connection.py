@@ -36,6 +36,21 @@ def connect(path: Path, *, timeout: float, mode: str = "rw") -> sqlite3.Connecti
     return database
 
 
+def make_tables(database: sqlite3.Connection, tables: str, application_id: int, version: int) -> None:
+    """Make the tables of an empty database, and write down whose they are and in which format."""
+    database.execute(f"PRAGMA application_id={application_id}")
+    database.executescript(f"BEGIN IMMEDIATE;{tables}PRAGMA user_version={version};COMMIT;")
+
+
+def check_format(database: sqlite3.Connection, application_id: int, version: int) -> None:
+    """Raise sqlite3.DatabaseError unless these are those tables, in this format."""
+    if database.execute("PRAGMA application_id").fetchone()[0] != application_id:
+        raise sqlite3.DatabaseError("not written by fwtop")
+    found = database.execute("PRAGMA user_version").fetchone()[0]
+    if found != version:
+        raise sqlite3.DatabaseError(f"written in format {found}, this fwtop reads {version}")
+
+
 def is_damage(error: Exception) -> bool:
     """Whether SQLite says that the file itself is damaged or no database, not that it can't be used now."""
     return type(error) is sqlite3.DatabaseError

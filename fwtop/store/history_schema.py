@@ -6,7 +6,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-from fwtop.store.connection import connect, used_bytes
+from fwtop.store.connection import check_format, connect, make_tables, used_bytes
 from fwtop.store.schema import check_pages, for_appending
 from fwtop.store.upkeep import set_aside
 
@@ -67,23 +67,13 @@ def _opened(path: Path, max_bytes: int) -> sqlite3.Connection:
     try:
         for_appending(database, max_bytes)
         if int(database.execute("PRAGMA schema_version").fetchone()[0]) == 0:
-            database.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            database.executescript(f"BEGIN IMMEDIATE;{_TABLES}PRAGMA user_version={VERSION};COMMIT;")
-        check_format(database)
+            make_tables(database, _TABLES, APPLICATION_ID, VERSION)
+        check_format(database, APPLICATION_ID, VERSION)
         check_pages(database)
     except BaseException:
         database.close()
         raise
     return database
-
-
-def check_format(database: sqlite3.Connection) -> None:
-    """Raise sqlite3.DatabaseError unless this is a history of today's format."""
-    if database.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-        raise sqlite3.DatabaseError("not written by fwtop")
-    version = int(database.execute("PRAGMA user_version").fetchone()[0])
-    if version != VERSION:
-        raise sqlite3.DatabaseError(f"written in format {version}, this fwtop reads {VERSION}")
 
 
 def prune(database: sqlite3.Connection, now: float, max_bytes: int = MAX_BYTES) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.store.connection import connect
+from fwtop.store.connection import check_format, connect, make_tables
 
 APPLICATION_ID = 0x66777470  # "fwtp" in the file header, for file(1) and the reader
 VERSION = 4
@@ -73,9 +73,8 @@ def create(path: Path, *, max_bytes: int) -> sqlite3.Connection:
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     database = connect(path, timeout=1.0)
     try:
-        database.execute(f"PRAGMA application_id={APPLICATION_ID}")
         for_appending(database, max_bytes)
-        database.executescript(f"BEGIN;{TABLES}PRAGMA user_version={VERSION};COMMIT;")
+        make_tables(database, TABLES, APPLICATION_ID, VERSION)
     except BaseException:
         database.close()
         raise
@@ -87,7 +86,7 @@ def reopen(path: Path, *, max_bytes: int) -> sqlite3.Connection:
     database = connect(path, timeout=1.0)
     try:
         for_appending(database, max_bytes)
-        check_format(database)
+        check_format(database, APPLICATION_ID, VERSION)
     except BaseException:
         database.close()
         raise
@@ -146,14 +145,14 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     copy: tempfile.TemporaryDirectory[str] | None = None
     try:
         try:
-            check_format(database)
+            check_format(database, APPLICATION_ID, VERSION)
         except sqlite3.OperationalError:
             # Reading a WAL database needs a writable directory: on read-only media or as another user, read
             # a copy.
             database.close()
             copy = tempfile.TemporaryDirectory(prefix="fwtop-")
             database = connect(_copied(path, Path(copy.name)), timeout=2.0)
-            check_format(database)
+            check_format(database, APPLICATION_ID, VERSION)
         yield database
     finally:
         database.close()
@@ -167,15 +166,3 @@ def _copied(path: Path, directory: Path) -> Path:
         if source.exists():
             shutil.copyfile(source, directory / f"session.db{suffix}")
     return directory / "session.db"
-
-
-def check_format(database: sqlite3.Connection) -> None:
-    """Raise sqlite3.DatabaseError unless this is a session that this fwtop can read."""
-    application, version = (
-        database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
-    )
-    if application != APPLICATION_ID:
-        raise sqlite3.DatabaseError("not written by fwtop")
-    if version != VERSION:
-        raise sqlite3.DatabaseError(f"written in format {version}, this fwtop reads {VERSION}")
-    database.execute("SELECT 1 FROM meta LIMIT 1").fetchone()
