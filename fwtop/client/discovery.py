@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -165,6 +166,12 @@ def connect(
         raise _silent(path, "")
     finally:
         os.close(descriptor)
+
+
+def ask(netns: str | None, request: Request, *, readonly: bool = False) -> dict[str, Any]:
+    """Ask the guardian of a namespace one thing; returns its answer's data, raises FwtopError."""
+    with connect(netns=netns, readonly=readonly) as guardian:
+        return guardian.demand(request).data
 
 
 def _try(path: Path, hello: Hello) -> GuardianClient | None:

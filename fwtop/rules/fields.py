@@ -29,12 +29,11 @@ _FLAG_NAMES = ((1, "FIN"), (2, "SYN"), (4, "RST"), (8, "PSH"), (16, "ACK"), (32,
 _SHORTEST, _LONGEST = 20, 65_535  # of an IP packet, bytes
 _NO_OPTIONS = 20  # bytes of TCP header
 _IPV6_HEADER = 40
-_ALL_FAMILIES = (4, 6)
 PORTED = frozenset({TCP, UDP, 132, 136})  # whose ports are read: those of SCTP and UDP-Lite, too
 
 
 class Field(Struct, frozen=True):
-    """A field that holds a number; the condition is its value.
+    """A header field. Its condition is a number, a Range, TCP flags as mask and value, or whether it is so.
 
     `xtables` and `nft` return what a condition is for a family; nft's None: no packet of it can match.
     """
@@ -44,118 +43,81 @@ class Field(Struct, frozen=True):
     help: str
     most: int = 65_535
     least: int = 0  # that the dialog takes
+    metavar: str = "N"
+    what: str = "a number"
     label: str = ""  # in the dialog; "" for none there
     asks: str = "a port is a whole number from 0 to {most:,}, or any"  # where something else was typed
     protocols: frozenset[int] = frozenset()  # that have it; none: all
-    families: tuple[int, ...] = _ALL_FAMILIES  # that have it
+    families: tuple[int, ...] = (4, 6)  # that have it
+    reads: Callable[[str, int], Any] | None = None  # the text of its option, and `most`; None: a number
+    shows: Callable[[Any], str] = str  # the inverse
     words: Callable[[Any], str] = str
     xtables: Callable[[Any, int], Sequence[str]] = lambda *_: ()
     nft: Callable[[Any, int], str | None] = lambda *_: None
-    what: str = "a number"
-    metavar: str = "N"
 
     def of(self, match: Match) -> Any:  # noqa: ANN401 - of each field's type
         """Return a match's condition, None if it has none."""
         return getattr(match, self.name)
 
-    def numbers(self, wanted: Any) -> tuple[tuple[int, int], ...]:  # noqa: ANN401
-        """Return the numbers in a condition, each with the least that it may be."""
-        return ((wanted, 0),)
+    @property
+    def is_range(self) -> bool:
+        """Whether its conditions are ranges."""
+        return self.reads is _read_range
 
     def read(self, text: str) -> Any:  # noqa: ANN401
         """Read the value of its option; raises ValueError."""
+        if self.reads is not None:
+            return self.reads(text, self.most)
         if not (text.isascii() and text.isdigit() and int(text) <= self.most):
             raise ValueError(f"{text[:40]!r} is not {self.what} from 0 to {self.most}")
         return int(text)
 
     def written(self, wanted: Any) -> list[str]:  # noqa: ANN401
         """Return the option and its value."""
-        return [self.option, str(wanted)]
+        return [self.option] * wanted if isinstance(wanted, bool) else [self.option, self.shows(wanted)]
+
+    def numbers(self, wanted: Any) -> tuple[tuple[int, int], ...]:  # noqa: ANN401
+        """Return the numbers in a condition, each with the least that it may be."""
+        if isinstance(wanted, Range):
+            return (wanted.low, 0), (wanted.high, wanted.low)
+        if isinstance(wanted, bool):
+            return ()
+        return tuple((number, 0) for number in (wanted if isinstance(wanted, tuple) else (wanted,)))
 
     def meets(self, wanted: Any, column: Any) -> Any:  # noqa: ANN401 - arrays, where there is numpy
         """Compare a column of packets with a condition."""
-        return column == wanted
+        if isinstance(wanted, Range):
+            return (column >= wanted.low) & (column <= wanted.high)
+        if isinstance(wanted, tuple):
+            return (column & wanted[0]) == wanted[1]
+        return (column != 0) == wanted if isinstance(wanted, bool) else column == wanted
 
 
-class Protocols(Field, frozen=True):
-    """The protocol, which has a name."""
-
-    def read(self, text: str) -> int:
-        """Read a name or a number; raises ValueError."""
-        number = NUMBERS.get(text.lower(), int(text) if text.isascii() and text.isdigit() else -1)
-        if not 0 <= number <= self.most:
-            raise ValueError(f"{text[:40]!r} is not a protocol: a number to 255, or {', '.join(NUMBERS)}")
-        return number
-
-    def written(self, wanted: int) -> list[str]:
-        """Return the option and the name."""
-        return [self.option, protocol_name(wanted)]
+def _read_range(text: str, most: int) -> Range:
+    """Read A:B, A:, :B or A; raises ValueError."""
+    low, colon, high = text.partition(":")
+    ends = [low or "0", (high or str(most)) if colon else low]
+    if not all(end.isascii() and end.isdigit() and int(end) <= most for end in ends) or not low + high:
+        raise ValueError(f"{text[:40]!r} is not a range like 40:100 up to {most}")
+    if int(ends[0]) > int(ends[1]):
+        raise ValueError(f"{text[:40]!r} is reversed")
+    return Range(int(ends[0]), int(ends[1]))
 
 
-class Span(Field, frozen=True):
-    """A field whose condition is a range."""
-
-    metavar: str = "A:B"
-    asks: str = "{label} is a number from {least} to {most:,}, two as in 60-70, the upper end last, or any"
-
-    def numbers(self, wanted: Range) -> tuple[tuple[int, int], ...]:
-        """Return both ends, the upper one not below the lower."""
-        return (wanted.low, 0), (wanted.high, wanted.low)
-
-    def read(self, text: str) -> Range:
-        """Read A:B, A:, :B or A; raises ValueError."""
-        low, colon, high = text.partition(":")
-        ends = [low or "0", (high or str(self.most)) if colon else low]
-        good = all(end.isascii() and end.isdigit() and int(end) <= self.most for end in ends)
-        if not good or not low + high:
-            raise ValueError(f"{text[:40]!r} is not a range like 40:100 up to {self.most}")
-        if int(ends[0]) > int(ends[1]):
-            raise ValueError(f"{text[:40]!r} is reversed")
-        return Range(int(ends[0]), int(ends[1]))
-
-    def written(self, wanted: Range) -> list[str]:
-        """Return the option and A:B."""
-        return [self.option, f"{wanted.low}:{wanted.high}"]
-
-    def meets(self, wanted: Range, column: Any) -> Any:  # noqa: ANN401
-        """Mark the packets within the range."""
-        return (column >= wanted.low) & (column <= wanted.high)
+def _read_protocol(text: str, most: int) -> int:
+    number = NUMBERS.get(text.lower(), int(text) if text.isascii() and text.isdigit() else -1)
+    if not 0 <= number <= most:
+        raise ValueError(f"{text[:40]!r} is not a protocol: a number to {most}, or {', '.join(NUMBERS)}")
+    return number
 
 
-class Flags(Field, frozen=True):
-    """TCP flags: of a mask exactly some are set."""
-
-    def numbers(self, wanted: tuple[int, int]) -> tuple[tuple[int, int], ...]:
-        """Return mask and value."""
-        return tuple((number, 0) for number in wanted)
-
-    def read(self, text: str) -> tuple[int, int]:
-        """Read MASK/FLAGS; raises ValueError."""
-        return read_flags(text)
-
-    def written(self, wanted: tuple[int, int]) -> list[str]:
-        """Return the option and MASK/FLAGS."""
-        return [self.option, flags_option(*wanted)]
-
-    def meets(self, wanted: tuple[int, int], column: Any) -> Any:  # noqa: ANN401
-        """Mark the packets with these flags."""
-        return (column & wanted[0]) == wanted[1]
-
-
-class Fragments(Field, frozen=True):
-    """Whether a packet is a fragment, the first or a later one."""
-
-    def numbers(self, wanted: bool) -> tuple[tuple[int, int], ...]:  # noqa: ARG002
-        """Return none."""
-        return ()
-
-    def written(self, wanted: bool) -> list[str]:
-        """Return the option, which asks for fragments."""
-        return [self.option] * wanted
-
-    def meets(self, wanted: bool, column: Any) -> Any:  # noqa: ANN401
-        """Mark the packets that are fragments, or those that are none."""
-        return (column != 0) == wanted
+def _span(name: str, option: str, help: str, most: int = 65_535, least: int = 0, **more: Any) -> Field:  # noqa: ANN401
+    """Return a field whose condition is a range."""
+    asks = "{label} is a number from {least} to {most:,}, two as in 60-70, the upper end last, or any"
+    return Field(
+        name, option, help, most, least, "A:B", asks=asks, reads=_read_range,
+        shows=lambda wanted: f"{wanted.low}:{wanted.high}", **more,
+    )  # fmt: skip
 
 
 def range_text(wanted: Range, to: str = " to ") -> str:
@@ -255,9 +217,10 @@ def _fragment_nft(wanted: bool, family: int) -> str:
     return f"exthdr frag {'exists' if wanted else 'missing'}"
 
 
-PROTOCOL = Protocols(
-    "protocol", "--proto", "tcp, udp, icmp, … or a number", 255, label="protocol", metavar="P",
-    asks="a protocol is tcp, udp, icmp, any, or its number, up to {most}",
+PROTOCOL = Field(
+    "protocol", "--proto", "tcp, udp, icmp, … or a number", 255, metavar="P", label="protocol",
+    asks="a protocol is tcp, udp, icmp, any, or its number, up to {most}", reads=_read_protocol,
+    shows=protocol_name,
 )  # fmt: skip
 SPORT = Field(
     "sport", "--sport", "source port", label="from port", protocols=PORTED, what="a port",
@@ -272,29 +235,29 @@ ICMP_TYPE = Field(
     what="an ICMP type", words=lambda kind: f"type {kind}",
     xtables=lambda kind, family: ("--icmp-type" if family == 4 else "--icmpv6-type", str(kind)),
 )  # fmt: skip
-LENGTH = Span(
+LENGTH = _span(
     "ip_length", "--length", "IP total length in bytes", least=20, label="length", words=_length,
     xtables=lambda wanted, _: ("-m", "length", "--length", f"{wanted.low}:{wanted.high}"), nft=_length_nft,
 )  # fmt: skip
-TTL = Span(
+TTL = _span(
     "ttl", "--ttl-field", "TTL or hop limit of the packet", 255, 1, label="ttl", words=_named("TTL"),
     xtables=_ttl_xtables,
     nft=lambda wanted, family: _spans("ip ttl" if family == 4 else "ip6 hoplimit")(wanted, family),
 )  # fmt: skip
-IP_ID = Span(
+IP_ID = _span(
     "ip_id", "--ip-id", "IPv4 identification", label="ip id", families=(4,), words=_named("IP id"),
     xtables=lambda wanted, _: u32([f"4>>16={_u32_span(wanted)}"]), nft=_spans("ip id"),
 )  # fmt: skip
 _OF_TCP = frozenset({TCP})
-TCP_SEQ = Span(
+TCP_SEQ = _span(
     "tcp_seq", "--tcp-seq", "TCP sequence number", 0xFFFF_FFFF, label="sequence", protocols=_OF_TCP,
     words=_named("sequence number"), xtables=_segment_word(4), nft=_spans("tcp sequence"),
 )  # fmt: skip
-TCP_WINDOW = Span(
+TCP_WINDOW = _span(
     "tcp_window", "--window", "TCP window, as in the header", label="window", protocols=_OF_TCP,
     words=_named("window"), xtables=_segment_word(12, "&0xFFFF"), nft=_spans("tcp window"),
 )  # fmt: skip
-TCP_HEADER = Span(
+TCP_HEADER = _span(
     "tcp_header", "--tcp-header", "TCP header length in bytes; 20 means no options", 60, 20, label="header",
     protocols=_OF_TCP, xtables=_header_words,
     words=lambda wanted: "no TCP options"
@@ -302,13 +265,14 @@ TCP_HEADER = Span(
     else f"a TCP header of {range_text(wanted)} bytes",
     nft=lambda wanted, family: _spans("tcp doff")(data_offsets(wanted), family),
 )  # fmt: skip
-TCP_FLAGS = Flags(
+TCP_FLAGS = Field(
     "tcp_flags", "--tcp-flags", "of the flags M exactly F are set: syn,ack/syn", 255, label="flags",
     protocols=_OF_TCP, words=lambda wanted: flags_text(*wanted), xtables=_flags_xtables,
     nft=lambda wanted, _: f"tcp flags & {wanted[0]:#x} == {wanted[1]:#x}", metavar="M/F",
-    asks="{error}; syn,ack/syn is SYN without ACK",
+    asks="{error}; syn,ack/syn is SYN without ACK", reads=lambda text, _: read_flags(text),
+    shows=lambda wanted: flags_option(*wanted),
 )  # fmt: skip
-FRAGMENT = Fragments(
+FRAGMENT = Field(
     "fragment", "--fragment", "fragments only",
     words=lambda wanted: "fragments" if wanted else "unfragmented",
     xtables=_fragment_xtables, nft=_fragment_nft,

@@ -137,9 +137,13 @@ def test_the_command_line_makes_the_same_rule(made: Rule, monkeypatch: pytest.Mo
     module = verb_module(verb)
     parser = argparse.ArgumentParser(exit_on_error=False)
     module.arguments(parser)
+    args = parser.parse_args(words)
     read: list[Rule] = []
-    monkeypatch.setattr(module, "carry_out", lambda _, rules: read.extend(rules) or 0)
-    assert module.run(parser.parse_args(words)) == 0
+    if hasattr(module, "run"):
+        monkeypatch.setattr(module, "carry_out", lambda _, rules: read.extend(rules) or 0)
+        assert module.run(args) == 0
+    else:
+        read.append(module.rule_of(args))
     assert program == "fwtop"
     assert read == [replace(made, summary=summarise(made), created_by="cli")]
 

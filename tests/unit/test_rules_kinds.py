@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
-from fwtop.rules.fields import FIELDS, Field, Span
+from fwtop.rules.fields import FIELDS, Field
 from fwtop.rules.kinds import KINDS, alternatives, build, filters
 from fwtop.rules.words import summarise
 
@@ -54,7 +54,7 @@ def test_alternatives_are_of_the_same_use_from_the_stack_down() -> None:
 
 def wanted(field: Field) -> st.SearchStrategy[object]:
     numbers = st.integers(0, field.most)
-    if isinstance(field, Span):
+    if field.is_range:
         return st.tuples(numbers, numbers).map(lambda ends: Range(min(ends), max(ends)))
     if field.name == "tcp_flags":
         return st.tuples(numbers, numbers).map(lambda bits: (bits[0], bits[1] & bits[0]))

@@ -143,8 +143,7 @@ def _outcome(args: argparse.Namespace, given: int, data: dict[str, Any]) -> str:
 
 
 def _test(args: argparse.Namespace) -> int:
-    with discovery.connect(netns=args.netns, readonly=True) as guardian:
-        data = guardian.demand(ListTest(args.name, args.entry[0])).data
+    data = discovery.ask(args.netns, ListTest(args.name, args.entry[0]), readonly=True)
     if args.json:
         print(json.dumps({"name": args.name, **data}))
     elif data["entry"] is None:
@@ -157,8 +156,7 @@ def _test(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    with discovery.connect(netns=args.netns, readonly=True) as guardian:
-        data = guardian.demand(ListShow(args.name or "")).data
+    data = discovery.ask(args.netns, ListShow(args.name or ""), readonly=True)
     if args.json:
         print(json.dumps(data))
         return 0

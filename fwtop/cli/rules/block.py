@@ -27,21 +27,12 @@ EXAMPLE = "fwtop block 198.51.100.0/24 2001:db8::/32 --ttl 30m --yes"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("target", nargs="*", metavar="PREFIX|asn:N|country:CC|@FILE", help="sources to block")
-    parser.add_argument(
-        "--list",
-        metavar="NAME",
-        help="block what the named list holds, now and after each change (see fwtop list)",
-    )
-    parser.add_argument(
-        "--via",
-        choices=filters("block"),
-        help="where to drop (default ipset, or that of the replaced rule)",
-    )
-    parser.add_argument(
-        "--replace",
-        metavar="ID",
-        help="replace this rule without a gap, inheriting its conditions, and --via and --ttl unless given",
-    )
+    held = "block what the named list holds, now and after each change (see fwtop list)"
+    parser.add_argument("--list", metavar="NAME", help=held)
+    where = "where to drop (default ipset, or that of the replaced rule)"
+    parser.add_argument("--via", choices=filters("block"), help=where)
+    gap = "replace this rule without a gap, inheriting its conditions, and --via and --ttl unless given"
+    parser.add_argument("--replace", metavar="ID", help=gap)
     parser.add_argument("--close-open", action="store_true", help="also close their open TCP connections")
     add_rule_options(parser, default_ttl="10m, or that of the replaced rule")
     parser.set_defaults(ttl=None)  # to tell whether it was given
@@ -70,17 +61,13 @@ def _on_list(args: argparse.Namespace) -> Rule:
     Its sources are for the preview alone, which needs them: the guardian has its own.
     """
     name = check_name(args.list)
-    kind = Kind(args.via or "ipset")
     if args.replace is not None:
         raise FwtopError("--list does not go with --replace; nothing was changed", 2)
     sources: Sequence[Prefix] = ()
     if not args.yes:
         with discovery.connect(netns=args.netns, readonly=True) as guardian:
             sources = _of_family(guardian.read_list(name)[0], args.family)
-    match = Match(sources=sources, family=args.family)
-    ttl = args.ttl or DEFAULT_TTL_SECONDS
-    what = f"block list {name}"
-    return Rule("", kind, match, what, ttl, created_by="cli", origin=LIST + name, close_open=args.close_open)
+    return _made(args, sources, f"block list {name}", LIST + name)
 
 
 def _replacement(args: argparse.Namespace, new: Rule) -> Rule:
@@ -114,18 +101,14 @@ def _replacement(args: argparse.Namespace, new: Rule) -> Rule:
 
 def rules_of(args: argparse.Namespace) -> list[Rule]:
     """Return the requested rules; raises FwtopError."""
-    kind = Kind(args.via or "ipset")
     listed = [target for target in args.target if _is_list(target)]
     named = prefixes_of(target for target in args.target if not _is_list(target))
-    rules = [_rule(kind, args, _of_family(named, args.family), None)] if named else []
-    rules += [
-        _rule(kind, args, _of_family(_expand(origin), args.family), origin)
-        for origin in dict.fromkeys(listed)
-    ]
-    return rules
+    rules = [_rule(args, named, None)] if named else []
+    return rules + [_rule(args, _expand(origin), origin) for origin in dict.fromkeys(listed)]
 
 
-def _rule(kind: Kind, args: argparse.Namespace, sources: Sequence[Prefix], origin: str | None) -> Rule:
+def _rule(args: argparse.Namespace, found: Sequence[Prefix], origin: str | None) -> Rule:
+    sources = _of_family(found, args.family)
     if not sources:
         which = f" IPv{args.family}" if args.family else ""
         raise FwtopError(
@@ -134,21 +117,15 @@ def _rule(kind: Kind, args: argparse.Namespace, sources: Sequence[Prefix], origi
     if origin is not None:
         what = f"{origin} ({len(sources):,} prefixes)"
     else:
-        what = ", ".join(map(str, sources[:3])) + (
-            f" and {len(sources) - 3} more" if len(sources) > 3 else ""
-        )
+        more = f" and {len(sources) - 3} more" if len(sources) > 3 else ""
+        what = ", ".join(map(str, sources[:3])) + more
+    return _made(args, sources, safe_text(f"block {what}"), origin)
+
+
+def _made(args: argparse.Namespace, sources: Sequence[Prefix], what: str, origin: str | None) -> Rule:
+    kind, ttl = Kind(args.via or "ipset"), args.ttl or DEFAULT_TTL_SECONDS
     match = Match(sources=sources, family=args.family)
-    ttl = args.ttl or DEFAULT_TTL_SECONDS
-    return Rule(
-        "",
-        kind,
-        match,
-        safe_text(f"block {what}"),
-        ttl,
-        created_by="cli",
-        origin=origin,
-        close_open=args.close_open,
-    )
+    return Rule("", kind, match, what, ttl, created_by="cli", origin=origin, close_open=args.close_open)
 
 
 def _is_list(target: str) -> bool:

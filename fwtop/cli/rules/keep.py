@@ -16,16 +16,13 @@ EXAMPLE = "fwtop keep 7 --ttl 2h"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("id", metavar="ID", help="rule number from 'fwtop status'")
-    parser.add_argument(
-        "--ttl", type=ttl, default=None, metavar="TIME", help="new time to live: 30s, 10m, 2h, 1d"
-    )
+    parser.add_argument("--ttl", type=ttl, metavar="TIME", help="new time to live: 30s, 10m, 2h, 1d")
     add_netns(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask the guardian to keep the rule."""
-    with discovery.connect(netns=args.netns) as guardian:
-        data = guardian.demand(Keep(args.id, args.ttl)).data
+    data = discovery.ask(args.netns, Keep(args.id, args.ttl))
     seconds = args.ttl if args.ttl is not None else data["status"]["rule"]["ttl_seconds"]
     print(f"rule {args.id} is confirmed and expires in {duration(seconds)}")
     return 0

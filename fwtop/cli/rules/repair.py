@@ -21,7 +21,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Reinstall the rule."""
-    with discovery.connect(netns=args.netns) as guardian:
-        guardian.demand(Repair(args.id))
+    discovery.ask(args.netns, Repair(args.id))
     print(f"rule {args.id} is in effect again")
     return 0

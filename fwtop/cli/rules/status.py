@@ -27,8 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the guardian's status."""
-    with discovery.connect(netns=args.netns, readonly=True) as guardian:
-        data = guardian.demand(Status(finished=args.all)).data
+    data = discovery.ask(args.netns, Status(finished=args.all), readonly=True)
     statuses = [RuleStatus.from_dict(item) for item in data["rules"]]
     if args.json:
         mitigations = [

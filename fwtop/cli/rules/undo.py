@@ -33,8 +33,7 @@ def run(args: argparse.Namespace) -> int:
         raise FwtopError("name the rules to remove, or --all, or --overdue; nothing was changed", 2)
     if args.overdue:
         return _give_back()
-    with discovery.connect(netns=args.netns) as guardian:
-        undone = guardian.demand(Undo(tuple(args.id), args.all)).data["undone"]
+    undone = discovery.ask(args.netns, Undo(tuple(args.id), args.all))["undone"]
     print(f"removed: {', '.join(undone)}" if undone else "no rule was active")
     return 0
 

@@ -23,8 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the guardian's explanation; it watches the counters for a second."""
-    with discovery.connect(netns=args.netns, readonly=True) as guardian:
-        sentences = guardian.demand(Why(args.id)).data["sentences"]
+    sentences = discovery.ask(args.netns, Why(args.id), readonly=True)["sentences"]
     if args.json:
         print(json.dumps({"id": args.id, "sentences": sentences}))
         return 0

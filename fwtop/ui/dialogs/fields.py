@@ -13,7 +13,7 @@ from fwtop.model.rule import Match, PayloadMatch, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP, WITH_PORTS
 from fwtop.rules.fields import Field as HeaderField
-from fwtop.rules.fields import Span, range_text
+from fwtop.rules.fields import range_text
 from fwtop.rules.words import with_summary
 
 Step = TypeVar("Step", int, tuple[int, int])
@@ -70,13 +70,13 @@ def header_field(of: HeaderField) -> Field:
         present = of.of(rule.match)
         if present is None:
             return "any"
-        return range_text(present, "-") if isinstance(of, Span) else of.written(present)[1]
+        return range_text(present, "-") if of.is_range else of.written(present)[1]
 
     def write(rule: Rule, text: str) -> Rule:
         value, wanted = text.replace(" ", "").lower(), None
         try:
             if value not in ("", "any"):
-                wanted = of.read(value.replace("-", ":") if isinstance(of, Span) else value)
+                wanted = of.read(value.replace("-", ":") if of.is_range else value)
                 if any(number < of.least for number, _ in of.numbers(wanted)):
                     raise ValueError(f"{of.label} is {of.least} or more")
         except ValueError as error:
