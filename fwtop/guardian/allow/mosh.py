@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.kernel.procfs import read_text
+from fwtop.kernel.sockets import command_name, processes, sockets_of
 from fwtop.model.addresses.coverage import listed
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Rule
@@ -39,29 +38,8 @@ def warning(rule: Rule, allow: AllowList) -> tuple[str, ...]:
 
 def mosh_ports() -> set[int]:
     """Return the UDP ports of this namespace that mosh servers have open."""
-    sockets = _sockets()
-    found: set[int] = set()
-    for name in ("/proc/net/udp", "/proc/net/udp6") if sockets else ():
-        try:
-            lines = Path(name).read_text(errors="replace").splitlines()[1:]
-        except OSError:
-            continue
-        rows = (line.split() for line in lines)
-        found |= {int(fields[1].partition(":")[2], 16) for fields in rows if fields[9] in sockets}
-    return found
-
-
-def _sockets() -> set[str]:
-    """Return the inodes of the sockets that mosh servers hold."""
-    found: set[str] = set()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            if (entry / "comm").read_text().strip() != _SERVER:
-                continue
-            links = [os.readlink(descriptor) for descriptor in (entry / "fd").iterdir()]
-        except OSError:
-            continue  # it ended meanwhile
-        found |= {link[8:-1] for link in links if link.startswith("socket:[")}
-    return found
+    servers = [pid for pid in processes() if command_name(pid) == _SERVER]
+    held = {str(inode) for pid in servers for inode in sockets_of(pid)}
+    names = ("/proc/net/udp", "/proc/net/udp6") if held else ()
+    rows = [line.split() for name in names for line in read_text(name).splitlines()[1:]]
+    return {int(fields[1].partition(":")[2], 16) for fields in rows if fields[9] in held}

@@ -6,7 +6,6 @@ Read from the kernel's own tables and /proc, in the namespace at hand.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -16,6 +15,7 @@ from msgspec import Struct
 
 from fwtop.guardian.allow import time_servers
 from fwtop.kernel.procfs import read_text
+from fwtop.kernel.sockets import command_name, processes, sockets_of
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.protocols import TCP
 from fwtop.netfilter.ctnetlink import Entry, opened_by
@@ -75,20 +75,20 @@ def _session(text: str) -> Session | None:
     return Session(peer, *ports)
 
 
-def ssh_sessions(daemons: Sequence[str]) -> list[tuple[Prefix, Session]]:
+def ssh_sessions(daemons: Sequence[int]) -> list[tuple[Prefix, Session]]:
     """Return the connections of SSH daemons whose peer has logged in, however many, with our address."""
-    sockets = {inode for pid in filter(_is_logged_in, daemons) for inode in _sockets_of(pid)}
+    sockets = {str(inode) for pid in filter(_is_logged_in, daemons) for inode in sockets_of(pid)}
     return list(_open(lambda fields: fields[9] in sockets)) if sockets else []
 
 
-def ssh_daemons() -> list[str]:
+def ssh_daemons() -> list[int]:
     """Return the processes of SSH daemons, those that wait and those that serve somebody."""
-    return [pid for pid in os.listdir("/proc") if pid.isdigit() and _name_of(pid) in {*_OPENSSH, _DROPBEAR}]
+    return [pid for pid in processes() if command_name(pid) in {*_OPENSSH, _DROPBEAR}]
 
 
-def listening_ports(daemons: Sequence[str]) -> frozenset[int]:
+def listening_ports(daemons: Sequence[int]) -> frozenset[int]:
     """Return the ports of this namespace on which SSH daemons wait for logins."""
-    sockets = {inode for pid in daemons for inode in _sockets_of(pid)}
+    sockets = {str(inode) for pid in daemons for inode in sockets_of(pid)}
     found: set[int] = set()
     for name in ("/proc/net/tcp", "/proc/net/tcp6") if sockets else ():
         with contextlib.suppress(OSError), Path(name).open(encoding="ascii") as lines:
@@ -142,34 +142,19 @@ def _ancestors(pid: int) -> Iterator[int]:
             return
 
 
-def _sockets_of(pid: str) -> Iterator[str]:
-    """Yield the inodes of a process's sockets; none if it has ended."""
-    with contextlib.suppress(OSError):
-        for descriptor in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):  # it was closed meanwhile
-                target = os.readlink(f"/proc/{pid}/fd/{descriptor}")
-                if target.startswith("socket:["):
-                    yield target[8:-1]
-
-
-def _is_logged_in(pid: str) -> bool:
+def _is_logged_in(pid: int) -> bool:
     """Return whether a process serves somebody who has proved who they are.
 
     sshd tells by its title. dropbear tells nothing, and only what it runs for a user has another name.
     """
-    name = _name_of(pid)
+    name = command_name(pid)
     if name in _OPENSSH:
         title = read_text(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
         return bool(title) and not _NOT_LOGGED_IN.search(title)
     if name != _DROPBEAR:
         return False
     children = read_text(f"/proc/{pid}/task/{pid}/children").split()
-    return any(_name_of(child) not in ("", _DROPBEAR) for child in children)
-
-
-def _name_of(pid: str) -> str:
-    """Return a process's name, "" if it has ended."""
-    return read_text(f"/proc/{pid}/comm").strip()
+    return any(command_name(int(child)) not in ("", _DROPBEAR) for child in children)
 
 
 def address_of(text: str) -> Prefix | None:

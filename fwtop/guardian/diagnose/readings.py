@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from fwtop.kernel.interfaces.links import LOOPBACK
 from fwtop.kernel.namespaces import name_of
+from fwtop.kernel.procfs import parse_paired, parse_single, read_text
 from fwtop.netfilter.iptables import Variant
 from fwtop.netfilter.saved import Line
 
@@ -34,7 +35,8 @@ def read_all(variant: Variant, families: tuple[int, ...]) -> Reading:
     """Read everything now."""
     saved = (variant.read(family).lines for family in families)
     lines = {line: counted.packets for found in saved for line, counted in found.items()}
-    return Reading(_devices(), _ip_received(), _fragments(), lines, _other_namespaces())
+    arrived, fragments = _ip_counters("InReceives"), _ip_counters("ReasmReqds")
+    return Reading(_devices(), arrived, fragments, lines, _other_namespaces())
 
 
 def moved(before: Reading, after: Reading) -> Reading:
@@ -54,7 +56,7 @@ def _gains(before: dict[_Key, int], after: dict[_Key, int]) -> dict[_Key, int]:
 
 def _devices(path: str = "/proc/net/dev") -> dict[str, int]:
     found: dict[str, int] = {}
-    for line in _text(path).splitlines()[2:]:
+    for line in read_text(path).splitlines()[2:]:
         name, _, numbers = line.partition(":")
         fields = numbers.split()
         if len(fields) > 1:
@@ -62,27 +64,10 @@ def _devices(path: str = "/proc/net/dev") -> dict[str, int]:
     return found
 
 
-def _ip_received() -> dict[int, int]:
-    return {4: _snmp("InReceives"), 6: _snmp6("Ip6InReceives")}
-
-
-def _fragments() -> dict[int, int]:
-    return {4: _snmp("ReasmReqds"), 6: _snmp6("Ip6ReasmReqds")}
-
-
-def _snmp(name: str) -> int:
-    heads = [line.split() for line in _text("/proc/net/snmp").splitlines() if line.startswith("Ip: ")]
-    if len(heads) < 2 or name not in heads[0]:
-        return 0
-    return int(heads[1][heads[0].index(name)])
-
-
-def _snmp6(name: str) -> int:
-    for line in _text("/proc/net/snmp6").splitlines():
-        fields = line.split()
-        if len(fields) == 2 and fields[0] == name:
-            return int(fields[1])
-    return 0
+def _ip_counters(name: str) -> dict[int, int]:
+    ipv4 = parse_paired(read_text("/proc/net/snmp")).get("Ip", {})
+    ipv6 = parse_single(read_text("/proc/net/snmp6"))
+    return {4: ipv4.get(name, 0), 6: ipv6.get(f"Ip6{name}", 0)}
 
 
 def _other_namespaces() -> dict[str, int]:
@@ -104,10 +89,3 @@ def _other_namespaces() -> dict[str, int]:
         name = name_of(number) or f"that of process {pid}"
         found[name] = sum(count for device, count in counts.items() if device != LOOPBACK)
     return found
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text(errors="replace")
-    except OSError:
-        return ""

@@ -20,6 +20,7 @@ from fwtop.guardian.mechanisms.settings import Settings
 from fwtop.guardian.mechanisms.tables.contents import NftContents
 from fwtop.guardian.mechanisms.tables.tables import NftTables
 from fwtop.guardian.ownership import single_threaded
+from fwtop.guardian.trying import each
 from fwtop.kernel.deadline import unlimited
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
@@ -166,11 +167,4 @@ class Kernel:
 
         Raises FwtopError.
         """
-        errors: list[FwtopError] = []
-        for item in self._first_to_last:
-            try:
-                item.refresh_allow(allow)
-            except Exception as error:
-                errors.append(FwtopError.of(error))
-        if errors:
-            raise FwtopError("; ".join(map(str, errors)))
+        each(lambda item: item.refresh_allow(allow), self._first_to_last)

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.mechanisms.mechanism import Expected, Mechanism, Shortfall, Wanted
+from fwtop.guardian.trying import each
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Setting
 from fwtop.model.tunables import TUNABLES, Direction, Tunable
@@ -52,26 +53,19 @@ def restore(memory: OldValues, rule_ids: set[str], restored: Callable[[], None] 
     Tries all before it raises FwtopError; what could not be given back is remembered. A sysctl that is gone
     has no value any more: its module was unloaded. `restored` is called after each.
     """
-    errors: list[FwtopError] = []
     changed = memory.settings()
     held = {item.name for item in changed if item.rule_id not in rule_ids}
-    for item in changed:
-        if item.rule_id not in rule_ids:
-            continue
-        tunable = TUNABLES.get(item.name)
-        if tunable is None:
-            continue  # of a newer fwtop: remembered until that comes back
-        if item.name not in held and not memory.is_given_back(item) and Path(tunable.path).exists():
-            try:
-                if not item.done or _read(tunable) == item.new:
-                    _write(tunable, item.old)
-            except FwtopError as error:
-                errors.append(error)
-                continue
+
+    def give_back(item: Changed) -> None:
+        tunable = TUNABLES[item.name]
+        ours = item.name not in held and not memory.is_given_back(item) and Path(tunable.path).exists()
+        if ours and (not item.done or _read(tunable) == item.new):
+            _write(tunable, item.old)
         restored()
         memory.forget_setting(item)
-    if errors:
-        raise errors[0]
+
+    # What a newer fwtop set is remembered until that comes back
+    each(give_back, [item for item in changed if item.rule_id in rule_ids and item.name in TUNABLES])
 
 
 class Settings(Mechanism):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.kernel import sockets
+from fwtop.kernel import netlink, sockets
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import listed
 from fwtop.model.addresses.list_limits import of_ports
@@ -27,7 +27,6 @@ _MOST = 65_536  # sockets that are looked at
 _SECONDS = 2.0
 _BETWEEN = 64  # sockets after which urgent requests are served
 _NAMED = 3
-_HEADER = 16  # struct nlmsghdr
 _MAPPED = bytes(10) + b"\xff\xff"
 _IDENTITY = slice(4, 52)  # struct inet_diag_sockid in struct inet_diag_msg
 _SENT_AT = 44  # tcpi_last_data_sent in struct tcp_info
@@ -136,23 +135,13 @@ def _open_connections() -> Iterator[OpenConnection]:
         dump = sockets.tcp_dump(family, sockets.OPEN_STATES, _SECONDS, sockets.TCP_INFO)
         with contextlib.closing(dump):
             for data in dump:
-                for body in _bodies(data):
+                for body in (body for _, body in netlink.messages(data) if len(body) >= _ATTRIBUTES_AT):
                     item = _connection(family, body)
                     if item.port in ports:
                         yield item
                     seen += 1
                 if seen >= _MOST:
                     return
-
-
-def _bodies(data: bytes) -> Iterator[bytes]:
-    at = 0
-    while at + _HEADER + _ATTRIBUTES_AT <= len(data):
-        length = int.from_bytes(data[at : at + 4], "little")
-        if length < _HEADER + _ATTRIBUTES_AT:
-            return
-        yield data[at + _HEADER : at + length]
-        at += (length + 3) & ~3
 
 
 def _connection(family: int, body: bytes) -> OpenConnection:
@@ -168,10 +157,5 @@ def _connection(family: int, body: bytes) -> OpenConnection:
 
 
 def _idle_ms(body: bytes) -> int:
-    at = _ATTRIBUTES_AT
-    while at + 4 <= len(body):
-        length, kind = struct.unpack_from("=HH", body, at)
-        if kind == sockets.TCP_INFO and length >= 8 + _SENT_AT:
-            return int(struct.unpack_from("=I", body, at + 4 + _SENT_AT)[0])
-        at += max(4, (length + 3) & ~3)
-    return 0
+    info = dict(netlink.attributes(body, _ATTRIBUTES_AT)).get(sockets.TCP_INFO, b"")
+    return int(struct.unpack_from("=I", info, _SENT_AT)[0]) if len(info) >= _SENT_AT + 4 else 0

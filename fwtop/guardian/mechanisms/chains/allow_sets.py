@@ -19,9 +19,9 @@ from fwtop.guardian.mechanisms.chains.chain_text import (
     PEER_SETS,
 )
 from fwtop.guardian.mechanisms.chains.sets import Contents
+from fwtop.guardian.trying import each
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Passes
-from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.protocols import TCP
 from fwtop.netfilter import ipset
 from fwtop.netfilter.ipset import Element
@@ -43,14 +43,7 @@ class AllowSets:
 
     def fill(self, allow: AllowList, families: Iterable[int]) -> None:
         """Bring families' sets up to date where they are not; tries each before it raises FwtopError."""
-        errors: list[FwtopError] = []
-        for family in families:
-            try:
-                self.fill_with("", allow, family)
-            except FwtopError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        each(lambda family: self.fill_with("", allow, family), families)
 
     def fill_with(self, first: str, allow: AllowList, family: int) -> None:
         """Run lines of `ipset restore`, and bring a family's sets up to date in the same process.

@@ -17,7 +17,7 @@ from fwtop.guardian.mechanisms.chains.table_state import Listed, TableState
 from fwtop.guardian.mechanisms.chains.variants import Variants
 from fwtop.guardian.mechanisms.mechanism import Count
 from fwtop.guardian.mechanisms.settings import OldValueStore
-from fwtop.model.errors import FwtopError
+from fwtop.guardian.trying import each
 from fwtop.netfilter.iptables import NFT
 from fwtop.rules.objects import HOOK_CHAINS, ChainLine
 
@@ -83,18 +83,16 @@ class RawLines:
 
     def remove(self, rule_ids: set[str]) -> None:
         """Remove the lines of rules from both families and variants; tries all before it raises."""
-        errors: list[FwtopError] = []
-        for chains, family in itertools.product(self.variants.there(), FAMILIES):
-            try:
-                nothing_left = chains.remove(family, rule_ids, self._memory.before(family))
-                if nothing_left:
-                    self.contents.forget_chains(chains, family)
-                if nothing_left and chains.variant.name == NFT:
-                    self._memory.forget_before(family)
-            except Exception as error:
-                errors.append(FwtopError.of(error))
-        if errors:
-            raise errors[0]
+
+        def remove(place: tuple[Chains, int]) -> None:
+            chains, family = place
+            nothing_left = chains.remove(family, rule_ids, self._memory.before(family))
+            if nothing_left:
+                self.contents.forget_chains(chains, family)
+            if nothing_left and chains.variant.name == NFT:
+                self._memory.forget_before(family)
+
+        each(remove, itertools.product(self.variants.there(), FAMILIES))
 
     def find_variant(self, rule_id: str) -> str:
         """Return the variant of iptables that has lines of a rule without a record."""

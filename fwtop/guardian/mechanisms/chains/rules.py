@@ -17,6 +17,7 @@ from fwtop.guardian.mechanisms.chains.line_contents import LineContents
 from fwtop.guardian.mechanisms.chains.raw_lines import FAMILIES, Memory, RawLines, readable
 from fwtop.guardian.mechanisms.chains.variants import Variants
 from fwtop.guardian.mechanisms.mechanism import Count, Expected, Mechanism, Shortfall, Wanted
+from fwtop.guardian.trying import each
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, Rule, families_of
 from fwtop.netfilter import ipset
@@ -166,12 +167,12 @@ class ChainRules(Mechanism):
     def disable(self, rule_ids: set[str]) -> None:
         """Empty the rules' sets: then their lines match nothing."""
         beside = (self.variants.beside(chains).disable for chains in self.variants.there())
-        _try_all(rule_ids, sets.flush_of, *beside)
+        each(lambda step: step(rule_ids), [sets.flush_of, *beside])
 
     def remove(self, rule_ids: set[str]) -> None:
         """Remove lines, those beside others' once everything is tracked again."""
         beside = (self.variants.beside(chains).remove for chains in self.variants.there())
-        _try_all(rule_ids, self.lines.remove, *beside)
+        each(lambda step: step(rule_ids), [self.lines.remove, *beside])
 
     def destroy(self, rule_ids: set[str]) -> None:
         """Destroy sets, which the kernel refuses as long as a line asks them."""
@@ -233,18 +234,6 @@ class ChainRules(Mechanism):
             except FwtopError:
                 continue
         return counted
-
-
-def _try_all(rule_ids: set[str], *steps: Callable[[set[str]], object]) -> None:
-    """Take all steps whatever one of them says; raises the first error."""
-    errors: list[FwtopError] = []
-    for step in steps:
-        try:
-            step(rule_ids)
-        except Exception as error:
-            errors.append(FwtopError.of(error))
-    if errors:
-        raise errors[0]
 
 
 def _by_family(objects: KernelObjects) -> list[tuple[int, list[ChainLine]]]:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.guardian.mechanisms.chains.set_contents import is_whole
-from fwtop.model.errors import FwtopError
+from fwtop.guardian.trying import each
 from fwtop.netfilter import ipset
 from fwtop.rules.objects import SetSpec
 from fwtop.rules.xtables import create_line, fill_text, set_line
@@ -126,20 +126,13 @@ def destroy_lists(used: Collection[str]) -> list[str]:
 
     Tries all before it raises FwtopError.
     """
-    errors: list[FwtopError] = []
-    gone: list[str] = []
-    for name in sorted(names()):
-        ours = _LIST.fullmatch(name)
-        if ours is None or (ours[1] == "list" and ours[2] in used):
-            continue
-        try:
-            ipset.destroy_set(name)
-            gone.append(name)
-        except FwtopError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
-    return gone
+    doomed = [
+        name
+        for name in sorted(names())
+        if (ours := _LIST.fullmatch(name)) and not (ours[1] == "list" and ours[2] in used)
+    ]
+    each(ipset.destroy_set, doomed)
+    return doomed
 
 
 def names() -> set[str]:

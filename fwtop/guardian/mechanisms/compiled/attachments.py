@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import socket
 import struct
 from pathlib import Path
 
-from fwtop.guardian.mechanisms.compiled.slots import open_pin
+from fwtop.guardian.mechanisms.compiled.slots import is_pinned, open_pin
 from fwtop.kernel import bpf
 from fwtop.kernel.interfaces import clsact
 from fwtop.kernel.interfaces.links import readable_links
@@ -125,7 +124,7 @@ def _attached(pins: Path, item: Attachment) -> int:
 
     Before Linux 6.6 a filter attaches it: then 1.
     """
-    if _is_pinned(pins / f"filter-{item.mode}-{item.ifindex}"):
+    if is_pinned(pins / f"filter-{item.mode}-{item.ifindex}"):
         return int(clsact.has_rules(item.ifindex, item.mode))
     try:
         descriptor = open_pin(pins / f"link-{item.mode}-{item.ifindex}")
@@ -135,15 +134,6 @@ def _attached(pins: Path, item: Attachment) -> int:
         return bpf.link_program_id(descriptor) if bpf.link_interface(descriptor) == item.ifindex else 0
     finally:
         os.close(descriptor)
-
-
-def _is_pinned(path: Path) -> bool:
-    """Look in process 1's /sys, too: inside `ip netns exec` our own is another one."""
-    if path.exists():
-        return True
-    with contextlib.suppress(PermissionError):  # without CAP_SYS_PTRACE
-        return Path(f"/proc/1/root{path}").exists()
-    return False
 
 
 def _described(item: Attachment, names: dict[int, str]) -> str:

@@ -19,9 +19,10 @@ from fwtop.guardian.mechanisms.compiled.attachments import Attachments
 from fwtop.guardian.mechanisms.compiled.loader import Precompiler
 from fwtop.guardian.mechanisms.compiled.planned import Planned, plan_lines, same_code
 from fwtop.guardian.mechanisms.compiled.prefix_hits import PrefixHits
-from fwtop.guardian.mechanisms.compiled.slots import Slots, disable_pinned, free_slot
+from fwtop.guardian.mechanisms.compiled.slots import Slots, disable_pinned, free_slot, is_pinned
 from fwtop.guardian.mechanisms.mechanism import Count, Expected, Mechanism, Shortfall, Wanted
 from fwtop.guardian.ownership import single_threaded
+from fwtop.guardian.trying import each
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import sealed
 from fwtop.model.errors import FwtopError
@@ -80,7 +81,7 @@ class CompiledRules(Mechanism):
 
     def find(self) -> None:
         """Find the rules of a former guardian; raises FwtopError."""
-        self._unseen = _is_there(self._pins)
+        self._unseen = is_pinned(self._pins)
         if self._unseen:
             found = loader.ask(Open())
             self.take_maps(found)
@@ -101,7 +102,7 @@ class CompiledRules(Mechanism):
 
     def sweep(self) -> None:
         """Remove the pins of deleted namespaces; what fails is logged, as no rule of ours depends on it."""
-        if not _is_there(self._pins.parent):
+        if not is_pinned(self._pins.parent):
             return
         try:
             loader.ask(Sweep())
@@ -357,14 +358,7 @@ class CompiledRules(Mechanism):
         """
         if not self._rules or self._slots is None or self._busy:
             return
-        errors: list[FwtopError] = []
-        for update in (self._slots.allow, self._refresh_program):
-            try:
-                update(allow)
-            except FwtopError as error:
-                errors.append(error)
-        if errors:
-            raise FwtopError("; ".join(map(str, errors)))
+        each(lambda update: update(allow), (self._slots.allow, self._refresh_program))
 
     def _requested(self, slot: int, rule: Rule, *, report_hits: bool = False) -> RequestedRule:
         return RequestedRule.of(slot, rule, report_hits=report_hits, list_key=self.list_key(rule))
@@ -447,12 +441,3 @@ def _allowed(allow: AllowList) -> tuple[Prefix, ...]:
             "none is installed, and those in place keep the list that they have"
         )
     return found
-
-
-def _is_there(pins: Path) -> bool:
-    """Look in process 1's /sys, too: inside `ip netns exec` our own is another one."""
-    for path in (pins, Path(f"/proc/1/root{pins}")):
-        with contextlib.suppress(OSError):
-            if path.is_dir():
-                return True
-    return False

@@ -11,7 +11,6 @@ import os
 import struct
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.mechanisms.compiled.peers import Peers
@@ -27,9 +26,6 @@ from fwtop.xdp.maps import (
     map_array,
     possible_cpus,
 )
-
-if TYPE_CHECKING:  # a guardian without a long list doesn't load numpy
-    pass
 
 _SLOT_WORDS = SLOT_BYTES // 8  # deadline; number and padding
 _NUMBER = struct.Struct("<Q")
@@ -165,6 +161,15 @@ def _open_slots(path: Path) -> int:
             if (found := find_shared(directory, path.name)) is not None:
                 return found
     raise FileNotFoundError
+
+
+def is_pinned(path: Path) -> bool:
+    """Return whether something is pinned there, or in process 1's /sys: see `open_pin`."""
+    for place in (path, Path(f"/proc/1/root{path}")):
+        with contextlib.suppress(OSError):  # such as without CAP_SYS_PTRACE
+            if place.exists():
+                return True
+    return False
 
 
 def open_pin(path: Path) -> int:

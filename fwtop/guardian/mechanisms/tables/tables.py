@@ -42,6 +42,7 @@ from fwtop.guardian.mechanisms.tables.words import (
     rule_lines,
     shortened,
 )
+from fwtop.guardian.trying import each
 from fwtop.kernel.interfaces.links import Link
 from fwtop.kernel.programs import CommandError
 from fwtop.model.addresses.address import Prefix
@@ -185,14 +186,7 @@ class NftTables(Mechanism):
 
     def remove(self, rule_ids: set[str]) -> None:
         """Remove rules, and a table with its last one; missing ones are no error."""
-        errors: list[FwtopError] = []
-        for layout in LAYOUTS:
-            try:
-                self._remove_from(layout, rule_ids)
-            except FwtopError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        each(lambda layout: self._remove_from(layout, rule_ids), LAYOUTS)
 
     def _remove_from(self, layout: Layout, rule_ids: set[str]) -> None:
         _wake(layout)
@@ -299,16 +293,13 @@ class NftTables(Mechanism):
 
     def refresh_allow(self, allow: AllowList) -> None:
         """Update the allow-list in tables that have rules; tries each before it raises FwtopError."""
-        errors: list[FwtopError] = []
-        for layout in self._used():
-            try:
-                if self._is_stale(layout, allow) and read_table(layout).chains:
-                    _apply(itertools.chain(*_allow_lines(layout, allow)))
-                    self._remember(layout, allow)
-            except FwtopError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+
+        def refresh(layout: Layout) -> None:
+            if self._is_stale(layout, allow) and read_table(layout).chains:
+                _apply(itertools.chain(*_allow_lines(layout, allow)))
+                self._remember(layout, allow)
+
+        each(refresh, self._used())
 
     def allow_shortfall(self, layout: Layout) -> str:
         """Name a set of the allow-list that was changed, "" if none; read when the rule set is another.
