@@ -42,5 +42,4 @@ ATTACK = RowType(
         ("pps", lambda item: item.pps),
         ("reaches you", lambda item: item.pps * reaching_share(item)),
     ),
-    title=lambda item: item.title,
 )

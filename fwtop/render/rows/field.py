@@ -132,3 +132,12 @@ DROPPED = Field(
     words="{dropped_share} of its own packets",
     averaged=True,
 )
+NORMAL = Field(
+    "baseline_share",
+    Unit.SHARE,
+    heading="normal",
+    width=8,
+    keep=10,
+    label="normal",
+    words="{baseline_share} of normal packets contain it too",
+)

@@ -32,7 +32,7 @@ LEDGER = RowType(
             words="{mostly}: {mostly_share} of the samples",
         ),
         Field("mostly_share", Unit.SHARE, digits=3),
-        Field("behind_routing", value=lambda item: item.filtered),
+        Field("behind_routing", value="filtered"),
         Field("share", Unit.SHARE, json=False, heading="share", width=7, keep=8),
     ),
     columns="layer reason mostly packets share pps",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fwtop.model.traffic.snapshot import Payload
-from fwtop.render.rows.field import Field, RowType, Unit, estimate
+from fwtop.render.rows.field import NORMAL, Field, RowType, estimate
 
 
 def payload_name(item: Payload) -> str:
@@ -28,15 +28,7 @@ PAYLOAD = RowType(
         Field("offset"),
         Field("dns_name", label="DNS name"),
         *estimate(),
-        Field(
-            "baseline_share",
-            Unit.SHARE,
-            heading="normal",
-            width=8,
-            keep=10,
-            label="normal",
-            words="{baseline_share} of normal packets contain it too",
-        ),
+        NORMAL,
         Field("name", value=payload_name, json=False, heading="bytes in common", width=20, grow=1),
         Field(
             "at",

@@ -18,7 +18,7 @@ PROPOSAL = RowType(
         Field("already_share", Unit.SHARE),
         Field("collateral_share", Unit.SHARE, heading="clients hit", width=14, keep=2, sort="least harm"),
         Field("collateral_examples"),
-        Field("collateral_is_guess", value=lambda item: item.guess),
+        Field("collateral_is_guess", value="guess"),
         Field("cost_ns", Unit.NANOSECONDS, heading="CPU/pkt", width=7, keep=9, sort="cheapest"),
         Field("cost_measured"),
         Field("commands"),
@@ -30,6 +30,5 @@ PROPOSAL = RowType(
         ("stops", lambda item: item.attack_share - item.already_share),
         ("cheapest", lambda item: -math.inf if item.cost_ns is None else -item.cost_ns),
     ),
-    title=lambda item: f"proposal {item.number}",
     copied=lambda item: item.fwtop or item.summary,
 )

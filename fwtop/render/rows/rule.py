@@ -25,6 +25,5 @@ RULE = RowType(
     ),
     columns="id state kind summary pps predicted_pps packets bytes expires",
     sorts=(("pps", lambda item: item.pps), ("packets", lambda item: item.packets)),
-    title=lambda item: f"rule {item.rule.id}",
     copied=lambda item: item.rule.summary,
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from fwtop.model.rule import Match, PayloadMatch, Range
 from fwtop.model.traffic.protocols import WITH_PORTS, flag_names, spoken_protocol
 from fwtop.model.traffic.snapshot import PacketSignature
-from fwtop.render.rows.field import DROPPED, Field, RowType, Unit, estimate
+from fwtop.render.rows.field import DROPPED, NORMAL, Field, RowType, Unit, estimate
 from fwtop.rules.fields import range_text
 from fwtop.rules.words import bytes_text, describe
 
@@ -82,9 +84,9 @@ SIGNATURE = RowType(
             whole=True,
             label="matches",
         ),
-        Field("protocol", value=lambda item: item.match.protocol),
-        Field("sport", value=lambda item: item.match.sport),
-        Field("dport", value=lambda item: item.match.dport),
+        Field("protocol", value="match.protocol"),
+        Field("sport", value="match.sport"),
+        Field("dport", value="match.dport"),
         Field("ip_length", value=lambda item: _only(item.match.ip_length)),
         Field("ttl", value=lambda item: _only(item.match.ttl)),
         Field("tcp_flags", value=lambda item: item.match.tcp_flags and item.match.tcp_flags[1]),
@@ -92,15 +94,7 @@ SIGNATURE = RowType(
         Field("hex", value=lambda item: item.match.payload[0].data.hex() if item.match.payload else None),
         *estimate(),
         DROPPED,
-        Field(
-            "baseline_share",
-            Unit.SHARE,
-            heading="normal",
-            width=8,
-            keep=9,
-            label="normal",
-            words="{baseline_share} of normal packets match it too",
-        ),
+        replace(NORMAL, keep=9, words="{baseline_share} of normal packets match it too"),
         Field("attack_share", Unit.SHARE),
         Field(
             "attack",
