@@ -1,7 +1,8 @@
-"""Shares, lengths of time and numbers of things as people read them; the same in every text."""
+"""Shares, moments, lengths of time and numbers of things as people read them; the same in every text."""
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
@@ -28,6 +29,14 @@ def percent(share: float, digits: int | None = 0) -> str:
     if digits and value > 100 - least:
         return f">{100 - least:g} %"
     return f"{value:.{digits}f} %"
+
+
+DAY_AND_TIME = "%Y-%m-%d %H:%M:%SZ"
+
+
+def utc(at: float, form: str = "%H:%M:%SZ") -> str:
+    """Write a moment; one beyond the calendar as the last or the first that it has."""
+    return time.strftime(form, time.gmtime(min(max(at, 0.0), 253_402_300_799.0)))
 
 
 def duration(seconds: float, *, fixed_width: bool = False) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from fwtop.model.ruleset import ListedRule, ListedSet
@@ -77,8 +76,3 @@ def _set_line(item: ListedSet) -> str:
     full = f", {100 * item.fill:.0f} % full" if item.fill is not None and item.nearly_full else ""
     family = f" {item.family}" if item.family else ""
     return f"{item.source}{family} {item.name} ({item.type}): {entries}{size} entries{full}"
-
-
-def clock(at: float) -> str:
-    """Format a moment as the screen's log does."""
-    return f"{datetime.fromtimestamp(at, UTC):%H:%M:%SZ}"

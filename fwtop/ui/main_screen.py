@@ -13,6 +13,7 @@ from textual.binding import BindingsMap
 from textual.screen import Screen
 from textual.widgets import Input
 
+from fwtop.render.numbers import utc
 from fwtop.ui.actions.command_dialog import CommandDialog
 from fwtop.ui.actions.commands import Call, Command, History, commands, offer
 from fwtop.ui.actions.desk import Desk
@@ -211,7 +212,7 @@ class MainScreen(Guarded, Screen[None], inherit_bindings=False):
         if bars.cursor is None or point is None:
             self.desk.say("")
             return
-        flow, at = point.flow, time.strftime("%H:%M:%SZ", time.gmtime(second))
+        flow, at = point.flow, utc(second)
         parts = (
             f"my rules {number(flow.mine)}, other firewall {number(flow.other)}, kernel {number(flow.kernel)}"
         )

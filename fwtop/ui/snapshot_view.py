@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.render.numbers import utc
 from fwtop.ui.actions.desk import Desk
 from fwtop.ui.actions.log import MACHINE
 from fwtop.ui.actions.machine_rules import MachineRulesWatch
@@ -135,7 +136,7 @@ class SnapshotView:
         past, rules = self._desk.feed.past()
         if past:
             self._desk.bars.history.rebuild(past, rules)
-            since = time.strftime("%H:%M:%SZ", time.gmtime(past[0].at))
+            since = utc(past[0].at)
             self._desk.say(f"a recorder was running: what it saw since {since} is in the graph")
 
     def _content(self) -> Content:

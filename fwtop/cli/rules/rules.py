@@ -16,8 +16,9 @@ from fwtop.analysis.rule_rates import RatedRule, RuleRates
 from fwtop.cli.options import add_netns, positive
 from fwtop.model.errors import FwtopError
 from fwtop.model.ruleset import Ruleset
+from fwtop.render.numbers import utc
 from fwtop.render.observation import SCHEMA, rfc3339
-from fwtop.render.ruleset import SPARK, clock, quantity, rule_json, set_json, set_lines, spark, where
+from fwtop.render.ruleset import SPARK, quantity, rule_json, set_json, set_lines, spark, where
 
 HELP = (
     "List every rule and set on this machine, fwtop's and others', with packets and bytes: iptables (legacy "
@@ -135,8 +136,6 @@ def _draw(lines: Sequence[str], last: Sequence[str], ruleset: Ruleset) -> None:
     room = max(height - 2, 1)
     below = list(last[: max(room // 3, 1)])
     shown = list(lines[: room - len(below)])
-    title = (
-        f"{ruleset.rules_total:,} rules, {len(ruleset.sets):,} sets · {clock(ruleset.taken)} · Ctrl+C ends"
-    )
+    title = f"{ruleset.rules_total:,} rules, {len(ruleset.sets):,} sets · {utc(ruleset.taken)} · Ctrl+C ends"
     text = "\n".join(line[:width] for line in (title, *shown, *below))
     print(f"{_CLEAR}{text}", end="", flush=True)

@@ -9,8 +9,8 @@ import threading
 from typing import Any
 
 from fwtop.model.rule_event import RuleEvent
+from fwtop.render.numbers import utc
 from fwtop.render.observation import rfc3339
-from fwtop.render.ruleset import clock
 
 WAITING = 10_000  # events for a slow reader; further ones are counted
 _END_SECONDS = 2.0
@@ -73,7 +73,7 @@ def event_text(event: RuleEvent) -> str:
     """Write an event as a line for people."""
     about = dict(event.about)
     process = about.pop("process", None)
-    words = [clock(event.at), event.event.replace("_", " "), event.source]
+    words = [utc(event.at), event.event.replace("_", " "), event.source]
     words += [
         str(value) if name in _BARE else f"{name} {value}" for name, value in about.items() if value != ""
     ]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 from fwtop.model.rule import State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.render.numbers import utc
 from fwtop.ui.actions.desk import Desk
 from fwtop.ui.actions.log import EXPORTED
 from fwtop.ui.actions.rule_actions import RuleActions
@@ -56,7 +55,7 @@ class SessionActions:
         ]
         installed = f"installed {', '.join(done[:3])}" if done else "no rule installed"
         more = f" and {len(done) - 3} more" if len(done) > 3 else ""
-        at = time.strftime("%H:%M:%SZ", time.gmtime(peak.started + peak.seconds))
+        at = utc(peak.started + peak.seconds)
         return f"peak {number(peak.tables.totals.pps)} pps at {at} ({attacks}); {installed}{more}"
 
     def pause(self) -> None:

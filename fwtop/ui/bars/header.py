@@ -8,8 +8,9 @@ from rich.style import Style
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.flow import NOTICED, STOPPED, Flow, flow_of
 from fwtop.model.traffic.snapshot import Attack, Snapshot
+from fwtop.render.numbers import DAY_AND_TIME, utc
 from fwtop.rules.kinds import drops_nothing
-from fwtop.ui.drawing.format import DAY_AND_TIME, bits, duration, gauge, number, percent, utc
+from fwtop.ui.drawing.format import bits, duration, gauge, number, percent
 from fwtop.ui.drawing.style import (
     ACCENT,
     ALARM,

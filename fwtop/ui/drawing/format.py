@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from fwtop.render import numbers
@@ -61,14 +60,6 @@ def error_bar(low: float, high: float) -> str:
 def duration(seconds: float) -> str:
     """Write a time span in at most two units, without jumps in width: 42 s, 3m10s, 10m00s, 4d06h."""
     return numbers.duration(seconds, fixed_width=True)
-
-
-DAY_AND_TIME = "%Y-%m-%d %H:%M:%SZ"
-
-
-def utc(at: float, form: str = "%H:%M:%SZ") -> str:
-    """Write a moment; one beyond the calendar as the last or the first that it has."""
-    return time.strftime(form, time.gmtime(min(max(at, 0.0), 253_402_300_799.0)))
 
 
 def about(seconds: float) -> str:

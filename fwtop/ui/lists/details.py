@@ -21,17 +21,16 @@ from fwtop.model.traffic.snapshot import (
     Snapshot,
     Source,
 )
+from fwtop.render.numbers import DAY_AND_TIME, utc
 from fwtop.render.rows import ROW_TYPES
 from fwtop.render.rows.field import Field, RowType, Unit
 from fwtop.rules.costs import CALIBRATE
 from fwtop.ui.drawing.format import (
-    DAY_AND_TIME,
     duration,
     hex_dump,
     nanoseconds,
     number,
     percent,
-    utc,
 )
 from fwtop.ui.drawing.style import ACCENT, DIM, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.drawing.text import LABEL, detail, facts, labelled, listed, wrapped

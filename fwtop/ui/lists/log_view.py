@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fwtop.render.numbers import utc
 from fwtop.render.observation import rfc3339
 from fwtop.render.rows.field import RowType
-from fwtop.ui.drawing.format import utc
 from fwtop.ui.drawing.style import DIM, TEXT, Line
 from fwtop.ui.drawing.text import facts
 from fwtop.ui.lists.rows import LogEntry

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import TcpService
+from fwtop.render.numbers import utc
 from fwtop.render.rows.rule import RULE
-from fwtop.ui.drawing.format import duration, number, octets, percent, utc, wrap
+from fwtop.ui.drawing.format import duration, number, octets, percent, wrap
 from fwtop.ui.drawing.style import DIM, GOOD, STRONG, TEXT, TITLE, WARN, Line
 from fwtop.ui.drawing.text import DETAILS_WIDTH, LABEL, detail, facts, labelled, listed, wrapped
 from fwtop.ui.keys import KEY_MAP
