@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import os
 import signal
 import sys
@@ -12,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from textual import events
 from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.app import App
@@ -27,46 +26,13 @@ from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.sandbox.crash_log import CRASHES, failure_words
 from fwtop.ui.drawing.guarded import Guarded
 from fwtop.ui.drawing.partial import ExactUpdate, ShownCells
-from fwtop.ui.drawing.style import PICTURE_THEME, THEME, WARN
+from fwtop.ui.drawing.style import THEME, WARN
 from fwtop.ui.drawing.themes import PALETTE
 from fwtop.ui.feed import Feed
 from fwtop.ui.keys import ACTIONS, KEY_MAP, remapped
 from fwtop.ui.main_screen import MainScreen
 from fwtop.ui.settings import AUTO, Effective, read_settings
 from fwtop.ui.terminal import GONE_STATUS, ResilientDriver
-
-SVG_FORMAT = """\
-<svg class="rich-terminal" xml:space="preserve" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
-    <style>
-    .{unique_id}-matrix {{
-        font-family: "DejaVu Sans Mono", Menlo, Consolas, monospace;
-        font-size: {char_height}px;
-        line-height: {line_height}px;
-        font-variant-east-asian: full-width;
-    }}
-    .{unique_id}-title {{
-        font-size: 18px;
-        font-weight: bold;
-        font-family: "DejaVu Sans", Arial, sans-serif;
-    }}
-    {styles}
-    </style>
-    <defs>
-    <clipPath id="{unique_id}-clip-terminal">
-      <rect x="0" y="0" width="100%" height="{terminal_height}" />
-    </clipPath>
-    {lines}
-    </defs>
-    {chrome}
-    <g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
-    {backgrounds}
-    <g class="{unique_id}-matrix">
-    {matrix}
-    </g>
-    </g>
-</svg>
-"""
-
 
 SLOW_FRAME_SECONDS = 1.0
 _STALLS = 20  # more frames that found the terminal busy than found it ready: it can't keep up
@@ -339,31 +305,6 @@ class FwtopApp(Guarded, App[None]):
         line, status = _one_line(failure)
         print(f"fwtop: {line}", file=sys.stderr)
         return status
-
-    # -- pictures
-
-    def picture(self, title: str = "fwtop") -> str:
-        """Return the screen as a self-contained SVG."""
-        width, height = self.size
-        console = Console(
-            width=width,
-            height=height,
-            file=io.StringIO(),
-            force_terminal=True,
-            color_system="truecolor",
-            record=True,
-            legacy_windows=False,
-            safe_box=False,
-        )
-        update = self.screen._compositor.render_update(full=True, screen_stack=self._background_screens)
-        console.print(update)
-        return console.export_svg(
-            title=title,
-            theme=PICTURE_THEME,
-            code_format=SVG_FORMAT,
-            unique_id="fwtop",
-            font_aspect_ratio=0.602,
-        )
 
 
 def _fault_line(error: BaseException) -> str:

@@ -194,7 +194,7 @@ class MainScreen(Guarded, Screen[None], inherit_bindings=False):
                 if value < len(panel.rows.items):
                     panel.move(value - panel.rows.selected, self.desk.now())
             case TimeBar():
-                self.session.seek(value)
+                self.session.player("seek", value)
             case Graph():
                 self._show_second(value)
 
@@ -204,7 +204,7 @@ class MainScreen(Guarded, Screen[None], inherit_bindings=False):
         A recording goes to that second.
         """
         if self.desk.feed.player is not None:
-            self.session.seek(float(second))
+            self.session.player("seek", float(second))
             return
         bars = self.bars
         bars.cursor = None if bars.cursor == second else second

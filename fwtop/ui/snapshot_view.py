@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from fwtop.analysis.rule_alarms import Change
 from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import utc
 from fwtop.ui.actions.desk import Desk
-from fwtop.ui.actions.log import MACHINE
-from fwtop.ui.actions.machine_rules import MachineRulesWatch
 from fwtop.ui.actions.news import News
 from fwtop.ui.actions.packet_actions import PacketActions
+from fwtop.ui.actions.readings import MachineRulesWatch, TrendWatch
 from fwtop.ui.actions.row_actions import RowActions
 from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.actions.session_actions import SessionActions
 from fwtop.ui.actions.tab_actions import TabActions
-from fwtop.ui.actions.trend_actions import TrendActions
 from fwtop.ui.bars.header import HeaderState
 from fwtop.ui.bars.toasts import WIDEST_TOAST
 from fwtop.ui.dialogs.dialog import Dialog
@@ -64,18 +63,8 @@ class SnapshotView:
         self._packets = packets
         self._session = session
         self.news = News(desk, rules)
-        self.machine = MachineRulesWatch(
-            desk.controls,
-            start=desk.begin,
-            told=lambda text: self.news.alarm(MACHINE, text, desk.now()),
-            changed=self._draw_machine_rules,
-        )
-        self._history = TrendActions(
-            (tabs.panels[name] for name in TAB["trends"].panels),
-            desk.controls,
-            start=desk.begin,
-            redraw=self.redraw,
-        )
+        self.machine = MachineRulesWatch(desk, self._machine_changed)
+        self._history = TrendWatch(desk)
         self.sent: Callable[[], int] = lambda: 0  # bytes that the terminal took so far
         self.drawing = 0  # calls of `redraw` and `redraw_lines` under way
         self._effects = RuleEffects()
@@ -218,7 +207,8 @@ class SnapshotView:
         with self._guard.surviving():
             closely = tabs.shown.name == "packets"
             self._packets.refresh(desk.snapshot, closely=closely, now=desk.clock())
-            self._history.refresh(desk.now())
+            if any(tabs.panels[name].display for name in TAB["trends"].panels):
+                self._history.refresh(desk.now())
 
     def _write(self, name: str, lines: Callable[[Box], list[Line]]) -> None:
         text = self._tabs.texts[name]
@@ -284,7 +274,9 @@ class SnapshotView:
         graph = tabs.tab_bar.box.y > HEADER_ROWS
         tabs.toasts.write(lines, HEADER_ROWS if graph else bottom.box.y - len(lines), columns)
 
-    def _draw_machine_rules(self) -> None:
-        """Draw a new reading where it is shown: long lists elsewhere have their own time."""
+    def _machine_changed(self, changes: Sequence[Change]) -> None:
+        """Tell of alarms, and draw the rules where they are shown: other long lists have their own time."""
+        for change in changes:
+            self.news.alarm(change, self._desk.now())
         if self._tabs.panels["machine_rules"].display:
             self.redraw()

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from screen_factory import SCENES
 from screen_fakes import FakeFeed
 from screen_parts import NOW
+from screen_picture import picture
 
 from fwtop.ui.app import FwtopApp
 
@@ -30,7 +31,7 @@ async def draw(scene: str, size: tuple[int, int], keys: list[str]) -> str:
         for key in keys:
             await pilot.press(key)
             await pilot.pause()
-        return app.picture()
+        return picture(app)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from msgspec.structs import replace
 from screen_factory import provisional, snapshot
-from screen_fakes import FakeFeed
 from screen_parts import NOW
 from screen_run import LARGE, SMALL, Run, running
 
 from fwtop.model.rule import State
 from fwtop.model.ruleset import IPSET, IPTABLES_LEGACY, NFT, ListedRule, ListedSet, Ruleset
-from fwtop.ui.actions.machine_rules import MachineRulesWatch
+from fwtop.ui.actions.readings import MachineRulesWatch
 
 LIST = "machine_rules"
 
@@ -131,12 +132,8 @@ async def test_no_rule_is_made_of_its_rows() -> None:
 
 async def test_it_asks_often_only_while_it_is_shown() -> None:
     started: list[str] = []
-    watch = MachineRulesWatch(
-        FakeFeed().controls,
-        start=lambda work, statuses, group: started.append(group),
-        told=lambda _: None,
-        changed=lambda: None,
-    )
+    desk = SimpleNamespace(begin=lambda work, statuses, group: started.append(group))
+    watch = MachineRulesWatch(desk, lambda _: None)
     watch.refresh((), shown=False)
     assert not started  # first come numbers, for which the machine may have little time left
     watch.refresh((), shown=True)

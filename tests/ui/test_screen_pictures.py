@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from screen_factory import SCENES, provisional
 from screen_fakes import FakeFeed
 from screen_packets import flood
+from screen_picture import picture
 from screen_run import LARGE, SMALL, running
 
 from fwtop.model.traffic.snapshot import Snapshot
@@ -72,22 +73,22 @@ async def test_tabs_look_as_kept(state: str, size: Size) -> None:
             if tab == "packets":
                 await run.until(lambda: bool(main.tabs.packet_panel.rows.items))
             await run.settle()
-            drawn[tab] = run.app.picture()
-    for tab, picture in drawn.items():
-        compare(picture, f"{tab}-{state}-{size[0]}x{size[1]}")
+            drawn[tab] = picture(run.app)
+    for tab, svg in drawn.items():
+        compare(svg, f"{tab}-{state}-{size[0]}x{size[1]}")
 
 
 @pytest.mark.parametrize(("scene", "size", "at", "keys"), DIALOGS)
 async def test_scene_looks_as_kept(scene: str, size: Size, at: str, keys: tuple[str, ...]) -> None:
     async with running(SCENES[scene](), size, at=at) as run:
         await run.press(*keys)
-        drawn = run.app.picture()
+        drawn = picture(run.app)
     compare(drawn, "-".join(part for part in (scene, f"{size[0]}x{size[1]}", at, *keys) if part))
 
 
 async def test_pictures_need_nothing_from_elsewhere() -> None:
     async with running(SCENES["calm"]()) as run:
-        drawn = run.app.picture()
+        drawn = picture(run.app)
     assert "http" not in drawn.replace("http://www.w3.org/2000/svg", "").replace("https", "").replace(
         "http ", ""
     )

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from screen_factory import calm, snapshot
 from screen_fakes import FakeFeed
 from screen_parts import NOW
+from screen_picture import picture
 from screen_run import LARGE, SMALL, Run, running
 from test_screen_pictures import compare
 
@@ -113,5 +114,5 @@ async def test_what_nobody_observed_is_marked_and_names_are_data(stored: Trends)
 @pytest.mark.parametrize("size", [SMALL, (120, 40), LARGE])
 async def test_the_tab_looks_as_kept(feed: FakeFeed, size: tuple[int, int]) -> None:
     async with running(calm(), size, feed=feed, at="trend_traffic") as run:
-        drawn = run.app.picture()
+        drawn = picture(run.app)
     compare(drawn, f"trends-history-{size[0]}x{size[1]}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from fwtop.analysis.rule_alarms import Change
 from fwtop.model.traffic.session import EventKind
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.actions.desk import Desk
+from fwtop.ui.actions.log import MACHINE
 from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.bars.toasts import ToastQueue, expiry_line, toast_lines
 from fwtop.ui.drawing.style import Line
@@ -46,10 +48,12 @@ class News:
                 self._toasts.add(f"{entry.kind} {entry.subject}", _words(entry), entry.style, self._clock())
         self._began, self._before = True, now
 
-    def alarm(self, kind: str, text: str, at: float) -> None:
-        """Note something that the operator should see at once."""
-        entry = self.log.note(kind, text, at)
-        self._toasts.add(kind, _words(entry), entry.style, self._clock())
+    def alarm(self, change: Change, at: float) -> None:
+        """Note an alarm about the machine's rules, which the operator should see at once."""
+        alarm = change.alarm
+        mended = f"{alarm.text}; {alarm.mend}" if alarm.mend else alarm.text
+        entry = self.log.note(MACHINE, mended if change.began else f"no longer: {alarm.text}", at)
+        self._toasts.add(MACHINE, _words(entry), entry.style, self._clock())
 
     def lines(self, snapshot: Snapshot | None, width: int) -> list[Line]:
         """Return the toasts of now; first of all the trial that ended unconfirmed, until a key is pressed."""

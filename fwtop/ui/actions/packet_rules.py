@@ -43,7 +43,8 @@ def match_of_packet(action: str, item: PacketRow) -> tuple[Kind, Match]:
         kind = Kind.XDP if action == "xdp" else Kind.STRING
         return kind, replace(match, payload=(_common_bytes(item),))
     if action == "string":
-        raise ValueError("this packet has no payload: d drops packets with its header fields")
+        words = "this packet has no payload: {like} drops packets with its header fields"
+        raise ValueError(KEY_MAP.words(words))
     return Kind.XDP, _without_payload(match, item)
 
 

@@ -7,18 +7,19 @@ from collections.abc import Awaitable, Sequence
 from msgspec.structs import replace
 from textual import events
 
-from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
+from fwtop.model.console_scope import owner_elsewhere
+from fwtop.model.rule import ACTIVE_STATES, POLICY, POLICY_TRIAL, Rule, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import duration_words
+from fwtop.rules.command_line import command_line
 from fwtop.rules.overlap import covering_rule, same_effect
 from fwtop.ui.actions.desk import Desk
-from fwtop.ui.actions.elsewhere import command_elsewhere, lines_elsewhere
 from fwtop.ui.actions.tab_actions import TabActions
 from fwtop.ui.bars.status_bars import not_acting, pending
 from fwtop.ui.dialogs.rule_dialog import RuleDialog
 from fwtop.ui.drawing.format import duration, number
-from fwtop.ui.drawing.style import BAD, GOOD, WARN
+from fwtop.ui.drawing.style import BAD, GOOD, STRONG, TEXT, WARN, Line
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.rules import why_details
 from fwtop.ui.state.rules import ExpiryWatch
@@ -27,6 +28,12 @@ _EXTEND_SECONDS = (600, 1800, 3600, 21600, 86400)
 KEEP_RULE, REMOVE_RULE = "Keep it", "Remove it"
 _EXPLAIN = "explain"  # the one verb that changes nothing
 _ON_ALL = ("keep", "repair")  # jobs that without an id concern every rule in need of them
+# What the screen may not do, because it parses what attackers send: the command for another terminal.
+_ELSEWHERE = {
+    "confirm": "fwtop keep {id}",
+    "extend": "fwtop keep {id} --ttl 1d",
+    "remove": "fwtop undo {id}",
+}
 
 
 class RuleActions:
@@ -185,9 +192,9 @@ class RuleActions:
         """Show the command for another terminal where a key may not change a rule; returns whether it did."""
         snapshot = self._desk.snapshot
         netns = snapshot.origin.netns if snapshot is not None else None
-        command = "" if verb == _EXPLAIN else command_elsewhere(verb, rule, netns)
+        command = "" if verb == _EXPLAIN else _command_elsewhere(verb, rule, netns)
         if command:
-            self._desk.show(f"{verb} rule {rule.id}", lines_elsewhere(rule, command))
+            self._desk.show(f"{verb} rule {rule.id}", _lines_elsewhere(rule, command))
         return bool(command)
 
     def _chosen(self, snapshot: Snapshot, selected: RuleStatus | None, verb: str) -> RuleStatus | None:
@@ -274,3 +281,30 @@ class RuleActions:
         done = await self._desk.attempt(doing)
         if done is not None:
             self._say(safe_text(done), GOOD)
+
+
+def _command_elsewhere(verb: str, rule: Rule, netns: str | None) -> str:
+    """Return the command that does to a rule what a key may not; "" where the key may."""
+    if not owner_elsewhere(rule):
+        return ""
+    words = _ELSEWHERE.get(verb, "").format(id=rule.id)
+    if rule.created_by == POLICY_TRIAL or (rule.created_by == POLICY and verb != "remove"):
+        words = "fwtop policy apply"
+    words = words or command_line(rule) or "fwtop protect"
+    return f"sudo {safe_text(words)}{f' --netns {safe_text(netns)}' if netns else ''}"
+
+
+def _lines_elsewhere(rule: Rule, command: str) -> list[Line]:
+    """Say why a key does nothing, and what does."""
+    hint = {
+        POLICY: "A policy's rules change with its file, and come back until it is applied without them.",
+        POLICY_TRIAL: "It is decided where 'fwtop policy apply' asks.",
+    }.get(rule.created_by, "")
+    what = "policies" if hint else "protected ports"
+    return [
+        [(safe_text(rule.summary), STRONG)],
+        [(f"The screen changes no {what}. In another terminal:", TEXT)],
+        [],
+        [(f"  {command}", STRONG)],
+        *([[], [(hint, TEXT)]] if hint else []),
+    ]

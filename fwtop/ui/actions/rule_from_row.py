@@ -100,7 +100,8 @@ def rule_from_targets(action: str, words: Sequence[str], now: float) -> Rule:
 
 def _of_row(action: str, item: Item) -> tuple[Kind, Match]:
     if action == "string" and not isinstance(item, Payload):
-        raise NoRuleError("s drops packets with the selected bytes: select a row of Payloads first")
+        words = "{string} drops packets with the selected bytes: select a row of Payloads first"
+        raise NoRuleError(KEY_MAP.words(words))
     if action == "notrack" and isinstance(item, Payload):
         words = "{notrack} keeps a port or a source out of connection tracking: select one of those"
         raise NoRuleError(KEY_MAP.words(words))

@@ -71,16 +71,17 @@ class SessionActions:
         elif found := self._found():
             player, state = found
             if not state.playing and not state.whole and state.position >= state.ends:
-                self._say("this is the end of the recording: { or a click on the bar goes back")
+                words = "this is the end of the recording: {previous_event} or a click on the bar goes back"
+                self._say(KEY_MAP.words(words))
                 return
             player.play(not state.playing)
             self._desk.redraw()
 
-    def step(self, count: int) -> None:
-        """Go to the snapshot before or after."""
+    def player(self, method: str, value: float) -> None:
+        """Have the player do something with a value: step, skip or seek."""
         found = self._found()
         if found is not None:
-            found[0].step(count)
+            getattr(found[0], method)(value)
 
     def faster(self, steps: int) -> None:
         """Change the speed to the next one up or down."""
@@ -94,18 +95,6 @@ class SessionActions:
             return
         player.set_speed(min(others) if steps > 0 else max(others))
         self._desk.redraw()
-
-    def skip(self, count: int) -> None:
-        """Go to the event before or after."""
-        found = self._found()
-        if found is not None:
-            found[0].skip(count)
-
-    def seek(self, at: float) -> None:
-        """Go to a time."""
-        found = self._found()
-        if found is not None:
-            found[0].seek(at)
 
     def _found(self) -> tuple[Player, PlayerState] | None:
         """Return the player and where it stands; say why if there is nothing to play."""

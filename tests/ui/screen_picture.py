@@ -1,0 +1,65 @@
+"""The screen as a self-contained SVG."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from fwtop.ui.app import FwtopApp
+from fwtop.ui.drawing.style import PICTURE_THEME
+
+SVG_FORMAT = """\
+<svg class="rich-terminal" xml:space="preserve" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+    <style>
+    .{unique_id}-matrix {{
+        font-family: "DejaVu Sans Mono", Menlo, Consolas, monospace;
+        font-size: {char_height}px;
+        line-height: {line_height}px;
+        font-variant-east-asian: full-width;
+    }}
+    .{unique_id}-title {{
+        font-size: 18px;
+        font-weight: bold;
+        font-family: "DejaVu Sans", Arial, sans-serif;
+    }}
+    {styles}
+    </style>
+    <defs>
+    <clipPath id="{unique_id}-clip-terminal">
+      <rect x="0" y="0" width="100%" height="{terminal_height}" />
+    </clipPath>
+    {lines}
+    </defs>
+    {chrome}
+    <g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+    {backgrounds}
+    <g class="{unique_id}-matrix">
+    {matrix}
+    </g>
+    </g>
+</svg>
+"""
+
+
+def picture(app: FwtopApp, title: str = "fwtop") -> str:
+    width, height = app.size
+    console = Console(
+        width=width,
+        height=height,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
+        record=True,
+        legacy_windows=False,
+        safe_box=False,
+    )
+    update = app.screen._compositor.render_update(full=True, screen_stack=app._background_screens)
+    console.print(update)
+    return console.export_svg(
+        title=title,
+        theme=PICTURE_THEME,
+        code_format=SVG_FORMAT,
+        unique_id="fwtop",
+        font_aspect_ratio=0.602,
+    )
