@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fwtop.dissect.wire import Dissect
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -16,26 +18,10 @@ from fwtop.report.summary import Digest, digest
 from fwtop.report.terminal import write_text
 from fwtop.rules.costs import Costs
 
-
-def render_html(digest: Digest) -> str:
-    """Write the report as a page."""
-    return write_html(document(digest))
-
-
-def render_markdown(digest: Digest) -> str:
-    """Write the report as Markdown."""
-    return write_markdown(document(digest))
-
-
-def render_text(digest: Digest) -> str:
-    """Write the report as plain text."""
-    return write_text(document(digest))
-
-
-_WRITERS = {
-    "html": render_html,
-    "md": render_markdown,
-    "txt": render_text,
+_WRITERS: dict[str, Callable[[Digest], str]] = {
+    "html": lambda digest: write_html(document(digest)),
+    "md": lambda digest: write_markdown(document(digest)),
+    "txt": lambda digest: write_text(document(digest)),
     "json": render_json,
     "sh": rules_script,
 }
@@ -55,7 +41,12 @@ def render(
     on the days before; `dissect` decodes sample packets.
     Reads the snapshots through `session.snapshots`; raises FwtopError for an unknown format.
     """
+    return written(digest(session, costs, trends, dissect), format_name)
+
+
+def written(found: Digest, format_name: str) -> str:
+    """Write what a session was condensed to; raises FwtopError for an unknown format."""
     if format_name not in _WRITERS:
         shown = safe_text(format_name, limit=20)
         raise FwtopError(f"a report can be {', '.join(FORMATS)}, not {shown!r}; nothing was written", 2)
-    return _WRITERS[format_name](digest(session, costs, trends, dissect))
+    return _WRITERS[format_name](found)

@@ -5,20 +5,7 @@ from __future__ import annotations
 import re
 from typing import assert_never
 
-from fwtop.report.document import (
-    Block,
-    Cell,
-    Code,
-    Document,
-    Drawing,
-    Graph,
-    Items,
-    Key,
-    Meter,
-    Section,
-    Table,
-    Text,
-)
+from fwtop.report import document as doc
 from fwtop.report.page.chart import bars
 from fwtop.report.page.markup import Markup, tag, text
 from fwtop.report.page.style import STYLE
@@ -28,7 +15,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|h|min|s|[kMGT])\b|%)")
 
 
-def write_html(document: Document) -> str:
+def write_html(document: doc.Document) -> str:
     """Write the whole page."""
     head = tag(
         "head",
@@ -40,7 +27,7 @@ def write_html(document: Document) -> str:
         tag("style", STYLE),
     )
     beginning = tag("p", document.where, class_="eyebrow"), tag("h1", document.title)
-    notes = _block(Items(document.notes, "notes")) if document.notes else None
+    notes = _block(doc.Items(document.notes, "notes")) if document.notes else None
     body = tag(
         "main",
         tag("div", *beginning, *map(_block, document.first), class_="first"),
@@ -50,29 +37,29 @@ def write_html(document: Document) -> str:
     return f"<!doctype html>\n{tag('html', head, tag('body', body), lang='en')}\n"
 
 
-def _block(block: Block) -> Markup:
+def _block(block: doc.Block) -> Markup:
     match block:
-        case Text():
+        case doc.Text():
             words = _unbroken(block.words) if block.look == "lead" else block.words
             return tag("p", words, class_=block.look or None)
-        case Items():
+        case doc.Items():
             lines = (tag("li", line) for line in block.lines)
             return tag("ol" if block.ordered else "ul", *lines, class_=block.look or None)
-        case Code():
+        case doc.Code():
             return tag("pre", Markup("\n".join(map(text, block.lines))))
-        case Table():
+        case doc.Table():
             return _table(block)
-        case Drawing():
+        case doc.Drawing():
             keys = (tag("li", tag("i", class_=f"k-{key}"), words) for key, words in block.keys)
             legend = tag("ul", *keys, class_="legend") if block.keys else None
             return tag("figure", tag("h4", block.title) if block.title else None, block.picture, legend)
-        case Section():
+        case doc.Section():
             return _section(block)
         case _:
             assert_never(block)
 
 
-def _section(section: Section) -> Markup:
+def _section(section: doc.Section) -> Markup:
     inside = [_block(block) for block in section.blocks]
     if not any(inside):
         return Markup("")
@@ -83,7 +70,7 @@ def _section(section: Section) -> Markup:
     return tag("div", title, *inside, class_=section.look or None)
 
 
-def _table(table: Table) -> Markup:
+def _table(table: doc.Table) -> Markup:
     if not table.rows:
         return Markup("")
     if table.look == "figures":
@@ -94,23 +81,23 @@ def _table(table: Table) -> Markup:
     return tag("table", tag("tr", *heads) if heads else None, *rows, class_=table.look or None)
 
 
-def _figure(name: Cell, value: Cell, more: Cell) -> Markup:
+def _figure(name: doc.Cell, value: doc.Cell, more: doc.Cell) -> Markup:
     number = tag("dd", _unbroken(str(value)), tag("small", _unbroken(str(more))))
     return tag("div", tag("dt", str(name)), number)
 
 
-def _cell(cell: Cell, look: str | None) -> Markup:
+def _cell(cell: doc.Cell, look: str | None) -> Markup:
     match cell:
         case str():
             return tag("td", cell, class_=look)
-        case Text():
+        case doc.Text():
             return tag("td", cell.words, class_=cell.look or None)
-        case Graph():
+        case doc.Graph():
             return tag("td", bars(cell.values, cell.label))
-        case Meter():
+        case doc.Meter():
             look = "meter" if cell.filled else "meter expected"
             return tag("td", tag("span", class_=look, style=_width(cell.part)))
-        case Key():
+        case doc.Key():
             key = tag("span", cell.text, class_="mono" if cell.mono else None)
             detail = tag("small", cell.detail) if cell.detail else None
             fill = tag("span", class_="fill", style=_width(cell.part))

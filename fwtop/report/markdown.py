@@ -8,33 +8,20 @@ from typing import assert_never
 
 from fwtop.model.text import safe_text
 from fwtop.render.trends import spark
-from fwtop.report.document import (
-    Block,
-    Cell,
-    Code,
-    Document,
-    Drawing,
-    Graph,
-    Items,
-    Key,
-    Meter,
-    Section,
-    Table,
-    Text,
-)
+from fwtop.report import document as doc
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|<>~&$])")
 _LINK = re.compile(r"(?i)(:)(//)|(www)(\.)|(@)")
 
 
-def write_markdown(document: Document) -> str:
+def write_markdown(document: doc.Document) -> str:
     """Write the whole report."""
     parts = [
         f"# {escape(document.title)}",
         escape(document.where),
         *_parts(document.first),
         *_parts(document.sections),
-        *_block(Items(document.notes)),
+        *_block(doc.Items(document.notes)),
         escape(document.origin),
     ]
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
@@ -51,28 +38,28 @@ def _unlink(found: re.Match[str]) -> str:
     return f"{before}\\{after}"
 
 
-def _parts(blocks: Iterable[Block]) -> list[str]:
+def _parts(blocks: Iterable[doc.Block]) -> list[str]:
     return [part for block in blocks for part in _block(block)]
 
 
-def _block(block: Block) -> list[str]:
+def _block(block: doc.Block) -> list[str]:
     """Return the block's paragraphs, none where it has nothing to say without a picture."""
     match block:
-        case Text():
+        case doc.Text():
             words = escape(block.words)
             return [f"**{words}**" if block.strong else words]
-        case Items():
+        case doc.Items():
             numbered = enumerate(block.lines, 1)
             return ["\n".join(f"{f'{n}.' if block.ordered else '-'} {escape(line)}" for n, line in numbered)]
-        case Code():
+        case doc.Code():
             lines = "\n".join(safe_text(line, limit=4_000) for line in block.lines)
             fence = max(["```", *(f"{run}`" for run in re.findall("`+", lines))], key=len)
             return [f"{fence}\n{lines}\n{fence}"]
-        case Table():
+        case doc.Table():
             return [_table(block)] if block.rows else []
-        case Drawing():
+        case doc.Drawing():
             return []
-        case Section():
+        case doc.Section():
             inside = _parts(block.blocks)
             rule = f"Rule {escape(block.rule)}: " if block.rule else ""
             title = [f"{'#' * block.level} {rule}{escape(block.title)}"] if block.title else []
@@ -81,11 +68,11 @@ def _block(block: Block) -> list[str]:
             assert_never(block)
 
 
-def _table(table: Table) -> str:
+def _table(table: doc.Table) -> str:
     """Write the rows; a key and its detail are columns of their own."""
     written = [[part for cell in row for part in _cell(cell)] for row in table.fewer]
     heads = [escape(head) for head in table.heads]
-    if isinstance(table.rows[0][0], Key):
+    if isinstance(table.rows[0][0], doc.Key):
         heads.insert(1, "")
     width = len(written[0])
     heads += [""] * (width - len(heads))
@@ -93,17 +80,17 @@ def _table(table: Table) -> str:
     return "\n".join((head, f"|{'---|' * width}", *lines))
 
 
-def _cell(cell: Cell) -> tuple[str, ...]:
+def _cell(cell: doc.Cell) -> tuple[str, ...]:
     match cell:
         case str():
             return (escape(cell),)
-        case Text():
+        case doc.Text():
             return (f"**{escape(cell.words)}**" if cell.strong else escape(cell.words),)
-        case Graph():
+        case doc.Graph():
             return (spark(cell.values, cell.cells),)
-        case Meter():
+        case doc.Meter():
             return ()
-        case Key():
+        case doc.Key():
             return escape(cell.text), escape(cell.detail)
         case _:
             assert_never(cell)

@@ -8,51 +8,39 @@ from typing import assert_never
 
 from fwtop.model.text import safe_text
 from fwtop.render.trends import spark
-from fwtop.report.document import (
-    Block,
-    Cell,
-    Code,
-    Document,
-    Drawing,
-    Graph,
-    Items,
-    Key,
-    Meter,
-    Section,
-    Table,
-    Text,
-)
+from fwtop.report import document as doc
 
 _WIDTH = 80
 _BAR = 20  # cells of a whole meter
 _WIDEST = 48  # column, so that the numbers behind it stay on the screen
 
 
-def write_text(document: Document) -> str:
+def write_text(document: doc.Document) -> str:
     """Write the whole report."""
-    head, rest = (Text(document.title), Text(document.where)), (Items(document.notes), Text(document.origin))
-    parts = _parts((*head, *document.first, *document.sections, *rest))
+    head = doc.Text(document.title), doc.Text(document.where)
+    notes = doc.Items(document.notes), doc.Text(document.origin)
+    parts = _parts((*head, *document.first, *document.sections, *notes))
     return "\n\n".join(part for part in parts if part.strip()) + "\n"
 
 
-def _parts(blocks: Iterable[Block]) -> list[str]:
+def _parts(blocks: Iterable[doc.Block]) -> list[str]:
     return [part for block in blocks for part in _block(block)]
 
 
-def _block(block: Block) -> list[str]:
+def _block(block: doc.Block) -> list[str]:
     match block:
-        case Text():
+        case doc.Text():
             return [textwrap.fill(_plain(block.words), _WIDTH)]
-        case Items():
+        case doc.Items():
             marks = ((f"{n}. " if block.ordered else "- ", line) for n, line in enumerate(block.lines, 1))
             return ["\n".join(_item(mark, line) for mark, line in marks)]
-        case Code():
+        case doc.Code():
             return ["\n".join(f"    {_plain(line)}" for line in block.lines)]
-        case Table():
+        case doc.Table():
             return [_table(block)] if block.rows else []
-        case Drawing():
+        case doc.Drawing():
             return []
-        case Section():
+        case doc.Section():
             inside = _parts(block.blocks)
             rule = f"Rule {block.rule}: " if block.rule else ""
             title = _plain(f"{rule}{block.title}")
@@ -68,13 +56,13 @@ def _item(mark: str, line: str) -> str:
     return textwrap.fill(_plain(line), _WIDTH, initial_indent=mark, subsequent_indent=indent)
 
 
-def _table(table: Table) -> str:
+def _table(table: doc.Table) -> str:
     """Write the rows in columns as wide as they need, numbers at the right; the last may be longer."""
     rows = [[part for cell in row for part in _cell(cell)] for row in table.fewer]
     last = len(rows[0]) - 1
     numbers = {at for at in range(1, last + 1) if all(row[at].lstrip("<>")[:1].isdigit() for row in rows)}
     if any(table.heads[1:]):
-        heads = [*table.heads[:1], *([""] if isinstance(table.rows[0][0], Key) else []), *table.heads[1:]]
+        heads = [*table.heads[:1], *([""] if isinstance(table.rows[0][0], doc.Key) else []), *table.heads[1:]]
         rows.insert(0, [_plain(head) for head in heads])
     widths = [min(max(len(row[at]) for row in rows), _WIDEST) for at in range(last + 1)]
     lines = []
@@ -87,17 +75,17 @@ def _table(table: Table) -> str:
     return "\n".join(lines)
 
 
-def _cell(cell: Cell) -> tuple[str, ...]:
+def _cell(cell: doc.Cell) -> tuple[str, ...]:
     match cell:
         case str():
             return (_plain(cell),)
-        case Text():
+        case doc.Text():
             return (_plain(cell.words),)
-        case Graph():
+        case doc.Graph():
             return (spark(cell.values, cell.cells),)
-        case Meter():
+        case doc.Meter():
             return (("█" if cell.filled else "░") * max(round(cell.part * _BAR), 1),)
-        case Key():
+        case doc.Key():
             return _plain(cell.text), _plain(cell.detail)
         case _:
             assert_never(cell)

@@ -21,7 +21,7 @@ import fwtop.store.connection
 from fwtop.model.rule import State
 from fwtop.model.traffic.session import EventKind, SessionRecord
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.report.formats import render_html
+from fwtop.report.formats import written
 from fwtop.report.summary import Digest, digest
 from fwtop.store.directory import lock_session, session_id
 from fwtop.store.playback import playback
@@ -124,7 +124,7 @@ def test_a_full_disk_leaves_a_marked_gap_and_every_attack_and_rule_in_the_report
     assert stored == [*range(STORED), *range(STORED + MISSED, 60)]
     # Of what was not stored, only the strongest moments count: a second each.
     assert told.sums.packets == pytest.approx(1_000 * (STORED + 4) + 60_000 * (20 + 2), rel=0.02)
-    text = render_html(told)
+    text = written(told, "html")
     assert "Nothing was stored from 03:12:53 to 03:13:23 (30 s): the disk is full." in told.notes
     assert text.count('class="unstored"') == 1
     with playback(record.info.path) as played:

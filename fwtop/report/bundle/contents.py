@@ -13,9 +13,8 @@ from fwtop.report.bundle.abuse import abuse_mails
 from fwtop.report.bundle.provider import flowspec_text, provider_text
 from fwtop.report.bundle.rules import ipset_text, iptables_text, nftables_text
 from fwtop.report.bundle.senders import block_lists, senders, senders_csv
-from fwtop.report.data import render_json
 from fwtop.report.export import csv_text, rules_script
-from fwtop.report.formats import render_html, render_markdown
+from fwtop.report.formats import written
 from fwtop.report.summary import Digest
 
 _ABOUT = {
@@ -40,9 +39,9 @@ def bundle_files(record: SessionRecord, digest: Digest) -> dict[str, bytes]:
     """Return the content of all files by name, of which some are in folders."""
     found = senders(record, digest.spans)
     texts = {
-        "report.html": render_html(digest),
-        "report.md": render_markdown(digest),
-        "report.json": render_json(digest),
+        "report.html": written(digest, "html"),
+        "report.md": written(digest, "md"),
+        "report.json": written(digest, "json"),
         "timeline.csv": timeline_csv(record),
         "senders.csv": senders_csv(found),
         **block_lists(found),
