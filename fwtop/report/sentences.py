@@ -6,9 +6,8 @@ from fwtop.model.traffic.flow import FULL_TABLE, STOPPED
 from fwtop.model.traffic.session import SessionInfo
 from fwtop.render.numbers import duration_words, percent, plural
 from fwtop.report.facts.effects import RuleEffect
-from fwtop.report.facts.periods import Protection
+from fwtop.report.facts.periods import Protection, Sums
 from fwtop.report.facts.spans import AttackSpan
-from fwtop.report.facts.sums import Sums
 from fwtop.report.facts.users import CONNECTING, UserFigure
 from fwtop.report.wording import about, clock, day_and_time, si
 

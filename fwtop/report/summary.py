@@ -19,9 +19,8 @@ from fwtop.model.traffic.session import (
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import duration, plural
 from fwtop.report.facts.effects import RuleEffect, rule_effects
-from fwtop.report.facts.periods import Protection, protection_of, timed
+from fwtop.report.facts.periods import Protection, Sums, protection_of, sums_of, timed
 from fwtop.report.facts.spans import AttackSpan, attack_spans
-from fwtop.report.facts.sums import Sums, sums_of
 from fwtop.report.facts.tops import Tops, sum_tables
 from fwtop.report.facts.users import UserFigure, measure_users
 from fwtop.report.next_steps import next_steps

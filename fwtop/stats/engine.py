@@ -15,7 +15,6 @@ from fwtop.model.traffic.packets import Hook, PacketBatch
 from fwtop.model.traffic.snapshot import Sampling, Share, Tables, Totals
 from fwtop.model.traffic.window import Interval, OriginLookup, Window
 from fwtop.stats import destinations, ledger, payloads, ports, sources
-from fwtop.stats.answers import Answers
 from fwtop.stats.digest import Digest
 from fwtop.stats.keyed_sums import BYTES, DROPPED, SAMPLES, WEIGHT
 from fwtop.stats.shares import Scale
@@ -62,7 +61,7 @@ class Engine:
         self._top = top
         self._live = live
         self._own = own
-        self._answers = Answers()
+        self._answers = destinations.Answers()
         self._fed: deque[_Fed] = deque()
         self._digest: Digest | None = None  # unlimited window only: what was joined
         self._counters: Counters | None = None

@@ -18,8 +18,8 @@ from fwtop.analysis.packets.senders import who_of
 from fwtop.analysis.packets.verdicts import joined, verdicts
 from fwtop.analysis.standing import Standing, like_keys
 from fwtop.capture.reader import read_capture
-from fwtop.console.packets.packet_file import pcap_bytes, write_packets
 from fwtop.console.packets.packet_ring import PacketRing
+from fwtop.console.packets.samples import pcap_bytes, write_packets
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.errors import FwtopError

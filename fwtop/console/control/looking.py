@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from fwtop.analysis.packets.recent import PacketList
-from fwtop.console.packets.packet_file import write_packets
 from fwtop.console.packets.packet_lists import PacketLists
-from fwtop.console.packets.samples import SamplePackets
+from fwtop.console.packets.samples import SamplePackets, write_packets
 from fwtop.console.traffic_parts import TrafficParts
 from fwtop.dissect.wire import Dissection
 from fwtop.model.errors import FwtopError
