@@ -14,10 +14,8 @@ from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, make_context
 from fwtop.analysis.engine.compete import Explained
 from fwtop.analysis.fate import fates
-from fwtop.analysis.history.acquaintances import Acquaintances
 from fwtop.analysis.history.baseline import Baseline, class_rates
-from fwtop.analysis.history.connections import ConnectionMemory
-from fwtop.analysis.history.scan_memory import ScanMemory
+from fwtop.analysis.history.memory import Memory
 from fwtop.analysis.proposals.cache import Advice, Fingerprint, StableNumbers
 from fwtop.analysis.proposals.normal import normal_traffic, with_unexplained
 from fwtop.analysis.proposals.propose import numbered, offers
@@ -69,9 +67,7 @@ class Advisor:
         self._lookup = lookup or NoOrigin()
         self.baseline = baseline or Baseline(self.config.baseline_rows)
         self._timeline = Timeline(self.config.linger_seconds, known=known)
-        self._scans = ScanMemory()
-        self._acquaintances = Acquaintances()
-        self._connections = ConnectionMemory()
+        self._memory = Memory()
         self._pending: list[_Pending] = []
         self._settled: list[_Pending] = []  # quiet ones whose packets the baseline takes together
         self._advice: Advice | None = None
@@ -85,14 +81,13 @@ class Advisor:
 
         Learn from quiet windows.
         """
-        context = make_context(window, self.config, self.baseline, self._scans, self._connections)
-        context.acquaintances = self._acquaintances
+        context = make_context(window, self.config, self.baseline, self._memory)
         context.explains = self._explains
         findings = context.findings[:] = calibrated(context, find_attacks(context))
         if context.sockets is not None:
-            self._connections.learn(quiet=all(finding.held is None for finding in findings))
+            self._memory.connections.learn(quiet=all(finding.held is None for finding in findings))
         self.explained = tuple(context.explained) if self._explains else ()
-        self._acquaintances.note(context.traffic, context.tcp.real & context.unclaimed)
+        self._memory.acquaintances.note(context.traffic, context.tcp.real & context.unclaimed)
         self._timeline.observe(window.intervals)
         lives = [
             Life(finding, activity(context, finding, pps_of(context, finding)), fate)

@@ -12,10 +12,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.history.acquaintances import Acquaintances
 from fwtop.analysis.history.baseline import CLASSES, Baseline, classes
-from fwtop.analysis.history.connections import ConnectionMemory
-from fwtop.analysis.history.scan_memory import ScanMemory
+from fwtop.analysis.history.memory import Memory
 from fwtop.analysis.spoofing import Distances, Spoof, from_this_host, spoof_estimate
 from fwtop.analysis.window.connections import Held, flows_of, flows_of_packets
 from fwtop.analysis.window.counting import among
@@ -99,13 +97,11 @@ class AnalysisContext(Struct, weakref=True, dict=True):
     counters: Counters
     own: tuple[Prefix, ...]
     unclaimed: Mask
-    scan_memory: ScanMemory = field(default_factory=ScanMemory)
-    acquaintances: Acquaintances = field(default_factory=Acquaintances)
+    memory: Memory = field(default_factory=Memory)
     findings: list[Finding] = field(default_factory=list)
     intervals: tuple[Interval, ...] = ()  # the polls of a live window
     clock: float | None = None  # Unix seconds minus packet time, where known
     sockets: SocketTable | None = None  # live: the connections that this host serves
-    connections: ConnectionMemory = field(default_factory=ConnectionMemory)
     notes: dict[str, Any] = field(default_factory=dict)  # what several cuts or proposals ask of one window
     explains: bool = False  # weigh also what can't be an attack, for `fwtop read --explain`
     explained: list[Any] = field(default_factory=list)  # the groups (engine.compete.Explained), if `explains`
@@ -279,7 +275,7 @@ class AnalysisContext(Struct, weakref=True, dict=True):
     @cached_property
     def acquainted(self) -> Mask:
         """Packets of sources with real TCP connections, now or in the last minutes."""
-        return self.traffic.of_sources(self.tcp.real) | self.acquaintances.among(self.traffic)
+        return self.traffic.of_sources(self.tcp.real) | self.memory.acquaintances.among(self.traffic)
 
     @cached_property
     def distances(self) -> Distances:
@@ -354,8 +350,7 @@ def make_context(
     window: Window,
     config: AdviseConfig,
     baseline: Baseline,
-    scan_memory: ScanMemory | None = None,
-    connections: ConnectionMemory | None = None,
+    memory: Memory | None = None,
 ) -> AnalysisContext:
     """Prepare a window for classification."""
     traffic = Traffic.of(window, config)
@@ -369,11 +364,10 @@ def make_context(
         window.counters,
         window.own,
         unclaimed,
-        scan_memory or ScanMemory(),
+        memory or Memory(),
         intervals=window.intervals,
         clock=window.clock,
         sockets=window.sockets,
-        connections=connections or ConnectionMemory(),
         dropped=window.dropped,
     )
 

@@ -13,7 +13,7 @@ from analysis_payloads import dns_name
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.history.baseline import class_rates
-from fwtop.analysis.history.scan_memory import ScanMemory
+from fwtop.analysis.history.sources import ScanMemory
 from fwtop.model.traffic.snapshot import Attack
 
 TOOL = bytes([198, 51, 100, 7])

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fwtop.analysis.packets.recent import Fate, PacketList, RecentPackets, captured_packets
-from fwtop.analysis.packets.senders import who_of
 from fwtop.analysis.packets.verdicts import joined, verdicts
-from fwtop.analysis.standing import Standing, like_keys
+from fwtop.analysis.standing import Standing, like_keys, who_of
 from fwtop.capture.reader import read_capture
 from fwtop.console.packets.packet_ring import PacketRing
 from fwtop.console.packets.samples import pcap_bytes, write_packets

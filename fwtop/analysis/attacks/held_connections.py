@@ -54,7 +54,7 @@ _REAL = Spoof(0.0, ("every connection finished its handshake",))
 @cut(Proof.SOCKETS, complete=True)
 def held_connections(context: AnalysisContext) -> Iterator[Group]:
     """Connections to one port that keep something waiting, in numbers: unused, waiting or stalled ones."""
-    table, memory = context.sockets, context.connections
+    table, memory = context.sockets, context.memory.connections
     if table is None:
         return
     memory.read(context.traffic.started + context.traffic.seconds, table)
@@ -177,7 +177,7 @@ def _move_queued(every: Connections, doing: dict[Feature, Mask]) -> None:
 
 def _measured(context: AnalysisContext, group: Held, behaviour: Feature) -> dict[str, Any]:
     """Return the features of a group by name; one that isn't known is left out."""
-    held, table, memory = group.connections, group.table, context.connections
+    held, table, memory = group.connections, group.table, context.memory.connections
     found: dict[str, Any] = {
         **{one.name: one is behaviour for one in (unused, waiting, stalled)},
         "held_number": group.number,
@@ -221,7 +221,7 @@ def _of_requests(context: AnalysisContext, group: Held) -> dict[str, float]:
 
     Behind TLS a first answer is the handshake, and requests have no lengths that tell.
     """
-    held, memory = group.connections, context.connections
+    held, memory = group.connections, context.memory.connections
     pieces, flows = _pieces(context, group), flows_of(held)
     encrypted = memory.encrypted(group.port, pieces=[piece for _, piece in pieces])
     received, segments = memory.since_answer(held)
@@ -261,7 +261,7 @@ def _hear(context: AnalysisContext, pieces: list[tuple[int, bytes]]) -> None:
         form = _FORM.fullmatch(piece) is not None
         if flow not in requests and (form or _HEADER.match(piece)):
             parts[flow] = parts.get(flow, True) and form
-    context.connections.hear(requests, parts)
+    context.memory.connections.hear(requests, parts)
 
 
 def _foreign(context: AnalysisContext, pieces: list[tuple[int, bytes]]) -> F64:
@@ -270,7 +270,7 @@ def _foreign(context: AnalysisContext, pieces: list[tuple[int, bytes]]) -> F64:
     Parts of a request are header lines or form data; where its beginning was seen, whatever follows is.
     """
     said: dict[int, bool] = {}
-    known = context.connections.requested
+    known = context.memory.connections.requested
     for flow, piece in pieces:
         said[flow] = said.get(flow, True) and flow not in known and not _OF_THE_WEB.match(piece)
     return np.array([*said.values()], np.float64)

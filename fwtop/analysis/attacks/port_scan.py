@@ -86,21 +86,21 @@ def _scanners(context: AnalysisContext, rows: Rows) -> list[tuple[int, int]]:
     """Return scanning sources and the pairs that each has probed, busiest first."""
     traffic, config = context.traffic, context.config
     now = traffic.started + traffic.seconds
-    context.scan_memory.forget(now - config.scan_memory_seconds)
+    context.memory.scans.forget(now - config.scan_memory_seconds)
     source = traffic.source_key[rows]
     pair = mix(traffic.dest_key[rows], traffic.packets.dport[rows].astype(np.uint64))
     one = _unique_pairs(source, pair)
     keys, starts, pairs_of = np.unique(one[:, 0], return_index=True, return_counts=True)
     weights = np.bincount(np.searchsorted(keys, source), traffic.weight[rows], len(keys))
     connected = among(keys, traffic.source_key[context.tcp.real]) & (pairs_of < _CONNECTS)
-    known = among(keys, context.scan_memory.sources)
+    known = among(keys, context.memory.scans.sources)
     remember = known | (pairs_of >= 2) if len(keys) > _NEW_SOURCES else np.ones(len(keys), np.bool_)
     order = np.argsort(pairs_of)[::-1]
     hosts = len(distinct_values(traffic.dest_key[rows]))
     found = []
     for i in order[remember[order]][:_NEW_SOURCES].tolist():
         tried = one[starts[i] : starts[i] + min(int(pairs_of[i]), 512), 1]
-        probes = context.scan_memory.add(int(keys[i]), tried, now)
+        probes = context.memory.scans.add(int(keys[i]), tried, now)
         tries = float(weights[i]) / float(pairs_of[i]) / max(1.0, traffic.one_in)
         tries = max(tries, float(weights[i]) / (_PORTS * hosts))
         if len(probes.pairs) >= config.scan_ports and tries <= _TRIES and not connected[i]:

@@ -8,9 +8,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from fwtop.analysis.packets.recent import PacketList, RecentPackets, captured_packets
-from fwtop.analysis.packets.senders import who_of
 from fwtop.analysis.packets.verdicts import verdicts
-from fwtop.analysis.standing import Standing
+from fwtop.analysis.standing import Standing, who_of
 from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.rule import RuleStatus
 from fwtop.model.traffic.window import Window
