@@ -277,11 +277,9 @@ FRAGMENT = Field(
     words=lambda wanted: "fragments" if wanted else "unfragmented",
     xtables=_fragment_xtables, nft=_fragment_nft,
 )  # fmt: skip
+PORTS, IP = (SPORT, DPORT), (LENGTH, TTL, IP_ID)
 SEGMENT = (TCP_SEQ, TCP_WINDOW, TCP_HEADER)  # read by u32 in iptables
-FIELDS = (
-    *(PROTOCOL, SPORT, DPORT, ICMP_TYPE, LENGTH, TTL, IP_ID),
-    *(*SEGMENT, TCP_FLAGS, FRAGMENT),
-)
+FIELDS = (PROTOCOL, *PORTS, ICMP_TYPE, *IP, *SEGMENT, TCP_FLAGS, FRAGMENT)
 
 
 def option_words(fields: Sequence[Field], match: Match) -> list[str]:

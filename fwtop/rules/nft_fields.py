@@ -9,9 +9,9 @@ from __future__ import annotations
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, PayloadMatch
 from fwtop.model.traffic.protocols import ICMP, ICMPV6, TCP, UDP
-from fwtop.rules.fields import DPORT, FRAGMENT, IP_ID, LENGTH, PORTED, SEGMENT, SPORT, TCP_FLAGS, TTL
+from fwtop.rules.fields import FRAGMENT, IP, PORTED, PORTS, SEGMENT, TCP_FLAGS
 
-_ORDER = (SPORT, DPORT, TCP_FLAGS, *SEGMENT, LENGTH, TTL, IP_ID, FRAGMENT)
+_ORDER = (*PORTS, TCP_FLAGS, *SEGMENT, *IP, FRAGMENT)
 _WORD = 16  # bytes that a register of nf_tables holds
 _FURTHEST = 255  # nft_payload keeps offsets in a byte
 _SHORT_HEADER = 8  # UDP, and ICMP's common part

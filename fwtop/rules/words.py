@@ -10,25 +10,15 @@ from fwtop.model.rule import Match, PayloadMatch, Rule
 from fwtop.model.text import payload_text, safe_text
 from fwtop.model.traffic.dns import split_wire, type_text
 from fwtop.model.traffic.protocols import spoken_protocol
-from fwtop.rules.fields import (
-    DPORT,
-    FRAGMENT,
-    ICMP_TYPE,
-    IP_ID,
-    LENGTH,
-    SEGMENT,
-    SPORT,
-    TCP_FLAGS,
-    TTL,
-    Field,
-)
+from fwtop.rules import fields
+from fwtop.rules.fields import Field
 from fwtop.rules.kinds import of
 from fwtop.rules.limits import rate_text
 
 _TEXTUAL = 0.75  # share of printable bytes from which a payload is shown as text
 _MAX_PAYLOAD_CHARACTERS = 40
 _ORIGINS = {"asn": "AS", "list": "list "}
-_SIZE, _HELD = (ICMP_TYPE, LENGTH), (TTL, IP_ID, *SEGMENT)
+_SIZE, _HELD = (fields.ICMP_TYPE, fields.LENGTH), (fields.TTL, fields.IP_ID, *fields.SEGMENT)
 
 
 def summarise(rule: Rule) -> str:
@@ -79,7 +69,7 @@ def _traffic(match: Match) -> list[str]:
         words.append(spoken_protocol(match.protocol))
     elif match.fragment is not True and (_said(_SIZE, match) or _contents(match)):
         words.append("packets")
-    return words + _said((FRAGMENT, SPORT, DPORT), match)
+    return words + _said((fields.FRAGMENT, *fields.PORTS), match)
 
 
 def _said(fields: Sequence[Field], match: Match) -> list[str]:
@@ -88,7 +78,7 @@ def _said(fields: Sequence[Field], match: Match) -> list[str]:
 
 def _contents(match: Match) -> list[str]:
     """Return what packets hold; flags come last, as they may contain a "but"."""
-    return [*_said(_HELD, match), *map(_bytes, match.payload), *_said((TCP_FLAGS,), match)]
+    return [*_said(_HELD, match), *map(_bytes, match.payload), *_said((fields.TCP_FLAGS,), match)]
 
 
 def _bytes(wanted: PayloadMatch) -> str:

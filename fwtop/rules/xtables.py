@@ -15,20 +15,8 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, PayloadMatch, RateLimit, Rule
 from fwtop.model.traffic.protocols import ICMP, ICMPV6, TCP, UDP, WITH_PORTS, protocol_name
-from fwtop.rules.fields import (
-    DPORT,
-    FRAGMENT,
-    ICMP_TYPE,
-    IP_ID,
-    LENGTH,
-    SEGMENT,
-    SPORT,
-    TCP_FLAGS,
-    TTL,
-    Field,
-    option_words,
-    u32,
-)
+from fwtop.rules import fields
+from fwtop.rules.fields import Field, option_words, u32
 from fwtop.rules.objects import SetSpec
 from fwtop.rules.rates import iptables_bytes
 
@@ -42,7 +30,7 @@ UNLISTED = "un"  # role of enable sets that match no source of the allow-list
 _MIN_ELEMENTS = 64
 TIMED_ELEMENTS = 1_000  # longer lists have no timeout of their own, as renewing it would take seconds
 COUNTED_ELEMENTS = 65_536  # larger sets have no counters per element, as listing them costs CPU
-_BEFORE = (ICMP_TYPE, TCP_FLAGS, LENGTH, TTL, IP_ID)  # what comes before the fields that u32 reads
+_BEFORE = (fields.ICMP_TYPE, fields.TCP_FLAGS, *fields.IP)  # what comes before the fields that u32 reads
 _TESTS_PER_MATCH = 10  # xt_u32.h: XT_U32_MAXSIZE
 _SHORT_HEADER = 8  # UDP, and ICMP's common part
 _NO_LATER_FRAGMENT = "4&0x1FFF=0x0"  # later fragments have no transport header
@@ -116,22 +104,22 @@ def field_args(match: Match, family: int, protocol: int | None = None) -> tuple[
     for field in _BEFORE:
         args += _args(field, match, family, wanted)
     # Extension headers would shift the offsets: packets with them don't match
-    tests = [test for field in SEGMENT for test in _args(field, match, family, wanted)]
+    tests = [test for field in fields.SEGMENT for test in _args(field, match, family, wanted)]
     if tests:
         args += u32([_NO_LATER_FRAGMENT if family == 4 else "6>>24=0x6", *tests])
-    return (*args, *_args(FRAGMENT, match, family, wanted))
+    return (*args, *_args(fields.FRAGMENT, match, family, wanted))
 
 
 def _args(field: Field, match: Match, family: int, protocol: int | None) -> Sequence[str]:
     condition = field.of(match)
     if condition is None:
         return ()
-    if field is ICMP_TYPE and protocol != (ICMP if family == 4 else ICMPV6):
+    if field is fields.ICMP_TYPE and protocol != (ICMP if family == 4 else ICMPV6):
         raise FwtopError(
             "an ICMP type needs --proto icmp with -4, or icmpv6 with -6; nothing was installed", 2
         )
     if field.protocols and protocol not in field.protocols:
-        which = "TCP flags" if field is TCP_FLAGS else "fields of TCP"
+        which = "TCP flags" if field is fields.TCP_FLAGS else "fields of TCP"
         raise FwtopError(f"{which} need --proto tcp; nothing was installed", 2)
     if family not in field.families:
         raise FwtopError("IPv6 packets have no IP id: use -4; nothing was installed", 2)
@@ -139,7 +127,7 @@ def _args(field: Field, match: Match, family: int, protocol: int | None) -> Sequ
 
 
 def _port_args(match: Match, protocol: int | None) -> list[str]:
-    ports = option_words((SPORT, DPORT), match)
+    ports = option_words(fields.PORTS, match)
     if ports and protocol not in WITH_PORTS:
         raise FwtopError("a port needs --proto tcp or udp; nothing was installed", 2)
     return ["-m", protocol_name(protocol), *ports] if ports and protocol is not None else []

@@ -7,30 +7,22 @@ import argparse
 from fwtop.cli.rules.mitigation import add_field, add_rule_options, match_of, prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
-from fwtop.rules.fields import (
-    DPORT,
-    FRAGMENT,
-    ICMP_TYPE,
-    IP_ID,
-    LENGTH,
-    PROTOCOL,
-    SEGMENT,
-    SPORT,
-    TCP_FLAGS,
-    TTL,
-)
+from fwtop.rules import fields
 from fwtop.rules.kinds import filters
 from fwtop.rules.words import with_summary
 
 HELP = "Drop packets by header fields: in the driver (XDP), at tc ingress, or at nftables' netdev ingress."
 EXAMPLE = "fwtop drop --proto udp --sport 123 --length 400:500 --via xdp --yes"
 
-_FIELDS = (PROTOCOL, SPORT, DPORT, LENGTH, TTL, TCP_FLAGS, IP_ID, *SEGMENT, ICMP_TYPE, FRAGMENT)
+_FIELDS = (
+    *(fields.PROTOCOL, *fields.PORTS, fields.LENGTH, fields.TTL, fields.TCP_FLAGS, fields.IP_ID),
+    *(*fields.SEGMENT, fields.ICMP_TYPE, fields.FRAGMENT),
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    add_field(parser, PROTOCOL)
+    add_field(parser, fields.PROTOCOL)
     parser.add_argument(
         "--from", dest="sources", action="append", default=[], type=prefix, metavar="PREFIX",
         help="only from these sources (default: all)",
