@@ -14,8 +14,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fwtop.guardian.mechanisms.settings import Changed, restore
+from fwtop.guardian.mechanisms.settings import restore
 from fwtop.guardian.records.files import Records, boot_id, lock_path_of
+from fwtop.guardian.records.former import Changed, FormerState
 from fwtop.guardian.rules.timers import deadline_of
 from fwtop.kernel import namespaces
 from fwtop.model.errors import FwtopError
@@ -112,22 +113,18 @@ def _is_guarded(run_directory: Path, number: int) -> bool:
     return False
 
 
-class _Values:
-    """The old values on the tmpfs, which is all that somebody else than the guardian writes to."""
+class _Values(FormerState):
+    """The old values, of which somebody else than the guardian gives some back."""
 
     def __init__(self, records: Records) -> None:
-        self._records = records
+        super().__init__(records, lambda _: None)
         self.lines: list[str] = []  # what was done
 
     def settings(self) -> list[Changed]:
-        return [item for item in self._records.settings() if not self.is_given_back(item)]
-
-    def is_given_back(self, changed: Changed) -> bool:
-        return self._records.is_given_back(changed.rule_id, changed.name)
+        return [item for item in super().settings() if not self.is_given_back(item)]
 
     def forget_setting(self, changed: Changed) -> None:
-        with contextlib.suppress(OSError):  # no room: that the value is another one says as much
-            self._records.mark_given_back(changed.rule_id, changed.name)
+        self.mark_given_back(changed)
         self.lines.append(
             f"rule {changed.rule_id} was over and its guardian did nothing: "
             f"{changed.name} has its old value {changed.old} again"

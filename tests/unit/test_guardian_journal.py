@@ -13,10 +13,10 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
-from fwtop.guardian.mechanisms.settings import Changed
 from fwtop.guardian.records import files
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.records.files import Records, boot_id
+from fwtop.guardian.records.former import Changed
 from fwtop.guardian.records.journal import Journal
 from fwtop.guardian.records.numbers import Numbers
 from fwtop.guardian.rules import timers

@@ -12,7 +12,7 @@ from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.mechanisms.baseline import Baseline
 from fwtop.guardian.mechanisms.chains.chain import Chains
-from fwtop.guardian.mechanisms.chains.raw_lines import Memory, readable
+from fwtop.guardian.mechanisms.chains.raw_lines import readable
 from fwtop.guardian.mechanisms.chains.rules import ChainRules
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.mechanisms.mechanism import Count, Expected, Mechanism, Shortfall, Wanted
@@ -20,6 +20,7 @@ from fwtop.guardian.mechanisms.settings import Settings
 from fwtop.guardian.mechanisms.tables.contents import NftContents
 from fwtop.guardian.mechanisms.tables.tables import NftTables
 from fwtop.guardian.ownership import single_threaded
+from fwtop.guardian.records.former import FormerState
 from fwtop.guardian.trying import each
 from fwtop.kernel.deadline import unlimited
 from fwtop.model.errors import FwtopError
@@ -35,7 +36,7 @@ class Kernel:
     def __init__(
         self,
         chains: Chains,
-        memory: Memory,
+        memory: FormerState,
         failpoints: Failpoints,
         compiled: CompiledRules,
         tables: NftTables,

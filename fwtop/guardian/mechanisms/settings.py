@@ -10,12 +10,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Protocol
-
-from msgspec import Meta, Struct
 
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.mechanisms.mechanism import Expected, Mechanism, Shortfall, Wanted
+from fwtop.guardian.records.former import Changed, FormerState
 from fwtop.guardian.trying import each
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Setting
@@ -23,31 +21,7 @@ from fwtop.model.tunables import TUNABLES, Direction, Tunable
 from fwtop.rules.objects import KernelObjects
 
 
-class Changed(Struct, frozen=True):
-    """A sysctl that a rule changed, as the journal knows it."""
-
-    rule_id: Annotated[str, Meta(pattern="^[0-9]+$")]
-    name: str
-    old: int
-    new: int
-    done: bool  # False: intended, the kernel may or may not have it
-
-
-class OldValues(Protocol):
-    """What rules changed and must be given back; `is_given_back`: somebody else did it."""
-
-    def settings(self) -> list[Changed]: ...  # noqa: D102
-    def is_given_back(self, changed: Changed) -> bool: ...  # noqa: D102
-    def forget_setting(self, changed: Changed) -> None: ...  # noqa: D102
-
-
-class OldValueStore(OldValues, Protocol):
-    """Keeps old values across restarts of the guardian."""
-
-    def remember_setting(self, changed: Changed) -> None: ...  # noqa: D102
-
-
-def restore(memory: OldValues, rule_ids: set[str], restored: Callable[[], None] = lambda: None) -> None:
+def restore(memory: FormerState, rule_ids: set[str], restored: Callable[[], None] = lambda: None) -> None:
     """Restore old values, except where another rule shares them or somebody changed them since.
 
     Tries all before it raises FwtopError; what could not be given back is remembered. A sysctl that is gone
@@ -71,7 +45,7 @@ def restore(memory: OldValues, rule_ids: set[str], restored: Callable[[], None] 
 class Settings(Mechanism):
     """The sysctls of one namespace that rules changed."""
 
-    def __init__(self, memory: OldValueStore, failpoints: Failpoints) -> None:
+    def __init__(self, memory: FormerState, failpoints: Failpoints) -> None:
         self._memory = memory
         self._failpoints = failpoints
 

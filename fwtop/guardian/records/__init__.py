@@ -1,1 +1,1 @@
-"""The guardian's records of its rules: the journal, named lists, and the kernel's own state."""
+"""The guardian's records of its rules: rules with their lives, named lists, and what was there before."""

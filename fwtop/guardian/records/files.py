@@ -11,17 +11,14 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from mmap import mmap
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
 
-from fwtop.guardian.mechanisms.settings import Changed
 from fwtop.guardian.records.numbers import Numbers
-from fwtop.model.wire import of_plain
 
 _RECORD = ".json"
 _LIST = ".list"
@@ -117,6 +114,10 @@ class Records:
                 if record:
                     yield name, record
 
+    def has(self, name: str) -> bool:
+        """Return whether there is a record of this name."""
+        return (self.directory / (name + _RECORD)).exists()
+
     def record(self, name: str) -> dict[str, Any]:
         """Return a record, empty if there is none of this boot; raises ValueError if it can't be read."""
         try:
@@ -135,38 +136,6 @@ class Records:
         with contextlib.suppress(OSError):
             return (self.directory / (name + _LIST)).read_bytes()
         return None
-
-    def settings(self, warn: Callable[[str], None] = lambda _: None) -> list[Changed]:
-        """Return the sysctls that rules changed; `warn` is told of what makes no sense."""
-        found = []
-        for name, record in self.records("setting"):
-            try:
-                found.append(of_plain(Changed, record))
-            except ValueError as error:
-                warn(f"the record {name} is not understood: {error}")
-        return found
-
-    def put_setting(self, changed: Changed) -> None:
-        """Keep a sysctl that a rule changed, whatever was noted of it before; raises OSError."""
-        name = _setting(changed.rule_id, changed.name)
-        if changed.done:
-            self.put_at_last(name, asdict(changed))
-        else:
-            self.put(name, asdict(changed))
-        self.drop(_given_back(changed.rule_id, changed.name))
-
-    def drop_setting(self, rule_id: str, name: str) -> None:
-        """Forget a sysctl that a rule changed, and whether it was given back."""
-        self.drop(_setting(rule_id, name))
-        self.drop(_given_back(rule_id, name))
-
-    def mark_given_back(self, rule_id: str, name: str) -> None:
-        """Note that a sysctl has its old value again, not by its guardian; raises OSError."""
-        self.put_at_last(_given_back(rule_id, name), {})
-
-    def is_given_back(self, rule_id: str, name: str) -> bool:
-        """Return whether that was noted."""
-        return (self.directory / (_given_back(rule_id, name) + _RECORD)).exists()
 
     @staticmethod
     def remove_deserted(run_directory: Path, alive: set[int]) -> None:
@@ -211,14 +180,6 @@ def _write_all(descriptor: int, data: bytes | mmap) -> None:
         at = 0
         while at < len(view):
             at += os.write(descriptor, view[at:])
-
-
-def _setting(rule_id: str, name: str) -> str:
-    return f"setting-{rule_id}-{name}"
-
-
-def _given_back(rule_id: str, name: str) -> str:
-    return f"given-back-{rule_id}-{name}"
 
 
 def _expires(path: Path) -> float:

@@ -5,12 +5,14 @@ Kept in memory and recorded, so that the next guardian restores it too.
 
 from __future__ import annotations
 
+import contextlib
 import syslog
 from collections.abc import Callable
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
-from fwtop.guardian.mechanisms.settings import Changed
 from fwtop.guardian.records.files import Records
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -18,6 +20,16 @@ from fwtop.model.wire import of_plain
 
 _ALL_CHAINS = frozenset(("PREROUTING", "OUTPUT"))  # of table raw
 _CONTENTS = "contents-all"
+
+
+class Changed(Struct, frozen=True):
+    """A sysctl that a rule changed."""
+
+    rule_id: Annotated[str, Meta(pattern="^[0-9]+$")]
+    name: str
+    old: int
+    new: int
+    done: bool  # False: intended, the kernel may or may not have it
 
 
 class _Before(Struct):
@@ -30,12 +42,18 @@ class FormerState:
     def __init__(self, records: Records, warn: Callable[[str], None]) -> None:
         """Read what earlier guardians recorded; `warn` is told of what makes no sense."""
         self._records = records
-        self._settings = {(item.rule_id, item.name): item for item in records.settings(warn)}
+        self._settings: dict[tuple[str, str], Changed] = {}  # by rule and name
         self._before: dict[int, frozenset[str] | None] = {}  # by family
         for name, record in records.records("before"):
             try:
                 chains = of_plain(_Before, record).chains
                 self._before[int(name.partition("-")[2])] = frozenset(chains) if chains is not None else None
+            except ValueError as error:
+                warn(f"the record {name} is not understood: {error}")
+        for name, record in records.records("setting"):
+            try:
+                item = of_plain(Changed, record)
+                self._settings[item.rule_id, item.name] = item
             except ValueError as error:
                 warn(f"the record {name} is not understood: {error}")
 
@@ -76,11 +94,13 @@ class FormerState:
 
     def remember_setting(self, changed: Changed) -> None:
         """Record a sysctl's old value, before the new one is written and again after; raises FwtopError."""
+        put = self._records.put_at_last if changed.done else self._records.put
         try:
-            self._records.put_setting(changed)
+            put(_name("setting", changed), asdict(changed))
         except OSError as error:
             raise _unrecorded(error) from None
-        self._settings[(changed.rule_id, changed.name)] = changed
+        self._records.drop(_name("given-back", changed))
+        self._settings[changed.rule_id, changed.name] = changed
 
     def settings(self) -> list[Changed]:
         """Return the sysctls that rules of this namespace changed, latest first."""
@@ -88,12 +108,22 @@ class FormerState:
 
     def is_given_back(self, changed: Changed) -> bool:
         """Return whether a sysctl was given back while the guardian was stopped or gone."""
-        return self._records.is_given_back(changed.rule_id, changed.name)
+        return self._records.has(_name("given-back", changed))
+
+    def mark_given_back(self, changed: Changed) -> None:
+        """Note that, not as its guardian. Where there is no room, its other value says as much."""
+        with contextlib.suppress(OSError):
+            self._records.put_at_last(_name("given-back", changed), {})
 
     def forget_setting(self, changed: Changed) -> None:
         """Forget a sysctl that has its old value again."""
         self._settings.pop((changed.rule_id, changed.name), None)
-        self._records.drop_setting(changed.rule_id, changed.name)
+        for kind in ("setting", "given-back"):
+            self._records.drop(_name(kind, changed))
+
+
+def _name(kind: str, changed: Changed) -> str:
+    return f"{kind}-{changed.rule_id}-{changed.name}"
 
 
 def _unrecorded(error: OSError) -> FwtopError:

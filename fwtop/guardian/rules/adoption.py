@@ -7,9 +7,8 @@ import time
 from msgspec.structs import replace
 
 from fwtop.guardian.mechanisms.mechanism import HEAD_CHANGED, Expected
-from fwtop.guardian.records import recovery
 from fwtop.guardian.records.entry import Entry
-from fwtop.guardian.rules import timers
+from fwtop.guardian.rules import recovery, timers
 from fwtop.guardian.rules.lifecycle import REPAIRING, Lifecycle
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.model.errors import FwtopError

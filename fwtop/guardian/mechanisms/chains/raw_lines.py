@@ -9,14 +9,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.chains.line_contents import LineContents
 from fwtop.guardian.mechanisms.chains.table_state import Listed, TableState
 from fwtop.guardian.mechanisms.chains.variants import Variants
 from fwtop.guardian.mechanisms.mechanism import Count
-from fwtop.guardian.mechanisms.settings import OldValueStore
+from fwtop.guardian.records.former import FormerState
 from fwtop.guardian.trying import each
 from fwtop.netfilter.iptables import NFT
 from fwtop.rules.objects import HOOK_CHAINS, ChainLine
@@ -25,20 +25,10 @@ FAMILIES = (4, 6)
 _Found = TypeVar("_Found")
 
 
-class Memory(OldValueStore, Protocol):
-    """Keeps what table raw held before the first rule, and what ours say, across restarts of the guardian."""
-
-    def remember_before(self, family: int, chains: frozenset[str] | None) -> None: ...  # noqa: D102
-    def before(self, family: int) -> frozenset[str] | None: ...  # noqa: D102
-    def contents(self) -> dict[str, list[str]]: ...  # noqa: D102
-    def keep_contents(self, digests: dict[str, list[str]]) -> None: ...  # noqa: D102
-    def forget_before(self, family: int) -> None: ...  # noqa: D102
-
-
 class RawLines:
     """The lines of one namespace."""
 
-    def __init__(self, variants: Variants, contents: LineContents, memory: Memory) -> None:
+    def __init__(self, variants: Variants, contents: LineContents, memory: FormerState) -> None:
         self.variants = variants
         self.contents = contents
         self._memory = memory

@@ -14,9 +14,10 @@ from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.chains.chain_text import add_text
 from fwtop.guardian.mechanisms.chains.compare import ChainComparison
 from fwtop.guardian.mechanisms.chains.line_contents import LineContents
-from fwtop.guardian.mechanisms.chains.raw_lines import FAMILIES, Memory, RawLines, readable
+from fwtop.guardian.mechanisms.chains.raw_lines import FAMILIES, RawLines, readable
 from fwtop.guardian.mechanisms.chains.variants import Variants
 from fwtop.guardian.mechanisms.mechanism import Count, Expected, Mechanism, Shortfall, Wanted
+from fwtop.guardian.records.former import FormerState
 from fwtop.guardian.trying import each
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, Rule, families_of
@@ -41,7 +42,7 @@ class ChainRules(Mechanism):
     def __init__(
         self,
         chains: Chains,
-        memory: Memory,
+        memory: FormerState,
         baseline: Baseline,
         failpoints: Failpoints,
         serve_urgent: Callable[[], None],
