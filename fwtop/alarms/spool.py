@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from fwtop.kernel.descriptors import closing
+
 _SUFFIX = ".json"
 
 
@@ -57,12 +59,9 @@ class Spool:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from delivering the same alarm."""
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with closing(os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
-        finally:
-            os.close(descriptor)
 
     def _names(self) -> list[str]:
         return sorted(name for name in os.listdir(self._directory) if name.endswith(_SUFFIX))

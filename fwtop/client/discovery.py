@@ -19,6 +19,7 @@ from fwtop.client import guardian_unit
 from fwtop.client.connection import Connection, EndedError
 from fwtop.kernel import namespaces
 from fwtop.kernel.children import enlarge
+from fwtop.kernel.descriptors import closing
 from fwtop.kernel.procfs import read_text
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT, module_argv
 from fwtop.model import paths
@@ -153,8 +154,7 @@ def connect(
     """
     if os.geteuid() != 0:
         raise FwtopError("talking to the guardian needs root; nothing was changed; try: sudo fwtop", 3)
-    descriptor = namespaces.open_netns(netns)
-    try:
+    with closing(namespaces.open_netns(netns)) as descriptor:
         path = run_directory / f"{namespaces.inode(descriptor)}.sock"
         hello = Hello(role, paths.build_id() if build is None else build, readonly)
         for _ in range(_STARTS):
@@ -164,8 +164,6 @@ def connect(
         if (client := _try(path, hello)) is not None:
             return client
         raise _silent(path, "")
-    finally:
-        os.close(descriptor)
 
 
 def ask(netns: str | None, request: Request, *, readonly: bool = False) -> dict[str, Any]:

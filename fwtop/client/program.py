@@ -18,6 +18,7 @@ from fwtop.client.connection import Connection
 from fwtop.client.discovery import GuardianClient, exchange
 from fwtop.kernel import namespaces
 from fwtop.kernel.children import enlarge
+from fwtop.kernel.descriptors import closing
 from fwtop.model import paths
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, prefix_text, read_sources, sealed
 from fwtop.model.errors import FwtopError
@@ -188,11 +189,8 @@ class Program:
         from fwtop.model.addresses.list_bundle import bundle
         from fwtop.model.addresses.named_list import entries_of
 
-        attached = bundle({name: entries_of(entries) for name, entries in lists.items()})
-        try:
+        with closing(bundle({name: entries_of(entries) for name, entries in lists.items()})) as attached:
             return self._guardian.exchange(replace(request, attached=True), attached)
-        finally:
-            os.close(attached)
 
     def close(self) -> None:
         """Close the connection."""

@@ -17,6 +17,7 @@ import time
 from fwtop.client import discovery
 from fwtop.guardian.options import Options
 from fwtop.kernel import bpffs, namespaces
+from fwtop.kernel.descriptors import closing
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Undo
 from fwtop.model.text import safe_text
@@ -87,16 +88,12 @@ def _here(inode: int) -> list[str]:
 
 def _end(pid: int) -> None:
     """End a guardian that serves on without rules, because programs may come; raises OSError, FwtopError."""
-    with contextlib.suppress(ProcessLookupError):
-        process = os.pidfd_open(pid)
-        try:
-            signal.pidfd_send_signal(process, signal.SIGTERM)
-            poll = select.poll()
-            poll.register(process, select.POLLIN)
-            if not poll.poll(_END_SECONDS * 1000):
-                raise FwtopError(f"the guardian, process {pid}, does not end")
-        finally:
-            os.close(process)
+    with contextlib.suppress(ProcessLookupError), closing(os.pidfd_open(pid)) as process:
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        poll = select.poll()
+        poll.register(process, select.POLLIN)
+        if not poll.poll(_END_SECONDS * 1000):
+            raise FwtopError(f"the guardian, process {pid}, does not end")
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ from fwtop.guardian.serving.server import Identity, Server
 from fwtop.guardian.serving.worker import Worker
 from fwtop.guardian.watchdog import Watchdog
 from fwtop.kernel import namespaces
+from fwtop.kernel.descriptors import closing
 from fwtop.kernel.interfaces.links import readable_links, receiving_links
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT
 from fwtop.kernel.spare import raise_limit
@@ -275,15 +276,12 @@ def remove_stale(directory: Path) -> None:
     for path in directory.glob("*.lock"):
         if not path.stem.isdigit():
             continue
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.with_suffix(".sock").unlink(missing_ok=True)
-                path.with_suffix(SUFFIX).unlink(missing_ok=True)
-                path.unlink()
-            finally:
-                os.close(descriptor)
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        with contextlib.suppress(OSError), closing(os.open(path, flags)) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.with_suffix(".sock").unlink(missing_ok=True)
+            path.with_suffix(SUFFIX).unlink(missing_ok=True)
+            path.unlink()
 
 
 def _open_lock(path: Path) -> int:

@@ -19,6 +19,7 @@ from fwtop.guardian.records.files import Records, boot_id, lock_path_of
 from fwtop.guardian.records.former import Changed, FormerState
 from fwtop.guardian.rules.timers import deadline_of
 from fwtop.kernel import namespaces
+from fwtop.kernel.descriptors import closing
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
@@ -79,11 +80,8 @@ def give_back_everywhere(run_directory: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _end(run_directory: Path, number: int, records: Records, rule_id: str) -> float:

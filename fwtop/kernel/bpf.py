@@ -15,6 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from fwtop.kernel.descriptors import closing
 from fwtop.model.errors import FwtopError
 
 _SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "s390x": 351, "ppc64le": 361}
@@ -150,21 +151,15 @@ def open_program(number: int) -> int:
 
 def program_name(number: int) -> str:
     """Return the name of the loaded program with that id; OSError if it is gone."""
-    descriptor = open_program(number)
-    try:
+    with closing(open_program(number)) as descriptor:
         name = _info(descriptor)[_PROGRAM_NAME_AT : _PROGRAM_NAME_AT + 16]
-    finally:
-        os.close(descriptor)
     return name.split(b"\0")[0].decode("ascii", "replace")
 
 
 def program_runs(number: int) -> int | None:
     """Return how often a program ran, None while the kernel doesn't count (kernel.bpf_stats_enabled)."""
-    descriptor = open_program(number)
-    try:
+    with closing(open_program(number)) as descriptor:
         return int(struct.unpack_from("<Q", _info(descriptor), _PROGRAM_RUNS_AT)[0]) or None
-    finally:
-        os.close(descriptor)
 
 
 def attached_programs(kind: int, ifindex: int) -> list[int]:

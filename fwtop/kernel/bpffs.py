@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fwtop.kernel.descriptors import closing
 from fwtop.kernel.namespaces import cookie
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import PIN_DIRECTORY, RUN_DIRECTORY
@@ -32,12 +33,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def locked() -> Iterator[None]:
     """Exclude the loaders of other namespaces from mounting and unmounting."""
     _LOCK.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    descriptor = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
+    with closing(os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def enter_init_mounts() -> None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from fwtop.kernel.descriptors import closing
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
@@ -70,11 +71,8 @@ def enter(descriptor: int) -> None:
 def enter_named(name: str | None) -> None:
     """Move this single-threaded process into a named namespace (None: stay); raises FwtopError."""
     if name is not None:
-        descriptor = open_netns(name)
-        try:
+        with closing(open_netns(name)) as descriptor:
             enter(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -92,12 +90,9 @@ def _returning() -> Iterator[None]:
 def inside(name: str) -> Iterator[None]:
     """Run the calling thread in a named namespace within the block; raises OSError."""
     with _returning():
-        target = os.open(NETNS / name, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with closing(os.open(NETNS / name, os.O_RDONLY | os.O_CLOEXEC)) as target:
             if _libc.setns(target, _CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), f"can't enter {name}")
-        finally:
-            os.close(target)
         yield
 
 

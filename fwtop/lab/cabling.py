@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from fwtop.kernel.descriptors import closing
 from fwtop.kernel.namespaces import NETNS, inside
 from fwtop.lab import network as net
 from fwtop.lab.network import Wire
@@ -62,12 +63,9 @@ def connect(victim: str, attacker: str, clients: list[str], vlans: list[int]) ->
 
 
 def _cable(far: Any, victim: str) -> None:  # noqa: ANN401 - pyroute2 has no types
-    there = os.open(NETNS / victim, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(NETNS / victim, os.O_RDONLY | os.O_CLOEXEC)) as there:
         peer = {"ifname": net.VICTIM_INTERFACE, "net_ns_fd": there, **_QUEUES}
         far.link("add", ifname=net.ATTACKER_INTERFACE, kind="veth", peer=peer, **_QUEUES)
-    finally:
-        os.close(there)
 
 
 def _hardware(route: Any, index: int) -> bytes:  # noqa: ANN401

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
+from fwtop.kernel.descriptors import closing
 from fwtop.kernel.namespaces import NETNS
 from fwtop.lab import network as net
 from fwtop.lab.cabling import connect
@@ -72,12 +73,9 @@ def set_resolver(victim: str, address: str) -> None:
 def _deciding() -> Iterator[None]:
     """Hold the directory: to look whether a lock is free is to take it, which must meet none being taken."""
     LOCKS.mkdir(mode=0o700, exist_ok=True)
-    directory = os.open(LOCKS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(LOCKS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
         fcntl.flock(directory, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(directory)
 
 
 def hold_lock(pid: int) -> int:

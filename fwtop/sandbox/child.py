@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 
 from msgspec import Struct
 
+from fwtop.kernel.descriptors import closing
 from fwtop.kernel.procfs import read_text
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -173,8 +174,7 @@ def _read(reading: int, seconds: float | None, most_bytes: int) -> bytes:
 
 def _collect(child: int, seconds: float) -> int | None:
     """Collect a child that may take so long to end, then by force; None: not even that ends it now."""
-    descriptor = os.pidfd_open(child)
-    try:
+    with closing(os.pidfd_open(child)) as descriptor:
         poller = select.poll()
         poller.register(descriptor, select.POLLIN)
         if not poller.poll(seconds * 1000):
@@ -182,8 +182,6 @@ def _collect(child: int, seconds: float) -> int | None:
             poller.poll(_ENDING_SECONDS * 1000)
         found, status = os.waitpid(child, os.WNOHANG)
         return os.waitstatus_to_exitcode(status) if found else None
-    finally:
-        os.close(descriptor)
 
 
 def _understood(said: bytes, kind: Any) -> tuple[Any] | FwtopError | str:  # noqa: ANN401 - as in `ask`

@@ -13,6 +13,8 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
+from fwtop.kernel.descriptors import closing
+
 # The numbers are the same on every architecture (asm-generic/unistd.h).
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION = 1 << 0  # LANDLOCK_CREATE_RULESET_VERSION
@@ -50,26 +52,20 @@ def restrict(allowed: Iterable[tuple[Path, int]]) -> bool:
     handled = max(rights for since, rights in _FILE_RIGHTS.items() if since <= known)
     attributes = struct.pack("=QQQ", handled, _NET_RIGHTS if known >= 4 else 0, _SCOPES if known >= 6 else 0)
     size = 24 if known >= 6 else 16 if known >= 4 else 8
-    ruleset = _call(_CREATE_RULESET, ctypes.c_char_p(attributes), ctypes.c_size_t(size), 0)
-    try:
+    with closing(_call(_CREATE_RULESET, ctypes.c_char_p(attributes), ctypes.c_size_t(size), 0)) as ruleset:
         for path, rights in allowed:
             with contextlib.suppress(FileNotFoundError, PermissionError, NotADirectoryError):
                 _allow(ruleset, path, rights & handled)
         _call(_RESTRICT_SELF, ruleset, 0)
-    finally:
-        os.close(ruleset)
     return True
 
 
 def _allow(ruleset: int, path: Path, rights: int) -> None:
-    beneath = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path, os.O_PATH | os.O_CLOEXEC)) as beneath:
         if not stat.S_ISDIR(os.fstat(beneath).st_mode):
             rights &= _OF_FILES
         rule = struct.pack("=Qi", rights, beneath)
         _call(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.c_char_p(rule), 0)
-    finally:
-        os.close(beneath)
 
 
 def _call(number: int, *arguments: object) -> int:

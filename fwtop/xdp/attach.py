@@ -25,6 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.kernel import bpf
+from fwtop.kernel.descriptors import closing
 from fwtop.kernel.interfaces import clsact
 from fwtop.kernel.interfaces.links import Link, list_links
 from fwtop.model.errors import FwtopError
@@ -75,10 +76,7 @@ def attach_tc(directory: Path, program: int, ifindex: int, mode: str) -> None:
             raise
         attach_filter(directory, program, ifindex, mode)
         return
-    try:
-        bpf.pin(descriptor, directory / f"link-{mode}-{ifindex}")
-    finally:
-        os.close(descriptor)
+    _pin(descriptor, directory / f"link-{mode}-{ifindex}")
 
 
 def attach_filter(directory: Path, program: int, ifindex: int, mode: str) -> None:
@@ -217,12 +215,8 @@ def _detach(path: Path, ifindex: int, mode: str) -> None:
         detach_filter(ifindex, mode)
         path.unlink(missing_ok=True)
         return
-    with contextlib.suppress(OSError):
-        link = bpf.open_pin(path)
-        try:
-            bpf.detach_link(link)
-        finally:
-            os.close(link)
+    with contextlib.suppress(OSError), closing(bpf.open_pin(path)) as link:
+        bpf.detach_link(link)
     path.unlink(missing_ok=True)
 
 
@@ -310,8 +304,6 @@ def _attach_ingress(directory: Path, link: Link, programs: Programs) -> Attachme
     return Attachment(link.index, name, INGRESS)
 
 
-def _pin(descriptor: int, path: Path) -> None:
-    try:
-        bpf.pin(descriptor, path)
-    finally:
-        os.close(descriptor)
+def _pin(link: int, path: Path) -> None:
+    with closing(link):
+        bpf.pin(link, path)

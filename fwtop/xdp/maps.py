@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fwtop.kernel import bpf
+from fwtop.kernel.descriptors import closing
 from fwtop.model.traffic.traffic_classes import TRAFFIC_CLASSES
 
 if TYPE_CHECKING:
@@ -55,11 +56,8 @@ def create_shared() -> dict[str, int]:
         found[name] = bpf.create_map(
             bpf.MAP_ARRAY, _map_name(name), entries=1, key_size=4, value_size=size, flags=bpf.F_MMAPABLE
         )
-    pattern = bpf.create_map(bpf.MAP_RINGBUF, "fwtop_xring", entries=_RING_BYTES)
-    try:
+    with closing(bpf.create_map(bpf.MAP_RINGBUF, "fwtop_xring", entries=_RING_BYTES)) as pattern:
         found["rings"] = bpf.create_map_of_maps(_map_name("rings"), RINGS, pattern)
-    finally:
-        os.close(pattern)
     return found
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fwtop.kernel import children
+from fwtop.kernel.descriptors import closing
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.errors import FwtopError
@@ -146,13 +147,10 @@ def decode_request(text: bytes, descriptors: Sequence[int]) -> Request:
 def send_request(sock: socket.socket, request: Request) -> None:
     """Send a request with its descriptors; raises OSError."""
     text, descriptors = encode_request(request)
-    file = os.memfd_create("fwtop-xdp", os.MFD_CLOEXEC)
-    try:
+    with closing(os.memfd_create("fwtop-xdp", os.MFD_CLOEXEC)) as file:
         with open(file, "wb", closefd=False) as stream:
             stream.write(text)
         socket.send_fds(sock, [b"."], [file, *descriptors])
-    finally:
-        os.close(file)
 
 
 def receive_request(sock: socket.socket) -> Request:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.kernel import bpf, bpffs, namespaces
+from fwtop.kernel.descriptors import closing
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import read_sources
 from fwtop.model.errors import FwtopError
@@ -113,11 +114,8 @@ def _layout(directory: Path, key: str) -> Path:
 
 
 def _read(path: Path) -> _Layout:
-    layout = bpf.open_pin(path)
-    try:
+    with closing(bpf.open_pin(path)) as layout:
         return of_json(_Layout, bpf.get_element(layout, bytes(4), bpf.value_size(layout)))
-    finally:
-        os.close(layout)
 
 
 def open_shared(directory: Path) -> dict[str, int]:
@@ -266,8 +264,5 @@ def _is_attached(path: Path) -> bool:
     """
     if attach.is_filter(path):
         return False
-    link = bpf.open_pin(path)
-    try:
+    with closing(bpf.open_pin(path)) as link:
         return bpf.link_interface(link) != 0
-    finally:
-        os.close(link)
