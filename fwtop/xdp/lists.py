@@ -40,8 +40,7 @@ from fwtop.model.rule import Match, families_of
 from fwtop.xdp.ipv6_lists import build_list6
 from fwtop.xdp.maps import PENDING_BYTES, possible_cpus
 from fwtop.xdp.ports import build_ports
-from fwtop.xdp.rule import BUCKETS, COUNTED_PREFIXES
-from fwtop.xdp.slot_rule import PORTS, AnyList, List4, List6, Lists
+from fwtop.xdp.slot_rule import BUCKETS, COUNTED_PREFIXES, PORTS, AnyList, List4, List6, Lists
 
 if TYPE_CHECKING:
     import numpy as np

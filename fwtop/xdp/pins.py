@@ -33,7 +33,6 @@ from fwtop.xdp.maps import (
     slot_dtype,
 )
 from fwtop.xdp.messages import RequestedRule
-from fwtop.xdp.rule import disjoint
 from fwtop.xdp.slot_rule import (
     PORTS,
     AnyList,
@@ -43,6 +42,7 @@ from fwtop.xdp.slot_rule import (
     Lists,
     SlotRule,
     UncountedList4,
+    disjoint,
 )
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.xdp.ipv6_lists import number_lines6
-from fwtop.xdp.rule import disjoint
-from fwtop.xdp.slot_rule import List4, List6, SlotRule
+from fwtop.xdp.slot_rule import List4, List6, SlotRule, disjoint
 
 _LOW_64 = (1 << 64) - 1
 

@@ -17,8 +17,7 @@ from fwtop.rules.kinds.compiled import check_xdp
 from fwtop.xdp.build import _numbered, is_too_large, variants
 from fwtop.xdp.generate import program_text
 from fwtop.xdp.ipv6_lists import build_list6
-from fwtop.xdp.rule import disjoint
-from fwtop.xdp.slot_rule import List4, List6, SlotRule, Table6
+from fwtop.xdp.slot_rule import List4, List6, SlotRule, Table6, disjoint
 from fwtop.xdp.tree import lookup_lines
 
 

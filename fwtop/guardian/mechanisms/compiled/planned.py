@@ -11,7 +11,7 @@ from fwtop.model.rule import Rule
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import of
 from fwtop.xdp.maps import MAX_RULES
-from fwtop.xdp.rule import BUCKETS, COMPILED_PREFIXES
+from fwtop.xdp.slot_rule import BUCKETS, COMPILED_PREFIXES
 
 _MOST = 16  # rules of a set
 
