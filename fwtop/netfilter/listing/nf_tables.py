@@ -138,8 +138,9 @@ class NfTables:
                     if kind == "rule":
                         where = family, table, rule["chain"], int(rule["handle"])
                         self._note(where, NFT, rule_text(rule.get("expr", ()), rule.get("comment", "")))
-            except FwtopError as error:
-                found.notes.append(safe_text(f"table {family} {table}: {error}"))
+            except (FwtopError, ValueError, KeyError, TypeError, AttributeError):
+                line = f"table {family} {table}: nft printed something else than rules"
+                found.notes.append(safe_text(line))
 
     def _note(self, where: Where, source: str, text: str) -> None:
         ours = is_own_rule(where[1], where[2], text)
@@ -151,28 +152,16 @@ class NfTables:
             text = nft_dump.expressions(rule.body)
             source = IPTABLES_NFT if (rule.family, rule.table) in self._iptables else NFT
             known = _Text(source, safe_text(text, limit=TEXT), is_own_rule(rule.table, rule.chain, text))
-        return ListedRule(
-            _key(rule.family, rule.table, rule.chain, str(rule.handle)),
-            known.source,
-            rule.family,
-            safe_text(f"{rule.table} {rule.chain}", limit=NAME),
-            known.text,
-            known.ours,
-            rule.packets,
-            rule.size,
-        )
+        place = f"{rule.table} {rule.chain}"
+        key = rule.family, rule.table, rule.chain, str(rule.handle)
+        return _rule(key, place, known, rule.packets, rule.size)
 
     def _policy(self, chain: nf_tables.Chain) -> ListedRule:
-        return ListedRule(
-            _key(chain.family, chain.table, chain.name, "policy"),
-            IPTABLES_NFT if (chain.family, chain.table) in self._iptables else NFT,
-            chain.family,
-            safe_text(f"{chain.table} {chain.name}", limit=NAME),
-            f"policy {'drop' if chain.drops else 'accept'} at {chain.hook}",
-            is_own_rule(chain.table, chain.name, ""),
-            chain.packets,
-            chain.bytes,
-        )
+        source = IPTABLES_NFT if (chain.family, chain.table) in self._iptables else NFT
+        text = f"policy {'drop' if chain.drops else 'accept'} at {chain.hook}"
+        said = _Text(source, text, is_own_rule(chain.table, chain.name, ""))
+        key = chain.family, chain.table, chain.name, "policy"
+        return _rule(key, f"{chain.table} {chain.name}", said, chain.packets, chain.bytes)
 
 
 def _where(rule: DumpedRule) -> Where:
@@ -183,20 +172,18 @@ def _key(*parts: str) -> str:
     return " ".join((NFT, *(safe_text(part, limit=NAME) for part in parts)))
 
 
+def _rule(key: tuple[str, ...], place: str, said: _Text, packets: int | None, size: int | None) -> ListedRule:
+    where = safe_text(place, limit=NAME)
+    return ListedRule(_key(*key), said.source, key[0], where, said.text, said.ours, packets, size)
+
+
 def _counters() -> list[ListedRule]:
-    return [
-        ListedRule(
-            _key(item.family, item.table, "counter", item.name),
-            NFT,
-            item.family,
-            safe_text(item.table, limit=NAME),
-            f'counter "{safe_text(item.name, limit=NAME)}"',
-            is_own_name(item.table),
-            item.packets,
-            item.bytes,
-        )
-        for item in nft_dump.counters()
-    ]
+    found = []
+    for item in nft_dump.counters():
+        said = _Text(NFT, f'counter "{safe_text(item.name, limit=NAME)}"', is_own_name(item.table))
+        key = item.family, item.table, "counter", item.name
+        found.append(_rule(key, item.table, said, item.packets, item.bytes))
+    return found
 
 
 def _sets(end: float) -> list[ListedSet]:
