@@ -35,9 +35,10 @@ golden: ## show how outputs differ from those kept in tests/golden (UPDATE=1 kee
 	FWTOP_GOLDEN=$(if $(UPDATE),update) scripts/test.sh -q tests/unit/test_golden.py \
 		tests/kernel/test_golden_previews.py
 
-documents: setup-dev ## write the documents that the program makes: the sample of screen.toml, the policy's schema
+documents: setup-dev ## write the documents that the program makes: the sample of screen.toml, the policy's schema, the table of keys
 	.venv/bin/python -m fwtop config --sample > docs/screen.toml
 	.venv/bin/python -m fwtop policy schema > docs/policy.schema.json
+	.venv/bin/python scripts/keys_page.py docs/KEYS.md
 
 test-fresh: ## run demo and tests on a new Debian 12 in a temporary directory (TESTS=… for some)
 	scripts/test-fresh.sh $(TESTS)

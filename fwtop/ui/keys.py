@@ -31,6 +31,11 @@ class Action(Struct, frozen=True):
     spoken: bool = True  # a command, too
 
     @property
+    def words(self) -> str:
+        """What it does, also where the row before says it for both."""
+        return self.help or self.name.replace("_", " ")
+
+    @property
     def settable(self) -> bool:
         """Whether screen.toml can give it other keys."""
         return not set(self.keys) <= set(RESERVED)
@@ -191,7 +196,7 @@ def remapped(rows: Sequence[Action], keys: Mapping[str, tuple[str, ...]]) -> tup
         if left == row.keys:
             found.append(row)
             continue
-        words = re.sub(r" \(also [^)]*\)", "", row.help or row.name.replace("_", " "))
+        words = re.sub(r" \(also [^)]*\)", "", row.words)
         found.append(replace(row, keys=left, label=_label(left), help=words))
         if not row.label and found[-2].help:  # the row before named these keys, too
             found[-2] = replace(found[-2], label=_label(found[-2].keys))

@@ -81,7 +81,7 @@ def shape() -> type[Struct]:
     keys = [
         (
             row.name,
-            Annotated[tuple[str, ...], are_keys, _help(row.help or row.name.replace("_", " "))],
+            Annotated[tuple[str, ...], are_keys, _help(row.words)],
             tuple(key for key in row.keys if key not in RESERVED),
         )
         for row in ACTIONS

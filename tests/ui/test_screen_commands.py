@@ -56,7 +56,7 @@ def test_every_action_every_tab_and_every_command_of_the_brief_is_known() -> Non
     assert {row.name for row in ACTIONS} - names == {*keys_only, "command", "go_rules"}
     assert {tab.name for tab in TABS} <= names
     assert {"tab", "theme", "filter", "sort", "view", "quit", "undo", "block"} <= names
-    assert all(command.help for command in KNOWN)
+    assert all(command.action.words for command in KNOWN)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,9 @@ previous_step = ["F12"]
 mouse = ["F2"]
 up = ["F3"]
 why = ["F4"]
+string = ["F1"]
+like = ["Ctrl+D"]
+help = ["?"]
 """
 
 
@@ -60,6 +63,7 @@ async def shown(run: Run, *keys: str) -> str:
         (spoofed, "", ("A",), "unless you press F7"),
         (calm, "all_rules", (), "F5 blocks the selected row"),
         (snapshot, "", ("F2",), "F2 ends that"),
+        (snapshot, "sources", ("F1",), "F1 drops packets with the selected bytes"),
         (snapshot, "packets", (), "live F6 hold"),
         (snapshot, "packets", ("F6",), "held: F6 goes on"),
         (snapshot, "packet_pane", (), "F6 or F3 holds and decodes it"),

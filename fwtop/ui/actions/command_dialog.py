@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from fwtop.model.text import safe_text
 from fwtop.ui.actions.commands import (
@@ -20,7 +20,7 @@ from fwtop.ui.actions.commands import (
     complete,
     parse,
 )
-from fwtop.ui.dialogs.dialog import Dialog, hints
+from fwtop.ui.dialogs.dialog import Dialog, bound, hints
 from fwtop.ui.drawing.style import ACCENT, BAD, DIM, SELECTED, STRONG, TEXT, TITLE, Line
 
 _NAME = 16  # cells of a completion's word
@@ -31,18 +31,10 @@ class CommandDialog(Dialog[Call | None], inherit_bindings=False):
 
     TITLE_TEXT = "command"
     WIDTH = 84
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab", "complete(1)", show=False),
-        Binding("shift+tab", "complete(-1)", show=False),
-        Binding("up", "walk(-1)", show=False),
-        Binding("down", "walk(1)", show=False),
-        Binding("pageup", "scroll(-8)", show=False),
-        Binding("pagedown", "scroll(8)", show=False),
-        Binding("enter", "run", show=False),
-        Binding("ctrl+u", "clear", show=False),
-        Binding("ctrl+w", "erase_word", show=False),
-        Binding("escape,ctrl+c", "close", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bound("""
+        tab complete(1)   shift+tab complete(-1)   up walk(-1)   down walk(1)   pageup scroll(-8)
+        pagedown scroll(8)   enter run   ctrl+u clear   ctrl+w erase_word   escape,ctrl+c close
+    """)
 
     def __init__(self, known: Callable[[], Sequence[Command]], history: History) -> None:
         super().__init__()

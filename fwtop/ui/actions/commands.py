@@ -80,11 +80,6 @@ class Command(Struct, frozen=True):
         """What may follow."""
         return ARGUMENTS[self.action.takes]
 
-    @property
-    def help(self) -> str:
-        """What it does."""
-        return self.action.help or self.name.replace("_", " ")
-
 
 def offer(snapshot: Snapshot | None, scope: Scope, panel: Panel, sources: Sequence[Item]) -> Offer:
     """Return what can be named on the screen: of the sources those that no rule would cut off by mistake."""
@@ -189,7 +184,7 @@ def complete(line: str, known: Sequence[Command]) -> list[Completion]:
     name, space, argument = typed.partition(" ")
     if not space:
         found = [
-            Choice(command.name, command.help, command.action.label, command.argument.hint)
+            Choice(command.name, command.action.words, command.action.label, command.argument.hint)
             for command in known
         ]
         found += [choice for command in known if command.name == "proposal" for choice in command.choices]

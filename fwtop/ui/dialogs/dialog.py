@@ -26,18 +26,21 @@ MINIMUM = (24, 8)  # columns and rows below which a dialog shows only that it ca
 _FRAME_ROWS = 3
 
 
+def bound(table: str) -> list[BindingType]:
+    """Bind keys to actions, each written as "up,k scroll(-1)"."""
+    words = table.split()
+    return [Binding(key, action, show=False) for key, action in zip(words[::2], words[1::2], strict=True)]
+
+
 class Dialog(Guarded, ModalScreen[Result], inherit_bindings=False):
     """Base of all dialogs; subclasses provide `body` and `foot`, and bind their keys."""
 
     TITLE_TEXT: ClassVar[str] = ""
     WIDTH: ClassVar[int] = 92
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "scroll(-1)", show=False),
-        Binding("down,j", "scroll(1)", show=False),
-        Binding("pageup", "scroll(-8)", show=False),
-        Binding("pagedown", "scroll(8)", show=False),
-        Binding("escape,q,ctrl+c", "close", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bound("""
+        up,k scroll(-1)   down,j scroll(1)   pageup scroll(-8)   pagedown scroll(8)
+        escape,q,ctrl+c close
+    """)
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,10 +222,7 @@ class DetailsDialog(Dialog[None], inherit_bindings=False):
     `dissect` decodes a packet, which appears below them later; it returns None where there is none.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *Dialog.BINDINGS,
-        Binding("enter", "close", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*Dialog.BINDINGS, *bound("enter close")]
 
     def __init__(self, title: str, lines: Details, dissect: Dissect | None = None) -> None:
         super().__init__()
@@ -291,12 +291,9 @@ class ChoiceDialog(Dialog[str | None], inherit_bindings=False):
     """A question with a few answers; the first one is the safe one and preselected."""
 
     WIDTH = 72
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab,right,down", "mark(1)", show=False),
-        Binding("shift+tab,left,up", "mark(-1)", show=False),
-        Binding("enter", "choose", show=False),
-        Binding("escape,ctrl+c", "close", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bound("""
+        tab,right,down mark(1)   shift+tab,left,up mark(-1)   enter choose   escape,ctrl+c close
+    """)
 
     def __init__(self, title: str, question: str, answers: Sequence[str]) -> None:
         super().__init__()

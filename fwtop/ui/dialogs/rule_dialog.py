@@ -8,13 +8,13 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.rules.kinds import drops_nothing, of
-from fwtop.ui.dialogs.dialog import Dialog, hints
+from fwtop.ui.dialogs.dialog import Dialog, bound, hints
 from fwtop.ui.dialogs.editor import Editor
 from fwtop.ui.dialogs.preview_lines import (
     Part,
@@ -57,16 +57,10 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
     before it is left out: each costs every packet time.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab,down", "mark(1)", show=False),
-        Binding("shift+tab,up", "mark(-1)", show=False),
-        Binding("left", "turn(-1)", show=False),
-        Binding("right", "turn(1)", show=False),
-        Binding("pageup", "scroll(-8)", show=False),
-        Binding("pagedown", "scroll(8)", show=False),
-        Binding("enter", "choose", show=False),
-        Binding("escape,ctrl+c", "close", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bound("""
+        tab,down mark(1)   shift+tab,up mark(-1)   left turn(-1)   right turn(1)   pageup scroll(-8)
+        pagedown scroll(8)   enter choose   escape,ctrl+c close
+    """)
 
     def __init__(
         self,
