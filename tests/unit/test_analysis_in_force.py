@@ -223,3 +223,16 @@ def test_offers_are_made_for_any_rest_of_an_attack(stem: str, chance: int, kept:
     for offer in islice(offers(context, normal, found, (), Remaining((), tuple(left))), 100):
         check(offer)
         numbered(offer, 1)
+
+
+@pytest.mark.parametrize("level", [Level.OPEN, Level.PROTECTED])
+def test_a_protected_port_is_no_filter_that_can_be_replayed(level: Level) -> None:
+    window = window_of("syn_flood")
+    port = int(np.bincount(window.arrived.dport).argmax())
+    protection = Protection(level, ("office",))
+    guarded = Rule("7", Kind.PROTECT, Match(protocol=6, dport=port), "", 600, protection=protection)
+    context = make_context(window, AdviseConfig(), Baseline())
+    context = replace(context, findings=tuple(find_attacks(context)))
+    assert context.findings
+    left = Remaining.of(context, [guarded]).attacks
+    assert [item.share for item in left] == [1.0] * len(left), "whom it lets in, only its lists say"

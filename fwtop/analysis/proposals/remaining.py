@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.proposals.effect import share_of, stopped_by
-from fwtop.model.rule import Rule
+from fwtop.model.rule import Level, Rule
 from fwtop.model.traffic.packets import F64
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import drops_nothing, of
@@ -40,9 +40,10 @@ class Remainder(Struct, frozen=True):
 def replayable(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     """Return the rules that samples can be replayed on: they drop, and their sources are known here.
 
-    The guardian keeps derived lists for itself.
+    The guardian keeps derived lists for itself, and whom a protected port lets in.
     """
     known = [rule for rule in rules if rule.origin is None and not drops_nothing(rule)]
+    known = [rule for rule in known if rule.protection is None or rule.protection.level is Level.CLOSED]
     return tuple(rule for rule in known if len(rule.match.sources) <= _LONG_LIST)[:_MOST_RULES]
 
 
