@@ -18,10 +18,16 @@ _ListName = Annotated[
     Meta(pattern=f"^[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_LIST_NAME - 1}}}$"),
     must(f"up to {MAX_LIST_NAME} letters, digits and any of _.- between or after them"),
 ]
+
+
+def _says(description: str, **bounds: Any) -> Meta:  # noqa: ANN401 - as Meta takes them
+    return Meta(description=description, **bounds)
+
+
 _OneOrMore = str | tuple[str, ...]
-_Family = Annotated[Literal[4, 6], Meta(description="4 or 6; both families without it")]
-_Proto = Annotated[str, Meta(description="tcp, udp, icmp, … or a number as text")]
-_Port = Annotated[int, Meta(ge=0, le=65535, description="destination port")]
+_Family = Annotated[Literal[4, 6], _says("4 or 6; both families without it")]
+_Proto = Annotated[str, _says("tcp, udp, icmp, … or a number as text")]
+_Port = Annotated[int, _says("destination port", ge=0, le=65535)]
 
 
 class ListTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,21 +35,13 @@ class ListTable(Struct, frozen=True, forbid_unknown_fields=True):
 
     file: (
         Annotated[
-            str,
-            Meta(
-                description="one address or prefix a line, # starts a comment; "
-                "beside the policy if not absolute"
-            ),
+            str, _says("one address or prefix a line, # starts a comment; beside the policy if not absolute")
         ]
         | UnsetType
     ) = UNSET
-    entries: Annotated[_OneOrMore, Meta(description="addresses and prefixes, besides those of the file")] = ()
-    least: (
-        Annotated[int, Meta(ge=0, description="refuse the policy if the list has fewer entries")] | UnsetType
-    ) = UNSET
-    most: (
-        Annotated[int, Meta(ge=0, description="refuse the policy if the list has more entries")] | UnsetType
-    ) = UNSET
+    entries: Annotated[_OneOrMore, _says("addresses and prefixes, besides those of the file")] = ()
+    least: Annotated[int, _says("refuse the policy if the list has fewer entries", ge=0)] | UnsetType = UNSET
+    most: Annotated[int, _says("refuse the policy if the list has more entries", ge=0)] | UnsetType = UNSET
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -54,65 +52,54 @@ class ListTable(Struct, frozen=True, forbid_unknown_fields=True):
 class PortTable(Struct, frozen=True, forbid_unknown_fields=True):
     """A protected port, as of fwtop protect."""
 
-    service: Annotated[
-        str | Annotated[tuple[str, ...], Meta(min_length=1)], Meta(description="443/tcp, 53/udp, …")
-    ]
+    service: Annotated[str | Annotated[tuple[str, ...], Meta(min_length=1)], _says("443/tcp, 53/udp, …")]
     level: (
-        Annotated[Literal["open", "protected", "closed"], Meta(description="who may open connections")]
-        | UnsetType
+        Annotated[Literal["open", "protected", "closed"], _says("who may open connections")] | UnsetType
     ) = UNSET
-    acl: Annotated[_OneOrMore, Meta(description="names of lists to let in")] = ()
-    priority: Annotated[
-        int, Meta(ge=0, le=1000, description="of several rules on a port the highest decides")
-    ] = 0
-    strict: Annotated[bool, Meta(description="hold established connections to the level, too")] = False
+    acl: Annotated[_OneOrMore, _says("names of lists to let in")] = ()
+    priority: Annotated[int, _says("of several rules on a port the highest decides", ge=0, le=1000)] = 0
+    strict: Annotated[bool, _says("hold established connections to the level, too")] = False
     family: _Family | UnsetType = UNSET
 
 
 class BlockTable(Struct, frozen=True, forbid_unknown_fields=True):
     """Packets from a list are dropped, as of fwtop block --list."""
 
-    list: Annotated[str, Meta(description="name of a list whose packets are dropped")]
-    via: Annotated[Literal["ipset", "xdp", "tc", "nftables"], Meta(description="where")] = "ipset"
+    list: Annotated[str, _says("name of a list whose packets are dropped")]
+    via: Annotated[Literal["ipset", "xdp", "tc", "nftables"], _says("where")] = "ipset"
     family: _Family | UnsetType = UNSET
 
 
 class LimitTable(Struct, frozen=True, forbid_unknown_fields=True):
     """Packets or connections from a prefix are limited, as of fwtop limit."""
 
-    per: Annotated[int, Meta(ge=1, le=128, description="source prefix length that has one budget")]
-    per6: Annotated[int, Meta(ge=1, le=128, description="the same for IPv6")] | UnsetType = UNSET
+    per: Annotated[int, _says("source prefix length that has one budget", ge=1, le=128)]
+    per6: Annotated[int, _says("the same for IPv6", ge=1, le=128)] | UnsetType = UNSET
     proto: _Proto | UnsetType = UNSET
     dport: _Port | UnsetType = UNSET
-    rate: Annotated[str, Meta(description="1000/s, 30/m, or bytes: 2MB/s")] | UnsetType = UNSET
+    rate: Annotated[str, _says("1000/s, 30/m, or bytes: 2MB/s")] | UnsetType = UNSET
     connections: (
-        Annotated[
-            int, Meta(ge=1, description="TCP connections that a prefix may have open, instead of a rate")
-        ]
+        Annotated[int, _says("TCP connections that a prefix may have open, instead of a rate", ge=1)]
         | UnsetType
     ) = UNSET
-    burst: Annotated[int, Meta(ge=1, description="packets or bytes at once")] | UnsetType = UNSET
-    by_port: Annotated[bool, Meta(description="count each destination port separately")] = False
-    via: Annotated[Literal["hashlimit", "xdp", "tc"], Meta(description="where")] | UnsetType = UNSET
+    burst: Annotated[int, _says("packets or bytes at once", ge=1)] | UnsetType = UNSET
+    by_port: Annotated[bool, _says("count each destination port separately")] = False
+    via: Annotated[Literal["hashlimit", "xdp", "tc"], _says("where")] | UnsetType = UNSET
     family: _Family | UnsetType = UNSET
 
 
 class SignatureTable(Struct, frozen=True, forbid_unknown_fields=True):
     """Packets with a payload are dropped, as of fwtop match."""
 
-    string: Annotated[str, Meta(description="this text in the payload")] | UnsetType = UNSET
-    hex: Annotated[str, Meta(description="these bytes in the payload")] | UnsetType = UNSET
-    dns: Annotated[str, Meta(description="this DNS name, in wire format")] | UnsetType = UNSET
-    type: Annotated[str, Meta(description="with dns: only this query type")] | UnsetType = UNSET
-    mask: Annotated[str, Meta(description="with hex: compare only the bits set in this mask")] | UnsetType = (
-        UNSET
-    )
-    offset: (
-        Annotated[int, Meta(ge=0, le=65535, description="only at this offset of the payload")] | UnsetType
-    ) = UNSET
+    string: Annotated[str, _says("this text in the payload")] | UnsetType = UNSET
+    hex: Annotated[str, _says("these bytes in the payload")] | UnsetType = UNSET
+    dns: Annotated[str, _says("this DNS name, in wire format")] | UnsetType = UNSET
+    type: Annotated[str, _says("with dns: only this query type")] | UnsetType = UNSET
+    mask: Annotated[str, _says("with hex: compare only the bits set in this mask")] | UnsetType = UNSET
+    offset: Annotated[int, _says("only at this offset of the payload", ge=0, le=65535)] | UnsetType = UNSET
     proto: _Proto | UnsetType = UNSET
     dport: _Port | UnsetType = UNSET
-    via: Annotated[Literal["string", "xdp", "tc"], Meta(description="where")] | UnsetType = UNSET
+    via: Annotated[Literal["string", "xdp", "tc"], _says("where")] | UnsetType = UNSET
     family: _Family | UnsetType = UNSET
 
 
@@ -121,16 +108,14 @@ class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):
 
     max_change: Annotated[
         float,
-        Meta(ge=0, le=1, description="share of a list's entries that may come or go at once without --force"),
+        _says("share of a list's entries that may come or go at once without --force", ge=0, le=1),
     ] = 1.0
 
 
 class Monitor(Struct, frozen=True, forbid_unknown_fields=True):
     """What is done about changes that others make."""
 
-    repair: Annotated[
-        bool, Meta(description="put back what somebody takes out of the kernel, within 5 s")
-    ] = False
+    repair: Annotated[bool, _says("put back what somebody takes out of the kernel, within 5 s")] = False
 
 
 class PolicyFile(Struct, frozen=True, forbid_unknown_fields=True):
