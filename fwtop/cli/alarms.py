@@ -17,6 +17,7 @@ from fwtop.alarms.message import Alarm
 from fwtop.alarms.supervisor import Started, start_alarms
 from fwtop.cli.files.screen_files import read_config
 from fwtop.cli.launcher import require_root
+from fwtop.cli.options import option
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.wire import plain
@@ -40,9 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_file(parser: argparse.ArgumentParser) -> None:
     """Add --alarms."""
-    parser.add_argument(
-        "--alarms", type=Path, default=Path(FILE), metavar="FILE", help=f"alarm settings (default {FILE})"
-    )
+    option(parser, "--alarms", "FILE", "alarm settings", Path, default=Path(FILE))
 
 
 def read_file(path: Path) -> AlarmConfig:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from fwtop.cli.options import EndingSignals, positive
+from fwtop.cli.options import EndingSignals, flag, option, positive
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
@@ -31,10 +31,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "harm: run only these trials; accuracy: only these scenarios, or judge these captures "
         "(FILE=kind,kind labels one)",
     )
-    parser.add_argument(
+    flag(
+        parser,
         "--calibrate",
-        action="store_true",
-        help="measure the per-packet cost of each kind of rule here; proposals are ranked by it",
+        "measure the per-packet cost of each kind of rule here; proposals are ranked by it",
     )
 
 
@@ -42,10 +42,10 @@ def add_table(parser: argparse.ArgumentParser, takes: str) -> None:
     """Add a table's name, what it takes, and how it is measured and printed."""
     parser.add_argument("table", nargs="?", metavar="TABLE", help="a table's name, or 'list'")
     parser.add_argument("captures", nargs="*", metavar="CAPTURE", help=takes)
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the table to this file")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--quick", action="store_true", help="reduced run, a minute or two per table")
-    parser.add_argument("--rounds", type=positive, metavar="N", help="number of measurements per row")
+    option(parser, "--svg", "FILE", "also draw the table to this file", Path)
+    flag(parser, "--json", "print one JSON document")
+    flag(parser, "--quick", "reduced run, a minute or two per table")
+    option(parser, "--rounds", "N", "number of measurements per row", positive)
 
 
 def run(args: argparse.Namespace) -> int:

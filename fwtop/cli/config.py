@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from fwtop.cli.files.screen_files import read_config, screen_files
+from fwtop.cli.options import flag, option
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.sandbox.privileges import drop_privileges
@@ -21,12 +22,10 @@ EXAMPLE = "fwtop config --check ~/.config/fwtop/screen.toml"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--show", action="store_true", help="print the effective settings as TOML (the default)"
-    )
-    what.add_argument("--check", metavar="FILE", type=Path, help="report errors in this file")
-    what.add_argument("--sample", action="store_true", help="print a documented file of all defaults")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    flag(what, "--show", "print the effective settings as TOML (the default)")
+    option(what, "--check", "FILE", "report errors in this file", Path)
+    flag(what, "--sample", "print a documented file of all defaults")
+    flag(parser, "--json", "print one JSON document")
 
 
 def run(args: argparse.Namespace) -> int:

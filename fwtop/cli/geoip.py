@@ -18,6 +18,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from fwtop.cli.files.download import opened, unpack
+from fwtop.cli.options import flag, option
 from fwtop.cli.recordings.stored import run_unprivileged
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -40,17 +41,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="update: .mmdb files, also gzipped or in a .tar.gz (default: what geoipupdate fetches by your "
         f"MaxMind key in {_CONFIG})",
     )
-    parser.add_argument(
-        "--directory",
-        type=Path,
-        default=_DIRECTORY,
-        metavar="DIR",
-        help=f"where databases are kept (default {_DIRECTORY})",
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="update: also to an older or much smaller database"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    option(parser, "--directory", "DIR", "where databases are kept", Path, default=_DIRECTORY)
+    flag(parser, "--force", "update: also to an older or much smaller database")
+    flag(parser, "--json", "print one JSON document")
 
 
 def run(args: argparse.Namespace) -> int:

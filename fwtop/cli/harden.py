@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TextIO
 
+from fwtop.cli.options import flag, option
 from fwtop.cli.recordings.stored import StoredSession, run_unprivileged
 from fwtop.cli.rules.mitigation import add_rule_options, carry_out
 from fwtop.harden.playbook import DEFAULT_TTL_SECONDS, PLAYBOOKS, Options, Plan, find
@@ -36,12 +37,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("playbook", nargs="?", choices=tuple(PLAYBOOKS), help="default: list all")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--plan", action="store_true", help="only read, and explain (the default)")
-    what.add_argument("--apply", action="store_true", help="apply it: on trial until confirmed")
-    parser.add_argument(
+    flag(what, "--plan", "only read, and explain (the default)")
+    flag(what, "--apply", "apply it: on trial until confirmed")
+    option(
+        parser,
         "--session",
-        metavar="SESSION",
-        help="stateless: replay the clients of this stored session (id, unique prefix or file) as well",
+        "SESSION",
+        "stateless: replay the clients of this stored session (id, unique prefix or file) as well",
     )
     add_rule_options(parser, families=False, default_ttl="1h")
     parser.set_defaults(ttl=DEFAULT_TTL_SECONDS)

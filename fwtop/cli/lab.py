@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from fwtop.cli.options import EndingSignals, seconds, whole
+from fwtop.cli.options import EndingSignals, flag, option, seconds, whole
 from fwtop.model.errors import FwtopError
 
 HELP = "Attack a victim in network namespaces and watch it with fwtop. No packet leaves them."
@@ -23,27 +23,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help=f"a scenario's name, a TOML file of your own, or 'list' (default {_DEFAULT})",
     )
-    parser.add_argument(
-        "--seconds", type=seconds, default=5.0, metavar="S", help="without a screen: how long (default 5)"
-    )
-    parser.add_argument(
+    option(parser, "--seconds", "S", "without a screen: how long (default 5)", seconds, default=5.0)
+    option(
+        parser,
         "--pps",
-        type=whole("a rate from 0 to 100,000,000", 0, 100_000_000),
-        metavar="N",
-        help="packets per second (default: the scenario's; 0: unlimited)",
+        "N",
+        "packets per second (default: the scenario's; 0: unlimited)",
+        whole("a rate from 0 to 100,000,000", 0, 100_000_000),
     )
-    parser.add_argument(
+    option(
+        parser,
         "--capture",
-        metavar="FILE",
-        help="replay a capture (pcap, pcapng, gzip) to the victim at its own rate: its first 16,384 packets "
+        "FILE",
+        "replay a capture (pcap, pcapng, gzip) to the victim at its own rate: its first 16,384 packets "
         "in a loop, readdressed, each cut to 640 bytes and padded with zeros",
     )
-    parser.add_argument("--json", action="store_true", help="print what was sent and observed as JSON")
-    parser.add_argument(
-        "--store",
-        action="store_true",
-        help="without a screen: keep the observation as a session (the screen always does)",
-    )
+    flag(parser, "--json", "print what was sent and observed as JSON")
+    flag(parser, "--store", "without a screen: keep the observation as a session (the screen always does)")
 
 
 def run(args: argparse.Namespace) -> int:

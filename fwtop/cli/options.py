@@ -7,7 +7,7 @@ import re
 import signal
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -16,6 +16,25 @@ T = TypeVar("T")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MAX_TTL_SECONDS = 2_147_483  # what an ipset timeout holds (ipset(8))
+
+
+def flag(to: argparse._ActionsContainer, name: str, help: str) -> None:
+    """Add an option that is given or not."""
+    to.add_argument(name, action="store_true", help=help)
+
+
+def option(
+    to: argparse._ActionsContainer,
+    names: str,
+    metavar: str,
+    help: str,
+    read: Callable[[str], Any] = str,
+    *,
+    default: Any = None,  # noqa: ANN401 - whatever `read` returns
+) -> None:
+    """Add an option that takes a value; its help says the default, if it does not itself."""
+    told = "" if default is None or "default" in help else f" (default {default})"
+    to.add_argument(*names.split(), metavar=metavar, help=f"{help}{told}", type=read, default=default)
 
 
 def add_interfaces(parser: argparse.ArgumentParser) -> None:
@@ -38,25 +57,19 @@ def add_interface(parser: argparse.ArgumentParser, verb: str) -> None:
 
 def add_netns(parser: argparse.ArgumentParser) -> None:
     """Add --netns."""
-    parser.add_argument("--netns", metavar="NAME", help="work in this named network namespace")
+    option(parser, "--netns", "NAME", "work in this named network namespace")
 
 
 def add_observation(parser: argparse.ArgumentParser) -> None:
     """Add --json, --top and --geoip."""
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument(
-        "--top", type=positive, default=50, metavar="N", help="entries of each list (default 50)"
-    )
+    flag(parser, "--json", "print one JSON document")
+    option(parser, "--top", "N", "entries of each list", positive, default=50)
     add_geoip(parser)
 
 
 def add_geoip(parser: argparse.ArgumentParser) -> None:
     """Add --geoip."""
-    parser.add_argument(
-        "--geoip",
-        metavar="FILE",
-        help="mmdb database with countries or AS names, or a directory of them",
-    )
+    option(parser, "--geoip", "FILE", "mmdb database with countries or AS names, or a directory of them")
 
 
 def read_as(read: Callable[[str], T]) -> Callable[[str], T]:

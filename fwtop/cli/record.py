@@ -10,7 +10,7 @@ from fwtop.cli.alarms import add_file, read_file, start
 from fwtop.cli.files.record_outputs import listen, open_lines, service_manager
 from fwtop.cli.files.screen_files import read_config
 from fwtop.cli.launcher import launch, require_root
-from fwtop.cli.options import add_geoip, add_interfaces, positive, seconds
+from fwtop.cli.options import add_geoip, add_interfaces, flag, option, positive, seconds
 from fwtop.console.automatic.policy import FILE, read_policy
 from fwtop.console.handoff import Options
 from fwtop.model.wire import plain
@@ -23,45 +23,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     add_interfaces(parser)
     add_geoip(parser)
-    parser.add_argument(
-        "--jsonl",
-        metavar="FILE",
-        help="append one observation per line to this file or pipe (-: standard output)",
+    option(
+        parser, "--jsonl", "FILE", "append one observation per line to this file or pipe (-: standard output)"
     )
-    parser.add_argument(
-        "--every", type=seconds, default=1.0, metavar="TIME", help="interval between lines (default 1s)"
+    option(parser, "--every", "TIME", "interval between lines (default 1s)", seconds, default=1.0)
+    option(parser, "--top", "N", "entries per list in each line", positive, default=10)
+    option(parser, "--max-mib", "N", "stop appending at this file size", positive, default=1024)
+    option(
+        parser, "--metrics", "ADDRESS", "serve Prometheus metrics at HOST:PORT or unix:/PATH (default: off)"
     )
-    parser.add_argument(
-        "--top", type=positive, default=10, metavar="N", help="entries per list in each line (default 10)"
-    )
-    parser.add_argument(
-        "--max-mib",
-        type=positive,
-        default=1024,
-        metavar="N",
-        help="stop appending at this file size (default 1024)",
-    )
-    parser.add_argument(
-        "--metrics",
-        metavar="ADDRESS",
-        help="serve Prometheus metrics at HOST:PORT or unix:/PATH (default: off)",
-    )
-    parser.add_argument(
-        "--metrics-public",
-        action="store_true",
-        help="allow a --metrics address that other machines can reach",
-    )
+    flag(parser, "--metrics-public", "allow a --metrics address that other machines can reach")
     add_file(parser)
-    parser.add_argument(
+    option(
+        parser,
         "--automatic",
-        type=Path,
+        "FILE",
+        f"policy for automatic rules (default {FILE}; if it does not exist: none)",
+        Path,
         default=Path(FILE),
-        metavar="FILE",
-        help=f"policy for automatic rules (default {FILE}; if it does not exist: none)",
     )
-    parser.add_argument(
-        "--no-alarms", action="store_true", help="send no alarms, not even to the systemd journal"
-    )
+    flag(parser, "--no-alarms", "send no alarms, not even to the systemd journal")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from fwtop.cli.launcher import launch
-from fwtop.cli.options import add_interfaces, add_observation, seconds
+from fwtop.cli.options import add_interfaces, add_observation, flag, option, seconds
 from fwtop.console.handoff import Options
 
 HELP = "Observe for a few seconds, then print the traffic, the attacks, and rules that would stop them."
@@ -16,8 +16,8 @@ EXAMPLE = "sudo fwtop snapshot --seconds 5 --json | jq '.attacks'"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     add_interfaces(parser)
-    parser.add_argument("--seconds", type=seconds, default=5.0, metavar="S", help="how long (default 5)")
-    parser.add_argument("--no-store", action="store_true", help="do not record this observation")
+    option(parser, "--seconds", "S", "how long (default 5)", seconds, default=5.0)
+    flag(parser, "--no-store", "do not record this observation")
     add_observation(parser)
 
 

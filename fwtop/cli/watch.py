@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from fwtop.cli.launcher import launch, require_root
-from fwtop.cli.options import add_geoip, add_interfaces
+from fwtop.cli.options import add_geoip, add_interfaces, flag
 from fwtop.console.handoff import Options
 from fwtop.model.errors import FwtopError
 
@@ -18,9 +18,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     add_interfaces(parser)
     add_geoip(parser)
-    parser.add_argument("--slow", action="store_true", help="send less to the terminal, for a slow SSH link")
-    parser.add_argument("--readonly", action="store_true", help="never change anything")
-    parser.add_argument("--no-store", action="store_true", help="do not record this session")
+    flag(parser, "--slow", "send less to the terminal, for a slow SSH link")
+    flag(parser, "--readonly", "never change anything")
+    flag(parser, "--no-store", "do not record this session")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import os
 from itertools import groupby
 
 from fwtop.cli.doctor.check import MISSING, OK, UNKNOWN, WARNING, Check
-from fwtop.cli.options import add_geoip, add_interface
+from fwtop.cli.options import add_geoip, add_interface, flag
 from fwtop.model.text import safe_text
 from fwtop.model.wire import plain
 from fwtop.render.observation import SCHEMA
@@ -21,7 +21,7 @@ _SIGNS = {OK: "ok     ", WARNING: "warning", MISSING: "MISSING", UNKNOWN: "unkno
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     add_interface(parser, "check")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    flag(parser, "--json", "print one JSON document")
     add_geoip(parser)
 
 

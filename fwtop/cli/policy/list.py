@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from fwtop.cli.options import add_netns, ttl
+from fwtop.cli.options import add_netns, flag, option, ttl
 from fwtop.client import discovery
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_file import read_prefix_file
@@ -42,14 +42,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="addresses and prefixes, all with or all without a destination port: 192.0.2.7:443/tcp, "
         "10.0.0.0/8:8000-8100/udp, [2001:db8::/32]:53/udp; @- reads standard input",
     )
-    parser.add_argument(
-        "--ttl", type=ttl, metavar="TIME", help="the entries expire after 30s, 10m, 2h, 1d (default: never)"
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="change it even if that makes a rule overly broad"
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", help="save to this file instead of standard output")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    option(parser, "--ttl", "TIME", "the entries expire after 30s, 10m, 2h, 1d (default: never)", ttl)
+    flag(parser, "--force", "change it even if that makes a rule overly broad")
+    option(parser, "-o --output", "FILE", "save to this file instead of standard output")
+    flag(parser, "--json", "print one JSON document")
     add_netns(parser)
 
 

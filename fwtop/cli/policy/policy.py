@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fwtop.cli.options import add_netns, seconds, whole
+from fwtop.cli.options import add_netns, flag, option, seconds, whole
 from fwtop.client import discovery
 from fwtop.kernel import namespaces
 from fwtop.model.errors import FwtopError
@@ -57,31 +57,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with rollback (default: the one before)",
     )
-    parser.add_argument(
-        "--file", type=Path, default=Path(POLICY_FILE), metavar="FILE", help=f"default {POLICY_FILE}"
-    )
-    parser.add_argument("--yes", action="store_true", help="keep it without a trial")
-    parser.add_argument(
-        "--confirm",
-        type=seconds,
-        default=float(DEFAULT_CONFIRM_SECONDS),
-        metavar="TIME",
-        help=f"length of the trial (default {DEFAULT_CONFIRM_SECONDS}s)",
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="allow overly broad rules, and changes of lists above max_change"
-    )
+    option(parser, "--file", "FILE", f"default {POLICY_FILE}", Path, default=Path(POLICY_FILE))
+    flag(parser, "--yes", "keep it without a trial")
+    span = f"length of the trial (default {DEFAULT_CONFIRM_SECONDS}s)"
+    option(parser, "--confirm", "TIME", span, seconds, default=float(DEFAULT_CONFIRM_SECONDS))
+    flag(parser, "--force", "allow overly broad rules, and changes of lists above max_change")
     parser.add_argument(
         "--format",
         choices=POLICY_FORMATS,
         default=POLICY_FORMATS[0],
         help=f"export: the format (default {POLICY_FORMATS[0]})",
     )
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE",
-        help="export: write to this file (iptables: to this directory), not to standard output",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="with diff and history: print one JSON document")
+    where = "export: write to this file (iptables: to this directory), not to standard output"
+    option(parser, "-o --output", "FILE", where, Path)
+    flag(parser, "--json", "with diff and history: print one JSON document")
     add_netns(parser)
 
 

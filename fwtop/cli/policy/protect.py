@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from fwtop.cli.options import read_as, whole
+from fwtop.cli.options import option, read_as, whole
 from fwtop.cli.rules.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
 from fwtop.client import discovery
 from fwtop.model.addresses.targets import check_name
@@ -43,13 +43,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help="access lists; required by level protected, and remembered by the other levels",
     )
-    parser.add_argument(
+    option(
+        parser,
         "--priority",
-        type=whole("a priority from 0 to 1000", 0, 1000),
-        default=DEFAULT_PRIORITY,
-        metavar="N",
-        help="0 to 1000: the rule with the highest priority decides, among equals the newest "
+        "N",
+        "0 to 1000: the rule with the highest priority decides, among equals the newest "
         f"(default {DEFAULT_PRIORITY}, above a policy's)",
+        whole("a priority from 0 to 1000", 0, 1000),
+        default=DEFAULT_PRIORITY,
     )
     parser.add_argument(
         "--strict",

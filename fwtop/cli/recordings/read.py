@@ -13,7 +13,7 @@ from pathlib import Path
 from fwtop.capture.source import STDIN, CaptureSource, open_source
 from fwtop.cli.files.exports import make_exports_directory
 from fwtop.cli.files.screen_files import screen_files
-from fwtop.cli.options import add_observation
+from fwtop.cli.options import add_observation, flag
 from fwtop.cli.recordings.progress import Progress
 from fwtop.dissect.supervisor import start_dissector
 from fwtop.model.errors import FwtopError
@@ -29,11 +29,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     what = "a pcap or pcapng file, also gzip, or a named pipe; -: standard input"
     parser.add_argument("capture", type=Path, metavar="CAPTURE", help=what)
-    parser.add_argument("--text", action="store_true", help="print plain text even in a terminal")
-    parser.add_argument(
+    flag(parser, "--text", "print plain text even in a terminal")
+    flag(
+        parser,
         "--explain",
-        action="store_true",
-        help="print for each group of packets the three likeliest explanations and their evidence",
+        "print for each group of packets the three likeliest explanations and their evidence",
     )
     add_observation(parser)
 

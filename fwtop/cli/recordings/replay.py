@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fwtop.cli.files.exports import make_exports_directory
 from fwtop.cli.files.screen_files import screen_files
-from fwtop.cli.options import positive
+from fwtop.cli.options import flag, option, positive
 from fwtop.cli.recordings.stored import StoredSession, add_session
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.snapshot import Snapshot
@@ -30,13 +30,9 @@ EXAMPLE = "fwtop replay 2026-11-21T03 --json | jq .totals.pps"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     add_session(parser)
-    parser.add_argument("--json", action="store_true", help="print one observation per line instead")
-    parser.add_argument(
-        "--top", type=positive, default=50, metavar="N", help="entries of each list (default 50)"
-    )
-    parser.add_argument(
-        "--speed", type=_speed, default=1.0, metavar="X", help="playback speed on the screen (default 1)"
-    )
+    flag(parser, "--json", "print one observation per line instead")
+    option(parser, "--top", "N", "entries of each list", positive, default=50)
+    option(parser, "--speed", "X", "playback speed on the screen (default 1)", _speed, default=1.0)
 
 
 def run(args: argparse.Namespace) -> int:

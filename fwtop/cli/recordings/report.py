@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from fwtop.cli.files.bundle import write_folder, zipped
 from fwtop.cli.files.trusted import in_trusted_hands, locate
+from fwtop.cli.options import option
 from fwtop.cli.recordings.stored import StoredSession, add_session, run_unprivileged
 from fwtop.dissect.client import Dissector
 from fwtop.dissect.supervisor import start_dissector
@@ -39,17 +40,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=FORMATS,
         help="default: by FILE's suffix, else html; sh: the effective rules as a script",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="output file; - is standard output (the default unless it is a terminal)",
+    option(
+        parser,
+        "-o --output",
+        "FILE",
+        "output file; - is standard output (the default unless it is a terminal)",
     )
-
-    parser.add_argument(
+    option(
+        parser,
         "--bundle",
-        metavar="PATH",
-        help="write everything to hand over to a new folder or .zip file: report, sample packets, rules for "
+        "PATH",
+        "write everything to hand over to a new folder or .zip file: report, sample packets, rules for "
         "nftables, iptables and FlowSpec, block lists, mails to the provider and to the sources' networks",
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from fwtop.cli.options import flag
 from fwtop.cli.recordings.stored import add_directory, run_unprivileged, sanitised
 from fwtop.model.errors import FwtopError
 from fwtop.model.wire import of_plain, plain
@@ -24,7 +25,7 @@ _HEADS = ("SESSION", "STARTED (UTC)", "LENGTH", "WHERE", "PEAK", "ATTACK", "RULE
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    flag(parser, "--json", "print one JSON document")
     add_directory(parser)
 
 

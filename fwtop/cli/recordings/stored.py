@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from fwtop.cli.files.trusted import open_file
+from fwtop.cli.options import option
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.sandbox.child import ask, unprivileged
@@ -23,13 +24,7 @@ from fwtop.store.history_schema import FILE_NAME
 
 def add_directory(parser: argparse.ArgumentParser) -> None:
     """Add --directory."""
-    parser.add_argument(
-        "--directory",
-        type=Path,
-        default=SESSION_DIRECTORY,
-        metavar="DIR",
-        help=f"session directory (default {SESSION_DIRECTORY})",
-    )
+    option(parser, "--directory", "DIR", "session directory", Path, default=SESSION_DIRECTORY)
 
 
 def add_session(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from fwtop.cli.options import flag, option
 from fwtop.cli.recordings.stored import StoredSession, run_unprivileged, sanitised
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
@@ -25,7 +26,7 @@ EXAMPLE = "fwtop trends --json | jq '.countries[0]'"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    flag(parser, "--json", "print one JSON document")
     parser.add_argument(
         "-i",
         "--interface",
@@ -33,13 +34,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="IF",
         help="the history of these interfaces; repeatable (default: those recorded last)",
     )
-    parser.add_argument("--netns", metavar="NAME", help="the history of this network namespace")
-    parser.add_argument(
+    option(parser, "--netns", "NAME", "the history of this network namespace")
+    option(
+        parser,
         "--directory",
-        type=Path,
+        "DIR",
+        f"where {FILE_NAME} is (default {STATE_DIRECTORY})",
+        Path,
         default=STATE_DIRECTORY,
-        metavar="DIR",
-        help=f"where {FILE_NAME} is (default {STATE_DIRECTORY})",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fwtop.cli.options import positive
+from fwtop.cli.options import flag, positive
 from fwtop.cli.recordings.stored import run_unprivileged
 from fwtop.cli.rules.mitigation import add_rule_options, carry_out
 from fwtop.model.errors import FwtopError
@@ -26,7 +26,7 @@ _CLOCK_STEP_SECONDS = 60  # that the clock may have been set back since
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("number", type=positive, metavar="N", help="the proposal's number")
-    parser.add_argument("--old", action="store_true", help="allow an observation older than 15 minutes")
+    flag(parser, "--old", "allow an observation older than 15 minutes")
     add_rule_options(parser, families=False)
 
 

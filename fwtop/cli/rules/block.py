@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from fwtop.cli.options import flag, option
 from fwtop.cli.rules.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
 from fwtop.client import discovery
 from fwtop.model.addresses.address import Prefix
@@ -28,12 +29,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("target", nargs="*", metavar="PREFIX|asn:N|country:CC|@FILE", help="sources to block")
     held = "block what the named list holds, now and after each change (see fwtop list)"
-    parser.add_argument("--list", metavar="NAME", help=held)
+    option(parser, "--list", "NAME", held)
     where = "where to drop (default ipset, or that of the replaced rule)"
     parser.add_argument("--via", choices=filters("block"), help=where)
     gap = "replace this rule without a gap, inheriting its conditions, and --via and --ttl unless given"
-    parser.add_argument("--replace", metavar="ID", help=gap)
-    parser.add_argument("--close-open", action="store_true", help="also close their open TCP connections")
+    option(parser, "--replace", "ID", gap)
+    flag(parser, "--close-open", "also close their open TCP connections")
     add_rule_options(parser, default_ttl="10m, or that of the replaced rule")
     parser.set_defaults(ttl=None)  # to tell whether it was given
 

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from fwtop.cli.options import add_netns, positive
+from fwtop.cli.options import add_netns, flag, option, positive
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import ListShow, Status
 from fwtop.model.rule import RuleStatus
@@ -34,14 +34,15 @@ _WAKE_SECONDS = 0.5  # to notice that the reader has gone
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument(
+    option(
+        parser,
         "--every",
-        type=positive,
+        "S",
+        "seconds between two readings of what is compared (default 5)",
+        positive,
         default=_EVERY_SECONDS,
-        metavar="S",
-        help="seconds between two readings of what is compared (default 5)",
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON document for each event")
+    flag(parser, "--json", "print a JSON document for each event")
     add_netns(parser)
 
 

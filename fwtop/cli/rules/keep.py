@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fwtop.cli.options import add_netns, ttl
+from fwtop.cli.options import add_netns, option, ttl
 from fwtop.client import discovery
 from fwtop.model.protocol import Keep
 from fwtop.render.numbers import duration
@@ -16,7 +16,7 @@ EXAMPLE = "fwtop keep 7 --ttl 2h"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("id", metavar="ID", help="rule number from 'fwtop status'")
-    parser.add_argument("--ttl", type=ttl, metavar="TIME", help="new time to live: 30s, 10m, 2h, 1d")
+    option(parser, "--ttl", "TIME", "new time to live: 30s, 10m, 2h, 1d", ttl)
     add_netns(parser)
 
 

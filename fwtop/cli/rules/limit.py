@@ -6,7 +6,7 @@ import argparse
 
 from msgspec.structs import replace
 
-from fwtop.cli.options import read_as, whole
+from fwtop.cli.options import flag, option, read_as, whole
 from fwtop.cli.rules.mitigation import add_field, add_rule_options, match_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
@@ -26,29 +26,29 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--per", type=_length, required=True, metavar="BITS", help="source prefix length, for example 24"
     )
     default = f"the same for IPv6 (default {options.DEFAULT_PREFIX_V6})"
-    parser.add_argument("--per6", type=_length, metavar="BITS", help=default)
+    option(parser, "--per6", "BITS", default, _length)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--rate", type=read_as(options.rate), metavar="RATE", help="1000/s, 30/m, or bytes: 2MB/s"
-    )
-    what.add_argument(
+    option(what, "--rate", "RATE", "1000/s, 30/m, or bytes: 2MB/s", read_as(options.rate))
+    option(
+        what,
         "--connections",
-        type=whole("a number of connections above 0", 1, 10**6),
-        metavar="N",
-        help="TCP connections that a prefix may have open",
+        "N",
+        "TCP connections that a prefix may have open",
+        whole("a number of connections above 0", 1, 10**6),
     )
-    parser.add_argument(
+    flag(
+        parser,
         "--close-open",
-        action="store_true",
-        help="with --connections: also close open connections above the limit, longest idle first",
+        "with --connections: also close open connections above the limit, longest idle first",
     )
-    parser.add_argument(
+    option(
+        parser,
         "--burst",
-        type=whole("a number of packets or bytes above 0", 1, 10**9),
-        metavar="N",
-        help="burst in packets or bytes (default: one second of the rate)",
+        "N",
+        "burst in packets or bytes (default: one second of the rate)",
+        whole("a number of packets or bytes above 0", 1, 10**9),
     )
-    parser.add_argument("--by-port", action="store_true", help="count each destination port separately")
+    flag(parser, "--by-port", "count each destination port separately")
     parser.add_argument("--via", choices=filters("limit"), help="where (default hashlimit)")
     add_rule_options(parser)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fwtop.cli.options import read_as, whole
+from fwtop.cli.options import option, read_as, whole
 from fwtop.cli.rules.mitigation import add_field, add_rule_options, match_of
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.traffic.dns import type_number
@@ -20,18 +20,17 @@ EXAMPLE = "fwtop match --dns attack.example.com --proto udp --dport 53 --yes"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--string", metavar="TEXT", help="this text, as UTF-8")
-    what.add_argument("--hex", metavar="HEX", help="these bytes")
-    what.add_argument("--dns", metavar="NAME", help="this DNS name, in wire format")
-    parser.add_argument(
-        "--type", type=read_as(type_number), metavar="T", help="with --dns: only this query type: A, ANY, …"
-    )
-    parser.add_argument("--mask", metavar="HEX", help="with --hex: compare only the bits set in this mask")
-    parser.add_argument(
+    option(what, "--string", "TEXT", "this text, as UTF-8")
+    option(what, "--hex", "HEX", "these bytes")
+    option(what, "--dns", "NAME", "this DNS name, in wire format")
+    option(parser, "--type", "T", "with --dns: only this query type: A, ANY, …", read_as(type_number))
+    option(parser, "--mask", "HEX", "with --hex: compare only the bits set in this mask")
+    option(
+        parser,
         "--offset",
-        type=whole("a byte offset from 0 to 65535", 0, 65535),
-        metavar="N",
-        help="only at this payload offset",
+        "N",
+        "only at this payload offset",
+        whole("a byte offset from 0 to 65535", 0, 65535),
     )
     add_field(parser, PROTOCOL)
     add_field(parser, DPORT)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from msgspec.structs import replace
 
 from fwtop.cli.launcher import launch
-from fwtop.cli.options import add_netns, read_as, ttl
+from fwtop.cli.options import add_netns, flag, option, read_as, ttl
 from fwtop.console.handoff import Options
 from fwtop.console.text import si
 from fwtop.model.addresses.address import Prefix
@@ -111,19 +111,18 @@ def add_rule_options(
 
     `default_ttl` is what the help says; a verb with another default than 10 minutes sets it.
     """
-    parser.add_argument(
+    option(
+        parser,
         "--ttl",
-        type=ttl,
+        "TIME",
+        f"time to live: 30s, 10m, 2h, 1d (default {default_ttl})",
+        ttl,
         default=DEFAULT_TTL_SECONDS,
-        metavar="TIME",
-        help=f"time to live: 30s, 10m, 2h, 1d (default {default_ttl})",
     )
-    parser.add_argument("--preview", action="store_true", help="show the commands, install nothing")
-    parser.add_argument("--yes", action="store_true", help="install without asking")
-    parser.add_argument(
-        "--force", action="store_true", help="install an overly broad rule without typed confirmation"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    flag(parser, "--preview", "show the commands, install nothing")
+    flag(parser, "--yes", "install without asking")
+    flag(parser, "--force", "install an overly broad rule without typed confirmation")
+    flag(parser, "--json", "print one JSON document")
     if families:
         both = parser.add_mutually_exclusive_group()
         both.add_argument("-4", dest="family", action="store_const", const=4, help="IPv4 only")

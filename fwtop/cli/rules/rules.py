@@ -13,7 +13,7 @@ from typing import Any
 
 from fwtop.analysis.rule_alarms import RuleAlarm, RuleAlarms
 from fwtop.analysis.rule_rates import RatedRule, RuleRates
-from fwtop.cli.options import add_netns, positive
+from fwtop.cli.options import add_netns, flag, option, positive
 from fwtop.model.errors import FwtopError
 from fwtop.model.ruleset import Ruleset
 from fwtop.render.numbers import utc
@@ -33,21 +33,11 @@ _HEADS = (f"{'packets':>9} {'bytes':>7}", f"{'pps':>8} {'history':<{SPARK}} {'pa
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument(
-        "--watch", action="store_true", help="go on reading, and show rates; the busiest first"
-    )
-    parser.add_argument(
-        "--every",
-        type=positive,
-        default=_EVERY_SECONDS,
-        metavar="S",
-        help="seconds between readings (default 2)",
-    )
-    parser.add_argument("--readings", type=positive, metavar="N", help="with --watch: end after N readings")
-    parser.add_argument("--ours", action="store_true", help="only fwtop's rules and sets")
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON: one document, or one a line with --watch"
-    )
+    flag(parser, "--watch", "go on reading, and show rates; the busiest first")
+    option(parser, "--every", "S", "seconds between readings (default 2)", positive, default=_EVERY_SECONDS)
+    option(parser, "--readings", "N", "with --watch: end after N readings", positive)
+    flag(parser, "--ours", "only fwtop's rules and sets")
+    flag(parser, "--json", "print JSON: one document, or one a line with --watch")
     add_netns(parser)
 
 

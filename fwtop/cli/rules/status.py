@@ -6,7 +6,7 @@ import argparse
 import json
 import time
 
-from fwtop.cli.options import add_netns
+from fwtop.cli.options import add_netns, flag
 from fwtop.cli.rules.mitigation import status_lines
 from fwtop.client import discovery
 from fwtop.model.protocol import Status
@@ -20,8 +20,8 @@ EXAMPLE = "fwtop status --json"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("--all", action="store_true", help="include rules that have ended")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    flag(parser, "--all", "include rules that have ended")
+    flag(parser, "--json", "print one JSON document")
     add_netns(parser)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from fwtop.cli.options import add_netns
+from fwtop.cli.options import add_netns, flag
 from fwtop.client import discovery
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import RUN_DIRECTORY
@@ -18,11 +18,11 @@ EXAMPLE = "fwtop undo --all"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("id", nargs="*", metavar="ID", help="rule numbers from 'fwtop status'")
-    parser.add_argument("--all", action="store_true", help="all rules, and anything a crash left behind")
-    parser.add_argument(
+    flag(parser, "--all", "all rules, and anything a crash left behind")
+    flag(
+        parser,
         "--overdue",
-        action="store_true",
-        help="no rules: give back sysctls whose time is over and whose guardian is gone or hangs",
+        "no rules: give back sysctls whose time is over and whose guardian is gone or hangs",
     )
     add_netns(parser)
 

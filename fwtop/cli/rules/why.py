@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from fwtop.cli.options import add_netns
+from fwtop.cli.options import add_netns, flag
 from fwtop.client import discovery
 from fwtop.model.protocol import Why
 from fwtop.model.text import safe_text
@@ -17,7 +17,7 @@ EXAMPLE = "fwtop why 7"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("id", metavar="ID", help="rule number from 'fwtop status'")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    flag(parser, "--json", "print one JSON document")
     add_netns(parser)
 
 
