@@ -31,7 +31,7 @@ def percent(share: float, digits: int | None = 0) -> str:
     return f"{value:.{digits}f} %"
 
 
-DAY_AND_TIME = "%Y-%m-%d %H:%M:%SZ"
+CLOCK, DAY_AND_TIME = "%H:%M:%S", "%Y-%m-%d %H:%M:%SZ"
 
 
 def utc(at: float, form: str = "%H:%M:%SZ") -> str:

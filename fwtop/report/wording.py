@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
-from fwtop.render.numbers import percent
+from fwtop.render.numbers import CLOCK, percent, utc
 
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -26,16 +24,12 @@ def _three(number: float) -> str:
 
 def clock(at: float, *, seconds: bool = True) -> str:
     """Write the time of day in UTC."""
-    return _moment(at).strftime("%H:%M:%S" if seconds else "%H:%M")
+    return utc(at, CLOCK if seconds else "%H:%M")
 
 
 def day_and_time(at: float) -> str:
     """Write date and time in UTC."""
-    return _moment(at).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _moment(at: float) -> datetime:
-    return datetime.fromtimestamp(min(max(at, 0.0), 253_402_300_799.0), UTC)
+    return utc(at, "%Y-%m-%d %H:%M:%S UTC")
 
 
 def about(share: float) -> str:

@@ -9,6 +9,7 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import AttackEvidence, SamplePacket
 from fwtop.model.traffic.snapshot import PartTraffic
 from fwtop.store.codec import decode_value, encode_value
+from fwtop.store.thinning import halve_rows
 
 MOST_TABLES, MOST_PACKETS = 48, 64  # of each kind of attack
 MOST_KINDS = 64
@@ -41,11 +42,7 @@ def halve_evidence(database: sqlite3.Connection) -> None:
 def _halve(database: sqlite3.Connection, table: str, kind: str, most: int) -> None:
     count = f"SELECT count(*) FROM {table} WHERE kind = ?"  # noqa: S608 - a constant of this file
     if database.execute(count, (kind,)).fetchone()[0] > most:
-        database.execute(
-            f"DELETE FROM {table} WHERE n IN (SELECT n FROM (SELECT n, row_number() OVER (ORDER BY n) "  # noqa: S608
-            f"AS place FROM {table} WHERE kind = ?) WHERE place % 2 = 0)",
-            (kind,),
-        )
+        halve_rows(database, table, "kind = ?", kind)
 
 
 def stored_evidence(database: sqlite3.Connection) -> Iterator[AttackEvidence]:

@@ -28,10 +28,15 @@ def thin(database: sqlite3.Connection, now: float) -> None:
 
 def halve(database: sqlite3.Connection, before: float) -> None:
     """Delete every second snapshot before a time, except the peak."""
+    halve_rows(database, "snapshot", "at < ? AND pinned <> ?", before, PINNED_PEAK)
+
+
+def halve_rows(database: sqlite3.Connection, table: str, where: str, *values: object) -> None:
+    """Delete every second row of those that meet a condition."""
     database.execute(
-        "DELETE FROM snapshot WHERE n IN (SELECT n FROM (SELECT n, row_number() OVER (ORDER BY n) "
-        "AS place FROM snapshot WHERE at < ? AND pinned <> ?) WHERE place % 2 = 0)",
-        (before, PINNED_PEAK),
+        f"DELETE FROM {table} WHERE n IN (SELECT n FROM (SELECT n, row_number() OVER (ORDER BY n) "  # noqa: S608
+        f"AS place FROM {table} WHERE {where}) WHERE place % 2 = 0)",
+        values,
     )
 
 

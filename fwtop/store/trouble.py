@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from msgspec import Struct
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.render.numbers import CLOCK, utc
 
 _FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS = 1.0, 30.0  # until it is tried again; doubled each time
 _CALM_SECONDS = 60.0  # of storing, after which a new failure counts as the first
@@ -73,7 +73,7 @@ class Trouble:
         self._retry_at = now + self._delay
         self.cause = cause.why
         hint = f"; {cause.hint}" if cause.hint else ""
-        self.line = f"{self._what} since {clock_time(since)}: {cause.why}{hint}"
+        self.line = f"{self._what} since {utc(since, CLOCK)}: {cause.why}{hint}"
 
     def over(self) -> None:
         """Note that writing works."""
@@ -84,11 +84,6 @@ class Trouble:
     def retry_now(self) -> None:
         """Try again at once: the last chance before the end."""
         self._retry_at = float("-inf")
-
-
-def clock_time(at: float) -> str:
-    """Return the time of day, UTC."""
-    return time.strftime("%H:%M:%S", time.gmtime(max(at, 0.0)))
 
 
 def true_cause(error: Exception, path: Path | None, directory: Path) -> Cause:

@@ -13,8 +13,8 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.flow import STOPPED, Flow
 from fwtop.model.traffic.session import EventKind, Mark, unstored
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.render.numbers import CLOCK, utc
 from fwtop.store.playback import Playback, SeriesPoint, playback
-from fwtop.store.trouble import clock_time
 from fwtop.ui.state.history import HISTORY_SECONDS, Clients, Past, Point
 
 
@@ -76,7 +76,7 @@ class SessionReel:
         for gap in self._unstored:
             if gap.since < at <= gap.until:
                 words = (
-                    f"nothing was stored from {clock_time(gap.since)} to {clock_time(gap.until)}: {gap.why}"
+                    f"nothing was stored from {utc(gap.since, CLOCK)} to {utc(gap.until, CLOCK)}: {gap.why}"
                 )
                 return replace(snapshot, notes=(words, *snapshot.notes))
         return snapshot
