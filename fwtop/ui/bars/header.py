@@ -260,7 +260,7 @@ def _of_attack(attack: Attack, snapshot: Snapshot) -> list[Line]:
     parts += [[("sources forged", WARN)]] if attack.spoofed else []
     parts.append([(f"{percent(attack.share)} of all packets", TEXT)])
     parts.append([(f"{number(rate)} pps", TEXT)])
-    parts.append([(f"for {duration(snapshot.started + snapshot.seconds - attack.since)}", DIM)])
+    parts.append([(f"for {duration(snapshot.at - attack.since)}", DIM)])
     parts.append([(f"{attack.confidence * 100:.0f} % sure", DIM)])
     return parts
 

@@ -85,8 +85,6 @@ def _confirm_prompt(status: RuleStatus, now: float) -> Line:
 
 
 _MESSAGE_SECONDS = 8.0
-
-
 _BUSY = " …"  # what a message ends with while something is being done
 _SPINNER = "|/-\\"
 _SPIN_AFTER_SECONDS = 0.3

@@ -192,8 +192,6 @@ def _carries_on(text: str, style: Style, before: Style) -> bool:
 
 
 _NEAR = 8  # unchanged cells that cost less than moving the cursor over them
-
-
 Cell = tuple[str, Style | None]
 
 

@@ -114,22 +114,24 @@ def calm_words(snapshot: Snapshot) -> str:
 
 
 HARM_LIMIT = 0.01  # collateral from which a dialog preselects Cancel
-
-
 NO_BASELINE = "No baseline yet: client impact is estimated"
-
-
 _ROOMY = 60  # cells in which a proposal says why, too
+
+
+def _is_relief(item: Proposal) -> bool:
+    return item.rule is not None and drops_nothing(item.rule)
+
+
+def _covering(item: Proposal, context: CellContext) -> str:
+    return covering_rule(item.rule, context.snapshot.mitigations) if item.rule is not None else ""
 
 
 def _proposal_summary(item: Proposal, context: CellContext, width: int) -> Line:
     """Write a proposal; one that an active rule covers says which."""
-    covering = covering_rule(item.rule, context.snapshot.mitigations) if item.rule is not None else ""
-    relief = item.rule is not None and drops_nothing(item.rule)
     words = _in_words(item, width)
-    if covering:
+    if covering := _covering(item, context):
         return [(f"✔ rule {covering} does this  ", GOOD), (words, DIM)]
-    return [("relief, drops nothing: ", DIM), (words, TEXT)] if relief else [(words, TEXT)]
+    return [("relief, drops nothing: ", DIM), (words, TEXT)] if _is_relief(item) else [(words, TEXT)]
 
 
 def _in_words(item: Proposal, width: int) -> str:
@@ -150,10 +152,9 @@ def _in_words(item: Proposal, width: int) -> str:
 
 def _stops(item: Proposal, context: CellContext, _: int) -> Line:
     """Write what a proposal stops, with "+" what it adds to other rules that are active."""
-    if item.rule is not None and drops_nothing(item.rule):
+    if _is_relief(item):
         return [("–", DIM)]
-    covered = item.rule is not None and covering_rule(item.rule, context.snapshot.mitigations)
-    if item.already_share and not covered:
+    if item.already_share and not _covering(item, context):
         return [(f"+{percent(item.attack_share - item.already_share)}", STRONG)]
     return [(percent(item.attack_share), STRONG)]
 
@@ -170,7 +171,7 @@ def clients_hit(share: float, known: int, *, guess: bool) -> Line:
 
 
 def _clients_hit(item: Proposal, context: CellContext, _: int) -> Line:
-    if item.rule is not None and drops_nothing(item.rule):
+    if _is_relief(item):
         return [("–", DIM)]
     known = context.snapshot.judgement.baseline_packets
     return clients_hit(item.collateral_share, known, guess=item.guess)
@@ -186,8 +187,6 @@ _NUMBER, _LETTER, *_OTHERS = columns_of(
         "collateral_share": _clients_hit,
     },
 )
-
-
 PROPOSAL_VIEW = View(
     "",
     (_NUMBER, replace(_LETTER, when=lambda context: len(context.attacks) > 1), *_OTHERS),

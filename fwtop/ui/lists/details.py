@@ -60,7 +60,7 @@ def details_of(item: Item, now: float, snapshot: Snapshot | None = None) -> Deta
     The type checker refuses a type of row that has no case here.
     """
     # Only clocks run on while the screen is paused: what is told of the traffic keeps its age.
-    seen = snapshot.started + snapshot.seconds if snapshot is not None else now
+    seen = snapshot.at if snapshot is not None else now
     match item:
         case Source():
             stale = snapshot.tables.sources.stale if snapshot is not None else ""
@@ -126,13 +126,12 @@ def _text(row: RowType, field: Field, item: Item) -> str:
 def subject_details(subject: str, shots: Iterable[Snapshot]) -> list[Line]:
     """Describe the attack or the rule that an event is about, as it was in the first snapshot that has it."""
     for shot in shots:
-        now = shot.started + shot.seconds
         for attack in shot.judgement.attacks:
             if subject in (attack.kind, attack.key):
-                return attack_lines(attack, now, shot)
+                return attack_lines(attack, shot.at, shot)
         for status in shot.mitigations:
             if status.rule.id == subject:
-                return rule_details(status, now)[1][:_EVENT_LINES]
+                return rule_details(status, shot.at)[1][:_EVENT_LINES]
     return []
 
 
@@ -141,7 +140,7 @@ def attack_details(snapshot: Snapshot) -> list[Line]:
     lines: list[Line] = []
     for attack in snapshot.judgement.attacks:
         lines += [[]] if lines else []
-        lines += attack_lines(attack, snapshot.started + snapshot.seconds, snapshot)
+        lines += attack_lines(attack, snapshot.at, snapshot)
     if not lines:
         lines.append([("no attack", GOOD)])
     if snapshot.judgement.baseline:

@@ -115,7 +115,7 @@ def path_lines(snapshot: Snapshot, width: int, height: int, *, slow: bool = Fals
     if not stages:
         return [[(RECORDED, DIM)]][:height]
     layout = fit_columns(PATH_VIEW.columns, width)
-    context = CellContext(snapshot.started + snapshot.seconds, slow=slow)
+    context = CellContext(snapshot.at, slow=slow)
     lines = [header_line(layout)]
     kept = _fitting(stages, height - 1)
     rows = within(height - 1, len(kept), lambda place, most: row_lines(layout, kept[place], context, most))

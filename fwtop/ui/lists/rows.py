@@ -55,8 +55,6 @@ Item = (
     | Row
     | TrendItem
 )
-
-
 FREEZE_SECONDS = 3.0  # a key holds the order this long
 RESORT_SECONDS = 3.0  # rows change their order at most this often
 SEEN_SECONDS = 0.5  # what came under the cursor more recently has not been seen

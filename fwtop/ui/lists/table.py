@@ -21,8 +21,6 @@ from fwtop.ui.state.history import HistoryAnswer, RecentRates
 from fwtop.ui.state.rules import Row
 
 GAP = 2
-
-
 _NOTHING = Snapshot("", Origin("live"), 0.0, 0.0, Tables(Totals(0, 0, 0.0, 0.0, 0, 0), Sampling(1.0, 0, 0)))
 
 
@@ -43,7 +41,7 @@ class CellContext(Struct, frozen=True):
     @property
     def seen(self) -> float:
         """When what is listed was seen: ages refer to it, and stand still while the screen is paused."""
-        return self.snapshot.started + self.snapshot.seconds
+        return self.snapshot.at
 
     @property
     def attacks(self) -> Sequence[Attack]:

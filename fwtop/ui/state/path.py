@@ -154,7 +154,7 @@ def stages_of(snapshot: Snapshot) -> tuple[Stage, ...]:
 
 
 def _reached(snapshot: Snapshot) -> bool:
-    verdict = verdict_of(snapshot, snapshot.started + snapshot.seconds)
+    verdict = verdict_of(snapshot, snapshot.at)
     if verdict.badge is Badge.TRIAL:
         return verdict.stopped < STOPPED
     return verdict.badge in (Badge.UNPROTECTED, Badge.PARTLY)

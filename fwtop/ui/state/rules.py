@@ -131,7 +131,7 @@ class RuleEffects(Struct):
         for rule_id in self.before.keys() - active:
             del self.before[rule_id]
         self._known = active
-        self.now, self.at = machine_figures(snapshot), snapshot.started + snapshot.seconds
+        self.now, self.at = machine_figures(snapshot), snapshot.at
 
 
 Row = RatedRule | ListedSet
