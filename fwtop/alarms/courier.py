@@ -16,6 +16,7 @@ from fwtop.alarms.mail import mail_text, sendmail_argv
 from fwtop.alarms.message import MAX_BYTES, Alarm, parse_line
 from fwtop.alarms.spool import Spool
 from fwtop.alarms.supervisor import Settings
+from fwtop.model.wire import of_json
 
 if TYPE_CHECKING:
     from fwtop.alarms.webhook import WebhookSender
@@ -87,7 +88,7 @@ def _say(line: str) -> None:
 
 def serve(settings: bytes, source: BinaryIO) -> int:
     """Deliver alarms until `source` ends; return 1 if any could not be delivered."""
-    found = Settings.parse(settings)
+    found = of_json(Settings, settings)
     courier = Courier(found.config, secret=found.secret, spool=found.spool)
     try:
         for alarm in alarms(source):

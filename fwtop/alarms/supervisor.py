@@ -15,7 +15,7 @@ from fwtop.kernel.programs import ENVIRONMENT, module_argv
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import ALARMS_DIRECTORY, CONSOLE_USER
 from fwtop.model.text import safe_text
-from fwtop.model.wire import of_json, to_json
+from fwtop.model.wire import to_json
 from fwtop.sandbox.privileges import drop_privileges, unprivileged_user
 
 
@@ -33,15 +33,6 @@ class Settings(Struct, frozen=True):
     secret: str
     spool: str
 
-    def line(self) -> bytes:
-        """Return the settings as a line of JSON."""
-        return to_json(self) + b"\n"
-
-    @classmethod
-    def parse(cls, line: bytes) -> Settings:
-        """Rebuild the settings from `line`."""
-        return of_json(cls, line)
-
 
 def start_alarms(config: AlarmConfig, *, secret: str = "") -> Started:
     """Start the process as the configured user; it ends when the pipe is closed. Raises FwtopError.
@@ -51,7 +42,7 @@ def start_alarms(config: AlarmConfig, *, secret: str = "") -> Started:
     account = _account(config.user)
     spool = _spool_directory(account) if config.webhook else ""
     reading, writing = os.pipe2(os.O_CLOEXEC)
-    os.write(writing, Settings(config, secret, spool).line())  # at most some KiB: it fits the pipe
+    os.write(writing, to_json(Settings(config, secret, spool)) + b"\n")  # at most some KiB: it fits the pipe
     child = os.fork()
     if child == 0:
         try:

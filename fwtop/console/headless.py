@@ -81,7 +81,7 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
     # Not from the handler itself: a second signal could arrive while the first one holds the event's lock.
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: _thread.start_new_thread(stop.set, ()))
-    outputs = Outputs.of(options, stop.set)
+    outputs = Outputs(options, stop.set)
     console = build(options, handoff, descriptors, window_seconds=WINDOW_SECONDS)
     console.session.totals = outputs.totals
     status = StatusLine(console.recorder)

@@ -63,41 +63,25 @@ _STDOUT = 1
 class Outputs:
     """What the command line asked for; none of them delays the observation or ends it by failing."""
 
-    def __init__(
-        self,
-        lines: JsonLines | None,
-        scrapes: ScrapeServer | None,
-        alarms: Alarms | None,
-        service: ServiceState | None,
-        stop: Callable[[], None] | None,
-    ) -> None:
-        """`stop` ends the recording when the reader of the lines has gone; None: it goes on."""
-        self._lines = lines
-        self._scrapes = scrapes
-        self._alarms = alarms
-        self._service = service
-        self.totals = None if scrapes is None else RunningTotals()
-        self._stop = stop
-
-    @classmethod
-    def of(cls, options: Options, stop: Callable[[], None]) -> Outputs:
-        """Open the outputs; `stop` ends a recording that is piped to a program when that program ends."""
-        lines = None
+    def __init__(self, options: Options, stop: Callable[[], None]) -> None:
+        """Open them; `stop` ends a recording that is piped to a program when that program ends."""
+        self._stop = stop if options.jsonl_fd == _STDOUT else None
+        self._lines: JsonLines | None = None
+        self._scrapes: ScrapeServer | None = None
+        self._alarms: Alarms | None = None
+        self._service = None if options.service_fd is None else ServiceState(options.service_fd)
         if options.jsonl_fd is not None:
-            lines = JsonLines(
+            self._lines = JsonLines(
                 options.jsonl_fd,
                 top=options.jsonl_top,
                 every_seconds=options.jsonl_seconds,
                 most_bytes=options.jsonl_bytes,
             )
-        scrapes = None
         if options.metrics_fd is not None:
-            scrapes = ScrapeServer(socket.socket(fileno=options.metrics_fd))
-        alarms = None
+            self._scrapes = ScrapeServer(socket.socket(fileno=options.metrics_fd))
+        self.totals = None if self._scrapes is None else RunningTotals()
         if options.alarms_fd is not None:
-            alarms = Alarms(options.alarms_fd, of_plain(AlarmConfig, options.alarms))
-        service = None if options.service_fd is None else ServiceState(options.service_fd)
-        return cls(lines, scrapes, alarms, service, stop if options.jsonl_fd == _STDOUT else None)
+            self._alarms = Alarms(options.alarms_fd, of_plain(AlarmConfig, options.alarms))
 
     def take(self, snapshot: Snapshot, *, session: str) -> None:
         """Hand a snapshot to every output; returns at once. `session`: what is being written, if anything."""
