@@ -12,7 +12,7 @@ from fwtop.console.bootstrap import LiveConsole
 from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.console.control.looking import Looking, in_thread
 from fwtop.console.control.surroundings import read_ruleset
-from fwtop.console.packets.packet_lists import LivePackets
+from fwtop.console.packets.packet_lists import judged_packets
 from fwtop.console.packets.packet_ring import PacketRing
 from fwtop.console.packets.samples import SamplePackets
 from fwtop.console.traffic_parts import TrafficParts
@@ -127,9 +127,7 @@ def live_controls(console: LiveConsole, ring: PacketRing) -> LiveControls:
         "started with --readonly" if options.readonly else "",
         preview=console.preview,
         samples=SamplePackets(console.latest_window, console.lookup, dissector),
-        packets=LivePackets(
-            lambda: ring.latest, lambda: (session.statuses, session.allowed, advisor.standing)
-        ),
+        packets=lambda: judged_packets(ring.latest, session.statuses, session.allowed, advisor.standing),
         parts=TrafficParts(lambda: advisor.judged, session.mark, console.lookup, options.top),
         trends=trends,
         export=export,

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from fwtop.analysis.packets.recent import PacketList
-from fwtop.console.packets.packet_lists import PacketLists
 from fwtop.console.packets.samples import SamplePackets, write_packets
 from fwtop.console.traffic_parts import TrafficParts
 from fwtop.dissect.wire import Dissection
@@ -36,7 +35,7 @@ class Looking:
         *,
         preview: Callable[[Rule], Preview] | None,
         samples: SamplePackets | None = None,
-        packets: PacketLists | None = None,
+        packets: Callable[[], PacketList] | None = None,
         parts: TrafficParts | None = None,
         trends: Callable[[float], Trends] | None = None,
         export: Callable[[str], str],
@@ -65,7 +64,7 @@ class Looking:
 
     async def packets(self) -> PacketList | None:
         """Return the newest sampled packets, or those of the window that is shown."""
-        return None if self._packets is None else await in_thread(self._packets.packets)
+        return None if self._packets is None else await in_thread(self._packets)
 
     async def dissect_packet(self, shown: PacketList, row: int) -> Dissection | None:
         """Decode a packet of a list."""

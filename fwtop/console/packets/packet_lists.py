@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -14,33 +13,17 @@ from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.rule import RuleStatus
 from fwtop.model.traffic.window import Window
 
-Surroundings = tuple[Sequence[RuleStatus], Sequence[AllowedPeer], Standing]
 
+def judged_packets(
+    recent: RecentPackets, statuses: Sequence[RuleStatus], peers: Sequence[AllowedPeer], standing: Standing
+) -> PacketList:
+    """Return what the ring holds, with what is known about each packet.
 
-class PacketLists(Protocol):
-    """Makes lists of packets; called in a thread, never in the observing one."""
-
-    def packets(self) -> PacketList:
-        """Return the newest list."""
-        ...
-
-
-class LivePackets:
-    """Judges what the ring holds. Only asked while somebody looks, so it costs nothing otherwise."""
-
-    def __init__(self, recent: Callable[[], RecentPackets], known: Callable[[], Surroundings]) -> None:
-        self._recent = recent
-        self._known = known
-
-    def packets(self) -> PacketList:
-        """Return the newest packets with what is known about each."""
-        recent = self._recent()
-        statuses, peers, standing = self._known()
-        places, kinds = verdicts(recent, statuses, peers)
-        who = who_of(recent.arrived, peers, standing)
-        return PacketList(
-            recent.arrived, recent.numbers, recent.clock_ns, who, places, kinds, seen=recent.seen
-        )
+    Called in a thread, and only while somebody looks, so it costs nothing otherwise.
+    """
+    places, kinds = verdicts(recent, statuses, peers)
+    who = who_of(recent.arrived, peers, standing)
+    return PacketList(recent.arrived, recent.numbers, recent.clock_ns, who, places, kinds, seen=recent.seen)
 
 
 class CapturedPackets:

@@ -58,7 +58,7 @@ def show_capture(
         preview=replayed,
         parts=TrafficParts(lambda: reel.shown.advisor.judged, marked, lookup, result.top),
         samples=SamplePackets(lambda: reel.shown.window, lookup, Dissector(dissector) if dissector else None),
-        packets=CapturedPackets(lambda: (reel.shown.window, reel.shown.advisor.standing)),
+        packets=CapturedPackets(lambda: (reel.shown.window, reel.shown.advisor.standing)).packets,
         export=lambda format_name: _exported(reel.shown.snapshot, format_name),
         export_formats=_FORMATS,
     )
