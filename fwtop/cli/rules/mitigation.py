@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from msgspec.structs import replace
-
 from fwtop.cli.launcher import launch
 from fwtop.cli.options import add_netns, flag, option, read_as, ttl
 from fwtop.console.handoff import Options
@@ -21,7 +19,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep
 from fwtop.model.rule import Match, Preview, Rule, RuleStatus, State
 from fwtop.model.text import safe_text
-from fwtop.model.wire import of_json, plain
+from fwtop.model.wire import of_json, of_plain, plain
 from fwtop.render.numbers import duration, percent
 from fwtop.render.observation import mitigation_json
 from fwtop.rules.fields import FRAGMENT, Field
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from fwtop.client.discovery import GuardianClient
 
 _DEST = "match_"  # begins the names of what options of fields give: --ttl is no field
+DEFAULT_TTL_SECONDS = 600
 MEASURE_SECONDS = 2.0
 _MAX_SOURCES = 100_000  # previewing a longer list takes too long
 _MOST_BYTES = 1 << 24  # of the child's previews
@@ -85,23 +84,13 @@ def _observe(netns: str | None, given: int, result: int) -> None:
 
 def read_previews(text: bytes, count: int) -> list[Preview] | None:
     """Read what the unprivileged console wrote, for root's terminal: None unless it is `count` previews."""
+    from fwtop.cli.recordings.stored import sanitised  # brings the store
+
     try:
-        found = [_sanitised(item) for item in of_json(tuple[Preview, ...], text)]
+        found = of_plain(list[Preview], sanitised(of_json(list[Any], text)))
     except ValueError:
         return None
     return found if len(found) == count else None
-
-
-def _sanitised(preview: Preview) -> Preview:
-    shares = {
-        name: tuple((safe_text(title), share) for title, share in getattr(preview, name))
-        for name in ("attacks", "already", "together")
-    }
-    texts = {name: tuple(map(safe_text, getattr(preview, name))) for name in ("examples", "warnings")}
-    return replace(preview, attack=safe_text(preview.attack), **shares, **texts)
-
-
-DEFAULT_TTL_SECONDS = 600
 
 
 def add_rule_options(
