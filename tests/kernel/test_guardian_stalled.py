@@ -20,7 +20,7 @@ from fwtop.model.rule import Match, Rule
 
 pytestmark = pytest.mark.kernel
 RULES = 6
-SOON = 4.0  # seconds: each rule used to wait five for the lock
+SOON = 20.0  # seconds: who waited for the disk would wait for as long as it is frozen
 FOREIGN = 60_000
 
 

@@ -7,6 +7,7 @@ repeated: after a crash it finds what exists and does the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
@@ -15,7 +16,7 @@ from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.chains.raw_lines import readable
 from fwtop.guardian.mechanisms.chains.rules import ChainRules
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
-from fwtop.guardian.mechanisms.mechanism import Count, Expected, Mechanism, Shortfall, Wanted
+from fwtop.guardian.mechanisms.mechanism import Count, Expected, Mechanism, Remains, Shortfall, Wanted
 from fwtop.guardian.mechanisms.settings import Settings
 from fwtop.guardian.mechanisms.tables.contents import NftContents
 from fwtop.guardian.mechanisms.tables.tables import NftTables
@@ -147,6 +148,11 @@ class Kernel:
         """Return the ids of all rules with any readable object in the kernel."""
         nothing: set[str] = set()
         return {rule_id for item in self._to_end for rule_id in readable(item.rule_ids, nothing)}
+
+    def remains(self, rule_id: str) -> Remains | None:
+        """Return what is left of a rule that ends by the kernel's clock; None: it is to be taken out."""
+        found = (readable(partial(item.remains, rule_id), None) for item in self._to_end)
+        return next((item for item in found if item is not None and item.seconds > 0), None)
 
     def counts(self) -> dict[str, Count]:
         """Return what each rule matched since it was installed, leaving out what can't be read."""

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Rule
+from fwtop.model.rule import Kind, Match, Rule
 from fwtop.rules.kind import Layer
 from fwtop.rules.objects import KernelObjects
 
@@ -54,6 +54,14 @@ class Shortfall(Struct, frozen=True):
     def is_worse_than(self, other: Shortfall) -> bool:
         """Return whether more is needed to mend it."""
         return (self.elements_only, self.obstructed) < (other.elements_only, other.obstructed)
+
+
+class Remains(Struct, frozen=True):
+    """What the kernel says of a rule that no record is left of."""
+
+    kind: Kind
+    match: Match
+    seconds: int  # that its clock has left
 
 
 class Mechanism:
@@ -123,6 +131,11 @@ class Mechanism:
     def rule_ids(self) -> set[str]:
         """Return the ids of all rules with an object of its own; raises FwtopError."""
         return set()
+
+    def remains(self, rule_id: str) -> Remains | None:
+        """Return what its sets say of a rule, None if it has none; raises FwtopError or ValueError."""
+        del rule_id
+        return None
 
     def counts(self) -> dict[str, Count]:
         """Return what each rule matched since it was installed."""

@@ -8,12 +8,14 @@ from msgspec.structs import replace
 
 from fwtop.guardian.mechanisms.mechanism import HEAD_CHANGED, Expected
 from fwtop.guardian.records.entry import Entry
-from fwtop.guardian.rules import recovery, timers
+from fwtop.guardian.rules import timers
 from fwtop.guardian.rules.lifecycle import REPAIRING, Lifecycle
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Rule, State
 from fwtop.model.text import safe_text
+
+_FOUND = "found in the kernel: the journal has lost it"
 
 
 def adopt_all(state: GuardianState, lifecycle: Lifecycle) -> list[str]:
@@ -115,19 +117,31 @@ def _finish_repairs(state: GuardianState, lifecycle: Lifecycle) -> list[str]:
 
 
 def _recover(state: GuardianState) -> list[str]:
-    """Take over the rules that are in the kernel but in no record; never raises."""
+    """Take over the rules that are in the kernel but in no record; never raises.
+
+    What such a rule asked for besides its sources is not to be had from there. So it can be watched and
+    undone, and it ends when the kernel ends it; kept for longer it can be where its sets say all there is
+    to it.
+    """
     try:
         rule_ids = state.kernel.rule_ids() - state.active.keys()
     except FwtopError as error:
         return [f"rules without a record could not be looked for: {error}"]
     unknown = {rule_id for rule_id in rule_ids if state.journal.find(rule_id) is None}
     done = []
-    for entry in recovery.unrecorded(unknown, state.kernel.chains.lines.find_variant):
+    for rule_id in sorted(unknown, key=int):
+        left = state.kernel.remains(rule_id)
+        if left is None:
+            continue
+        rule = Rule(rule_id, left.kind, left.match, _FOUND, left.seconds, created=time.time())
+        ends = time.monotonic() + left.seconds
         try:
+            variant = state.kernel.chains.lines.find_variant(rule_id)
+            entry = Entry(rule, variant, State.CONFIRMED, ends, note=_FOUND)
             state.journal.record(entry)
         except Exception as error:
-            done.append(f"rule {entry.rule.id} could not be taken over: {error}")
+            done.append(f"rule {rule_id} could not be taken over: {error}")
             continue
-        state.active[entry.rule.id] = entry
-        done.append(f"rule {entry.rule.id} was {entry.note}")
+        state.active[rule_id] = entry
+        done.append(f"rule {rule_id} was {entry.note}")
     return done

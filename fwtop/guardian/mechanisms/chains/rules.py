@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,15 @@ from fwtop.guardian.mechanisms.chains.compare import ChainComparison
 from fwtop.guardian.mechanisms.chains.line_contents import LineContents
 from fwtop.guardian.mechanisms.chains.raw_lines import FAMILIES, RawLines, readable
 from fwtop.guardian.mechanisms.chains.variants import Variants
-from fwtop.guardian.mechanisms.mechanism import Count, Expected, Mechanism, Shortfall, Wanted
+from fwtop.guardian.mechanisms.mechanism import Count, Expected, Mechanism, Remains, Shortfall, Wanted
 from fwtop.guardian.records.former import FormerState
 from fwtop.guardian.trying import each
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Match, Rule, families_of
+from fwtop.model.rule import Kind, Match, Rule, families_of
 from fwtop.netfilter import ipset
 from fwtop.rules.kind import Layer
+from fwtop.rules.kinds.protect import SHUT
 from fwtop.rules.objects import ChainLine, KernelObjects
 from fwtop.rules.xtables import COUNTED_ELEMENTS, UNLISTED, fill_text, list_set_name, set_name
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from fwtop.guardian.mechanisms.chains.list_sets import ListSets
 
 _SHOWN_ELEMENTS = 5
+_SET = re.compile(r"fwtop-(\d+)-(on|un|dst|shut|pass|)([46])")
 _CHAIN_FAILPOINTS = {4: Failpoint.CHAIN_V4, 6: Failpoint.CHAIN_V6}
 _REPAIR_FAILPOINTS = {4: Failpoint.REPAIR_CHAIN_V4, 6: Failpoint.REPAIR_CHAIN_V6}
 
@@ -217,6 +221,24 @@ class ChainRules(Mechanism):
         nothing: set[str] = set()
         in_sets = {name.split("-")[1] for name in readable(sets.names, nothing)}
         return {rule_id for rule_id in in_sets if rule_id.isdigit()} | self.lines.rule_ids()
+
+    def remains(self, rule_id: str) -> Remains | None:
+        """Read a rule's ipsets: the sources are the elements, the clock is their timeout."""
+        named = map(_SET.fullmatch, sorted(sets.names()))
+        mine = [found for found in named if found is not None and found[1] == rule_id]
+        sources: list[Prefix] = []
+        left = 0
+        for found in mine:
+            for entry in ipset.entries(found[0]):
+                if entry.element.flags:  # `nomatch`
+                    continue
+                left = max(left, entry.seconds)
+                if not found[2]:
+                    sources.append(entry.prefix)
+        families = {int(found[3]) for found in mine}
+        match = Match(sources=tuple(sources), family=families.pop() if len(families) == 1 else None)
+        kind = Kind.PROTECT if any(found[2] == SHUT for found in mine) else Kind.IPSET
+        return Remains(kind, match, left)
 
     def counts(self) -> dict[str, Count]:  # noqa: D102
         return self.lines.counts()

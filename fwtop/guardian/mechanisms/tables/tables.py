@@ -16,6 +16,7 @@ from fwtop.guardian.mechanisms.mechanism import (
     Count,
     Expected,
     Mechanism,
+    Remains,
     Shortfall,
     Wanted,
 )
@@ -49,13 +50,15 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.list_limits import of_ports
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Rule
+from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.text import safe_text
 from fwtop.netfilter import nf_tables, nft
 from fwtop.rules.kind import Layer
 from fwtop.rules.nft_objects import (
+    CONNECTIONS,
     LAYOUTS,
     NETDEV,
+    PROXY,
     Layout,
     NftRule,
     elements_of_ports,
@@ -71,6 +74,7 @@ if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
     from fwtop.guardian.mechanisms.chains.list_sets import ListDelta
     from fwtop.model.addresses.prefix_sets import Rows
 
+_KINDS = {NETDEV.table: Kind.NFTABLES, PROXY.table: Kind.SYNPROXY, CONNECTIONS.table: Kind.CONNLIMIT}
 _PLAIN_NAME = re.compile(r"[\w.@-]{1,15}")
 
 
@@ -276,6 +280,17 @@ class NftTables(Mechanism):
         self._in_use = set()
         self._in_use |= {table for table, ids in found.items() if ids}
         return {rule_id for ids in found.values() for rule_id in ids}
+
+    def remains(self, rule_id: str) -> Remains | None:
+        """Read a rule's enable set, which has the clock."""
+        for layout in LAYOUTS:
+            try:
+                elements = nft.elements(layout.table, set_of(rule_id, "on"))
+            except CommandError:
+                continue
+            left = (int(item["elem"].get("expires", 0)) for item in elements if "elem" in item)
+            return Remains(_KINDS[layout.table], Match(), max(left, default=0))
+        return None
 
     def counts(self) -> dict[str, Count]:
         """Return packets and bytes of each rule, summed over its counters."""
