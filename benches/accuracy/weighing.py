@@ -1,4 +1,4 @@
-"""Fitting the registry on the corpus: how strongly each feature speaks, cross-validated by family.
+"""Fitting the entries on the corpus: how strongly each feature speaks, cross-validated by family.
 
 A penalty holds what authors declared; the corpus moves a weight only as far as it says something about it.
 """

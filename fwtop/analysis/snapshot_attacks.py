@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.context import AnalysisContext, Finding, Trait
 from fwtop.analysis.fate import Fate
 from fwtop.analysis.timeline import Activity, Timeline, history
 from fwtop.analysis.window.features import Features
@@ -50,8 +50,13 @@ def attacks_of(
         same = sum(other.kind == attack.kind and other.target.startswith(attack.target) for other in made)
         made.append(replace(attack, target=f"{attack.target} #{same + 1}") if same else attack)
     cause = _cause(made, lives)
-    made = [replace(attack, effect_of=cause) if _is_effect(attack) else attack for attack in made]
-    named = [(attack, life.finding) for attack, life in zip(made, lives, strict=True)]
+    named = [
+        (
+            replace(attack, effect_of=cause) if Trait.FULL_TABLE in life.finding.traits else attack,
+            life.finding,
+        )
+        for attack, life in zip(made, lives, strict=True)
+    ]
     return sorted(named, key=lambda item: -item[0].share)
 
 
@@ -60,26 +65,20 @@ def pps_of(context: AnalysisContext, finding: Finding) -> float:
     return finding.pps if finding.pps is not None else context.traffic.pps(finding.rows)
 
 
-def _is_effect(attack: Attack) -> bool:
-    return attack.kind == "conntrack_exhaustion"
-
-
 def _cause(attacks: Sequence[Attack], lives: Sequence[Life]) -> str:
     """Return the key of the attack of which most packets pass, and so fill the table of connections."""
     passing = [
         (life.fate.reaching_pps, attack.pps, attack.key)
         for attack, life in zip(attacks, lives, strict=True)
-        if not _is_effect(attack) and len(life.finding.rows)
+        if len(life.finding.rows)
     ]
     return max(passing, default=(0.0, 0.0, ""))[2]
 
 
 def _attack(context: AnalysisContext, life: Life, timeline: Timeline) -> Attack:
     finding, active, fate = life.finding, life.active, life.fate
-    sampled, track = (
-        pps_of(context, finding),
-        timeline.note(finding, active, context.traffic.started + context.traffic.seconds),
-    )
+    sampled = pps_of(context, finding)
+    track = timeline.note(finding, active, context.traffic.started + context.traffic.seconds)
     pps = fate.pps or sampled
     if len(finding.rows) or finding.held is not None:
         track.target = target_of(context, finding, track.target)

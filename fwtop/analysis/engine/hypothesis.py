@@ -1,4 +1,4 @@
-"""What entries of the registry are made of: an explanation, what it needs, and what speaks for it."""
+"""What entries are made of: an explanation, what it needs, and what speaks for it."""
 
 from __future__ import annotations
 

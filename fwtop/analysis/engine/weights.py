@@ -1,4 +1,4 @@
-"""Weights that the corpus gave the registry: what authors declared, shifted by what was measured.
+"""Weights that the corpus gave the entries: what authors declared, shifted by what was measured.
 
 An entry's author says in which direction a feature speaks and about how strongly. `python -m benches fit`
 multiplies each strength by a factor, and shifts its prior, as far as the corpus asks.
