@@ -38,12 +38,8 @@ from fwtop.model.traffic.packets import Mask
 _ASKED = 100  # identical requests: fewer say nothing
 _TOLD = 30  # requests before their paths or query strings say something
 _POLLED_PPS = 200.0  # of one path by monitoring programs
-_ONE_TOOL = 0.7  # of the requests have identical headers: no browser version has that share
 _PAGE = 150  # requests for one page with all its resources
-_PARAMETER = 16  # bytes of a parameter name; longer ones are values without a name
 _KEPT = 0.2  # of connections are closed within the window, at most
-_FLAT, _LETTERS = 0.95, 400  # of the greatest entropy that letters can have, and how many tell
-_BROWSERS = (b"Mozilla", b"Opera", b"Dalvik")
 _LINE = 40  # bytes of a request that are compared
 _TIMES = 10
 _REPEATS_A_SECOND = 3.0
@@ -80,7 +76,7 @@ def http_requests(context: AnalysisContext) -> Iterator[Group]:
         stray = (context.unestablished & ~context.traffic.of_sources(context.tcp.syn))[rows]
         if stray.sum() > 50:
             yield _group(context, rows[stray], "of sources without a connection", share=float(stray.mean()))
-    unique = _unique_queries(http.requests(context.traffic, features.spread(PARSED)))
+    unique = http.unique_queries(http.requests(context.traffic, features.spread(PARSED)))
     if unique is not None:
         request, distinct = unique
         same = http.path_mask(context.traffic, rows, request.method, request.path)
@@ -151,7 +147,15 @@ closed_again = part_of("for WebSockets that are closed again")
 @feature("yes or no")
 def page_load(group: Group) -> float:
     """Whether it is the burst of a browser that loads a page: each resource once."""
-    return _pages(group.context, group.packets.rows)
+    features = group.packets
+    matrix, length = payload(features.traffic.packets, features.rows, _LINE)
+    asked = mix(features.traffic.source_key[features.rows], distinct_texts(matrix))
+    each = float(features.source_counts.max())
+    return (
+        each < _PAGE
+        and len(distinct_values(asked)) > 0.8 * features.n
+        and bool((length == _LINE).mean() > 0.8)
+    )
 
 
 @feature("share")
@@ -168,7 +172,7 @@ def different_paths(group: Group) -> float:
 @feature("yes or no")
 def random_paths(group: Group) -> float:
     """Whether the last parts of paths have letters and digits about as often as each other."""
-    return _look_drawn([request.path for request in parsed_requests(group)])
+    return http.look_drawn([request.path for request in parsed_requests(group)])
 
 
 @feature("times the normal rate")
@@ -192,7 +196,7 @@ def same_request(group: Group) -> float:
     if len(parsed) < _ASKED or features.sources < 20 or polled:
         return 0.0
     n = Counter(request.path for request in parsed).most_common(1)[0][1]
-    words, m = Counter(_whole_words(parsed)).most_common(1)[0]
+    words, m = Counter(http.whole_words(parsed)).most_common(1)[0]
     return 0.0 if len(words) < 40 else min(n, m) / len(parsed)
 
 
@@ -244,37 +248,12 @@ def each_connection(group: Group) -> float:
     return len(rows) / max(1, len(distinct_values(group.context.traffic.flow_id[rows])))
 
 
-def _look_drawn(paths: list[bytes]) -> bool:
-    """Check for paths whose last part has letters and digits about as often as each other; not numbers."""
-    last = [path.rpartition(b"/")[2].partition(b".")[0].lower() for path in paths]
-    if sum(map(bytes.isdigit, last)) > 0.5 * len(last):
-        return False
-    text = np.frombuffer(b"".join(last), np.uint8)
-    counts = np.bincount(text, minlength=256)
-    p = counts[counts > 0] / max(1, len(text))
-    entropy = float(-(p * np.log2(p)).sum())
-    return len(text) >= _LETTERS and entropy > _FLAT * np.log2(max(2, min(len(p), 36)))
-
-
 def _usual_requests(context: AnalysisContext) -> float | None:
     """Return the requests per second in the baseline; None if unknown."""
     baseline = context.baseline
     if not (baseline.ready and context.traffic.live):
         return None
     return baseline.rate_of_payloads(http.starts_request)
-
-
-def _pages(context: AnalysisContext, rows: Rows) -> bool:
-    """Check for the burst of a browser that loads a page: each resource once."""
-    features = context.features(rows)
-    matrix, length = payload(features.traffic.packets, rows, _LINE)
-    asked = mix(features.traffic.source_key[rows], distinct_texts(matrix))
-    each = float(features.source_counts.max())
-    return (
-        each < _PAGE
-        and len(distinct_values(asked)) > 0.8 * features.n
-        and bool((length == _LINE).mean() > 0.8)
-    )
 
 
 def _again_and_again(features: Features) -> Mask:
@@ -284,42 +263,6 @@ def _again_and_again(features: Features) -> Mask:
     _, inverse, counts = np.unique(asked, return_inverse=True, return_counts=True)
     rate = np.bincount(inverse, features.weight) / max(features.traffic.seconds, 1.0)
     return np.asarray(((counts >= _TIMES) & (rate > _REPEATS_A_SECOND))[inverse] & (length >= _LINE // 2))
-
-
-def _unique_queries(parsed: list[http.Request]) -> tuple[http.Request, float] | None:
-    """Find one path that a tool requests with a unique query string each time."""
-    asked = [request for request in parsed if request.query]
-    if len(asked) < _TOLD or len(asked) < 0.2 * len(parsed):
-        return None
-    (method, path), n = Counter((request.method, request.path) for request in asked).most_common(1)[0]
-    mine = [request for request in asked if (request.method, request.path) == (method, path)]
-    distinct = len({request.query for request in mine}) / n
-    if n < 0.5 * len(asked) or distinct < 0.8:
-        return None
-    same_words = Counter(_whole_words(mine)).most_common(1)[0][1] >= _ONE_TOOL * n
-    if not (same_words or _names_differ(mine) or _no_browser(mine)):
-        return None
-    return mine[0], distinct
-
-
-def _names_differ(mine: list[http.Request]) -> bool:
-    """Check for query strings whose parameter names vary; those of a real page don't."""
-    names = [request.query.partition(b"=")[0] for request in mine if b"=" in request.query]
-    short = {name for name in names if 0 < len(name) <= _PARAMETER}
-    return len(names) > 0.8 * len(mine) and len(short) > 0.5 * len(names)
-
-
-def _no_browser(mine: list[http.Request]) -> bool:
-    """Check for requests to / with unique query strings by one program that is no browser."""
-    products = Counter(request.agent.split(b"/")[0] for request in mine if request.agent)
-    name, n = products.most_common(1)[0] if products else (b"Mozilla", 0)
-    return mine[0].path == b"/" and name not in _BROWSERS and n > 0.5 * len(mine)
-
-
-def _whole_words(parsed: list[http.Request]) -> list[bytes]:
-    """Return what follows the request lines, cut to the length that nearly all samples hold."""
-    held = sorted(len(request.template) for request in parsed)[len(parsed) // 20]
-    return [request.template[:held] for request in parsed]
 
 
 @feature("yes or no")

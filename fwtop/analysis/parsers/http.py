@@ -21,6 +21,11 @@ _FORWARDED = (  # what proxies and content networks add (RFC 7239, RFC 9110 7.6.
     b"true-client-ip", b"cf-connecting-ip", b"cdn-loop",
 )  # fmt: skip
 _FRAME = 9  # bytes of a frame's header
+_FLAT, _LETTERS = 0.95, 400  # of the greatest entropy that letters can have, and how many tell
+_ONE_TOOL = 0.7  # of the requests have identical headers: no browser version has that share
+_PARAMETER = 16  # bytes of a parameter name; longer ones are values without a name
+_BROWSERS = (b"Mozilla", b"Opera", b"Dalvik")
+_QUERIES = 30  # query strings before they say something
 
 
 class Request(Struct, frozen=True):
@@ -121,3 +126,51 @@ def describe(parsed: list[Request]) -> list[str]:
             beside = f", and {others:,} other{'s' * (others != 1)}" if others else ""
             sentences.append(f"{percent(n / len(given))} have {name} {shown!r}{beside}")
     return sentences
+
+
+def look_drawn(paths: list[bytes]) -> bool:
+    """Check for paths whose last part has letters and digits about as often as each other; not numbers."""
+    last = [path.rpartition(b"/")[2].partition(b".")[0].lower() for path in paths]
+    if sum(map(bytes.isdigit, last)) > 0.5 * len(last):
+        return False
+    text = np.frombuffer(b"".join(last), np.uint8)
+    counts = np.bincount(text, minlength=256)
+    p = counts[counts > 0] / max(1, len(text))
+    entropy = float(-(p * np.log2(p)).sum())
+    return len(text) >= _LETTERS and entropy > _FLAT * np.log2(max(2, min(len(p), 36)))
+
+
+def unique_queries(parsed: list[Request]) -> tuple[Request, float] | None:
+    """Find one path that a tool requests with a unique query string each time."""
+    asked = [request for request in parsed if request.query]
+    if len(asked) < _QUERIES or len(asked) < 0.2 * len(parsed):
+        return None
+    (method, path), n = Counter((request.method, request.path) for request in asked).most_common(1)[0]
+    mine = [request for request in asked if (request.method, request.path) == (method, path)]
+    distinct = len({request.query for request in mine}) / n
+    if n < 0.5 * len(asked) or distinct < 0.8:
+        return None
+    same_words = Counter(whole_words(mine)).most_common(1)[0][1] >= _ONE_TOOL * n
+    if not (same_words or _names_differ(mine) or _no_browser(mine)):
+        return None
+    return mine[0], distinct
+
+
+def _names_differ(mine: list[Request]) -> bool:
+    """Check for query strings whose parameter names vary; those of a real page don't."""
+    names = [request.query.partition(b"=")[0] for request in mine if b"=" in request.query]
+    short = {name for name in names if 0 < len(name) <= _PARAMETER}
+    return len(names) > 0.8 * len(mine) and len(short) > 0.5 * len(names)
+
+
+def _no_browser(mine: list[Request]) -> bool:
+    """Check for requests to / with unique query strings by one program that is no browser."""
+    products = Counter(request.agent.split(b"/")[0] for request in mine if request.agent)
+    name, n = products.most_common(1)[0] if products else (b"Mozilla", 0)
+    return mine[0].path == b"/" and name not in _BROWSERS and n > 0.5 * len(mine)
+
+
+def whole_words(parsed: list[Request]) -> list[bytes]:
+    """Return what follows the request lines, cut to the length that nearly all samples hold."""
+    held = sorted(len(request.template) for request in parsed)[len(parsed) // 20]
+    return [request.template[:held] for request in parsed]
