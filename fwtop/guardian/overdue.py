@@ -7,7 +7,6 @@ given back is marked there: a guardian that goes on, or the next one, leaves the
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import syslog
 import time
@@ -20,6 +19,7 @@ from fwtop.guardian.records.former import Changed, FormerState
 from fwtop.guardian.rules.timers import deadline_of
 from fwtop.kernel import namespaces
 from fwtop.kernel.descriptors import closing
+from fwtop.kernel.locks import is_held
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
@@ -93,22 +93,7 @@ def _end(run_directory: Path, number: int, records: Records, rule_id: str) -> fl
     try:
         return deadline_of(record["state"], float(record["expires"]), record["confirm_by"])
     except (KeyError, TypeError, ValueError):
-        return time.monotonic() + _RETRY_SECONDS if _is_guarded(run_directory, number) else 0.0
-
-
-def _is_guarded(run_directory: Path, number: int) -> bool:
-    """Return whether a guardian holds the lock of a namespace."""
-    try:
-        descriptor = os.open(lock_path_of(run_directory, number), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+        return time.monotonic() + _RETRY_SECONDS if is_held(lock_path_of(run_directory, number)) else 0.0
 
 
 class _Values(FormerState):

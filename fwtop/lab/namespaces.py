@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import cast
 
 from fwtop.kernel.descriptors import closing
+from fwtop.kernel.locks import is_held
 from fwtop.kernel.namespaces import NETNS
 from fwtop.lab import network as net
 from fwtop.lab.cabling import connect
@@ -96,30 +97,19 @@ def release_lock(pid: int, lock: int) -> None:
     os.close(lock)
 
 
-def _is_alive(pid: int) -> bool:
-    """Whether a lab's process still holds its lock; the caller is deciding (see `_deciding`)."""
-    try:
-        lock = os.open(LOCKS / str(pid), os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
-
-
 def remove_stale() -> list[str]:
     """Remove the namespaces of labs whose process is gone; return their names."""
     found = [entry.name for entry in NETNS.iterdir()] if NETNS.is_dir() else []
     with _deciding():
-        stale = [name for name in found if (match := _NAME.fullmatch(name)) and not _is_alive(int(match[1]))]
+        stale = [
+            name
+            for name in found
+            if (match := _NAME.fullmatch(name)) and not is_held(LOCKS / str(int(match[1])))
+        ]
     remove(stale)
     with _deciding():
         for lock in LOCKS.iterdir():
-            if lock.name.isdigit() and not _is_alive(int(lock.name)):
+            if lock.name.isdigit() and not is_held(lock):
                 lock.unlink(missing_ok=True)
     return stale
 

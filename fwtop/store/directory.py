@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from fwtop.kernel.locks import is_held
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.text import safe_text
@@ -113,17 +114,7 @@ def unlock_session(path: Path, lock: int) -> None:
 
 def is_running(path: Path) -> bool:
     """Whether a process is writing this session."""
-    try:
-        lock = os.open(path.with_suffix(".lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(lock)
-    return False
+    return is_held(path.with_suffix(".lock"))
 
 
 def size_bytes(path: Path) -> int:
