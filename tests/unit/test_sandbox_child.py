@@ -127,9 +127,7 @@ def test_a_machine_without_processes_or_descriptors_is_told(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("stop", [None, signal.SIGTERM])
-def test_an_interrupted_parent_leaves_no_child(
-    stop: signal.Signals | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_interrupted_parent_leaves_no_child(stop: signal.Signals | None, tmp_path: Path) -> None:
     def cleans_up() -> None:
         signal.signal(signal.SIGTERM, lambda *_: (tmp_path / "clean").touch() or os._exit(0))
         while "poll" not in Path(f"/proc/{os.getppid()}/wchan").read_text():
@@ -137,7 +135,6 @@ def test_an_interrupted_parent_leaves_no_child(
         os.kill(os.getppid(), signal.SIGINT)
         signal.pause()
 
-    monkeypatch.setattr(child, "_ENDING_SECONDS", 0.1)
     with pytest.raises(KeyboardInterrupt):
         ask(cleans_up, None, who="it", stop=stop)
     assert (tmp_path / "clean").exists() == (stop is not None)
