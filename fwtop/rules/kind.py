@@ -54,6 +54,7 @@ class RuleKind(Struct, frozen=True):
     not_measured: str = ""  # what it does, where packets don't show its effect
     on_bridges: str = ""  # what meets the packets that a bridge passes on without netfilter
     evaded: str = ""  # how an attacker evades it, or what else is to be known before it is taken
+    probes: Mapping[str, str] = {}  # what of iptables it needs, by name: arguments that doctor tries
     verbs: tuple[str, ...] = ()  # of the command line, of whose --via it is one
     cost_ns: float = 0.0  # CPU time of a packet, measured on a VM with 2 CPUs, Linux 6.18
     bench: str = ""  # the command whose cost `fwtop bench --calibrate` measures; "" for none

@@ -17,20 +17,17 @@ from fwtop.kernel.programs import run as run_program
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, to_json
+from fwtop.rules.kinds import KINDS
 
 _TIMEOUT_SECONDS = 30
 _TC_PASS = -1  # TC_ACT_UNSPEC, also TCX_NEXT
 _XDP = 6
 _LOOPBACK = 1  # its index in every new namespace
-# Rule arguments that the kinds of rules need.
-_MATCHES = {
+_MATCHES = {  # arguments of iptables that are needed, and those that each kind of rule needs
     "set": "-m set --match-set {set} src -j DROP",
-    "hashlimit": "-m hashlimit --hashlimit-name fwtop --hashlimit-above 1000/sec --hashlimit-mode srcip "
-    "--hashlimit-srcmask 24 -j DROP",
-    "string": "-m string --algo bm --hex-string |fe00| -j DROP",
     "comment": "-m comment --comment fwtop -j DROP",
-    "CT --notrack": "-j CT --notrack",
     "NFLOG": "-j NFLOG --nflog-group 1 --nflog-size 128",
+    **{name: words for known in KINDS.values() for name, words in known.probes.items()},
 }
 _ESSENTIAL = ("set", "comment")
 

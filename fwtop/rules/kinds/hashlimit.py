@@ -54,5 +54,9 @@ KIND = RuleKind(
     is_filter=True, keeps=hashlimit_rate, keeper="hashlimit", burst=_burst, table=HASHLIMIT_MAX, is_part=True,
     on_bridges="--via xdp or tc meets them at the ports",
     evaded="evaded by: more and slower sources", ladder="by rate (hashlimit)",
+    probes={
+        "hashlimit": "-m hashlimit --hashlimit-name fwtop --hashlimit-above 1000/sec --hashlimit-mode srcip "
+        "--hashlimit-srcmask 24 -j DROP"
+    },
     verbs=("limit",), cost_ns=530.0, bench="limit {port} --per 24 --rate 1000/s",
 )  # fmt: skip

@@ -13,5 +13,6 @@ KIND = RuleKind(
     is_filter=True, reads_payload=True, is_part=True,
     on_bridges="--via xdp or tc (with --offset) meets them at the ports",
     evaded="evaded by: another payload", ladder="by payload (string)",
+    probes={"string": "-m string --algo bm --hex-string |fe00| -j DROP"},
     verbs=("match",), cost_ns=945.0, bench="match --string {payload} {port}",
 )  # fmt: skip
