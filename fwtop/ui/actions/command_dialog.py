@@ -29,7 +29,6 @@ _NAME = 16  # cells of a completion's word
 class CommandDialog(Dialog[Call | None], inherit_bindings=False):
     """Reads a command; `known` is asked again for every line, because rules and sources change."""
 
-    TITLE_TEXT = "command"
     WIDTH = 84
     BINDINGS: ClassVar[list[BindingType]] = bound("""
         tab complete(1)   shift+tab complete(-1)   up walk(-1)   down walk(1)   pageup scroll(-8)
@@ -37,7 +36,7 @@ class CommandDialog(Dialog[Call | None], inherit_bindings=False):
     """)
 
     def __init__(self, known: Callable[[], Sequence[Command]], history: History) -> None:
-        super().__init__()
+        super().__init__("command")
         self.line = ""
         self.error = ""
         self._known = known

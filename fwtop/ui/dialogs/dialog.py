@@ -35,15 +35,15 @@ def bound(table: str) -> list[BindingType]:
 class Dialog(Guarded, ModalScreen[Result], inherit_bindings=False):
     """Base of all dialogs; subclasses provide `body` and `foot`, and bind their keys."""
 
-    TITLE_TEXT: ClassVar[str] = ""
     WIDTH: ClassVar[int] = 92
     BINDINGS: ClassVar[list[BindingType]] = bound("""
         up,k scroll(-1)   down,j scroll(1)   pageup scroll(-8)   pagedown scroll(8)
         escape,q,ctrl+c close
     """)
 
-    def __init__(self) -> None:
+    def __init__(self, heading: str = "") -> None:
         super().__init__()
+        self.heading = heading
         self.trouble = ""  # what failed while the dialog was open
         self._answers_given: list[Result | None] = []  # the first counts
         self._frame = Lines("dialog")
@@ -56,7 +56,7 @@ class Dialog(Guarded, ModalScreen[Result], inherit_bindings=False):
 
     def title_line(self) -> str:
         """Return the text in the upper edge."""
-        return self.TITLE_TEXT
+        return self.heading
 
     def body(self, width: int) -> list[Line]:
         """Return the lines that scroll."""
@@ -208,7 +208,7 @@ def hints(*texts: str, indent: int = 0) -> Line:
     for place, text in enumerate(texts):
         key, _, does = text.partition(" ")
         gap = "" if place == len(texts) - 1 else "  "
-        line += [(f"{key:>{0 if line else indent + len(key)}}", TITLE), (f" {does}{gap}", DIM)]
+        line += [(key if line else " " * indent + key, TITLE), (f" {does}{gap}", DIM)]
     return line
 
 
@@ -225,8 +225,7 @@ class DetailsDialog(Dialog[None], inherit_bindings=False):
     BINDINGS: ClassVar[list[BindingType]] = [*Dialog.BINDINGS, *bound("enter close")]
 
     def __init__(self, title: str, lines: Details, dissect: Dissect | None = None) -> None:
-        super().__init__()
-        self._heading = title
+        super().__init__(title)
         self._lines = lines
         self._dissect = dissect
         self._packet: list[Line] = [[], [("decoding a sample packet …", DIM)]] if dissect else []
@@ -245,10 +244,6 @@ class DetailsDialog(Dialog[None], inherit_bindings=False):
         except Exception as error:
             self._packet = [[], [(self.survive(error), WARN)]]
         self.draw()
-
-    def title_line(self) -> str:
-        """Return the row's name."""
-        return self._heading
 
     def body(self, width: int) -> list[Line]:  # noqa: ARG002
         """Return the details and the packet."""
@@ -296,15 +291,10 @@ class ChoiceDialog(Dialog[str | None], inherit_bindings=False):
     """)
 
     def __init__(self, title: str, question: str, answers: Sequence[str]) -> None:
-        super().__init__()
-        self._heading = title
+        super().__init__(title)
         self._question = question
         self._answers = list(answers)
         self._marked = 0
-
-    def title_line(self) -> str:
-        """Return the title."""
-        return self._heading
 
     def body(self, width: int) -> list[Line]:
         """Return the question."""
