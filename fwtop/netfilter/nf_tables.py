@@ -11,7 +11,7 @@ import errno
 import re
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
@@ -51,6 +51,7 @@ class KernelRule(Struct, frozen=True):
     bytes: int = 0
     passing: bool = False  # it returns, or fills a set
     content: _Data = b""  # its expressions without counters
+    comment: str = ""
 
 
 def chain_rules(table: str, chain: str) -> Iterator[KernelRule]:
@@ -64,18 +65,10 @@ def chain_rules(table: str, chain: str) -> Iterator[KernelRule]:
             yield rule
 
 
-class TableRule(Struct, frozen=True):
-    """A rule of any table: its chain, comment, and expressions without counters."""
-
-    chain: str
-    comment: str
-    content: bytes
-
-
-def table_rules(table: str) -> list[TableRule]:
+def table_rules(table: str) -> list[KernelRule]:
     """Return the rules of a table, in order; none if it is missing. Raises FwtopError.
 
-    For the name of an anonymous set stand its elements: the kernel numbers such sets.
+    In their content, for the name of an anonymous set stand its elements: the kernel numbers such sets.
     """
     anonymous: dict[str, bytes] = {}
 
@@ -88,16 +81,7 @@ def table_rules(table: str) -> list[TableRule]:
             anonymous[own] = b"".join(sorted(key + bytes((end,)) for key, end in set_elements(table, own)))
         return expression[: found.start()] + anonymous[own] + expression[found.end() :]
 
-    rules: list[TableRule] = []
-    for found in _dump(_GETRULE, table):
-        expressions = [value for _, value in attributes(found.get(4, b""))]
-        kept = [
-            named(item) for item in expressions if c_string(dict(attributes(item)).get(1, b"")) != "counter"
-        ]
-        rules.append(
-            TableRule(c_string(found.get(2, b"")), _comment(found.get(_USERDATA, b"")), b"".join(kept))
-        )
-    return rules
+    return [_rule(found, named) for found in _dump(_GETRULE, table)]
 
 
 def _comment(userdata: bytes) -> str:
@@ -271,8 +255,8 @@ def counters_of(nested: bytes) -> tuple[int | None, int | None]:
     return int.from_bytes(counted[2], "big"), int.from_bytes(counted[1], "big")
 
 
-def _rule(found: dict[int, bytes]) -> KernelRule:
-    """Decode NFTA_RULE_*: what identifies one of our rules, and its counter."""
+def _rule(found: dict[int, bytes], named: Callable[[bytes], bytes] = bytes) -> KernelRule:
+    """Decode NFTA_RULE_*; `named` returns an expression as it is to be compared."""
     jump, packets, size, plain, passing = "", 0, 0, True, False
     sets: list[int] = []
     content: list[bytes] = []
@@ -281,7 +265,7 @@ def _rule(found: dict[int, bytes]) -> KernelRule:
         name, data = c_string(parts.get(1, b"")), dict(attributes(parts.get(2, b"")))
         plain = plain and name in ("counter", "immediate")
         if name != "counter":
-            content.append(expression)
+            content.append(named(expression))
         if name == "match" and c_string(data.get(1, b"")) == "set":
             # struct xt_set_info comes first in every revision, and the index in it
             sets.append(int.from_bytes(data.get(3, b"")[:2], sys.byteorder))
@@ -295,5 +279,5 @@ def _rule(found: dict[int, bytes]) -> KernelRule:
         elif name == "target":
             passing = c_string(data.get(1, b"")) == "SET"
     handle = struct.unpack(">Q", found[3])[0]
-    counted = (packets, size, passing, b"".join(content))
-    return KernelRule(c_string(found.get(2, b"")), handle, tuple(sets), jump, plain, *counted)
+    said = (packets, size, passing, b"".join(content), _comment(found.get(_USERDATA, b"")))
+    return KernelRule(c_string(found.get(2, b"")), handle, tuple(sets), jump, plain, *said)
