@@ -23,7 +23,8 @@ FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}  
 _NUMBERS = {name: number for number, name in FAMILIES.items()}
 _SUBSYSTEM = 10 << 8  # NFNL_SUBSYS_NFTABLES
 _GETTABLE, _GETCHAIN, _GETRULE, _GETGEN = (_SUBSYSTEM | number for number in (1, 4, 7, 16))  # NFT_MSG_*
-_GETSET, _GETSETELEM = _SUBSYSTEM | 10, _SUBSYSTEM | 13
+_GETSET, _GETSETELEM, _GETOBJ, _GETFLOWTABLE = (_SUBSYSTEM | number for number in (10, 13, 19, 23))
+_ANONYMOUS_SET, _MAP = 1 << 0, 1 << 3  # NFT_SET_*
 INTERVAL_END = 1  # NFT_SET_ELEM_INTERVAL_END
 _TABLE = 1  # NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_TABLE
 _TABLE_FLAGS, _DORMANT = 2, 1  # NFTA_TABLE_FLAGS, NFT_TABLE_F_DORMANT
@@ -54,14 +55,14 @@ class KernelRule(Struct, frozen=True):
     comment: str = ""
 
 
-def chain_rules(table: str, chain: str) -> Iterator[KernelRule]:
-    """Yield the rules of a chain in order, as they are read; raises FwtopError.
+def rules(table: str, chain: str = "") -> Iterator[KernelRule]:
+    """Yield the rules of a table, or of one of its chains, in order, as they are read; raises FwtopError.
 
     The kernel finds the chain: others may be long. One that isn't there has no rules.
     """
     for found in _dump(_GETRULE, table, chain):
         rule = _rule(found)
-        if rule.chain == chain:
+        if rule.chain == chain or not chain:
             yield rule
 
 
@@ -193,12 +194,24 @@ def has_set(table: str, name: str) -> bool:
     return True
 
 
+def set_names(table: str) -> dict[str, bool]:
+    """Return the names of a table's sets, each with whether it is a map; raises FwtopError."""
+    found = ((c_string(one[_NAMED]), int.from_bytes(one.get(3, b""), "big")) for one in _dump(_GETSET, table))
+    return {name: bool(flags & _MAP) for name, flags in found if not flags & _ANONYMOUS_SET}
+
+
+def has_objects(table: str) -> bool:
+    """Say whether a table has counters, flowtables or the like, by name; raises FwtopError."""
+    return any(True for kind in (_GETOBJ, _GETFLOWTABLE) for _ in _dump(kind, table))
+
+
 def _attributes_of(table: str) -> dict[int, bytes] | None:
     """Return the attributes of a table (NFTA_TABLE_*), none if there is no such table; None if unknown."""
     try:
         body = netlink.get(NETLINK_NETFILTER, _GETTABLE, _request(table))
     except OSError as error:
-        return {} if error.errno == errno.ENOENT else None
+        # EINVAL: nobody answers for this subsystem (nfnetlink.c)
+        return {} if error.errno in (errno.ENOENT, errno.EINVAL, errno.EOPNOTSUPP) else None
     return dict(attributes(body, NETFILTER_HEADER_BYTES))
 
 

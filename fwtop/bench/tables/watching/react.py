@@ -80,7 +80,7 @@ class _ScreenRun:
     def _has_dropped(self) -> bool:
         """Ask the kernel: starting iptables-save time and again would slow down what is measured."""
         with inside(self._lab.victim):
-            rules = nf_tables.chain_rules("ip raw", SOURCE_CHAINS[PREROUTING])
+            rules = nf_tables.rules("ip raw", SOURCE_CHAINS[PREROUTING])
             return any(rule.packets for rule in rules)
 
     def close(self) -> None:

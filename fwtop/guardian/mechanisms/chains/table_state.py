@@ -116,7 +116,7 @@ def read_own(family: int, chains: Iterable[str]) -> tuple[TableState, int]:
     names = ipset.numbers_of(of_rules)
     for chain in mine:
         lines = state.chains.setdefault(chain, [])
-        for rule in nf_tables.chain_rules(native(family), chain):
+        for rule in nf_tables.rules(native(family), chain):
             rule_id = _rule_id(names.get(index, "") for index in rule.sets)
             number, counted = len(lines) + 1, (rule.packets, rule.bytes)
             target = rule.jump or ("RETURN" if rule.passing else "")
@@ -133,7 +133,7 @@ def read_nft(family: int) -> TableState:
     state = replace(state, dormant=is_dormant(family))
     missing = sum(uses[chain] - len(lines) for chain, lines in state.chains.items()) - between
     for chain in sorted(uses.keys() - state.chains.keys(), key=lambda name: (name not in HOOK_CHAINS, name)):
-        for rule in nf_tables.chain_rules(native(family), chain):
+        for rule in nf_tables.rules(native(family), chain):
             state.base_chains[chain] = state.base_chains.get(chain, 0) + 1
             if rule.jump in state.chains:
                 text = f"-j {rule.jump}" if rule.plain else ""

@@ -11,9 +11,8 @@ from fwtop.guardian.mechanisms.tables.lists import element_counts
 from fwtop.guardian.mechanisms.tables.words import head, listed_chain, listed_rules, role_chains
 from fwtop.kernel.programs import CommandError
 from fwtop.model.addresses.roles import Passes
-from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
-from fwtop.netfilter import nf_tables, nft
+from fwtop.netfilter import nf_tables
 from fwtop.rules.nft_objects import NETDEV, Layout, list_set_of, set_of
 
 _RULE_SET = re.compile(r"r(\d+)-\w+")
@@ -28,7 +27,6 @@ _ALLOW_SETS = frozenset(
 )
 _FORMER = frozenset({"rules", "known4", "known6"})  # of a table that an earlier version made
 MARKS = frozenset({"allow4", "allow6"})  # of a table that fwtop made, whatever its version
-_COMMON = frozenset({"metainfo", "table", "chain", "set", "rule"})
 
 
 class Table(Struct):
@@ -56,30 +54,17 @@ def rule_of(set_name: str) -> str | None:
 
 def read_table(layout: Layout) -> Table:
     """Read one of fwtop's tables; empty if it does not exist. Raises FwtopError."""
-    if nf_tables.is_missing(layout.table):  # as mostly: no program needs to be started for that
+    name = layout.table
+    if nf_tables.is_missing(name):
         return Table()
-    if nf_tables.is_dormant(layout.table):  # nft 1.0.6 stops in the middle of its JSON
-        raise FwtopError(f"table {layout.table} is dormant, and nft can't list it")
-    try:
-        items = nft.listed("table", *layout.table.split())
-    except FwtopError as error:
-        if nft.is_missing(error):
-            return Table()
-        raise
-    table = Table()
-    for kind, item in items:
-        if kind == "chain":
-            table.chains.add(item["name"])
-        elif kind == "set":
-            table.sets.add(item["name"])
-        elif kind == "rule" and (comment := _COMMENT.fullmatch(item.get("comment", ""))):
-            counter = next((part["counter"] for part in item["expr"] if "counter" in part), None) or {}
-            counts = (int(counter.get("packets", 0)), int(counter.get("bytes", 0)))
-            table.rules.append((comment[1], item["chain"], int(item["handle"]), *counts))
-        elif kind == "rule":
-            table.others.setdefault(item["chain"], []).append(int(item["handle"]))
-        elif kind not in _COMMON:
-            table.shared = True
+    sets = nf_tables.set_names(name)
+    table = Table(chains={*(nf_tables.table_chains(name) or ())}, sets={*sets})
+    table.shared = any(sets.values()) or nf_tables.has_objects(name)
+    for rule in nf_tables.rules(name):
+        if comment := _COMMENT.fullmatch(rule.comment):
+            table.rules.append((comment[1], rule.chain, rule.handle, rule.packets, rule.bytes))
+        else:
+            table.others.setdefault(rule.chain, []).append(rule.handle)
     if not table.sets >= MARKS:  # they come in one transaction with all the rest
         return Table(foreign=True)
     own = {name for name in table.sets if name in _ALLOW_SETS or rule_of(name)}

@@ -296,8 +296,6 @@ class NftTables(Mechanism):
         """Return packets and bytes of each rule, summed over its counters."""
         found: dict[str, Count] = {}
         for layout in self._used():
-            if nf_tables.is_dormant(layout.table):
-                continue
             for rule_id, _, _, packets, size in read_table(layout).rules:
                 found[rule_id] = found.get(rule_id, Count(0, 0)).plus(Count(packets, size))
         return found
