@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from fwtop.cli.files.download import opened, unpack
 from fwtop.cli.options import flag, option
@@ -160,13 +160,14 @@ def _place(
 ) -> dict[str, Any]:
     from fwtop.enrich.examine import Contents, examine, objections
 
-    def examined() -> dict[str, Any]:
+    def examined() -> Contents:
         if unpacked is not None:
             unpacked()
-        return asdict(examine(path))
+        return examine(path)
 
     try:
-        found = Contents.of_json(run_unprivileged(examined, read=(args.directory,)))
+        found = run_unprivileged(examined, Contents, read=(args.directory,))
+        found = replace(found, kind=safe_text(found.kind))
     except FwtopError as error:
         raise FwtopError(
             f"{name} is not used: {str(error).partition(';')[0]}; nothing was replaced", error.code
@@ -175,9 +176,7 @@ def _place(
     replaced = None
     if target.exists():
         with contextlib.suppress(FwtopError):  # a damaged one is replaced by anything better
-            replaced = Contents.of_json(
-                run_unprivileged(lambda: asdict(examine(target)), read=(args.directory,))
-            )
+            replaced = run_unprivileged(lambda: examine(target), Contents, read=(args.directory,))
     wrong, doubtful = objections(found, time.time(), replaced)
     if wrong or (doubtful and not args.force):
         hint = "" if wrong else "; --force uses it all the same"

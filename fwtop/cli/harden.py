@@ -94,10 +94,10 @@ def _options(args: argparse.Namespace) -> Options:
 def _clients(session: str) -> tuple[str, ...]:
     """Return the addresses that a stored session saw, the busiest first; raises FwtopError."""
     stored = StoredSession(session, SESSION_DIRECTORY)
-    found = run_unprivileged(lambda: _sources(stored), read=(SESSION_DIRECTORY,))
+    found = run_unprivileged(lambda: _sources(stored), list[str], read=(SESSION_DIRECTORY,))
     try:  # written by the unprivileged console
         return tuple(str(ipaddress.ip_address(address)) for address in found[:_MOST_CLIENTS])
-    except (ValueError, TypeError):
+    except ValueError:
         raise FwtopError("the stored session is invalid; nothing was changed") from None
 
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from fwtop.enrich.geoip import STALE_DAYS, Database
 from fwtop.enrich.mmdb import CorruptDatabaseError, Leaves
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.model.wire import of_plain
 
 _MOST_RECORDS = 50_000  # that are decoded, evenly spread: databases of cities have millions
 _LEAST_COUNTRIES, _LEAST_SYSTEMS = 150, 5_000  # of which the smallest free database has 240 and 80,000
@@ -44,15 +41,6 @@ class Contents(Struct, frozen=True):
     has_ipv6: bool
     known: int  # addresses of which it should know the origin
     agreed: int  # of these
-
-    @staticmethod
-    def of_json(found: dict[str, Any]) -> Contents:
-        """Read what an unprivileged process examined; raises FwtopError where it makes no sense."""
-        try:
-            contents = of_plain(Contents, found)
-        except ValueError:
-            raise FwtopError("the database was not examined; nothing was replaced") from None
-        return replace(contents, kind=safe_text(contents.kind))
 
 
 def examine(path: Path) -> Contents:
