@@ -22,7 +22,6 @@ EXAMPLE = "fwtop config --check ~/.config/fwtop/screen.toml"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     what = parser.add_mutually_exclusive_group()
-    flag(what, "--show", "print the effective settings as TOML (the default)")
     option(what, "--check", "FILE", "report errors in this file", Path)
     flag(what, "--sample", "print a documented file of all defaults")
     flag(parser, "--json", "print one JSON document")

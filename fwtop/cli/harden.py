@@ -36,9 +36,7 @@ _MOST_CLIENTS = 400  # of a session
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("playbook", nargs="?", choices=tuple(PLAYBOOKS), help="default: list all")
-    what = parser.add_mutually_exclusive_group()
-    flag(what, "--plan", "only read, and explain (the default)")
-    flag(what, "--apply", "apply it: on trial until confirmed")
+    flag(parser, "--apply", "apply it: on trial until confirmed (default: only read, and explain)")
     option(
         parser,
         "--session",
