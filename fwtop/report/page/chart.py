@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import floor, log10
 
@@ -30,6 +30,9 @@ _TIME_STEPS = (
 _BARS = 60  # of 15 days: six hours each
 _BARS_WIDTH, _BARS_HEIGHT = 240.0, 26.0
 
+_STACKED = {
+    "delivered": "accepted_pps", "dropped": "kernel_pps", "other": "other_pps", "mine": "mine_pps",
+}  # fmt: skip
 _Take = Callable[[Tick], float]
 
 
@@ -191,27 +194,16 @@ def _axis_label(value: float) -> str:
     return re.sub(r"\.?0+( |$)", r"\1", si(value)) if "." in si(value) else si(value)
 
 
-def _layers() -> tuple[tuple[str, _Take, _Take], ...]:
-    """Return name, lower and upper edge of what is drawn one upon the other."""
-
-    def accepted(tick: Tick) -> float:
-        return tick.accepted_pps
-
-    def kernel(tick: Tick) -> float:
-        return _below(tick, tick.accepted_pps + tick.kernel_pps)
-
-    def other(tick: Tick) -> float:
-        return _below(tick, kernel(tick) + tick.other_pps)
-
-    def mine(tick: Tick) -> float:
-        return _below(tick, other(tick) + tick.mine_pps)
-
-    below = ("delivered", lambda _: 0.0, accepted)
-    return below, ("dropped", accepted, kernel), ("other", kernel, other), ("mine", other, mine)
+def _layers() -> Iterator[tuple[str, _Take, _Take]]:
+    """Yield name, lower and upper edge of what is drawn one upon the other."""
+    for place, look in enumerate(_STACKED):
+        yield look, _edge(place), _edge(place + 1)
 
 
-def _below(tick: Tick, value: float) -> float:
-    return min(value, max(tick.pps, tick.accepted_pps))
+def _edge(count: int) -> _Take:
+    """Return what the first so many parts add up to, not above what arrived."""
+    names = tuple(_STACKED.values())[:count]
+    return lambda tick: min(sum(getattr(tick, name) for name in names), max(tick.pps, tick.accepted_pps))
 
 
 def _runs(ticks: Sequence[Tick]) -> list[list[Tick]]:
