@@ -19,8 +19,8 @@ from fwtop.netfilter import iptables, nf_tables, nft
 from fwtop.netfilter.listing import nft_dump
 from fwtop.netfilter.listing.names import NAME, TEXT, is_own_name, is_own_rule
 from fwtop.netfilter.listing.nft_dump import DumpedRule
+from fwtop.netfilter.listing.output import output_of
 from fwtop.netfilter.nft_text import rule_text
-from fwtop.netfilter.output import output_of
 from fwtop.netfilter.saved import parse
 
 _IPTABLES_TABLES = frozenset({"filter", "nat", "mangle", "raw", "security"})

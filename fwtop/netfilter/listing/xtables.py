@@ -9,7 +9,7 @@ from fwtop.model.text import safe_text
 from fwtop.netfilter import ipset
 from fwtop.netfilter.iptables import LEGACY, loaded_tables, save_program
 from fwtop.netfilter.listing.names import NAME, TEXT, is_own_name, is_own_rule
-from fwtop.netfilter.output import output_of
+from fwtop.netfilter.listing.output import output_of
 from fwtop.netfilter.saved import Counted, Line, each
 
 _FAMILIES = {4: "ip", 6: "ip6"}
