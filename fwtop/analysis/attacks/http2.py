@@ -10,17 +10,21 @@ from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_least, if_so
 from fwtop.analysis.measures.general import ENOUGH, to_port
-from fwtop.analysis.measures.requests import LIMIT, fast_rows, records_alike, with_their_connections
+from fwtop.analysis.measures.requests import (
+    LIMIT,
+    fast_rows,
+    records_alike,
+    usual_payloads,
+    with_their_connections,
+)
 from fwtop.analysis.parsers import http, tls
 from fwtop.analysis.window.counting import among, distinct_values
-from fwtop.analysis.window.traffic import Rows, payload
+from fwtop.analysis.window.traffic import Rows
 from fwtop.model.traffic.packets import Mask, PacketBatch
 
 _CROWDED = 10.0  # requests per segment: a browser's first burst for a page, not one after the other
 _BURSTS = 2.0  # such segments per second and source
 _TINY_RECORD = 96  # bytes: a HEADERS frame of an indexed request, or a reset
-_APPLICATION_DATA = 23
-_HTTPS = (443, 8443)  # where HTTP/2 is spoken inside TLS; databases have records as many, and as alike
 _SMALL = 256  # bytes: a request, a reset, a window update
 _SIZES = 2  # most common ones: requests, and window updates or resets
 _FEWEST = 30  # records
@@ -72,9 +76,8 @@ def tiny_records(context: AnalysisContext) -> Iterator[Group]:
     if context.sparse or len(data) < config.min_samples:
         return
     data = data[tls.record_mask(context.traffic, data)]
-    head, length = payload(packets, data, 5)
-    record = (head[:, 3].astype(np.int64) << 8) | head[:, 4]
-    tiny = (head[:, 0] == _APPLICATION_DATA) & (record <= _TINY_RECORD) & (length == 5)
+    record, is_data = tls.application_data(packets, data)
+    tiny = is_data & (record <= _TINY_RECORD)
     features = context.features(data[tiny])
     if features.n < config.min_samples:
         return
@@ -99,10 +102,8 @@ fast_records = noted(
 
 def small_records(packets: PacketBatch, rows: Rows) -> Mask:
     """Mark the rows whose payload starts with a small record of TLS application data."""
-    head, length = payload(packets, rows, 5)
-    size = (head[:, 3].astype(np.int64) << 8) | head[:, 4]
-    data = (head[:, 0] == _APPLICATION_DATA) & (head[:, 1] == 3) & (length == 5)
-    return np.asarray(data & (size > 0) & (size <= _SMALL))
+    size, is_data = tls.application_data(packets, rows)
+    return np.asarray(is_data & (size > 0) & (size <= _SMALL))
 
 
 @cut(Proof.VOLUME)
@@ -110,7 +111,7 @@ def requests_inside_tls(context: AnalysisContext) -> Iterator[Group]:
     """Small TLS records to an HTTPS port of sources that send more of them than browsers do."""
     packets, config = context.traffic.packets, context.config
     pool = context.tcp.ack & context.unclaimed & ~context.benign & (packets.payload_length > 0)
-    rows = context.traffic.rows(pool & among(packets.dport, _HTTPS))
+    rows = context.traffic.rows(pool & among(packets.dport, tls.HTTPS))
     if len(rows) < config.min_samples:
         return
     rows = rows[small_records(packets, rows)]
@@ -136,7 +137,7 @@ def records_each(group: Group) -> float:
 @feature("decades")
 def records_above_normal(group: Group) -> float:
     """Rate of such records against the baseline's, as a decimal logarithm; 0 where nothing is known."""
-    usual = _usual(group)
+    usual = usual_payloads(group.context, small_records)
     if usual is None:
         return 0.0
     return float(np.log10(max(1.0, group.packets.pps / max(usual, group.context.config.flood_pps))))
@@ -145,15 +146,8 @@ def records_above_normal(group: Group) -> float:
 @feature("yes or no")
 def records_as_usual(group: Group) -> float:
     """Whether the baseline holds about as many such records."""
-    usual = _usual(group)
+    usual = usual_payloads(group.context, small_records)
     return usual is not None and bool(group.packets.pps <= group.context.config.baseline_factor * usual)
-
-
-def _usual(group: Group) -> float | None:
-    baseline = group.context.baseline
-    if not (baseline.ready and group.context.traffic.live):
-        return None
-    return baseline.rate_of_payloads(small_records)
 
 
 ENTRIES = (

@@ -27,6 +27,7 @@ from fwtop.analysis.measures.requests import (
     outside_connections,
     parsed_requests,
     requests_described,
+    usual_payloads,
     with_their_connections,
 )
 from fwtop.analysis.parsers import http
@@ -178,7 +179,7 @@ def random_paths(group: Group) -> float:
 @feature("times the normal rate")
 def requests_above_normal(group: Group) -> float:
     """Rate of requests against the baseline's, or against the least flood's; 0 where none is known."""
-    usual = _usual_requests(group.context)
+    usual = usual_payloads(group.context, http.starts_request)
     if usual is None:
         return 0.0
     group.notes["usual"] = usual
@@ -246,14 +247,6 @@ def each_connection(group: Group) -> float:
     """Requests for each connection that they come on."""
     rows = group.packets.rows
     return len(rows) / max(1, len(distinct_values(group.context.traffic.flow_id[rows])))
-
-
-def _usual_requests(context: AnalysisContext) -> float | None:
-    """Return the requests per second in the baseline; None if unknown."""
-    baseline = context.baseline
-    if not (baseline.ready and context.traffic.live):
-        return None
-    return baseline.rate_of_payloads(http.starts_request)
 
 
 def _again_and_again(features: Features) -> Mask:

@@ -36,7 +36,15 @@ from fwtop.analysis.measures.answers import (
 from fwtop.analysis.measures.general import ENOUGH, mean_length, peak, ports, share, sources
 from fwtop.analysis.parsers import dns
 from fwtop.analysis.parsers.reports import snmp_numbers
-from fwtop.analysis.parsers.services import ANYWHERE, BY_PORT, WEB, Service, bencoded_question, tftp_data
+from fwtop.analysis.parsers.services import (
+    ANYWHERE,
+    BY_PORT,
+    SPOKEN,
+    WEB,
+    Service,
+    bencoded_question,
+    tftp_data,
+)
 from fwtop.analysis.window.counting import part_marked
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, weighted_top
@@ -53,8 +61,6 @@ _TRIED = 1_024  # packets tested for a shape before all are
 _GROUPS = 24
 _LEAST_SHARE = 0.002  # of all packets, from one port
 _ANSWERS = -9.0  # log-odds of spoofing: only imitations of answers can be forged
-# Services with bulk traffic from a single server: packets alone don't reveal a few reflectors of these
-_SPOKEN = ("dns", "quic", "dtls", "openvpn", "l2tp", "sip", "stun", "rdp", "steam", "quake", "tftp", "isakmp")
 _POLLED = ("snmp", "coap", "bacnet", "ipmi")
 _CHOSEN = 10_000  # ephemeral ports start above
 _BETWEEN_PEERS = ("openvpn", "l2tp", "sip", "isakmp", "dtls", "rdp", "teamspeak", "mumble")
@@ -217,7 +223,7 @@ def torrent_questions(group: Group) -> float:
 def more_than_requested(group: Group) -> float:
     """Whether even one server sends more than anybody requests: fast, large, and not of a known use."""
     features, context = group.packets, group.context
-    strange = context.traffic.live or (group.notes["service"] not in _SPOKEN and group[valid_answers] >= 0.5)
+    strange = context.traffic.live or (group.notes["service"] not in SPOKEN and group[valid_answers] >= 0.5)
     return features.pps > 20 * context.config.flood_pps and features.mean_length > 400 and strange
 
 

@@ -17,6 +17,7 @@ from fwtop.analysis.measures.requests import (
     even_sources,
     fast_rows,
     outside_connections,
+    usual_payloads,
     with_connections,
     with_their_connections,
 )
@@ -97,11 +98,10 @@ def same_ja4(group: Group) -> float:
 @feature("times the normal rate")
 def hellos_above_normal(group: Group) -> float:
     """Rate of sessions against the baseline's, or a quarter of the least flood's; 0 where none is known."""
-    context = group.context
-    if not (context.baseline.ready and context.traffic.live):
+    if not (group.context.baseline.ready and group.context.traffic.live):
         return 0.0
-    group.notes["usual"] = usual = context.baseline.rate_of_payloads(tls.starts_hello) or 0.0
-    return group.packets.peak_pps / max(usual, context.config.reflection_pps / _DEAR)
+    group.notes["usual"] = usual = usual_payloads(group.context, tls.starts_hello) or 0.0
+    return group.packets.peak_pps / max(usual, group.context.config.reflection_pps / _DEAR)
 
 
 fast_hellos = noted(

@@ -36,7 +36,7 @@ from fwtop.analysis.measures.payloads import (
     random_payload,
     replayed,
 )
-from fwtop.analysis.parsers.services import BY_PORT, WEB
+from fwtop.analysis.parsers.services import BY_PORT, SPOKEN, WEB
 from fwtop.analysis.window.counting import among, part_marked
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows, weighted_top
@@ -48,7 +48,6 @@ _GROUPS = 4
 _TINY = 128  # bytes: links have an MTU of 576 or more, though RFC 791 requires only 68
 _BESIDE = 0.3  # of the packets; if more are in long flows, the flood may consist of them
 _ASKER_PPS, _ASKED_AGAIN = 2.0, 3.0  # requests per second and in total of a source that keeps asking
-_SPOKEN = ("dns", "quic", "dtls", "openvpn", "l2tp", "sip", "stun", "rdp", "steam", "quake", "tftp", "isakmp")
 
 
 def _join(context: AnalysisContext, groups: list[Group], rows: Rows) -> Group:
@@ -245,7 +244,7 @@ def reflector_answers(group: Group) -> float:
     if sport.share < 0.95 or sport.value not in BY_PORT or sport.value in WEB or "several" in group.notes:
         return False
     service, fits = best_service(group.packets, sport.value)
-    if fits is None or fits < 0.8 or service.name in _SPOKEN:
+    if fits is None or fits < 0.8 or service.name in SPOKEN:
         return False
     group.notes.update(answer_notes(service, fits, [sport.value]))
     return True

@@ -24,13 +24,11 @@ from fwtop.analysis.measures.requests import (
     requests_described,
     with_their_connections,
 )
-from fwtop.analysis.parsers import http
+from fwtop.analysis.parsers import http, tls
 from fwtop.analysis.window.features import Features
-from fwtop.analysis.window.traffic import Rows, payload
+from fwtop.analysis.window.traffic import Rows
 from fwtop.model.traffic.packets import Mask, PacketBatch
 
-_HTTPS = (443, 8443)
-_APPLICATION_DATA = 23
 _ONE_SEGMENT = 1_440  # bytes: a request with its cookies, no upload
 _ACK_AT = 8  # of the acknowledgement number in the TCP header (RFC 9293 3.1)
 _REQUESTS = 5  # of a source: with fewer, chance may spread them
@@ -55,11 +53,9 @@ _RESOURCES = (
 
 def request_records(packets: PacketBatch, rows: Rows) -> Mask:
     """Mark the rows that hold one request inside TLS: application data that fits into their segment."""
-    head, length = payload(packets, rows, 5)
-    size = ((head[:, 3].astype(np.int64) << 8) | head[:, 4]) + 5
-    data = (head[:, 0] == _APPLICATION_DATA) & (head[:, 1] == 3) & (length == 5)
-    whole = (size <= packets.payload_length[rows]) & (packets.payload_length[rows] <= _ONE_SEGMENT)
-    return np.asarray(data & whole & np.isin(packets.dport[rows], _HTTPS))
+    size, is_data = tls.application_data(packets, rows)
+    whole = (size + 5 <= packets.payload_length[rows]) & (packets.payload_length[rows] <= _ONE_SEGMENT)
+    return np.asarray(is_data & whole & np.isin(packets.dport[rows], tls.HTTPS))
 
 
 @cut(Proof.REQUESTS)

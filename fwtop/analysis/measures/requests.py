@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
@@ -10,7 +12,7 @@ from fwtop.analysis.parsers import http
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows
-from fwtop.model.traffic.packets import Mask
+from fwtop.model.traffic.packets import Mask, PacketBatch
 
 LIMIT = "a limit of requests or connections for each source; a signature of the requests"
 PARSED = 384  # requests, evenly spaced
@@ -39,6 +41,12 @@ def fast_rows(features: Features, limit: float) -> Mask:
     fast = np.asarray((rate > limit)[inverse])
     # If fast sources are common, include those at a quarter of the limit
     return np.asarray((rate > limit / 4)[inverse]) if fast.mean() > 0.3 else fast
+
+
+def usual_payloads(context: AnalysisContext, like: Callable[[PacketBatch, Rows], Mask]) -> float | None:
+    """Return the normal rate of such payloads; None where nothing is known, as in a capture."""
+    known = context.baseline.ready and context.traffic.live
+    return context.baseline.rate_of_payloads(like) if known else None
 
 
 def outside_connections(context: AnalysisContext, features: Features) -> bool:

@@ -16,7 +16,6 @@ from fwtop.analysis.parsers import quic
 from fwtop.analysis.window.counting import among, marked
 from fwtop.model.traffic.packets import I64, U8, Mask
 
-SHAPE_WIDTH = 64
 _WORD = 8  # bytes
 Shape = Callable[[U8, I64], Mask]
 
@@ -355,6 +354,8 @@ for _service in SERVICES:
 COLLECTORS = frozenset(
     (67, 162, 514, 547, 1813, 2055, 4739, 5140, 6343, 6831, 8089, 8125, 9125, 9995, 9996, 12201, 25826)
 )
+# Services with bulk traffic from a single server: packets alone don't reveal a few reflectors of these
+SPOKEN = ("dns", "quic", "dtls", "openvpn", "l2tp", "sip", "stun", "rdp", "steam", "quake", "tftp", "isakmp")
 WEB = (80, 443)  # downloads use these, too: only content proves a reflection
 ANYWHERE = tuple(service for service in SERVICES if service.anywhere)
 

@@ -8,8 +8,9 @@ import numpy as np
 from msgspec import Struct
 
 from fwtop.analysis.window.traffic import Rows, Traffic, payload
-from fwtop.model.traffic.packets import Mask, PacketBatch
+from fwtop.model.traffic.packets import I64, Mask, PacketBatch
 
+HTTPS = (443, 8443)  # where HTTP is spoken inside TLS; databases have records as many, and as alike
 _VERSIONS = {0x0304: "13", 0x0303: "12", 0x0302: "11", 0x0301: "10", 0x0300: "s3"}
 
 
@@ -57,6 +58,13 @@ def record_mask(traffic: Traffic, rows: Rows) -> Mask:
     matrix, length = payload(traffic.packets, rows, 3)
     known = (matrix[:, 0] >= 0x14) & (matrix[:, 0] <= 0x18) & (matrix[:, 1] == 3) & (matrix[:, 2] <= 4)
     return np.asarray(known & (length == 3))
+
+
+def application_data(packets: PacketBatch, rows: Rows) -> tuple[I64, Mask]:
+    """Return the size of the record that each payload starts with, and whether it is application data."""
+    head, length = payload(packets, rows, 5)
+    size = (head[:, 3].astype(np.int64) << 8) | head[:, 4]
+    return size, np.asarray((head[:, 0] == 23) & (head[:, 1] == 3) & (length == 5))
 
 
 def parse_hello(data: bytes) -> Hello | None:
