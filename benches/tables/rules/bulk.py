@@ -5,7 +5,8 @@ that start one process per entry are measured on fewer entries and scaled up; th
 
 Where `fwtop block @file --via xdp` spends its time, from system call times (strace -f -ttt, compiled code
 cached): starting the client and reading the file 18 %, starting the guardian 18 %, receiving and checking the
-list 15 %, journal 12 %, starting the loader 8 %, building the tables 19 %, loading and attaching 7 %.
+list 15 %, a journal on disk (gone since) 12 %, starting the loader 8 %, building the tables 19 %, loading and
+attaching 7 %.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import syslog
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -212,7 +212,7 @@ class NamedLists:
             try:
                 self._sets.rebuild(name, _single(recorded.named.rows))
                 self._tables.rebuild_list(name, _single(recorded.named.rows))
-                self._change_compiled(_compiled(self.users(name)))
+                self._compile(recorded.named)
             except FwtopError as error:
                 done.append(f"list {name} could not be put back: {safe_text(error)}")
                 continue
@@ -311,8 +311,8 @@ class NamedLists:
             self._failpoints.reached(Failpoint.LIST_RECORDED)
             if parts:
                 self._lists[name] = after  # from here on compiled rules have its key
-                self._change_compiled(_compiled(_on_entries(self.users(name), after.named)))
-                undo.append(lambda: self._put_compiled_back(before))
+                self._compile(after.named)
+                undo.append(partial(self._compile, before.named))
                 self._failpoints.reached(Failpoint.LIST_COMPILED)
                 for part in parts:
                     part.commit()
@@ -339,8 +339,9 @@ class NamedLists:
         undo.append(transaction.revert)
         return built, transaction
 
-    def _put_compiled_back(self, before: Recorded) -> None:
-        self._change_compiled(_compiled(self.users(before.named.name)))
+    def _compile(self, named: NamedList) -> None:
+        """Have the compiled rules on a list look up these entries; raises FwtopError."""
+        self._change_compiled([_on(entry.rule, named) for entry in self.users(named.name)])
 
     def _undo(self, before: Recorded, steps: list[Callable[[], None]]) -> None:
         """Undo the steps of a change, all of them; where one can't be, `tick` puts the list back."""
@@ -354,8 +355,8 @@ class NamedLists:
 
     def _give_sources(self, named: NamedList) -> None:
         """Let the rules on a list have its entries."""
-        for entry in _on_entries(self.users(named.name), named):
-            self._active[entry.rule.id] = entry
+        for entry in self.users(named.name):
+            self._active[entry.rule.id] = replace(entry, rule=_on(entry.rule, named))
         for rule in self._rules_on(named.name):
             self._changed(rule)
 
@@ -381,14 +382,6 @@ def _delta(old: NamedList, new: NamedList, added: Rows, removed: Rows) -> ListDe
 
 def _of_family(rows: Rows, family: int | None) -> Rows:
     return rows if family is None else rows.of_family(family)
-
-
-def _on_entries(entries: Iterable[Entry], named: NamedList) -> list[Entry]:
-    return [replace(entry, rule=_on(entry.rule, named)) for entry in entries]
-
-
-def _compiled(entries: Iterable[Entry]) -> list[Rule]:
-    return [entry.rule for entry in entries if of(entry.rule.kind).is_compiled]
 
 
 def _end(ttl_seconds: int | None) -> float:

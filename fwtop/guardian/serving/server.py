@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from fwtop.guardian.allow.sessions import Session, note_operator, operator_of
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
@@ -355,14 +356,9 @@ class Server:
         self._connections.reply_encoded(peer, {**answer.data, "guardian": json.dumps(about).encode()})
 
     def _about(self, readonly: bool) -> dict[str, Any]:
-        me = self._identity
-        return {
-            "pid": me.pid,
-            "build": me.build,
-            "netns": me.netns,
-            "variant": me.variant,
-            "readonly": readonly,
-        }
+        about = asdict(self._identity)
+        del about["named"]
+        return about | {"readonly": readonly}
 
     def _client_gone(self, client: Client) -> None:
         """Detach a client's observers and revert its unconfirmed rules."""
