@@ -18,9 +18,7 @@ from collections.abc import Callable, Hashable, Mapping
 _SETTLED_SECONDS = 4.5  # without a change: then one window was judged that began after it
 _TICK_SECONDS, _JUDGE_SECONDS = 2.0, 6.0  # minimum intervals at the reduced rate
 _STEADY_TICK_SECONDS, _STEADY_JUDGE_SECONDS = 1.0, 2.0  # in calm, or in an attack that stays as it is
-_UNWATCHED_SECONDS = (
-    4.0  # for both, in calm, if nobody looks: a snapshot then tells of all packets since the last
-)
+_UNWATCHED_SECONDS = 4.0  # for both, in calm, if nobody looks: a snapshot tells of all since the last
 _NORMAL_JUDGE_SECONDS = 1.0
 _CHECK_SECONDS = 0.25  # between two looks for a change in calm traffic: an attack must not wait for the tick
 _EARLY_SECONDS = 1.0  # between two ticks that a change in traffic brought forward

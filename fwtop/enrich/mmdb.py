@@ -75,9 +75,8 @@ class MmdbFile:
             raise CorruptDatabaseError("it ends within its search tree")
         self._nodes = meta.node_count
         self._decoder = maxminddb.decoder.Decoder(mapped, data_start)
-        self._shift = (
-            data_start - meta.node_count - 16
-        )  # added to a record's number gives its offset in the file
+        # Added to a record's number, it gives the offset in the file
+        self._shift = data_start - meta.node_count - 16
         shape, strides = (meta.node_count, 2), (node_bytes, max(3, node_bytes - 4))
         # A 24-bit record is the upper part of the four bytes that begin with it; the 16 zero bytes after
         # the tree make the last one readable. 28-bit records share their middle byte.

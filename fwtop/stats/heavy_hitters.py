@@ -25,10 +25,7 @@ _SINGLE = {4: 32, 6: 128}
 _FEW_SAMPLES = 3
 _OUTSTANDING = 0.2  # an address with this share of its prefix is listed separately
 _BLOCK_BITS, _FINE_BITS = 4, 8
-_EVEN_BLOCKS, _EVEN_FINE = (
-    10.0,
-    64.0,
-)  # of 16 and of 256 subprefixes must be in use, in effect, for an even spread
+_EVEN_BLOCKS, _EVEN_FINE = 10.0, 64.0  # of 16 and of 256 subprefixes are in use where they spread evenly
 
 
 class HeavyPrefix(Struct, frozen=True):

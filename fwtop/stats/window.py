@@ -80,9 +80,7 @@ class Reservoir:
         self._most = most
         self._random = np.random.default_rng(seed)
         self._store = PacketBatch.empty()
-        self._number = np.zeros(
-            most, np.int64
-        )  # sequence number of the packet in each place: rows are returned in this order
+        self._number = np.zeros(most, np.int64)  # of the packet in each place: the order of `rows`
         self._seen = 0
         self._lent = False  # a view of the storage was returned: copy before writing
 

@@ -174,9 +174,7 @@ def _probe(directory: Path, offset: int) -> OSError | None:
     try:
         written = os.pwrite(descriptor, bytes(_PROBE_BYTES), offset)
         if written < _PROBE_BYTES:
-            os.pwrite(
-                descriptor, b"\0", offset + written
-            )  # a short write has a reason, which the next one tells
+            os.pwrite(descriptor, b"\0", offset + written)  # a short write has a reason, told by the next
         os.fsync(descriptor)
     except OSError as error:
         return error
