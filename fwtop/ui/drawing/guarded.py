@@ -20,15 +20,12 @@ class Survivor(Protocol):
 
     def survive(self, error: Exception) -> str:
         """Write a crash log, tell of the error in one line, and return that line."""
-        ...
 
     def drawing_failed(self, what: str, error: Exception) -> None:
         """Survive unless the same drawing fails for the second time in a row."""
-        ...
 
     def drawn(self, what: str) -> None:
         """Note that a drawing succeeded."""
-        ...
 
 
 class Guarded(MessagePump):
