@@ -8,16 +8,19 @@ import json
 import struct
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 from stored_samples import POISON, START, attack, evidence, other_rules, poisoned, rule, snapshot, status
 
 from fwtop.cli.files.bundle import write_folder, zipped
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Range
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.report.bundle import bundle_files
+from fwtop.report.bundle.rules import ipset_text
 from fwtop.report.summary import digest
 from fwtop.store.reader import load_session
 from fwtop.store.writer import SessionWriter
@@ -117,6 +120,14 @@ def test_what_a_tool_cannot_say_stands_there_as_a_comment(bundle: dict[str, byte
     assert "--match-set report-1-4 src" in iptables
     assert "No FlowSpec route can say this." in flowspec
     assert "source 203.0.113.0/24;" in flowspec
+
+
+def test_a_set_for_ipset_holds_everybody_as_two_halves() -> None:
+    """hash:net refuses /0, and a restore would end there."""
+    everybody = replace(rule(), kind=Kind.XDP, match=Match(sources=(Prefix.parse("0.0.0.0/0"),), protocol=17))
+    effect = SimpleNamespace(rule=replace(everybody, id="7"), packets=1, left_out="")
+    lines = ipset_text(SimpleNamespace(effects=(effect,))).splitlines()
+    assert lines[1:] == ["add report-7-4 0.0.0.0/1", "add report-7-4 128.0.0.0/1"]
 
 
 def test_hostile_bytes_stay_bytes_in_every_file(tmp_path: Path) -> None:

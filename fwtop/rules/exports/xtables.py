@@ -26,7 +26,6 @@ OPENING = "opening"  # hook of lines that come behind connection tracking: PRERO
 _OWN = "fwtop-"  # begins the names of fwtop's sets; fwtop takes what has its own names out
 _PEERS = "hash:ip,port"
 _PEER_SECONDS, _MOST_PEERS = 180, 65_536
-_RAW = (Layer.DRIVER, Layer.TC, Layer.NETDEV)
 
 
 class Plain(Struct, frozen=True):
@@ -64,7 +63,7 @@ def plain(rule: Rule, own: str = _OWN, lists: Mapping[str, Sequence[Prefix]] = {
 
 def in_netfilter(rule: Rule) -> Rule:
     """Return the rule of table raw that drops the same packets."""
-    if kinds.of(rule.kind).layer not in _RAW:
+    if kinds.of(rule.kind).layer >= Layer.RAW:
         return rule
     if rule.limit is not None:
         return replace(rule, kind=Kind.HASHLIMIT)
@@ -72,8 +71,9 @@ def in_netfilter(rule: Rule) -> Rule:
 
 
 def _is_clock(spec: SetSpec) -> bool:
-    whole_or_none = tuple(spec.elements) in ((), halves(spec.family)) if len(spec.elements) <= 2 else False
-    return whole_or_none and spec.timed and spec.seeds is None
+    """Say whether a set only tells whether a rule acts: it holds every address, or none."""
+    timed = spec.timed and spec.seeds is None and len(spec.elements) <= 2
+    return timed and tuple(spec.elements) in ((), halves(spec.family))
 
 
 def _without_clock(match: tuple[str, ...], acting: Mapping[str, bool]) -> tuple[str, ...] | None:
@@ -102,12 +102,14 @@ def line_text(chain: str, line: ChainLine) -> str:
 
 
 def set_lines(spec: SetSpec) -> Iterator[str]:
-    """Yield the lines of a set for `ipset restore`."""
+    """Yield the lines of a set for `ipset restore`; hash:net can't store /0."""
     if spec.seeds is not None:
         yield f"{create_line(spec.name, spec.family, _MOST_PEERS, _PEER_SECONDS, _PEERS)} forceadd"
         return
-    yield create_line(spec.name, spec.family, len(spec.elements), None)
-    yield from (f"add {spec.name} {prefix}" for prefix in spec.elements)
+    has_all = any(prefix.length == 0 for prefix in spec.elements)
+    elements = halves(spec.family) if has_all else spec.elements
+    yield create_line(spec.name, spec.family, len(elements), None)
+    yield from (f"add {spec.name} {prefix}" for prefix in elements)
 
 
 def connlimit_args(rule: Rule, family: int) -> Iterator[str]:
