@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import POLICY, Kind
+from fwtop.model.rule import POLICY
 from fwtop.model.text import safe_text
 from fwtop.policy.draft import SECONDS, Draft, read_draft
+from fwtop.rules.kinds import of
 from fwtop.sandbox.child import ask, mapped_bytes, unprivileged
 from fwtop.sandbox.confine import limit
 from fwtop.sandbox.syscalls import Profile
@@ -38,9 +39,7 @@ string = "x"
 dns = "example.com"
 hex = "aa"
 """
-_KINDS = frozenset(
-    {Kind.PROTECT, Kind.IPSET, Kind.XDP, Kind.TC, Kind.NFTABLES, Kind.HASHLIMIT, Kind.CONNLIMIT, Kind.STRING}
-)
+_VERBS = frozenset({"protect", "block", "limit", "match"})  # that a policy's tables stand for
 
 
 def draft_of(text: str, name: str) -> Draft:
@@ -73,7 +72,8 @@ def _confine() -> None:
 def _checked(said: Draft) -> Draft:
     """Check what the child said; raises ValueError or FwtopError if it is no draft."""
     rules = tuple(rule_of_wire(rule.to_dict()) for rule in said.rules)
-    if any(rule.kind not in _KINDS or not said.tables.keys() >= set(rule.lists_used) for rule in rules):
+    unsaid = any(_VERBS.isdisjoint(of(rule.kind).verbs) for rule in rules)
+    if unsaid or any(not said.tables.keys() >= set(rule.lists_used) for rule in rules):
         raise ValueError("a policy has no such rule")
     bare = (replace(rule, ttl_seconds=SECONDS, created_by=POLICY, replaces="") for rule in rules)
     return replace(said, rules=tuple(bare))

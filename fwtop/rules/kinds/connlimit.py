@@ -75,5 +75,5 @@ KIND = RuleKind(
     Kind.CONNLIMIT, Layer.TRACKED, build, _words,
     own={"connections": "a connlimit rule's"}, optional=("close_open",), phrase=_phrase, is_part=True,
     evaded="evaded by: more sources", ladder="by open connections (nftables ct count)",
-    cost_ns=900.0,
+    verbs=("limit",), cost_ns=900.0,
 )  # fmt: skip

@@ -50,5 +50,5 @@ KIND = RuleKind(
     optional=("stateless", "forget"), phrase=lambda _, what: f"do not track {what}", drops_nothing=True,
     untracks=True, is_part=True, not_measured="it drops nothing",
     evaded="stateful rules don't see these packets",
-    probes={"CT --notrack": "-j CT --notrack"}, cost_ns=100.0, bench="notrack {port}",
+    probes={"CT --notrack": "-j CT --notrack"}, verbs=("notrack",), cost_ns=100.0, bench="notrack {port}",
 )  # fmt: skip

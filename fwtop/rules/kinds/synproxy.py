@@ -93,5 +93,5 @@ KIND = RuleKind(
     has_settings=True, not_measured="it discards incomplete handshakes and passes completed ones",
     evaded="evaded by: bots that finish handshakes; each SYN still costs an answer",
     ladder="half-open connections (SYNPROXY)",
-    cost_ns=1500.0, bench="synproxy --dport 80",
+    verbs=("synproxy",), cost_ns=1500.0, bench="synproxy --dport 80",
 )  # fmt: skip

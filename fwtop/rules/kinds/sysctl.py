@@ -43,5 +43,6 @@ def _words(rule: Rule) -> list[str]:
 KIND = RuleKind(
     Kind.SYSCTL, Layer.NOWHERE, build, _words,
     own={"settings": "a sysctl rule's"}, phrase=_phrase, drops_nothing=True, is_part=True, has_settings=True,
+    verbs=("sysctl",),
     not_measured="it drops nothing", evaded="evaded by: a faster flood",
 )  # fmt: skip
