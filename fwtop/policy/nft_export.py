@@ -27,7 +27,7 @@ def nft_lines(policy: Exported, name: str) -> Iterator[str]:
             yield from _list_lines(listed, family, [*texts(policy.entries(listed, family))])
     for rule, made in rules:
         for item in made.sets:
-            yield from set_lines(TABLE, rule.id, item)
+            yield from set_lines(TABLE, rule.id, item) if not item.shared else ()
     yield from _chains()
     for rule, made in rules:
         yield comment(rule)

@@ -169,6 +169,8 @@ def test_all_kinds_load(probed: tuple[NetnsPair, list[bytes]], tmp_path: Path) -
         Rule("22", Kind.TC, Match(sources=single, destinations=single), "single", 600, limit=per_prefix),
         Rule("23", Kind.NFTABLES, Match(protocol=47), "protocol", 600),
         Rule("24", Kind.SYSCTL, Match(), "settings", 600),
+        Rule("25", Kind.XDP, Match(sources=both), "a list", 600, origin="list:bad"),
+        Rule("26", Kind.IPSET, Match(family=4), "an empty list", 600, origin="list:none"),
     )
     effects += [SimpleNamespace(rule=made, packets=1, left_out="") for made in others]
     digest = SimpleNamespace(effects=tuple(effects), info=SimpleNamespace(id="session"))

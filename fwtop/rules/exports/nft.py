@@ -25,7 +25,7 @@ _TALKING = "size 65536; flags dynamic, timeout; timeout 180s"  # as nf_conntrack
 
 
 class Plain(Struct, frozen=True):
-    """A rule's own sets, and its lines, each with its chain."""
+    """A rule's sets, those of named lists among them, and its lines, each with its chain."""
 
     sets: tuple[NftSet, ...]
     lines: tuple[tuple[str, str], ...]
@@ -48,7 +48,7 @@ def plain(rule: Rule) -> Plain:
         else:
             asked, listed = sources_of(rule, family)
             limit, held = _limit(rule, rule.limit, family) if rule.limit is not None else ("", [])
-            own += [*(replace(one, counted=False) for one in listed if not one.shared), *held]
+            own += [*(replace(one, counted=False) for one in listed), *held]
             verdict = "counter notrack" if rule.kind is Kind.NOTRACK else "counter drop"
             lines.append((RAW, " ".join(filter(None, (of_family, asked, limit, verdict)))))
         sets += own
