@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec.structs import replace
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.report.summary import Digest
 from fwtop.rules import kinds
@@ -92,7 +92,7 @@ def _rules(digest: Digest, program: str, written: Callable[[Rule], Iterator[str]
 
 
 def _lines(rule: Rule, program: str, written: Callable[[Rule], Iterator[str]]) -> Sequence[str]:
-    if not (kinds.of(rule.kind).is_filter or rule.kind is Kind.NOTRACK):
+    if not (kinds.of(rule.kind).is_filter or kinds.of(rule.kind).untracks):
         return [f"# A rule of kind {rule.kind.value} is no filter: see rules.sh"]
     return [*written(rule)] or [f"# Nothing for {program}."]
 
