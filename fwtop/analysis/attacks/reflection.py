@@ -22,17 +22,7 @@ from fwtop.analysis.engine.hypothesis import (
     is_not,
     is_so,
 )
-from fwtop.analysis.measures.answers import (
-    IMITATIONS,
-    REFLECTED,
-    answer_notes,
-    best_service,
-    contents,
-    match_answers,
-    one_to_one,
-    servers,
-    valid_answers,
-)
+from fwtop.analysis.measures import answers
 from fwtop.analysis.measures.general import ENOUGH, mean_length, peak, ports, share, sources
 from fwtop.analysis.parsers import dns
 from fwtop.analysis.parsers.reports import snmp_numbers
@@ -84,14 +74,14 @@ def answers_by_port(context: AnalysisContext) -> Iterator[Group]:
             break
         if port in BY_PORT:
             groups.setdefault(BY_PORT[port][0].name, []).append(port)
-    answers = []
+    found = []
     for used in groups.values():
         edges = np.searchsorted(sport, np.array([[port, port + 1] for port in used]))
         mine = np.concatenate([rows[first:last] for first, last in edges.tolist()])
-        answers.append((context.features(np.sort(mine)), used))
-    context.traffic.gather_heads(np.concatenate([rows[:0], *(features.sample for features, _ in answers)]))
-    for features, used in answers:
-        yield _answers(context, features, *best_service(features, used[0]), used)
+        found.append((context.features(np.sort(mine)), used))
+    context.traffic.gather_heads(np.concatenate([rows[:0], *(features.sample for features, _ in found)]))
+    for features, used in found:
+        yield _answers(context, features, *answers.best_service(features, used[0]), used)
 
 
 @cut(Proof.CONTENT, again=True)
@@ -120,8 +110,8 @@ def _answers(
         context,
         features,
         Least("reflection_pps", None, shaped=proven),
-        answer_notes(service, fit, used),
-        spoof_prior=_ANSWERS if proven else IMITATIONS,
+        answers.answer_notes(service, fit, used),
+        spoof_prior=_ANSWERS if proven else answers.IMITATIONS,
     )
 
 
@@ -140,7 +130,7 @@ def dns_answers(group: Group) -> float:
 @feature("yes or no")
 def to_reserved_port(group: Group) -> float:
     """Whether proven answers go to a port that no client uses as a source: attackers choose 80 or 443."""
-    if group[valid_answers] < 0.5:
+    if group[answers.valid_answers] < 0.5:
         return False
     dport = group.packets.top("dport")
     here = 0 < dport.value < _PRIVILEGED and dport.value not in group.notes["asked"].ports
@@ -150,7 +140,7 @@ def to_reserved_port(group: Group) -> float:
 @feature("yes or no")
 def only_the_port(group: Group) -> float:
     """Whether a flood only uses the port of a service: other contents, with forged sources or few."""
-    features, fits = group.packets, group[valid_answers]
+    features, fits = group.packets, group[answers.valid_answers]
     if not 0 <= fits < 0.5:
         return False
     constant = features.top("ip_length").share > 0.95 and (
@@ -223,7 +213,8 @@ def torrent_questions(group: Group) -> float:
 def more_than_requested(group: Group) -> float:
     """Whether even one server sends more than anybody requests: fast, large, and not of a known use."""
     features, context = group.packets, group.context
-    strange = context.traffic.live or (group.notes["service"] not in SPOKEN and group[valid_answers] >= 0.5)
+    rare = group.notes["service"] not in SPOKEN and group[answers.valid_answers] >= 0.5
+    strange = context.traffic.live or rare
     return features.pps > 20 * context.config.flood_pps and features.mean_length > 400 and strange
 
 
@@ -244,7 +235,7 @@ def clock_answers(group: Group) -> float:
 @feature("yes or no")
 def between_peers(group: Group) -> float:
     """Whether the service is one of tunnels and calls, and a few sources send many sizes in long flows."""
-    return group.notes["service"] in _BETWEEN_PEERS and group[one_to_one]
+    return group.notes["service"] in _BETWEEN_PEERS and group[answers.one_to_one]
 
 
 def without_other_names(group: Group) -> Rows:
@@ -256,11 +247,11 @@ def without_other_names(group: Group) -> Rows:
 
 
 # Proven answers of a name server that are ordinary belong to this host's resolver, whatever shows it.
-_RESOLVED = (is_so(dns_answers), ENOUGH, at_least(valid_answers, 0.5))
+_RESOLVED = (is_so(dns_answers), ENOUGH, at_least(answers.valid_answers, 0.5))
 _ORDINARY_ANSWERS: tuple[tuple[str, tuple[Needs, ...], tuple[Needs, ...]], ...] = (
     ("requests, or peers that use one port", (is_so(requests_instead),), _RESOLVED),
     ("BitTorrent peers, who ask and answer", (at_least(torrent_questions, 0.05),), _RESOLVED),
-    ("answers of polled devices", (is_so(polled_devices),), (ENOUGH, at_least(valid_answers, 0.5))),
+    ("answers of polled devices", (is_so(polled_devices),), (ENOUGH, at_least(answers.valid_answers, 0.5))),
     (
         "answers of the few servers that a host uses",
         (at_most(sources, 3), is_not(more_than_requested)),
@@ -279,7 +270,7 @@ _ORDINARY_ANSWERS: tuple[tuple[str, tuple[Needs, ...], tuple[Needs, ...]], ...] 
     ),
     (
         "tunnels and calls between peers",
-        (at_least(sources, 4), is_so(between_peers), at_most(valid_answers, 0.999)),
+        (at_least(sources, 4), is_so(between_peers), at_most(answers.valid_answers, 0.999)),
         _RESOLVED,
     ),
 )
@@ -290,27 +281,30 @@ _by_port = partial(
     kind="{service}_amplification",
     traits=Trait.REFLECTED | Trait.AMPLIFIED,
     title="{service_title} amplification",
-    details=(servers, contents),
-    match=match_answers,
+    details=(answers.servers, answers.contents),
+    match=answers.match_answers,
     rows=without_other_names,
-    stopped_by=REFLECTED,
+    stopped_by=answers.REFLECTED,
 )
 ENTRIES = (
     _by_port(
         "amplification, proven by contents", prior=3.5,
-        needs=(ENOUGH, at_least(valid_answers, 0.5)),
+        needs=(ENOUGH, at_least(answers.valid_answers, 0.5)),
     ),
     _by_port(
         "amplification, by its port", prior=1.4,  # too few bytes were captured to tell contents
-        needs=(ENOUGH, at_most(valid_answers, -1)),
+        needs=(ENOUGH, at_most(answers.valid_answers, -1)),
     ),
     _by_port(
         "amplification with unknown contents", prior=0.85,
-        needs=(ENOUGH, at_least(valid_answers, 0), at_most(valid_answers, 0.499), is_not(only_the_port)),
+        needs=(
+            ENOUGH, at_least(answers.valid_answers, 0), at_most(answers.valid_answers, 0.499),
+            is_not(only_the_port),
+        ),
     ),
     Hypothesis(
         "downloads from web servers", answers_by_port, CERTAIN,  # they begin with such packets, too
-        needs=(is_so(web_port), at_most(valid_answers, 0.799)),
+        needs=(is_so(web_port), at_most(answers.valid_answers, 0.799)),
     ),
     Hypothesis(
         "neighbours that answer a search", answers_by_port, CERTAIN,
@@ -329,7 +323,7 @@ ENTRIES = (
             Says(unevenness, 0.5, 3.0, 2.0, -3.0),
             Says(ports, 20, 1.0, 200, -3.0),
         ),
-        settles=(ENOUGH, at_least(valid_answers, 0.5)),
+        settles=(ENOUGH, at_least(answers.valid_answers, 0.5)),
     ),
     Hypothesis(
         "amplification from any port, proven by contents", answers_by_content, 2.4,
@@ -337,11 +331,11 @@ ENTRIES = (
         traits=Trait.REFLECTED | Trait.AMPLIFIED,
         title="{service_title} amplification",
         needs=(ENOUGH, at_least(sources, 8)),
-        details=(servers, contents),
-        match=match_answers,
-        stopped_by=REFLECTED,
+        details=(answers.servers, answers.contents),
+        match=answers.match_answers,
+        stopped_by=answers.REFLECTED,
     ),
-    Hypothesis("conversations of few peers", answers_by_content, CERTAIN, needs=(is_so(one_to_one),)),
+    Hypothesis("conversations of few peers", answers_by_content, CERTAIN, needs=(is_so(answers.one_to_one),)),
     Hypothesis("answers of polled devices", answers_by_content, CERTAIN, needs=(is_so(polled_devices),)),
     Hypothesis(
         "BitTorrent peers, who ask and answer", answers_by_content, CERTAIN,

@@ -13,7 +13,7 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.engine.group import Group, Least, Proof, cut
 from fwtop.analysis.engine.hypothesis import Hypothesis, at_least
-from fwtop.analysis.measures.answers import valid_answers
+from fwtop.analysis.measures import answers
 from fwtop.analysis.measures.general import ENOUGH, per_source
 from fwtop.analysis.parsers.services import BY_PORT, REFLECTED_REQUESTS
 from fwtop.analysis.spoofing import Spoof
@@ -70,7 +70,7 @@ ENTRIES = (
         traits=Trait.REFLECTED | Trait.AMPLIFIED,
         title="{service_title} amplification through this host",
         # scanners ask once, clients now and then
-        needs=(ENOUGH, at_least(per_source, 10), at_least(valid_answers, 0.5)),
+        needs=(ENOUGH, at_least(per_source, 10), at_least(answers.valid_answers, 0.5)),
         lead="{amount:{service_title} requests} in the name of {senders}, {per_source:count}/s each: "
         "this host is being used as a reflector",
         details=(answered,),

@@ -10,32 +10,8 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, at_most, if_so, is_so
-from fwtop.analysis.measures import conversations
-from fwtop.analysis.measures.answers import (
-    REFLECTED,
-    answer_notes,
-    best_service,
-    contents,
-    match_answers,
-    servers,
-)
+from fwtop.analysis.measures import answers, conversations, payloads
 from fwtop.analysis.measures.general import ENOUGH, of_protocol, per_source, same_length, share, spoofed
-from fwtop.analysis.measures.payloads import (
-    all_zeros,
-    asked,
-    beginning,
-    common_beginning,
-    empty,
-    identical,
-    not_reports,
-    only_quic_openings,
-    questions,
-    quic_headers,
-    quic_packets,
-    random_once,
-    random_payload,
-    replayed,
-)
 from fwtop.analysis.parsers.services import BY_PORT, SPOKEN, WEB
 from fwtop.analysis.window.counting import among, part_marked
 from fwtop.analysis.window.features import Features
@@ -145,14 +121,14 @@ def repeated_requests_per_source(group: Group) -> float:
     features = group.packets
     each = features.peak_pps / max(1, features.sources)
     often = each >= _ASKER_PPS and features.n >= _ASKED_AGAIN * features.sources
-    return each if features.sources >= 20 and often and group[questions] > 0.5 else 0.0
+    return each if features.sources >= 20 and often and group[payloads.questions] > 0.5 else 0.0
 
 
 @feature("requests a second")
 def requests_per_source(group: Group) -> float:
     """Requests of each source, if they are of a known service; a client of any has reason for 20 a second."""
     each = group.packets.pps_per_source
-    return each if each <= 1_000 and group[questions] > 0.5 else 0.0
+    return each if each <= 1_000 and group[payloads.questions] > 0.5 else 0.0
 
 
 @feature("yes or no")
@@ -169,7 +145,8 @@ def stream_rate(group: Group) -> float:
 @feature("yes or no")
 def changing_ports_fast(group: Group) -> float:
     """Whether sources change their ports at more than 200 packets a second, or send nothing useful."""
-    told = group[empty] or group[all_zeros] or group[identical] or group[random_payload]
+    useless = (payloads.empty, payloads.all_zeros, payloads.identical, payloads.random_payload)
+    told = any(group[one] for one in useless)
     return group[changing_ports] and (group.packets.pps > 200 or told)
 
 
@@ -243,10 +220,10 @@ def reflector_answers(group: Group) -> float:
     sport = group.packets.top("sport")
     if sport.share < 0.95 or sport.value not in BY_PORT or sport.value in WEB or "several" in group.notes:
         return False
-    service, fits = best_service(group.packets, sport.value)
+    service, fits = answers.best_service(group.packets, sport.value)
     if fits is None or fits < 0.8 or service.name in SPOKEN:
         return False
-    group.notes.update(answer_notes(service, fits, [sport.value]))
+    group.notes.update(answers.answer_notes(service, fits, [sport.value]))
     return True
 
 
@@ -320,15 +297,15 @@ _FLOOD = (
     above(same_length, 0.9, 1.0),
     if_so(changing_ports, 1.75, "the ports change with nearly every packet"),
     above(common_source_port, 0.95, 1.5, "all sources use one source port; those of clients differ"),
-    above(common_beginning, 0.95, 1.0),
-    if_so(empty, 1.5, "they carry no payload"),
-    if_so(all_zeros, 2.5, "the payload is all zeros"),
-    if_so(identical, 2.0, "all payloads are identical"),
-    if_so(random_payload, 1.0, "the payload is random"),
-    if_so(random_once, 0.75, "{senders} send it once per port; no protocol starts like that"),
-    if_so(quic_packets, -2.0),
-    Says(replayed, 0.5, 0.0, 0.7, 4.0, "{replayed:percent} repeat random bytes of their flow"),
-    Says(only_quic_openings, 0.5, 0.0, 0.9, 3.0, "no connection goes on after its first packet"),
+    above(payloads.common_beginning, 0.95, 1.0),
+    if_so(payloads.empty, 1.5, "they carry no payload"),
+    if_so(payloads.all_zeros, 2.5, "the payload is all zeros"),
+    if_so(payloads.identical, 2.0, "all payloads are identical"),
+    if_so(payloads.random_payload, 1.0, "the payload is random"),
+    if_so(payloads.random_once, 0.75, "{senders} send it once per port; no protocol starts like that"),
+    if_so(payloads.quic_packets, -2.0),
+    Says(payloads.replayed, 0.5, 0.0, 0.7, 4.0, "{replayed:percent} repeat random bytes of their flow"),
+    Says(payloads.only_quic_openings, 0.5, 0.0, 0.9, 3.0, "no connection goes on after its first packet"),
     above(spoofed, 0.7, 2.0),
     above(share, 0.6, 1.0),
     above(per_source, 1_000, 1.5, "mean {per_source:count} packets/s per source"),
@@ -336,7 +313,7 @@ _FLOOD = (
     above(repeated_requests_per_source, 0, 1.0,
           "each source asks up to {repeated_requests_per_source:.1f} times per second without waiting for "
           "the answer"),
-    if_so(not_reports, 3.0, "they go to a collector's port, and no collector can read them"),
+    if_so(payloads.not_reports, 3.0, "they go to a collector's port, and no collector can read them"),
     if_so(stream_rate, -3.0),
     if_so(changing_ports_fast, 1.5),
     Says(above_normal, 0.0, 0.0, 10.0, 20.0),
@@ -350,7 +327,7 @@ ENTRIES = (
         needs=(ENOUGH,),
         lead=_UDP_LEAD,
         evidence=(*_FLOOD, above(later_fragments_per_packet, 2.9, -2.0)),  # from 3 on it is the next one
-        details=(asked, quic_headers, one_length, beginning, normal_rate),
+        details=(payloads.asked, payloads.quic_headers, one_length, payloads.beginning, normal_rate),
         match=match_datagrams,
         rows=without_conversations,
         joins=True,
@@ -362,7 +339,7 @@ ENTRIES = (
         needs=(ENOUGH, at_least(later_fragments_per_packet, 3)),
         lead="{odd}",
         evidence=_FLOOD,
-        details=(udp_size, asked, one_length, beginning, normal_rate),
+        details=(udp_size, payloads.asked, one_length, payloads.beginning, normal_rate),
         match=match_udp_fragments,
         rows=with_tails,
         stopped_by="dropping fragments",
@@ -374,24 +351,24 @@ ENTRIES = (
         title="{service_title} amplification",
         needs=(ENOUGH, is_so(reflector_answers)),
         evidence=_FLOOD,
-        details=(servers, contents),
-        match=match_answers,
-        stopped_by=REFLECTED,
+        details=(answers.servers, answers.contents),
+        match=answers.match_answers,
+        stopped_by=answers.REFLECTED,
     ),
     Hypothesis(
         "requests as clients send them", datagrams, 4.0,
-        needs=(ENOUGH, at_least(questions, 0.5), is_so(at_clients_pace)),
+        needs=(ENOUGH, at_least(payloads.questions, 0.5), is_so(at_clients_pace)),
         evidence=(
-            Says(only_quic_openings, 0.5, 0.0, 0.9, -6.0),
-            if_so(identical, 1.5),  # whoever asks a service that has one question asks the same
+            Says(payloads.only_quic_openings, 0.5, 0.0, 0.9, -6.0),
+            if_so(payloads.identical, 1.5),  # whoever asks a service that has one question asks the same
         ),
     ),
     Hypothesis(
         "calls, games, tunnels, downloads", datagrams, 4.0,
         needs=(ENOUGH, is_so(like_conversations)),
         evidence=(
-            if_so(not_reports, -5.0),
-            Says(replayed, 0.5, 0.0, 0.7, -6.0),
+            if_so(payloads.not_reports, -5.0),
+            Says(payloads.replayed, 0.5, 0.0, 0.7, -6.0),
             above(spoofed, 0.7, -3.0),  # what answers a forged address reaches somebody else
         ),
     ),

@@ -7,14 +7,7 @@ from collections.abc import Iterator
 from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
 from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, at_least, at_most, is_not, is_so
-from fwtop.analysis.measures.answers import (
-    IMITATIONS,
-    REFLECTED,
-    answer_notes,
-    match_answers,
-    one_to_one,
-    servers,
-)
+from fwtop.analysis.measures import answers
 from fwtop.analysis.measures.general import ENOUGH, mean_length, same_length, sources
 from fwtop.analysis.parsers.services import Service
 
@@ -37,8 +30,8 @@ def answers_of_unknown_service(context: AnalysisContext) -> Iterator[Group]:
         return
     service = Service("udp", f"UDP (unknown service, port {top.value})", (top.value,))
     mine = context.features(pool & (packets.sport == top.value))
-    notes = answer_notes(service, None, [top.value])
-    yield Group(context, mine, Least("flood_pps", None), notes, spoof_prior=IMITATIONS)
+    notes = answers.answer_notes(service, None, [top.value])
+    yield Group(context, mine, Least("flood_pps", None), notes, spoof_prior=answers.IMITATIONS)
 
 
 @feature("probability")
@@ -80,12 +73,12 @@ ENTRIES = (
             ENOUGH, at_least(sources, 20), at_least(mean_length, 300),
             at_least(payload_variety, 0.02), at_most(same_length, 0.9),
         ),
-        details=(servers,),
-        match=match_answers,
-        stopped_by=REFLECTED,
+        details=(answers.servers,),
+        match=answers.match_answers,
+        stopped_by=answers.REFLECTED,
     ),
     Hypothesis(
-        "conversations of few peers", answers_of_unknown_service, CERTAIN, needs=(is_so(one_to_one),)
+        "conversations of few peers", answers_of_unknown_service, CERTAIN, needs=(is_so(answers.one_to_one),)
     ),
     Hypothesis(
         "peers of a symmetric protocol", answers_of_unknown_service, CERTAIN,
