@@ -55,7 +55,8 @@ def test_effects_forget_rules_that_are_over() -> None:
     effects.take(snapshot())
     effects.take(provisional())
     assert set(effects.before) == {"7", "5"}
-    assert effects.before["7"].other_drops_pps == pytest.approx(
+    flow = effects.before["7"].flow
+    assert flow.other + flow.kernel == pytest.approx(
         sum(row.pps for row in ledger(0.6)[:1] + ledger(0.6)[2:4])
     )
     effects.take(snapshot())

@@ -7,7 +7,6 @@ averaged away. The bits of a part are estimated by its share of the packets: the
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby
@@ -15,6 +14,7 @@ from itertools import groupby
 from rich.style import Style
 from textual import events
 
+from fwtop.render.numbers import utc
 from fwtop.ui.drawing.format import cut, number
 from fwtop.ui.drawing.layout import Clicked, Lines
 from fwtop.ui.drawing.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, TEXT, TITLE, Line, fit
@@ -33,15 +33,6 @@ _POORLY = 0.8  # of what clients got before the attack
 NOW = "now"
 _ZEROS = re.compile(r"\.0+(?=\D|$)|(?<=\.\d)0(?=\D|$)")  # the scale is round: 50k, not 50.0k
 Part = tuple[float, float, float, float]  # reaches you, my rules, other firewall, kernel
-
-
-def second_at(history: History, width: int, x: int, seconds: int = COLUMN_SECONDS) -> int | None:
-    """Return the first second of the column at cell `x` of a graph; None: no column."""
-    cells = width - _LABEL - _LEGEND
-    place = x - _LABEL
-    if not 0 <= place < cells or not history.points:
-        return None
-    return (history.second // seconds - (cells - 1 - place)) * seconds
 
 
 def graph_lines(
@@ -111,7 +102,7 @@ class Graph(Lines):
         `at` is the time of the right edge where that isn't now: in a recording, or while paused.
         """
         self._history = history
-        end = NOW if at is None else time.strftime("%H:%M:%S", time.gmtime(at))
+        end = NOW if at is None else utc(at, "%H:%M:%S")
         wanted = (history.second, self.box, in_bits, cursor, self.seconds, end)
         if wanted != self._drawn:
             self._drawn = wanted
@@ -123,9 +114,10 @@ class Graph(Lines):
 
     def on_click(self, event: events.Click) -> None:
         """Put the cursor on the column under the pointer."""
-        second = second_at(self._history, self.box.width, event.x, self.seconds)
-        if second is not None:
-            self.post_message(Clicked(self, second))
+        cells, place = self.box.width - _LABEL - _LEGEND, event.x - _LABEL
+        if 0 <= place < cells and self._history.points:
+            last = self._history.second // self.seconds
+            self.post_message(Clicked(self, (last - (cells - 1 - place)) * self.seconds))
 
 
 def _columns(history: History, cells: int, seconds: int) -> list[Point | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual import events
 
-from fwtop.model.traffic.session import EventKind, Mark
+from fwtop.model.traffic.session import EventKind
 from fwtop.ui.drawing.layout import Clicked, Lines
 from fwtop.ui.drawing.style import (
     ACCENT,
@@ -47,7 +47,6 @@ _GLYPHS: dict[EventKind, Span] = {
     EventKind.STORING_STOPPED: ("•", WARN),
     EventKind.STORING_RESUMED: ("•", DIM),
 }
-_RANK = {kind: rank for rank, kind in enumerate(_GLYPHS)}
 
 
 def time_bar(state: PlayerState | None, width: int) -> Line:
@@ -105,16 +104,11 @@ def _keys() -> Line:
 def _bar(state: PlayerState, cells: int) -> Line:
     cursor = -1 if state.whole else _place(state, state.position, cells)
     drawn: Line = [("━", ACCENT) if place <= cursor else ("─", DIM) for place in range(cells)]
-    best: dict[int, Mark] = {}
-    for mark in state.marks:
-        place = _place(state, mark.at, cells)
-        held = best.get(place)
-        known = mark.event.kind in _RANK
-        if known and (held is None or _RANK[mark.event.kind] < _RANK[held.event.kind]):
-            best[place] = mark
-    for place, mark in best.items():
-        if 0 <= place < cells:
-            drawn[place] = _GLYPHS[mark.event.kind]
+    for kind, glyph in reversed(_GLYPHS.items()):
+        places = (_place(state, mark.at, cells) for mark in state.marks if mark.event.kind is kind)
+        for place in places:
+            if 0 <= place < cells:
+                drawn[place] = glyph
     if 0 <= cursor < cells:
         drawn[cursor] = ("●", STRONG)
     return drawn

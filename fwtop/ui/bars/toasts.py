@@ -18,7 +18,6 @@ from fwtop.ui.drawing.style import (
     GOOD,
     NOTICE,
     SELECTED,
-    TEXT,
     WARN,
     Line,
     fit,
@@ -106,9 +105,9 @@ class Toasts(Lines):
 
     def write(self, lines: Sequence[Line], top: int, columns: int) -> None:
         """Draw these lines from `top` on; without any, hide."""
-        widest = max((sum(len(text) for text, _ in line) for line in lines), default=0)
+        widest = max(map(width_of, lines), default=0)
         if not widest:
             self.place(None)
             return
         self.place(Box(columns - widest, top, widest, len(lines)))
-        self.show([[(" " * (widest - sum(len(text) for text, _ in line)), TEXT), *line] for line in lines])
+        self.show([fit(line, widest, right=True) for line in lines])

@@ -140,10 +140,11 @@ def _prediction(rule: Rule) -> list[Line]:
 
 
 def _changes(before: MachineFigures, after: MachineFigures) -> list[Line]:
+    was, now = before.flow, after.flow
     rates = (
-        ("arrives", before.arrived_pps, after.arrived_pps),
-        ("reaches you", before.delivered_pps, after.delivered_pps),
-        ("other drops", before.other_drops_pps, after.other_drops_pps),
+        ("arrives", was.arrives, now.arrives),
+        ("reaches you", was.reaches, now.reaches),
+        ("other drops", was.other + was.kernel, now.other + now.kernel),
     )
     shares = (
         ("conntrack", before.conntrack_fill, after.conntrack_fill, "full"),
@@ -152,9 +153,9 @@ def _changes(before: MachineFigures, after: MachineFigures) -> list[Line]:
     lines = [_change(name, number(old), number(new), "packets a second") for name, old, new in rates]
     if before.tcp is not None and after.tcp is not None:
         lines += _service_changes(before.tcp, after.tcp)
-    for name, was, share, unit in shares:
-        if was is not None and share is not None:
-            lines.append(_change(name, percent(was), percent(share), unit))
+    for name, old_share, share, unit in shares:
+        if old_share is not None and share is not None:
+            lines.append(_change(name, percent(old_share), percent(share), unit))
     return lines
 
 

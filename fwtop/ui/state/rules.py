@@ -12,6 +12,7 @@ from fwtop.analysis.rule_rates import RatedRule, RuleRates
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.ruleset import ListedSet, Ruleset
 from fwtop.model.traffic.counters import TcpService
+from fwtop.model.traffic.flow import Flow, flow_of
 from fwtop.model.traffic.snapshot import Snapshot
 
 _OVERLAY_SECONDS = 5.0  # how long an answer of the guardian replaces older snapshots' rules
@@ -82,28 +83,18 @@ class ExpiryWatch(Struct):
 
 
 class MachineFigures(Struct, frozen=True):
-    """Load figures of one snapshot: rates in packets per second, shares 0 to 1."""
+    """Load figures of one snapshot; shares are 0 to 1."""
 
-    arrived_pps: float
-    delivered_pps: float
-    other_drops_pps: float  # dropped further down, or by others' rules
+    flow: Flow
     conntrack_fill: float | None
     softirq_share: float | None
     tcp: TcpService | None
 
 
-def machine_figures(snapshot: Snapshot) -> MachineFigures:
-    """Extract the load figures of a snapshot."""
-    ledger, conntrack = snapshot.tables.ledger, snapshot.conntrack
-    counted = [row for row in ledger if row.layer not in ("delivered", "unexplained")]
-    return MachineFigures(
-        snapshot.tables.totals.pps,
-        sum(row.pps for row in ledger if row.layer == "delivered"),
-        sum(row.pps for row in counted if not row.rule),
-        conntrack.fill if conntrack is not None and conntrack.max else None,
-        snapshot.softirq_share,
-        snapshot.tcp,
-    )
+def _figures(snapshot: Snapshot) -> MachineFigures:
+    conntrack = snapshot.conntrack
+    fill = conntrack.fill if conntrack is not None and conntrack.max else None
+    return MachineFigures(flow_of(snapshot) or Flow(), fill, snapshot.softirq_share, snapshot.tcp)
 
 
 _BEFORE_SECONDS = 10.0  # figures older than that at a rule's installation aren't those before it
@@ -131,7 +122,7 @@ class RuleEffects(Struct):
         for rule_id in self.before.keys() - active:
             del self.before[rule_id]
         self._known = active
-        self.now, self.at = machine_figures(snapshot), snapshot.at
+        self.now, self.at = _figures(snapshot), snapshot.at
 
 
 Row = RatedRule | ListedSet
