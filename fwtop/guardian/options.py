@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert
 
 from fwtop.guardian.allow.allowlist import ALLOW_FILE
 from fwtop.guardian.failpoints import Failpoint
@@ -15,7 +16,7 @@ from fwtop.model.errors import FwtopError
 HERE, EVERYWHERE = "here", "everywhere"
 
 
-class Options(Struct):
+class Options(Struct, forbid_unknown_fields=True):
     """What `--name value` or `--name=value` sets, with `-` for `_`."""
 
     build: str  # hash of the program that starts it
@@ -27,36 +28,25 @@ class Options(Struct):
     allow_file: str = ALLOW_FILE
     limits_file: Path = Path(LIMITS_FILE)
     crash_at: Failpoint | None = None  # for tests: SIGKILL there
-    overdue: str = ""  # start nothing: give back the sysctls that are overdue, HERE or EVERYWHERE
+    overdue: Literal["", "here", "everywhere"] = (
+        ""  # start nothing: give back the sysctls that are overdue, HERE or EVERYWHERE
+    )
 
     @classmethod
     def parse(cls, arguments: list[str]) -> Options:
         """Parse the command line; raises FwtopError."""
+        given = {"build": paths.build_id()}
         found = cls(paths.build_id())
         rest = iter(arguments)
         for word in rest:
             option, equals, value = word.partition("=")
             try:
-                found._set(option, value if equals else next(rest))
-            except (ValueError, StopIteration):
+                name = option.removeprefix("--").replace("-", "_")
+                given[name] = value if equals else next(rest)
+                found = convert(given, cls, strict=False, dec_hook=lambda kind, text: kind(text))
+            except (ValidationError, StopIteration):
                 raise FwtopError(f"the guardian has no option {word!r}; nothing was started", 2) from None
         return found
-
-    def _set(self, option: str, value: str) -> None:
-        """Set one option; raises ValueError."""
-        match option:
-            case "--build" | "--netns" | "--netns-path" | "--allow-file":
-                setattr(self, option[2:].replace("-", "_"), value)
-            case "--run-directory" | "--state-directory" | "--limits-file":
-                setattr(self, option[2:].replace("-", "_"), Path(value))
-            case "--netns-fd":
-                self.netns_fd = int(value)
-            case "--overdue" if value in (HERE, EVERYWHERE):
-                self.overdue = value
-            case "--crash-at":
-                self.crash_at = Failpoint(value)
-            case _:
-                raise ValueError(option)
 
     def same_state(self) -> list[str]:
         """Return the arguments of a guardian that works with the same files."""

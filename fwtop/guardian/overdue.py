@@ -10,7 +10,6 @@ import contextlib
 import os
 import syslog
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from fwtop.guardian.mechanisms.settings import restore
@@ -71,17 +70,14 @@ def give_back_everywhere(run_directory: Path) -> list[str]:
         path = paths.get(int(inode)) if inode.isdigit() else None
         if path is None:
             continue  # it is gone, and its sysctls with it
-        with contextlib.suppress(OSError, FwtopError), _opened(path) as descriptor:
+        with (
+            contextlib.suppress(OSError, FwtopError),
+            closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as descriptor,
+        ):
             namespaces.enter(descriptor)
             if cookie == str(namespaces.cookie()):
                 lines += give_back_here(run_directory)[1]
     return lines
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
-    with closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
-        yield descriptor
 
 
 def _end(run_directory: Path, number: int, records: Records, rule_id: str) -> float:

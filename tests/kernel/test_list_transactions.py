@@ -137,13 +137,13 @@ def guardian(netns_pair, tmp_path, monkeypatch) -> Iterator[Guardian]:
 @contextmanager
 def failing_disk() -> Iterator[None]:
     """Have the next record end half-way: the disk is full."""
-    write = list_log._write
+    append = list_log._append
 
-    def half(path: Path, data: bytes, flag: int) -> None:
-        write(path, data[: len(data) // 2], flag)
+    def half(path: Path, data: bytes) -> None:
+        append(path, data[: len(data) // 2])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with mock.patch.object(list_log, "_write", half):
+    with mock.patch.object(list_log, "_append", half):
         yield
 
 

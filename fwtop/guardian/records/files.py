@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from fwtop.guardian.records.numbers import Numbers
+from fwtop.kernel.descriptors import closing
 
 _RECORD = ".json"
 _LIST = ".list"
@@ -68,8 +69,9 @@ class Records:
         """Keep a record, with bytes beside it, in one step each; raises OSError."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if blob is not None:
-            self._write(name + _LIST, blob)
-        self._write(name + _RECORD, msgspec.json.encode({**record, "boot": self._boot}))
+            replace_file(self.directory / (name + _LIST), blob)
+        encoded = msgspec.json.encode({**record, "boot": self._boot})
+        replace_file(self.directory / (name + _RECORD), encoded)
 
     def put_at_last(self, name: str, record: dict[str, Any]) -> None:
         """Keep a record even if that takes the reserve; raises OSError."""
@@ -154,32 +156,30 @@ class Records:
                     path.unlink()
                 directory.rmdir()
 
-    def _write(self, name: str, data: bytes | mmap) -> None:
-        """Replace a file in one step; a crash leaves the old one or the new one. Raises OSError."""
-        new = self.directory / (name + _NEW)
-        with _made(new) as file:
-            _write_all(file, data)
-            new.rename(self.directory / name)
+
+def replace_file(path: Path, data: bytes | mmap) -> None:
+    """Replace a file in one step, without waiting for a disk; a crash leaves the old one or the new one.
+
+    Raises OSError.
+    """
+    new = path.with_name(path.name + _NEW)
+    with _made(new) as descriptor, memoryview(data) as view:
+        at = 0
+        while at < len(view):
+            at += os.write(descriptor, view[at:])
+        new.rename(path)
 
 
 @contextlib.contextmanager
 def _made(path: Path) -> Iterator[int]:
     """Make a file (0600) and yield its descriptor; it is removed where something fails."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        yield descriptor
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(descriptor)
-
-
-def _write_all(descriptor: int, data: bytes | mmap) -> None:
-    with memoryview(data) as view:
-        at = 0
-        while at < len(view):
-            at += os.write(descriptor, view[at:])
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    with closing(os.open(path, flags, 0o600)) as descriptor:
+        try:
+            yield descriptor
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
 
 
 def _expires(path: Path) -> float:

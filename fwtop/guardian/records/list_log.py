@@ -19,6 +19,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fwtop.guardian.records.files import replace_file
 from fwtop.model.addresses.named_list import Change, NamedList
 from fwtop.model.addresses.port_rows import rows_of_bytes
 from fwtop.model.errors import FwtopError
@@ -68,16 +69,9 @@ class ListLog:
         text, rows = json.dumps(told).encode(), named.rows.tobytes()
         ends = named.ends.astype("<f8").tobytes() if named.ends is not None else b""
         body = _record(_BASE, _BASE_HEAD.pack(len(text), len(rows)) + text + rows + ends)
-        path = self._path(named.name)
-        new = path.with_suffix(".new")
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            try:
-                _write(new, body, os.O_TRUNC)
-                new.rename(path)
-            except OSError:
-                new.unlink(missing_ok=True)
-                raise
+            replace_file(self._path(named.name), body)
         except OSError as error:
             raise _unwritable(named.name, error) from None
         self._sizes[named.name], self._changes[named.name] = len(body), 0
@@ -87,7 +81,7 @@ class ListLog:
         added = change.added.tobytes()
         head = _CHANGE_HEAD.pack(stamp, change.end, len(added))
         try:
-            _write(self._path(name), _record(_CHANGE, head + added + change.removed.tobytes()), os.O_APPEND)
+            _append(self._path(name), _record(_CHANGE, head + added + change.removed.tobytes()))
         except OSError as error:
             self.abandon(name)
             raise _unwritable(name, error) from None
@@ -99,7 +93,7 @@ class ListLog:
         """
         name = recorded.named.name
         try:
-            _write(self._path(name), _record(_DONE, b""), os.O_APPEND)
+            _append(self._path(name), _record(_DONE, b""))
             self._sizes[name] = self._path(name).stat().st_size
         except OSError as error:
             raise _unwritable(name, error) from None
@@ -195,8 +189,8 @@ def _records(data: bytes) -> Iterator[tuple[int, int, bytes]]:
         yield at, kind, body
 
 
-def _write(path: Path, data: bytes, flag: int) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | flag
+def _append(path: Path, data: bytes) -> None:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     with os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0) as file:
         view = memoryview(data)
         while view:

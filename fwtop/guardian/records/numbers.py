@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from fwtop.model.whole_file import replacing
+
 _LAST_NUMBER = "last-rule"
 _ANSWER_SECONDS = 1.0  # much longer than a healthy disk takes
 
@@ -78,10 +80,9 @@ class Numbers:
             return
         with contextlib.suppress(OSError):
             self._kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            new = self._kept.with_suffix(f".{os.getpid()}")
             while self._on_disk() < (last := self._last):
-                new.write_text(str(last), encoding="ascii")
-                new.rename(self._kept)
+                with replacing(self._kept, permissions=0o600) as file:
+                    file.write(str(last))
 
     def _on_disk(self) -> int:
         try:
