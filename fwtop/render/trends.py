@@ -30,7 +30,6 @@ _NAMES = {
     "service": "service_addresses", "dark": "dark_addresses",
 }  # fmt: skip
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
-_UNKNOWN = "·"
 _ROWS = 10
 
 
@@ -113,7 +112,7 @@ def spark(values: Sequence[float | None], width: int, top: float | None = None) 
     """
     cells = averaged(values, width)
     greatest = max((value for value in cells if value is not None), default=0.0) if top is None else top
-    return "".join(_UNKNOWN if value is None else _cell(value, greatest) for value in cells)
+    return "".join("·" if value is None else _cell(value, greatest) for value in cells)
 
 
 def _cell(value: float, top: float) -> str:

@@ -28,8 +28,6 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _GLYPHS = "█▓▒░"
 _STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 _LABELLED = 8  # cells of a minute from which each one says how long ago it was
-_WITH_CLIENTS = 5  # lines from which the last one shows what clients get
-_POORLY = 0.8  # of what clients got before the attack
 NOW = "now"
 _ZEROS = re.compile(r"\.0+(?=\D|$)|(?<=\.\d)0(?=\D|$)")  # the scale is round: 50k, not 50.0k
 Part = tuple[float, float, float, float]  # reaches you, my rules, other firewall, kernel
@@ -53,7 +51,7 @@ def graph_lines(
     if cells < 1 or rows < 1:
         return []
     columns = _columns(history, cells, seconds)
-    clients = _clients(columns, history) if height >= _WITH_CLIENTS else None
+    clients = _clients(columns, history) if height >= 5 else None  # on the last line
     if clients is not None:
         rows, height = rows - 1, height - 1
     parts = [_parts(point, in_bits=in_bits) if point is not None else None for point in columns]
@@ -236,7 +234,7 @@ def _clients(columns: Sequence[Point | None], history: History) -> tuple[Line, L
     most = max((rate for rate in rates if rate is not None), default=0.0)
     if most <= 0:
         return None
-    least = history.before.handshakes * _POORLY if history.before is not None else 0.0
+    least = 0.8 * history.before.handshakes if history.before is not None else 0.0  # less is drawn in red
     line: Line = []
     for rate in rates:
         eighths = 0 if rate is None else max(round(8 * rate / most), 1)

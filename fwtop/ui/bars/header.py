@@ -58,7 +58,6 @@ def header_lines(snapshot: Snapshot, history: History, state: HeaderState, width
     ]
 
 
-_LEAST_NETNS = 16  # cells of the namespace's name and the word before it
 _RECORDINGS = {"session": " REPLAY ", "capture": " CAPTURE "}
 
 
@@ -75,7 +74,7 @@ def _identity(snapshot: Snapshot, state: HeaderState, width: int) -> Line:
         if width_of(left) + width_of(right) + 2 <= width:
             return spread(left, right, width)
     room = width - width_of(windowed) - 2
-    if origin.netns and room >= width_of(left[:-1]) + _LEAST_NETNS:  # what rates mean goes before a long name
+    if origin.netns and room >= width_of(left[:-1]) + 16:  # cells; what rates mean goes before a long name
         return spread(fit(left, room), windowed, width)
     if width_of(left) + width_of(end) + 2 <= width:
         return spread(left, end, width)
@@ -161,7 +160,6 @@ _STYLES: dict[Badge, Style] = {
     Badge.NOT_JUDGED: NOTICE,
     Badge.RECORDED: ALARM,
 }
-_FULFILLED = 0.9  # of what was expected of a rule
 
 
 def verdict_line(snapshot: Snapshot, now: float, width: int, alarm: Line, *, slow: bool = False) -> Line:
@@ -231,7 +229,7 @@ def _of_trial(verdict: Verdict, attacks: tuple[Attack, ...]) -> list[Line]:
     wanted = rule.predicted_attack_share
     if wanted is None or several or len(attacks) > 1:  # it was a share of one attack
         return [[*drops, (" ✔", STRONG)] if part >= STOPPED else drops]
-    fulfilled: Span = ("✔", STRONG) if part >= wanted * _FULFILLED else ("not yet", WARN)
+    fulfilled: Span = ("✔", STRONG) if part >= wanted * 0.9 else ("not yet", WARN)
     return [drops, [(f"expected {percent(wanted)} ", DIM), fulfilled]]
 
 

@@ -84,10 +84,8 @@ def _confirm_prompt(status: RuleStatus, now: float) -> Line:
     return [*prompt, (KEY_MAP.label("undo"), TITLE), (" removes it now", TEXT)]
 
 
-_MESSAGE_SECONDS = 8.0
 _BUSY = " …"  # what a message ends with while something is being done
 _SPINNER = "|/-\\"
-_SPIN_AFTER_SECONDS = 0.3
 
 
 class StatusMessage(Struct):
@@ -106,8 +104,8 @@ class StatusMessage(Struct):
         """Return the message while it is recent, with the time that something has taken so far."""
         passed = self.clock() - self.said
         if not self.line or not self.line[0][0].endswith(_BUSY):
-            return self.line if passed < _MESSAGE_SECONDS else []
-        if passed < _SPIN_AFTER_SECONDS:
+            return self.line if passed < 8.0 else []
+        if passed < 0.3:
             return self.line
         turn = _SPINNER[int(passed * 4) % len(_SPINNER)]
         return [(f" {turn}", WARN), *self.line, (f" {passed:.1f} s", DIM)]

@@ -23,7 +23,6 @@ from fwtop.ui.drawing.style import (
 from fwtop.ui.feed import PlayerState
 from fwtop.ui.keys import KEY_MAP
 
-_LEAST = 8  # cells of the bar itself: what stands beside it gives way first
 _KEYS = (
     ("{pause}", "play"),
     ("{previous_step} {next_step}", "step"),
@@ -89,7 +88,7 @@ def _parts(state: PlayerState, width: int) -> tuple[Line, Line, int]:
     end: Span = (" ", TEXT)
     for tail in ([*right, *note, *_keys(), end], [*right, *note, end], [*right, end], [end], []):
         cells = width - width_of(left) - width_of(tail)
-        if cells >= max(_LEAST, width // 3):
+        if cells >= max(8, width // 3):  # cells of the bar itself: what stands beside it gives way first
             return left, tail, cells
     return head, [], max(width - width_of(head), 0)
 

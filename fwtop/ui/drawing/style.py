@@ -191,7 +191,6 @@ def _carries_on(text: str, style: Style, before: Style) -> bool:
     return text.isspace() and not style.reverse and not before.reverse
 
 
-_NEAR = 8  # unchanged cells that cost less than moving the cursor over them
 Cell = tuple[str, Style | None]
 
 
@@ -209,7 +208,7 @@ def differing(before: Sequence[Cell | None], after: Sequence[Cell | None]) -> li
     for place, (was, is_) in enumerate(zip(before, after, strict=True)):
         if was == is_ and is_ is not None:
             continue
-        if parts and place - parts[-1][1] < _NEAR:
+        if parts and place - parts[-1][1] < 8:  # moving the cursor costs more
             parts[-1] = parts[-1][0], place + 1
         else:
             parts.append((place, place + 1))

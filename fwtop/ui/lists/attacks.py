@@ -115,7 +115,6 @@ def calm_words(snapshot: Snapshot) -> str:
 
 HARM_LIMIT = 0.01  # collateral from which a dialog preselects Cancel
 NO_BASELINE = "No baseline yet: client impact is estimated"
-_ROOMY = 60  # cells in which a proposal says why, too
 
 
 def _is_relief(item: Proposal) -> bool:
@@ -144,7 +143,7 @@ def _in_words(item: Proposal, width: int) -> str:
         return item.summary
     reasons = item.summary.removeprefix(f"{rule.summary} (").removesuffix(")").split("; ")
     reasons = [reason for reason in reasons if reason != "drops nothing"]
-    if width < _ROOMY:
+    if width < 60:  # cells
         evasions = [reason for reason in reasons if reason.startswith("evaded by")]
         return f"{rule.summary}. E{evasions[0][1:]}" if evasions else rule.summary
     return f"{rule.summary} ({'; '.join(reasons)})"

@@ -49,8 +49,6 @@ from fwtop.ui.state.history import TrendItem
 from fwtop.ui.state.packets import PacketRow, clock_text
 from fwtop.ui.state.path import Figure, Stage, share_of_all
 
-_DROPPED_BY_RULE = 0.005
-_EVENT_LINES = 40  # kept of a rule with an event
 Details = tuple[str, list[Line]]  # title and lines
 
 
@@ -131,7 +129,7 @@ def subject_details(subject: str, shots: Iterable[Snapshot]) -> list[Line]:
                 return attack_lines(attack, shot.at, shot)
         for status in shot.mitigations:
             if status.rule.id == subject:
-                return rule_details(status, shot.at)[1][:_EVENT_LINES]
+                return rule_details(status, shot.at)[1][:40]  # lines are kept with an event
     return []
 
 
@@ -192,7 +190,7 @@ def _source_rules(item: Source, snapshot: Snapshot | None) -> list[Line]:
     ]
     dropped = percent(item.dropped_share)
     text = f"none by its address; rules {', '.join(others[:8])} match other fields, {dropped} is dropped"
-    if not others or item.dropped_share < _DROPPED_BY_RULE:
+    if not others or item.dropped_share < 0.005:
         text = "none drops it"
     elif len(others) == 1:
         text = f"rule {others[0]} drops {dropped} of it, not by its address"

@@ -147,10 +147,6 @@ def packet_view(width: int, items: Sequence[PacketRow], *, judged: bool) -> View
 
 HEX_CELLS = 4 + 2 + 49 + 2 + 16
 _GAP = 3
-_TREE = 34  # cells that the layers need at least, beside the bytes
-_NAME = 2
-_LINKS = ("Ethernet", "cooked linux")
-_EMPTY = ("", "[]", "''", "b''")
 
 
 def pane_lines(
@@ -169,7 +165,7 @@ def pane_lines(
     tree = _tree(dissection, waiting, width)
     if room <= 0:
         return head
-    if width >= HEX_CELLS + _GAP + _TREE:
+    if width >= HEX_CELLS + _GAP + 34:  # what the layers need at least
         left = width - HEX_CELLS - _GAP
         return [*head, *_beside(_tree(dissection, waiting, left), _hex(item.data), left, room)]
     tree = _inner(tree, dissection, width)[: max(room - 3, 1)] if len(tree) > room - 3 else tree
@@ -220,7 +216,7 @@ def _tree(dissection: Dissection | None, waiting: str, width: int) -> list[Line]
     lines: list[Line] = []
     for place, layer in enumerate(dissection.layers):
         last = place == len(dissection.layers) - 1
-        for row, line in enumerate(wrap_line(_layer(layer), max(width - _NAME, 1))):
+        for row, line in enumerate(wrap_line(_layer(layer), max(width - 2, 1))):
             mark = ("└ " if last else "├ ") if row == 0 else ("  " if last else "│ ")
             lines.append([(mark, ACCENT), *line])
     if dissection.problem:
@@ -231,7 +227,7 @@ def _tree(dissection: Dissection | None, waiting: str, width: int) -> list[Line]
 def _inner(tree: list[Line], dissection: Dissection | None, width: int) -> list[Line]:
     """Leave out the link layer, which says least, where room is short."""
     layers = dissection.layers if dissection is not None else ()
-    if dissection is None or len(layers) < 2 or layers[0].name not in _LINKS:
+    if dissection is None or len(layers) < 2 or layers[0].name not in ("Ethernet", "cooked linux"):
         return tree
     return _tree(replace(dissection, layers=layers[1:]), "", width)
 
@@ -239,7 +235,7 @@ def _inner(tree: list[Line], dissection: Dissection | None, width: int) -> list[
 def _layer(layer: Layer) -> Line:
     line: Line = [(f"{layer.name} ", STRONG)]
     for name, value in layer.fields:
-        if value in _EMPTY:
+        if value in ("", "[]", "''", "b''"):
             continue
         line += [(f"{name} ", DIM), (f"{value} ", TEXT)]
     return line

@@ -23,7 +23,6 @@ from fwtop.ui.state.path import ACCEPTED, NIC, UNACCOUNTED, Stage, stages_of
 
 ENDS: dict[str, tuple[str, Style]] = {"mine": ("▓", GOOD), "other": ("▒", ELSEWHERE), "kernel": ("░", DIM)}
 _DECADES = 3.5  # of the scale: a bar of one cell is a 3,000th of a full one
-_MOST_LISTENERS = 12
 _SMALL = 0.01  # of the accepted packets: what no listener got is told from here on
 RECORDED = "not recorded: a capture doesn't tell where its packets ended"
 
@@ -84,7 +83,7 @@ def _by(item: Stage, *_: object) -> Line:
 
 def _listeners(item: Stage) -> Line:
     """Write who got the accepted packets, those that no listener got at the end."""
-    shown = item.listeners[:_MOST_LISTENERS]
+    shown = item.listeners[:12]
     words = [f"{found.name}:{found.port} {number(found.pps)}" for found in shown]
     rest = item.passes - sum(found.pps for found in shown)
     if shown and rest >= _SMALL * item.passes and rest >= 0.5:

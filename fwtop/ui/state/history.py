@@ -14,9 +14,7 @@ from fwtop.model.traffic.snapshot import Share, Snapshot, Source
 from fwtop.ui.state.verdict import verdict_of
 
 HISTORY_SECONDS = 600
-_MOST_MARKS = 50
 _CALM_SECONDS = 60  # the baseline of clients is their mean over this long
-_CALM_LEAST = 5  # fewer calm seconds are no baseline
 
 
 class Point(Struct, frozen=True):
@@ -99,7 +97,7 @@ class History(Struct):
         for status in rules:
             if status.state in ACTIVE_STATES and status.rule.id not in self.marks:
                 self.marks[status.rule.id] = status.rule.created or now
-        while len(self.marks) > _MOST_MARKS:
+        while len(self.marks) > 50:
             del self.marks[next(iter(self.marks))]
 
     def _note_clients(self, clients: Clients | None, since: float | None, now: float) -> None:
@@ -109,7 +107,7 @@ class History(Struct):
         """
         if since is not None and not self._attacked:
             calm = [clients for second, clients in self._calm if second < since - 1]
-            self._before = _mean(calm) if len(calm) >= _CALM_LEAST else None
+            self._before = _mean(calm) if len(calm) >= 5 else None  # fewer are no baseline
         if self._attacked and since is None:
             self._calm.clear()
         self._attacked = since is not None

@@ -20,7 +20,6 @@ from fwtop.ui.state.verdict import Badge, verdict_of
 
 CONNTRACK_ALARM = 0.8  # fill of the connection-tracking table from which it is no longer normal
 FULL = 0.995  # of the connection-tracking table: new connections are dropped or evict others
-_SOON_SECONDS = 300.0
 UNEXPLAINED_SHARE = 0.001  # below it the difference between counters read at different times is noise
 
 
@@ -67,7 +66,7 @@ def _fills_up(sample: ConntrackSample) -> Figure:
         return Figure("normal", f"in {about(normal)}", False, meaning)
     if left is None:
         return Figure("fills up", "not growing", False, "as many connections end as begin")
-    return Figure("fills up", f"in {duration(left)}", left < _SOON_SECONDS, "at the present growth")
+    return Figure("fills up", f"in {duration(left)}", left < 300.0, "at the present growth")
 
 
 UNEXPLAINED = "unexplained"  # the layer of what is neither delivered nor dropped
@@ -91,11 +90,7 @@ NIC, XDP, BACKLOG, TC, RAW = "NIC", "XDP", "backlog", "tc", "raw"
 CONNTRACK, IP, FILTER, SOCKET, ACCEPTED = "conntrack", "IP", "filter", "socket", "accepted"
 UNACCOUNTED = "unaccounted"
 _ORDER = (NIC, XDP, BACKLOG, TC, RAW, CONNTRACK, IP, FILTER, SOCKET)
-_ONLY_WITH_DROPS = frozenset({BACKLOG, TC, IP})
 _STAGES = {"nic": NIC, "xdp": XDP, "backlog": BACKLOG, "tc": TC, "conntrack": CONNTRACK, "socket": SOCKET}
-_HIDDEN_BELOW = 0.001  # unaccounted, of all packets
-_FULL = 0.95  # of the connection table
-_RING_FULL = ("RX_MISSED", "RX_FIFO")
 _ELSEWHERE = {XDP: "another XDP program", TC: "another tc filter"}
 
 
@@ -141,13 +136,13 @@ def stages_of(snapshot: Snapshot) -> tuple[Stage, ...]:
         here = tuple(sorted(drops.get(name, ()), key=lambda drop: -drop.pps))
         passes = max(left - sum(drop.pps for drop in here), 0.0)
         note, alarm = _note(name, snapshot, here)
-        if here or name not in _ONLY_WITH_DROPS:
+        if here or name not in (BACKLOG, TC, IP):
             chains = _chains(name, snapshot)
             stages.append(Stage(name, left, passes, here, note, alarm, reached, flow.arrives, chains=chains))
         left = passes
     stages.append(_accepted(snapshot, flow.reaches, reached=reached, whole=flow.arrives))
     lost = left - flow.reaches
-    if abs(lost) >= _HIDDEN_BELOW * max(flow.arrives, 1.0):
+    if abs(lost) >= 0.001 * max(flow.arrives, 1.0):  # less is hidden
         note = "neither dropped nor accepted" if lost > 0 else "more accepted and dropped than arrived"
         stages.append(Stage(UNACCOUNTED, abs(lost), abs(lost), note=note, whole=flow.arrives))
     return tuple(stages)
@@ -216,7 +211,7 @@ def _chain_name(chain: FilterChain) -> str:
 def _note(name: str, snapshot: Snapshot, drops: tuple[Drop, ...]) -> tuple[str, bool]:
     """Return what else there is to say of a stage, and whether it is an alarm."""
     if name == NIC:
-        full = any(drop.row.reason in _RING_FULL for drop in drops)
+        full = any(drop.row.reason in ("RX_MISSED", "RX_FIFO") for drop in drops)
         return ", ".join(_ring(ring, full=full) for ring in snapshot.surroundings.rings), full
     if name == CONNTRACK:
         return _conntrack(snapshot.conntrack, snapshot.seconds)
@@ -236,7 +231,7 @@ def _conntrack(sample: ConntrackSample | None, seconds: float) -> tuple[str, boo
     if sample is None or not sample.max:
         return "not in use", False
     evicted = sample.early_drop / seconds if seconds > 0 else 0.0
-    is_full = sample.fill >= _FULL or evicted > 0
+    is_full = sample.fill >= 0.95 or evicted > 0  # of the connection table
     words = [f"{percent(sample.fill)} full"]
     if evicted or not sample.insert_failed:
         words.append(f"evicting {number(evicted)}" + ("/s" if evicted else ""))

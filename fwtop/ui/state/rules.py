@@ -97,9 +97,6 @@ def _figures(snapshot: Snapshot) -> MachineFigures:
     return MachineFigures(flow_of(snapshot) or Flow(), fill, snapshot.softirq_share, snapshot.tcp)
 
 
-_BEFORE_SECONDS = 10.0  # figures older than that at a rule's installation aren't those before it
-
-
 class RuleEffects(Struct):
     """For each active rule, the load figures of the last snapshot without it."""
 
@@ -117,7 +114,7 @@ class RuleEffects(Struct):
         active = frozenset(rules)
         if self.now is not None:
             for rule_id in active - self._known:
-                if rules[rule_id].created - self.at <= _BEFORE_SECONDS:
+                if rules[rule_id].created - self.at <= 10.0:  # else they are not those before it
                     self.before[rule_id] = self.now
         for rule_id in self.before.keys() - active:
             del self.before[rule_id]

@@ -14,8 +14,6 @@ from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.traffic.flow import FULL_TABLE, NOTICED, STOPPED, flow_of
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 
-CONFIRM_SECONDS = 30.0  # of a trial whose length isn't known
-
 
 class Badge(StrEnum):
     """What the badge says."""
@@ -121,7 +119,7 @@ def _time_left(rule: RuleStatus, now: float) -> tuple[float, float]:
         return 0.0, 0.0
     left = max(rule.confirm_by - now, 0.0)
     known = 0 < rule.rule.created < rule.confirm_by
-    whole = rule.confirm_by - rule.rule.created if known else CONFIRM_SECONDS
+    whole = rule.confirm_by - rule.rule.created if known else 30.0  # the usual length
     return left, min(left / whole, 1.0)
 
 
