@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fwtop.model.ruleset import ListedRule, ListedSet
@@ -65,12 +65,8 @@ def where(rule: ListedRule) -> str:
     return f"{rule.source}{family} {rule.place}"
 
 
-def set_lines(sets: Iterable[ListedSet]) -> list[str]:
-    """Write a line for each set."""
-    return [_set_line(item) for item in sets]
-
-
-def _set_line(item: ListedSet) -> str:
+def set_line(item: ListedSet) -> str:
+    """Write a set with how many entries it has."""
     entries = "?" if item.entries is None else f"{item.entries:,}"
     size = f" of {item.size:,}" if item.size else ""
     full = f", {100 * item.fill:.0f} % full" if item.fill is not None and item.nearly_full else ""

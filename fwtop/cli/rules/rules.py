@@ -18,7 +18,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.ruleset import Ruleset
 from fwtop.render.numbers import utc
 from fwtop.render.observation import SCHEMA, rfc3339
-from fwtop.render.ruleset import SPARK, quantity, rule_json, set_json, set_lines, spark, where
+from fwtop.render.ruleset import SPARK, quantity, rule_json, set_json, set_line, spark, where
 
 HELP = (
     "List every rule and set on this machine, fwtop's and others', with packets and bytes: iptables (legacy "
@@ -84,7 +84,7 @@ def _print(
     if args.watch:
         shown.sort(key=lambda item: (item.pps or 0.0, item.rule.packets or 0), reverse=True)
     told = [f"alarm: {item.text}" + (f"; {item.mend}" if item.mend else "") for item in alarms]
-    last = [*told, *set_lines(sets), *(f"note: {note}" for note in ruleset.notes)]
+    last = [*told, *map(set_line, sets), *(f"note: {note}" for note in ruleset.notes)]
     lines = _lines(shown, watch=args.watch)
     if args.watch and sys.stdout.isatty():
         _draw(lines, last, ruleset)

@@ -292,7 +292,8 @@ def _forms(snapshot: Snapshot, flow: Flow, before: Clients | None, *, attack: bo
     Each adds up to what arrives, as long as there is room. What clients get is the last to go: it is the
     answer to a question that nothing else on a small screen answers.
     """
-    window = _window(snapshot.seconds)
+    seconds = snapshot.seconds
+    window: Line = [(f"{seconds:.0f} s: " if seconds >= 1 else f"{seconds:.1f} s: ", DIM)]
     arrives: Line = [(f"arrives {number(flow.arrives)} pps", STRONG)]
     bare: Line = [(f"arrives {number(flow.arrives)}", STRONG)]
     sized: Line = [*arrives, (f" {bits(flow.bps)}", TEXT)]
@@ -324,10 +325,6 @@ def _forms(snapshot: Snapshot, flow: Flow, before: Clients | None, *, attack: bo
     ]
 
 
-def _window(seconds: float) -> Line:
-    return [(f"{seconds:.0f} s: " if seconds >= 1 else f"{seconds:.1f} s: ", DIM)]
-
-
 def _part(name: str, pps: float, style: Style) -> Line:
     return [(f"{name} ", DIM if name.islower() else TEXT), (number(pps), style)]
 
@@ -348,7 +345,7 @@ def clients_parts(snapshot: Snapshot, before: Clients | None, *, attack: bool, l
     if tcp is None:
         return []
     serves = tcp.handshakes_per_s > 0 or (before is not None and before.handshakes > 0)
-    if not serves and _forwards(snapshot):
+    if not serves and any(row.part == "service" for row in snapshot.tables.destinations):
         return []
     shown: Line = [("clients ", DIM), (f"{number(tcp.handshakes_per_s)}/s", STRONG)]
     acked: Line = [("acked ", DIM), (f"{number(tcp.acknowledged_per_s)}/s", TEXT)]
@@ -360,11 +357,6 @@ def clients_parts(snapshot: Snapshot, before: Clients | None, *, attack: bool, l
         if long:
             shown.append((f" (was {number(before.handshakes)})", DIM))
     return [shown, acked] if long else [shown]
-
-
-def _forwards(snapshot: Snapshot) -> bool:
-    """Return whether services answer behind this machine."""
-    return any(row.part == "service" for row in snapshot.tables.destinations)
 
 
 def _change(now: float, before: float) -> Span:

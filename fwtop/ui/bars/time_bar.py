@@ -86,18 +86,14 @@ def _parts(state: PlayerState, width: int) -> tuple[Line, Line, int]:
     right: Line = [(f" {total}", TEXT)]
     note: Line = [(f"  {state.note}", DIM)] if state.note else []
     end: Span = (" ", TEXT)
-    for tail in ([*right, *note, *_keys(), end], [*right, *note, end], [*right, end], [end], []):
+    keys: Line = []
+    for names, words in _KEYS:
+        keys += [(f"  {KEY_MAP.words(names)}", TITLE), (f" {words}", DIM)]
+    for tail in ([*right, *note, *keys, end], [*right, *note, end], [*right, end], [end], []):
         cells = width - width_of(left) - width_of(tail)
         if cells >= max(8, width // 3):  # cells of the bar itself: what stands beside it gives way first
             return left, tail, cells
     return head, [], max(width - width_of(head), 0)
-
-
-def _keys() -> Line:
-    line: Line = []
-    for names, words in _KEYS:
-        line += [(f"  {KEY_MAP.words(names)}", TITLE), (f" {words}", DIM)]
-    return line
 
 
 def _bar(state: PlayerState, cells: int) -> Line:

@@ -125,12 +125,7 @@ def wrap_line(line: Sequence[Span], width: int) -> list[Line]:
         if rest and (used or rest.strip()):
             rows[-1].append((rest, style))
             used = width_of(rows[-1])
-    return [_without_end_spaces(row) for row in rows if row] or [[]]
-
-
-def _without_end_spaces(row: Line) -> Line:
-    text, style = row[-1]
-    return [*row[:-1], (text.rstrip(), style)]
+    return [[*row[:-1], (row[-1][0].rstrip(), row[-1][1])] for row in rows if row] or [[]]
 
 
 def _words(line: Sequence[Span]) -> Iterable[Span]:

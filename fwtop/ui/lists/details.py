@@ -85,7 +85,9 @@ def details_of(item: Item, now: float, snapshot: Snapshot | None = None) -> Deta
         case Stage():
             return stage_details(item, now)
         case LogEntry():
-            return _log_entry(item, seen, snapshot)
+            title, lines = entry_details(item, seen)
+            known = list(item.details) or subject_details(item.subject, [snapshot] if snapshot else [])
+            return title, [*lines, *([[], *known] if known else [])]
         case PacketRow():
             return f"packet of {clock_text(item.unix_ns)}", packet_details(item)
         case RatedRule():
@@ -162,12 +164,6 @@ def attack_lines(attack: Attack, now: float, snapshot: Snapshot | None) -> list[
         ("sources", sources if attack.share > 0 else ""),  # a full table has no senders
     )
     return [[(attack.title, STRONG)], *lines, *listed("evidence", attack.evidence)]
-
-
-def _log_entry(item: LogEntry, now: float, snapshot: Snapshot | None) -> Details:
-    title, lines = entry_details(item, now)
-    known = list(item.details) or subject_details(item.subject, [snapshot] if snapshot else [])
-    return title, [*lines, *([[], *known] if known else [])]
 
 
 def _source_rules(item: Source, snapshot: Snapshot | None) -> list[Line]:

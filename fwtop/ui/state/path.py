@@ -140,7 +140,10 @@ def stages_of(snapshot: Snapshot) -> tuple[Stage, ...]:
             chains = _chains(name, snapshot)
             stages.append(Stage(name, left, passes, here, note, alarm, reached, flow.arrives, chains=chains))
         left = passes
-    stages.append(_accepted(snapshot, flow.reaches, reached=reached, whole=flow.arrives))
+    accepted = Stage(ACCEPTED, flow.reaches, flow.reaches, reached=reached, whole=flow.arrives)
+    listeners = tuple(item for item in snapshot.surroundings.listeners if item.pps >= 0.05)
+    estimated = snapshot.tables.sampling.one_in > 1
+    stages.append(replace(accepted, listeners=listeners, estimated=estimated))
     lost = left - flow.reaches
     if abs(lost) >= 0.001 * max(flow.arrives, 1.0):  # less is hidden
         note = "neither dropped nor accepted" if lost > 0 else "more accepted and dropped than arrived"
@@ -153,12 +156,6 @@ def _reached(snapshot: Snapshot) -> bool:
     if verdict.badge is Badge.TRIAL:
         return verdict.stopped < STOPPED
     return verdict.badge in (Badge.UNPROTECTED, Badge.PARTLY)
-
-
-def _accepted(snapshot: Snapshot, pps: float, *, reached: bool, whole: float) -> Stage:
-    listeners = tuple(item for item in snapshot.surroundings.listeners if item.pps >= 0.05)
-    estimated = snapshot.tables.sampling.one_in > 1
-    return Stage(ACCEPTED, pps, pps, reached=reached, whole=whole, listeners=listeners, estimated=estimated)
 
 
 def _drops(snapshot: Snapshot) -> dict[str, list[Drop]]:
