@@ -6,7 +6,8 @@ repeated: after a crash it finds what exists and does the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from fwtop.guardian.allow.allowlist import AllowList
@@ -28,6 +29,8 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.rules.kinds import of
 from fwtop.rules.objects import KernelObjects
+
+_LOOK_SECONDS = 0.9  # between two
 
 
 @single_threaded
@@ -51,6 +54,9 @@ class Kernel:
         self.chains = ChainRules(chains, memory, baseline, failpoints, serve_urgent)
         self.compiled, self.tables = compiled, tables
         self._failpoints = failpoints
+        self._expected: dict[str, Expected] = {}  # by rule: what was put in last
+        self._short: dict[str, Shortfall] = {}  # what of it was not there at the last look
+        self._looked_at = 0.0
         # Sysctls give room at once, and chains ask what is in place by then
         self._first_to_last: tuple[Mechanism, ...] = (self.settings, tables, self.chains, compiled)
         self._to_end: tuple[Mechanism, ...] = (compiled, tables, self.chains, self.settings)
@@ -75,6 +81,7 @@ class Kernel:
         except Exception:  # whatever it was: nothing half done stays
             self.remove({wanted.rule.id})
             raise
+        self.expect(wanted.rule, wanted.objects)
         return place
 
     def renew(self, wanted: Wanted) -> None:
@@ -89,10 +96,18 @@ class Kernel:
         """Restore what the kernel lacks of an active rule; raises FwtopError."""
         for item in self._used(wanted.objects):
             item.restore(wanted)
+        self.expect(wanted.rule, wanted.objects)
 
-    def follow(self, wanted: Wanted) -> bool:
-        """Adapt a rule to another allow-list; returns whether that changed anything. Raises FwtopError."""
-        return any([item.follow(wanted) for item in self._used(wanted.objects)])
+    def switch(self, wanted: Wanted) -> None:
+        """Give a protected port another level; raises FwtopError."""
+        self.chains.switch(wanted)
+        self.expect(wanted.rule, wanted.objects)
+
+    def follow(self, wanted: Wanted) -> None:
+        """Adapt a rule to another allow-list; raises FwtopError."""
+        changed = any([item.follow(wanted) for item in self._used(wanted.objects)])
+        if changed and wanted.rule.id in self._expected:
+            self.expect(wanted.rule, wanted.objects)
 
     @unlimited
     def remove(self, rule_ids: set[str], once_inert: Callable[[], None] = lambda: None) -> list[str]:
@@ -127,6 +142,9 @@ class Kernel:
             raise next(iter(stuck.values()))
         for item in self._to_end:
             item.forget(rule_ids)
+        for rule_id in rule_ids:
+            self._expected.pop(rule_id, None)
+            self._short.pop(rule_id, None)
         self._failpoints.reached(Failpoint.SETS_DESTROYED)
         return [str(error) for error in left.values()]
 
@@ -134,7 +152,23 @@ class Kernel:
         """Return whether the kernel has all of a rule (its elements may have expired)."""
         return all(item.present(expected) for item in self._used(expected.objects))
 
-    def compare(self, rules: Sequence[Expected]) -> dict[str, Shortfall]:
+    def expect(self, rule: Rule, objects: KernelObjects) -> None:
+        """Note what the kernel should have of a rule from now on."""
+        self._expected[rule.id] = Expected(rule, objects)
+        self._looked_at = 0.0
+
+    def look(self, rule_ids: Iterable[str], *, force: bool = False) -> dict[str, Shortfall]:
+        """Return the rules that don't act, with the reason; also those that can't be read.
+
+        The kernel is read at most once a second, unless `force` is given.
+        """
+        now = time.monotonic()
+        if force or now - self._looked_at >= _LOOK_SECONDS:
+            wanted = [self._expected[rule_id] for rule_id in rule_ids if rule_id in self._expected]
+            self._short, self._looked_at = self._compare(wanted), now
+        return self._short
+
+    def _compare(self, rules: Sequence[Expected]) -> dict[str, Shortfall]:
         """Return which rules the kernel has not as they should be, and the worst of it; never raises."""
         found: dict[str, Shortfall] = {}
         for item in self._to_end:

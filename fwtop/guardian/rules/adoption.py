@@ -71,11 +71,10 @@ def _adopt(state: GuardianState, lifecycle: Lifecycle, entry: Entry, now: float)
         else:
             objects = state.objects_of(entry.rule)
             state.kernel.chains.variants.assign(rule_id, entry.variant)
-            state.acting.expect(entry.rule, objects)
+            state.kernel.expect(entry.rule, objects)
             if state.kernel.present(Expected(entry.rule, objects)) or _is_repairing(entry):
                 state.active[rule_id] = _in_its_variant(state, lifecycle, entry)
                 return f"{name} adopted"
-            state.acting.forget(rule_id)
             note = "gone from the kernel"
     lifecycle.ending.remove({rule_id})
     lifecycle.ending.record(replace(entry, state=ended, ended=time.time(), note=note))
@@ -103,7 +102,7 @@ def _finish_repairs(state: GuardianState, lifecycle: Lifecycle) -> list[str]:
     Chains whose allow-list lines are not this version's get them: sets alone would spare nobody.
     """
     done = []
-    short = state.acting.look(state.active, force=True)
+    short = state.kernel.look(state.active, force=True)
     outdated = {rule_id for rule_id, item in short.items() if item.text.startswith(HEAD_CHANGED)}
     for entry in list(state.active.values()):
         if not _is_repairing(entry) and entry.rule.id not in outdated:

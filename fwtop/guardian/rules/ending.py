@@ -78,7 +78,6 @@ class Ending:
             self.active.pop(entry.rule.id, None)
             self.owners.pop(entry.rule.id, None)
             counters.forget(entry.rule.id)
-            self._state.acting.forget(entry.rule.id)
         self.tidy_lists()
         self.update_watchdog()
         self.log_once("leftovers", "; ".join(self._leftovers))

@@ -136,7 +136,6 @@ class Lifecycle:
         self.ending.record(done)
         self._failpoints.reached(Failpoint.INSTALLED)
         self.active[rule_id] = done
-        self._state.acting.expect(done.rule, wanted.objects)
         self.ending.update_watchdog()
         if falls_with is not None and rule_id not in self._owners:
             self.ending.end([(done, State.REVERTED, _OWNER_GONE)])
@@ -166,15 +165,14 @@ class Lifecycle:
         self._failpoints.reached(Failpoint.SWITCHING)
         wanted = self._state.wanted(rule, min(rule.ttl_seconds, MAX_TIMEOUT_SECONDS))
         try:
-            self._kernel.chains.switch(wanted)
+            self._kernel.switch(wanted)
         except Exception:
             self.ending.record(old)
-            self._kernel.chains.switch(self._state.wanted(old.rule, self._seconds_left(old)))
+            self._kernel.switch(self._state.wanted(old.rule, self._seconds_left(old)))
             raise
         self._failpoints.reached(Failpoint.SWITCHED)
         self.active[rule.id] = done
         self._owners.pop(rule.id, None)
-        self._state.acting.expect(rule, wanted.objects)
         self.ending.record(done)
         return done
 
@@ -228,8 +226,7 @@ class Lifecycle:
             raise FwtopError(f"a time to live goes from 1 s to {MAX_TTL_SECONDS} s; nothing was changed", 2)
         if console:
             console_guard.check_keep(entry, ttl)
-        acting = self._state.acting
-        short = acting.look(self.active, force=True).get(rule_id)
+        short = self._kernel.look(self.active, force=True).get(rule_id)
         if short is not None and not short.elements_only:
             raise _not_acting(rule_id, short.text)
         self._state.fresh_allow()
@@ -237,8 +234,8 @@ class Lifecycle:
         wanted = self._state.wanted(entry.rule, ttl)
         self._kernel.renew(wanted)
         if short is not None:
-            acting.expect(entry.rule, wanted.objects)
-            short = acting.look(self.active, force=True).get(rule_id)
+            self._kernel.expect(entry.rule, wanted.objects)
+            short = self._kernel.look(self.active, force=True).get(rule_id)
             if short is not None:
                 raise _not_acting(rule_id, short.text)
         self._failpoints.reached(Failpoint.RENEWED)
@@ -278,8 +275,7 @@ class Lifecycle:
         self._state.fresh_allow()
         wanted = self._state.wanted(entry.rule, timeout)
         self._kernel.restore(wanted)
-        self._state.acting.expect(entry.rule, wanted.objects)
-        short = self._state.acting.look(self.active, force=True).get(rule_id)
+        short = self._kernel.look(self.active, force=True).get(rule_id)
         if short is not None:
             raise FwtopError(f"rule {rule_id} still does not act: {short.text}")
 
@@ -339,7 +335,7 @@ class Lifecycle:
             retry = RETRY_SECONDS
         if self.active and now >= state.allow_due():
             self._refresh_allow()
-            upkeep.mend(self.active, state.acting, self.repair, self.ending.log_once)
+            upkeep.mend(self.active, self._kernel, self.repair, self.ending.log_once)
             upkeep.renew(self.active, now, self.keep, self.ending.log_once)
             self.ending.update_watchdog()  # somebody may have killed it
         deadline = timers.next_deadline(self.active.values())
@@ -393,9 +389,7 @@ class Lifecycle:
             if entry.rule.protection is not None:
                 continue  # all of its lines are behind the allow-list
             try:
-                wanted = state.wanted(entry.rule, self._seconds_left(entry))
-                if self._kernel.follow(wanted):
-                    state.acting.followed(entry.rule, wanted.objects)
+                self._kernel.follow(state.wanted(entry.rule, self._seconds_left(entry)))
             except Exception as error:
                 trouble = f"rule {entry.rule.id} can't follow the allow-list: {FwtopError.of(error)}"
         if not trouble:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.guardian.diagnose.acting import Acting
 from fwtop.guardian.limits import Limits, read_limits
 from fwtop.guardian.mechanisms.kernel import Kernel
 from fwtop.guardian.mechanisms.mechanism import Wanted
@@ -55,7 +54,6 @@ class GuardianState:
         self.limits = limits
         self.active: dict[str, Entry] = {}  # by rule id
         self.allow = AllowList(())  # as last read
-        self.acting = Acting(kernel)
         self.counters = RuleCounters(kernel.counts, kernel.entries, kernel.compiled.place)
         self.allow_trouble = ""  # why some rules don't have the allow-list as it is
         self._gather_allow = gather_allow
@@ -147,7 +145,7 @@ class GuardianState:
 
     def list_changed(self, rule: Rule) -> None:
         """Expect the kernel to have what an active rule's list holds now."""
-        self.acting.expect(rule, self.objects_of(rule))
+        self.kernel.expect(rule, self.objects_of(rule))
         self.counters.sources_changed(rule.id)
 
     def objects_of(self, rule: Rule) -> KernelObjects:
@@ -207,7 +205,7 @@ class GuardianState:
 
     def status_of(self, entry: Entry, *, entries: bool = False) -> dict[str, Any]:
         """Return an active rule as `status` shows it; with its busiest sources if `entries`."""
-        short = self.acting.look(self.active).get(entry.rule.id)
+        short = self.kernel.look(self.active).get(entry.rule.id)
         shown = self.counters.status_of(entry, entries=entries)
         return {**shown, "acting": short is None, "not_acting": safe_text(short.text) if short else ""}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import syslog
 from collections.abc import Callable, Mapping
 
-from fwtop.guardian.diagnose.acting import Acting
+from fwtop.guardian.mechanisms.kernel import Kernel
 from fwtop.guardian.records.entry import Entry
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import POLICY, State
@@ -26,14 +26,14 @@ def renew(active: Mapping[str, Entry], now: float, keep: Callable[[str, None], o
                 log(f"policy {rule.id}", error)
 
 
-def mend(active: Mapping[str, Entry], acting: Acting, repair: Callable[[str], object], log: LogOnce) -> None:
+def mend(active: Mapping[str, Entry], kernel: Kernel, repair: Callable[[str], object], log: LogOnce) -> None:
     """Repair the rules that are to be mended where somebody took something of them out of the kernel.
 
     Without any nothing is read: requests wait meanwhile, and a changed rule set takes 0.1 s and more to read.
     """
     if not any(entry.rule.mended for entry in active.values()):
         return
-    for rule_id, short in acting.look(active).items():
+    for rule_id, short in kernel.look(active).items():
         entry = active.get(rule_id)
         if entry is None or not entry.rule.mended or short.obstructed:
             continue

@@ -216,7 +216,7 @@ class Reports:
             return [over_text(over)]
         if of(entry.rule.kind).layer is Layer.NOWHERE and not entry.rule.parts:
             return state.kernel.settings.sentences(rule_id)
-        short = state.acting.look(state.active, force=True).get(rule_id)
+        short = state.kernel.look(state.active, force=True).get(rule_id)
         return explain(
             Subject(
                 entry,
