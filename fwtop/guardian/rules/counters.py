@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
 
+from fwtop.guardian.mechanisms.kernel import Kernel
 from fwtop.guardian.mechanisms.mechanism import Count
 from fwtop.guardian.records.entry import Entry
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus
@@ -22,21 +22,13 @@ _SHOWN_SOURCES = 200  # of a rule in a status answer
 class RuleCounters:
     """The kernel's counters of all rules, as last read."""
 
-    def __init__(
-        self,
-        read: Callable[[], dict[str, Count]],
-        entries: Callable[[Rule, int], dict[str, int]],
-        place: Callable[[Rule, str], str] = lambda _, note: note,
-    ) -> None:
-        """Take functions that read all counters, a rule's busiest sources, and a compiled one's place."""
-        self._read = read
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
         self._read_at = 0.0
         self._counted_at = 0.0  # Unix seconds
         self._counts: dict[str, Count] = {}
         self._pps: dict[str, float] = {}
-        self._entries = entries
         self._entries_read: dict[str, tuple[float, dict[str, int]]] = {}  # by rule: when and what
-        self._place = place
 
     def read(self, *, force: bool = False) -> None:
         """Read the counters unless they are recent; rates are over the time between two readings."""
@@ -44,7 +36,7 @@ class RuleCounters:
         elapsed = now - self._read_at
         if elapsed < _COUNT_SECONDS and not force:
             return
-        counts = self._read()
+        counts = self._kernel.counts()
         for rule_id, count in counts.items():
             before = self._counts.get(rule_id)
             if before is not None and elapsed >= _COUNT_SECONDS:
@@ -63,7 +55,7 @@ class RuleCounters:
         now = time.monotonic()
         before = self._entries_read.get(rule.id)
         if before is None or now - before[0] >= _ENTRY_SECONDS:
-            before = self._entries_read[rule.id] = now, self._entries(rule, _SHOWN)
+            before = self._entries_read[rule.id] = now, self._kernel.entries(rule, _SHOWN)
         return before[1]
 
     def sources_changed(self, rule_id: str) -> None:
@@ -97,7 +89,9 @@ class RuleCounters:
         return status.to_dict()
 
     def _note(self, entry: Entry) -> str:
-        return "; ".join(filter(None, (self._place(entry.rule, entry.note), rounding_text(entry.rule))))
+        return "; ".join(
+            filter(None, (self._kernel.compiled.place(entry.rule, entry.note), rounding_text(entry.rule)))
+        )
 
 
 def _shortened(rule: Rule) -> Rule:

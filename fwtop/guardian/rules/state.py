@@ -54,7 +54,7 @@ class GuardianState:
         self.limits = limits
         self.active: dict[str, Entry] = {}  # by rule id
         self.allow = AllowList(())  # as last read
-        self.counters = RuleCounters(kernel.counts, kernel.entries, kernel.compiled.place)
+        self.counters = RuleCounters(kernel)
         self.allow_trouble = ""  # why some rules don't have the allow-list as it is
         self._gather_allow = gather_allow
         self._make_lists = make_lists

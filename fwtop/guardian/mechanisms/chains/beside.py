@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fwtop.guardian.mechanisms.chains import sets
@@ -30,13 +29,13 @@ class Beside:
     def __init__(self, variant: Variant) -> None:
         self._variant = variant
 
-    @cached_property
+    @property
     def _xtables(self) -> Inserts:
         from fwtop.guardian.mechanisms.chains.beside_xtables import Inserts
 
         return Inserts(self._variant)
 
-    @cached_property
+    @property
     def _native(self) -> NftInserts:
         from fwtop.guardian.mechanisms.chains.beside_nft import NftInserts
 

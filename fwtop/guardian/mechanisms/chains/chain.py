@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fwtop.guardian.mechanisms.chains.beside import Beside
 from fwtop.guardian.mechanisms.chains.chain_text import add_text, native_removal, remove_text
 from fwtop.guardian.mechanisms.chains.table_state import (
     TABLE,
@@ -43,6 +44,11 @@ class Chains(Struct, frozen=True):
     """fwtop's chains in one iptables variant."""
 
     variant: Variant
+
+    @property
+    def beside(self) -> Beside:
+        """The lines beside others' rules."""
+        return Beside(self.variant)
 
     def read(self, family: int) -> TableState:
         """Read table raw with counters; reading changes nothing.

@@ -82,7 +82,7 @@ class ChainComparison:
     def _beside_short(self, item: Expected) -> str:
         rule_id = item.rule.id
         if item.objects.untracked and rule_id not in self._beside:
-            found = self._lines.variants.beside_of(rule_id).contents(rule_id)
+            found = self._lines.variants.of(rule_id).beside.contents(rule_id)
             changed = self._lines.contents.changed_beside(rule_id, found)
             self._beside[rule_id] = (
                 "lines or sets of it beside those on states were changed" if changed else ""

@@ -77,7 +77,7 @@ class ChainRules(Mechanism):
         for spec in objects.sets:
             text += sets.shown_text(spec, wanted.seconds, _SHOWN_ELEMENTS)
         chains = self.variants.in_use
-        text += self.variants.beside(chains).plan(wanted.rule.id, objects.untracked)
+        text += chains.beside.plan(wanted.rule.id, objects.untracked)
         for family, lines_of_family in _by_family(objects):
             state = chains.writable(family)
             program = chains.variant.program(family)
@@ -129,7 +129,7 @@ class ChainRules(Mechanism):
             elif spec.seeds is None:
                 sets.renew(spec, wanted.seconds)
         if objects.untracked:
-            self.variants.beside_of(wanted.rule.id).renew(wanted.rule.id, wanted.seconds)
+            self.variants.of(wanted.rule.id).beside.renew(wanted.rule.id, wanted.seconds)
 
     def switch(self, wanted: Wanted) -> None:
         """Fill and empty the enable sets of a protected port; raises FwtopError."""
@@ -171,12 +171,12 @@ class ChainRules(Mechanism):
 
     def disable(self, rule_ids: set[str]) -> None:
         """Empty the rules' sets: then their lines match nothing."""
-        beside = (self.variants.beside(chains).disable for chains in self.variants.there())
+        beside = (chains.beside.disable for chains in self.variants.there())
         each(lambda step: step(rule_ids), [sets.flush_of, *beside])
 
     def remove(self, rule_ids: set[str]) -> None:
         """Remove lines, those beside others' once everything is tracked again."""
-        beside = (self.variants.beside(chains).remove for chains in self.variants.there())
+        beside = (chains.beside.remove for chains in self.variants.there())
         each(lambda step: step(rule_ids), [self.lines.remove, *beside])
 
     def destroy(self, rule_ids: set[str]) -> None:
@@ -198,7 +198,7 @@ class ChainRules(Mechanism):
 
     def _install_beside(self, rule_id: str, services: tuple[Match, ...], timeout_seconds: int) -> None:
         if services:
-            beside = self.variants.beside_of(rule_id)
+            beside = self.variants.of(rule_id).beside
             beside.install(rule_id, services, timeout_seconds)
             self.lines.contents.note_beside(rule_id, beside.contents(rule_id))
 

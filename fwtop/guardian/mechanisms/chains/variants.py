@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
-from fwtop.guardian.mechanisms.chains.beside import Beside
 from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.netfilter import iptables
 
 
 class Variants:
-    """The chains of one namespace, and the lines beside others' rules, by variant."""
+    """The chains of one namespace, by variant."""
 
     def __init__(self, in_use: Chains) -> None:
         self.in_use = in_use
         self._of: dict[str, Chains] = {}  # by rule
-        self._beside: dict[str, Beside] = {}  # by name of the variant
 
     @cached_property
     def _other(self) -> Chains | None:
@@ -50,11 +48,3 @@ class Variants:
         """Forget rules that ended."""
         for rule_id in rule_ids:
             self._of.pop(rule_id, None)
-
-    def beside(self, chains: Chains) -> Beside:
-        """Return the lines beside others' rules in a variant."""
-        return self._beside.setdefault(chains.variant.name, Beside(chains.variant))
-
-    def beside_of(self, rule_id: str) -> Beside:
-        """Return those of a rule."""
-        return self.beside(self.of(rule_id))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import socket
 import struct
 from pathlib import Path
 
 from fwtop.guardian.mechanisms.compiled.slots import is_pinned, open_pin
 from fwtop.kernel import bpf
+from fwtop.kernel.descriptors import closing
 from fwtop.kernel.interfaces import clsact
 from fwtop.kernel.interfaces.links import readable_links
 from fwtop.model.rule import Rule
@@ -130,10 +130,8 @@ def _attached(pins: Path, item: Attachment) -> int:
         descriptor = open_pin(pins / f"link-{item.mode}-{item.ifindex}")
     except FileNotFoundError:
         return 0
-    try:
+    with closing(descriptor):
         return bpf.link_program_id(descriptor) if bpf.link_interface(descriptor) == item.ifindex else 0
-    finally:
-        os.close(descriptor)
 
 
 def _described(item: Attachment, names: dict[int, str]) -> str:
