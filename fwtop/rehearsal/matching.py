@@ -1,8 +1,8 @@
 """Whether a rule matches a segment, as the mechanism that enforces it compares them.
 
 Addresses are the caller's business. Mechanisms differ in where they look for bytes: xt_string searches the
-whole packet from the IP header on, compiled rules the beginning of the payload, and those that block sources
-or limit rates have no match on payload at all.
+whole packet from the IP header on, compiled rules the beginning of the payload, and those that keep packets
+from being tracked have no match on payload at all.
 """
 
 from __future__ import annotations

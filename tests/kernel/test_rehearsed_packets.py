@@ -63,22 +63,19 @@ def table() -> dict[str, Rule]:
     found = {}
     for kind in (*AT_INGRESS, Kind.IPSET, Kind.HASHLIMIT, Kind.NOTRACK):
         found |= {f"{kind.value} {name}": rule(kind, fields) for name, fields in CONDITIONS.items()}
-    for kind in (Kind.STRING, Kind.XDP, Kind.TC):
+    for kind in (Kind.STRING, Kind.IPSET, Kind.HASHLIMIT, Kind.XDP, Kind.TC):
         found |= {
             f"{kind.value} {name}": rule(kind, {}, PayloadMatch(data)) for name, data in STRINGS.items()
         }
-    for kind in (Kind.STRING, *AT_INGRESS):
+    for kind in (Kind.STRING, Kind.IPSET, Kind.HASHLIMIT, *AT_INGRESS):
         found |= {f"{kind.value} {name}": rule(kind, {}, PayloadMatch(*at)) for name, at in ANCHORED.items()}
     # Bytes that a kind doesn't read are no condition for the kernel, so they mustn't be one here
     unread = PayloadMatch(b"never sent")
-    found |= {
-        f"{kind.value} unread": rule(kind, {}, unread) for kind in (Kind.IPSET, Kind.HASHLIMIT, Kind.NOTRACK)
-    }
-    return found
+    return found | {f"{Kind.NOTRACK.value} unread": rule(Kind.NOTRACK, {}, unread)}
 
 
 RULES = table()
-ORDINARY = ["nftables length", "xdp one client", "tc window later", "ipset unread", "hashlimit TTL of Linux",
+ORDINARY = ["nftables length", "xdp one client", "tc window later", "ipset banner", "hashlimit TTL of Linux",
             "string options", "notrack SYN"]  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def alternatives(rule: Rule) -> list[Kind]:
     if rule.limit is not None:
         fit = [known for known in KINDS.values() if known.keeps is not None]
     elif rule.match.payload:
-        fit = [known for known in KINDS.values() if known.reads_payload]
+        fit = [known for known in KINDS.values() if known.reads_payload and not known.missing(rule)]
     else:
         by_source = bool(rule.match.sources or rule.origin)
         looked_up = (known for known in KINDS.values() if known.takes_lists)

@@ -15,7 +15,8 @@ def _missing(rule: Rule) -> str:
 
 KIND = RuleKind(
     Kind.IPSET, Layer.RAW, drop_all, block_words,
-    optional=("close_open",), missing=_missing, drop="block", is_filter=True, takes_lists=True, is_part=True,
+    optional=("close_open",), missing=_missing, drop="block", is_filter=True, reads_payload=True,
+    takes_lists=True, is_part=True,
     on_bridges="--via xdp, tc or nftables meets them at the ports",
     evaded="evaded by: other sources", ladder="by source (ipset)",
     verbs=("block",), cost_ns=570.0, bench="block {sources}",
