@@ -57,7 +57,7 @@ CUTTING = [
     (rule(Kind.NFTABLES, protocol=6, payload=b"SSH-", offset=0), "new SSH logins|banner"),
     (rule(protocol=6, dport=2022, ttl=span(52)), "port 2022 is where operators log in"),
     (replace(rule(Kind.HARDEN), parts=(rule(ANYWHERE, payload=b"SSH-2.0"),)), "new SSH logins|banner"),
-    (rule(Kind.HASHLIMIT, protocol=6, payload=b"SSH-2.0", limit=RateLimit(1, 1)), "new SSH logins|banner"),
+    (rule(Kind.HASHLIMIT, protocol=6, payload=b"\x45\x00", limit=RateLimit(1, 1)), "log in"),
     (rule(Kind.HASHLIMIT, protocol=6, ip_length=Range(40, 120), limit=RateLimit(2, 2)), "nobody can log in"),
 ]  # fmt: skip
 HARMLESS = [
