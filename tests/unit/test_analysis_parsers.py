@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.parsers import dns, http, quic, tls
-from fwtop.analysis.parsers.services import SERVICES, SHAPE_WIDTH, isakmp_answer, starts
+from fwtop.analysis.parsers.services import SERVICES, isakmp_answer, starts
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.parse.dns_question import parse_question
+
+WIDTH = 64  # payload bytes by which services are told apart
 
 
 def test_a_dns_message_is_parsed_to_its_question() -> None:
@@ -105,9 +107,9 @@ def test_parsers_never_raise(data: bytes) -> None:
 
 
 @settings(max_examples=50)
-@given(st.lists(st.binary(max_size=SHAPE_WIDTH), min_size=1, max_size=6))
+@given(st.lists(st.binary(max_size=WIDTH), min_size=1, max_size=6))
 def test_shapes_never_raise_and_never_match_nothing(payloads: list[bytes]) -> None:
-    matrix = np.zeros((len(payloads), SHAPE_WIDTH), np.uint8)
+    matrix = np.zeros((len(payloads), WIDTH), np.uint8)
     for row, data in enumerate(payloads):
         matrix[row, : len(data)] = np.frombuffer(data, np.uint8)
     length = np.array([len(data) for data in payloads])
@@ -130,7 +132,7 @@ def test_beginnings_of_payloads(beginnings: tuple[bytes, ...], at: int) -> None:
         changed = bytearray(bytes(at) + text + b"more")
         changed[rng.randrange(at, at + len(text))] ^= 1
         payloads += [bytes(at) + text + b"more", bytes(changed)]
-    matrix = np.zeros((len(payloads), SHAPE_WIDTH), np.uint8)
+    matrix = np.zeros((len(payloads), WIDTH), np.uint8)
     for row, data in enumerate(payloads):
         matrix[row, : len(data)] = np.frombuffer(data, np.uint8)
     fits = starts(*beginnings, at=at)(matrix, np.array([len(data) for data in payloads]))
