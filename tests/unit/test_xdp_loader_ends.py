@@ -28,5 +28,5 @@ def test_undo_does_not_depend_on_sweeping_up_after_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rules, "PIN_DIRECTORY", tmp_path)
-    monkeypatch.setattr(rules, "_is_there", lambda _: True)
+    monkeypatch.setattr(rules, "is_pinned", lambda _: True)
     CompiledRules(Failpoints(None), 1).sweep()
