@@ -8,8 +8,7 @@ from typing import Any
 from fwtop.analysis.rule_alarms import Change, RuleAlarms
 from fwtop.analysis.rule_rates import RuleRates
 from fwtop.model.rule import RuleStatus
-from fwtop.model.rule_event import COMPARED, OTHERS, OURS, RuleEvent
-from fwtop.model.ruleset import ListedRule, ListedSet, Ruleset
+from fwtop.model.ruleset import COMPARED, OTHERS, OURS, ListedRule, ListedSet, RuleEvent, Ruleset
 
 _MOST = 1000  # events of a comparison
 

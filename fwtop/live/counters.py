@@ -27,8 +27,7 @@ from fwtop.live.mapped import BYTES, PACKETS, CounterMaps, Totals
 from fwtop.live.netstat import ConntrackMeter
 from fwtop.live.scaling import WindowScale
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount
-from fwtop.model.traffic.traffic_classes import NON_IP, TRAFFIC_CLASSES
+from fwtop.model.traffic.counters import TRAFFIC_CLASSES, ConntrackSample, Counters, DropCount
 
 FOREIGN_XDP = "XDP_DROP (foreign)"
 _NOT_SPECIFIED = "NOT_SPECIFIED"
@@ -147,7 +146,8 @@ class CounterReader:
         one_in: float,
         watched: float,
     ) -> Counters:
-        not_ip = counted.arrived[NON_IP]  # ARP and others are delivered without passing the input hook
+        # ARP and others are delivered without passing the input hook
+        not_ip = counted.arrived[TRAFFIC_CLASSES.index("non_ip")]
         not_ip_dropped = sum(drop.packets for drop in drops if drop.reason in NOT_IP)
         not_ip_delivered = max(0, int(not_ip[PACKETS]) - not_ip_dropped)
         accepted = counted.accepted.sum(axis=0)

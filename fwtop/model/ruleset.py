@@ -1,19 +1,17 @@
-"""Every rule and set on the machine, whoever made it, as read at one moment."""
+"""Every rule and set on the machine, whoever made it: as read at one moment, and what changed."""
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Any
 
+from msgspec import Struct, field
+
+NOTIFIED, COMPARED = "notified", "compared"  # by the kernel at once; found by comparing two readings
+OURS, OTHERS = "fwtop", "other"
 IPTABLES_LEGACY, IPTABLES_NFT, NFT = "iptables-legacy", "iptables-nft", "nft"
 IPSET, TC, XDP, ROUTE = "ipset", "tc", "xdp", "route"
-SOURCES = (
-    XDP,
-    TC,
-    IPTABLES_LEGACY,
-    IPTABLES_NFT,
-    NFT,
-    ROUTE,
-)  # of rules, in the order that packets meet them
+# Of rules, in the order that packets meet them
+SOURCES = (XDP, TC, IPTABLES_LEGACY, IPTABLES_NFT, NFT, ROUTE)
 NEARLY_FULL = 0.9  # of a set's size
 
 
@@ -61,3 +59,14 @@ class Ruleset(Struct, frozen=True):
     sets: tuple[ListedSet, ...] = ()
     notes: tuple[str, ...] = ()  # what could not be read, or was cut
     rules_total: int = 0  # with those that were cut
+
+
+class RuleEvent(Struct, frozen=True):
+    """One change of a rule or set, by fwtop or by anybody else. Its texts are sanitised."""
+
+    at: float  # Unix seconds; of what is compared, when it was found
+    event: str  # rule_added, set_changed, …
+    how: str  # NOTIFIED, COMPARED
+    by: str = OTHERS  # whose the object is, by its name: OURS, OTHERS
+    source: str = ""  # nft, iptables-legacy, ipset, …
+    about: dict[str, Any] = field(default_factory=dict)  # what is known of it

@@ -31,39 +31,26 @@ class Tunable(Struct, frozen=True):
         return "/proc/sys/" + self.name.replace(".", "/")
 
 
-def _timeout(protocol: str, text: str) -> Tunable:
-    short = f"conntrack_{protocol}"
-    return Tunable(short, f"net.netfilter.nf_{short}", 1, 432_000, Direction.DOWN, f"seconds: {text}")
+def _tcp(name: str, low: int, high: int, direction: Direction, text: str) -> Tunable:
+    return Tunable(name.removeprefix("max_"), f"net.ipv4.tcp_{name}", low, high, direction, text)
+
+
+def _conntrack(name: str, low: int, high: int, direction: Direction, text: str) -> Tunable:
+    return Tunable(f"conntrack_{name}", f"net.netfilter.nf_conntrack_{name}", low, high, direction, text)
+
+
+def _timeout(name: str, text: str) -> Tunable:
+    return _conntrack(name, 1, 432_000, Direction.DOWN, f"seconds: {text}")
 
 
 _ALL = (
-    Tunable(
-        "syncookies", "net.ipv4.tcp_syncookies", 1, 2, Direction.EITHER, "SYN cookies: 1 when full, 2 always"
-    ),
-    Tunable(
-        "syn_backlog", "net.ipv4.tcp_max_syn_backlog", 64, 1 << 20, Direction.UP, "half-open connections kept"
-    ),
-    Tunable("synack_retries", "net.ipv4.tcp_synack_retries", 0, 10, Direction.DOWN, "SYN-ACKs sent again"),
+    _tcp("syncookies", 1, 2, Direction.EITHER, "SYN cookies: 1 when full, 2 always"),
+    _tcp("max_syn_backlog", 64, 1 << 20, Direction.UP, "half-open connections kept"),
+    _tcp("synack_retries", 0, 10, Direction.DOWN, "SYN-ACKs sent again"),
     Tunable("tcp_timestamps", "net.ipv4.tcp_timestamps", 0, 2, Direction.EITHER, "TCP time stamps"),
-    Tunable(
-        "conntrack_tcp_loose",
-        "net.netfilter.nf_conntrack_tcp_loose",
-        0,
-        1,
-        Direction.DOWN,
-        "0: connections that began untracked are invalid",
-    ),
-    Tunable(
-        "conntrack_max", "net.netfilter.nf_conntrack_max", 1024, 1 << 28, Direction.UP, "connections tracked"
-    ),
-    Tunable(
-        "conntrack_buckets",
-        "net.netfilter.nf_conntrack_buckets",
-        1024,
-        1 << 26,
-        Direction.UP,
-        "size of its hash",
-    ),
+    _conntrack("tcp_loose", 0, 1, Direction.DOWN, "0: connections that began untracked are invalid"),
+    _conntrack("max", 1024, 1 << 28, Direction.UP, "connections tracked"),
+    _conntrack("buckets", 1024, 1 << 26, Direction.UP, "size of its hash"),
     _timeout("tcp_timeout_syn_sent", "after a SYN"),
     _timeout("tcp_timeout_syn_recv", "after a SYN-ACK"),
     _timeout("tcp_timeout_established", "idle connections"),

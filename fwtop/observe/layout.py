@@ -6,7 +6,7 @@ import mmap
 import struct
 from typing import TYPE_CHECKING, Any
 
-from fwtop.model.traffic.traffic_classes import TRAFFIC_CLASSES
+from fwtop.model.traffic.counters import TRAFFIC_CLASSES
 
 if TYPE_CHECKING:
     import numpy as np

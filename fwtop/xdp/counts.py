@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from fwtop.kernel.bpf import get_element
 from fwtop.kernel.drop_reasons import reached_tc
 from fwtop.kernel.interfaces.links import list_links
-from fwtop.model.traffic.counters import Counters, DropCount
-from fwtop.model.traffic.traffic_classes import TRAFFIC_CLASSES
+from fwtop.model.traffic.counters import TRAFFIC_CLASSES, Counters, DropCount
 from fwtop.xdp.maps import COUNTERS_BYTES, MAX_RULES, SLOT_BYTES, counters_dtype, map_array, slot_dtype
 
 _REASON = "XDP_RULE"

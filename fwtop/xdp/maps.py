@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fwtop.kernel import bpf
 from fwtop.kernel.descriptors import closing
-from fwtop.model.traffic.traffic_classes import TRAFFIC_CLASSES
+from fwtop.model.traffic.counters import TRAFFIC_CLASSES
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,7 +6,7 @@ import numpy as np
 
 from fwtop.live.mapped import BYTES, Totals
 from fwtop.live.scaling import WindowScale
-from fwtop.model.traffic.traffic_classes import TRAFFIC_CLASSES
+from fwtop.model.traffic.counters import TRAFFIC_CLASSES
 
 
 def totals(udp: tuple[int, int], tcp: tuple[int, int]) -> Totals:

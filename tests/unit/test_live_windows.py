@@ -10,7 +10,7 @@ from fwtop.kernel.drop_reasons import FunctionNames
 from fwtop.kernel.interfaces.links import LinkStats
 from fwtop.live.counters import CounterReader, Interval
 from fwtop.live.mapped import Totals
-from fwtop.model.traffic.traffic_classes import TRAFFIC_CLASSES
+from fwtop.model.traffic.counters import TRAFFIC_CLASSES
 
 DROP = 2  # the number of a reason
 

@@ -8,8 +8,18 @@ import os
 from msgspec.structs import replace
 
 from fwtop.analysis.rule_changes import RuleChanges, changes
-from fwtop.model.rule_event import COMPARED, NOTIFIED, RuleEvent
-from fwtop.model.ruleset import IPSET, IPTABLES_LEGACY, NFT, ROUTE, ListedRule, ListedSet, Ruleset
+from fwtop.model.ruleset import (
+    COMPARED,
+    IPSET,
+    IPTABLES_LEGACY,
+    NFT,
+    NOTIFIED,
+    ROUTE,
+    ListedRule,
+    ListedSet,
+    RuleEvent,
+    Ruleset,
+)
 from fwtop.netfilter.listing.event_lines import EventLines, event_text
 
 RULE = ListedRule("a", IPTABLES_LEGACY, "ip", "filter INPUT", "-j DROP", False, 5, 300)

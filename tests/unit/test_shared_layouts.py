@@ -8,8 +8,8 @@ import pytest
 
 from fwtop.lab.traffic import frames, plan
 from fwtop.live import mapped
+from fwtop.model.traffic.counters import TRAFFIC_CLASSES
 from fwtop.model.traffic.packets import Fragment, Hook
-from fwtop.model.traffic.traffic_classes import TRAFFIC_CLASSES
 from fwtop.observe import layout
 from fwtop.xdp import ipv6_lists, lists, maps, uncounted
 from tests.unit.bpf_headers import BPF, layout_of, values

@@ -3,9 +3,8 @@
 import numpy as np
 from msgspec.structs import replace
 
-from fwtop.model.traffic.counters import Counters, DropCount
+from fwtop.model.traffic.counters import TRAFFIC_CLASSES, Counters, DropCount
 from fwtop.model.traffic.packets import PacketBatch
-from fwtop.model.traffic.traffic_classes import TRAFFIC_CLASSES
 from fwtop.stats.ledger import balance
 from fwtop.xdp.counts import XdpInterval, grown_by_rule
 

@@ -14,8 +14,7 @@ from fwtop.cli.options import add_netns, flag, option, positive
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import ListShow, Status
 from fwtop.model.rule import RuleStatus
-from fwtop.model.rule_event import COMPARED, NOTIFIED, OURS, RuleEvent
-from fwtop.model.ruleset import IPSET, IPTABLES_NFT, NFT, SOURCES
+from fwtop.model.ruleset import COMPARED, IPSET, IPTABLES_NFT, NFT, NOTIFIED, OURS, SOURCES, RuleEvent
 from fwtop.model.text import safe_text
 
 if TYPE_CHECKING:

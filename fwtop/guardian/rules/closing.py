@@ -17,8 +17,7 @@ from msgspec import Struct
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.kernel import netlink, sockets
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.coverage import listed
-from fwtop.model.addresses.list_limits import of_ports
+from fwtop.model.addresses.coverage import listed, of_ports
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.protocols import TCP

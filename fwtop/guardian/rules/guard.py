@@ -11,8 +11,7 @@ from fwtop.guardian.allow.allowlist import Allowed, AllowList
 from fwtop.guardian.limits import Limits
 from fwtop.guardian.rules.breadth import WhyUntracked, why_broad
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.coverage import SPACE, Listed, covered, cut_out, listed, sizes
-from fwtop.model.addresses.list_limits import of_ports
+from fwtop.model.addresses.coverage import SPACE, Listed, covered, cut_out, listed, of_ports, sizes
 from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import POLICY, POLICY_TRIAL, Match, Rule

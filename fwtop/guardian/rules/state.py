@@ -20,7 +20,7 @@ from fwtop.guardian.rules.counters import RuleCounters
 from fwtop.guardian.rules.this_machine import ThisMachine
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.list_limits import of_ports
+from fwtop.model.addresses.coverage import of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, Rule
 from fwtop.model.text import safe_text

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.rules.breadth import why_broad
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.list_limits import of_ports
+from fwtop.model.addresses.coverage import of_ports
 from fwtop.model.rule import RANGES, Match, Range, Rule
 from fwtop.rules.kinds import drops_nothing
 from fwtop.rules.overlap import is_wider

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, TypeGuard, cast
 
 from fwtop.model.addresses.address import Prefix
+
+if TYPE_CHECKING:
+    from fwtop.model.addresses.port_rows import PortRows
+    from fwtop.model.addresses.prefix_rows import PrefixRows
 
 # Of IPv6 only 2000::/3 is in use as global unicast (IANA IPv6 address space registry).
 SPACE = {4: 1 << 32, 6: 1 << 125}
@@ -53,6 +57,23 @@ def is_long(prefixes: Sequence[Prefix]) -> bool:
     return not isinstance(prefixes, tuple)
 
 
+def of_ports(sources: Sequence[Prefix]) -> TypeGuard[PortRows]:
+    """Return whether these are entries with ports; loads no numpy where there are none."""
+    return hasattr(sources, "single")
+
+
+def looked_up(sources: Sequence[Prefix]) -> int:
+    """Return how many elements a kernel has to hold: each port of an entry is one."""
+    return sources.elements if of_ports(sources) else len(sources)
+
+
+def _rows(prefixes: Sequence[Prefix]) -> PrefixRows:
+    """Return a long list as rows: numpy is loaded already then."""
+    from fwtop.model.addresses.prefix_rows import PrefixRows
+
+    return PrefixRows.of(prefixes)
+
+
 def listed(prefixes: Sequence[Prefix]) -> Listed:
     """Return a list that can be asked."""
     return cast(Listed, prefixes) if is_long(prefixes) else _Short(prefixes)
@@ -61,9 +82,7 @@ def listed(prefixes: Sequence[Prefix]) -> Listed:
 def of_family(prefixes: Sequence[Prefix], family: int, excluded: Sequence[Prefix]) -> Sequence[Prefix]:
     """Return the prefixes of a family, each once, without those that lie within any of `excluded`."""
     if is_long(prefixes):
-        from fwtop.model.addresses.prefix_rows import PrefixRows
-
-        return PrefixRows.of(prefixes).of_family(family).without(excluded)
+        return _rows(prefixes).of_family(family).without(excluded)
     kept = [prefix for prefix in prefixes if prefix.family == family]
     return tuple(dict.fromkeys(p for p in kept if not any(item.contains(p) for item in excluded)))
 
@@ -71,9 +90,7 @@ def of_family(prefixes: Sequence[Prefix], family: int, excluded: Sequence[Prefix
 def sizes(prefixes: Sequence[Prefix], family: int) -> int:
     """Return how many addresses a list covers at most: overlaps in a short one count twice."""
     if is_long(prefixes):
-        from fwtop.model.addresses.prefix_rows import PrefixRows
-
-        return PrefixRows.of(prefixes).covered(family)
+        return _rows(prefixes).covered(family)
     return sum(1 << p.bits - p.length for p in prefixes if p.family == family)
 
 
@@ -81,10 +98,8 @@ def covered(lists: Iterable[Sequence[Prefix]], family: int) -> int:
     """Return how many addresses of a family several lists cover together, each counted once."""
     given = list(lists)
     if any(is_long(item) for item in given):
-        from fwtop.model.addresses.prefix_rows import PrefixRows
-
-        rows = PrefixRows.of(given[0]) if len(given) == 1 else PrefixRows.union(given)
-        return rows.covered(family)
+        rows = _rows(given[0])
+        return (rows if len(given) == 1 else rows.union(given)).covered(family)
     total, end = 0, 0
     for prefix in sorted(prefix for item in given for prefix in item if prefix.family == family):
         stop = prefix.value + (1 << prefix.bits - prefix.length)
@@ -105,17 +120,13 @@ def cut_out(prefixes: Sequence[Prefix], holes: Iterable[Prefix]) -> Sequence[Pre
 def _outside(prefixes: Sequence[Prefix], excluded: Prefix) -> Sequence[Prefix]:
     """Return the prefixes that don't lie within another."""
     if is_long(prefixes):
-        from fwtop.model.addresses.prefix_rows import PrefixRows
-
-        return PrefixRows.of(prefixes).without((excluded,))
+        return _rows(prefixes).without((excluded,))
     return tuple(prefix for prefix in prefixes if not excluded.contains(prefix))
 
 
 def _joined(prefixes: Sequence[Prefix], more: tuple[Prefix, ...]) -> Sequence[Prefix]:
     if is_long(prefixes):
-        from fwtop.model.addresses.prefix_rows import PrefixRows
-
-        return PrefixRows.union((prefixes, more))
+        return _rows(prefixes).union((prefixes, more))
     return tuple(dict.fromkeys((*prefixes, *more)))
 
 

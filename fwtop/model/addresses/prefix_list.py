@@ -24,7 +24,7 @@ from fwtop.model.protocol import Apply, Plan
 from fwtop.model.rule import Rule
 
 ATTACH_ABOVE = 5_000  # prefixes
-MAX_PREFIXES = 25_000_000  # of any kind of rule; model/addresses/list_limits.py says how many each takes
+MAX_PREFIXES = 25_000_000  # of any kind of rule; rules/kinds/ say how many each takes
 _MAX_BYTES = 32 + 17 * MAX_PREFIXES
 _ENTRY = struct.Struct("!BB16s")  # family, length, address (IPv4 in the last four bytes)
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL

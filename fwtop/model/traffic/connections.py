@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from fwtop.model.traffic.packets import F64, U8, U16, U32, U64, Mask
+from fwtop.model.traffic.packets import F64, KINDS, U8, U16, U32, U64, Mask
 
 
 class Connections(Struct, frozen=True):
@@ -41,12 +41,8 @@ class Connections(Struct, frozen=True):
     @staticmethod
     def empty() -> Connections:
         """Return none."""
-        none: Any = np.zeros(0)
-        kinds = [_KINDS[kind] for kind in Connections.__annotations__.values()]
-        return Connections(*(none.astype(kind) for kind in kinds))
-
-
-_KINDS = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64, "F64": np.float64}
+        none: list[Any] = [np.zeros(0, KINDS[kind]) for kind in Connections.__annotations__.values()]
+        return Connections(*none)
 
 
 class ListenQueue(Struct, frozen=True):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+# What the kernel's programs count packets in: enum fwtop_class of bpf/cell.h
+TRAFFIC_CLASSES = ("tcp", "udp", "icmp", "icmpv6", "gre", "esp", "other", "non_ip")
+
 
 class DropCount(Struct, frozen=True):
     """Packets dropped for one reason in the interval."""

@@ -104,7 +104,7 @@ class PacketBatch(Struct, frozen=True):
     @staticmethod
     def zeros(n: int, width: int) -> PacketBatch:
         """Return n rows of zeros, including the weight, for a parser to fill in."""
-        columns: list[Any] = [np.zeros(n, dtype) for name, dtype in _DTYPES.items()]
+        columns: list[Any] = [np.zeros(n, dtype) for dtype in _DTYPES.values()]
         columns.append(np.zeros((n, width), np.uint8))
         return PacketBatch(*columns)
 
@@ -126,37 +126,9 @@ class PacketBatch(Struct, frozen=True):
         return PacketBatch(*joined)
 
 
-_DTYPES: dict[str, type[np.generic]] = {
-    "time_ns": np.int64,
-    "weight": np.float64,
-    "length": np.uint32,
-    "ifindex": np.uint32,
-    "hook": np.uint8,
-    "reason": np.uint16,
-    "rule": np.uint32,
-    "family": np.uint8,
-    "ethertype": np.uint16,
-    "vlan": np.uint16,
-    "src_hi": np.uint64,
-    "src_lo": np.uint64,
-    "dst_hi": np.uint64,
-    "dst_lo": np.uint64,
-    "protocol": np.uint8,
-    "ttl": np.uint8,
-    "ip_id": np.uint32,
-    "ip_length": np.uint16,
-    "fragment": np.uint8,
-    "sport": np.uint16,
-    "dport": np.uint16,
-    "tcp_flags": np.uint8,
-    "tcp_window": np.uint16,
-    "tcp_seq": np.uint32,
-    "tcp_header": np.uint8,
-    "icmp_type": np.uint8,
-    "icmp_code": np.uint8,
-    "payload_offset": np.uint16,
-    "payload_length": np.uint16,
-    "captured": np.uint16,
-    "flags": np.uint8,
-}
+# What NDArray annotations mean, by their names
+KINDS: dict[str, type[np.generic]] = {
+    "U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64, "I64": np.int64, "F64": np.float64,
+}  # fmt: skip
+_DTYPES = {name: KINDS[kind] for name, kind in PacketBatch.__annotations__.items() if name != "data"}
 _COLUMNS_OF = attrgetter(*PacketBatch.__struct_fields__)

@@ -8,7 +8,7 @@ import queue
 import threading
 from typing import Any
 
-from fwtop.model.rule_event import RuleEvent
+from fwtop.model.ruleset import RuleEvent
 from fwtop.render.numbers import utc
 from fwtop.render.observation import rfc3339
 

@@ -18,8 +18,7 @@ from msgspec import Struct, field
 
 from fwtop.kernel import netlink
 from fwtop.kernel.netlink import NETFILTER_HEADER_BYTES, NETLINK_NETFILTER, attributes, c_string
-from fwtop.model.rule_event import NOTIFIED, OTHERS, OURS, RuleEvent
-from fwtop.model.ruleset import NFT
+from fwtop.model.ruleset import NFT, NOTIFIED, OTHERS, OURS, RuleEvent
 from fwtop.model.text import safe_text
 from fwtop.netfilter.listing.names import NAME, TEXT, is_own_name, is_own_rule
 from fwtop.netfilter.listing.nft_dump import elements_in, expressions

@@ -8,8 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.coverage import listed, of_family
-from fwtop.model.addresses.list_limits import of_ports
+from fwtop.model.addresses.coverage import listed, of_family, of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.rules.objects import ChainLine, KernelObjects, SetSpec

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.coverage import of_family
-from fwtop.model.addresses.list_limits import looked_up, of_ports
+from fwtop.model.addresses.coverage import looked_up, of_family, of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
 from fwtop.rules.kind import Layer, RuleKind

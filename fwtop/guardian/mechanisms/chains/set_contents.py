@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.list_limits import of_ports
+from fwtop.model.addresses.coverage import of_ports
 from fwtop.netfilter import ipset
 from fwtop.rules.objects import SetSpec
 

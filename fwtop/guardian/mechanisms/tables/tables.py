@@ -47,7 +47,7 @@ from fwtop.guardian.trying import each
 from fwtop.kernel.interfaces.links import Link
 from fwtop.kernel.programs import CommandError
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.list_limits import of_ports
+from fwtop.model.addresses.coverage import of_ports
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
