@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 from fwtop import __version__
+from fwtop.bench.catalogue import TABLES
 from fwtop.cli.main import DEFAULT_VERB, VERBS, verb_module
+from fwtop.lab import scenario
 
 FILES = {"bash": "fwtop.bash", "zsh": "_fwtop", "fish": "fwtop.fish"}
 _FILES = ("FILE", "CAPTURE", "PATH", "FILE|-", "FILE|URL")
@@ -16,7 +18,12 @@ _LISTED = {
     "interface": "command ls /sys/class/net",
     "netns": "command ls /run/netns 2>/dev/null",
 }  # now, not then
-_EXAMPLES = {"proto": ("tcp", "udp", "icmp", "icmpv6", "gre"), "ttl": ("30s", "10m", "2h", "1d")}
+_EXAMPLES = {
+    "match_protocol": ("tcp", "udp", "icmp", "icmpv6", "gre"),
+    "ttl": ("30s", "10m", "2h", "1d"),
+    "scenario": ("list", *scenario.names()),
+    "table": ("list", *(table.name for table in TABLES)),
+}
 
 
 def parser() -> argparse.ArgumentParser:

@@ -67,6 +67,12 @@ def test_completion_offers_interfaces():
     assert "lo" in complete("fwtop", "watch", "-i", "")
 
 
+def test_completion_offers_protocols_scenarios_and_tables():
+    assert complete("fwtop", "drop", "--proto", "") == ["tcp", "udp", "icmp", "icmpv6", "gre"]
+    assert {"list", "udp_flood"} <= set(complete("fwtop", "lab", ""))
+    assert {"list", "ladder"} <= set(complete("fwtop", "bench", ""))
+
+
 def test_the_man_page_knows_every_option():
     page = (FILES / "fwtop.8").read_text().replace("\\-", "-")
     for verb in main.VERBS:
@@ -74,6 +80,31 @@ def test_the_man_page_knows_every_option():
         main.verb_module(verb).arguments(parser)
         for name in (name for action in parser._actions for name in action.option_strings[-1:]):
             assert name in page, (verb, name)
+
+
+def test_the_man_page_and_the_docs_name_no_option_that_a_verb_has_not():
+    known = {}
+    for verb in main.VERBS:
+        parser = argparse.ArgumentParser()
+        main.verb_module(verb).arguments(parser)
+        known[verb] = set(parser._option_string_actions)
+    page = (FILES / "fwtop.8").read_text().replace("\\-", "-")
+    sections = re.split(r"^\.BI? ([a-z]+)(?= \"|$)", page, flags=re.MULTILINE)
+    named = [
+        (verb, line)
+        for verb, text in zip(sections[1::2], sections[2::2], strict=True)
+        for line in ["", *re.findall(r"^Options: .*", text, re.MULTILINE)]
+    ]
+    assert {verb for verb, _ in named} >= set(main.VERBS)
+    for path in (paths.ROOT / "README.md", *sorted((paths.ROOT / "docs").glob("*.md"))):
+        named += re.findall(r"(?<!\S)`?fwtop ([a-z]+)\b([^`\n·|#;&]*)", path.read_text())
+    wrong = [
+        (verb, option)
+        for verb, text in named
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", text)
+        if verb in known and option not in known[verb]
+    ]
+    assert not wrong
 
 
 def test_every_module_and_bpf_source_is_installed():
