@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fwtop.guardian.mechanisms.chains.chain_text import add_text, line_text, own_lines, remove_text
+from fwtop.guardian.mechanisms.chains.chain_text import add_text, line_text, own_lines, removal
 from fwtop.guardian.mechanisms.chains.table_state import table_of
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
@@ -93,12 +93,12 @@ def test_last_removal_takes_all_three_chains() -> None:
     chains = "".join(f":{name} - [0:0]\n" for name in ("FWTOP-ROLES", "FWTOP-RULES"))
     line = "[1:1] -A FWTOP-RULES -m set --match-set fwtop-3-on4 src -j DROP\n"
     saved = SAVED.replace(":FWTOP -", f"{chains}:FWTOP -").replace("COMMIT", f"{line}COMMIT")
-    assert remove_text(table_of(parse(saved, 4)), {"3"}) == "*raw\n-D FWTOP-RULES 1\nCOMMIT\n"
-    text = remove_text(table_of(parse(saved, 4)), {"1", "3", "12"}).splitlines()
-    assert text[1] == "-D PREROUTING -j FWTOP"
+    assert removal(table_of(parse(saved, 4)), 4, {"3"}) == ["-D FWTOP-RULES 1"]
+    text = removal(table_of(parse(saved, 4)), 4, {"1", "3", "12"})
+    assert text[0] == "-D PREROUTING -j FWTOP"
     own = {"FWTOP", "FWTOP-ROLES", "FWTOP-RULES"}
-    assert {line[3:] for line in text[2:5] if line.startswith("-F ")} == own
-    assert {line[3:] for line in text[5:8] if line.startswith("-X ")} == own
+    assert {line[3:] for line in text[1:4] if line.startswith("-F ")} == own
+    assert {line[3:] for line in text[4:7] if line.startswith("-X ")} == own
 
 
 def test_ipv6_never_loses_its_neighbours() -> None:
@@ -114,19 +114,19 @@ def test_jump_that_others_pushed_down_comes_first_again() -> None:
 
 
 def test_removal_by_number_leaves_the_others() -> None:
-    assert remove_text(table_of(parse(SAVED, 4)), {"12"}) == "*raw\n-D FWTOP 3\nCOMMIT\n"
-    assert remove_text(table_of(parse(SAVED, 4)), {"1"}) == "*raw\n-D FWTOP 4\nCOMMIT\n"
+    assert removal(table_of(parse(SAVED, 4)), 4, {"12"}) == ["-D FWTOP 3"]
+    assert removal(table_of(parse(SAVED, 4)), 4, {"1"}) == ["-D FWTOP 4"]
 
 
 def test_last_removal_takes_chain_and_hook() -> None:
-    last = "*raw\n-D PREROUTING -j FWTOP\n-F FWTOP\n-X FWTOP\nCOMMIT\n"
-    assert remove_text(table_of(parse(SAVED, 4)), {"12", "1"}) == last
-    assert remove_text(table_of(parse("", 4)), {"12"}) == ""
+    last = ["-D PREROUTING -j FWTOP", "-F FWTOP", "-X FWTOP"]
+    assert removal(table_of(parse(SAVED, 4)), 4, {"12", "1"}) == last
+    assert removal(table_of(parse("", 4)), 4, {"12"}) == []
 
 
 def test_every_jump_goes_by_what_it_says() -> None:
     more = SAVED.replace("COMMIT", "[0:0] -A THEIRS -p udp -g FWTOP\n[0:0] -A PREROUTING -j FWTOP\nCOMMIT")
-    text = remove_text(table_of(parse(more, 4)), {"12", "1"}).splitlines()
+    text = removal(table_of(parse(more, 4)), 4, {"12", "1"})
     assert text.count("-D PREROUTING -j FWTOP") == 2
     assert "-D THEIRS -p udp -g FWTOP" in text
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.guardian.mechanisms.chains.beside import Beside
-from fwtop.guardian.mechanisms.chains.chain_text import add_text, native_removal, remove_text
+from fwtop.guardian.mechanisms.chains.chain_text import add_text, removal
 from fwtop.guardian.mechanisms.chains.table_state import (
     TABLE,
     TableState,
@@ -170,15 +170,12 @@ class Chains(Struct, frozen=True):
 
         `keep_chains`: chains that no rule uses any more are emptied, and those that jump to them left alone.
         """
-        if state.by_handle:
-            lines = native_removal(state, family, rule_ids, keep_chains=keep_chains)
-            if lines:
-                nft.execute(lines)
-            return bool(lines)
-        text = remove_text(state, rule_ids, keep_chains=keep_chains)
-        if text:
-            self.apply(family, text, REMOVAL_LOCK_SECONDS)
-        return bool(text)
+        lines = removal(state, family, rule_ids, keep_chains=keep_chains)
+        if lines and state.by_handle:
+            nft.execute(lines)
+        elif lines:
+            self.apply(family, "\n".join(["*raw", *lines, "COMMIT", ""]), REMOVAL_LOCK_SECONDS)
+        return bool(lines)
 
     def apply(self, family: int, transaction: str, lock_seconds: int = LOCK_SECONDS) -> None:
         """Run one transaction; raises FwtopError with what iptables said."""
@@ -187,7 +184,7 @@ class Chains(Struct, frozen=True):
     def _leave_as_before(self, family: int, state: TableState, before: frozenset[str] | None) -> None:
         if self.variant.name != NFT or before == _ALL_THERE:
             return
-        inet, now = ("ip" if family == 4 else "ip6"), self.native_chains(family)
+        now = self.native_chains(family)
         if now is None:
             return
         ours = {hook for hook in HOOK_CHAINS if hook in now and (before is None or hook not in before)}
@@ -195,8 +192,6 @@ class Chains(Struct, frozen=True):
         if unused:
             self.apply(family, "*raw\n" + "".join(f"-X {hook}\n" for hook in unused) + "COMMIT\n")
         if before is None and now <= set(unused):
-            self._delete_if_empty(inet)
-
-    def _delete_if_empty(self, inet: str) -> None:
-        if nft.printed("table", inet, TABLE).split() == ["table", inet, TABLE, "{", "}"]:
-            nft.execute([f"delete table {inet} {TABLE}"])
+            words = ["table", *native(family).split()]
+            if nft.printed(*words).split() == [*words, "{", "}"]:
+                nft.execute([f"delete {' '.join(words)}"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import zip_longest
 
-from fwtop.guardian.mechanisms.chains.table_state import TABLE, Listed, TableState
+from fwtop.guardian.mechanisms.chains.table_state import Listed, TableState, native
 from fwtop.model.addresses import roles
 from fwtop.rules.objects import (
     HOOK_CHAINS,
@@ -200,40 +200,31 @@ def line_text(line: ChainLine, before: Listed | None = None, place: int | None =
     return " ".join(map(quote, (*how, *counters, *line.match, *line.target)))
 
 
-def remove_text(state: TableState, rule_ids: set[str], *, keep_chains: bool = False) -> str:
-    """Return the transaction that removes rules, and a hook's chains with its last one ("" if nothing).
+def removal(state: TableState, family: int, rule_ids: set[str], *, keep_chains: bool = False) -> list[str]:
+    """Return the commands that remove rules, and a hook's chains with its last one; none if none is there.
 
-    `keep_chains`: the chains and the jumps to them stay, without lines. Lines of our chains go by number,
-    from the last: what the kernel prints of a match need not be what it reads. Jumps are in chains of others,
-    who may insert something meanwhile: all of them go by what they say.
+    They are nft's, with handles, where the table was read through nfnetlink: iptables refuses one with native
+    rules. In the others lines of our chains go by number, from the last: what the kernel prints of a match
+    need not be what it reads. Jumps are in chains of others, who may insert something meanwhile: all of them
+    go by what they say. `keep_chains`: the chains and the jumps to them stay, without lines.
     """
     kept, unused = _by_use(state, rule_ids)
-    text = []
-    for chain in kept:
-        doomed = [line.number for line in state.chains[chain] if line.rule_id in rule_ids]
-        text += [f"-D {chain} {number}" for number in reversed(doomed)]
-    if not keep_chains:
-        text += [f"-D {jump.chain} {jump.text}" for chain in unused for jump in state.jumps.get(chain, ())]
-    text += [f"-F {chain}" for chain in unused]
-    text += [f"-X {chain}" for chain in unused if not keep_chains]
-    return "\n".join(["*raw", *text, "COMMIT", ""]) if text else ""
-
-
-def native_removal(
-    state: TableState, family: int, rule_ids: set[str], *, keep_chains: bool = False
-) -> list[str]:
-    """Return the same for nft, by handles: iptables refuses a table with native rules."""
-    table = f"{'ip' if family == 4 else 'ip6'} {TABLE}"
-    kept, unused = _by_use(state, rule_ids)
-    text: list[str] = []
-    for chain in kept:
-        doomed = [line.handle for line in state.chains[chain] if line.rule_id in rule_ids]
-        text += [f"delete rule {table} {chain} handle {handle}" for handle in doomed]
-    for chain in unused:
-        jumps = state.jumps.get(chain, ()) if not keep_chains else ()
-        text += [f"delete rule {table} {jump.chain} handle {jump.handle}" for jump in jumps]
-    text += [f"flush chain {table} {chain}" for chain in unused]
-    return text + [f"delete chain {table} {chain}" for chain in unused if not keep_chains]
+    doomed = [
+        (chain, line) for chain in kept for line in reversed(state.chains[chain]) if line.rule_id in rule_ids
+    ]
+    gone = [] if keep_chains else unused
+    jumps = [jump for chain in gone for jump in state.jumps.get(chain, ())]
+    if state.by_handle:
+        table = native(family)
+        places = [(chain, line.handle) for chain, line in doomed]
+        places += [(jump.chain, jump.handle) for jump in jumps]
+        text = [f"delete rule {table} {chain} handle {handle}" for chain, handle in places]
+        flush, delete = f"flush chain {table}", f"delete chain {table}"
+    else:
+        text = [f"-D {chain} {line.number}" for chain, line in doomed]
+        text += [f"-D {jump.chain} {jump.text}" for jump in jumps]
+        flush, delete = "-F", "-X"
+    return [*text, *(f"{flush} {chain}" for chain in unused), *(f"{delete} {chain}" for chain in gone)]
 
 
 def _by_use(state: TableState, rule_ids: set[str]) -> tuple[list[str], list[str]]:
