@@ -171,6 +171,8 @@ def test_a_url_is_downloaded_and_its_key_is_not_shown(
     line = capsys.readouterr().err
     assert "the download from localhost failed: status 404" in line
     assert "secret" not in line
+    assert update(place, "https://127.0.0.1:1/x") == 1
+    assert "the download from 127.0.0.1 failed: Connection refused; nothing" in capsys.readouterr().err
     assert update(place, "http://localhost/x") == 2
 
 

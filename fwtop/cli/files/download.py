@@ -79,7 +79,7 @@ def _download(url: str, file: BinaryIO) -> str:
                 return f"status {answer.status} {answer.reason}"
             return "" if copied(answer, file) else f"it is larger than {MOST_BYTES >> 20} MiB"
         except (OSError, http.client.HTTPException) as error:
-            return str(error) or type(error).__name__
+            return getattr(error, "strerror", None) or str(error) or type(error).__name__
         finally:
             connection.close()
     return "too many redirections"
