@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from benches.corpus.cases import LabelledWindow, cases
+from benches.corpus.cases import SEED, LabelledWindow, cases
 from benches.corpus.version import version
 from fwtop.bench.frame import Document, Options, Result, progress
 
@@ -15,7 +15,7 @@ def run(options: Options) -> Document:
     """Draw the corpus and count; `rounds` is the number of windows of each family."""
     each = options.choose(WINDOWS_EACH, 1)
     groups: dict[str, list[LabelledWindow]] = defaultdict(list)
-    for case in cases(each):
+    for case in cases(each, SEED if options.seed is None else options.seed):
         progress(case.name)
         groups[case.family.partition(":")[0]].append(case)
     progress("")
