@@ -15,16 +15,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from benches.corpus.arrivals import Arrivals, Frames
-from benches.corpus.copies import copies
+from benches.corpus.cases import batch_of
+from benches.corpus.copies import mixed
 from benches.corpus.profiles import ORDINARY, Method, methods
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context
 from fwtop.analysis.history.baseline import Baseline, class_rates
 from fwtop.model.traffic.counters import Counters, DropCount
-from fwtop.model.traffic.packets import Hook, PacketBatch
+from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.window import Window
-from fwtop.parse.packets import parse_packets
 
 PATIENCE = 6.0  # seconds; an attack that isn't named by then isn't named
 _WINDOW, _STEP = 3.0, 0.1  # seconds
@@ -80,29 +80,13 @@ def _seconds_to_name(method: Method, times: int, rng: random.Random) -> float:
 
 def _attack(method: Method, times: int, rng: random.Random, numbers: np.random.Generator) -> Frames:
     """Make the samples of an attack that begins when the first window of ordinary traffic has passed."""
-    samples, hosts = _USUAL_PPS * (times - 1) * PATIENCE / _ONE_IN, rng.getrandbits(32)
-    whole = sum(vector.weight for vector in method.vectors)
-    made = Frames.joined(
-        [
-            copies(vector, round(samples * vector.weight / whole), _ONE_IN, numbers, hosts)
-            for vector in method.vectors
-        ]
-    )
+    samples = _USUAL_PPS * (times - 1) * PATIENCE / _ONE_IN
+    made = mixed(method.vectors, samples, _ONE_IN, numbers, rng.getrandbits(32))
     return replace(made, at=_WINDOW + made.at * PATIENCE, vector=np.ones(len(made), np.int16))
 
 
 def _batch(frames: Frames) -> PacketBatch:
-    """Return the samples as packets; the label travels in the interface number."""
-    return parse_packets(
-        frames.data,
-        frames.captured,
-        link=1,
-        length=frames.size,
-        time_ns=(frames.at * 1e9).astype(np.int64),
-        weight=np.full(len(frames), _ONE_IN),
-        hook=int(Hook.INGRESS),
-        ifindex=frames.vector.astype(np.uint32),
-    )
+    return batch_of(frames, _ONE_IN, start_ns=0)
 
 
 def _window(every: PacketBatch, since: float, baseline: Baseline) -> Window:

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from fwtop.lab.network import VICTIM_4, VICTIM_6
 from fwtop.lab.traffic.pools import PUBLIC_OCTETS
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.protocols import TCP, UDP
 
 CAPTURED = 216  # bytes of a live record
-TCP, UDP, ICMP, ICMP6, GRE, ESP = 6, 17, 1, 58, 47, 50
+FULL = 1448  # bytes of a full segment with timestamps
 HOST_4, HOST_6 = (
     Prefix.parse(text).value.to_bytes(size, "big") for text, size in ((VICTIM_4, 4), (VICTIM_6, 16))
 )
@@ -126,19 +127,19 @@ class Connection(Struct):
 
     def open(self, round_trip: float = 0.03) -> None:
         """Send the SYN, and the ACK that completes the handshake."""
-        options = bytes.fromhex(f"020405b40402080a{self.stamp:08x}0000000001030307")
-        numbers = (self.seq, 0)
-        self.to.segment(self.at, self.sender, self.ports, "S", numbers=numbers, window=64240, options=options)
-        self.seq += 1
+        self._begin("S", 0, 64240)
         self.at += round_trip
         self.acknowledge(0)
 
     def accept(self) -> None:
         """Send the SYN-ACK to a connection that the watched host opens."""
+        self._begin("SA", self.ack, 65160)
+
+    def _begin(self, flags: str, ack: int, window: int) -> None:
         options = bytes.fromhex(f"020405b40402080a{self.stamp:08x}0000000001030307")
-        numbers = (self.seq, self.ack)
+        numbers = (self.seq, ack)
         self.to.segment(
-            self.at, self.sender, self.ports, "SA", numbers=numbers, window=65160, options=options
+            self.at, self.sender, self.ports, flags, numbers=numbers, window=window, options=options
         )
         self.seq += 1
 
@@ -198,16 +199,11 @@ class Frames(Struct, frozen=True):
 
     def select(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Frames:
         """Return some of the rows."""
-        return Frames(self.at[rows], self.data[rows], self.size[rows], self.captured[rows], self.vector[rows])
+        return Frames(*(getattr(self, name)[rows] for name in self.__struct_fields__))
 
     @staticmethod
     def joined(parts: list[Frames]) -> Frames:
         """Join frames in order of time."""
-        every = Frames(
-            np.concatenate([part.at for part in parts]),
-            np.concatenate([part.data for part in parts]),
-            np.concatenate([part.size for part in parts]),
-            np.concatenate([part.captured for part in parts]),
-            np.concatenate([part.vector for part in parts]),
-        )
+        names = Frames.__struct_fields__
+        every = Frames(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
         return every.select(np.argsort(every.at, kind="stable"))

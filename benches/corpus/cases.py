@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from benches.corpus.arrivals import Arrivals, Frames
-from benches.corpus.copies import copies
+from benches.corpus.copies import mixed
 from benches.corpus.profiles import ORDINARY, TOOLS, Method, Profile, methods, varied
 from fwtop.analysis.history.baseline import Baseline, class_rates
 from fwtop.model.traffic.counters import Counters
@@ -109,12 +109,15 @@ def draw(family: str, number: int, seed: int = SEED) -> LabelledWindow:
         made = _frames(part, label, how)
         frames.append(_other_target(made) if family == MIXTURES[1] and label > 1 else made)
     sampled = [part for part in frames if len(part)]
-    batch = _batch(Frames.joined(sampled or frames[:1]), one_in)  # of few packets, none may be sampled
+    batch = batch_of(Frames.joined(sampled or frames[:1]), one_in)  # of few packets, none may be sampled
     baseline = Baseline()
     if live and beside and rng.random() < _BASELINE:
         _learn(baseline, beside, how)
-    truth = tuple(_truth(label, part.origin) for label, part in enumerate(attacks, 1))
-    return LabelledWindow(family, f"{family} {number}", _window(batch, seconds, live=live), baseline, truth)
+    truth = tuple(
+        Attack(label, part.origin.kind, part.origin.also, part.origin.forged)
+        for label, part in enumerate(attacks, 1)
+    )
+    return LabelledWindow(family, f"{family} {number}", window_of(batch, seconds, live=live), baseline, truth)
 
 
 def _beside(family: str, rng: random.Random, seconds: float) -> list[_Part]:
@@ -176,14 +179,7 @@ def _frames(part: _Part, label: int, how: _Draw) -> Frames:
     count = max(1, round(part.pps * how.seconds * span))
     if isinstance(part.origin, Method):
         hosts = how.rng.getrandbits(32)  # vectors of one attack share them
-        total = sum(vector.weight for vector in part.origin.vectors)
-        sizes = [max(1, round(count / how.one_in * vector.weight / total)) for vector in part.origin.vectors]
-        made = Frames.joined(
-            [
-                copies(vector, size, how.one_in, how.numbers, hosts)
-                for vector, size in zip(part.origin.vectors, sizes, strict=True)
-            ]
-        )
+        made = mixed(part.origin.vectors, count / how.one_in, how.one_in, how.numbers, hosts)
         made = replace(made, at=made.at * span * how.seconds)
     else:
         peers = random.Random(f"{how.peers}/{part.origin.name}")  # noqa: S311
@@ -202,20 +198,22 @@ def _other_target(frames: Frames) -> Frames:
     return replace(frames, data=data)
 
 
-def _batch(frames: Frames, one_in: float) -> PacketBatch:
+def batch_of(frames: Frames, one_in: float, start_ns: int = _START_NS) -> PacketBatch:
+    """Return samples as packets."""
     return parse_packets(
         frames.data,
         frames.captured,
         link=1,
         length=frames.size,
-        time_ns=_START_NS + (frames.at * 1e9).astype(np.int64),
+        time_ns=start_ns + (frames.at * 1e9).astype(np.int64),
         weight=np.full(len(frames), one_in),
         hook=int(Hook.INGRESS),
         ifindex=frames.vector.astype(np.uint32),
     )
 
 
-def _window(batch: PacketBatch, seconds: float, *, live: bool) -> Window:
+def window_of(batch: PacketBatch, seconds: float, *, live: bool) -> Window:
+    """Return the window of packets that all arrived, with its counters."""
     nothing = PacketBatch.empty(batch.data.shape[1])
     weight = batch.weight
     counters = Counters(seconds, round(float(weight.sum())), round(float((weight * batch.length).sum())))
@@ -229,10 +227,6 @@ def _learn(baseline: Baseline, beside: list[_Part], how: _Draw) -> None:
         parts = [_frames(part, 0, how) for part in beside]
         parts = [part for part in parts if len(part)]
         if parts:
-            packets = _batch(Frames.joined(parts), how.one_in)
+            packets = batch_of(Frames.joined(parts), how.one_in)
             baseline.keep_rates(class_rates(packets, how.seconds), how.seconds)
             baseline.keep_rows(packets)
-
-
-def _truth(label: int, origin: Method | Profile) -> Attack:
-    return Attack(label, origin.kind, origin.also, origin.forged)

@@ -14,6 +14,7 @@ AGENTS = (
     "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 Version/18.1 Safari/605.1.15",
     "Mozilla/5.0 (Linux; Android 14; Pixel 8) AppleWebKit/537.36 Chrome/130.0.0.0 Mobile Safari/537.36",
 )
+RECORD = b"\x17\x03\x03"  # of TLS, with application data
 A2S_INFO = b"\xff\xff\xff\xffTSource Engine Query\0"
 WORDS = (
     "www", "mail", "shop", "api", "cdn", "static", "images", "login", "news", "blog", "forum", "docs", "help",
@@ -43,13 +44,8 @@ def client_hello(rng: Random, name: str) -> bytes:
     host = name.encode()
     server = struct.pack("!HHHBH", 0, len(host) + 5, len(host) + 3, 0, len(host)) + host
     extensions = server + bytes.fromhex("000a00080006001d00170018002b0003020304000d0006000404030804")
-    body = (
-        b"\x03\x03"
-        + rng.randbytes(32)
-        + b"\x20"
-        + rng.randbytes(32)
-        + b"\0\x06\x13\x01\x13\x02\x13\x03\x01\0"
-    )
+    body = b"\x03\x03" + rng.randbytes(32) + b"\x20" + rng.randbytes(32)
+    body += b"\0\x06\x13\x01\x13\x02\x13\x03\x01\0"
     room = 517 - 9 - len(body) - 2
     body += struct.pack("!H", room) + extensions.ljust(room, b"\0")
     return b"\x16\x03\x01" + struct.pack("!H", len(body) + 4) + b"\x01" + len(body).to_bytes(3) + body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -63,6 +64,17 @@ def copies(vector: Vector, count: int, one_in: float, rng: np.random.Generator, 
     _address(frames, made, item, ends, rng)
     at = np.sort(rng.random(datagrams))[datagram] + item * 1e-9
     return Frames(np.minimum(at, 0.999999), frames, *_sizes(made, item), np.zeros(len(item), np.int16))
+
+
+def mixed(
+    vectors: Sequence[Vector], count: float, one_in: float, rng: np.random.Generator, hosts: int
+) -> Frames:
+    """Return about `count` samples of vectors, by their weights."""
+    total = sum(vector.weight for vector in vectors)
+    sizes = [max(1, round(count * vector.weight / total)) for vector in vectors]
+    return Frames.joined(
+        [copies(vector, size, one_in, rng, hosts) for vector, size in zip(vectors, sizes, strict=True)]
+    )
 
 
 def _sizes(made: list[Template], item: NDArray[np.intp]) -> tuple[NDArray[np.uint32], NDArray[np.uint16]]:

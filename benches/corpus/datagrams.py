@@ -4,20 +4,9 @@ from __future__ import annotations
 
 import struct
 
-from benches.corpus.arrivals import (
-    CAPTURED,
-    ESP,
-    GRE,
-    HOST_4,
-    ICMP,
-    ICMP6,
-    Arrivals,
-    Connection,
-    Sender,
-    connection,
-    senders,
-)
+from benches.corpus.arrivals import CAPTURED, HOST_4, Arrivals, Sender, connection, senders
 from benches.corpus.contents import A2S_INFO, WORDS, dns_answer, dns_question, drawn_word, lived_in_name
+from fwtop.model.traffic.protocols import ESP, GRE, ICMP, ICMPV6
 
 _SEARCH = (
     b"M-SEARCH * HTTP/1.1\r\nHOST: 239.255.255.250:1900\r\n"
@@ -52,10 +41,8 @@ def calls(to: Arrivals, count: int) -> None:
         ports = (to.rng.randrange(16_384, 32_768) & ~1, to.rng.randrange(10_000, 20_000) & ~1)
         sequence, stream = to.rng.getrandbits(15), to.rng.randbytes(4)
         for k, at in enumerate(_even(to, int(50 * to.seconds))):
-            head = (
-                struct.pack("!BBHI", 0x80, 8, sequence + k & 0xFFFF, 160 * k) + stream + to.rng.randbytes(100)
-            )
-            to.datagram(at, caller, ports, head, 172)
+            head = struct.pack("!BBHI", 0x80, 8, sequence + k & 0xFFFF, 160 * k) + stream
+            to.datagram(at, caller, ports, head + to.rng.randbytes(100), 172)
 
 
 def video(to: Arrivals, count: int) -> None:
@@ -64,11 +51,8 @@ def video(to: Arrivals, count: int) -> None:
         ports = (to.rng.randrange(20_000, 60_000), 3478 if to.rng.random() < 0.3 else 10_000)
         sequence, stream = to.rng.getrandbits(15), to.rng.randbytes(4)
         for k, at in enumerate(_even(to, count // len(people))):
-            head = (
-                struct.pack("!BBHI", 0x90, 96, sequence + k & 0xFFFF, 3000 * k)
-                + stream
-                + to.rng.randbytes(100)
-            )
+            head = struct.pack("!BBHI", 0x90, 96, sequence + k & 0xFFFF, 3000 * k) + stream
+            head += to.rng.randbytes(100)
             to.datagram(at, sender, ports, head, to.rng.choice((to.rng.randrange(60, 1100), 1120, 1180)))
 
 
@@ -138,14 +122,8 @@ def torrent(to: Arrivals, count: int) -> None:
     for peer in senders(to.rng, max(2, count // 20)):
         sport, number = to.rng.randrange(1024, 65_536), to.rng.getrandbits(15)
         if to.rng.random() < 0.4:
-            question = (
-                b"d1:ad2:id20:"
-                + to.rng.randbytes(20)
-                + b"e1:q9:find_node1:t2:"
-                + to.rng.randbytes(2)
-                + b"1:y1:qe"
-            )
-            to.datagram(to.when(), peer, (sport, 6881), question)
+            question = to.rng.randbytes(20) + b"e1:q9:find_node1:t2:" + to.rng.randbytes(2)
+            to.datagram(to.when(), peer, (sport, 6881), b"d1:ad2:id20:" + question + b"1:y1:qe")
             continue
         for k, at in enumerate(_even(to, to.rng.randrange(5, 60))):
             head = struct.pack(
@@ -162,14 +140,10 @@ def telemetry(to: Arrivals, count: int) -> None:
         sport = to.rng.randrange(32_768, 61_000)
         for at in _even(to, count // len(machines)):
             if to.rng.random() < 0.7:
-                head = b"<134>Nov 22 18:%02d:%02d web-%d nginx: " % (
-                    int(at) % 60,
-                    int(at * 60) % 60,
-                    sport % 90,
-                )
-                to.datagram(
-                    at, machine, (sport, 514), head + drawn_word(to.rng, to.rng.randrange(30, 100)).encode()
-                )
+                minute, second = int(at) % 60, int(at * 60) % 60
+                head = b"<134>Nov 22 18:%02d:%02d web-%d nginx: " % (minute, second, sport % 90)
+                said = drawn_word(to.rng, to.rng.randrange(30, 100)).encode()
+                to.datagram(at, machine, (sport, 514), head + said)
             else:
                 to.datagram(at, machine, (sport, 8125), b"web.requests:%d|c" % to.rng.randrange(500))
 
@@ -222,10 +196,8 @@ def server_browsers(to: Arrivals, count: int) -> None:
 
 def network_storage(to: Arrivals, count: int) -> None:
     """A client of NFS over UDP: large datagrams in fragments."""
-    client, head = (
-        senders(to.peers, 1)[0],
-        to.rng.randbytes(4) + bytes(4) + b"\0\0\0\2\0\1\x86\xa3\0\0\0\3\0\0\0\7",
-    )
+    client = senders(to.peers, 1)[0]
+    head = to.rng.randbytes(4) + bytes(4) + b"\0\0\0\2\0\1\x86\xa3\0\0\0\3\0\0\0\7"
     for at in _even(to, max(1, count // 6)):
         _fragments(to, at, client, head + to.rng.randbytes(100), 8300)
 
@@ -243,7 +215,10 @@ def neighbours(to: Arrivals, count: int) -> None:
     for host in senders(to.rng, max(1, min(count, 40)), family=6):
         kind = to.rng.choice((135, 135, 136, 134))
         to.packet(
-            to.when(), host, ICMP6, bytes([kind, 0]) + bytes(6) + host.address + b"\1\1" + to.rng.randbytes(6)
+            to.when(),
+            host,
+            ICMPV6,
+            bytes([kind, 0]) + bytes(6) + host.address + b"\1\1" + to.rng.randbytes(6),
         )
 
 
@@ -270,7 +245,7 @@ def esp_tunnel(to: Arrivals, count: int) -> None:
 def mail(to: Arrivals, count: int) -> None:
     """Other mail servers that deliver a message each."""
     for server in senders(to.rng, max(1, count // 14)):
-        way: Connection = connection(to, server, 25, to.rng.uniform(-0.5, to.seconds))
+        way = connection(to, server, 25, to.rng.uniform(-0.5, to.seconds))
         way.open()
         for line in (
             b"EHLO mx.example.net\r\n",

@@ -9,13 +9,12 @@ from __future__ import annotations
 import struct
 import zlib
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 
-from benches.corpus.arrivals import Arrivals, Sender, connection, senders
-from benches.corpus.contents import AGENTS, WORDS, drawn_word
+from benches.corpus.arrivals import FULL, Arrivals, Connection, Sender, connection, senders
+from benches.corpus.contents import AGENTS, RECORD, WORDS, drawn_word
 
-_FULL = 1448  # bytes of a full segment with timestamps
 _LOG_PORTS = (514, 514, 1514, 5140, 10_514, 5514)
 _RESTART = 0.3  # of windows begin when a collector, a server or a broker has restarted
 
@@ -42,12 +41,9 @@ def log_shippers(to: Arrivals, count: int) -> None:
             way = connection(to, machine, port, begin)
             if restarted:
                 way.open(to.rng.uniform(0.0005, 0.05))
-            for number, at in enumerate(_paced(to, max(1, share // each))):
-                if at <= way.at:
-                    continue
-                way.at = at
+            for number in _turns(way, max(1, share // each)):
                 piece = b"".join(write(to.rng, number) for _ in range(to.rng.choice((1, 1, 1, 2, 8))))
-                way.send(piece[:160], min(len(piece), _FULL))
+                way.send(piece[:160], min(len(piece), FULL))
 
 
 def polled_devices(to: Arrivals, count: int) -> None:
@@ -74,16 +70,10 @@ def websockets(to: Arrivals, count: int) -> None:
             way.open(to.rng.uniform(0.01, 0.12))
             way.send(_upgrade(to.rng, to.rng.choice(agents)))
             way.acknowledge(129)
-        for at in _paced(to, max(1, share // 2)):
-            if at <= way.at:
-                continue
-            way.at = at
+        for _ in _turns(way, max(1, share // 2)):
             size = to.rng.choice((0, to.rng.randrange(8, 60), to.rng.randrange(20, 300)))
-            head = (
-                b"\x8a\x80"
-                if size == 0
-                else b"\x81" + (bytes([0x80 | size]) if size < 126 else b"\xfe" + struct.pack("!H", size))
-            )
+            length = bytes([0x80 | size]) if size < 126 else b"\xfe" + struct.pack("!H", size)
+            head = b"\x81" + length if size else b"\x8a\x80"
             way.send(head + to.rng.randbytes(4 + min(size, 120)), len(head) + 4 + size)
             if to.rng.random() < 0.8:
                 way.at += 0.02
@@ -99,28 +89,18 @@ def things(to: Arrivals, count: int) -> None:
         name = drawn_word(to.rng, 12).encode()
         if restarted:
             way.open(to.rng.uniform(0.01, 0.2))
-            way.send(
-                b"\x10" + bytes([12 + len(name)]) + b"\0\x04MQTT\x04\x02\0\x3c\0" + bytes([len(name)]) + name
-            )
+            body = b"\0\x04MQTT\x04\x02\0\x3c\0" + bytes([len(name)]) + name
+            way.send(b"\x10" + bytes([len(body)]) + body)
             way.acknowledge(4)
-        for at in _paced(to, max(1, share // 2)):
-            if at <= way.at:
-                continue
-            way.at = at
+        for _ in _turns(way, max(1, share // 2)):
             if to.rng.random() < keepalives:
                 way.send(b"\xc0\0")
                 way.at += 0.01
                 way.acknowledge(2)
             else:
                 topic = b"home/" + name + b"/temperature"
-                text = b"%.2f" % to.rng.uniform(-20, 90)
-                way.send(
-                    b"\x30"
-                    + bytes([2 + len(topic) + len(text)])
-                    + struct.pack("!H", len(topic))
-                    + topic
-                    + text
-                )
+                body = struct.pack("!H", len(topic)) + topic + b"%.2f" % to.rng.uniform(-20, 90)
+                way.send(b"\x30" + bytes([len(body)]) + body)
 
 
 def services(to: Arrivals, count: int) -> None:
@@ -133,24 +113,20 @@ def services(to: Arrivals, count: int) -> None:
             for at in _paced(to, max(2, count // len(peers) // flows // 2)):
                 way.at = max(way.at, at)
                 size = int(min(1300, 30 * to.rng.paretovariate(0.9)))
-                way.send(
-                    b"\x17\x03\x03" + struct.pack("!H", size) + to.rng.randbytes(min(size, 120)), size + 5
-                )
+                way.send(RECORD + size.to_bytes(2) + to.rng.randbytes(min(size, 120)), size + 5)
                 way.acknowledge(to.rng.randrange(80, 6000))
 
 
 def tickers(to: Arrivals, count: int) -> None:
     """Games and tickers over WebSockets inside TLS: small frames of one or few sizes at an even pace."""
-    pace, sizes = (
-        to.rng.choice((10, 30, 60, 100)),
-        [to.rng.randrange(24, 120) for _ in range(to.rng.choice((1, 2, 6)))],
-    )
+    pace = to.rng.choice((10, 30, 60, 100))
+    sizes = [to.rng.randrange(24, 120) for _ in range(to.rng.choice((1, 2, 6)))]
     for client in senders(to.rng, max(1, round(count / pace / to.seconds / 1.5))):
         way = connection(to, client, 443, 0.0)
         for number in range(int(pace * to.seconds)):
             way.at = max(way.at, (number + to.rng.random()) / pace)
             size = to.rng.choice(sizes)
-            way.send(b"\x17\x03\x03" + struct.pack("!H", size) + to.rng.randbytes(size), size + 5)
+            way.send(RECORD + size.to_bytes(2) + to.rng.randbytes(size), size + 5)
             if to.rng.random() < 0.5:
                 way.acknowledge(to.rng.randrange(40, 600))
 
@@ -168,6 +144,14 @@ def _paced(to: Arrivals, count: int) -> list[float]:
         return [to.seconds * (k + to.rng.random()) / count for k in range(count)]
     flushes = [to.when() for _ in range(max(1, count // 8))]
     return sorted(min(to.rng.choice(flushes) + 0.0002 * k % 0.01, to.seconds * 0.9999) for k in range(count))
+
+
+def _turns(way: Connection, count: int) -> Iterator[int]:
+    """Yield numbers of the paced times at which a connection is free to send, and let it be that time."""
+    for number, at in enumerate(_paced(way.to, count)):
+        if at > way.at:
+            way.at = at
+            yield number
 
 
 def _syslog(rng: Random, number: int) -> bytes:

@@ -13,14 +13,10 @@ from benches.corpus import datagrams, machines, tools, visits
 from benches.corpus.arrivals import Arrivals
 from fwtop.lab import scenario
 from fwtop.lab.traffic.vectors import Pool, Ports, Vector
+from fwtop.model.traffic.protocols import TCP, UDP
 
-_UDP, _TCP = 17, 6
-_FORGING = (
-    "amplification",
-    "reflection",
-    "dns_random_subdomain",
-    "port_scan",
-)  # sources mean something there
+# Sources mean something there
+_FORGING = ("amplification", "reflection", "dns_random_subdomain", "port_scan")
 _SERVICES = (22, 53, 80, 443, 3074, 5060, 8080, 25_565, 27_015, 30_120)
 _RATED = ("syn_flood", "ack_flood", "rst_flood", "fin_flood", "udp_flood", "icmp_flood")
 _REFLECTORS = 20  # fewer sources are victims in whose name reflectors are asked
@@ -144,18 +140,14 @@ def _varied(vector: Vector, rng: Random) -> Vector:
     vector = replace(vector, active=(0.0, 1.0))
     meaningful = any(word in vector.kind for word in _FORGING) or bool(vector.source.prefixes)
     if meaningful and vector.source.count >= _REFLECTORS:
-        vector = replace(vector, source=_real(rng, least=1.5, most=_MANY))
+        vector = replace(vector, source=_real(rng, least=1.5))
     if not meaningful and vector.kind in _RATED and rng.random() < 0.5:
-        vector = replace(vector, source=_real(rng, least=0.0, most=_MANY))
+        vector = replace(vector, source=_real(rng, least=0.0))
     fixed = vector.dport.ports and vector.dport.ports[0]
-    if (
-        fixed
-        and vector.kind in ("udp_flood", "syn_flood", "ack_flood")
-        and rng.random() < 0.5
-        and not vector.payload
-    ):
+    movable = fixed and vector.kind in ("udp_flood", "syn_flood", "ack_flood")
+    if movable and rng.random() < 0.5 and not vector.payload:
         vector = replace(vector, dport=Ports(ports=(rng.choice(_SERVICES),)))
-    both = vector.protocol in (_UDP, _TCP) and not vector.source.prefixes and not vector.only_later
+    both = vector.protocol in (UDP, TCP) and not vector.source.prefixes and not vector.only_later
     if both and vector.family == 4 and vector.target == "address" and rng.random() < 0.2:
         vector = replace(vector, family=6)
     if not vector.vlan and rng.random() < 0.1:
@@ -163,5 +155,5 @@ def _varied(vector: Vector, rng: Random) -> Vector:
     return vector
 
 
-def _real(rng: Random, *, least: float, most: float) -> Pool:
-    return Pool(forged=False, count=round(10 ** rng.uniform(least, most)), skew=rng.choice((0.0, 0.3, 0.8)))
+def _real(rng: Random, *, least: float) -> Pool:
+    return Pool(forged=False, count=round(10 ** rng.uniform(least, _MANY)), skew=rng.choice((0.0, 0.3, 0.8)))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import struct
 
-from benches.corpus.arrivals import ICMP6, Arrivals, connection, senders
+from msgspec.structs import replace
+
+from benches.corpus.arrivals import Arrivals, connection, senders
 from benches.corpus.contents import (
     A2S_INFO,
     AGENTS,
+    RECORD,
     browser,
     client_hello,
     dns_question,
@@ -15,6 +18,7 @@ from benches.corpus.contents import (
     http_request,
     lived_in_name,
 )
+from fwtop.model.traffic.protocols import ICMPV6
 
 _STREAMS = 300  # packets a second of a connection that opens streams without end, at least
 
@@ -105,7 +109,7 @@ def tls_sessions(to: Arrivals, count: int) -> None:
         way.open()
         way.send(client_hello(to.rng, "www.shop.example"), 517)
         size = to.rng.randrange(120, 300)
-        way.send(b"\x17\x03\x03" + size.to_bytes(2) + to.rng.randbytes(100), size + 5)
+        way.send(RECORD + size.to_bytes(2) + to.rng.randbytes(100), size + 5)
         way.acknowledge(3000)
         way.close()
 
@@ -187,12 +191,12 @@ def router_advertisements(to: Arrivals, count: int) -> None:
     """flood_router26: router advertisements with ever new prefixes from invented neighbours."""
     for k in range(count):
         address = b"\xfe\x80" + bytes(6) + to.rng.randbytes(8)
-        neighbour = type(senders(to.rng, 1)[0])(address, 255)
+        neighbour = replace(senders(to.rng, 1)[0], address=address, ttl=255)
         prefix = b"\x03\x04\x40\xc0" + b"\xff" * 8 + bytes(4) + b"\x20\x01" + to.rng.randbytes(14)
         head = (
             b"\x86\0\0\0\x40\x08\xff\xff" + bytes(8) + prefix + struct.pack("!BB", 1, 1) + to.rng.randbytes(6)
         )
-        to.packet(to.seconds * k / count, neighbour, ICMP6, head)
+        to.packet(to.seconds * k / count, neighbour, ICMPV6, head)
 
 
 def junk_on_connections(to: Arrivals, count: int) -> None:
@@ -257,7 +261,7 @@ def http2_streams(to: Arrivals, count: int) -> None:
         for _ in range(max(1, count // flows * 2 // 3)):
             way.at += to.rng.expovariate(count / flows * 2 / 3 / to.seconds)
             once = size + 14 if not reset and to.rng.random() < 0.05 else size  # WINDOW_UPDATE
-            record = b"\x17\x03\x03" + struct.pack("!H", once) + to.rng.randbytes(once)
+            record = RECORD + once.to_bytes(2) + to.rng.randbytes(once)
             way.send((record * together)[:160], len(record) * together)
             if to.rng.random() < 0.5:
                 way.acknowledge(to.rng.randrange(0, 200) if reset else to.rng.randrange(200, 4000))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benches.corpus.arrivals import ICMP, Arrivals, Connection, Sender, connection, senders
-from benches.corpus.contents import AGENTS, client_hello, http_request
+from benches.corpus.arrivals import FULL, Arrivals, Connection, Sender, connection, senders
+from benches.corpus.contents import AGENTS, RECORD, client_hello, http_request
+from fwtop.model.traffic.protocols import ICMP
 
-_FULL = 1448  # bytes of a full segment with timestamps
-_RECORD = b"\x17\x03\x03"  # TLS application data
 _HOSTS_EACH = 12  # packets that a visitor sends
 
 
@@ -22,7 +21,7 @@ def browsing(to: Arrivals, count: int) -> None:
         for _ in range(to.rng.randrange(1, 4)):
             size = to.rng.randrange(80, 700)
             way.at += to.rng.expovariate(8)
-            way.send(_RECORD + size.to_bytes(2) + to.rng.randbytes(120), size + 5)
+            way.send(RECORD + size.to_bytes(2) + to.rng.randbytes(120), size + 5)
             _acks(way, to.rng.randrange(1, 6))
         way.close()
 
@@ -77,7 +76,7 @@ def calls_of_programs(to: Arrivals, count: int) -> None:
         way = connection(to, client, to.rng.choice((443, 5432, 6379)), to.rng.uniform(0, 0.2))
         for _ in range(each // 2):
             size = to.rng.randrange(60, 900)
-            way.send(_RECORD + size.to_bytes(2) + to.rng.randbytes(100), size + 5)
+            way.send(RECORD + size.to_bytes(2) + to.rng.randbytes(100), size + 5)
             way.at += to.rng.expovariate(each / 2 / to.seconds)
             way.acknowledge(to.rng.randrange(100, 4000))
 
@@ -102,8 +101,7 @@ def proxied(to: Arrivals, count: int) -> None:
 def iperf3_tcp(to: Arrivals, count: int) -> None:
     """iperf3 over TCP: a control connection, and full segments on one to eight others."""
     client = senders(to.rng, 1)[0]
-    control = connection(to, client, 5201, 0.0)
-    control.send(b'{"tcp":true}', 200)
+    connection(to, client, 5201, 0.0).send(b'{"tcp":true}', 200)
     _bulk(to, client, 5201, max(1, count), flows=to.rng.randrange(1, 9), head=lambda: to.rng.randbytes(100))
 
 
@@ -117,7 +115,7 @@ def uploads(to: Arrivals, count: int) -> None:
     """People who upload pictures over TLS."""
     people = senders(to.rng, max(2, count // 150))
     for person in people:
-        _bulk(to, person, 443, 150, flows=1, head=lambda: _RECORD + b"\x40\x10" + to.rng.randbytes(90))
+        _bulk(to, person, 443, 150, flows=1, head=lambda: RECORD + b"\x40\x10" + to.rng.randbytes(90))
 
 
 def ssh_sessions(to: Arrivals, count: int) -> None:
@@ -195,7 +193,7 @@ def _begin(to: Arrivals) -> float:
 def _acks(way: Connection, count: int) -> None:
     for _ in range(count):
         way.at += way.to.rng.uniform(0.0005, 0.02)
-        way.acknowledge(2 * _FULL)
+        way.acknowledge(2 * FULL)
 
 
 def _bulk(
@@ -212,5 +210,5 @@ def _segments(way: Connection, count: int, head: Callable[[], bytes]) -> None:
     pace = (way.to.seconds - way.at) / count
     for _ in range(count):
         way.at += pace * way.to.rng.uniform(0.2, 1.8)
-        size = _FULL if way.to.rng.random() < 0.97 else way.to.rng.randrange(20, _FULL)
-        way.send(head(), size, flags="A" if size == _FULL else "PA")
+        size = FULL if way.to.rng.random() < 0.97 else way.to.rng.randrange(20, FULL)
+        way.send(head(), size, flags="A" if size == FULL else "PA")

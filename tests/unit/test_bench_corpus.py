@@ -25,9 +25,9 @@ def flood(**given: object) -> Vector:
 
 
 def parsed(frames: Frames) -> PacketBatch:
-    from benches.corpus.cases import _batch
+    from benches.corpus.cases import batch_of
 
-    return _batch(frames, 1.0)
+    return batch_of(frames, 1.0)
 
 
 def test_a_seed_gives_the_same_packets_and_another_gives_others() -> None:
@@ -97,14 +97,14 @@ def test_forged_copies_come_from_everywhere_and_fragments_share_their_datagram(o
 def test_connections_have_numbers_that_follow_each_other() -> None:
     from random import Random
 
-    from benches.corpus.cases import _window
+    from benches.corpus.cases import window_of
     from fwtop.analysis.config import AdviseConfig
     from fwtop.analysis.window.tcp_view import view_tcp
     from fwtop.analysis.window.traffic import Traffic
 
     to = Arrivals(Random(1), 5.0, Random(2))
     visits.browsing(to, 3000)
-    window = _window(parsed(Frames.joined([Frames.of(to, 0)])), 5.0, live=True)
+    window = window_of(parsed(Frames.joined([Frames.of(to, 0)])), 5.0, live=True)
     tcp = view_tcp(Traffic.of(window, AdviseConfig()))
     assert tcp.real.mean() > 0.9
 

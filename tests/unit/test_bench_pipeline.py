@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from benches.accuracy.crowded import at_once, window_of
 from benches.tables.watching import pipeline
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
@@ -22,8 +21,8 @@ def test_the_pipeline_table_measures_every_row_in_every_round() -> None:
 
 def test_of_forty_attacks_at_once_most_are_named() -> None:
     """Some share their packets' kind and port, or are too alike, and are one."""
-    names = at_once(40)
+    names = pipeline.at_once(40)
     assert len(set(names)) == 40
-    window = window_of(names, samples=20_000)
+    window = pipeline.crowded(names, samples=20_000)
     found = {one.kind for one in find_attacks(make_context(window, AdviseConfig(), Baseline()))}
     assert len(found) >= 25

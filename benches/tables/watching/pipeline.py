@@ -18,8 +18,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
-from benches.accuracy.crowded import FLOODS, SAMPLES, at_once, window_of
+from benches.corpus.arrivals import CAPTURED, Frames
+from benches.corpus.cases import batch_of, window_of
+from benches.corpus.copies import copies
+from benches.corpus.profiles import methods
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context
@@ -34,9 +38,10 @@ from fwtop.stats.engine import Engine
 
 _TICK_ROWS = 5000  # 20,000 samples a second at 4 Hz
 _TICKS = 24
-_WIDTH = 216  # captured bytes of a live record
 _TSHARK_SECONDS = 120
 _MANY = 40  # attacks at once
+_SAMPLES, _ONE_IN, _SECONDS = 60_000, 500.0, 3.0  # of a window that is judged
+_FLOODS = ("udp_flood_random", "syn_flood")
 
 
 def run(options: Options, *, captured: int | None = None) -> Document:
@@ -88,13 +93,13 @@ def _live_rows() -> list[Row]:
 def _judging_rows() -> list[Row]:
     """Name the attacks of a window, as the screen does every two seconds."""
     windows = (
-        ("one UDP flood", FLOODS[:1]),
-        ("one SYN flood", FLOODS[1:]),
-        ("both", FLOODS),
+        ("one UDP flood", _FLOODS[:1]),
+        ("one SYN flood", _FLOODS[1:]),
+        ("both", _FLOODS),
         (f"{_MANY} attacks", at_once(_MANY)),
     )
     return [
-        Row(f"judge {SAMPLES:,} samples: {name}", "ms CPU", partial(_judging_ms, window_of(names)))
+        Row(f"judge {_SAMPLES:,} samples: {name}", "ms CPU", partial(_judging_ms, crowded(names)))
         for name, names in windows
     ]
 
@@ -104,6 +109,22 @@ def _judging_ms(window: Window) -> float:
         find_attacks(make_context(window, AdviseConfig(), Baseline()))
 
     return 1_000 * _seconds(judge, is_child=False)
+
+
+def crowded(names: tuple[str, ...], *, samples: int = _SAMPLES, seed: int = 1) -> Window:
+    """Return a live window of these scenarios' attacks, each with as many samples."""
+    numbers = np.random.default_rng(seed)
+    vectors = [vector for name in names for vector in methods()[name].vectors]
+    made = [copies(vector, samples // len(vectors), _ONE_IN, numbers, seed) for vector in vectors]
+    frames = Frames.joined(made)
+    frames = replace(frames, at=frames.at * _SECONDS)
+    return window_of(batch_of(frames, _ONE_IN), _SECONDS, live=True)
+
+
+def at_once(attacks: int) -> tuple[str, ...]:
+    """Return the names of so many scenarios, evenly spaced among all that hold one attack."""
+    names = sorted(methods())
+    return tuple(names[len(names) * number // attacks] for number in range(attacks))
 
 
 def _identity(batch: PacketBatch) -> PacketBatch:
@@ -152,8 +173,8 @@ def _floods() -> dict[str, tuple[U8, U16]]:
         ("DNS", _ipv4(17, _udp(53, 9999, answer)), 26, 42),
         ("UDP over IPv6", _ipv6(17, _udp(4000, 9999, text)), 30, 54),
     ):
-        data = np.zeros((_TICK_ROWS, _WIDTH), np.uint8)
-        kept = frame[:_WIDTH]
+        data = np.zeros((_TICK_ROWS, CAPTURED), np.uint8)
+        kept = frame[:CAPTURED]
         data[:, : len(kept)] = np.frombuffer(kept, np.uint8)
         data[:, source : source + 4] = chance.integers(0, 256, (_TICK_ROWS, 4))
         data[:, port : port + 2] = chance.integers(0, 256, (_TICK_ROWS, 2))
