@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from fwtop.console.control.surroundings import parse_survey
+from fwtop.console.control.surroundings import parse_survey, read_ruleset
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Answer
 from fwtop.model.traffic.counters import Counters, DropCount
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import FilterChain, Listener, Ring, Snapshot, Surroundings
@@ -101,3 +105,9 @@ def test_surroundings_are_stored_and_old_sessions_have_none() -> None:
     )
     told = replace(full, surroundings=around)
     assert decode_value(Snapshot, encode_value(told)).surroundings == around
+
+
+def test_an_answer_about_rules_that_makes_no_sense_is_one_line() -> None:
+    link = SimpleNamespace(demand=lambda *_, **__: Answer(True, data={"ruleset": {"rules": 5}}))
+    with pytest.raises(FwtopError, match="answer about rules makes no sense"):
+        read_ruleset(link)  # type: ignore[arg-type]

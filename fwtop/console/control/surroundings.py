@@ -73,8 +73,8 @@ def read_ruleset(link: GuardianLink) -> Ruleset | None:
 
     Raises FwtopError.
     """
-    data = link.demand(Rules(), seconds=_SECONDS).data["ruleset"]
+    data = link.demand(Rules(), seconds=_SECONDS).data.get("ruleset")
     try:
         return None if data is None else of_plain(Ruleset, data)
-    except (KeyError, TypeError) as error:
+    except ValueError as error:
         raise FwtopError(f"the guardian's answer about rules makes no sense: {error}") from None
