@@ -25,7 +25,6 @@ _ALLOW_SETS = frozenset(
     for role in ("allow", "peers", "logins", "gateways", "behind", "routers", "hosts", "nets")
     for family in (4, 6)
 )
-_FORMER = frozenset({"rules", "known4", "known6"})  # of a table that an earlier version made
 MARKS = frozenset({"allow4", "allow6"})  # of a table that fwtop made, whatever its version
 
 
@@ -70,7 +69,7 @@ def read_table(layout: Layout) -> Table:
     own = {name for name in table.sets if name in _ALLOW_SETS or rule_of(name)}
     own |= {name for name in table.sets if LIST_SET.fullmatch(name)}
     own |= {name for name in table.chains if _BASE_CHAIN.fullmatch(name) or _RULE_CHAIN.fullmatch(name)}
-    own |= {*role_chains(), *map(listed_chain, (4, 6)), *layout.chains, *_FORMER}
+    own |= {*role_chains(), *map(listed_chain, (4, 6)), *layout.chains}
     table.shared = table.shared or bool((table.sets | table.chains) - own)
     return table
 
