@@ -26,7 +26,6 @@ from fwtop.guardian.limits import read_limits
 from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.mechanisms.kernel import Kernel
-from fwtop.guardian.mechanisms.tables.tables import NftTables
 from fwtop.guardian.options import HERE, Options
 from fwtop.guardian.overdue import give_back_everywhere, give_back_here, uptime_of
 from fwtop.guardian.records.files import Records, boot_id, lock_path_of
@@ -186,10 +185,10 @@ def _server(options: Options, number: int, journal: Journal, records: Records) -
     choice = _choose_iptables()
     failpoints = Failpoints(options.crash_at)
     compiled = CompiledRules(failpoints, number, worker.serve_urgent)
-    tables = NftTables(failpoints, lambda: receiving_links(readable_links(), compiled.interfaces))
     kernel = Kernel(
-        Chains(choice.variant), journal.former, failpoints, compiled, tables, serve_urgent=worker.serve_urgent
-    )
+        Chains(choice.variant), journal.former, failpoints, compiled,
+        lambda: receiving_links(readable_links(), compiled.interfaces), serve_urgent=worker.serve_urgent,
+    )  # fmt: skip
     operators: dict[Session, float] = {}
     name = namespaces.name_of(number)
     limits = partial(read_limits, options.limits_file)

@@ -133,7 +133,6 @@ def test_bulk_load_that_runs_out_of_memory_leaves_no_set(bench: Bench, monkeypat
     from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
     from fwtop.guardian.mechanisms.kernel import Kernel
     from fwtop.guardian.mechanisms.mechanism import Wanted
-    from fwtop.guardian.mechanisms.tables.tables import NftTables
     from fwtop.guardian.records.files import Records
     from fwtop.guardian.records.former import FormerState
     from fwtop.kernel import netlink
@@ -162,7 +161,7 @@ def test_bulk_load_that_runs_out_of_memory_leaves_no_set(bench: Bench, monkeypat
             FormerState(Records(tmp_path, 0, ""), print),
             failpoints,
             CompiledRules(failpoints, 0),
-            NftTables(failpoints, list),
+            list,
         )
         with monkeypatch.context() as patch:
             patch.setattr(netlink.socket, "socket", Short)

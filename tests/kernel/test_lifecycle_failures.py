@@ -12,7 +12,6 @@ from fwtop.guardian.failpoints import Failpoints
 from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.mechanisms.kernel import Kernel
-from fwtop.guardian.mechanisms.tables.tables import NftTables
 from fwtop.guardian.records.files import Records, boot_id
 from fwtop.guardian.records.journal import Journal
 from fwtop.guardian.rules import lifecycle
@@ -33,8 +32,8 @@ def state(netns_pair, tmp_path: Path) -> Iterator[GuardianState]:
     """A guardian's state, used in this process inside the victim's namespace."""
     with inside(netns_pair.victim.netns):
         journal, failpoints = Journal(Records(tmp_path, 1, boot_id())), Failpoints(None)
-        compiled, tables = CompiledRules(failpoints, 0), NftTables(failpoints, lambda: [])
-        kernel = Kernel(Chains(iptables.choose().variant), journal.former, failpoints, compiled, tables)
+        compiled = CompiledRules(failpoints, 0)
+        kernel = Kernel(Chains(iptables.choose().variant), journal.former, failpoints, compiled, list)
         yield GuardianState(journal, kernel, lambda: AllowList(()))
         kernel.remove(kernel.rule_ids())
 

@@ -24,7 +24,6 @@ from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.mechanisms.kernel import Kernel
 from fwtop.guardian.mechanisms.tables.lists import NftListChange
-from fwtop.guardian.mechanisms.tables.tables import NftTables
 from fwtop.guardian.records import list_log
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.records.files import Records, boot_id
@@ -127,8 +126,8 @@ def guardian(netns_pair, tmp_path, monkeypatch) -> Iterator[Guardian]:
     monkeypatch.setattr(list_sets, "_SHRINK_ABOVE", 20)
     with inside(netns_pair.victim.netns):
         journal, failpoints = Journal(Records(tmp_path, 1, boot_id())), Failpoints(None)
-        compiled, tables = CompiledRules(failpoints, 0), NftTables(failpoints, lambda: [])
-        kernel = Kernel(Chains(iptables.choose().variant), journal.former, failpoints, compiled, tables)
+        compiled = CompiledRules(failpoints, 0)
+        kernel = Kernel(Chains(iptables.choose().variant), journal.former, failpoints, compiled, list)
         yield Guardian(kernel, tmp_path, random.Random(13))
         kernel.chains.lists.tidy(())
         assert not sets.names()

@@ -25,6 +25,7 @@ from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.former import FormerState
 from fwtop.guardian.trying import each
 from fwtop.kernel.deadline import unlimited
+from fwtop.kernel.interfaces.links import Link
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.rules.kinds import of
@@ -43,23 +44,26 @@ class Kernel:
         memory: FormerState,
         failpoints: Failpoints,
         compiled: CompiledRules,
-        tables: NftTables,
+        interfaces: Callable[[], list[Link]],
         *,
         serve_urgent: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take the chains in use; `serve_urgent` is called between the batches of a long list."""
+        """Take the chains in use, and what returns the interfaces that packets arrive on.
+
+        `serve_urgent` is called between the batches of a long list.
+        """
         baseline = Baseline(memory.contents(), memory.keep_contents)
-        tables.contents = NftContents(baseline)
         self.settings = Settings(memory, failpoints)
         self.chains = ChainRules(chains, memory, baseline, failpoints, serve_urgent)
-        self.compiled, self.tables = compiled, tables
+        self.tables = NftTables(failpoints, NftContents(baseline), interfaces)
+        self.compiled = compiled
         self._failpoints = failpoints
         self._expected: dict[str, Expected] = {}  # by rule: what was put in last
         self._short: dict[str, Shortfall] = {}  # what of it was not there at the last look
         self._looked_at = 0.0
         # Sysctls give room at once, and chains ask what is in place by then
-        self._first_to_last: tuple[Mechanism, ...] = (self.settings, tables, self.chains, compiled)
-        self._to_end: tuple[Mechanism, ...] = (compiled, tables, self.chains, self.settings)
+        self._first_to_last: tuple[Mechanism, ...] = (self.settings, self.tables, self.chains, compiled)
+        self._to_end: tuple[Mechanism, ...] = (compiled, self.tables, self.chains, self.settings)
 
     def _used(self, objects: KernelObjects) -> list[Mechanism]:
         return [item for item in self._first_to_last if item.is_used(objects)]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
-from fwtop.guardian.mechanisms.baseline import Baseline
 from fwtop.guardian.mechanisms.mechanism import (
     HEAD_CHANGED,
     Count,
@@ -83,8 +82,10 @@ class NftTables(Mechanism):
 
     layers = (Layer.NETDEV,)
 
-    def __init__(self, failpoints: Failpoints, interfaces: Callable[[], list[Link]]) -> None:
-        self.contents = NftContents(Baseline({}, lambda _: None))  # until it has a memory
+    def __init__(
+        self, failpoints: Failpoints, contents: NftContents, interfaces: Callable[[], list[Link]]
+    ) -> None:
+        self.contents = contents
         self._failpoints = failpoints
         self._interfaces = interfaces
         self._allowed: dict[tuple[str, int], Passes] = {}
