@@ -16,6 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from fwtop.bench.frame import until
 from fwtop.bench.two_hosts import TwoHosts
 from fwtop.kernel.namespaces import inside
 from fwtop.lab import namespaces
@@ -259,13 +260,12 @@ class EverydayLab(TwoHosts):
 
 def _wait_for_port(netns: str, address: str, port: int) -> bool:
     """Wait until something accepts TCP connections there, at most ten seconds."""
-    end = time.monotonic() + _READY_SECONDS
-    while time.monotonic() < end:
+
+    def accepts() -> bool:
         with inside(netns):
             sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         with sock:
             sock.settimeout(1.0)
-            if sock.connect_ex((address, port)) == 0:
-                return True
-        time.sleep(0.05)
-    return False
+            return sock.connect_ex((address, port)) == 0
+
+    return until(accepts, _READY_SECONDS, every=0.05)

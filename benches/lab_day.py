@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
-import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,8 +14,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fwtop.bench.frame import until
+from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
 from fwtop.console.history import HistorySampler
-from fwtop.kernel.programs import module_argv
 from fwtop.lab.run import Lab
 from fwtop.lab.scenario import parse
 from fwtop.model.errors import FwtopError
@@ -142,25 +140,18 @@ def record_day(plan: Plan) -> Day:
 @contextlib.contextmanager
 def _recorder(lab: Lab, lines: Path) -> Iterator[None]:
     """Record until the block ends; it begins once the recorder has observed something."""
-    argv = module_argv("fwtop", "record", "--netns", lab.victim, "--no-alarms", "--jsonl", str(lines))
-    environment = {**os.environ, "SSH_CONNECTION": lab.ssh_connection}
+    argv = fwtop_argv("record", "--netns", lab.victim, "--no-alarms", "--jsonl", str(lines))
     lab.pause_clients()
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL, stderr=said)
-        try:
-            end = time.monotonic() + _READY_SECONDS
-            while not (lines.exists() and lines.stat().st_size):
-                if process.poll() is not None or time.monotonic() > end:
-                    raise FwtopError("the recorder did not start; the lab is taken down")
-                time.sleep(0.1)
-            yield
-        finally:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.send_signal(signal.SIGTERM)
-                process.wait(timeout=20)
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+    with Program(argv, environment={"SSH_CONNECTION": lab.ssh_connection}) as recorder:
+
+        def observed() -> bool:
+            return lines.exists() and lines.stat().st_size > 0
+
+        ended = recorder.process.poll
+        until(lambda: observed() or ended() is not None, _READY_SECONDS, every=0.1)
+        if not observed() or ended() is not None:
+            raise FwtopError("the recorder did not start; the lab is taken down")
+        yield
 
 
 def _protect(lab: Lab) -> None:
@@ -172,15 +163,9 @@ def _protect(lab: Lab) -> None:
 
 def _fwtop(lab: Lab, *words: str) -> str:
     """Run a verb on the victim; what it says is the only answer, as a rule may have become needless."""
-    done = subprocess.run(
-        module_argv("fwtop", *words, "--netns", lab.victim),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    return done.stdout if done.returncode == 0 else ""
+    with contextlib.suppress(FwtopError):
+        return run_fwtop(*words, "--netns", lab.victim)
+    return ""
 
 
 class Clock(Struct, frozen=True):

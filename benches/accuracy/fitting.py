@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
+
+from benches.accuracy.naming import Outcome
+from fwtop.analysis.calibration import features_of, is_calibrated
 
 _STEPS = 50
 _PENALTY = 1.0  # of the weights' squared distance from what the engine states: few findings are wrong
@@ -21,6 +24,25 @@ class Judged(Struct, frozen=True):
     features: tuple[float, ...]
     stated: float
     right: bool
+
+    @staticmethod
+    def of(outcome: Outcome) -> list[Judged]:
+        """Return the findings of a judged window whose confidence is fitted."""
+        return [
+            Judged(
+                outcome.case.family,
+                features_of(outcome.context, one.finding),
+                one.finding.confidence,
+                one.right,
+            )
+            for one in outcome.named
+            if is_calibrated(one.finding)
+        ]
+
+
+def fold_of(families: Iterable[str]) -> dict[str, int]:
+    """Deal families to folds: neighbours, which are alike, to different ones."""
+    return {family: place % FOLDS for place, family in enumerate(sorted(set(families)))}
 
 
 def fit(judged: Sequence[Judged]) -> Vector:
@@ -46,11 +68,11 @@ def fit(judged: Sequence[Judged]) -> Vector:
 
 def cross_validated(judged: Sequence[Judged]) -> list[tuple[float, bool]]:
     """Return the probability of each finding by weights that were fitted without its family."""
-    fold_of = {family: n % FOLDS for n, family in enumerate(sorted({one.family for one in judged}))}
+    fold = fold_of(one.family for one in judged)
     found: list[tuple[float, bool]] = []
-    for fold in range(FOLDS):
-        held_out = [one for one in judged if fold_of[one.family] == fold]
-        rest = [one for one in judged if fold_of[one.family] != fold]
+    for number in range(FOLDS):
+        held_out = [one for one in judged if fold[one.family] == number]
+        rest = [one for one in judged if fold[one.family] != number]
         if not held_out or not rest:
             continue
         weights = fit(rest)

@@ -7,17 +7,17 @@ the windows of all other families. Mixtures hold packets of other families, so t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from msgspec import Struct
 
 from benches.accuracy import weighing
-from benches.accuracy.fitting import FOLDS, Judged, fit
+from benches.accuracy.fitting import FOLDS, Judged, fit, fold_of
 from benches.accuracy.naming import judged
 from benches.corpus.cases import MIXTURES, cases, families
 from benches.corpus.version import version
 from fwtop.analysis.attacks import DECLARED
-from fwtop.analysis.calibration import Weights, features_of, is_calibrated
+from fwtop.analysis.calibration import Weights
 from fwtop.analysis.engine.hypothesis import Hypothesis
 from fwtop.analysis.engine.weights import FittedWeights
 
@@ -27,11 +27,6 @@ class FoldWeights(Struct, frozen=True):
 
     hypotheses: tuple[Hypothesis, ...]
     confidence: Weights
-
-
-def fold_of(names: Sequence[str]) -> dict[str, int]:
-    """Deal families to folds: neighbours, which are alike, to different ones."""
-    return {name: place % FOLDS for place, name in enumerate(sorted(names))}
 
 
 def fold_weights(each: int, seed: int, progress: Callable[[str], None]) -> dict[str, FoldWeights]:
@@ -55,13 +50,7 @@ def fold_weights(each: int, seed: int, progress: Callable[[str], None]) -> dict[
         progress(f"confidence: {case.name}")
         for number in set(range(FOLDS)) - {fold[case.family]}:
             outcome = judged(case, confidence=None, hypotheses=entries[number])
-            found[number] += [
-                Judged(
-                    case.family, features_of(outcome.context, one.finding), one.finding.confidence, one.right
-                )
-                for one in outcome.named
-                if is_calibrated(one.finding)
-            ]
+            found[number] += Judged.of(outcome)
     made = [
         FoldWeights(entries[number], Weights(version(), tuple(fit(found[number]).tolist())))
         for number in range(FOLDS)

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from benches.accuracy.fitting import FOLDS
+from benches.accuracy.fitting import FOLDS, fold_of
 from benches.accuracy.naming import Outcome
 from fwtop.analysis.engine.compete import Explained
 from fwtop.analysis.engine.hypothesis import Hypothesis
@@ -110,11 +110,11 @@ def surprise(cases: Sequence[Case], places: Places, change: Vector) -> float:
 def held_out(cases: Sequence[Case]) -> tuple[float, float]:
     """Return the surprise by declared weights, and by weights that were fitted without the family."""
     places = Places.of(cases)
-    fold_of = {family: n % FOLDS for n, family in enumerate(sorted({one.family for one in cases}))}
+    fold = fold_of(one.family for one in cases)
     before = after = 0.0
-    for fold in range(FOLDS):
-        out = [one for one in cases if fold_of[one.family] == fold]
-        rest = [one for one in cases if fold_of[one.family] != fold]
+    for number in range(FOLDS):
+        out = [one for one in cases if fold[one.family] == number]
+        rest = [one for one in cases if fold[one.family] != number]
         before += len(out) * surprise(out, places, np.zeros(places.size))
         after += len(out) * surprise(out, places, fit_weights(rest, places))
     return before / max(1, len(cases)), after / max(1, len(cases))

@@ -46,18 +46,20 @@ class Program:
     With `ready`, entering waits for the line that fwtop writes to FWTOP_READY_FD once it is counting.
     """
 
-    def __init__(self, argv: list[str], *, ready: bool = False) -> None:
-        self._argv, self._ready = argv, ready
+    def __init__(
+        self, argv: list[str], *, ready: bool = False, environment: dict[str, str] | None = None
+    ) -> None:
+        self._argv, self._ready, self._environment = argv, ready, {**os.environ, **(environment or {})}
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the program
 
     def __enter__(self) -> Program:
         """Start the program."""
         reader, writer = os.pipe()
-        environment = {**os.environ, "FWTOP_READY_FD": str(writer)} if self._ready else dict(os.environ)
+        told = {"FWTOP_READY_FD": str(writer)} if self._ready else {}
         try:
             self.process = subprocess.Popen(
                 self._argv,
-                env=environment,
+                env={**self._environment, **told},
                 pass_fds=[writer] if self._ready else [],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

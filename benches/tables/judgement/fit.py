@@ -13,7 +13,7 @@ from benches.accuracy.naming import expected_calibration_error, judged
 from benches.corpus.cases import SEED, cases
 from benches.corpus.version import version
 from fwtop.analysis.attacks import DECLARED
-from fwtop.analysis.calibration import FEATURES, features_of, is_calibrated
+from fwtop.analysis.calibration import FEATURES
 from fwtop.analysis.engine.hypothesis import Hypothesis
 from fwtop.analysis.engine.weights import WEIGHTS_FILE, FittedWeights
 from fwtop.bench.frame import Document, Options, Result, progress
@@ -63,12 +63,7 @@ def _findings(each: int, hypotheses: Sequence[Hypothesis]) -> list[Judged]:
     found: list[Judged] = []
     for case in cases(each, LEARNED):
         progress(f"confidence: {case.name}")
-        outcome = judged(case, confidence=None, hypotheses=hypotheses)
-        found += [
-            Judged(case.family, features_of(outcome.context, one.finding), one.finding.confidence, one.right)
-            for one in outcome.named
-            if is_calibrated(one.finding)
-        ]
+        found += Judged.of(judged(case, confidence=None, hypotheses=hypotheses))
     return found
 
 

@@ -26,9 +26,8 @@ from fwtop.model.errors import FwtopError
 
 _OUT, _BRIDGE = "out1", "br0"
 _PORT_ADDRESS = "02:00:5e:10:00:01"  # of the bridge's port, whose own address goes to the machine behind
-_TRACK = (
-    "table inet bench {\n chain only {\n type filter hook forward priority 0; ct state new accept\n }\n}\n"
-)
+_TRACK = "table inet bench { chain only { type filter hook forward priority 0; ct state new accept; }; }\n"
+_UNIT = "packets/s and core"
 _SETTLE_SECONDS, _PATIENCE_SECONDS = 5.0, 20.0
 _ROUTER, _PLAIN, _FILTERING = "router", "bridge", "bridge with br_netfilter"
 _NETFILTER = {_PLAIN: 0, _FILTERING: 1}
@@ -46,13 +45,7 @@ def run(options: Options) -> Document:
     with Testbed() as testbed:
         _cable(testbed)
         rows = [
-            Row(
-                name,
-                "packets/s and core",
-                partial(_passed_on, testbed, seconds, kind, load),
-                versus,
-                published,
-            )
+            Row(name, _UNIT, partial(_passed_on, testbed, seconds, kind, load), versus, published)
             for name, kind, load, versus, published in _table()
         ]
         return Document("bridge", rounds, measure(rows, rounds), _NOTES)
@@ -60,7 +53,7 @@ def run(options: Options) -> Document:
 
 def _table() -> Iterator[tuple[str, str, Load, str | None, float | None]]:
     for kind, versus in ((_ROUTER, None), (_PLAIN, _ROUTER), (_FILTERING, _ROUTER)):
-        yield kind, kind, _nothing, versus, None
+        yield kind, kind, lambda _: contextlib.nullcontext(), versus, None
         if kind != _FILTERING:  # next to each other: other work on the machine changes within a round
             yield f"{kind}, fwtop watching", kind, _watching, kind, None
     for kind in (_ROUTER, _FILTERING):
@@ -131,11 +124,6 @@ def _bridging(testbed: Testbed, netfilter: int) -> Iterator[None]:
     finally:
         testbed.run("ip", "link", "delete", _BRIDGE)
         testbed.run("ip", "link", "set", net.VICTIM_INTERFACE, "address", address)
-
-
-@contextlib.contextmanager
-def _nothing(_testbed: Testbed) -> Iterator[None]:
-    yield
 
 
 @contextlib.contextmanager

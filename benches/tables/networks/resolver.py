@@ -38,8 +38,8 @@ def run(options: Options) -> Document:
             Row("reflection, hardened", target, reflection.hardened, "reflection, as it is"),
             Row("clients, reflection as it is", clients, lambda: reflection.success[0]),
             Row("clients, reflection hardened", clients, lambda: reflection.success[1]),
-            Row("clients, random names as they are", clients, names.bare_success),
-            Row("clients, random names hardened", clients, names.hardened_success),
+            Row("clients, random names as they are", clients, lambda: names.fared(0)),
+            Row("clients, random names hardened", clients, lambda: names.fared(1)),
         ]
         return Document("resolver", rounds, measure(rows, rounds), _NOTES)
 
@@ -63,15 +63,10 @@ class _Attack:
         with self._begin(), self._applied():
             return self._turn(1)
 
-    def bare_success(self) -> float:
+    def fared(self, place: int) -> float:
         """Return how the clients fare, in percent."""
-        self.bare()
-        return self.success[0]
-
-    def hardened_success(self) -> float:
-        """Return the same with the playbook."""
-        self.hardened()
-        return self.success[1]
+        (self.bare, self.hardened)[place]()
+        return self.success[place]
 
     def _turn(self, place: int) -> float:
         before, started = self._lab.reflected()[1], time.monotonic()

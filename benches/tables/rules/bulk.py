@@ -25,6 +25,7 @@ from fwtop.bench.programs import run_fwtop
 from fwtop.bench.testbed import Testbed
 from fwtop.lab.network import VICTIM_INTERFACE
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_list import prefix_text
 
 _WHOLE, _QUICK = 1_000_000, 50_000
 _ONE_BY_ONE, _BATCH = 1000, 4096
@@ -47,9 +48,7 @@ def run(options: Options) -> Document:
         if shutil.which("xdp-filter"):
             rows.append(lists.by_xdp_filter())
         notes: list[str] = []
-        if drop_methods.installable(
-            testbed, {"fwtop block --via xdp": ["block", "192.0.2.0/24", "--via", "xdp"]}, notes
-        ):
+        if has_xdp(testbed, notes):
             rows.append(lists.own("fwtop block @file --via xdp", ["--via", "xdp"]))
         notes.insert(0, f"{count:,} entries")
         return Document("bulk", rounds, measure(rows, rounds), tuple(notes))
@@ -213,9 +212,15 @@ def _prefixes_of_ipv6(chance: random.Random, count: int) -> Iterator[str]:
             yield str(Prefix(6, value, length))
 
 
+def has_xdp(testbed: Testbed, notes: list[str]) -> bool:
+    """Return whether compiled rules work here; a note says why they don't."""
+    words = ["block", "192.0.2.0/24", "--via", "xdp"]
+    return bool(drop_methods.installable(testbed, {"fwtop block --via xdp": words}, notes))
+
+
 def text_of(value: int) -> str:
     """Return an IPv4 address."""
-    return f"{value >> 24}.{value >> 16 & 255}.{value >> 8 & 255}.{value & 255}"
+    return prefix_text(Prefix(4, value, 32))
 
 
 def seconds_of(work: Callable[[], object]) -> float:

@@ -14,8 +14,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from benches.tables.rules.bulk import seconds_of, text_of
-from fwtop.bench import drop_methods
+from benches.tables.rules.bulk import has_xdp, seconds_of, text_of
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import run_fwtop
 from fwtop.bench.testbed import Testbed
@@ -45,11 +44,10 @@ def run(options: Options) -> Document:
         notes = [
             f"a list of {count:,} IPv4 addresses that a rule uses, which gets 1, 1,000 and {count:,} more"
         ]
-        drops = {"fwtop block --list --via xdp": ["block", "192.0.2.0/24", "--via", "xdp"]}
-        has_xdp = drop_methods.installable(testbed, drops, notes)
+        via = ["ipset", *(["xdp"] if has_xdp(testbed, notes) else [])]
         client = open_.enter_context(discovery.connect(netns=testbed.victim))
         changes = _Changes(testbed, Path(directory), count, client)
-        changes.prepare(["ipset", *(["xdp"] if has_xdp else [])])
+        changes.prepare(via)
         rows = [row for size in (1, 1000, count) for row in changes.rows(size)]
         try:
             return Document("lists", rounds, measure(rows, rounds), tuple(notes))

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from benches.tables.rules.bulk import seconds_of
-from fwtop.bench import drop_methods
+from benches.tables.rules.bulk import has_xdp, seconds_of
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import fwtop_argv, run_fwtop
 from fwtop.bench.testbed import Testbed
@@ -39,11 +38,9 @@ def run(options: Options) -> Document:
     rounds = options.choose(2, 1)
     with Testbed() as testbed, tempfile.TemporaryDirectory(prefix="fwtop-bench-") as directory:
         notes: list[str] = []
-        with_xdp = drop_methods.installable(
-            testbed, {"fwtop block --via xdp": ["block", "192.0.2.0/24", "--via", "xdp"]}, notes
-        )
+        with_xdp = has_xdp(testbed, notes)
         lists = _Lists(testbed, Path(directory))
-        rows = measure(list(lists.rows(many, most, with_xdp=bool(with_xdp))), rounds)
+        rows = measure(list(lists.rows(many, most, with_xdp=with_xdp)), rounds)
         return Document("scale", rounds, rows, tuple(notes))
 
 

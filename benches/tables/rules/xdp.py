@@ -26,7 +26,7 @@ from fwtop.kernel.namespaces import inside
 from fwtop.lab.network import VICTIM_INTERFACE
 
 _FIRST = "XDP_DROP alone"
-_ALONE = ", by itself"
+_ALONE, _UNIT = ", by itself", "packets/s and core"
 _LIST, _QUICK_LIST, _RULES = 1_000_000, 50_000, 8
 _RUNS, _REPEAT = 15, 300_000
 _OWN = {
@@ -52,12 +52,7 @@ def run(options: Options) -> Document:
             own[f"fwtop, {count:,} prefixes, {_RULES} rules, watched"] = partial(_everything, testbed, count)
         table |= own
         rows = [
-            Row(
-                name,
-                "packets/s and core",
-                partial(throughput, testbed, seconds, method),
-                _versus(name, _FIRST),
-            )
+            Row(name, _UNIT, partial(throughput, testbed, seconds, method), _versus(name, _FIRST))
             for name, method in table.items()
         ]
         first = _FIRST + _ALONE

@@ -12,7 +12,6 @@ import shutil
 import struct
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from benches.corpus.arrivals import CAPTURED, Frames
 from benches.corpus.cases import batch_of, window_of
 from benches.corpus.copies import copies
 from benches.corpus.profiles import methods
+from benches.tables.rules.bulk import seconds_of
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context
@@ -67,13 +67,6 @@ def _seconds(work: Callable[[], object], *, is_child: bool) -> float:
     work()
     after = resource.getrusage(who)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-
-
-def _elapsed(work: Callable[[], object]) -> float:
-    """Return the wall-clock seconds that work takes: gzip is inflated by a separate thread."""
-    before = time.monotonic()
-    work()
-    return time.monotonic() - before
 
 
 def _live_rows() -> list[Row]:
@@ -205,7 +198,8 @@ def _capture_rows(directory: Path, packets: int) -> list[Row]:
     rows = [
         _row("read pcap", count, lambda: _count(plain), versus="tshark fields"),
         _row("read pcap, gzip", count, lambda: _count(packed), versus="tshark fields"),
-        Row("read pcap, gzip, elapsed", "packets/s", lambda: count / _elapsed(lambda: _count(packed))),
+        # gzip is inflated by a separate thread
+        Row("read pcap, gzip, elapsed", "packets/s", lambda: count / seconds_of(lambda: _count(packed))),
     ]
     if shutil.which("tshark"):
         rows.append(_row("tshark fields", count, lambda: _tshark(plain), is_child=True))

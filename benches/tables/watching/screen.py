@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from benches.screens import Screen, process_in
-from fwtop.bench.frame import Document, Options, Row, measure
+from fwtop.bench.frame import Document, Options, Row, measure, until
 from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
 from fwtop.bench.receiver import PORT
 from fwtop.bench.testbed import Testbed, flood_text, processor_seconds
@@ -84,7 +84,11 @@ def run(options: Options) -> Document:
         rows.append(Row("--slow: offered", "packets/s", slow.take))
         rows += _bytes("bytes to the terminal, --slow", slow)
         rows += [
-            Row(f"bytes to the terminal, --slow, {tab}: most in any 5 s", "bytes/s", partial(slow.burst, tab))
+            Row(
+                f"bytes to the terminal, --slow, {tab}: most in any 5 s",
+                "bytes/s",
+                partial(slow.figure, "burst", tab),
+            )
             for tab in slow.tabs
         ]
         return Document("screen", rounds, (*calm, *measure(rows, rounds)))
@@ -105,7 +109,10 @@ def _rows(load: str, screen: _ScreenRun) -> list[Row]:
 
 
 def _bytes(name: str, screen: _ScreenRun) -> list[Row]:
-    return [Row(f"{name}, {tab}", "bytes/s", partial(screen.bytes, tab)) for tab in screen.tabs]
+    return [
+        Row(f"{name}, {tab}", "bytes/s", partial(screen.figure, "bytes_per_second", tab))
+        for tab in screen.tabs
+    ]
 
 
 class _Measured(Struct, frozen=True):
@@ -188,13 +195,9 @@ class _ScreenRun:
         """Return a process's memory (PSS) in the round's run, in MiB."""
         return max(measured.memory[name] for measured in self.last.values()) / (1 << 20)
 
-    def bytes(self, tab: str) -> float:
-        """Return the bytes a second to the terminal on a tab in the round's run."""
-        return self.last[tab].bytes_per_second
-
-    def burst(self, tab: str) -> float:
-        """Return the most bytes a second in any 5 s since a tab was opened in the round's run."""
-        return self.last[tab].burst
+    def figure(self, name: str, tab: str) -> float:
+        """Return one of the figures of a tab in the round's run."""
+        return float(getattr(self.last[tab], name))
 
     def _pid(self, module: str) -> int:
         pid = process_in(self._testbed.victim, module)
@@ -237,11 +240,9 @@ class _RecorderRun:
 
     @staticmethod
     def _await_console(victim: str) -> None:
-        end = time.monotonic() + _PATIENCE_SECONDS
-        while process_in(victim, _MODULES["console"]) is None:
-            if time.monotonic() > end:
-                raise FwtopError("no recorder runs in the lab; the lab is taken down")
-            time.sleep(0.1)
+        console = partial(process_in, victim, _MODULES["console"])
+        if not until(lambda: console() is not None, _PATIENCE_SECONDS, every=0.1):
+            raise FwtopError("no recorder runs in the lab; the lab is taken down")
 
 
 def proportional_bytes(pid: int) -> int:

@@ -16,9 +16,10 @@ from functools import partial
 from msgspec import Struct, field
 
 from benches.screens import Screen
-from benches.victim import Delivered, read_delivered
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import fwtop_argv, run_fwtop
+from fwtop.kernel.namespaces import inside
+from fwtop.kernel.procfs import parse_paired, parse_single, read_text
 from fwtop.lab.run import Lab
 from fwtop.lab.scenario import names
 from fwtop.model.errors import FwtopError
@@ -52,13 +53,13 @@ def run(options: Options) -> Document:
 def _rows(walk: Walk) -> Iterator[Row]:
     """Yield the rows of a scenario: the first walks, the others report the same walk."""
     for place, stop in enumerate(STOPS):
-        measured = partial(walk.take_to, stop) if place == 0 else partial(walk.passed, stop)
+        measured = partial(walk.take_to, stop) if place == 0 else partial(walk.passed.__getitem__, stop)
         yield Row(f"{walk.scenario}: first packet to {stop}", "s", measured)
     yield Row(f"{walk.scenario}: keys pressed", "keys", lambda: float(walk.keys))
     for figure in FIGURES:
         own, other = f"{walk.scenario}: {figure}, screen", f"{walk.scenario}: {figure}, victim's counters"
-        yield Row(other, "per s", partial(walk.counted, figure))
-        yield Row(own, "per s", partial(walk.shown, figure), other)
+        yield Row(other, "per s", partial(walk.counted.__getitem__, figure))
+        yield Row(own, "per s", partial(walk.shown.__getitem__, figure), other)
 
 
 NAME, PREVIEW, EFFECT = "its name", "the preview", "the trial's effect"
@@ -73,14 +74,14 @@ FIGURES = ("reaches you", "clients")
 
 
 class Walk(Struct):
-    """One scenario; `take_to` walks, the other methods tell of the last walk."""
+    """One scenario; `take_to` walks, the figures tell of the last walk."""
 
     scenario: str
     seconds: float  # of comparison
     keys: int = 0
-    _passed: dict[str, float] = field(default_factory=dict)  # stop → seconds since the first packet
-    _shown: dict[str, float] = field(default_factory=dict)
-    _counted: dict[str, float] = field(default_factory=dict)
+    passed: dict[str, float] = field(default_factory=dict)  # stop → seconds since the first packet
+    shown: dict[str, float] = field(default_factory=dict)  # by the screen: figure → rate
+    counted: dict[str, float] = field(default_factory=dict)  # by the victim
 
     def take_to(self, stop: str) -> float:
         """Walk; return the seconds from the first packet to a stop."""
@@ -92,7 +93,7 @@ class Walk(Struct):
                     self._compare(lab, terminal)
             finally:
                 run_fwtop("undo", "--all", "--netns", lab.victim)
-        return self._passed[stop]
+        return self.passed[stop]
 
     def _protect(self, lab: Lab, terminal: Screen) -> None:
         terminal.wait_to_show(r"arrives .* pps", _PATIENCE_SECONDS)
@@ -101,7 +102,7 @@ class Walk(Struct):
         started = time.monotonic()
         lab.start_flood()
         for stop, pattern in STOPS.items():
-            self._passed[stop] = terminal.wait_to_show(pattern, _PATIENCE_SECONDS) - started
+            self.passed[stop] = terminal.wait_to_show(pattern, _PATIENCE_SECONDS) - started
             self._press(terminal, stop)
 
     def _press(self, terminal: Screen, stop: str) -> None:
@@ -119,11 +120,11 @@ class Walk(Struct):
     def _compare(self, lab: Lab, terminal: Screen) -> None:
         """Read the screen and the victim's counters for some seconds."""
         time.sleep(_SETTLE_SECONDS)
-        counts: list[tuple[float, Delivered]] = []
+        counts: list[tuple[float, _Delivered]] = []
         readings: list[tuple[float, dict[str, float]]] = []
         end = time.monotonic() + self.seconds + _WINDOW_SECONDS
         while (now := time.monotonic()) < end:
-            counts.append((now, read_delivered(lab.victim)))
+            counts.append((now, _Delivered.read(lab.victim)))
             rates = _rates(terminal.screen())
             if rates and now - counts[0][0] > _WINDOW_SECONDS and (not readings or rates != readings[-1][1]):
                 readings.append((now, rates))
@@ -132,20 +133,26 @@ class Walk(Struct):
             header = safe_text(" / ".join(terminal.screen().splitlines()[:3]), limit=400)
             raise FwtopError(f"the screen showed no rates after PROTECTED ({header}); the lab is taken down")
         for figure in FIGURES:
-            self._shown[figure] = statistics.fmean(rates[figure] for _, rates in readings)
-            self._counted[figure] = statistics.fmean(_window(counts, at)[figure] for at, _ in readings)
+            self.shown[figure] = statistics.fmean(rates[figure] for _, rates in readings)
+            self.counted[figure] = statistics.fmean(_window(counts, at)[figure] for at, _ in readings)
 
-    def passed(self, stop: str) -> float:
-        """Return the seconds from the first packet to a stop."""
-        return self._passed[stop]
 
-    def shown(self, figure: str) -> float:
-        """Return what the screen showed."""
-        return self._shown[figure]
+class _Delivered(Struct, frozen=True):
+    """What a victim's own kernel counted (net/ipv4/proc.c, net/ipv6/proc.c) since the namespace exists."""
 
-    def counted(self, figure: str) -> float:
-        """Return what the victim counted."""
-        return self._counted[figure]
+    packets: int  # past the firewall, and not dropped by transport or socket
+    handshakes: int  # that clients finished
+
+    @staticmethod
+    def read(netns: str) -> _Delivered:
+        """Read the counters of a named namespace."""
+        with inside(netns):
+            snmp = parse_paired(read_text("/proc/net/snmp"))
+            snmp6 = parse_single(read_text("/proc/net/snmp6"))
+            extended = parse_paired(read_text("/proc/net/netstat"))["TcpExt"]
+        passed = snmp["Ip"]["InDelivers"] + snmp6["Ip6InDelivers"]
+        lost = sum(snmp["Udp"][name] + snmp6[f"Udp6{name}"] for name in ("NoPorts", "InErrors"))
+        return _Delivered(passed - lost - extended["ListenDrops"], snmp["Tcp"]["PassiveOpens"])
 
 
 def _rates(screen: str) -> dict[str, float]:
@@ -157,7 +164,7 @@ def _rates(screen: str) -> dict[str, float]:
     return dict(zip(FIGURES, values, strict=True))
 
 
-def _window(counts: Sequence[tuple[float, Delivered]], at: float) -> dict[str, float]:
+def _window(counts: Sequence[tuple[float, _Delivered]], at: float) -> dict[str, float]:
     """Return the rates of the window that ended then."""
     inside = [(when, count) for when, count in counts if at - _WINDOW_SECONDS <= when <= at]
     (first, before), (last, after) = inside[0], inside[-1]
