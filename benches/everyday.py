@@ -16,6 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from benches.resolver_lab import UNBOUND
 from fwtop.bench.frame import until
 from fwtop.bench.two_hosts import TwoHosts
 from fwtop.kernel.namespaces import inside
@@ -59,21 +60,7 @@ read only = no
 uid = root
 gid = root
 """
-_UNBOUND = """server:
- interface: {address}
- directory: "{folder}"
- access-control: 0.0.0.0/0 allow
- module-config: "iterator"
- do-not-query-localhost: no
- chroot: ""
- username: ""
- pidfile: ""
- use-syslog: no
- do-ip6: no
-{zone}remote-control:
- control-enable: no
-"""
-_KNOWS = ' local-zone: "example." redirect\n local-data: "example. 20 A 192.0.2.7"\n'
+_KNOWS = 'server:\n local-zone: "example." redirect\n local-data: "example. 20 A 192.0.2.7"\n'
 _ASKS = f"stub-zone:\n name: example\n stub-addr: {GATEWAY_4}\n"
 _PEOPLE = "function delay() return math.random(500, 4000) end\n"  # of wrk, in milliseconds
 _SSHD_FOLDER = Path("/run/sshd")  # sshd refuses to start without; Debian's service makes it
@@ -248,8 +235,8 @@ class EverydayLab(TwoHosts):
             "nginx-far.conf": _NGINX.format(folder=folder, name="nginx-far", address=GATEWAY_4),
             "sshd.conf": _SSHD.format(folder=folder, host=VICTIM_4),
             "rsyncd.conf": _RSYNCD.format(folder=folder, host=VICTIM_4),
-            "unbound.conf": _UNBOUND.format(folder=folder, address=VICTIM_4, zone="") + _ASKS,
-            "unbound-far.conf": _UNBOUND.format(folder=folder, address=GATEWAY_4, zone=_KNOWS),
+            "unbound.conf": UNBOUND.format(folder=folder, address=VICTIM_4) + _ASKS,
+            "unbound-far.conf": UNBOUND.format(folder=folder, address=GATEWAY_4) + _KNOWS,
             "mosquitto.conf": f"listener 1883 {VICTIM_4}\nallow_anonymous true\n",
             "people.lua": _PEOPLE,
             "names": asked,

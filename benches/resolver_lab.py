@@ -40,9 +40,9 @@ _COUNTER = f"""table ip far {{
  }}
 }}
 """
-_SERVER = """server:
+UNBOUND = """server:
  interface: {address}
- directory: "{directory}"
+ directory: "{folder}"
  access-control: 0.0.0.0/0 allow
  module-config: "iterator"
  do-not-query-localhost: no
@@ -99,7 +99,7 @@ class ResolverLab(TwoHosts):
             (self.victim, VICTIM_4, _RESOLVES),
         ):
             config = self.folder / f"{address}.conf"
-            server = _SERVER.format(address=address, directory=self.folder)
+            server = UNBOUND.format(address=address, folder=self.folder)
             config.write_text(server + zones, encoding="ascii")
             self._daemon(netns, "unbound", "-d", "-c", str(config))
             self._wait_for(address)

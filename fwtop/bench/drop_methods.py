@@ -14,7 +14,7 @@ from fwtop.lab.network import VICTIM_INTERFACE
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
-Context = contextlib.AbstractContextManager[None]
+Context = contextlib.AbstractContextManager[object]
 DropMethod = Callable[[], Context]
 TO_PORT = ["-p", "udp", "--dport", str(PORT)]
 FWTOP_PORT = ["--proto", "udp", "--dport", str(PORT)]
@@ -130,13 +130,6 @@ def all_of(*methods: DropMethod) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for method in methods:
             stack.enter_context(method())
-        yield
-
-
-@contextlib.contextmanager
-def without_value(context: contextlib.AbstractContextManager[object]) -> Iterator[None]:
-    """Enter a context whose value is not needed."""
-    with context:
         yield
 
 

@@ -35,7 +35,7 @@ _MOST_CLIENTS = 400  # of a session
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("playbook", nargs="?", choices=tuple(PLAYBOOKS), help="default: list all")
+    parser.add_argument("playbook", nargs="?", choices=PLAYBOOKS, help="default: list all")
     flag(parser, "--apply", "apply it: on trial until confirmed (default: only read, and explain)")
     option(
         parser,

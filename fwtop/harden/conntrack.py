@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -137,16 +137,21 @@ def _early_drop(table: Table) -> list[str]:
 def _costs(table: Table) -> list[str]:
     """Return a line for each timeout that holds entries: how many, and how many it would with another."""
     lines = []
-    for name, share in table.top(timeout_of, 20):
-        now, then = table.timeouts.get(name), SHORTER.get(name)
-        if now is None or share < WORTH:
-            continue
+    for name, share, now, then in _held(table):
         held = share * table.count
         line = f"{name} ({duration(now)}) holds about {_rounded(held):,} entries"
-        if then is not None and then < now:
+        if then < now:
             line += f"; {duration(then)} would hold {_rounded(held * then / now):,} at the same rate"
         lines.append(line)
     return lines
+
+
+def _held(table: Table) -> Iterator[tuple[str, float, int, int]]:
+    """Yield the timeouts that hold a share of the entries worth having: name, share, seconds now and then."""
+    for name, share in table.top(timeout_of, 20):
+        now = table.timeouts.get(name)
+        if now is not None and share >= WORTH:
+            yield name, share, now, SHORTER.get(name, now)
 
 
 def _room(table: Table) -> tuple[list[Setting], tuple[str, ...]]:
@@ -171,14 +176,9 @@ def _initial_namespace() -> bool:
 
 
 def _timeouts(table: Table) -> list[Setting]:
-    """Return shorter timeouts for the states that hold a share of the entries worth having."""
-    found = []
-    for name, share in table.top(timeout_of, 20):
-        now, then = table.timeouts.get(name, 0), SHORTER.get(name)
-        tunable = f"net.netfilter.nf_conntrack_{name}"
-        if share >= WORTH and then is not None and then < now and tunable in TUNABLES:
-            found.append(Setting(tunable, then))
-    return found
+    """Return shorter timeouts."""
+    found = [(f"net.netfilter.nf_conntrack_{name}", now, then) for name, _, now, then in _held(table)]
+    return [Setting(tunable, then) for tunable, now, then in found if then < now and tunable in TUNABLES]
 
 
 def _step(table: Table, item: Setting) -> str:

@@ -14,11 +14,7 @@ from msgspec import Struct, field
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
 
-PLAYBOOKS = {
-    "conntrack": "fwtop.harden.conntrack",
-    "stateless": "fwtop.harden.stateless",
-    "resolver": "fwtop.harden.resolver",
-}
+PLAYBOOKS = ("conntrack", "stateless", "resolver")  # modules of this package
 DEFAULT_TTL_SECONDS = 3600
 
 
@@ -54,11 +50,10 @@ class Playbook(Protocol):
 
 def find(name: str) -> Playbook:
     """Return a playbook by its name; raises FwtopError (code 2)."""
-    module = PLAYBOOKS.get(name)
-    if module is None:
+    if name not in PLAYBOOKS:
         known = ", ".join(PLAYBOOKS)
         raise FwtopError(f"there is no playbook {name[:40]!r}: there are {known}; nothing was changed", 2)
-    return cast("Playbook", importlib.import_module(module))
+    return cast("Playbook", importlib.import_module(f"fwtop.harden.{name}"))
 
 
 def rule_of(name: str, summary: str, parts: tuple[Rule, ...], options: Options) -> Rule | None:

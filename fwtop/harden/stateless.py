@@ -7,7 +7,6 @@ them. What this machine asks others stays tracked, so its answers need no mirror
 from __future__ import annotations
 
 import ipaddress
-import socket
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 from fwtop.harden.packets import Flow
 from fwtop.harden.playbook import Options, Plan, rule_of
 from fwtop.harden.rehearsal import MOST_FLOWS, addresses, rehearse
-from fwtop.harden.table import sampled_entries
+from fwtop.harden.table import own_addresses, sampled_entries
 from fwtop.kernel import sockets
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
@@ -79,19 +78,23 @@ def plan(options: Options) -> Plan:
     for match, reason in told.items():
         chosen.remove(match)
         needed.append(f"{service_name(match)}: {reason}")
-    beside = [item for family in (4, 6) for item in inserts(_filter(lines, family), chosen, family)]
+    filters = [line for line in lines if line.table == "filter"]
+    beside = [
+        item
+        for family in (4, 6)
+        for item in inserts([line for line in filters if line.family == family], chosen, family)
+    ]
     native = nft_stateless.inserts(listed, chosen)
     parts = tuple(
         Rule("", Kind.NOTRACK, match, "", options.ttl_seconds, stateless=True, forget=True)
         for match in chosen
     )
     untracked = ", ".join(map(service_name, chosen))
+    off = f"don't track {untracked} both ways (NOTRACK in raw PREROUTING and OUTPUT), delete their entries"
     return Plan(
         _here(untracked, len(chosen), done),
         findings=(*stateful, *replayed),
-        steps=(*map(_step, beside), *(f"+ {item.command}" for item in native), *_untracked(untracked))
-        if chosen
-        else (),
+        steps=(*map(_step, beside), *(f"+ {item.command}" for item in native), off) if chosen else (),
         kept=(*needed, *kept),
         rule=rule_of(NAME, f"no connection tracking for {untracked}", parts, options),
         refused="" if chosen or done else _why_none([*needed, *kept]),
@@ -144,9 +147,10 @@ def _flows(
     seen = dict.fromkeys(flow for entry in tracked if (flow := _flow(match, entry, ours)) is not None)
     yield from seen
     heard = {flow.peer for flow in seen}
+    own = [ipaddress.ip_address(text) for text in ours]
     for number, client in enumerate(clients):
         peer = ipaddress.ip_address(client)
-        mine = next((ipaddress.ip_address(own) for own in ours if _version(own) == peer.version), None)
+        mine = next((one for one in own if one.version == peer.version), None)
         if mine is not None and peer not in heard and peer.version in match.families:
             yield Flow(match.protocol or 0, mine, match.dport or 0, peer, _CLIENT_PORT + number)
 
@@ -160,10 +164,6 @@ def _flow(match: Match, entry: Entry, ours: Iterable[str]) -> Flow | None:
     if entry.sport == match.dport and str(source) in ours:
         return Flow(entry.protocol, source, entry.sport, destination, entry.dport, opened_by_us=True)
     return None
-
-
-def _version(address: str) -> int:
-    return ipaddress.ip_address(address).version
 
 
 def why_tracked(variant: iptables.Variant, match: Match, tracked: Sequence[Entry]) -> list[str]:
@@ -214,32 +214,11 @@ def _asked_from(match: Match, tracked: Sequence[Entry]) -> str:
     Untracked, its answer could not be told from a request, and would pass only where requests do.
     """
     for entry in tracked:
-        if entry.protocol == match.protocol == _NUMBERS["udp"] and entry.sport == match.dport:
+        from_it = entry.protocol == match.protocol == _NUMBERS["udp"] and entry.sport == match.dport
+        if from_it and entry.source in own_addresses():
             peer = ipaddress.ip_address(entry.destination)
-            if _is_own(ipaddress.ip_address(entry.source)):
-                return (
-                    f"this machine asks {peer} port {entry.dport} from it, and the answers would be cut off"
-                )
+            return f"this machine asks {peer} port {entry.dport} from it, and the answers would be cut off"
     return ""
-
-
-def _is_own(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Whether an address is this machine's: only such can be bound."""
-    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    with socket.socket(family, socket.SOCK_DGRAM) as trial:
-        try:
-            trial.bind((str(address), 0))
-        except OSError:
-            return False
-    return True
-
-
-def _untracked(listed: str) -> tuple[str, ...]:
-    return (f"don't track {listed} both ways (NOTRACK in raw PREROUTING and OUTPUT), delete their entries",)
-
-
-def _filter(lines: list[Line], family: int) -> list[Line]:
-    return [line for line in lines if line.table == "filter" and line.family == family]
 
 
 def _services() -> list[Match]:

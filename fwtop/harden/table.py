@@ -114,7 +114,7 @@ def read_table() -> Table:
         name: value for name in _ALL_TIMEOUTS if (value := _number(f"nf_conntrack_{name}")) is not None
     }
     buckets = _number("nf_conntrack_buckets") or 0
-    return Table(after, most, buckets, growth, sampled, timeouts, everywhere, _own_addresses())
+    return Table(after, most, buckets, growth, sampled, timeouts, everywhere, own_addresses())
 
 
 def sampled_entries(most: int) -> list[Entry]:
@@ -178,7 +178,7 @@ def occupants(table: Table, lines: int = 3) -> list[tuple[str, Sequence[tuple[st
     ]
 
 
-def _own_addresses() -> frozenset[bytes]:
+def own_addresses() -> frozenset[bytes]:
     """Return this machine's addresses, packed, those of loopback too; empty if they can't be read."""
     try:
         return frozenset(ipaddress.ip_address(text).packed for text in list_addresses(every_scope=True))

@@ -6,8 +6,7 @@ tell them apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
 
 from msgspec import Struct
 
@@ -38,7 +37,23 @@ class Trial(Struct, frozen=True):
 def trials() -> list[Trial]:
     """Return all trials, with the same clients every time."""
     clients = draw_clients(_SEED)
-    return [make(clients) for make in _ALL]
+    near = _networks(clients, _NEAR)
+    by_source = f"block the attackers' /16, where {_NEAR} of 12 IPv4 clients are"
+    blocks = {
+        via: Trial(f"{via}-block", f"{by_source} ({via})", _udp_flood(near), ("block", *near, "--via", via))
+        for via in ("ipset", "xdp")
+    }
+    strangers = ["198.19.7.0/24"]
+    title = "block the attackers' /24, where no client is"
+    return [
+        Trial("ipset-clean", title, _udp_flood(strangers), ("block", *strangers)),
+        blocks["ipset"],
+        *_limits(clients),
+        *_strings(),
+        blocks["xdp"],
+        *_lengths(),
+        *_states(),
+    ]
 
 
 def chosen(names: tuple[str, ...]) -> list[Trial]:
@@ -86,12 +101,12 @@ def _dns_flood(source: str, *, firewall: str = "open") -> str:
     )
 
 
-def _http_data(firewall: str = "none") -> str:
+def _http_data() -> str:
     """Return a flood of TCP segments to the web server that belong to no connection."""
     return _scenario(
         'kind = "ack_flood"\nprotocol = "tcp"\nflags = "PSH+ACK"\nsource = "random"\nsport = "random"\n'
         'dport = 80\npayload = [{ text = "GET /shop?page=" }, { random = 64 }]',
-        firewall=firewall,
+        firewall="none",
     )
 
 
@@ -103,82 +118,39 @@ def _syn_flood() -> str:
     )
 
 
-def _block(clients: LegitimateClients, *, via: str) -> Trial:
-    near = _networks(clients, _NEAR)
-    title = f"block the attackers' /16, where {_NEAR} of 12 IPv4 clients are ({via})"
-    return Trial(f"{via}-block", title, _udp_flood(near), ("block", *near, "--via", via))
-
-
-def _block_strangers(clients: LegitimateClients) -> Trial:  # noqa: ARG001 - same signature for all
-    far = ["198.19.7.0/24"]
-    title = "block the attackers' /24, where no client is"
-    return Trial("ipset-clean", title, _udp_flood(far), ("block", *far))
-
-
-def _limit_each(clients: LegitimateClients) -> Trial:  # noqa: ARG001
-    rule = ("limit", *_DNS, "--per", "32", "--rate", "3/s")
+def _limits(clients: LegitimateClients) -> Iterator[Trial]:
     title = "limit each address to 3 queries a second, half of what clients ask"
-    return Trial("hashlimit-each", title, _dns_flood("{ count = 200 }"), rule)
-
-
-def _limit_shared(clients: LegitimateClients) -> Trial:
+    rule = ("limit", *_DNS, "--per", "32", "--rate", "3/s")
+    yield Trial("hashlimit-each", title, _dns_flood("{ count = 200 }"), rule)
     near = _networks(clients, 2 * _NEAR)
     listed = ", ".join(f'"{network}"' for network in near)
-    rule = ("limit", *_DNS, "--per", "16", "--rate", "500/s")
     title = f"limit each /16, of which {len(near)} hold attackers and a client"
-    return Trial("hashlimit-shared", title, _dns_flood(f"{{ prefixes = [{listed}] }}"), rule)
+    rule = ("limit", *_DNS, "--per", "16", "--rate", "500/s")
+    yield Trial("hashlimit-shared", title, _dns_flood(f"{{ prefixes = [{listed}] }}"), rule)
 
 
-def _string_http(clients: LegitimateClients) -> Trial:  # noqa: ARG001
+def _strings() -> Iterator[Trial]:
     rule = ("match", "--string", "GET /shop", "--proto", "tcp", "--dport", "80")
     title = f"match what the attack's data begins with, and 1 in {len(PAGES)} requests"
-    return Trial("string-http", title, _http_data(), rule)
-
-
-def _string_dns(clients: LegitimateClients) -> Trial:  # noqa: ARG001
-    rule = ("match", "--dns", f"shop.{ZONE}", *_DNS)
+    yield Trial("string-http", title, _http_data(), rule)
     title = "match the name that the attack asks for, and 1 in 5 queries"
-    return Trial("string-dns", title, _dns_flood('"random"'), rule)
+    yield Trial("string-dns", title, _dns_flood('"random"'), ("match", "--dns", f"shop.{ZONE}", *_DNS))
 
 
-def _length(clients: LegitimateClients, *, via: str) -> Trial:  # noqa: ARG001
+def _lengths() -> Iterator[Trial]:
     longest = sorted(_IP_TCP_BYTES + len(request(page)) for page in PAGES)[-2:]
-    lengths = f"{longest[0]}:{longest[1]}"
-    rule = ("drop", "--proto", "tcp", "--dport", "80", "--length", lengths, "--via", via)
-    title = f"drop by a length that 2 of {len(PAGES)} requests of IPv4 clients have ({via})"
-    return Trial(f"{via}-length", title, _http_data(), rule)
+    rule = ("drop", "--proto", "tcp", "--dport", "80", "--length", f"{longest[0]}:{longest[1]}", "--via")
+    title = f"drop by a length that 2 of {len(PAGES)} requests of IPv4 clients have"
+    for via in ("xdp", "tc", "nftables"):
+        yield Trial(f"{via}-length", f"{title} ({via})", _http_data(), (*rule, via))
 
 
-def _notrack(clients: LegitimateClients) -> Trial:  # noqa: ARG001
-    title = "keep DNS out of connection tracking"
+def _states() -> Iterator[Trial]:
     flood = _dns_flood('"random"', firewall="none")
-    return Trial("notrack", title, flood, ("notrack", *_DNS), pps=_ANSWERED_PPS)
-
-
-def _syncookies(clients: LegitimateClients) -> Trial:  # noqa: ARG001
+    title = "keep DNS out of connection tracking"
+    yield Trial("notrack", title, flood, ("notrack", *_DNS), pps=_ANSWERED_PPS)
     before = (("sysctl", "-q", "-w", "net.ipv4.tcp_syncookies=0"),)
     title = "switch SYN cookies on"
-    return Trial("sysctl", title, _syn_flood(), ("sysctl", "syncookies=on"), before=before)
-
-
-def _synproxy(clients: LegitimateClients) -> Trial:  # noqa: ARG001
-    before = (("sysctl", "-q", "-w", "net.ipv4.tcp_syncookies=0"),)
+    yield Trial("sysctl", title, _syn_flood(), ("sysctl", "syncookies=on"), before=before)
     title = "answer SYNs to the web server with cookies (SYNPROXY)"
-    return Trial("synproxy", title, _syn_flood(), ("synproxy", "--dport", "80"), before=before)
-
-
-_ALL: tuple[Callable[[LegitimateClients], Trial], ...] = (
-    _block_strangers,
-    partial(_block, via="ipset"),
-    _limit_each,
-    _limit_shared,
-    _string_http,
-    _string_dns,
-    partial(_block, via="xdp"),
-    partial(_length, via="xdp"),
-    partial(_length, via="tc"),
-    partial(_length, via="nftables"),
-    _notrack,
-    _syncookies,
-    _synproxy,
-)
+    yield Trial("synproxy", title, _syn_flood(), ("synproxy", "--dport", "80"), before=before)

@@ -66,7 +66,7 @@ def _row(name: str, value: partial[float], kpps: float | None) -> Row:
 
 def _accepting(testbed: Testbed) -> list[_Method]:
     def received(method: DropMethod) -> DropMethod:
-        return partial(drop_methods.all_of, method, lambda: drop_methods.without_value(testbed.receiver()))
+        return partial(drop_methods.all_of, method, testbed.receiver)
 
     return [
         (_FIRST, 87, received(partial(drop_methods.tracking, testbed))),
