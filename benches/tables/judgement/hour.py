@@ -41,13 +41,9 @@ class Watched(Struct, frozen=True):
             seen = json.loads(line)
             going_on = [attack for attack in seen["attacks"] if attack["ended"] is None]
             windows, alarmed = windows + 1, alarmed + bool(going_on)
-            packets = max(packets, _rate(seen))
+            packets = max(packets, float(seen["totals"]["pps"]))
             alarms |= {(one["kind"], one["since"]): _alarm(one) for one in going_on}
         return Watched(windows, alarmed, packets, tuple(alarms.values()))
-
-
-def _rate(seen: dict[str, Any]) -> float:
-    return float(seen["totals"]["pps"])
 
 
 def _alarm(attack: dict[str, Any]) -> str:

@@ -35,14 +35,17 @@ def run(options: Options) -> Document:
     with Testbed() as testbed:
         turns = {watcher: _Drops(testbed, watcher, seconds) for watcher in _watchers()}
         rows = [_row(_DROPS, watcher, turn.take) for watcher, turn in turns.items()]
-        rows += [_row(_WALL_CLOCK, watcher, turn.wall_clock) for watcher, turn in turns.items()]
+        rows += [
+            _row(_WALL_CLOCK, watcher, partial(getattr, turn, "wall_clock"))
+            for watcher, turn in turns.items()
+        ]
         start = _Start(testbed)
         rows.append(_row(f"{_DROPS}, while it starts", _SCREEN, start.take, _DROPS))
-        rows.append(_row(f"{_WALL_CLOCK}, while it starts", _SCREEN, start.wall_clock, _WALL_CLOCK))
+        rows.append(_row(f"{_WALL_CLOCK}, while it starts", _SCREEN, lambda: start.wall_clock, _WALL_CLOCK))
         rows += [
             _row(_RECEIVES, watcher, partial(_received, testbed, watcher, seconds)) for watcher in _watchers()
         ]
-        rows.append(Row("CPU time of console and guardian", "% of a core", turns[_SCREEN].spent))
+        rows.append(Row("CPU time of console and guardian", "% of a core", lambda: turns[_SCREEN].spent))
         return Document("observe", rounds, measure(rows, rounds), _NOTES)
 
 
@@ -83,7 +86,8 @@ class _Drops:
 
     def __init__(self, testbed: Testbed, watcher: str, seconds: float) -> None:
         self._testbed, self._watcher, self._seconds = testbed, watcher, seconds
-        self._wall_clock = self._spent = 0.0
+        self.wall_clock = 0.0  # drops per wall-clock second of the same turn
+        self.spent = 0.0  # CPU time of console and guardian in it, in percent of a core
 
     def take(self) -> float:
         """Run a turn; return drops per second of the time in which packets were queued."""
@@ -91,17 +95,9 @@ class _Drops:
         with _dropping(testbed), _watching(testbed, self._watcher), testbed.flooded():
             time.sleep(_SETTLE_SECONDS[self._watcher])
             before, started = self._used(), time.monotonic()
-            fed, self._wall_clock = _queued_pps(testbed.lab, self._seconds)
-            self._spent = (self._used() - before) / (time.monotonic() - started)
+            fed, self.wall_clock = _queued_pps(testbed.lab, self._seconds)
+            self.spent = 100 * (self._used() - before) / (time.monotonic() - started)
         return fed
-
-    def wall_clock(self) -> float:
-        """Return drops per wall-clock second of the same turn."""
-        return self._wall_clock
-
-    def spent(self) -> float:
-        """Return the CPU time of console and guardian in the same turn, in percent of a core."""
-        return self._spent * 100
 
     def _used(self) -> float:
         if self._watcher != _SCREEN:
@@ -140,19 +136,15 @@ class _Start:
 
     def __init__(self, testbed: Testbed) -> None:
         self._testbed = testbed
-        self._wall_clock = 0.0
+        self.wall_clock = 0.0  # drops per wall-clock second of the same start
 
     def take(self) -> float:
         """Open a screen; return drops per second of the time in which packets were queued."""
         with _dropping(self._testbed), self._testbed.flooded(), _screen(self._testbed) as terminal:
-            fed, self._wall_clock = _queued_pps(self._testbed.lab, _START_SECONDS)
+            fed, self.wall_clock = _queued_pps(self._testbed.lab, _START_SECONDS)
             if not terminal.has(" pps"):
                 terminal.wait_for(" pps", _PATIENCE_SECONDS)
         return fed
-
-    def wall_clock(self) -> float:
-        """Return drops per wall-clock second of the same start."""
-        return self._wall_clock
 
 
 def _received(testbed: Testbed, watcher: str, seconds: float) -> float:

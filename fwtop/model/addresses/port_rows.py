@@ -92,15 +92,9 @@ class PortRows(Sequence[Prefix]):
     def of(entries: Iterable[PortEntry]) -> PortRows:
         """Convert entries, in any order."""
         packed = b"".join(
-            _PACKED.pack(
-                one.prefix.family,
-                one.prefix.value.to_bytes(16, "big"),
-                one.prefix.length,
-                one.protocol,
-                one.low,
-                one.high,
-            )
+            _PACKED.pack(on.family, on.value.to_bytes(16, "big"), on.length, one.protocol, one.low, one.high)
             for one in entries
+            for on in (one.prefix,)
         )
         return PortRows(np.unique(np.frombuffer(packed, _KEY)))
 
