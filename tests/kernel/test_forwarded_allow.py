@@ -157,10 +157,14 @@ def learned(guardian: GuardianClient) -> set[tuple[str, str, str]]:
 def wait_until_learned(guardian: GuardianClient, talks: Talks, poll_until) -> None:
     peer, host = (address(end, talks.family) for end in (talks.forwarder.attacker, talks.forwarder.server))
     wanted = {(role, peer, host) for role in ("ssh", "dns", "ntp")}
+    session = (
+        f"its port {talks.client.getsockname()[1]} "  # of former sessions the guardian knows the ports, too
+    )
 
     def is_learned() -> bool:
         talks.go_on()
-        return wanted <= learned(guardian)
+        passes = [item.get("passes", "") for item in guardian.demand(Status()).data["allow"]]
+        return wanted <= learned(guardian) and any(session in text for text in passes)
 
     poll_until(is_learned, LEARNED_SECONDS)
 
