@@ -2,7 +2,8 @@
 """Run the tests that `make test` leaves to the matrix, part by part, and keep a table of how each part ended.
 
 `make test-matrix` runs what has not passed yet with the code as it is, so a run that was cut off goes on. The
-table, tests/matrix.md, is committed: each row names the commit and the machine that it was seen on.
+table, tests/matrix.md, is committed: each row names the commit and the machine that it was seen on. With names of
+parts as arguments, only these are run.
 """
 
 from __future__ import annotations
@@ -124,9 +125,10 @@ def run(part: Part) -> str:
     return "; ".join([f"{ended}: {numbers}", *dict.fromkeys(told)])
 
 
-def run_all(wanted: Sequence[Part], table: Path) -> int:
+def run_all(known: Sequence[Part], table: Path, names: Sequence[str] = ()) -> int:
     """Run what has not passed with this code, a row at a time; return the exit status."""
-    rows, order = read(table), [part.name for part in wanted]
+    rows, order = read(table), [part.name for part in known]
+    wanted = [part for part in known if part.name in names or not names]
     commit = git("rev-parse", "--short=10", "HEAD").stdout.strip()
     for number, part in enumerate(wanted, 1):
         row = rows.get(part.name)
@@ -138,8 +140,9 @@ def run_all(wanted: Sequence[Part], table: Path) -> int:
         seconds = f"{time.monotonic() - began:.0f}"
         rows[part.name] = Row(part.name, result, seconds, commit, time.strftime("%Y-%m-%d"), machine())
         write(table, rows, order)
-    failed = [name for name in order if not rows[name].result.startswith("passed")]
-    print(f"\nmatrix: {len(order) - len(failed)} of {len(order)} parts passed; {table.name} says how")
+    asked = [part.name for part in wanted]
+    failed = [name for name in asked if not rows[name].result.startswith("passed")]
+    print(f"\nmatrix: {len(asked) - len(failed)} of {len(asked)} parts passed; {table.name} says how")
     print("".join(f"  {name}: {rows[name].result}\n" for name in failed), end="")
     return 1 if failed else 0
 
@@ -152,7 +155,11 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    return run_all(parts(), CLONE / TABLE)
+    known, names = parts(), sys.argv[1:]
+    if unknown := set(names) - {part.name for part in known}:
+        print(f"matrix: no part is called {', '.join(sorted(unknown))}; nothing was run", file=sys.stderr)
+        return 2
+    return run_all(known, CLONE / TABLE, names)
 
 
 if __name__ == "__main__":
