@@ -2,8 +2,8 @@
 """Run the tests that `make test` leaves to the matrix, part by part, and keep a table of how each part ended.
 
 `make test-matrix` runs what has not passed yet with the code as it is, so a run that was cut off goes on. The
-table, tests/matrix.md, is committed: each row names the commit and the machine that it was seen on. With names of
-parts as arguments, only these are run.
+table, tests/matrix.md, is committed: each row names the commit and the machine that it was seen on. Names of
+parts as arguments have only these run.
 """
 
 from __future__ import annotations
