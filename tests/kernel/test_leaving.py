@@ -1,6 +1,6 @@
 """Uninstalling takes fwtop's rules out of every network namespace, whatever holds it, and ends the guardians.
 
-It happens in a small world: process ids, mounts and the first network namespace of its own.
+It happens in a small world: process ids, mounts, bpffs and the first network namespace of its own.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def run(*argv, **options):
 for place in ("/run", "/var/lib/fwtop-guardian"):
     Path(place).mkdir(exist_ok=True)
     run("mount", "-t", "tmpfs", "tmpfs", place)
+run("mount", "-t", "bpf", "bpf", "/sys/fs/bpf")  # else its guardians remove pins of namespaces unseen
 Path("/run/elsewhere").touch()
 first = os.stat("/proc/self/ns/net").st_ino
 processes = [subprocess.Popen(["unshare", "--net", "sleep", "600"]) for _ in range(2)]
