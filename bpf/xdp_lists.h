@@ -53,7 +53,7 @@ enum { ALL_LISTED = 1, SMALL_LISTED = 3 };
 
 INLINE u32 in_uncounted4(u64 *blocks, u64 *parts, u64 count, u32 *small, u64 small_count, u64 address)
 {
-	u64 word = list4_word(address), shift = (address >> 8 & 31) * 2, states = blocks[word], before, place;
+	u64 word = list4_word(address), shift = (address >> 8 & 31) * 2, states = blocks[word], before, place, kinds;
 	u32 *ranks = (u32 *)(blocks + LIST4_WORDS), state = states >> shift & 3, differing;
 
 	before = states & ((1ULL << shift) - 1);
@@ -62,7 +62,9 @@ INLINE u32 in_uncounted4(u64 *blocks, u64 *parts, u64 count, u32 *small, u64 sma
 		OPAQUE(place);
 		if (place >= small_count)
 			return 0;
-		if (small[small_count + (place >> 5)] >> (place & 31) & 1)
+		kinds = place >> 5;
+		OPAQUE(kinds); /* LLVM 19 would mask a byte offset, whose bound the verifier then takes for 3 more */
+		if (small[small_count + kinds] >> (place & 31) & 1)
 			return small[place] >> (address >> 3 & 31) & 1;
 		differing = small[place] ^ (u32)(address & 255) * 0x01010101;
 		return (differing - 0x01010101 & ~differing & 0x80808080) != 0; /* whether a byte is 0 */

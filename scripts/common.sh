@@ -29,7 +29,7 @@ python=/usr/bin/python3
 # procps: sysctl.
 packages=(python3 python3-venv python3-bpfcc python3-seccomp iptables ipset nftables conntrack iproute2 ethtool kmod procps)
 # Also used by tests and benchmarks; tests/unit/test_setup_packages.py checks both lists against the sources.
-dev_packages=(apache2-bin bpftool gcc libc6-dev nginx openssl slowhttptest systemd systemd-container
+dev_packages=(apache2-bin bpftool e2fsprogs gcc libc6-dev nginx openssl slowhttptest systemd systemd-container
   tcpdump tmux tshark unbound xdp-tools)
 # Of these, what would begin to serve this machine once it is installed; tests start their own.
 dev_services=(nginx unbound)

@@ -28,6 +28,7 @@ full 1 7
 random 1 8
 urandom 1 9
 tty 5 0
+fuse 10 229
 net/tun 10 200"
   mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts "$root/dev/pts"
   mount -t tmpfs tmpfs "$root/dev/shm"

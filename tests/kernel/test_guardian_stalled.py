@@ -64,7 +64,7 @@ def freezable(bench: Bench) -> Iterator[Path]:
     place.mkdir()
     with image.open("wb") as file:
         file.truncate(32 << 20)
-    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True, timeout=60)
+    subprocess.run(["mke2fs", "-t", "ext4", "-q", str(image)], check=True, timeout=60)
     mounting = ["mount", "-o", "loop", str(image), str(place)]
     mounted = subprocess.run(mounting, check=False, capture_output=True, text=True, timeout=60)
     if mounted.returncode:

@@ -15,6 +15,7 @@ from fwtop.model import paths
 # Program → Debian package
 PACKAGE_OF = {
     "apache2": "apache2-bin",
+    "mke2fs": "e2fsprogs",
     "bpftool": "bpftool",
     "bridge": "iproute2",
     "conntrack": "conntrack",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 from msgspec import Struct
@@ -58,7 +59,7 @@ class NftInsert(Struct, frozen=True):
 
     line: NftLine  # theirs
     before: bool
-    conditions: tuple[Json, ...]  # what it is about: before the rule's own set is asked
+    conditions: tuple[Json, ...]  # what it is about
     rest: tuple[Json, ...]
     why: str  # in words
 
@@ -249,13 +250,16 @@ def inserts(listed: Listed, services: Sequence[Match]) -> list[NftInsert]:
 def commands(items: Sequence[NftInsert], asks: Sequence[Json] = (), comment: str = "") -> list[Json]:
     """Return what puts lines in, for `nft -j`; each asks further conditions behind its own.
 
-    From the last place to the first, so that none moves another's. A place is an index, which nft looks up in
-    the chain as it is by then: `nft -j` (1.0.6) overlooks the handle of a rule to add, and appends it.
+    Behind all pure conditions: nft 1.1 (Debian 13) refuses an address behind a set of families. From the last
+    place to the first, so that none moves another's. A place is an index, which nft looks up in the chain as
+    it is by then: `nft -j` (1.0.6) overlooks the handle of a rule to add, and appends it.
     """
     made: list[Json] = []
     for _, item in sorted(enumerate(items), key=_from_below):
         rule: dict[str, Json] = dict(zip(("family", "table", "chain"), item.line.place, strict=True))
-        rule |= {"index": item.line.index, "expr": [*item.conditions, *asks, *item.rest]}
+        more = [*takewhile(lambda part: "match" in part, item.rest)]
+        expressions = [*item.conditions, *more, *asks, *item.rest[len(more) :]]
+        rule |= {"index": item.line.index, "expr": expressions}
         rule |= {"comment": comment} if comment else {}
         made.append({"insert" if item.before else "add": {"rule": rule}})
     return made
