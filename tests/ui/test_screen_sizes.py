@@ -67,14 +67,21 @@ def bounded_steps(most: int) -> Iterator[None]:
     The counting is cProfile's; every tenth of a second of CPU time the count is looked at, to end a loop.
     """
     profile = cProfile.Profile()
+    looking = False
 
     def check(*_: object) -> None:
-        # Without getstats' work being counted: the handler runs in the profiled thread
+        # Without getstats' work being counted: the handler runs in the profiled thread, and on a busy machine
+        # the next signal comes before it is done.
+        nonlocal looking
+        if looking:
+            return
+        looking = True
         profile.disable()
         steps = sum(entry.callcount for entry in profile.getstats())
         if steps > most:
             raise TooManySteps(f"{steps:,} calls, more than {most:,}")
         profile.enable()
+        looking = False
 
     before = signal.signal(signal.SIGVTALRM, check)
     signal.setitimer(signal.ITIMER_VIRTUAL, 0.1, 0.1)
