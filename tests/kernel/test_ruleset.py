@@ -75,7 +75,9 @@ table netdev wire {
 
 
 @pytest.mark.parametrize("program", ["iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft"])
-def test_both_variants_and_families_are_listed_with_counters(program: str, netns_pair: NetnsPair) -> None:
+def test_both_variants_and_families_are_listed_with_counters(
+    program: str, netns_pair: NetnsPair, poll_until
+) -> None:
     victim, attacker = netns_pair.victim, netns_pair.attacker
     victim.run(program, "-A", "INPUT", "-p", "udp", "--dport", "4000", "-j", "DROP")
     victim.run(program, "-t", "raw", "-N", "MINE")
@@ -83,15 +85,20 @@ def test_both_variants_and_families_are_listed_with_counters(program: str, netns
     send_datagrams(attacker, address, 4000, 7, "x" * 32)
     source = IPTABLES_LEGACY if "legacy" in program else IPTABLES_NFT
     family = "ip6" if program.startswith("ip6") else "ip"
-    (rule,) = rules_of(read(victim), source, "--dport 4000")
-    assert (rule.family, rule.place, rule.packets) == (family, "filter INPUT", 7)
+
+    def counted() -> ListedRule | None:
+        (found,) = rules_of(read(victim), source, "--dport 4000")
+        return found if found.packets == 7 else None
+
+    rule = poll_until(counted)
+    assert (rule.family, rule.place) == (family, "filter INPUT")
     assert rule.text == "-p udp -m udp --dport 4000 -j DROP"
     assert rule.bytes is not None
     assert rule.bytes > 7 * 32
     assert not rule.ours
 
 
-def test_a_flood_makes_the_rate_of_the_right_rule_rise(netns_pair: NetnsPair) -> None:
+def test_a_flood_makes_the_rate_of_the_right_rule_rise(netns_pair: NetnsPair, poll_until) -> None:
     victim, attacker = netns_pair.victim, netns_pair.attacker
     for port in (4000, 4009):
         for program in ("iptables-legacy", "iptables-nft"):
@@ -103,6 +110,8 @@ def test_a_flood_makes_the_rate_of_the_right_rule_rise(netns_pair: NetnsPair) ->
     send_datagrams(attacker, victim.ipv4, 4001, 200, "x")
     send_datagrams(attacker, victim.ipv4, 4002, 100, "x")
     send_datagrams(attacker, victim.ipv4, 4003, 50, "x")
+    last = "udp dport 4003 counter drop"
+    poll_until(lambda: [rule.packets for rule in rules_of(read(victim), NFT, last)] == [50])
     second = rates.take(read(victim, reader))
     gained = {(item.rule.source, item.rule.text): item.history and item.pps for item in second if item.pps}
     expected = {
