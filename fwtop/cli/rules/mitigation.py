@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,7 @@ from fwtop.render.numbers import duration, percent
 from fwtop.render.observation import mitigation_json
 from fwtop.rules.fields import FRAGMENT, Field
 from fwtop.rules.kinds import of
+from fwtop.sandbox.child import ask
 
 if TYPE_CHECKING:
     from fwtop.client.discovery import GuardianClient
@@ -43,21 +45,17 @@ def measure(rules: list[Rule], netns: str | None) -> list[Preview] | None:
     is_empty = any(rule.list_name is not None and not rule.match.sources for rule in rules)
     if is_empty or sum(len(rule.match.sources) for rule in rules) > _MAX_SOURCES:
         return None
-    given, result = os.memfd_create("fwtop-rules"), os.memfd_create("fwtop-previews")
     try:
-        os.write(given, json.dumps([rule.to_dict() for rule in rules]).encode())
-        os.lseek(given, 0, os.SEEK_SET)
-        child = os.fork()
-        if child == 0:
-            _observe(netns, given, result)
-        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
-            return None
-        os.lseek(result, 0, os.SEEK_SET)
-        with open(result, "rb", closefd=False) as file:
-            return read_previews(file.read(_MOST_BYTES), len(rules))
-    finally:
-        os.close(given)
-        os.close(result)
+        text = ask(
+            lambda: _observed(rules, netns),
+            bytes,
+            who="the preview",
+            most_bytes=_MOST_BYTES,
+            stop=signal.SIGTERM,
+        )
+    except FwtopError:
+        return None
+    return read_previews(text, len(rules))
 
 
 def harm_line(preview: Preview) -> str:
@@ -71,15 +69,18 @@ def harm_line(preview: Preview) -> str:
     )
 
 
-def _observe(netns: str | None, given: int, result: int) -> None:
-    status = 1
-    try:
-        os.dup2(given, 0)
-        os.dup2(result, 1)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        status = launch(Options(mode="dry_run", seconds=MEASURE_SECONDS, netns=netns, store=False))
-    finally:
-        os._exit(status)
+def _observed(rules: list[Rule], netns: str | None) -> bytes:
+    """Watch with a console that reads the rules from its standard input; return what it wrote."""
+    given, result = os.memfd_create("fwtop-rules"), os.memfd_create("fwtop-previews")
+    os.write(given, json.dumps([rule.to_dict() for rule in rules]).encode())
+    os.lseek(given, 0, os.SEEK_SET)
+    for number, descriptor in enumerate((given, result, os.open(os.devnull, os.O_WRONLY))):
+        os.dup2(descriptor, number)
+    if launch(Options(mode="dry_run", seconds=MEASURE_SECONDS, netns=netns, store=False)):
+        raise FwtopError("nothing was observed")
+    os.lseek(result, 0, os.SEEK_SET)
+    with open(result, "rb") as file:
+        return file.read()
 
 
 def read_previews(text: bytes, count: int) -> list[Preview] | None:
