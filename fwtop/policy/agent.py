@@ -39,6 +39,7 @@ from fwtop.model.protocol import (
     parse_request,
 )
 from fwtop.policy.document import Policy, parse
+from fwtop.policy.exports import documents, write_lines
 from fwtop.policy.live import Difference, Live
 from fwtop.policy.schema import ListTable
 from fwtop.policy.transaction import (
@@ -50,7 +51,6 @@ from fwtop.policy.transaction import (
     history,
 )
 from fwtop.policy.versions import Versions
-from fwtop.policy.writing import documents, write_lines
 
 _NAME = "policy"  # of the text, in what is said of it
 _MAX_DESCRIPTORS = 1

@@ -20,8 +20,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import ListChange, ListShow, Undo
 from fwtop.model.rule import LIST, POLICY, POLICY_TRIAL, Rule
 from fwtop.model.text import safe_text
-from fwtop.policy.document import Policy
-from fwtop.policy.draft import shape
+from fwtop.policy.document import Policy, shape
 from fwtop.policy.schema import TRIAL
 
 

@@ -21,7 +21,7 @@ from fwtop.model.protocol import POLICY_FORMATS
 from fwtop.model.traffic.snapshot import Sources, Tables
 from fwtop.model.traffic.window import NoOrigin
 from fwtop.policy.document import read
-from fwtop.policy.writing import documents
+from fwtop.policy.exports import documents
 from fwtop.render.observation import observation_json
 from fwtop.report import render
 from fwtop.report.bundle import bundle_files

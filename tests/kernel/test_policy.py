@@ -16,9 +16,9 @@ from fwtop.guardian.failpoints import Failpoint
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Undo
 from fwtop.model.rule import Kind, Level, Match, Protection, Rule
-from fwtop.policy.commit import commit, restore, undo_interrupted
 from fwtop.policy.document import Policy, read
 from fwtop.policy.live import Live
+from fwtop.policy.transaction import commit, restore, undo_interrupted
 from fwtop.policy.versions import Versions, lists_of
 
 pytestmark = pytest.mark.kernel

@@ -17,11 +17,11 @@ from scapy.packet import Raw
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Undo
-from fwtop.policy.commit import commit
 from fwtop.policy.document import Policy, read
+from fwtop.policy.exports import write
 from fwtop.policy.live import Live
+from fwtop.policy.transaction import commit
 from fwtop.policy.versions import Versions
-from fwtop.policy.writing import write
 from tests.kernel.wire import inside
 
 pytestmark = pytest.mark.kernel

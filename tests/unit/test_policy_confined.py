@@ -14,8 +14,8 @@ from fwtop.model.addresses.prefix_list import pack_prefixes
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import ROOT
 from fwtop.model.wire import of_plain
-from fwtop.policy import confined
-from fwtop.policy.confined import draft_of
+from fwtop.policy import document
+from fwtop.policy.document import draft_of
 
 
 def test_a_fresh_process_reads_what_its_verbs_refuse() -> None:
@@ -26,7 +26,7 @@ def test_a_fresh_process_reads_what_its_verbs_refuse() -> None:
         ("[[signature]]\nproto = 'udp'\n", "x:2: signature[0]: "),
     ):
         code = (
-            "import sys\nfrom fwtop.policy.confined import draft_of\n"
+            "import sys\nfrom fwtop.policy.document import draft_of\n"
             f"try: draft_of('schema = 1\\n' + {table!r}, 'x')\nexcept Exception as error: print(error)"
         )
         done = subprocess.run(
@@ -36,7 +36,7 @@ def test_a_fresh_process_reads_what_its_verbs_refuse() -> None:
 
 
 def test_the_reader_can_open_nothing_and_ask_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tries(text: str, name: str) -> confined.Draft:
+    def tries(text: str, name: str) -> document.Draft:
         if not text.startswith("schema = 9"):
             return read(text, name)
         reached = []
@@ -54,8 +54,8 @@ def test_the_reader_can_open_nothing_and_ask_nobody(monkeypatch: pytest.MonkeyPa
                 pass
         raise FwtopError(f"reached {len(reached)}", 2)
 
-    read = confined.read_draft
-    monkeypatch.setattr(confined, "read_draft", tries)
+    read = document.read_draft
+    monkeypatch.setattr(document, "read_draft", tries)
     with pytest.raises(FwtopError, match="reached 0"):
         draft_of("schema = 9", "x")
 
@@ -65,8 +65,8 @@ def test_what_a_reader_makes_up_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     good = draft_of("schema = 1\n[list.a]\n[[block]]\nlist = 'a'\n", "x").rules[0].to_dict()
     whole = {"rules": [good], "tables": {"a": {}}, "max_change": 1.0}
 
-    def believed(answer: object) -> confined.Draft:
-        return confined._checked(of_plain(confined.Draft, answer))
+    def believed(answer: object) -> document.Draft:
+        return document._checked(of_plain(document.Draft, answer))
 
     assert believed(whole).rules[0].list_name == "a"
     sysctl = {**good, "kind": "sysctl", "origin": None, "settings": [["net.ipv4.tcp_syncookies", 1]]}

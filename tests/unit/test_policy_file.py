@@ -13,11 +13,10 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import ROOT
 from fwtop.model.rule import Kind, Level
-from fwtop.policy.document import Policy, parse, read
-from fwtop.policy.draft import SECONDS, shape
+from fwtop.policy.document import SECONDS, Policy, parse, read, shape
+from fwtop.policy.exports import write
 from fwtop.policy.schema import schema
 from fwtop.policy.versions import KEPT, Versions, lists_of
-from fwtop.policy.writing import write
 
 OFFICE = (Prefix.parse("198.51.100.0/24"),)
 GOOD = 'schema = 1\n[list.office]\nentries = ["198.51.100.0/24"]\n'

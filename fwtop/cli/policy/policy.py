@@ -18,7 +18,6 @@ from fwtop.kernel import namespaces
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, POLICY_FORMATS
 from fwtop.model.text import safe_text
-from fwtop.policy.commit import restore
 from fwtop.policy.document import Policy, read
 from fwtop.policy.live import Difference, Live
 from fwtop.policy.schema import schema
@@ -30,6 +29,7 @@ from fwtop.policy.transaction import (
     difference_document,
     difference_lines,
     history,
+    restore,
 )
 from fwtop.policy.versions import Versions
 
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _export(args: argparse.Namespace) -> int:
     """Write the file's policy for nftables, for iptables and ipset, or as a script."""
-    from fwtop.policy.writing import write
+    from fwtop.policy.exports import write
 
     write(read(args.file), args.file.name, args.format, args.output)
     return 0
