@@ -1,6 +1,5 @@
 """Reports of stored sessions, and exports of single snapshots."""
 
-from fwtop.report.export import export_snapshot
-from fwtop.report.formats import FORMATS, render
+from fwtop.report.formats import FORMATS, export_snapshot, render
 
 __all__ = ["FORMATS", "export_snapshot", "render"]

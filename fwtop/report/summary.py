@@ -18,14 +18,10 @@ from fwtop.model.traffic.session import (
 )
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import duration, plural
-from fwtop.report.facts.effects import RuleEffect, rule_effects
-from fwtop.report.facts.periods import Protection, Sums, protection_of, sums_of, timed
-from fwtop.report.facts.spans import AttackSpan, attack_spans
-from fwtop.report.facts.tops import Tops, sum_tables
-from fwtop.report.facts.users import UserFigure, measure_users
-from fwtop.report.next_steps import next_steps
-from fwtop.report.sentences import headline, state_at_end, summary_sentences
-from fwtop.report.wording import clock
+from fwtop.report.attacks import AttackSpan, attack_spans
+from fwtop.report.effects import RuleEffect, UserFigure, measure_users, rule_effects
+from fwtop.report.sums import Protection, Sums, Tops, protection_of, sum_tables, sums_of, timed
+from fwtop.report.wording import clock, headline, next_steps, state_at_end, summary_sentences
 from fwtop.rules.costs import Costs
 
 _MAX_SNAPSHOTS = 600

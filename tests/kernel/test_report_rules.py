@@ -15,7 +15,7 @@ from fwtop.analysis.proposals.matching import match_rows
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, Rule
 from fwtop.parse.packets import parse_packets
-from fwtop.report.bundle.rules import ipset_text, iptables_text, nftables_text
+from fwtop.report.bundle_rules import ipset_text, iptables_text, nftables_text
 from tests.kernel.conftest import NetnsPair
 from tests.kernel.wire import inside
 

@@ -34,12 +34,12 @@ from fwtop.model.traffic.snapshot import Judgement, LedgerRow, Snapshot
 from fwtop.render.numbers import duration_words, percent
 from fwtop.render.observation import observation_json
 from fwtop.report import FORMATS, export_snapshot, render
-from fwtop.report.export import snapshot_csv
-from fwtop.report.facts.periods import resample
-from fwtop.report.markdown import escape
-from fwtop.report.page.chart import nice_ceiling
-from fwtop.report.page.style import STYLE
+from fwtop.report.chart import nice_ceiling
+from fwtop.report.formats import snapshot_csv
+from fwtop.report.html import STYLE
 from fwtop.report.summary import digest
+from fwtop.report.sums import resample
+from fwtop.report.text import escape
 from fwtop.report.wording import si
 from fwtop.rules.command_line import command_line
 from fwtop.rules.costs import Costs

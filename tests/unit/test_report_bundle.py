@@ -20,7 +20,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Range
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.report.bundle import bundle_files
-from fwtop.report.bundle.rules import ipset_text
+from fwtop.report.bundle_rules import ipset_text
 from fwtop.report.summary import digest
 from fwtop.store.reader import load_session
 from fwtop.store.writer import SessionWriter

@@ -11,12 +11,11 @@ from fwtop.render.numbers import duration_words, percent, plural
 from fwtop.render.rows.field import Field, Unit
 from fwtop.render.rows.source import SOURCE_LISTS
 from fwtop.render.trends import TITLES, TRAFFIC_WORDS, coverage
-from fwtop.report.document import Block, Cell, Drawing, Graph, Key, Meter, Section, Table, Text
-from fwtop.report.facts.tops import Row, Tops
-from fwtop.report.facts.users import FIGURES
-from fwtop.report.page.chart import rate_chart
-from fwtop.report.page.markup import tag
+from fwtop.report.chart import rate_chart
+from fwtop.report.document import Block, Cell, Drawing, Graph, Key, Meter, Section, Table, Text, tag
+from fwtop.report.effects import FIGURES
 from fwtop.report.summary import Digest
+from fwtop.report.sums import Row, Tops
 from fwtop.report.wording import day_and_time, si
 from fwtop.rules.costs import Costs
 from fwtop.rules.kinds import KINDS

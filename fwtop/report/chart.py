@@ -12,10 +12,10 @@ from msgspec import Struct
 from fwtop.model.traffic.flow import FULL_TABLE
 from fwtop.model.traffic.session import Tick, Unstored
 from fwtop.render.trends import averaged
-from fwtop.report.facts.effects import RuleEffect
-from fwtop.report.facts.periods import resample
-from fwtop.report.facts.spans import AttackSpan
-from fwtop.report.page.markup import Markup, join, tag
+from fwtop.report.attacks import AttackSpan
+from fwtop.report.document import Markup, join, tag
+from fwtop.report.effects import RuleEffect
+from fwtop.report.sums import resample
 from fwtop.report.wording import clock, si
 
 WIDTH = 1000.0

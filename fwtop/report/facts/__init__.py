@@ -1,1 +1,0 @@
-"""What a report states, derived from a stored session: sums, attacks, protection, users, rules, tables."""

@@ -1,1 +1,0 @@
-"""What the page is made of: markup that no text can break out of, charts, style."""
