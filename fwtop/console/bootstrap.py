@@ -24,8 +24,7 @@ from fwtop.console.refresh_rate import RefreshRate
 from fwtop.console.traffic_parts import TrafficParts
 from fwtop.enrich.cities import open_cities
 from fwtop.enrich.geoip import GeoLookup, open_lookup
-from fwtop.live.connections import ConnectionMeter
-from fwtop.live.netstat import TcpServiceMeter
+from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import FEWER_SAMPLES, SAMPLES_PER_SECOND, LiveSource
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError

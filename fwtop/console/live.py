@@ -21,8 +21,7 @@ from fwtop.console.failures import failure_line, not_judged
 from fwtop.console.memory import FreedMemory
 from fwtop.console.refresh_rate import RefreshRate
 from fwtop.console.running_totals import RunningTotals
-from fwtop.live.connections import ConnectionMeter
-from fwtop.live.netstat import TcpServiceMeter
+from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import LiveSource
 from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.errors import FwtopError

@@ -11,9 +11,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fwtop.harden.packets import Flow
 from fwtop.harden.playbook import Options, Plan, rule_of
-from fwtop.harden.rehearsal import MOST_FLOWS, addresses, rehearse
+from fwtop.harden.rehearsal import MOST_FLOWS, Flow, addresses, rehearse
 from fwtop.harden.table import own_addresses, sampled_entries
 from fwtop.kernel import sockets
 from fwtop.model.errors import FwtopError

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from fwtop.kernel.drop_reasons import NOT_A_LOSS, NOT_IP, FunctionNames, layer_of_reason, reached_tc
 from fwtop.kernel.interfaces.links import LinkStats
 from fwtop.kernel.procfs import parse_softirq, read_text
+from fwtop.live.connections import ConntrackMeter
 from fwtop.live.drops import (
     NETFILTER_DROP,
     ForeignXdp,
@@ -24,7 +25,6 @@ from fwtop.live.drops import (
 )
 from fwtop.live.interfaces import Interfaces
 from fwtop.live.mapped import BYTES, PACKETS, CounterMaps, Totals
-from fwtop.live.netstat import ConntrackMeter
 from fwtop.live.scaling import WindowScale
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import TRAFFIC_CLASSES, ConntrackSample, Counters, DropCount

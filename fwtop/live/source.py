@@ -13,13 +13,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fwtop.kernel.drop_reasons import FunctionNames, NameLookup
-from fwtop.live.change_detector import Arrivals, ChangeDetector
 from fwtop.live.counters import CounterReader, Interval
 from fwtop.live.interfaces import Interfaces
-from fwtop.live.mapped import CounterMaps
+from fwtop.live.load import Arrivals, ChangeDetector, Processors
+from fwtop.live.mapped import CounterMaps, RingBuffer
 from fwtop.live.nflog import LoggedAccepted
-from fwtop.live.processors import Processors
-from fwtop.live.ringbuf import RingBuffer
 from fwtop.live.scaling import SamplePool
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.counters import Counters

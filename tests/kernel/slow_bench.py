@@ -23,8 +23,7 @@ from fwtop.console.live import LiveSession
 from fwtop.lab import network as net
 from fwtop.lab import scenario
 from fwtop.lab.run import Lab
-from fwtop.live.connections import ConnectionMeter
-from fwtop.live.netstat import TcpServiceMeter
+from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import LiveSource
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Undo, Watch

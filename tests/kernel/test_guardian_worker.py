@@ -22,7 +22,7 @@ from fwtop.console.control.guardian_link import GuardianLink
 from fwtop.console.live import LiveSession
 from fwtop.enrich.geoip import open_lookup
 from fwtop.kernel import namespaces
-from fwtop.live.netstat import TcpServiceMeter
+from fwtop.live.connections import TcpServiceMeter
 from fwtop.live.source import LiveSource
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError

@@ -21,7 +21,7 @@ from fwtop.console.live import LiveSession
 from fwtop.kernel.procfs import parse_paired, parse_single
 from fwtop.lab import network as net
 from fwtop.lab.run import Lab
-from fwtop.live.netstat import TcpServiceMeter
+from fwtop.live.connections import TcpServiceMeter
 from fwtop.live.source import LiveSource
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Undo, Watch

@@ -11,7 +11,7 @@ from msgspec import Struct
 from xdp_bench import XDP_PASS, XdpBench, xdp
 
 from fwtop.client.discovery import GuardianClient
-from fwtop.live.ringbuf import SLOT_BYTES
+from fwtop.live.mapped import SLOT_BYTES
 from fwtop.live.source import LiveSource
 from fwtop.model.protocol import Undo, Watch
 from fwtop.model.rule import Match

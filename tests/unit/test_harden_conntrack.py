@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from fwtop.harden import conntrack
 from fwtop.harden import table as looks
+from fwtop.harden.conntrack import reliefs
 from fwtop.harden.playbook import Options
-from fwtop.harden.services import reliefs
 from fwtop.harden.table import SAMPLED, Table, affordable, occupants
 from fwtop.kernel import netlink
 from fwtop.model.rule import Kind, Match

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fwtop.live.change_detector import Arrivals, ChangeDetector
+from fwtop.live.load import Arrivals, ChangeDetector
 
 
 def changes(*halves: tuple[int, int, int, int]) -> list[bool]:

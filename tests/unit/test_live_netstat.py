@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-from fwtop.live.netstat import TcpServiceMeter, parse_service
+from fwtop.live.connections import TcpServiceMeter, parse_service
 
 SNMP = "Tcp: PassiveOpens CurrEstab\nTcp: 70 12\n"
 NETSTAT = "TcpExt: SyncookiesSent TCPDelivered\nTcpExt: 9 4000\nIpExt: InOctets\nIpExt: 5\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fwtop.live.ringbuf import SLOT_BYTES, RingBuffer
+from fwtop.live.mapped import SLOT_BYTES, RingBuffer
 from fwtop.observe.layout import RECORD_BYTES, record_dtype
 from tests.unit.bpf_headers import run_c
 
