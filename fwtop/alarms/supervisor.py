@@ -16,7 +16,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.paths import ALARMS_DIRECTORY, CONSOLE_USER
 from fwtop.model.text import safe_text
 from fwtop.model.wire import to_json
-from fwtop.sandbox.privileges import drop_privileges, unprivileged_user
+from fwtop.sandbox.confine import drop_privileges, unprivileged_user
 
 
 class Started(Struct, frozen=True):

@@ -12,9 +12,8 @@ import struct
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from fwtop.kernel import bpf
+from fwtop.kernel import bpf, clsact
 from fwtop.kernel.bpf import ProgramType
-from fwtop.kernel.interfaces import clsact
 from fwtop.kernel.namespaces import inside
 from fwtop.lab.network import VICTIM_INTERFACE
 from fwtop.model.errors import FwtopError

@@ -10,7 +10,7 @@ from fwtop.cli.files.screen_files import read_config, screen_files
 from fwtop.cli.options import flag, option
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.sandbox.privileges import drop_privileges
+from fwtop.sandbox.confine import drop_privileges
 
 HELP = (
     "Show the settings of the screen and the file each comes from: /etc/fwtop/screen.toml, or your own "

@@ -24,7 +24,7 @@ from fwtop.kernel.programs import module_argv
 from fwtop.model.errors import CONSOLE_DATA_BYTES, FwtopError
 from fwtop.model.paths import CONSOLE_USER, ROOT
 from fwtop.model.wire import to_json
-from fwtop.sandbox.privileges import close_inherited, drop_privileges, end_with, unprivileged_user
+from fwtop.sandbox.confine import close_inherited, drop_privileges, end_with, unprivileged_user
 
 # Leave the alternate screen; show the cursor; disable mouse, focus and paste reports; reset colours.
 _RESTORE_SCREEN = (

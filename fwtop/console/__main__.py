@@ -10,8 +10,7 @@ from fwtop.console.handoff import Options, receive_handoff
 from fwtop.console.memory import collect_seldom, without_openssl
 from fwtop.model.errors import CONSOLE_OUT_OF_MEMORY, FwtopError
 from fwtop.model.wire import of_json
-from fwtop.sandbox.confine import confine
-from fwtop.sandbox.syscalls import Profile
+from fwtop.sandbox.confine import Profile, confine
 
 
 def main() -> int:

@@ -15,8 +15,7 @@ from types import FrameType
 from fwtop.dissect import wire
 from fwtop.dissect.decode import dissect
 from fwtop.dissect.wire import Dissection
-from fwtop.sandbox.confine import confine, limit
-from fwtop.sandbox.syscalls import Profile
+from fwtop.sandbox.confine import Profile, confine, limit
 
 MEMORY_BYTES = 512 << 20  # scapy with these protocols takes 60 MB
 CPU_SECONDS = 60  # for the whole process; the supervisor starts another one

@@ -16,9 +16,7 @@ from fwtop.dissect.conversations import Conversations, headers_of
 from fwtop.dissect.findings import PORT, encode_finding
 from fwtop.dissect.supervisor import dissector_user
 from fwtop.model.addresses.roles import Conversation, Role
-from fwtop.sandbox.confine import confine, limit
-from fwtop.sandbox.privileges import drop_privileges
-from fwtop.sandbox.syscalls import Profile
+from fwtop.sandbox.confine import Profile, confine, drop_privileges, limit
 
 _LONGEST_MESSAGE = 4096
 _MEMORY_BYTES = 256 << 20

@@ -15,7 +15,7 @@ import time
 
 from fwtop.kernel.programs import module_argv
 from fwtop.model.paths import CONSOLE_USER, DISSECTOR_USER
-from fwtop.sandbox.privileges import drop_privileges
+from fwtop.sandbox.confine import drop_privileges
 
 _MAX_STARTS = 20  # a dissector that dies before reading its packet must not be started for ever
 _PAUSE_SECONDS = 0.2

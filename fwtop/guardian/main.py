@@ -41,10 +41,9 @@ from fwtop.guardian.serving.server import Identity, Server
 from fwtop.guardian.serving.worker import Worker
 from fwtop.guardian.watchdog import Watchdog
 from fwtop.kernel import namespaces
-from fwtop.kernel.descriptors import closing
-from fwtop.kernel.interfaces.links import readable_links, receiving_links
+from fwtop.kernel.descriptors import closing, raise_limit
+from fwtop.kernel.links import readable_links, receiving_links
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT
-from fwtop.kernel.spare import raise_limit
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.netfilter import iptables

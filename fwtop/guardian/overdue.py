@@ -17,8 +17,7 @@ from fwtop.guardian.records.files import Records, boot_id, lock_path_of
 from fwtop.guardian.records.former import Changed, FormerState
 from fwtop.guardian.rules.timers import deadline_of
 from fwtop.kernel import namespaces
-from fwtop.kernel.descriptors import closing
-from fwtop.kernel.locks import is_held
+from fwtop.kernel.descriptors import closing, is_held
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from fwtop.kernel.interfaces.rings import receive_ring
+from fwtop.kernel.links import receive_ring
 from fwtop.kernel.procfs import read_text
 from fwtop.kernel.sockets import ListeningSocket, command_name, listening_sockets, processes, sockets_of
 from fwtop.model.errors import FwtopError

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from fwtop.kernel.interfaces.links import list_addresses
+from fwtop.kernel.links import list_addresses
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.protocols import protocol_name
 from fwtop.netfilter.ctnetlink import ASSURED, TCP_STATES, Entry, sample

@@ -1,1 +1,1 @@
-"""Mechanism without policy: bpf(2), BTF, netlink, links, iptables, ipset, procfs, namespaces, programs."""
+"""Mechanism without policy: bpf(2), BTF, netlink, links, routes, procfs, namespaces, programs."""

@@ -1,10 +1,15 @@
-"""Open descriptors that end with a block."""
+"""Descriptors: closed with a block, kept back for need, and locks that end with their process (flock(2))."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 @contextmanager
@@ -14,3 +19,72 @@ def closing(descriptor: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})  # this process's limit, the machine's
+_LIMIT = 4096  # of open descriptors, where the hard limit allows as many
+
+
+class Spare:
+    """Open files of no use but to be closed when others are needed. Of one thread."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._held: list[int] = []
+        self._lent = 0
+        self.fill()
+
+    @property
+    def whole(self) -> bool:
+        """Whether all are there; not while they are lent, or others took what was given back."""
+        return len(self._held) == self._count
+
+    def fill(self) -> None:
+        """Take back what is missing, as far as there are descriptors."""
+        with contextlib.suppress(OSError):
+            while len(self._held) < self._count:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def give(self) -> bool:
+        """Give one up; False if none is left."""
+        if not self._held:
+            return False
+        os.close(self._held.pop())
+        return True
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """Give all up within the block."""
+        self._lent += 1
+        while self.give():
+            pass
+        try:
+            yield
+        finally:
+            self._lent -= 1
+            if not self._lent:
+                self.fill()
+
+
+def raise_limit() -> None:
+    """Let this process have more descriptors than usual, which its children inherit; never fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _LIMIT if hard == resource.RLIM_INFINITY else min(_LIMIT, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a process holds the lock of a file; not where there is no file to be read."""
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return False

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
-from fwtop.kernel import deadline
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import ROOT
 from fwtop.model.text import safe_text
@@ -38,7 +43,7 @@ def run(argv: list[str], *, text: str | None = None, timeout: float = RUN_SECOND
     Raises FwtopError (code 3) if it is not installed, CommandError if it fails or exceeds `timeout` seconds
     or the current deadline.
     """
-    done = _run_once(argv, text, deadline.limited(timeout))
+    done = _run_once(argv, text, limited(timeout))
     if done.returncode:
         first = next((line for line in done.stderr.splitlines() if line.strip()), "no message")
         raise CommandError(f"{argv[0]} failed: {safe_text(first, limit=200)}", done.returncode)
@@ -89,3 +94,40 @@ def module_argv(module: str, *arguments: str) -> list[str]:
     installed: the path of this copy is passed instead.
     """
     return [sys.executable, "-I", "-c", _BOOT, str(ROOT), module, *arguments]
+
+
+RESERVE_SECONDS = 5.0  # to roll back and to answer
+_LEAST_SECONDS = 0.5
+_end: ContextVar[float | None] = ContextVar("end", default=None)
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+@contextmanager
+def until(end: float | None) -> Iterator[None]:
+    """Limit programs to RESERVE_SECONDS before `end` (CLOCK_MONOTONIC); None: to their own limits."""
+    token = _end.set(end)
+    try:
+        yield
+    finally:
+        _end.reset(token)
+
+
+def limited(seconds: float) -> float:
+    """Return how long a program may run whose own limit is `seconds`."""
+    end = _end.get()
+    if end is None:
+        return seconds
+    return max(_LEAST_SECONDS, min(seconds, end - RESERVE_SECONDS - time.monotonic()))
+
+
+def unlimited(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Exempt a function from the deadline: removing a rule is completed however late it is."""
+
+    @wraps(function)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with until(None):
+            return function(*args, **kwargs)
+
+    return run

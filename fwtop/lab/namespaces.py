@@ -18,8 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
-from fwtop.kernel.descriptors import closing
-from fwtop.kernel.locks import is_held
+from fwtop.kernel.descriptors import closing, is_held
 from fwtop.kernel.namespaces import NETNS
 from fwtop.lab import network as net
 from fwtop.lab.cabling import connect

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.kernel.drop_reasons import NOT_A_LOSS, NOT_IP, FunctionNames, layer_of_reason, reached_tc
-from fwtop.kernel.interfaces.links import LinkStats
+from fwtop.kernel.links import LinkStats
 from fwtop.kernel.procfs import parse_softirq, read_text
 from fwtop.live.connections import ConntrackMeter
 from fwtop.live.drops import (

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.kernel.drop_reasons import layer_of_function
-from fwtop.kernel.interfaces.links import LinkStats
+from fwtop.kernel.links import LinkStats
 from fwtop.kernel.procfs import parse_paired, parse_single, read_text
 from fwtop.model.traffic.counters import ConntrackSample, DropCount
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from fwtop.kernel.interfaces.links import Link, LinkStats, Received, list_links, lowest_links, watched_indexes
+from fwtop.kernel.links import Link, LinkStats, Received, list_links, lowest_links, watched_indexes
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.observe.messages import Interface

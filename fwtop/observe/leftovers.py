@@ -6,7 +6,7 @@ before 5.12).
 
 from __future__ import annotations
 
-from fwtop.kernel.interfaces import clsact
+from fwtop.kernel import clsact
 from fwtop.observe import nflog_table
 
 

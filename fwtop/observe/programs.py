@@ -7,12 +7,10 @@ import errno
 import os
 from collections.abc import Sequence
 
-from fwtop.compile.compiler import byte_code, relocate
-from fwtop.compile.definitions import Kernel
-from fwtop.kernel import bpf
-from fwtop.kernel.interfaces import clsact
-from fwtop.kernel.interfaces.bridges import beside_netfilter, crossed, unwatched
-from fwtop.kernel.interfaces.links import (
+from fwtop.compile.compiler import Kernel, byte_code, relocate
+from fwtop.kernel import bpf, clsact
+from fwtop.kernel.bridges import beside_netfilter, crossed, unwatched
+from fwtop.kernel.links import (
     Link,
     choose_links,
     list_addresses,

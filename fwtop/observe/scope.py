@@ -10,7 +10,7 @@ import mmap
 import os
 import struct
 
-from fwtop.kernel.interfaces.links import Link, list_links, watched_indexes
+from fwtop.kernel.links import Link, list_links, watched_indexes
 from fwtop.model.errors import FwtopError
 from fwtop.observe.layout import BRIDGE, NO_INTERFACE, PLAIN, PORT, scope_bytes
 

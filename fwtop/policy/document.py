@@ -48,8 +48,7 @@ from fwtop.rules.kinds import of
 from fwtop.rules.options import limited, payload, rate, service
 from fwtop.rules.words import with_summary
 from fwtop.sandbox.child import ask, mapped_bytes, unprivileged
-from fwtop.sandbox.confine import limit
-from fwtop.sandbox.syscalls import Profile
+from fwtop.sandbox.confine import Profile, limit
 
 Lists = Mapping[str, Sequence[Prefix]]
 Entries = Callable[[str, ListTable], Sequence[Prefix]]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from fwtop.kernel.interfaces.links import broadcast_addresses
+from fwtop.kernel.links import broadcast_addresses
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
 from fwtop.model.traffic.dns import type_number

@@ -13,15 +13,15 @@ import time
 
 from msgspec import Struct
 
-from fwtop.kernel import classic_bpf
-from fwtop.kernel.classic_bpf import IF_EQUAL, LOAD_BYTE, LOAD_HALF, LOAD_HALF_X, LOAD_WORD, RETURN
+from fwtop.kernel import packet_sockets
+from fwtop.kernel.packet_sockets import IF_EQUAL, LOAD_BYTE, LOAD_HALF, LOAD_HALF_X, LOAD_WORD, RETURN
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.resolver.counters import DnsCounters, view_of
 from fwtop.resolver.servers import PORT
 from fwtop.resolver.view import View
 from fwtop.sandbox.child import ask, unprivileged
-from fwtop.sandbox.syscalls import Profile
+from fwtop.sandbox.confine import Profile
 
 _ETH_P_ALL = 0x0003
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
@@ -68,24 +68,24 @@ def _attach_filter(sock: socket.socket, *, incoming: bool, one_in: int) -> None:
     """Let a socket receive only questions (`incoming`) or answers, one in N of them; raises OSError."""
     port = 2 if incoming else 0  # of the destination, of the source
     direction = ("drop", "") if incoming else ("", "drop")
-    classic_bpf.attach(
+    packet_sockets.attach(
         sock,
         [
-            (LOAD_WORD, classic_bpf.PACKET_TYPE),
+            (LOAD_WORD, packet_sockets.PACKET_TYPE),
             (IF_EQUAL, socket.PACKET_OUTGOING, *direction),
-            (LOAD_WORD, classic_bpf.RANDOM),
-            (classic_bpf.IF_GREATER, 0xFFFFFFFF // max(one_in, 1), "drop", ""),
-            (LOAD_WORD, classic_bpf.PROTOCOL),
+            (LOAD_WORD, packet_sockets.RANDOM),
+            (packet_sockets.IF_GREATER, 0xFFFFFFFF // max(one_in, 1), "drop", ""),
+            (LOAD_WORD, packet_sockets.PROTOCOL),
             (IF_EQUAL, _IPV6, "six", ""),
             (IF_EQUAL, _IPV4, "", "drop"),
             (LOAD_HALF, 6),
-            (classic_bpf.IF_BITS, _FRAGMENT_OFFSET, "drop", ""),
-            (classic_bpf.X_IPV4_HEADER, 0),
+            (packet_sockets.IF_BITS, _FRAGMENT_OFFSET, "drop", ""),
+            (packet_sockets.X_IPV4_HEADER, 0),
             (LOAD_BYTE, 9),
             (IF_EQUAL, UDP, "ports", ""),
             (IF_EQUAL, TCP, "ports", "drop"),
             "six",
-            (classic_bpf.X_NUMBER, 40),
+            (packet_sockets.X_NUMBER, 40),
             (LOAD_BYTE, 6),
             (IF_EQUAL, UDP, "ports", ""),
             (IF_EQUAL, TCP, "ports", "drop"),

@@ -23,9 +23,7 @@ from fwtop.kernel.procfs import read_text
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, to_json
-from fwtop.sandbox.confine import confine
-from fwtop.sandbox.privileges import close_inherited, close_others, drop_privileges
-from fwtop.sandbox.syscalls import Profile
+from fwtop.sandbox.confine import Profile, close_inherited, close_others, confine, drop_privileges
 
 MOST_BYTES = 1 << 28  # of an answer
 _PIECE = 1 << 16

@@ -24,10 +24,9 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.kernel import bpf
+from fwtop.kernel import bpf, clsact
 from fwtop.kernel.descriptors import closing
-from fwtop.kernel.interfaces import clsact
-from fwtop.kernel.interfaces.links import Link, list_links
+from fwtop.kernel.links import Link, list_links
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.xdp.messages import Attachment

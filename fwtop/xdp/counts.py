@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fwtop.kernel.bpf import get_element
 from fwtop.kernel.drop_reasons import reached_tc
-from fwtop.kernel.interfaces.links import list_links
+from fwtop.kernel.links import list_links
 from fwtop.model.traffic.counters import TRAFFIC_CLASSES, Counters, DropCount
 from fwtop.xdp.maps import COUNTERS_BYTES, MAX_RULES, SLOT_BYTES, counters_dtype, map_array, slot_dtype
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from fwtop.kernel import bpffs
-from fwtop.kernel.interfaces.links import choose_links, list_links, lowest_links
+from fwtop.kernel.links import choose_links, list_links, lowest_links
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, ProtocolError

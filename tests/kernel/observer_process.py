@@ -22,7 +22,7 @@ import numpy as np
 from fwtop.analysis.packets.verdicts import verdicts
 from fwtop.console.packets.packet_ring import PacketRing
 from fwtop.guardian.functions import KALLSYMS, names_in
-from fwtop.kernel.interfaces.links import list_links
+from fwtop.kernel.links import list_links
 from fwtop.live.source import LiveSource
 from fwtop.model.protocol import MAX_MESSAGE, parse_answer
 from fwtop.model.traffic.packets import Hook, PacketBatch

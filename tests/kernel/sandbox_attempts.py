@@ -27,10 +27,8 @@ import seccomp
 from fwtop.dissect.supervisor import dissector_user
 from fwtop.kernel.sockets import LISTEN_STATE, tcp_dump
 from fwtop.model.paths import STATE_DIRECTORY
-from fwtop.sandbox.confine import confine
+from fwtop.sandbox.confine import Profile, confine, drop_privileges, unprivileged_user
 from fwtop.sandbox.crash_log import CRASHES
-from fwtop.sandbox.privileges import drop_privileges, unprivileged_user
-from fwtop.sandbox.syscalls import Profile
 
 TERMINAL = 3
 _LIBC = ctypes.CDLL(None, use_errno=True)

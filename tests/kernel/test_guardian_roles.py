@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.kernel.interfaces.routes import RouteMonitor
+from fwtop.kernel.routes import RouteMonitor
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Status, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule

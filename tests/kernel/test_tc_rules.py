@@ -11,8 +11,7 @@ import pytest
 from guardian_bench import PORT, Path4or6
 from xdp_programs import Compiled
 
-from fwtop.kernel import bpffs
-from fwtop.kernel.interfaces import clsact
+from fwtop.kernel import bpffs, clsact
 from fwtop.model.rule import Match
 from fwtop.xdp import attach
 from fwtop.xdp.build import build_tc

@@ -29,8 +29,7 @@ from fwtop.model.traffic.history import HistorySample
 from fwtop.model.traffic.session import AttackEvidence
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.report.summary import digest
-from fwtop.sandbox.confine import confine
-from fwtop.sandbox.syscalls import Profile
+from fwtop.sandbox.confine import Profile, confine
 from fwtop.store.baselines import BaselineStore
 from fwtop.store.history import Bucket, HistoryWriter
 from fwtop.store.history_schema import DAY, HOUR, KEPT

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fwtop.kernel.interfaces.bridges import crossed, unwatched
-from fwtop.kernel.interfaces.links import Link, LinkStats
+from fwtop.kernel.bridges import crossed, unwatched
+from fwtop.kernel.links import Link, LinkStats
 
 NOTHING = LinkStats(0, 0, 0, 0, 0)
 

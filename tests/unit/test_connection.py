@@ -13,7 +13,7 @@ from fwtop.client.connection import Connection
 from fwtop.console.control.guardian_link import GuardianLink, GuardianLost
 from fwtop.guardian.ownership import WrongThreadError, claim, release, single_threaded
 from fwtop.guardian.serving.peer import encode_success, split_answer
-from fwtop.kernel import deadline
+from fwtop.kernel import programs
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
     PART,
@@ -142,13 +142,13 @@ def test_a_lost_connection_is_restored_through_another(ends: Pair) -> None:
 
 
 def test_programs_end_before_the_request_that_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadline.time, "monotonic", lambda: 1000.0)
-    assert deadline.limited(30) == 30
-    with deadline.until(1020.0):
-        assert deadline.limited(30) == 20 - deadline.RESERVE_SECONDS
-        assert deadline.limited(3) == 3
-        assert deadline.unlimited(deadline.limited)(30) == 30
-    assert deadline.limited(30) == 30
+    monkeypatch.setattr(programs.time, "monotonic", lambda: 1000.0)
+    assert programs.limited(30) == 30
+    with programs.until(1020.0):
+        assert programs.limited(30) == 20 - programs.RESERVE_SECONDS
+        assert programs.limited(3) == 3
+        assert programs.unlimited(programs.limited)(30) == 30
+    assert programs.limited(30) == 30
 
 
 def test_what_a_thread_owns_no_other_may_use() -> None:

@@ -12,7 +12,7 @@ import pytest
 from fwtop.guardian import functions
 from fwtop.guardian.functions import names_in
 from fwtop.kernel.drop_reasons import FunctionNames, layer_of_reason
-from fwtop.kernel.interfaces.links import (
+from fwtop.kernel.links import (
     Link,
     LinkStats,
     Received,

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from fwtop.kernel.drop_reasons import FunctionNames
-from fwtop.kernel.interfaces.links import LinkStats
+from fwtop.kernel.links import LinkStats
 from fwtop.live.counters import CounterReader, Interval
 from fwtop.live.mapped import Totals
 from fwtop.model.traffic.counters import TRAFFIC_CLASSES

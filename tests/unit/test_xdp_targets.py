@@ -1,6 +1,6 @@
 """The interfaces to attach to in order to see the packets of another one."""
 
-from fwtop.kernel.interfaces.links import Link, LinkStats
+from fwtop.kernel.links import Link, LinkStats
 from fwtop.xdp.attach import Target, targets
 
 _NONE = LinkStats(0, 0, 0, 0, 0)

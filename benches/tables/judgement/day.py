@@ -30,8 +30,7 @@ from fwtop.render.observation import observation_json
 from fwtop.report.bundle import bundle_files
 from fwtop.report.summary import Digest, digest
 from fwtop.sandbox.child import ask, unprivileged
-from fwtop.sandbox.privileges import unprivileged_user
-from fwtop.sandbox.syscalls import Profile
+from fwtop.sandbox.confine import Profile, unprivileged_user
 from fwtop.store.reader import load_session, replay
 from fwtop.store.thinning import COMMAND_CHARACTERS, COMMANDS
 from fwtop.store.trends import session_trends

@@ -21,7 +21,7 @@ from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
 from fwtop.bench.receiver import PORT
 from fwtop.bench.testbed import SOURCES, Testbed
 from fwtop.kernel import bpf
-from fwtop.kernel.interfaces.links import list_links
+from fwtop.kernel.links import list_links
 from fwtop.kernel.namespaces import inside
 from fwtop.lab.network import VICTIM_INTERFACE
 

@@ -52,7 +52,7 @@ def _tried(name: str, attempt: Callable[[], str], *, group: str, mend: str, esse
 
 
 def _bpf_checks() -> Iterator[Check]:
-    from fwtop.compile.definitions import Kernel
+    from fwtop.compile.compiler import Kernel
     from fwtop.kernel import bpf
 
     # mov64 r0, value; exit (include/uapi/linux/bpf.h)

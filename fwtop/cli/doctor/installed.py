@@ -17,7 +17,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.rules.costs import load_costs
 from fwtop.sandbox.child import ask, unprivileged
-from fwtop.sandbox.syscalls import Profile
+from fwtop.sandbox.confine import Profile
 
 _GROUP = "installation"
 _SETUP = "make setup"

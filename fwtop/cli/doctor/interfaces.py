@@ -15,7 +15,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 if TYPE_CHECKING:
-    from fwtop.kernel.interfaces.links import Link
+    from fwtop.kernel.links import Link
     from fwtop.xdp.attach import Target
 
 _SECONDS = 5  # for ethtool
@@ -66,7 +66,7 @@ def checks(names: list[str]) -> Iterator[Check]:
     """
     from pyroute2 import Ethtool
 
-    from fwtop.kernel.interfaces.links import choose_links, list_links
+    from fwtop.kernel.links import choose_links, list_links
 
     links = list_links()
     try:
@@ -104,7 +104,7 @@ def _link(
 
 def _bridges(links: Sequence[Link], chosen: Sequence[Link]) -> Iterator[Check]:
     """Report bridges whose traffic is not watched, and rules that don't match what they forward."""
-    from fwtop.kernel.interfaces.bridges import crossed, unwatched
+    from fwtop.kernel.bridges import crossed, unwatched
 
     for bridge in unwatched(links, chosen):
         mend = f"fwtop -i {safe_text(bridge.ports[0].name)}"

@@ -51,7 +51,7 @@ def _version() -> Check:
 
 
 def _types() -> Check:
-    from fwtop.compile.definitions import Kernel
+    from fwtop.compile.compiler import Kernel
 
     try:
         kernel = Kernel.read()

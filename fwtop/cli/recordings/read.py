@@ -17,9 +17,7 @@ from fwtop.cli.options import add_observation, flag
 from fwtop.cli.recordings.progress import Progress
 from fwtop.dissect.supervisor import start_dissector
 from fwtop.model.errors import FwtopError
-from fwtop.sandbox.confine import confine
-from fwtop.sandbox.privileges import close_inherited, drop_privileges
-from fwtop.sandbox.syscalls import Profile
+from fwtop.sandbox.confine import Profile, close_inherited, confine, drop_privileges
 
 HELP = "Analyse a capture (pcap or pcapng, also gzipped): on the screen in a terminal, else as text or JSON."
 EXAMPLE = "fwtop read attack.pcap.gz --json"

@@ -18,9 +18,7 @@ from fwtop.cli.recordings.stored import StoredSession, add_session
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.observation import observation_json
-from fwtop.sandbox.confine import confine
-from fwtop.sandbox.privileges import close_inherited, drop_privileges
-from fwtop.sandbox.syscalls import Profile
+from fwtop.sandbox.confine import Profile, close_inherited, confine, drop_privileges
 from fwtop.store.reader import replay
 
 HELP = "Play a stored session on the screen, or print its observations, one JSON document per line."

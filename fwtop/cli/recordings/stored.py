@@ -17,7 +17,7 @@ from fwtop.cli.options import option
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.sandbox.child import ask, unprivileged
-from fwtop.sandbox.syscalls import Profile
+from fwtop.sandbox.confine import Profile
 from fwtop.store.directory import SESSION_DIRECTORY, find_session
 from fwtop.store.history_schema import FILE_NAME
 

@@ -24,8 +24,8 @@ from fwtop.guardian.allow.sessions import (
     ssh_daemons,
     ssh_sessions,
 )
-from fwtop.kernel.interfaces.links import list_addresses
-from fwtop.kernel.interfaces.routes import default_routes
+from fwtop.kernel.links import list_addresses
+from fwtop.kernel.routes import default_routes
 from fwtop.model.addresses.address import HostBitsError, Prefix
 from fwtop.model.addresses.roles import BGP_PORT, DHCP_PORTS, DNS_PORT, NTP_PORT, PASSES, Passes, Role
 from fwtop.model.config_file import read_regular

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 from fwtop.guardian.allow.behind import Evidence, Learned, TrackedConversations
 from fwtop.guardian.allow.overheard import Listener, forwards_by_route
 from fwtop.guardian.limits import Limits
-from fwtop.kernel.interfaces.bridges import list_bridges
-from fwtop.kernel.interfaces.links import readable_links
+from fwtop.kernel.bridges import list_bridges
+from fwtop.kernel.links import readable_links
 from fwtop.model.addresses.address import Prefix
 
 

@@ -15,9 +15,9 @@ from contextlib import suppress
 from fwtop.dissect.findings import FINDING_BYTES, PORT, parse_finding
 from fwtop.guardian.allow.behind import Evidence
 from fwtop.kernel import children
-from fwtop.kernel.interfaces.bridges import list_bridges
-from fwtop.kernel.interfaces.links import Link, readable_links
-from fwtop.kernel.overhearing import Overhearing, Wanted
+from fwtop.kernel.bridges import list_bridges
+from fwtop.kernel.links import Link, readable_links
+from fwtop.kernel.packet_sockets import Overhearing, Wanted
 from fwtop.kernel.procfs import read_text
 from fwtop.model.addresses.roles import BFD_PORTS, BGP_PORT, DNS_PORT, NTP_PORT, ROUTING
 

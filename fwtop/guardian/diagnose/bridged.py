@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fwtop.kernel.interfaces.bridges import Bridge, crossed
-from fwtop.kernel.interfaces.links import readable_links, receiving_links
+from fwtop.kernel.bridges import Bridge, crossed
+from fwtop.kernel.links import readable_links, receiving_links
 from fwtop.model.rule import Rule
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import of

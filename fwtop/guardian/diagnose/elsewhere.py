@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fwtop.guardian.diagnose.readings import Reading
-from fwtop.kernel.interfaces.bridges import list_bridges
-from fwtop.kernel.interfaces.links import LOOPBACK, Link, readable_links
+from fwtop.kernel.bridges import list_bridges
+from fwtop.kernel.links import LOOPBACK, Link, readable_links
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 

@@ -22,7 +22,7 @@ from fwtop.guardian.diagnose.readings import Reading, moved, read_all
 from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.mechanism import Shortfall
 from fwtop.guardian.records.entry import Entry
-from fwtop.kernel.interfaces.links import readable_links
+from fwtop.kernel.links import readable_links
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
 from fwtop.rules.kind import Layer

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from fwtop.kernel.interfaces.links import LOOPBACK
+from fwtop.kernel.links import LOOPBACK
 from fwtop.kernel.namespaces import name_of
 from fwtop.kernel.procfs import parse_paired, parse_single, read_text
 from fwtop.netfilter.iptables import Variant

@@ -24,8 +24,8 @@ from fwtop.guardian.mechanisms.tables.tables import NftTables
 from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.former import FormerState
 from fwtop.guardian.trying import each
-from fwtop.kernel.deadline import unlimited
-from fwtop.kernel.interfaces.links import Link
+from fwtop.kernel.links import Link
+from fwtop.kernel.programs import unlimited
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.rules.kinds import of

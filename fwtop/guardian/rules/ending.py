@@ -18,7 +18,7 @@ from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.rules import timers
 from fwtop.guardian.rules.state import GuardianState
-from fwtop.kernel.deadline import RESERVE_SECONDS, until
+from fwtop.kernel.programs import RESERVE_SECONDS, until
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import State
 from fwtop.model.text import safe_text

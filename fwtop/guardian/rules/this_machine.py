@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fwtop.guardian.allow.sessions import connections
-from fwtop.kernel.interfaces.links import readable_links, receiving_links
+from fwtop.kernel.links import readable_links, receiving_links
 from fwtop.model.addresses.address import Prefix
 from fwtop.netfilter.ctnetlink import udp_peers
 from fwtop.rules.surroundings import Machine

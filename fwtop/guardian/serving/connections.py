@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from fwtop.client.connection import MAX_ANSWER
 from fwtop.guardian.serving.cloakroom import Cloakroom, Received
 from fwtop.guardian.serving.peer import Client, Peer, PeerGone, close_aside, encode_success
-from fwtop.kernel.spare import OUT_OF_DESCRIPTORS, Spare
+from fwtop.kernel.descriptors import OUT_OF_DESCRIPTORS, Spare
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer
 from fwtop.model.text import safe_text

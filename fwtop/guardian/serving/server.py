@@ -31,7 +31,7 @@ from fwtop.guardian.serving.rulesets import Rulesets
 from fwtop.guardian.serving.status_cache import StatusCache
 from fwtop.guardian.serving.watching import Watching
 from fwtop.guardian.serving.worker import Worker
-from fwtop.kernel.interfaces.routes import RouteMonitor
+from fwtop.kernel.routes import RouteMonitor
 from fwtop.model import console_scope
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (

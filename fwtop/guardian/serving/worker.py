@@ -21,9 +21,9 @@ from msgspec import Struct
 from fwtop.guardian.ownership import claim, release
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.serving.requests import guarded
-from fwtop.kernel import deadline
-from fwtop.kernel.deadline import RESERVE_SECONDS
-from fwtop.kernel.spare import Spare
+from fwtop.kernel import programs
+from fwtop.kernel.descriptors import Spare
+from fwtop.kernel.programs import RESERVE_SECONDS
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, Request
 from fwtop.model.text import safe_text
@@ -190,7 +190,7 @@ class Worker:
             self._answer(task, Answer(False, _TOO_LATE, 1))
             return
         spare = self.spare.lent() if task.quick else contextlib.nullcontext()
-        with spare, deadline.until(None if task.quick else task.end):
+        with spare, programs.until(None if task.quick else task.end):
             answer = task.work()
         if task.changes:
             self.version += 1

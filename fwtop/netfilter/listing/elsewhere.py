@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 
 from fwtop.kernel import bpf, netlink
-from fwtop.kernel.interfaces.links import Link, list_links
+from fwtop.kernel.links import Link, list_links
 from fwtop.kernel.netlink import attributes, c_string
 from fwtop.model.errors import FwtopError
 from fwtop.model.ruleset import ROUTE, TC, XDP, ListedRule

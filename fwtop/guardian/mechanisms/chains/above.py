@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from fwtop.kernel.interfaces.links import LOOPBACK
+from fwtop.kernel.links import LOOPBACK
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text

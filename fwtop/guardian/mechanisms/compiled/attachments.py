@@ -8,10 +8,9 @@ import struct
 from pathlib import Path
 
 from fwtop.guardian.mechanisms.compiled.slots import is_pinned, open_pin
-from fwtop.kernel import bpf
+from fwtop.kernel import bpf, clsact
 from fwtop.kernel.descriptors import closing
-from fwtop.kernel.interfaces import clsact
-from fwtop.kernel.interfaces.links import readable_links
+from fwtop.kernel.links import readable_links
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.rules.kind import Layer

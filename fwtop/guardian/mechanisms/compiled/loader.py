@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from fwtop.kernel import children, deadline
+from fwtop.kernel import children, programs
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import ProtocolError
 from fwtop.xdp.messages import Apply, Compile, Loaded, Request, receive_reply, send_request
@@ -41,7 +41,7 @@ class Running:
 
     def answer(self, serve_urgent: Callable[[], None] = lambda: None) -> Loaded:
         """Wait for the answer, calling `serve_urgent` meanwhile; raises FwtopError."""
-        seconds = deadline.limited(_SECONDS)
+        seconds = programs.limited(_SECONDS)
         try:
             self._await(seconds, serve_urgent)
             return receive_reply(self._mine)

@@ -43,7 +43,7 @@ from fwtop.guardian.mechanisms.tables.words import (
     shortened,
 )
 from fwtop.guardian.trying import each
-from fwtop.kernel.interfaces.links import Link
+from fwtop.kernel.links import Link
 from fwtop.kernel.programs import CommandError
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import of_ports

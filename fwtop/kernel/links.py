@@ -6,6 +6,8 @@ Source: rtnetlink(7), include/uapi/linux/if_link.h.
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import socket
 import struct
 from collections.abc import Iterable, Sequence
@@ -14,8 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.kernel import netlink
-from fwtop.kernel.interfaces.routes import default_routes
 from fwtop.kernel.netlink import c_string
+from fwtop.kernel.routes import default_routes
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
@@ -251,3 +253,24 @@ def lowest_links(links: Sequence[Link], chosen: Sequence[Link]) -> list[Link]:
         for link in chosen
         if not any(other is not link and link.index in watched_indexes(links, [other]) for other in chosen)
     ]
+
+
+_SIOCETHTOOL = 0x8946
+_GRINGPARAM = 0x10
+# struct ethtool_ringparam: command; most of rx, rx mini, rx jumbo, tx; present sizes in the same order
+_RINGPARAM = struct.Struct("=9I")
+_NAME_BYTES = 16  # IFNAMSIZ
+
+
+def receive_ring(interface: str) -> tuple[int, int] | None:
+    """Return an interface's receive ring in packets and the most that it can have; None if it has none."""
+    buffer = ctypes.create_string_buffer(_RINGPARAM.pack(_GRINGPARAM, *([0] * 8)), _RINGPARAM.size)
+    name = interface.encode()[: _NAME_BYTES - 1]
+    request = struct.pack("16sQ16x", name, ctypes.addressof(buffer))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
+        try:
+            fcntl.ioctl(channel, _SIOCETHTOOL, request)
+        except OSError:
+            return None
+    _, most, _, _, _, size, *_ = _RINGPARAM.unpack(buffer.raw)
+    return (size, most) if size and most else None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from fwtop.kernel.interfaces.links import Link
+from fwtop.kernel.links import Link
 from fwtop.model.text import safe_text
 
 _SWITCHES = {4: "bridge-nf-call-iptables", 6: "bridge-nf-call-ip6tables"}

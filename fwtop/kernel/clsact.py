@@ -15,7 +15,7 @@ import struct
 from pathlib import Path
 
 from fwtop.kernel import netlink
-from fwtop.kernel.interfaces.links import list_links
+from fwtop.kernel.links import list_links
 from fwtop.kernel.namespaces import cookie
 from fwtop.model.paths import RUN_DIRECTORY
 

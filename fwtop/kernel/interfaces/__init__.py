@@ -1,1 +1,0 @@
-"""Network interfaces of this namespace: links, routes, bridges, receive rings, classic tc ingress."""
