@@ -26,7 +26,7 @@ sys.path.insert(0, str(CLONE))
 from animation import Frame, animated_svg, asciicast  # noqa: E402 - the clone isn't installed into this environment
 
 from fwtop.kernel.programs import module_argv  # noqa: E402
-from fwtop.ui.drawing.style import PICTURE_THEME  # noqa: E402
+from fwtop.ui.style import PICTURE_THEME  # noqa: E402
 
 TARGET = CLONE / "screenshots"
 DEADLINE_SECONDS = 90.0

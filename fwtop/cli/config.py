@@ -36,17 +36,17 @@ def run(args: argparse.Namespace) -> int:
             raise FwtopError(f"{safe_text(args.check)}: there is no such file", 2)
         files = (checked,)
     drop_privileges()
-    from fwtop.ui import settings_text
+    from fwtop.ui import settings
     from fwtop.ui.settings import read_settings
 
     if args.sample and not args.json:
-        print(settings_text.sample(), end="")
+        print(settings.sample(), end="")
         return 0
     effective = read_settings(() if args.sample else files)
     if args.json:
-        print(json.dumps(settings_text.as_json(effective)))
+        print(json.dumps(settings.as_json(effective)))
     elif args.check is not None:
         print("\n".join(effective.wrong) or f"{safe_text(args.check)}: good")
     else:
-        print(settings_text.show(effective), end="")
+        print(settings.show(effective), end="")
     return int(args.check is not None and bool(effective.wrong))

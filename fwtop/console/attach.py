@@ -15,7 +15,7 @@ from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.store.directory import SESSION_DIRECTORY, is_running, session_paths
 from fwtop.store.playback import playback
 from fwtop.store.reader import session_info
-from fwtop.ui.state.history import Past
+from fwtop.ui.lists.history import Past
 
 _FRESH_SECONDS = 30.0  # a recorder that wrote nothing for so long is stuck, or its disk is full
 

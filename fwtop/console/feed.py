@@ -16,8 +16,8 @@ from fwtop.model.config_file import ConfigText
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.app import FwtopApp
+from fwtop.ui.lists.history import Past
 from fwtop.ui.settings import read_settings
-from fwtop.ui.state.history import Past
 
 _STARTED_SNAPSHOTS = 4  # by then widgets, styles and the first window are there
 OnSnapshot = Callable[[Snapshot], None]

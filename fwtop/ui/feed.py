@@ -18,7 +18,7 @@ from fwtop.model.ruleset import Ruleset
 from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.session import Mark
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Snapshot, Source, TrafficPart
-from fwtop.ui.state.history import Past
+from fwtop.ui.lists.history import Past
 
 
 class Controls(Protocol):

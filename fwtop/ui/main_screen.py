@@ -14,29 +14,25 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from fwtop.render.numbers import utc
-from fwtop.ui.actions.command_dialog import CommandDialog
-from fwtop.ui.actions.commands import Call, Command, History, commands, offer
+from fwtop.ui.actions.commands import Call, Command, CommandDialog, History, commands, offer
 from fwtop.ui.actions.desk import Desk
+from fwtop.ui.actions.dialog import Dialog, help_lines
 from fwtop.ui.actions.log import FAULT, SETTINGS
 from fwtop.ui.actions.packet_actions import PacketActions
 from fwtop.ui.actions.row_actions import RowActions
 from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.actions.session_actions import SessionActions
 from fwtop.ui.actions.tab_actions import TabActions
-from fwtop.ui.bars.graph import Graph
-from fwtop.ui.bars.status_bars import Footer, TabBar
-from fwtop.ui.bars.time_bar import TimeBar
-from fwtop.ui.dialogs.dialog import Dialog, help_lines
-from fwtop.ui.drawing.format import number
-from fwtop.ui.drawing.guarded import Guarded
-from fwtop.ui.drawing.layout import Clicked, Lines
-from fwtop.ui.drawing.style import BAD, WARN
-from fwtop.ui.drawing.themes import PALETTE
+from fwtop.ui.bars import Footer, TabBar, TimeBar
 from fwtop.ui.feed import Feed
+from fwtop.ui.format import number
+from fwtop.ui.graph import Graph
 from fwtop.ui.keys import KEY_MAP, Action
+from fwtop.ui.layout import Clicked, Guarded, Lines
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.settings import Settings
 from fwtop.ui.snapshot_view import SnapshotView
+from fwtop.ui.style import BAD, PALETTE, WARN
 from fwtop.ui.terminal import ResilientDriver
 
 _TOLD_SECONDS = 60.0  # the same drawing that fails again isn't told again so soon

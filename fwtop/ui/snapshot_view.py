@@ -12,6 +12,7 @@ from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import utc
 from fwtop.ui.actions.desk import Desk
+from fwtop.ui.actions.dialog import Dialog
 from fwtop.ui.actions.news import News
 from fwtop.ui.actions.packet_actions import PacketActions
 from fwtop.ui.actions.readings import MachineRulesWatch, TrendWatch
@@ -19,21 +20,19 @@ from fwtop.ui.actions.row_actions import RowActions
 from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.actions.session_actions import SessionActions
 from fwtop.ui.actions.tab_actions import TabActions
-from fwtop.ui.bars.header import HeaderState
-from fwtop.ui.bars.toasts import WIDEST_TOAST
-from fwtop.ui.dialogs.dialog import Dialog
-from fwtop.ui.drawing.guarded import Guarded
-from fwtop.ui.drawing.layout import HEADER_ROWS, Box
-from fwtop.ui.drawing.partial import LinkBudget
-from fwtop.ui.drawing.style import STRONG, Line
+from fwtop.ui.header import HeaderState
+from fwtop.ui.layout import HEADER_ROWS, Box, Guarded
+from fwtop.ui.lists.history import RecentRates
 from fwtop.ui.lists.path import path_lines, stage_details
+from fwtop.ui.lists.rows import PART_PANELS
+from fwtop.ui.lists.rule_state import RuleEffects
 from fwtop.ui.lists.rules import effect_and_facts, effect_lines
-from fwtop.ui.lists.scope import PANELS as PART_PANELS
+from fwtop.ui.lists.stages import Stage
 from fwtop.ui.lists.table import CellContext
-from fwtop.ui.state.history import RecentRates
-from fwtop.ui.state.path import Stage
-from fwtop.ui.state.rules import RuleEffects
+from fwtop.ui.style import STRONG, Line
 from fwtop.ui.tabs import TAB, Content
+from fwtop.ui.terminal import LinkBudget
+from fwtop.ui.toasts import WIDEST_TOAST
 
 _SLOW_LIST_SECONDS = (
     5.0  # at least between two drawings of long lists with --slow: in a flood all rows change

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
-from fwtop.ui.drawing.layout import WIDE, Box
+from fwtop.ui.layout import WIDE, Box
 
 Boxes = dict[str, Box]
 _LEAST = 3  # lines of a panel: less is not worth a place

@@ -17,7 +17,7 @@ from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.session import Event, EventKind, Mark
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Snapshot, Source, TrafficPart
 from fwtop.ui.feed import Player, PlayerState
-from fwtop.ui.state.history import Past
+from fwtop.ui.lists.history import Past
 
 COMMANDS = (
     "ipset create fwtop-4 hash:net family inet timeout 32",

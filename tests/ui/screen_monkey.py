@@ -24,8 +24,8 @@ from screen_world import trends
 from textual import events
 from textual.geometry import Size
 
-from fwtop.ui.drawing.layout import Lines, frame
 from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.layout import Lines, frame
 from fwtop.ui.settings import read_settings
 
 Step = tuple[Any, ...]

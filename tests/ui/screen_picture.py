@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from fwtop.ui.app import FwtopApp
-from fwtop.ui.drawing.style import PICTURE_THEME
+from fwtop.ui.style import PICTURE_THEME
 
 SVG_FORMAT = """\
 <svg class="rich-terminal" xml:space="preserve" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">

@@ -12,7 +12,7 @@ from traffic_scene import spoofed_syns
 from fwtop.model.ruleset import IPSET, NFT, ListedRule, ListedSet, Ruleset
 from fwtop.model.traffic.history import TREND_DAYS, TREND_HOURS, TrendGroup, TrendRow, Trends
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.ui.lists.trends_view import TREND_LISTS
+from fwtop.ui.lists.traffic import TREND_LISTS
 
 _KEYS = {"traffic": "arrived", "country": "NL", "network": "AS64500", "port": "tcp/80"}
 

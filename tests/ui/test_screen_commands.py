@@ -10,9 +10,9 @@ from screen_factory import calm, poison, protected, provisional, snapshot, spoof
 from screen_run import LARGE, SMALL, Run, running
 
 from fwtop.model.rule import Kind
-from fwtop.ui.actions.command_dialog import CommandDialog
 from fwtop.ui.actions.commands import (
     Choice,
+    CommandDialog,
     CommandError,
     History,
     commands,
@@ -20,9 +20,9 @@ from fwtop.ui.actions.commands import (
     fuzzy,
     parse,
 )
-from fwtop.ui.dialogs.rule_dialog import RuleDialog
-from fwtop.ui.drawing.themes import PALETTE, THEMES
+from fwtop.ui.actions.rule_dialog import RuleDialog
 from fwtop.ui.keys import ACTIONS
+from fwtop.ui.style import PALETTE, THEMES
 from fwtop.ui.tabs import TABS
 
 OFFER = {

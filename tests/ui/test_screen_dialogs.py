@@ -14,7 +14,7 @@ from screen_run import Run, running
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.ui.dialogs.rule_dialog import RuleDialog
+from fwtop.ui.actions.rule_dialog import RuleDialog
 
 
 def dialog(run: Run) -> RuleDialog:

@@ -10,9 +10,8 @@ from screen_run import Run, running
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
-from fwtop.ui.dialogs.editor import fields_of
-from fwtop.ui.dialogs.fields import Field, InvalidInput
-from fwtop.ui.dialogs.rule_dialog import RuleDialog
+from fwtop.ui.actions.editor import Field, InvalidInput, fields_of
+from fwtop.ui.actions.rule_dialog import RuleDialog
 
 PORT = Rule("", Kind.XDP, Match(protocol=17, dport=53), "drop UDP to port 53 in the driver", 600, NOW)
 TCP = replace(PORT, match=Match(protocol=6, dport=443))

@@ -21,10 +21,10 @@ import fwtop.ui.app
 from fwtop.console.feed import LiveFeed
 from fwtop.model.errors import FwtopError
 from fwtop.sandbox.crash_log import CrashLog
-from fwtop.ui.bars.status_bars import Footer, StatusBars
-from fwtop.ui.dialogs.dialog import DetailsDialog
-from fwtop.ui.dialogs.rule_dialog import RuleDialog
-from fwtop.ui.drawing.layout import Lines
+from fwtop.ui.actions.dialog import DetailsDialog
+from fwtop.ui.actions.rule_dialog import RuleDialog
+from fwtop.ui.bars import Footer, StatusBars
+from fwtop.ui.layout import Lines
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.main_screen import MainScreen
 from fwtop.ui.snapshot_view import SnapshotView
@@ -182,7 +182,7 @@ async def test_a_bar_that_cannot_be_drawn_is_empty(
     name: str, monkeypatch: pytest.MonkeyPatch, logs: Path
 ) -> None:
     async with running(snapshot(), LARGE, faults=True) as run:
-        with broken(monkeypatch, fwtop.ui.bars.status_bars, name):
+        with broken(monkeypatch, fwtop.ui.bars, name):
             for _ in range(3):
                 await run.send(snapshot(host="web2"))
             assert "not drawn: internal error" in run.text()
@@ -329,7 +329,7 @@ def test_the_keyboard_outlives_what_cannot_be_understood(monkeypatch: pytest.Mon
 
 def test_screens_are_guarded() -> None:
     """Each widget and screen of fwtop's own survives what its handlers raise."""
-    from fwtop.ui.drawing.guarded import Guarded
+    from fwtop.ui.layout import Guarded
 
     def below(cls: type) -> Iterator[type]:
         for found in cls.__subclasses__():
@@ -338,7 +338,7 @@ def test_screens_are_guarded() -> None:
 
     bare = {
         cls
-        for cls in {*below(Screen), *below(fwtop.ui.drawing.layout.Widget)}
+        for cls in {*below(Screen), *below(fwtop.ui.layout.Widget)}
         if cls.__module__.startswith("fwtop.") and not issubclass(cls, Guarded)
     }
     assert {cls.__name__ for cls in bare} <= {"RuleKeysScreen"}, "an abstract base"

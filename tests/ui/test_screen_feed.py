@@ -13,8 +13,8 @@ from screen_run import LARGE, SMALL, Run, running
 import fwtop.ui.app
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.ui.bars.status_bars import StatusMessage
-from fwtop.ui.drawing.style import TEXT
+from fwtop.ui.bars import StatusMessage
+from fwtop.ui.style import TEXT
 from fwtop.ui.tabs import TABS
 
 

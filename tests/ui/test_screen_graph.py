@@ -11,10 +11,10 @@ from screen_parts import NOW
 from screen_run import running
 
 from fwtop.model.traffic.flow import Flow
-from fwtop.ui.bars.graph import COLUMN_SECONDS, graph_lines
-from fwtop.ui.drawing.layout import graph_height
-from fwtop.ui.drawing.style import BAD, GOOD, Line, width_of
-from fwtop.ui.state.history import HISTORY_SECONDS, History, Past, Point
+from fwtop.ui.graph import COLUMN_SECONDS, graph_lines
+from fwtop.ui.layout import graph_height
+from fwtop.ui.lists.history import HISTORY_SECONDS, History, Past, Point
+from fwtop.ui.style import BAD, GOOD, Line, width_of
 
 RATE = st.floats(0, 1e9, allow_nan=False)
 FLOW = st.builds(Flow, RATE, RATE, RATE, RATE, RATE, RATE, RATE)

@@ -16,8 +16,8 @@ from traffic_scene import spoofed_syns
 from fwtop.dissect.wire import Dissection, Layer
 from fwtop.model.rule import Kind, Preview, Rule
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.ui.dialogs.dialog import help_lines
-from fwtop.ui.dialogs.rule_dialog import RuleDialog
+from fwtop.ui.actions.dialog import help_lines
+from fwtop.ui.actions.rule_dialog import RuleDialog
 from fwtop.ui.keys import ACTIONS, KEY_MAP
 from fwtop.ui.tabs import TABS
 

@@ -24,9 +24,9 @@ from fwtop.model.traffic.packets import FLAG_MALFORMED
 from fwtop.model.traffic.snapshot import Listener, Surroundings
 from fwtop.ui.actions import packet_actions
 from fwtop.ui.actions.rule_from_row import NoRuleError, rule_from_row
+from fwtop.ui.lists.packet_rows import PacketBook, PacketRow, clock_text, info, protocol_of
 from fwtop.ui.lists.packets import packet_view, pane_lines, verdict_line
 from fwtop.ui.lists.table import GAP, CellContext, fit_columns, row_lines
-from fwtop.ui.state.packets import PacketBook, PacketRow, clock_text, info, protocol_of
 
 from frames import ethernet, extension, fragment6, ipv4, ipv6, tcp, udp  # isort: skip
 

@@ -17,8 +17,8 @@ from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.screen import Screen
 from textual.strip import Strip
 
-from fwtop.ui.drawing.partial import ExactUpdate, ShownCells
-from fwtop.ui.drawing.style import BAD, DIM, TEXT, Line, changed_cells, strip_of
+from fwtop.ui.style import BAD, DIM, TEXT, Line, changed_cells, strip_of
+from fwtop.ui.terminal import ExactUpdate, ShownCells
 
 WIDTH = 30
 CONSOLE = Console(force_terminal=True, color_system="standard", width=WIDTH)

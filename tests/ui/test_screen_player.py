@@ -21,9 +21,9 @@ from fwtop.console.playback.replay import session_recording
 from fwtop.model.traffic.session import EventKind
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.ui.app import FwtopApp
-from fwtop.ui.bars.time_bar import time_at, time_bar
-from fwtop.ui.drawing.style import Line, width_of
+from fwtop.ui.bars import time_at, time_bar
 from fwtop.ui.feed import PlayerState
+from fwtop.ui.style import Line, width_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 from stored_samples import START

@@ -10,12 +10,12 @@ from screen_parts import NOW, few_addresses
 
 from fwtop.model.traffic.flow import Flow
 from fwtop.model.traffic.snapshot import Source
-from fwtop.ui.drawing.format import bar, bits, cut, duration, nanoseconds, number, percent, wrap
-from fwtop.ui.drawing.layout import frame
-from fwtop.ui.drawing.style import TEXT, width_of, wrap_line
+from fwtop.ui.format import bar, bits, cut, duration, nanoseconds, number, percent, wrap
+from fwtop.ui.layout import frame
+from fwtop.ui.lists.history import HISTORY_SECONDS, History, Point
 from fwtop.ui.lists.rows import FREEZE_SECONDS, RESORT_SECONDS, SEEN_SECONDS, RowList
 from fwtop.ui.lists.traffic import SOURCE_VIEWS
-from fwtop.ui.state.history import HISTORY_SECONDS, History, Point
+from fwtop.ui.style import TEXT, width_of, wrap_line
 from fwtop.ui.tabs import TABS, Content, TabSpec
 
 ROWS = few_addresses(6)

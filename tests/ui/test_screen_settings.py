@@ -15,14 +15,21 @@ from screen_run import LARGE, running
 
 from fwtop.cli.main import main
 from fwtop.model.config_file import ConfigText
-from fwtop.ui.bars.graph import graph_lines
-from fwtop.ui.drawing import style
-from fwtop.ui.drawing.themes import PALETTE, THEMES, themed
-from fwtop.ui.key_names import KeyNameError, key_name, key_text
-from fwtop.ui.keys import ACTIONS, KEY_MAP, remapped
-from fwtop.ui.settings import BUILT_IN, Effective, Settings, all_settings, read_settings
-from fwtop.ui.settings_text import as_json, sample, show
-from fwtop.ui.state.history import History
+from fwtop.ui import style
+from fwtop.ui.graph import graph_lines
+from fwtop.ui.keys import ACTIONS, KEY_MAP, KeyNameError, key_name, key_text, remapped
+from fwtop.ui.lists.history import History
+from fwtop.ui.settings import (
+    BUILT_IN,
+    Effective,
+    Settings,
+    all_settings,
+    as_json,
+    read_settings,
+    sample,
+    show,
+)
+from fwtop.ui.style import PALETTE, THEMES, themed
 from fwtop.ui.tabs import TABS
 
 SAMPLE = Path(__file__).parents[2] / "docs/screen.toml"

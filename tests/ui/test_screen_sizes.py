@@ -20,10 +20,10 @@ from screen_vectors import vectors
 
 from fwtop.model.rule import PlanView
 from fwtop.model.traffic.snapshot import Origin, Snapshot
-from fwtop.ui.dialogs.dialog import Dialog
-from fwtop.ui.dialogs.rule_dialog import RuleDialog
-from fwtop.ui.drawing.format import wrap
-from fwtop.ui.drawing.layout import Lines, frame
+from fwtop.ui.actions.dialog import Dialog
+from fwtop.ui.actions.rule_dialog import RuleDialog
+from fwtop.ui.format import wrap
+from fwtop.ui.layout import Lines, frame
 from fwtop.ui.tabs import TABS
 
 STATES: dict[str, tuple[str, tuple[str, ...]]] = {  # the panel that has the keys, and keys

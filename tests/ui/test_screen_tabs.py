@@ -11,11 +11,11 @@ from screen_parts import NOW, attack
 from screen_run import LARGE, SMALL, Run, running
 
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.ui.drawing.style import BAD, DIM, TEXT, Line, wrap_line
+from fwtop.ui.lists.history import _MOST, TREND_SECONDS, RecentRates
 from fwtop.ui.lists.panel import Panel
-from fwtop.ui.lists.scope import Scope
+from fwtop.ui.lists.rows import Scope
 from fwtop.ui.lists.table import row_lines
-from fwtop.ui.state.history import _MOST, TREND_SECONDS, RecentRates
+from fwtop.ui.style import BAD, DIM, TEXT, Line, wrap_line
 from fwtop.ui.tabs import TABS
 
 # -- rows of several lines

@@ -19,7 +19,7 @@ from fwtop.model.rule import Kind, Match, PayloadMatch, Range
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Origin, PacketSignature, Port, TrafficPart
 from fwtop.ui.actions.row_actions import packets_of
-from fwtop.ui.dialogs.rule_dialog import RuleDialog
+from fwtop.ui.actions.rule_dialog import RuleDialog
 from fwtop.ui.lists.traffic import TRAFFIC_VIEWS, first_view, signature_words, traffic_items
 
 SIZES = (SMALL, (120, 40), LARGE)

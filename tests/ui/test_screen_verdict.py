@@ -17,10 +17,9 @@ from fwtop.model.rule import RuleStatus, State
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.flow import flow_of
 from fwtop.model.traffic.snapshot import Destination, Judgement, LedgerRow, Share, Snapshot
-from fwtop.ui.bars.header import HeaderState, header_lines, rates_line, verdict_line
-from fwtop.ui.drawing.style import TEXT, Line, width_of
-from fwtop.ui.state.history import Clients, History
-from fwtop.ui.state.verdict import Badge, verdict_of
+from fwtop.ui.header import HeaderState, header_lines, rates_line, verdict_line
+from fwtop.ui.lists.history import Badge, Clients, History, verdict_of
+from fwtop.ui.style import TEXT, Line, width_of
 
 
 def row(layer: str, part: float, rule: str | None = None) -> LedgerRow:

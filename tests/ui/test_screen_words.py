@@ -22,13 +22,13 @@ from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.snapshot import LedgerRow, Origin, Proposal, Snapshot
 from fwtop.rules.overlap import includes
 from fwtop.store.events import EventLog
-from fwtop.ui.dialogs.dialog import DetailsDialog
-from fwtop.ui.drawing.layout import Lines
-from fwtop.ui.drawing.style import ACCENT, BAD
+from fwtop.ui.actions.dialog import DetailsDialog
 from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.layout import Lines
 from fwtop.ui.lists.attacks import ATTACK_VIEW
 from fwtop.ui.lists.table import CellContext
 from fwtop.ui.settings import read_settings
+from fwtop.ui.style import ACCENT, BAD
 
 KEYS = """
 [keys]

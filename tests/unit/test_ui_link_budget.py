@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fwtop.ui.drawing.partial import LinkBudget
+from fwtop.ui.terminal import LinkBudget
 
 LARGE, SMALL = 200 * 50, 80 * 24
 

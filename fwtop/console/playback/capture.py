@@ -31,7 +31,7 @@ from fwtop.model.traffic.snapshot import Judgement, Origin, Snapshot, Tables
 from fwtop.model.traffic.window import OriginLookup, Window
 from fwtop.render.numbers import duration_words
 from fwtop.stats.engine import Engine
-from fwtop.ui.state.history import HISTORY_SECONDS, Past, Point
+from fwtop.ui.lists.history import HISTORY_SECONDS, Past, Point
 
 _WINDOW_SECONDS = 3.0  # as on a live screen
 _PARTS = 12  # a short capture is shown in windows of a twelfth of its length

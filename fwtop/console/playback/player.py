@@ -17,7 +17,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.session import EventKind, Mark
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.feed import PlayerState
-from fwtop.ui.state.history import Past
+from fwtop.ui.lists.history import Past
 
 OnSnapshot = Callable[[Snapshot], None]
 OnError = Callable[[Exception], None]

@@ -15,7 +15,7 @@ from fwtop.model.traffic.session import EventKind, Mark, unstored
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import CLOCK, utc
 from fwtop.store.playback import Playback, SeriesPoint, playback
-from fwtop.ui.state.history import HISTORY_SECONDS, Clients, Past, Point
+from fwtop.ui.lists.history import HISTORY_SECONDS, Clients, Past, Point
 
 
 def session_recording(path: Path) -> Callable[[], AbstractContextManager[Reel]]:

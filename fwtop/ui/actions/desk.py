@@ -11,14 +11,14 @@ from textual.screen import Screen
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.ui.actions.dialog import ChoiceDialog, Details, DetailsDialog, Dialog, Dissect
 from fwtop.ui.actions.log import REFUSED, SessionLog
-from fwtop.ui.bars.status_bars import StatusBars, StatusMessage
-from fwtop.ui.dialogs.dialog import ChoiceDialog, Details, DetailsDialog, Dialog, Dissect
-from fwtop.ui.drawing.guarded import Begin
-from fwtop.ui.drawing.style import BAD, TEXT
+from fwtop.ui.bars import StatusBars, StatusMessage
 from fwtop.ui.feed import Feed
-from fwtop.ui.lists.scope import Scope
-from fwtop.ui.state.rules import OptimisticOverlay
+from fwtop.ui.layout import Begin
+from fwtop.ui.lists.rows import Scope
+from fwtop.ui.lists.rule_state import OptimisticOverlay
+from fwtop.ui.style import BAD, TEXT
 
 Answer = TypeVar("Answer")
 

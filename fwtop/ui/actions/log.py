@@ -13,9 +13,9 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Event, EventKind, Mark
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.store.events import EventLog
-from fwtop.ui.drawing.style import BAD, DIM, GOOD, TEXT, WARN
 from fwtop.ui.lists.details import subject_details
 from fwtop.ui.lists.rows import LogEntry
+from fwtop.ui.style import BAD, DIM, GOOD, TEXT, WARN
 
 MOST_ENTRIES = 2_000
 _MOST_NOTES = 200  # notes of snapshots that are known already

@@ -8,11 +8,11 @@ from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.actions.desk import Desk
 from fwtop.ui.actions.log import MACHINE
 from fwtop.ui.actions.rule_actions import RuleActions
-from fwtop.ui.bars.toasts import ToastQueue, expiry_line, toast_lines
-from fwtop.ui.drawing.style import Line
 from fwtop.ui.feed import PlayerState
+from fwtop.ui.lists.history import verdict_of
 from fwtop.ui.lists.rows import LogEntry
-from fwtop.ui.state.verdict import verdict_of
+from fwtop.ui.style import Line
+from fwtop.ui.toasts import ToastQueue, expiry_line, toast_lines
 
 _TOASTED = frozenset(EventKind) - {EventKind.RULE_PROPOSED}
 _RULES = {EventKind.RULE_APPLIED, EventKind.RULE_CONFIRMED, EventKind.RULE_UNDONE}

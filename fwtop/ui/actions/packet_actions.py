@@ -13,11 +13,11 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.actions.desk import Desk
 from fwtop.ui.actions.tab_actions import TabActions
-from fwtop.ui.drawing.format import number
-from fwtop.ui.drawing.style import BAD, DIM, GOOD, TEXT, WARN, Line
+from fwtop.ui.format import number
 from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.lists.packet_rows import PacketRow
 from fwtop.ui.lists.packets import pane_lines
-from fwtop.ui.state.packets import PacketRow
+from fwtop.ui.style import BAD, DIM, GOOD, TEXT, WARN, Line
 
 _SECONDS_BESIDE = 1.0  # between two lists of packets on a tab of several lists
 _PAUSE_SECONDS = 0.2  # the cursor rests this long on a packet before it is decoded

@@ -11,8 +11,8 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import RuleStatus
 from fwtop.model.text import safe_text
 from fwtop.ui.actions.desk import Desk
-from fwtop.ui.state.history import HistoryAnswer
-from fwtop.ui.state.rules import MachineRules
+from fwtop.ui.lists.history import HistoryAnswer
+from fwtop.ui.lists.rule_state import MachineRules
 
 _SHOWN_SECONDS = 2.0
 _HIDDEN_SECONDS = 30.0  # for the alarms

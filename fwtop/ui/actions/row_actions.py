@@ -15,14 +15,12 @@ from fwtop.ui.actions.desk import Desk
 from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.actions.rule_from_row import NoRuleError, rule_from_proposal, rule_from_row, rule_from_targets
 from fwtop.ui.actions.tab_actions import TabActions
-from fwtop.ui.drawing.style import BAD, WARN, Line
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.details import attack_details, details_of
-from fwtop.ui.lists.rows import Item
-from fwtop.ui.lists.scope import PANELS as PART_PANELS
-from fwtop.ui.lists.scope import PartView
+from fwtop.ui.lists.packet_rows import PACKET, PacketRow
+from fwtop.ui.lists.rows import PART_PANELS, Item, PartView
 from fwtop.ui.lists.traffic import spared
-from fwtop.ui.state.packets import PACKET, PacketRow
+from fwtop.ui.style import BAD, WARN, Line
 
 _BLOCKS = ("block", "xdp")
 _MOST_COPIED = 2_000  # characters; terminals refuse long OSC 52 sequences
@@ -46,7 +44,7 @@ class RowActions:
     """Makes rules of rows, opens them, and drills into what they stand for."""
 
     def __init__(self, desk: Desk, tabs: TabActions, rules: RuleActions) -> None:
-        self.parts = PartView(desk.controls, desk.scope)
+        self.parts = PartView(desk.controls.traffic, desk.scope)
         self._desk = desk
         self._tabs = tabs
         self._rules = rules

@@ -15,14 +15,14 @@ from fwtop.render.numbers import duration_words
 from fwtop.rules.command_line import command_line
 from fwtop.rules.overlap import covering_rule, same_effect
 from fwtop.ui.actions.desk import Desk
+from fwtop.ui.actions.rule_dialog import RuleDialog
 from fwtop.ui.actions.tab_actions import TabActions
-from fwtop.ui.bars.status_bars import not_acting, pending
-from fwtop.ui.dialogs.rule_dialog import RuleDialog
-from fwtop.ui.drawing.format import duration, number
-from fwtop.ui.drawing.style import BAD, GOOD, STRONG, TEXT, WARN, Line
+from fwtop.ui.bars import not_acting, pending
+from fwtop.ui.format import duration, number
 from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.lists.rule_state import ExpiryWatch
 from fwtop.ui.lists.rules import why_details
-from fwtop.ui.state.rules import ExpiryWatch
+from fwtop.ui.style import BAD, GOOD, STRONG, TEXT, WARN, Line
 
 _EXTEND_SECONDS = (600, 1800, 3600, 21600, 86400)
 KEEP_RULE, REMOVE_RULE = "Keep it", "Remove it"

@@ -25,9 +25,9 @@ from fwtop.model.traffic.snapshot import (
 )
 from fwtop.rules.words import with_summary
 from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.lists.history import TrendItem
+from fwtop.ui.lists.packet_rows import PacketRow
 from fwtop.ui.lists.rows import Item
-from fwtop.ui.state.history import TrendItem
-from fwtop.ui.state.packets import PacketRow
 
 TTL_SECONDS = 600
 DEFAULT_LIMIT = RateLimit(1000, 1000, 24, 56)

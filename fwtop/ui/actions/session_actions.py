@@ -9,11 +9,11 @@ from fwtop.render.numbers import utc
 from fwtop.ui.actions.desk import Desk
 from fwtop.ui.actions.log import EXPORTED
 from fwtop.ui.actions.rule_actions import RuleActions
-from fwtop.ui.bars.status_bars import pending
-from fwtop.ui.drawing.format import duration, number
-from fwtop.ui.drawing.style import GOOD, WARN
+from fwtop.ui.bars import pending
 from fwtop.ui.feed import SPEEDS, Player, PlayerState
+from fwtop.ui.format import duration, number
 from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.style import GOOD, WARN
 
 KEEP_AND_QUIT = "Keep and quit"
 QUIT = "Quit"

@@ -25,29 +25,39 @@ from fwtop.render.numbers import DAY_AND_TIME, utc
 from fwtop.render.rows import ROW_TYPES
 from fwtop.render.rows.field import Field, RowType, Unit
 from fwtop.rules.costs import CALIBRATE
-from fwtop.ui.drawing.format import (
+from fwtop.ui.format import (
     duration,
     hex_dump,
     nanoseconds,
     number,
     percent,
 )
-from fwtop.ui.drawing.style import ACCENT, DIM, GOOD, STRONG, TEXT, WARN, Line
-from fwtop.ui.drawing.text import LABEL, detail, facts, labelled, listed, wrapped
 from fwtop.ui.lists.attacks import NO_BASELINE, clients_hit
-from fwtop.ui.lists.log_view import entry_details
-from fwtop.ui.lists.machine_rules import rule_details as machine_rule_details
-from fwtop.ui.lists.machine_rules import set_details
+from fwtop.ui.lists.history import TrendItem
+from fwtop.ui.lists.packet_rows import PacketRow, clock_text
 from fwtop.ui.lists.packets import packet_details
+from fwtop.ui.lists.panels import entry_details
 from fwtop.ui.lists.path import stage_details
 from fwtop.ui.lists.rows import Item, LogEntry
-from fwtop.ui.lists.rules import rule_details
+from fwtop.ui.lists.rules import listed_rule_details, rule_details, set_details
+from fwtop.ui.lists.stages import Figure, Stage, share_of_all
 from fwtop.ui.lists.table import WRITTEN
-from fwtop.ui.lists.traffic import spared
-from fwtop.ui.lists.trends_view import trend_details
-from fwtop.ui.state.history import TrendItem
-from fwtop.ui.state.packets import PacketRow, clock_text
-from fwtop.ui.state.path import Figure, Stage, share_of_all
+from fwtop.ui.lists.traffic import spared, trend_details
+from fwtop.ui.style import (
+    ACCENT,
+    DIM,
+    GOOD,
+    LABEL,
+    STRONG,
+    TEXT,
+    WARN,
+    Line,
+    detail,
+    facts,
+    labelled,
+    listed,
+    wrapped,
+)
 
 Details = tuple[str, list[Line]]  # title and lines
 
@@ -91,7 +101,7 @@ def details_of(item: Item, now: float, snapshot: Snapshot | None = None) -> Deta
         case PacketRow():
             return f"packet of {clock_text(item.unix_ns)}", packet_details(item)
         case RatedRule():
-            return machine_rule_details(item, now)
+            return listed_rule_details(item, now)
         case ListedSet():
             return set_details(item, now)
         case TrendItem():

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 
 from fwtop.analysis.packets.recent import PacketList
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.ui.drawing.format import number
-from fwtop.ui.drawing.style import ACCENT, BAD, DIM, WARN, Line, beside
+from fwtop.ui.format import number
 from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.lists.packet_rows import PACKET, PacketBook, PacketRow
 from fwtop.ui.lists.packets import packet_view
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.panels import PanelSpec
 from fwtop.ui.lists.rows import SEEN_SECONDS, Item, RowList
 from fwtop.ui.lists.table import CellContext, View
-from fwtop.ui.state.packets import PACKET, PacketBook, PacketRow
+from fwtop.ui.style import ACCENT, BAD, DIM, WARN, Line, beside
 
 PACKETS = PanelSpec("packets", "Packets", (packet_view(0, (), judged=True),), lambda *_: ())
 

@@ -12,24 +12,8 @@ from fwtop.analysis.packets.recent import Fate, PacketList
 from fwtop.dissect.wire import Dissection, Layer
 from fwtop.model.traffic.packets import Mask
 from fwtop.model.traffic.protocols import NAMES
-from fwtop.ui.drawing.format import cut, hex_dump, number, percent
-from fwtop.ui.drawing.style import (
-    ACCENT,
-    BAD,
-    DIM,
-    ELSEWHERE,
-    GOOD,
-    STRONG,
-    TEXT,
-    WARN,
-    Line,
-    fit,
-    width_of,
-    wrap_line,
-)
-from fwtop.ui.drawing.text import LABEL, facts, labelled
-from fwtop.ui.lists.table import GAP, CellContext, View, columns_of
-from fwtop.ui.state.packets import (
+from fwtop.ui.format import cut, hex_dump, number, percent
+from fwtop.ui.lists.packet_rows import (
     PACKET,
     PacketRow,
     clock_text,
@@ -39,6 +23,24 @@ from fwtop.ui.state.packets import (
     protocol_of,
     source_text,
     target_text,
+)
+from fwtop.ui.lists.table import GAP, CellContext, View, columns_of
+from fwtop.ui.style import (
+    ACCENT,
+    BAD,
+    DIM,
+    ELSEWHERE,
+    GOOD,
+    LABEL,
+    STRONG,
+    TEXT,
+    WARN,
+    Line,
+    facts,
+    fit,
+    labelled,
+    width_of,
+    wrap_line,
 )
 
 GLYPHS = {Fate.REACHES: "█", Fate.MINE: "▓", Fate.OTHER: "▒", Fate.KERNEL: "░"}

@@ -12,9 +12,8 @@ from textual import events
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.rows.source import SOURCE_LISTS
-from fwtop.ui.drawing.layout import Clicked, Lines
-from fwtop.ui.drawing.style import ACCENT, BRAND, DIM, SELECTED, STRONG, TEXT, WARN, Line, beside, width_of
 from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.layout import Clicked, Lines
 from fwtop.ui.lists.panels import PANEL, PanelSpec
 from fwtop.ui.lists.rows import Item, RowList
 from fwtop.ui.lists.table import (
@@ -30,6 +29,7 @@ from fwtop.ui.lists.table import (
     whole_first,
     within,
 )
+from fwtop.ui.style import ACCENT, BRAND, DIM, SELECTED, STRONG, TEXT, WARN, Line, beside, width_of
 
 _MEASURED = 200  # rows whose first cell decides how wide its column is, and how many lines a list wants
 

@@ -10,26 +10,75 @@ from msgspec.structs import replace
 
 from fwtop.model.rule import RuleStatus
 from fwtop.model.traffic.snapshot import LedgerRow, Snapshot
+from fwtop.render.numbers import utc
+from fwtop.render.observation import rfc3339
 from fwtop.render.rows.field import RowType
 from fwtop.render.rows.ledger import LEDGER
 from fwtop.rules.words import describe
-from fwtop.ui.drawing.format import percent
-from fwtop.ui.drawing.style import BAD, DIM, GOOD, TEXT, WARN, Line
+from fwtop.ui.format import percent
 from fwtop.ui.lists.attacks import ATTACK_VIEW, PROPOSAL_VIEW, against_words, attack_rows, calm_words
-from fwtop.ui.lists.log_view import LOG_VIEW
-from fwtop.ui.lists.machine_rules import MACHINE_RULES_VIEW
 from fwtop.ui.lists.path import PATH_VIEW
-from fwtop.ui.lists.rules import ALL_RULES_VIEW, RULES_VIEW
-from fwtop.ui.lists.table import CellContext, Column, View, columns_of, with_columns
-from fwtop.ui.lists.traffic import PAYLOAD_VIEW, PORT_VIEW, TRAFFIC_VIEWS, first_view, traffic_items
-from fwtop.ui.lists.trends_view import TREND_LISTS
-from fwtop.ui.state.path import (
+from fwtop.ui.lists.rows import LogEntry
+from fwtop.ui.lists.rules import ALL_RULES_VIEW, MACHINE_RULES_VIEW, RULES_VIEW
+from fwtop.ui.lists.stages import (
     UNEXPLAINED,
     conntrack_figures,
     share_of_all,
     shown_ledger,
     stages_of,
 )
+from fwtop.ui.lists.table import CellContext, Column, View, columns_of, with_columns
+from fwtop.ui.lists.traffic import (
+    PAYLOAD_VIEW,
+    PORT_VIEW,
+    TRAFFIC_VIEWS,
+    TREND_LISTS,
+    first_view,
+    traffic_items,
+)
+from fwtop.ui.style import BAD, DIM, GOOD, TEXT, WARN, Line, facts
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+
+
+def ago(seconds: float) -> str:
+    """Write an age in one unit, so that it seldom changes: 3 m ago."""
+    whole = int(seconds)
+    if whole < 1:
+        return "now"
+    size, unit = next((size, unit) for size, unit in _UNITS if whole >= size)
+    return f"{whole // size} {unit} ago"
+
+
+def _text(item: LogEntry, *_: object) -> Line:
+    rule = item.kind.startswith("rule") and item.subject.isalnum()
+    line: Line = [(f"{item.subject}: " if rule else "", TEXT), (item.text, TEXT)]
+    return [*line, (f"  ×{item.count}", DIM)] if item.count > 1 else line
+
+
+def entry_details(item: LogEntry, now: float) -> tuple[str, list[Line]]:
+    """Return the title of an entry's details and its own lines."""
+    times = f"{item.count:,}, the last one at this time" if item.count > 1 else ""
+    at = f"{rfc3339(item.at)}, {ago(now - item.at)}"
+    return item.words, facts(("at", at), ("event", item.words), ("times", times), ("what", item.text))
+
+
+LOG_VIEW = View(
+    "",
+    (
+        Column("time", 9, lambda item, *_: [(utc(item.at), DIM)]),
+        Column("", 10, lambda item, context, _: [(f"({ago(context.seen - item.at)})", DIM)], keep=9),
+        Column("event", 16, lambda item, *_: [(item.words, item.style)], keep=2),
+        Column("", 24, _text, grow=1, whole=True),
+    ),
+    RowType(
+        key=lambda item: str(item.number),
+        search=lambda item: f"{item.words} {item.subject} {item.text}",
+    ),
+    newest_last=True,
+    empty="nothing has happened yet",
+)
+
 
 CONNTRACK_VIEW = View(
     "",

@@ -15,11 +15,10 @@ from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.drop_words import reason_words
 from fwtop.render.rows.field import RowType
 from fwtop.rules.words import describe
-from fwtop.ui.drawing.format import number, percent
-from fwtop.ui.drawing.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, WARN, Line
-from fwtop.ui.drawing.text import facts, listed
+from fwtop.ui.format import number, percent
+from fwtop.ui.lists.stages import ACCEPTED, NIC, UNACCOUNTED, Stage, stages_of
 from fwtop.ui.lists.table import CellContext, Column, View, fit_columns, header_line, row_lines, within
-from fwtop.ui.state.path import ACCEPTED, NIC, UNACCOUNTED, Stage, stages_of
+from fwtop.ui.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, WARN, Line, facts, listed
 
 ENDS: dict[str, tuple[str, Style]] = {"mine": ("▓", GOOD), "other": ("▒", ELSEWHERE), "kernel": ("░", DIM)}
 _DECADES = 3.5  # of the scale: a bar of one cell is a 3,000th of a full one

@@ -13,12 +13,11 @@ from rich.style import Style
 from fwtop.model.traffic.flow import flow_of
 from fwtop.model.traffic.snapshot import Attack, Origin, Sampling, Snapshot, Tables, Totals
 from fwtop.render.rows.field import Field, RowType, Unit
-from fwtop.ui.drawing.format import bar, error_bar, nanoseconds, number, octets, percent, scale_of
-from fwtop.ui.drawing.style import BAR, DIM, TEXT, Line, fit, width_of, wrap_line
-from fwtop.ui.lists.rows import Estimate, Item, LogEntry
-from fwtop.ui.lists.scope import Scope
-from fwtop.ui.state.history import HistoryAnswer, RecentRates
-from fwtop.ui.state.rules import Row
+from fwtop.ui.format import bar, error_bar, nanoseconds, number, octets, percent, scale_of
+from fwtop.ui.lists.history import HistoryAnswer, RecentRates
+from fwtop.ui.lists.rows import Estimate, Item, LogEntry, Scope
+from fwtop.ui.lists.rule_state import Row
+from fwtop.ui.style import BAR, DIM, TEXT, Line, fit, width_of, wrap_line
 
 GAP = 2
 _NOTHING = Snapshot("", Origin("live"), 0.0, 0.0, Tables(Totals(0, 0, 0.0, 0.0, 0, 0), Sampling(1.0, 0, 0)))

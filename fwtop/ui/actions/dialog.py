@@ -14,12 +14,10 @@ from textual.screen import ModalScreen
 from fwtop.dissect.wire import Dissection
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.ui.drawing.format import wrap
-from fwtop.ui.drawing.guarded import Guarded
-from fwtop.ui.drawing.layout import Box, Lines
-from fwtop.ui.drawing.style import ACCENT, BUTTON, DIM, STRONG, TEXT, TITLE, WARN, Line, fit
-from fwtop.ui.drawing.text import paragraph, wrapped
+from fwtop.ui.format import wrap
 from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.layout import Box, Guarded, Lines
+from fwtop.ui.style import ACCENT, BUTTON, DIM, STRONG, TEXT, TITLE, WARN, Line, fit, paragraph, wrapped
 
 Result = TypeVar("Result")
 MINIMUM = (24, 8)  # columns and rows below which a dialog shows only that it can't be read

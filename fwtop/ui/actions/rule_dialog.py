@@ -14,9 +14,12 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.rules.kinds import drops_nothing, of
-from fwtop.ui.dialogs.dialog import Dialog, bound, hints
-from fwtop.ui.dialogs.editor import Editor
-from fwtop.ui.dialogs.preview_lines import (
+from fwtop.ui.actions.dialog import Dialog, bound, hints
+from fwtop.ui.actions.editor import Editor
+from fwtop.ui.feed import Controls
+from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.lists.attacks import (
+    HARM_LIMIT,
     Part,
     adds_nothing,
     command_lines,
@@ -28,11 +31,7 @@ from fwtop.ui.dialogs.preview_lines import (
     sum_lines,
     total_harm,
 )
-from fwtop.ui.drawing.style import ACCENT, BAD, BUTTON, BUTTON_BAD, DIM, STRONG, TEXT, TITLE, WARN, Line
-from fwtop.ui.drawing.text import paragraph
-from fwtop.ui.feed import Controls
-from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.lists.attacks import HARM_LIMIT
+from fwtop.ui.style import ACCENT, BAD, BUTTON, BUTTON_BAD, DIM, STRONG, TEXT, TITLE, WARN, Line, paragraph
 
 FORCE_WORD = "install"
 INSTALL, CANCEL = "install", "cancel"

@@ -1,24 +1,97 @@
-"""The frame around a tab, as pure functions for a terminal of any size, and the widget that shows lines.
+"""Widgets that survive their faults, the one that shows lines, and the frame around a tab.
 
-Header, graph, tab bar, status and footer are the same on every tab; `tabs.py` fills the room between them.
+Header, graph, tab bar, status and footer are the same on every tab; tabs.py fills the room between them.
 Below the minimum there is only a message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, cast
 
 from msgspec import Struct
 from rich.style import Style
+from textual._callback import invoke
+from textual.dom import DOMNode
 from textual.geometry import Region
 from textual.message import Message
+from textual.message_pump import MessagePump
 from textual.strip import Strip
 from textual.widget import Widget
+from textual.worker import Worker
 
-from fwtop.ui.drawing.guarded import Guarded
-from fwtop.ui.drawing.style import BAD, Line, changed_cells, strip_of
+from fwtop.ui.style import BAD, Line, changed_cells, strip_of
+
+Begin = Callable[..., object]  # Guarded.begin
+
+
+class Survivor(Protocol):
+    """What the application does about faults."""
+
+    def survive(self, error: Exception) -> str:
+        """Write a crash log, tell of the error in one line, and return that line."""
+
+    def drawing_failed(self, what: str, error: Exception) -> None:
+        """Survive unless the same drawing fails for the second time in a row."""
+
+    def drawn(self, what: str) -> None:
+        """Note that a drawing succeeded."""
+
+
+class Guarded(MessagePump):
+    """Survives what its handlers raise, where Textual ends the widget's message loop and the program."""
+
+    @property
+    def _survivor(self) -> Survivor:
+        return cast(Survivor, self.app)
+
+    def survive(self, error: Exception) -> str:
+        """Have the application tell of an error; return the line that it shows."""
+        return self._survivor.survive(error)
+
+    @contextmanager
+    def surviving(self) -> Iterator[None]:
+        """Go on after what fails inside."""
+        try:
+            yield
+        except Exception as error:
+            self.survive(error)
+
+    @contextmanager
+    def drawing(self, what: str) -> Iterator[None]:
+        """Go on after a drawing that fails, unless it failed the last time, too."""
+        try:
+            yield
+        except Exception as error:
+            self._survivor.drawing_failed(what, error)
+        else:
+            self._survivor.drawn(what)
+
+    def begin(
+        self, work: Callable[..., Awaitable[object]], *given: object, group: str, exclusive: bool = False
+    ) -> Worker[None]:
+        """Run a function beside everything else, in place of what still runs in an `exclusive` group.
+
+        A coroutine made here would never be awaited if the program ended before its turn.
+        """
+
+        async def run() -> None:
+            await work(*given)
+
+        return cast(DOMNode, self).run_worker(run, group=group, exclusive=exclusive)
+
+    async def _dispatch_message(self, message: Message) -> None:
+        with self.surviving():
+            await super()._dispatch_message(message)
+
+    async def _flush_next_callbacks(self) -> None:
+        callbacks = self._next_callbacks.copy()
+        self._next_callbacks.clear()
+        for callback in callbacks:
+            with self.surviving(), self.prevent(*callback._prevent):
+                await invoke(callback.callback)
+
 
 MINIMUM = (60, 15)
 WIDE = (132, 34)  # from this size on the overview has two columns

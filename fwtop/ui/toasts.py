@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from rich.style import Style
 
 from fwtop.model.rule import RuleStatus
-from fwtop.ui.drawing.format import cut, duration
-from fwtop.ui.drawing.layout import Box, Lines
-from fwtop.ui.drawing.style import (
+from fwtop.ui.format import cut, duration
+from fwtop.ui.layout import Box, Lines
+from fwtop.ui.style import (
     ALARM,
     BAD,
     CALM,

@@ -15,11 +15,11 @@ from rich.style import Style
 from textual import events
 
 from fwtop.render.numbers import utc
-from fwtop.ui.drawing.format import cut, number
-from fwtop.ui.drawing.layout import Clicked, Lines
-from fwtop.ui.drawing.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, TEXT, TITLE, Line, fit
+from fwtop.ui.format import cut, number
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.state.history import History, Point
+from fwtop.ui.layout import Clicked, Lines
+from fwtop.ui.lists.history import History, Point
+from fwtop.ui.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, TEXT, TITLE, Line, fit
 
 COLUMN_SECONDS = 2
 _LABEL = 7  # cells of the scale

@@ -15,8 +15,8 @@ from fwtop.model.traffic.flow import STOPPED, end_of, flow_of
 from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Listener, Ring, Snapshot
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import of
-from fwtop.ui.drawing.format import about, duration, number, percent
-from fwtop.ui.state.verdict import Badge, verdict_of
+from fwtop.ui.format import about, duration, number, percent
+from fwtop.ui.lists.history import Badge, verdict_of
 
 CONNTRACK_ALARM = 0.8  # fill of the connection-tracking table from which it is no longer normal
 FULL = 0.995  # of the connection-tracking table: new connections are dropped or evict others

@@ -1,7 +1,8 @@
-"""Styles by meaning, from the terminal's sixteen colours, and styled text fitted to a width.
+"""Themes, styles by meaning, styled text fitted to a width, paragraphs, and texts beside their labels.
 
-Colour alone never carries information: attributes (bold, dim, reverse) and words do, so NO_COLOR works.
-Default text has no escape sequences, which saves bytes on a slow link.
+Styles are from the terminal's sixteen colours; a theme is a table from these to those that are shown. Colour
+alone never carries information: attributes (bold, dim, reverse) and words do, so NO_COLOR works. Default text
+has no escape sequences, which saves bytes on a slow link.
 
 Nothing here parses markup. Every character is one cell wide (fwtop.model.text guarantees it), so the
 width of a text is its length.
@@ -9,10 +10,12 @@ width of a text is its length.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
+from msgspec import Struct
 from rich.cells import cell_len
+from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
 from rich.terminal_theme import TerminalTheme
@@ -20,8 +23,106 @@ from textual.strip import Strip
 from textual.theme import Theme
 
 from fwtop.model.text import safe_text
-from fwtop.ui.drawing.format import cut
-from fwtop.ui.drawing.themes import PALETTE
+from fwtop.ui.format import cut, wrap
+
+
+class ScreenTheme(Struct, frozen=True):
+    """A theme: `colours` maps names of ANSI colours to what is shown; the others stay."""
+
+    name: str
+    help: str
+    colours: Mapping[str, str]
+    dim: str = ""  # the colour of dim text, instead of the terminal's attribute
+    bright: bool = False  # no dim text at all, and colours are bold
+    colourless: bool = False
+
+
+_NAMES = ("red", "yellow", "green", "cyan", "magenta", "blue")
+
+
+def _numbered(*numbers: int) -> dict[str, str]:
+    return {name: f"color({number})" for name, number in zip(_NAMES, numbers, strict=True)}
+
+
+DEFAULT_THEME = "ansi"
+THEMES = {
+    theme.name: theme
+    for theme in (
+        ScreenTheme("ansi", "the terminal's own sixteen colours", {}),
+        ScreenTheme(
+            "dark",
+            "soft colours on a dark background",
+            _numbered(203, 221, 114, 80, 176, 75),
+            dim="color(245)",
+        ),
+        ScreenTheme(
+            "light",
+            "dark colours on a light background",
+            _numbered(160, 130, 28, 25, 90, 19),
+            dim="color(242)",
+        ),
+        ScreenTheme(
+            "contrast",
+            "bright and bold, nothing dim",
+            {name: f"bright_{name}" for name in _NAMES} | {"bright_black": "white"},
+            bright=True,
+        ),
+        ScreenTheme("mono", "no colours: bold, dim and reversed text only", {}, colourless=True),
+    )
+}
+
+
+class Palette:
+    """The theme in use. There is one terminal to a process, so there is one of it: PALETTE."""
+
+    def __init__(self) -> None:
+        self._theme = THEMES[DEFAULT_THEME]
+
+    @property
+    def name(self) -> str:
+        """The theme's name."""
+        return self._theme.name
+
+    def use(self, name: str) -> None:
+        """Change the theme."""
+        self._theme = THEMES[name]
+
+    def show(self, style: Style) -> Style:
+        """Return what a style looks like."""
+        return style if self._theme.name == DEFAULT_THEME else themed(self._theme.name, style)
+
+
+PALETTE = Palette()
+
+
+@lru_cache(maxsize=512)
+def themed(theme_name: str, style: Style) -> Style:
+    """Return a style in a theme's colours."""
+    theme = THEMES[theme_name]
+    colour, background = _colour(theme, style.color), _colour(theme, style.bgcolor)
+    dim, bold = style.dim, style.bold
+    if dim and colour is None and theme.dim and not style.reverse:
+        colour, dim = Color.parse(theme.dim), None
+    if theme.bright:
+        bold, dim = (True if colour is not None or bold else None), None
+    return Style(
+        color=colour,
+        bgcolor=background,
+        bold=bold,
+        dim=dim,
+        italic=style.italic,
+        underline=style.underline,
+        reverse=style.reverse,
+        strike=style.strike,
+    )
+
+
+def _colour(theme: ScreenTheme, colour: Color | None) -> Color | None:
+    if colour is None or theme.colourless:
+        return None
+    shown = theme.colours.get(colour.name)
+    return colour if shown is None else Color.parse(shown)
+
 
 TEXT = Style.null()
 DIM = Style(dim=True)
@@ -213,3 +314,38 @@ def differing(before: Sequence[Cell | None], after: Sequence[Cell | None]) -> li
 def cells_of(strip: Strip) -> list[Cell]:
     """Return a character and its style for each cell."""
     return [(char, segment.style) for segment in strip for char in segment.text]
+
+
+DETAILS_WIDTH = 74  # fits a dialog at 80 columns
+LABEL = 13
+
+
+def paragraph(text: str, width: int, style: Style = TEXT) -> list[Line]:
+    """Wrap a text into lines of one style."""
+    return [[(line, style)] for line in wrap(text, width)]
+
+
+def labelled(label: str, line: Line, *, width: int = 10) -> Line:
+    """Set a line beside its dim label."""
+    return [(label.ljust(width), DIM), *line]
+
+
+def detail(label: str, text: str) -> Line:
+    """Set a plain text beside its label."""
+    return labelled(label, [(text, TEXT)], width=LABEL)
+
+
+def wrapped(label: str, text: str) -> list[Line]:
+    """Set a text of several lines beside its label."""
+    rows = wrap(text, DETAILS_WIDTH - LABEL)
+    return [detail(label if number_of == 0 else "", row) for number_of, row in enumerate(rows)]
+
+
+def facts(*known: tuple[str, str]) -> list[Line]:
+    """Set texts beside their labels, without those that are empty."""
+    return [line for label, text in known if text for line in wrapped(label, text)]
+
+
+def listed(label: str, texts: Iterable[str]) -> list[Line]:
+    """Set several texts beside the label of all."""
+    return facts(*(("" if place else label, text) for place, text in enumerate(texts)))

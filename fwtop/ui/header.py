@@ -10,8 +10,10 @@ from fwtop.model.traffic.flow import NOTICED, STOPPED, Flow, flow_of
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.render.numbers import DAY_AND_TIME, utc
 from fwtop.rules.kinds import drops_nothing
-from fwtop.ui.drawing.format import bits, duration, gauge, number, percent
-from fwtop.ui.drawing.style import (
+from fwtop.ui.format import bits, duration, gauge, number, percent
+from fwtop.ui.lists.history import Badge, Clients, History, Verdict, attack_pps, attacks_of, verdict_of
+from fwtop.ui.lists.stages import CONNTRACK_ALARM, FULL
+from fwtop.ui.style import (
     ACCENT,
     ALARM,
     BAD,
@@ -31,9 +33,6 @@ from fwtop.ui.drawing.style import (
     spread,
     width_of,
 )
-from fwtop.ui.state.history import Clients, History
-from fwtop.ui.state.path import CONNTRACK_ALARM, FULL
-from fwtop.ui.state.verdict import Badge, Verdict, attack_pps, attacks_of, verdict_of
 
 
 class HeaderState(Struct, frozen=True):

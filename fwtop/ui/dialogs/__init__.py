@@ -1,1 +1,0 @@
-"""Dialogs: details, choices, and the rule dialog with its editor."""

@@ -1,1 +1,0 @@
-"""Styles, formats, layout: what every part of the screen draws with."""
