@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from fwtop.bench.frame import until
 from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
-from fwtop.console.history import HistorySampler
+from fwtop.console.recorder import HistorySampler
 from fwtop.lab.run import Lab
 from fwtop.lab.scenario import parse
 from fwtop.model.errors import FwtopError

@@ -11,7 +11,7 @@ from fwtop.cli.files.record_outputs import listen, open_lines, service_manager
 from fwtop.cli.files.screen_files import read_config
 from fwtop.cli.launcher import launch, require_root
 from fwtop.cli.options import add_geoip, add_interfaces, flag, option, positive, seconds
-from fwtop.console.automatic.policy import FILE, read_policy
+from fwtop.console.automatic import FILE, read_policy
 from fwtop.console.handoff import Options
 from fwtop.model.wire import plain
 

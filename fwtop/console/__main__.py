@@ -27,7 +27,7 @@ def main() -> int:
     except EOFError:
         return 1
     except Exception as error:
-        from fwtop.console.failures import failure_line
+        from fwtop.console.judging import failure_line
 
         print(f"fwtop: {failure_line('the console', error)}", file=sys.stderr)
         return 1

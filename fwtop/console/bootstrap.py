@@ -13,15 +13,13 @@ from msgspec.structs import replace
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.history.baseline import Baseline
-from fwtop.console.config import load_config
-from fwtop.console.control.guardian_link import GuardianLink
-from fwtop.console.evidence import EvidenceSampler
-from fwtop.console.failures import failure_line
+from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.handoff import Handoff, Options
+from fwtop.console.judging import failure_line, load_config
 from fwtop.console.live import LiveSession, RulePreviews
 from fwtop.console.recorder import Recorder
 from fwtop.console.refresh_rate import RefreshRate
-from fwtop.console.traffic_parts import TrafficParts
+from fwtop.console.traffic_parts import EvidenceSampler, TrafficParts
 from fwtop.enrich.cities import open_cities
 from fwtop.enrich.geoip import GeoLookup, open_lookup
 from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
@@ -39,8 +37,8 @@ from fwtop.stats.engine import Engine
 from fwtop.store.baselines import BaselineStore
 
 if TYPE_CHECKING:  # a recorder does without them
-    from fwtop.console.attach import Earlier
-    from fwtop.console.packets.packet_ring import PacketRing
+    from fwtop.console.packet_ring import PacketRing
+    from fwtop.console.playback.replay import Earlier
 
 WINDOW_SECONDS = 3.0  # 60,000 samples; short enough to follow a pulse wave
 _STORED_ROWS = 30  # of each of an attack's tables

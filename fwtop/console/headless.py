@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from fwtop.alarms.message import Alarm
 from fwtop.console.bootstrap import WINDOW_SECONDS, LiveConsole, build
-from fwtop.console.failures import failure_line
 from fwtop.console.handoff import Handoff, Options
+from fwtop.console.judging import failure_line
 from fwtop.console.publish.outputs import Outputs
 from fwtop.console.recorder import Recorder
 from fwtop.console.text import render
@@ -26,7 +26,7 @@ from fwtop.render.observation import observation_json, rfc3339
 
 if TYPE_CHECKING:
     from fwtop.console.automatic.agent import Agent
-    from fwtop.console.publish.rule_watch import RuleWatch
+    from fwtop.console.publish.alarms import RuleWatch
 
 _POLL_SECONDS = 0.1  # interval of draining the ring buffer; judgement comes at the end
 _SATURATED_POLL_SECONDS = 0.5  # while every CPU is saturated, with fewer samples
@@ -129,8 +129,8 @@ def _automatic(options: Options, console: LiveConsole) -> Agent | None:
     """Start what installs rules by itself, if the operator has allowed that."""
     if not options.automatic:
         return None
+    from fwtop.console.automatic import Policy
     from fwtop.console.automatic.agent import Agent  # late: 1 MB that few recorders need
-    from fwtop.console.automatic.policy import Policy
 
     link = console.links[0].another()
     return Agent(of_plain(Policy, options.automatic), link, console.session.rules_changed)
@@ -140,8 +140,8 @@ def _rule_watch(options: Options, console: LiveConsole, outputs: Outputs) -> Rul
     """Start what raises alarms of the machine's rules, if alarms are on."""
     if options.alarms_fd is None:
         return None
-    from fwtop.console.control.surroundings import read_ruleset
-    from fwtop.console.publish.rule_watch import RuleWatch
+    from fwtop.console.publish.alarms import RuleWatch
+    from fwtop.console.rules import read_ruleset
 
     session, link = console.session, console.links[0]  # which a recorder needs for nothing else
     return RuleWatch(console.host, lambda: read_ruleset(link), lambda: session.statuses, outputs.tell)

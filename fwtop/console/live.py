@@ -14,13 +14,12 @@ from fwtop.analysis.advisor import Advisor, at_most
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.history.baseline import Baseline
 from fwtop.analysis.proposals.preview import Basis, basis, preview_on
-from fwtop.console.control.guardian_link import GuardianLink
-from fwtop.console.control.rules import RuleMonitor
-from fwtop.console.control.surroundings import SurveyMonitor
-from fwtop.console.failures import failure_line, not_judged
+from fwtop.console.guardian_link import GuardianLink
+from fwtop.console.judging import failure_line, not_judged
 from fwtop.console.memory import FreedMemory
+from fwtop.console.publish.scrapes import RunningTotals
 from fwtop.console.refresh_rate import RefreshRate
-from fwtop.console.running_totals import RunningTotals
+from fwtop.console.rules import RuleMonitor, SurveyMonitor
 from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import LiveSource
 from fwtop.model.addresses.roles import AllowedPeer
@@ -32,7 +31,7 @@ from fwtop.stats.engine import Engine
 from fwtop.stats.listeners import with_rates
 
 if TYPE_CHECKING:  # a recorder has none
-    from fwtop.console.packets.packet_ring import PacketRing
+    from fwtop.console.packet_ring import PacketRing
 
 _CLIENTS = 20  # that are listed during an attack, however little they send
 _SOME_CONNECTIONS = 32

@@ -9,12 +9,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from fwtop.console.bootstrap import LiveConsole
-from fwtop.console.control.guardian_link import GuardianLink
-from fwtop.console.control.looking import Looking, in_thread
-from fwtop.console.control.surroundings import read_ruleset
-from fwtop.console.packets.packet_lists import judged_packets
-from fwtop.console.packets.packet_ring import PacketRing
-from fwtop.console.packets.samples import SamplePackets
+from fwtop.console.controls import Looking, in_thread
+from fwtop.console.guardian_link import GuardianLink
+from fwtop.console.packet_ring import PacketRing, judged_packets
+from fwtop.console.rules import read_ruleset
+from fwtop.console.samples import SamplePackets
 from fwtop.console.traffic_parts import TrafficParts
 from fwtop.dissect.client import Dissector
 from fwtop.enrich.prefixes import prefixes_of_asn, prefixes_of_country

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fwtop.analysis.packets.verdicts import verdicts
-from fwtop.console.packets.packet_ring import PacketRing
+from fwtop.console.packet_ring import PacketRing
 from fwtop.guardian.functions import KALLSYMS, names_in
 from fwtop.kernel.links import list_links
 from fwtop.live.source import LiveSource

@@ -18,7 +18,7 @@ from guardian_bench import PORT, Bench, apply, own_xtables_lock, rules_of, use_v
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.client.discovery import GuardianClient
-from fwtop.console.control.guardian_link import GuardianLink
+from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.live import LiveSession
 from fwtop.enrich.geoip import open_lookup
 from fwtop.kernel import namespaces

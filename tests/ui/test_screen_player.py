@@ -15,7 +15,7 @@ from screen_fakes import STATE, FakeFeed, FakePlayer, mark
 from screen_parts import NOW
 from screen_run import LARGE, SMALL, Run, running
 
-from fwtop.console.playback.controls import ReadOnlyControls
+from fwtop.console.controls import ReadOnlyControls
 from fwtop.console.playback.player import StoredFeed
 from fwtop.console.playback.replay import session_recording
 from fwtop.model.traffic.session import EventKind

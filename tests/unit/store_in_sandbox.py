@@ -22,7 +22,7 @@ from stored_samples import START, evidence, session_ticks
 
 import fwtop.report  # imported late otherwise: by an export
 import fwtop.report.html  # noqa: F401 - as above
-from fwtop.console.attach import find_earlier
+from fwtop.console.playback.replay import find_earlier
 from fwtop.console.recorder import Recorder
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.history import HistorySample

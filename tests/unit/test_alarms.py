@@ -23,7 +23,7 @@ from fwtop.alarms.command import CommandRunner, run_command
 from fwtop.alarms.config import AlarmConfig, read_alarms
 from fwtop.alarms.courier import Courier, alarms
 from fwtop.alarms.message import EVENTS, MAX_BYTES, Alarm, parse_line
-from fwtop.console.publish.alarm_events import AlarmEvents, Alarms
+from fwtop.console.publish.alarms import AlarmEvents, Alarms
 from fwtop.model.config_file import ConfigText
 from fwtop.model.traffic.snapshot import Attack, Sampling, Snapshot
 from fwtop.model.wire import plain

@@ -10,7 +10,7 @@ from analysis_factory import make_batch, make_frames, make_tables, make_window
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig, Thresholds, read_thresholds
-from fwtop.console.config import load_config
+from fwtop.console.judging import load_config
 
 SAMPLE = Path(__file__).parents[2] / "docs/judge.toml"
 

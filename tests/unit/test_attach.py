@@ -12,8 +12,8 @@ from stored_sessions import path_of, writer
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.timeline import Known
-from fwtop.console import attach
-from fwtop.console.attach import Earlier, find_earlier
+from fwtop.console.playback import replay
+from fwtop.console.playback.replay import Earlier, find_earlier
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.snapshot import Origin
 from fwtop.model.traffic.window import NoOrigin
@@ -27,7 +27,7 @@ SECONDS = 5.0
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attach.time, "time", lambda: NOW)
+    monkeypatch.setattr(replay.time, "time", lambda: NOW)
 
 
 def test_history_and_onsets_come_from_the_longest_running_session_of_the_same_interfaces(

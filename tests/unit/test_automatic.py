@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 from stored_samples import START, attack, proposal, rule, snapshot
 
+from fwtop.console.automatic import Policy, read_policy
 from fwtop.console.automatic.agent import Agent
 from fwtop.console.automatic.decisions import CREATED_BY, Decider, Decision
-from fwtop.console.automatic.policy import Policy, read_policy
 from fwtop.model.config_file import ConfigText
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, Apply, Keep, Undo

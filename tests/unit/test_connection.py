@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fwtop.client.connection import Connection
-from fwtop.console.control.guardian_link import GuardianLink, GuardianLost
+from fwtop.console.guardian_link import GuardianLink, GuardianLost
 from fwtop.guardian.ownership import WrongThreadError, claim, release, single_threaded
 from fwtop.guardian.serving.peer import encode_success, split_answer
 from fwtop.kernel import programs

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from fwtop.console.control.attribution import DropAttribution
+from fwtop.console.attribution import DropAttribution
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.rule import Kind, Match, RateLimit, Rule, RuleStatus, State

@@ -16,8 +16,8 @@ from frames import ethernet, ipv4, tcp
 from stored_samples import START, session_ticks, snapshot
 from stored_sessions import Clock, path_of, sample_session, writer
 
+from fwtop.console.controls import ReadOnlyControls
 from fwtop.console.playback.capture import CaptureReel, observe_capture
-from fwtop.console.playback.controls import ReadOnlyControls
 from fwtop.console.playback.player import Frame, Playhead, Recording, Reel, StoredFeed
 from fwtop.console.playback.replay import session_recording
 from fwtop.model.errors import FwtopError

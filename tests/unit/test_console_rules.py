@@ -4,7 +4,7 @@ from unittest.mock import Mock
 
 from msgspec.structs import replace
 
-from fwtop.console.control.rules import Coverage, Peers, RuleMonitor, RuleRates
+from fwtop.console.rules import Coverage, Peers, RuleMonitor, RuleRates
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State

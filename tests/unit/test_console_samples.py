@@ -9,8 +9,8 @@ import struct
 import pytest
 from capture_files import pcap
 
-from fwtop.console.packets.samples import SamplePackets, find_sample
 from fwtop.console.playback.capture import CaptureResult, observe_capture
+from fwtop.console.samples import SamplePackets, find_sample
 from fwtop.dissect.wire import LINK_ETHERNET, Dissection
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.snapshot import Payload, Share, Source

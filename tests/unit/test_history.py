@@ -16,7 +16,7 @@ from stored_samples import POISON, START, poisoned, snapshot
 from stored_sessions import Clock
 
 from benches.history import NOTE, write_history
-from fwtop.console.history import HistorySampler
+from fwtop.console.recorder import HistorySampler
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.history import HistoryPart, HistorySample, Trends
 from fwtop.render.trends import averaged, spark, trends_json, trends_text

@@ -14,8 +14,8 @@ import pytest
 from stored_samples import POISON, START, attack, snapshot
 
 from fwtop.cli.files.record_outputs import open_lines
-from fwtop.console.publish import json_lines
-from fwtop.console.publish.json_lines import JsonLines
+from fwtop.console.publish import outputs
+from fwtop.console.publish.outputs import JsonLines
 from fwtop.model.errors import FwtopError
 
 Poll = Callable[..., Any]
@@ -99,7 +99,7 @@ def test_a_full_disk_leaves_no_half_line_and_lines_resume(file, poll_until: Poll
         raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(json_lines, "_write_whole", half)
+        patched.setattr(outputs, "_write_whole", half)
         lines.take(TICK)
         poll_until(lambda: lines.problem)
     assert lines.problem == "no JSON lines are written (No space left on device); watching goes on"

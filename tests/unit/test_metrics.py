@@ -17,8 +17,7 @@ from stored_samples import POISON, START, attack, rule, snapshot, status
 from fwtop.cli.files.record_outputs import listen
 from fwtop.console.publish import scrapes
 from fwtop.console.publish.metrics import MAX_KINDS, MAX_RULES, exposition
-from fwtop.console.publish.scrapes import ScrapeServer, answer
-from fwtop.console.running_totals import RunningTotals
+from fwtop.console.publish.scrapes import RunningTotals, ScrapeServer, answer
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount, RuleCount, TcpService
 from fwtop.model.traffic.packets import PacketBatch

@@ -18,9 +18,9 @@ from test_automatic import installed, seen
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
-from fwtop.console import failures, live
+from fwtop.console import judging, live
+from fwtop.console.automatic import Policy
 from fwtop.console.automatic.decisions import Decider
-from fwtop.console.automatic.policy import Policy
 from fwtop.console.headless import show
 from fwtop.console.live import LiveSession, RulePreviews
 from fwtop.console.playback.capture import CaptureReel, observe_capture
@@ -123,7 +123,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Crash logs go here."""
     directory = tmp_path / "logs"
     directory.mkdir()
-    monkeypatch.setattr(failures, "CRASHES", CrashLog(lambda: (directory,)))
+    monkeypatch.setattr(judging, "CRASHES", CrashLog(lambda: (directory,)))
     return directory
 
 

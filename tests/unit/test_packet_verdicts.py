@@ -17,8 +17,8 @@ from fwtop.analysis.packets.recent import Fate, PacketList, RecentPackets, captu
 from fwtop.analysis.packets.verdicts import joined, verdicts
 from fwtop.analysis.standing import Standing, like_keys, who_of
 from fwtop.capture.reader import read_capture
-from fwtop.console.packets.packet_ring import PacketRing
-from fwtop.console.packets.samples import pcap_bytes, write_packets
+from fwtop.console.packet_ring import PacketRing
+from fwtop.console.samples import pcap_bytes, write_packets
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.errors import FwtopError

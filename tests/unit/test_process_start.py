@@ -34,7 +34,7 @@ _NOT_FOR_A_SCREEN = {
 }  # fmt: skip
 # What a recorder does without: screen, keys, players, a DNS server's playbook, automatic rules.
 _NOT_FOR_A_RECORDER = _NOT_FOR_A_SCREEN | {
-    "asyncio", "fwtop.console.attach", "fwtop.console.automatic.agent", "fwtop.console.control.looking",
+    "asyncio", "fwtop.console.feed", "fwtop.console.automatic.agent", "fwtop.console.controls",
     "fwtop.console.live_controls", "fwtop.console.playback", "fwtop.report", "fwtop.resolver.advice",
     "fwtop.ui", "statistics", "subprocess", "textual",
 }  # fmt: skip

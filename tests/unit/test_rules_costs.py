@@ -11,7 +11,7 @@ from capture_files import pcap
 
 from fwtop.bench.frame import Document, Result
 from fwtop.bench.tables.rules.calibrate import keep
-from fwtop.console import config
+from fwtop.console import judging
 from fwtop.console.playback import capture
 from fwtop.lab import network, scenario
 from fwtop.lab.traffic.plan import build_plan
@@ -96,7 +96,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
 def test_proposals_carry_the_measured_costs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     save_costs(Costs(_HERE.machine, _HERE.kernel, _HERE.measured, {"xdp": 33.0}), path)
-    monkeypatch.setattr(config, "load_costs", lambda: load_costs(path))
+    monkeypatch.setattr(judging, "load_costs", lambda: load_costs(path))
     plan = build_plan(scenario.load("ntp_amplification"), network.Wire(bytes(6), bytes(6)))
     frame = plan.templates[0].data
     records = [(number * 10**6, frame, len(frame)) for number in range(500)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from fwtop.console.control.surroundings import parse_survey, read_ruleset
+from fwtop.console.rules import parse_survey, read_ruleset
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer

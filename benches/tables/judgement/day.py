@@ -19,7 +19,7 @@ from typing import Any
 from benches.lab_day import FULL, QUICK, Day, accelerate, faster, record_day
 from fwtop.alarms.config import AlarmConfig
 from fwtop.bench.frame import Document, Options, Row, measure
-from fwtop.console.publish.alarm_events import AlarmEvents
+from fwtop.console.publish.alarms import AlarmEvents
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.flow import FULL_TABLE

@@ -8,11 +8,10 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from fwtop.console.automatic.decisions import Decider, Decision
-from fwtop.console.automatic.policy import Policy
-from fwtop.console.automatic.trial import CONFIRM_SLACK_SECONDS
-from fwtop.console.control.guardian_link import GuardianLink
-from fwtop.console.failures import failure_line
+from fwtop.console.automatic import Policy
+from fwtop.console.automatic.decisions import CONFIRM_SLACK_SECONDS, Decider, Decision
+from fwtop.console.guardian_link import GuardianLink
+from fwtop.console.judging import failure_line
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, Apply, Keep, Undo
 from fwtop.model.text import safe_text

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
 from fwtop.capture.reader import Opened, read_capture
-from fwtop.console.config import load_capture_config
-from fwtop.console.failures import not_judged
+from fwtop.console.judging import load_capture_config, not_judged
 from fwtop.console.playback.player import Frame, Reel
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text

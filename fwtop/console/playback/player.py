@@ -12,7 +12,7 @@ from typing import Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from fwtop.console.playback.controls import ReadOnlyControls
+from fwtop.console.controls import ReadOnlyControls
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.session import EventKind, Mark
 from fwtop.model.traffic.snapshot import Snapshot

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from fwtop.analysis.proposals.preview import preview
-from fwtop.console.packets.packet_lists import CapturedPackets
-from fwtop.console.packets.samples import SamplePackets
+from fwtop.console.controls import ReadOnlyControls
+from fwtop.console.packet_ring import CapturedPackets
 from fwtop.console.playback.capture import CaptureReel, CaptureResult
-from fwtop.console.playback.controls import ReadOnlyControls
 from fwtop.console.playback.player import StoredFeed
 from fwtop.console.playback.replay import session_recording
+from fwtop.console.samples import SamplePackets
 from fwtop.console.traffic_parts import TrafficParts
 from fwtop.dissect.client import Dissector
 from fwtop.model.config_file import ConfigText

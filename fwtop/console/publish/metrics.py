@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from fwtop import __version__
-from fwtop.console.running_totals import RunningTotals
+from fwtop.console.publish.scrapes import RunningTotals
 from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.render.rows.attack import reaching_share

@@ -1,4 +1,4 @@
-"""What the keys of any screen look at: previews, packets, parts of the traffic, the history, reports."""
+"""What keys do on any screen that looks: previews, packets, parts of the traffic, the history, reports."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from fwtop.analysis.packets.recent import PacketList
-from fwtop.console.packets.samples import SamplePackets, write_packets
+from fwtop.console.samples import SamplePackets, write_packets
 from fwtop.console.traffic_parts import TrafficParts
 from fwtop.dissect.wire import Dissection
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS
-from fwtop.model.rule import Preview, Rule
+from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus
+from fwtop.model.ruleset import Ruleset
 from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Source, TrafficPart
 
@@ -94,3 +95,32 @@ class Looking:
         """End the dissector, and with it a request that is waiting for it."""
         if self._samples is not None:
             self._samples.close()
+
+
+class ReadOnlyControls(Looking):
+    """Answers what can be looked at, and refuses the rest."""
+
+    async def expand(self, rule: Rule) -> Rule:
+        """Return the rule unchanged."""
+        return rule
+
+    async def plan(self, rule: Rule, *, follows: bool = False) -> PlanView:  # noqa: ARG002
+        """Refuse, with the reason."""
+        return PlanView(refused=self.readonly)
+
+    async def _refuse(self, *_: object, **__: object) -> RuleStatus:
+        raise FwtopError(f"nothing was changed: {self.readonly}")
+
+    apply = keep = repair = undo = _refuse
+
+    async def whole(self, status: RuleStatus) -> Rule:
+        """Return the rule as it is known."""
+        return status.rule
+
+    async def why(self, rule_id: str) -> tuple[str, ...]:
+        """Refuse: a stored session's rule is not in this kernel."""
+        raise FwtopError(f"rule {rule_id} is not in this kernel: {self.readonly}")
+
+    async def ruleset(self) -> Ruleset | None:
+        """Return nothing: these are not this machine's rules."""
+        return None

@@ -1,16 +1,29 @@
-"""The newest sampled packets: written by the observing thread, read by any other without a lock."""
+"""The newest sampled packets, written by the observing thread and read by any other without a lock; lists."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from fwtop.analysis.packets.recent import MOST_PACKETS, DropReason, RecentPackets
+from fwtop.analysis.packets.recent import (
+    MOST_PACKETS,
+    DropReason,
+    PacketList,
+    RecentPackets,
+    captured_packets,
+)
+from fwtop.analysis.packets.verdicts import verdicts
+from fwtop.analysis.standing import Standing, who_of
+from fwtop.model.addresses.roles import AllowedPeer
+from fwtop.model.rule import RuleStatus
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import Hook, Mask, PacketBatch
+from fwtop.model.traffic.window import Window
 
 _ARRIVED = (Hook.INGRESS, Hook.XDP)
 _MOST_POLLS = 64  # that wait to be joined
@@ -108,3 +121,31 @@ class PacketRing:
 def _arriving(batch: PacketBatch) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     arrived: Mask = (batch.hook == _ARRIVED[0]) | (batch.hook == _ARRIVED[1])
     return np.flatnonzero(arrived)
+
+
+def judged_packets(
+    recent: RecentPackets, statuses: Sequence[RuleStatus], peers: Sequence[AllowedPeer], standing: Standing
+) -> PacketList:
+    """Return what the ring holds, with what is known about each packet.
+
+    Called in a thread, and only while somebody looks, so it costs nothing otherwise.
+    """
+    places, kinds = verdicts(recent, statuses, peers)
+    who = who_of(recent.arrived, peers, standing)
+    return PacketList(recent.arrived, recent.numbers, recent.clock_ns, who, places, kinds, seen=recent.seen)
+
+
+class CapturedPackets:
+    """Lists the packets of the window of a capture that is shown."""
+
+    def __init__(self, shown: Callable[[], tuple[Window, Standing]]) -> None:
+        self._shown = shown
+        self._made: tuple[Window, PacketList] | None = None
+
+    def packets(self) -> PacketList:
+        """Return the first packets of the window."""
+        window, standing = self._shown()
+        if self._made is None or self._made[0] is not window:
+            found = captured_packets(window.arrived)
+            self._made = window, replace(found, who=who_of(found.packets, (), standing))
+        return self._made[1]

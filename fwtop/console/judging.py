@@ -1,4 +1,4 @@
-"""What judgement is configured with: costs, thresholds, and the speed of the watched links."""
+"""What judgement is configured with (costs, thresholds, link speed), and what is said where it fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.analysis.config import AdviseConfig, read_thresholds
+from fwtop.model.traffic.snapshot import Judgement
 from fwtop.rules.costs import load_costs
+from fwtop.sandbox.crash_log import CRASHES, failure_words
 
 _INTERFACES = Path("/sys/class/net")
 
@@ -50,3 +52,18 @@ def load_capture_config() -> LoadedConfig:
     """Return the configuration for captures: they say nothing about this machine's links."""
     found = load_config()
     return replace(found, config=replace(found.config, link_bits_per_second=None))
+
+
+def failure_line(what: str, failure: Exception) -> str:
+    """Return what failed and where the log is; `what` as in "judging"."""
+    try:
+        path = CRASHES.path_of(failure)
+    except MemoryError:  # the failure itself, most likely: there is none left for a log
+        path = ""
+    where = f"; details in {path}" if path else ""  # first: a narrow screen cuts the end off
+    return f"{what} failed{where} ({failure_words(failure)})"
+
+
+def not_judged(last: Judgement, failure: Exception, what: str = "judging") -> Judgement:
+    """Return the judgement of a window that could not be judged: the last one's attacks, marked as such."""
+    return replace(last, not_judged=failure_line(what, failure))

@@ -1,1 +1,0 @@
-"""What the screen asks of the guardian, and the rules as the console sees them."""

@@ -1,1 +1,0 @@
-"""Sampled packets: the newest ones, decoded, and as pcap files."""
