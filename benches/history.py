@@ -14,8 +14,7 @@ from pathlib import Path
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.history import TREND_DAYS, TREND_HOURS, HistoryPart, HistorySample
-from fwtop.store.history import Bucket, HistoryWriter
-from fwtop.store.history_schema import HOUR, KEPT, MINUTE
+from fwtop.store.history import HOUR, KEPT, MINUTE, Bucket, HistoryWriter
 
 NOTE = "synthetic data, made by 'python -m benches.history': nothing of this was measured"
 INTERFACE = "synthetic0"

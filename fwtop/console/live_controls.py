@@ -24,7 +24,7 @@ from fwtop.model.rule import PlanView, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.history import Trends
-from fwtop.store.history_schema import FILE_NAME
+from fwtop.store.history import FILE_NAME
 from fwtop.store.trends import read_trends
 
 _EXPORT_FORMATS = ("html", "md", "json")

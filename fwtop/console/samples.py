@@ -17,7 +17,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import Mask, PacketBatch
 from fwtop.model.traffic.snapshot import Payload, Source
 from fwtop.model.traffic.window import OriginLookup, Window
-from fwtop.store.exports import write_export
+from fwtop.store.directory import write_export
 
 _CANDIDATES = 4096  # packets searched for a payload, newest first
 _TAGS = {0x8100, 0x88A8, 0x9100, 0x8864, 0x8847}  # VLAN, QinQ, PPPoE, MPLS: the batch has the inner type

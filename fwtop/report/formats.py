@@ -30,7 +30,7 @@ from fwtop.report.text import write_markdown, write_text
 from fwtop.report.wording import day_and_time, si
 from fwtop.rules.command_line import command_line
 from fwtop.rules.costs import Costs
-from fwtop.store.exports import write_export
+from fwtop.store.directory import write_export
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.text import safe_text
-from fwtop.store.connection import connect, transaction
+from fwtop.store.database import connect, transaction
 
 _MAX_HOSTS = 64
 _MAX_BYTES = 32 << 20

@@ -1,7 +1,11 @@
-"""Adding to the history: a minute in memory, of which each tick leaves a copy in the database."""
+"""The history: averages a minute, hour and day over all sessions, in a database bounded in size.
+
+A minute is kept in memory, of which each tick leaves a copy in the database.
+"""
 
 from __future__ import annotations
 
+import os
 import secrets
 import sqlite3
 import time
@@ -14,16 +18,58 @@ from msgspec import Struct, field
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.history import KINDS, TRAFFIC, HistoryPart, HistorySample
-from fwtop.store.codec import decode_value, encode_value
-from fwtop.store.connection import identity, is_gone, transaction, used_bytes
-from fwtop.store.history_schema import DAY, FILE_NAME, HOUR, MAX_BYTES, MINUTE, open_for_writing, prune
+from fwtop.store.database import (
+    check_format,
+    check_pages,
+    connect,
+    decode_value,
+    encode_value,
+    for_appending,
+    identity,
+    is_gone,
+    make_tables,
+    transaction,
+    used_bytes,
+)
 from fwtop.store.trouble import Trouble, is_busy, true_cause
+from fwtop.store.upkeep import set_aside
 
 _MINUTE_PARTS, _SPAN_PARTS = 20, 40  # of each kind in a minute; in an hour or a day
 _MAX_PARTS = 2_000  # in memory
 _MAX_WAITING = 60  # minutes that could not be stored yet
 _PATIENCE = 3  # attempts that may find the file in use
 _ORPHANED_SECONDS = 180  # after which a copy belongs to no running process
+FILE_NAME = "history.db"
+APPLICATION_ID = 0x66777468  # "fwth"
+VERSION = 1
+MAX_BYTES = 32 << 20
+MINUTE, HOUR, DAY = 60, 3_600, 86_400
+KEPT = {MINUTE: 26 * HOUR, HOUR: 32 * DAY, DAY: 400 * DAY}  # seconds, by span
+_LEAST = {MINUTE: 2 * HOUR, HOUR: 2 * DAY, DAY: 2 * DAY}  # roll-ups of unfinished spans need this much
+_MOST_SCOPES = 16
+_MAX_PRESSURE = 10  # steps, each of which halves what is kept
+_TABLES = """
+CREATE TABLE scope(id INTEGER PRIMARY KEY, netns TEXT NOT NULL, interfaces TEXT NOT NULL,
+  note TEXT NOT NULL DEFAULT '', seen REAL NOT NULL DEFAULT 0, UNIQUE(netns, interfaces));
+CREATE TABLE bucket(scope INTEGER, span INTEGER, at INTEGER, seconds REAL, arrived REAL, mine REAL,
+  other REAL, kernel REAL, accepted REAL, bits REAL, peak_pps REAL,
+  PRIMARY KEY(scope, span, at)) WITHOUT ROWID;
+CREATE TABLE name(id INTEGER PRIMARY KEY, kind TEXT NOT NULL, key TEXT NOT NULL, label TEXT NOT NULL,
+  UNIQUE(kind, key));
+CREATE TABLE part(scope INTEGER, span INTEGER, at INTEGER, name INTEGER, packets INTEGER, dropped INTEGER,
+  PRIMARY KEY(scope, span, at, name)) WITHOUT ROWID;
+CREATE TABLE pending(writer TEXT PRIMARY KEY, scope INTEGER, at INTEGER, data BLOB) WITHOUT ROWID;
+CREATE VIEW traffic AS SELECT
+  datetime(at, 'unixepoch') AS time, span, netns, interfaces, seconds AS observed_seconds,
+  arrived / seconds AS arrived_pps, mine / seconds AS mine_pps, other / seconds AS other_pps,
+  kernel / seconds AS kernel_pps, accepted / seconds AS accepted_pps, bits / seconds / 1e6 AS mbit_s,
+  peak_pps, at FROM bucket JOIN scope ON scope.id = bucket.scope WHERE seconds > 0 ORDER BY at;
+CREATE VIEW parts AS SELECT
+  datetime(part.at, 'unixepoch') AS time, part.span, netns, interfaces, kind, key, label,
+  packets / seconds AS arrived_pps, dropped / seconds AS dropped_pps, part.at
+  FROM part JOIN name ON name.id = part.name JOIN bucket USING (scope, span, at)
+  JOIN scope ON scope.id = part.scope WHERE seconds > 0 ORDER BY part.at;
+"""
 
 
 class Bucket(Struct):
@@ -234,7 +280,7 @@ def store(database: sqlite3.Connection, scope: int, span: int, bucket: Bucket, m
     row = (scope, span, bucket.at, bucket.seconds, *bucket.traffic, bucket.bits, bucket.peak_pps)
     sums = ", ".join(f"{name} = {name} + excluded.{name}" for name in ("seconds", *TRAFFIC, "bits"))
     database.execute(
-        "INSERT INTO bucket VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "  # noqa: S608
+        "INSERT INTO bucket VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
         f"{sums}, peak_pps = max(peak_pps, excluded.peak_pps)",
         row,
     )
@@ -263,13 +309,13 @@ def _roll_up(database: sqlite3.Connection, scope: int, at: int, span: int, to: i
     sums = ", ".join(f"sum({name})" for name in ("seconds", *TRAFFIC, "bits"))
     within = "scope = :scope AND span = :span AND at >= :at AND at < :at + :to"
     database.execute(
-        f"INSERT OR REPLACE INTO bucket SELECT :scope, :to, :at, {sums}, max(peak_pps) "  # noqa: S608
+        f"INSERT OR REPLACE INTO bucket SELECT :scope, :to, :at, {sums}, max(peak_pps) "
         f"FROM bucket WHERE {within} GROUP BY scope",
         values,
     )
     database.execute("DELETE FROM part WHERE scope = :scope AND span = :to AND at = :at", values)
     database.execute(
-        "INSERT INTO part SELECT :scope, :to, :at, name, packets, dropped FROM (SELECT name, "  # noqa: S608
+        "INSERT INTO part SELECT :scope, :to, :at, name, packets, dropped FROM (SELECT name, "
         "sum(packets) AS packets, sum(dropped) AS dropped, row_number() OVER "
         "(PARTITION BY kind ORDER BY sum(packets) DESC) AS place FROM part JOIN name ON name.id = part.name "
         f"WHERE {within} GROUP BY name) WHERE place <= :most",
@@ -292,3 +338,63 @@ def _sum(one: HistoryPart, other: HistoryPart) -> HistoryPart:
 
 def _whole(number: float | None) -> int | None:
     return None if number is None else round(number)
+
+
+def open_for_writing(path: Path, max_bytes: int = MAX_BYTES) -> tuple[sqlite3.Connection, str]:
+    """Open or create the history, and check all pages; a damaged one is set aside first.
+
+    Returns the database, and a line about what was set aside. Raises OSError or sqlite3.Error.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        return _opened(path, max_bytes), ""
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError as error:
+        line = set_aside(path, error)
+        return _opened(path, max_bytes), line
+
+
+def _opened(path: Path, max_bytes: int) -> sqlite3.Connection:
+    flags = os.O_CREAT | os.O_NOFOLLOW | os.O_WRONLY | os.O_CLOEXEC
+    if not path.exists():
+        os.close(os.open(path, flags, 0o600))
+    database = connect(path, timeout=0.5)
+    try:
+        for_appending(database, max_bytes)
+        if int(database.execute("PRAGMA schema_version").fetchone()[0]) == 0:
+            make_tables(database, _TABLES, APPLICATION_ID, VERSION)
+        check_format(database, APPLICATION_ID, VERSION)
+        check_pages(database)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def prune(database: sqlite3.Connection, now: float, max_bytes: int = MAX_BYTES) -> None:
+    """Delete what is too old; near the size limit, more and more of the oldest."""
+    # Those of the host go last: labs come and go in namespaces.
+    old = "SELECT id FROM scope WHERE id NOT IN "
+    old += "(SELECT id FROM scope ORDER BY netns <> '', seen DESC LIMIT ?)"
+    for (scope,) in database.execute(old, (_MOST_SCOPES,)).fetchall():
+        for table in ("bucket", "part", "pending"):
+            database.execute(f"DELETE FROM {table} WHERE scope = ?", (scope,))
+        database.execute("DELETE FROM scope WHERE id = ?", (scope,))
+    for pressure in range(_MAX_PRESSURE):
+        _forget(database, now, pressure)
+        if used_bytes(database) <= max_bytes * 3 // 4:
+            return
+
+
+def _forget(database: sqlite3.Connection, now: float, pressure: int) -> None:
+    scopes = [row[0] for row in database.execute("SELECT id FROM scope").fetchall()]
+    for span, kept in KEPT.items():
+        before = now - max(kept >> pressure, _LEAST[span])
+        for scope in scopes:
+            for table in ("bucket", "part"):
+                database.execute(
+                    f"DELETE FROM {table} WHERE scope = ? AND span = ? AND at < ?",
+                    (scope, span, before),
+                )
+    database.execute("DELETE FROM name WHERE id NOT IN (SELECT name FROM part)")

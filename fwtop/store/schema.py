@@ -13,11 +13,10 @@ from pathlib import Path
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.store.connection import check_format, connect, make_tables
+from fwtop.store.database import check_format, check_pages, connect, for_appending, make_tables
 
 APPLICATION_ID = 0x66777470  # "fwtp" in the file header, for file(1) and the reader
 VERSION = 4
-CACHE_KIB = 256  # of pages, for writers: they append, and SQLite's own 2 MiB would never be asked again
 
 TABLES = """
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
@@ -91,24 +90,6 @@ def reopen(path: Path, *, max_bytes: int) -> sqlite3.Connection:
         database.close()
         raise
     return database
-
-
-def for_appending(database: sqlite3.Connection, max_bytes: int) -> None:
-    """Set up a connection that adds a little each second; raises sqlite3.Error."""
-    database.execute("PRAGMA journal_mode=WAL")
-    # A power failure loses seconds at most; an fsync per snapshot would stall the console.
-    database.execute("PRAGMA synchronous=NORMAL")
-    database.execute("PRAGMA journal_size_limit=4194304")
-    database.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
-    page_size = int(database.execute("PRAGMA page_size").fetchone()[0])
-    database.execute(f"PRAGMA max_page_count={max(max_bytes // page_size, 64)}")
-
-
-def check_pages(database: sqlite3.Connection) -> None:
-    """Read all pages; raises sqlite3.DatabaseError if the file is damaged."""
-    found = database.execute("PRAGMA quick_check(1)").fetchone()
-    if found is None or found[0] != "ok":
-        raise sqlite3.DatabaseError("damaged pages")
 
 
 @contextmanager

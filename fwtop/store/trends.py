@@ -13,8 +13,8 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.history import KINDS, TRAFFIC, TREND_DAYS, TREND_HOURS, TrendGroup, TrendRow, Trends
 from fwtop.model.traffic.session import SessionInfo
-from fwtop.store.connection import check_format, connect
-from fwtop.store.history_schema import APPLICATION_ID, FILE_NAME, HOUR, MINUTE, VERSION
+from fwtop.store.database import check_format, connect
+from fwtop.store.history import APPLICATION_ID, FILE_NAME, HOUR, MINUTE, VERSION
 
 _COLUMNS = TREND_DAYS * TREND_HOURS
 _LEAST_SECONDS = 1.0  # observed of an hour, below which it has no average
@@ -164,7 +164,7 @@ def _trends(database: sqlite3.Connection, scope: _Scope, now: float) -> Trends:
 
 def _traffic_sums(database: sqlite3.Connection, scope: int, period: _Period) -> dict[str, _Sums]:
     sums = {key: _Sums() for key in TRAFFIC}
-    query = f"SELECT at, {', '.join(TRAFFIC)} FROM bucket WHERE scope = ? AND span = ? AND at >= ?"  # noqa: S608
+    query = f"SELECT at, {', '.join(TRAFFIC)} FROM bucket WHERE scope = ? AND span = ? AND at >= ?"
     for _, *packets in database.execute(query, (scope, MINUTE, period.since)):
         for key, count in zip(TRAFFIC, packets, strict=True):
             sums[key].last += count

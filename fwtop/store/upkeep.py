@@ -11,10 +11,10 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Event, EventKind, SessionInfo
 from fwtop.render.numbers import duration
-from fwtop.store.connection import check_format, connect
+from fwtop.store.database import check_format, check_pages, connect
 from fwtop.store.directory import DAMAGED, is_running, lock_session, session_paths, unlock_session
 from fwtop.store.reader import session_info
-from fwtop.store.schema import APPLICATION_ID, VERSION, check_pages
+from fwtop.store.schema import APPLICATION_ID, VERSION
 
 
 def put_in_order(directory: Path) -> list[str]:

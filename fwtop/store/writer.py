@@ -14,8 +14,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import RuleStatus
 from fwtop.model.traffic.session import AttackEvidence, Event
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.store.codec import encode_value
-from fwtop.store.connection import identity, is_damage, is_gone, transaction, used_bytes
+from fwtop.store.database import encode_value, identity, is_damage, is_gone, transaction, used_bytes
 from fwtop.store.directory import (
     DEFAULT_MAX_BYTES,
     SESSION_DIRECTORY,
@@ -25,13 +24,10 @@ from fwtop.store.directory import (
     unlock_session,
 )
 from fwtop.store.events import EventLog, derive
-from fwtop.store.evidence import halve_evidence, insert_evidence
-from fwtop.store.gap import Gap
-from fwtop.store.rollup import roll_up
-from fwtop.store.rows import insert_events, insert_rule_ticks, insert_series
+from fwtop.store.rows import halve_evidence, insert_events, insert_evidence, insert_rule_ticks, insert_series
 from fwtop.store.schema import create, reopen
-from fwtop.store.thinning import FULL_SECONDS, PINNED_EVENT, PINNED_PEAK, halve, thin, truncated
-from fwtop.store.trouble import Trouble, true_cause
+from fwtop.store.thinning import FULL_SECONDS, PINNED_EVENT, PINNED_PEAK, halve, roll_up, thin, truncated
+from fwtop.store.trouble import Gap, Trouble, true_cause
 from fwtop.store.upkeep import set_aside
 
 _TIDY_SECONDS, _CROWDED_SECONDS = 30.0, 5.0  # the latter where the file is nearly as large as it may be

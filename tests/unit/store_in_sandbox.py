@@ -31,11 +31,9 @@ from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.report.summary import digest
 from fwtop.sandbox.confine import Profile, confine
 from fwtop.store.baselines import BaselineStore
-from fwtop.store.history import Bucket, HistoryWriter
-from fwtop.store.history_schema import DAY, HOUR, KEPT
-from fwtop.store.playback import playback
-from fwtop.store.reader import list_sessions, load_session, replay
-from fwtop.store.rollup import TIERS
+from fwtop.store.history import DAY, HOUR, KEPT, Bucket, HistoryWriter
+from fwtop.store.reader import list_sessions, load_session, playback, replay
+from fwtop.store.thinning import TIERS
 from fwtop.store.trends import session_trends
 from fwtop.store.writer import SessionWriter
 

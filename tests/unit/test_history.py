@@ -20,8 +20,7 @@ from fwtop.console.recorder import HistorySampler
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.history import HistoryPart, HistorySample, Trends
 from fwtop.render.trends import averaged, spark, trends_json, trends_text
-from fwtop.store.history import HistoryWriter
-from fwtop.store.history_schema import DAY, HOUR, MINUTE, prune
+from fwtop.store.history import DAY, HOUR, MINUTE, HistoryWriter, prune
 from fwtop.store.trends import read_trends
 
 NOON = 1_795_262_400  # 2026-11-21T12:00:00Z

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from stored_sessions import sample_session
 
-import fwtop.store.connection
+import fwtop.store.database
 from benches.lab_day import FULL, QUICK, Plan, scenario_text
 from benches.tables.judgement.day import accelerate_confined, denied
 from fwtop.lab.scenario import parse
@@ -76,6 +76,6 @@ def test_the_faster_day_shows_what_the_sandbox_refuses(
 ) -> None:
     module = SimpleNamespace(**vars(sqlite3) | {"connect": partial(sqlite3.connect, factory=Spilling)})
     path = readable_session(open_path)
-    monkeypatch.setattr(fwtop.store.connection, "sqlite3", module)
+    monkeypatch.setattr(fwtop.store.database, "sqlite3", module)
     with pytest.raises(FwtopError, match=r"not thinned out since .*: unable to open database file"):
         accelerate_confined(path, open_path / "fast", FACTOR)

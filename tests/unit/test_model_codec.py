@@ -18,7 +18,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import PayloadMatch, Rule
 from fwtop.model.traffic import snapshot as model
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.store.codec import (
+from fwtop.store.database import (
     decode_value,
     encode_value,
 )

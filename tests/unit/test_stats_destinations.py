@@ -21,7 +21,7 @@ from fwtop.model.traffic.window import NoOrigin
 from fwtop.stats import destinations
 from fwtop.stats.engine import Engine
 from fwtop.stats.keyed_sums import SAMPLES
-from fwtop.store.codec import decode_value, encode_value
+from fwtop.store.database import decode_value, encode_value
 
 
 def sent_to(addresses: list[str]) -> PacketBatch:

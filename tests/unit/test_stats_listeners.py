@@ -17,7 +17,7 @@ from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import FilterChain, Listener, Ring, Snapshot, Surroundings
 from fwtop.model.traffic.window import Window
 from fwtop.stats.listeners import with_rates
-from fwtop.store.codec import decode_value, encode_value
+from fwtop.store.database import decode_value, encode_value
 
 SSH = Listener("tcp", 22, "sshd")
 WEB = Listener("tcp", 80, "nginx")

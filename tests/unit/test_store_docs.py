@@ -11,8 +11,8 @@ from stored_sessions import sample_session
 
 from benches.history import write_history
 from fwtop.store.directory import DEFAULT_MAX_BYTES
-from fwtop.store.history_schema import APPLICATION_ID, DAY, KEPT, MAX_BYTES
-from fwtop.store.history_schema import VERSION as HISTORY_VERSION
+from fwtop.store.history import APPLICATION_ID, DAY, KEPT, MAX_BYTES
+from fwtop.store.history import VERSION as HISTORY_VERSION
 from fwtop.store.schema import VERSION
 
 NOW = 1_796_990_434.0  # 2026-12-11T12:00:34Z

@@ -17,15 +17,14 @@ from msgspec.structs import replace
 from stored_samples import START, attack, evidence, rule, snapshot, status
 from stored_sessions import Clock, path_of, writer
 
-import fwtop.store.connection
+import fwtop.store.database
 from fwtop.model.rule import State
 from fwtop.model.traffic.session import EventKind, SessionRecord
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.report.formats import written
 from fwtop.report.summary import Digest, digest
 from fwtop.store.directory import lock_session, session_id
-from fwtop.store.playback import playback
-from fwtop.store.reader import load_session, replay
+from fwtop.store.reader import load_session, playback, replay
 from fwtop.store.writer import SessionWriter
 
 HERE = Path(__file__).resolve().parent
@@ -173,7 +172,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
         def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
             return connect(*arguments, factory=Failing, **options)
 
-    monkeypatch.setattr(fwtop.store.connection, "sqlite3", Module)
+    monkeypatch.setattr(fwtop.store.database, "sqlite3", Module)
 
 
 def recorded(state: Path, at: int) -> tuple[SessionWriter, set[str]]:

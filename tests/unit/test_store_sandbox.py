@@ -92,4 +92,4 @@ def test_only_one_function_opens_databases() -> None:
     opening = [
         path.name for path in STORE.glob("*.py") if "sqlite3.connect(" in path.read_text(encoding="utf-8")
     ]
-    assert opening == ["connection.py"]
+    assert opening == ["database.py"]

@@ -19,7 +19,7 @@ from fwtop.model.text import safe_text
 from fwtop.sandbox.child import ask, unprivileged
 from fwtop.sandbox.confine import Profile
 from fwtop.store.directory import SESSION_DIRECTORY, find_session
-from fwtop.store.history_schema import FILE_NAME
+from fwtop.store.history import FILE_NAME
 
 
 def add_directory(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from fwtop.cli.recordings.stored import StoredSession, run_unprivileged, sanitis
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.render.trends import trends_json, trends_text
-from fwtop.store.history_schema import FILE_NAME
+from fwtop.store.history import FILE_NAME
 from fwtop.store.trends import read_trends
 
 HELP = (

@@ -21,8 +21,7 @@ from fwtop.model.traffic.session import EventKind, Mark, unstored
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.render.numbers import CLOCK, utc
 from fwtop.store.directory import SESSION_DIRECTORY, is_running, session_paths
-from fwtop.store.playback import Playback, SeriesPoint, playback
-from fwtop.store.reader import session_info
+from fwtop.store.reader import Playback, SeriesPoint, playback, session_info
 from fwtop.ui.lists.history import HISTORY_SECONDS, Clients, Past, Point
 
 

@@ -21,7 +21,7 @@ from fwtop.model.rule import Preview, Rule
 from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.snapshot import Snapshot, Sources
 from fwtop.model.traffic.window import OriginLookup
-from fwtop.store.history_schema import FILE_NAME
+from fwtop.store.history import FILE_NAME
 from fwtop.store.reader import session_info
 from fwtop.store.trends import read_trends
 from fwtop.ui.app import FwtopApp
