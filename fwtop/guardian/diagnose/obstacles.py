@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from fwtop.guardian.mechanisms.chains.above import ENDS_PACKET, leaves
 from fwtop.guardian.mechanisms.chains.chain import Chains
+from fwtop.guardian.mechanisms.chains.compare import ENDS_PACKET, leaves
 from fwtop.guardian.mechanisms.chains.sets import PREFIX
 from fwtop.kernel.programs import CommandError
 from fwtop.model.errors import FwtopError

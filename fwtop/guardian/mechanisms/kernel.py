@@ -12,18 +12,25 @@ from functools import partial
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
-from fwtop.guardian.mechanisms.baseline import Baseline
 from fwtop.guardian.mechanisms.chains.chain import Chains
-from fwtop.guardian.mechanisms.chains.raw_lines import readable
 from fwtop.guardian.mechanisms.chains.rules import ChainRules
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
-from fwtop.guardian.mechanisms.mechanism import Count, Expected, Mechanism, Remains, Shortfall, Wanted
+from fwtop.guardian.mechanisms.mechanism import (
+    Baseline,
+    Count,
+    Expected,
+    Mechanism,
+    Remains,
+    Shortfall,
+    Wanted,
+    each,
+    readable,
+)
 from fwtop.guardian.mechanisms.settings import Settings
 from fwtop.guardian.mechanisms.tables.contents import NftContents
 from fwtop.guardian.mechanisms.tables.tables import NftTables
 from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.former import FormerState
-from fwtop.guardian.trying import each
 from fwtop.kernel.links import Link
 from fwtop.kernel.programs import unlimited
 from fwtop.model.errors import FwtopError

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from binascii import crc32
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -12,6 +14,7 @@ from fwtop.model.rule import Kind, Match, Rule
 from fwtop.rules.kind import Layer
 from fwtop.rules.objects import KernelObjects
 
+_T = TypeVar("_T")
 HEAD_CHANGED = "the first lines of chain"  # how the reason begins why a rule does not act then
 
 
@@ -145,3 +148,71 @@ class Mechanism:
         """Return the packets of a rule's busiest sources, at most so many."""
         del rule, most
         return {}
+
+
+def digest(*parts: bytes) -> str:
+    """Return a short text that differs where the parts do."""
+    found = 0
+    for part in parts:
+        found = crc32(len(part).to_bytes(4, "little") + part, found)
+    return f"{found:08x}"
+
+
+def head_key(place: str, chain: str, head: Sequence[str]) -> str:
+    """Return what the first lines of a chain are kept under: other lines are kept apart."""
+    return f"{place}/{chain}/{digest(*(line.encode() for line in head))}"
+
+
+class Baseline:
+    """What the kernel said of fwtop's own lines and sets when fwtop had just written them: digests by key.
+
+    A line that somebody edits still has its place, its set and its target, so what it says is compared as
+    well. The kernel doesn't list a rule as it was given (iptables rounds rates, nft names sets), so what is
+    expected is read back at once. It outlives the guardian: the next one sees what was changed in between.
+    Keys begin with the place: a variant of iptables and a family, or a table.
+    """
+
+    def __init__(self, known: dict[str, list[str]], keep: Callable[[dict[str, list[str]]], None]) -> None:
+        """Take what an earlier guardian kept, and what keeps it for the next one."""
+        self._known = known
+        self._keep = keep
+
+    def note(self, key: str, found: Iterable[str], *, anew: bool = False) -> None:
+        """Take what is there as it should be; where something is known, only if it was written `anew`."""
+        if anew or key not in self._known:
+            contents = list(found)
+            if self._known.get(key) != contents:
+                self._known[key] = contents
+                self._keep(self._known)
+
+    def differs(self, key: str, found: Iterable[str]) -> bool:
+        """Return whether something else was there."""
+        wanted = self._known.get(key)
+        return wanted is not None and wanted != list(found)
+
+    def forget(self, is_over: Callable[[str], bool]) -> None:
+        """Forget what is gone by fwtop's own doing."""
+        kept = {key: found for key, found in self._known.items() if not is_over(key)}
+        if len(kept) < len(self._known):
+            self._known = kept
+            self._keep(kept)
+
+
+def each(work: Callable[[_T], object], items: Iterable[_T]) -> None:
+    """Work on each item; raises FwtopError afterwards, with what was said of all that failed."""
+    errors: list[FwtopError] = []
+    for item in items:
+        try:
+            work(item)
+        except Exception as error:
+            errors.append(FwtopError.of(error))
+    if errors:
+        raise FwtopError("; ".join(dict.fromkeys(map(str, errors))), errors[0].code)
+
+
+def readable(read: Callable[[], _T], nothing: _T) -> _T:
+    """Return what `read` returns, or `nothing` if it fails: that must keep no rule from ending."""
+    try:
+        return read()
+    except Exception:
+        return nothing

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fwtop.guardian.failpoints import Failpoint, Failpoints
-from fwtop.guardian.mechanisms.mechanism import Expected, Mechanism, Shortfall, Wanted
+from fwtop.guardian.mechanisms.mechanism import Expected, Mechanism, Shortfall, Wanted, each
 from fwtop.guardian.records.former import Changed, FormerState
-from fwtop.guardian.trying import each
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Setting
 from fwtop.model.tunables import TUNABLES, Direction, Tunable

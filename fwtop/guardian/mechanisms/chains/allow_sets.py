@@ -19,7 +19,7 @@ from fwtop.guardian.mechanisms.chains.chain_text import (
     PEER_SETS,
 )
 from fwtop.guardian.mechanisms.chains.sets import Contents
-from fwtop.guardian.trying import each
+from fwtop.guardian.mechanisms.mechanism import each
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.traffic.protocols import TCP

@@ -7,11 +7,12 @@ raw, a base chain?) is remembered by the caller, so that `undo` can leave the ru
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.guardian.mechanisms.chains.beside import Beside
 from fwtop.guardian.mechanisms.chains.chain_text import add_text, removal
 from fwtop.guardian.mechanisms.chains.table_state import (
     TABLE,
@@ -25,7 +26,7 @@ from fwtop.guardian.mechanisms.chains.table_state import (
 )
 from fwtop.kernel.programs import CommandError
 from fwtop.model.errors import FwtopError
-from fwtop.netfilter import nf_tables, nft
+from fwtop.netfilter import iptables, nf_tables, nft
 from fwtop.netfilter.iptables import (
     LOCK_SECONDS,
     LOCKED,
@@ -35,6 +36,9 @@ from fwtop.netfilter.iptables import (
     loaded_tables,
 )
 from fwtop.rules.objects import HOOK_CHAINS, ChainLine
+
+if TYPE_CHECKING:
+    from fwtop.guardian.mechanisms.chains.beside import Beside
 
 _ATTEMPTS = 3
 _ALL_THERE = frozenset(HOOK_CHAINS)  # nothing of the table is ours to remove
@@ -47,7 +51,9 @@ class Chains(Struct, frozen=True):
 
     @property
     def beside(self) -> Beside:
-        """The lines beside others' rules."""
+        """The lines beside others' rules on states."""
+        from fwtop.guardian.mechanisms.chains.beside import Beside  # few guardians have such a rule
+
         return Beside(self.variant)
 
     def read(self, family: int) -> TableState:
@@ -195,3 +201,40 @@ class Chains(Struct, frozen=True):
             words = ["table", *native(family).split()]
             if nft.printed(*words).split() == [*words, "{", "}"]:
                 nft.execute([f"delete {' '.join(words)}"])
+
+
+class Variants:
+    """The chains of one namespace, by variant."""
+
+    def __init__(self, in_use: Chains) -> None:
+        self.in_use = in_use
+        self._of: dict[str, Chains] = {}  # by rule
+
+    @cached_property
+    def _other(self) -> Chains | None:
+        found = iptables.other_than(self.in_use.variant)
+        return Chains(found) if found is not None else None
+
+    def there(self) -> list[Chains]:
+        """Return the chains that may hold lines, those in use first."""
+        other = self._other
+        return [self.in_use, other] if other is not None and other.may_hold_rules() else [self.in_use]
+
+    def of(self, rule_id: str) -> Chains:
+        """Return the chains that a rule's lines belong in."""
+        return self._of.get(rule_id, self.in_use)
+
+    def all_of(self, rule_id: str) -> list[Chains]:
+        """Return where a rule's lines may be, its own variant first."""
+        mine = self.of(rule_id)
+        return [mine, *(chains for chains in self.there() if chains is not mine)]
+
+    def assign(self, rule_id: str, name: str) -> None:
+        """Note the variant that a rule was put into."""
+        known = [self.in_use, *([self._other] if self._other is not None else [])]
+        self._of[rule_id] = next((item for item in known if item.variant.name == name), self.in_use)
+
+    def forget(self, rule_ids: Iterable[str]) -> None:
+        """Forget rules that ended."""
+        for rule_id in rule_ids:
+            self._of.pop(rule_id, None)

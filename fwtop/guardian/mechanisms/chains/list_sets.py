@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from msgspec import Struct
 
 from fwtop.guardian.mechanisms.chains import sets
-from fwtop.guardian.mechanisms.chains.set_contents import is_whole
+from fwtop.guardian.mechanisms.chains.sets import is_whole
 from fwtop.model.addresses.port_rows import PortEntry, PortRows
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.addresses.prefix_sets import Rows, positions

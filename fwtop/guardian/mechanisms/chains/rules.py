@@ -8,25 +8,31 @@ from typing import TYPE_CHECKING
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
-from fwtop.guardian.mechanisms.baseline import Baseline
 from fwtop.guardian.mechanisms.chains import sets
 from fwtop.guardian.mechanisms.chains.allow_sets import AllowSets, names_of
-from fwtop.guardian.mechanisms.chains.chain import Chains
+from fwtop.guardian.mechanisms.chains.chain import Chains, Variants
 from fwtop.guardian.mechanisms.chains.chain_text import add_text
 from fwtop.guardian.mechanisms.chains.compare import ChainComparison
-from fwtop.guardian.mechanisms.chains.line_contents import LineContents
-from fwtop.guardian.mechanisms.chains.raw_lines import FAMILIES, RawLines, readable
-from fwtop.guardian.mechanisms.chains.variants import Variants
-from fwtop.guardian.mechanisms.mechanism import Count, Expected, Mechanism, Remains, Shortfall, Wanted
+from fwtop.guardian.mechanisms.chains.raw_lines import FAMILIES, LineContents, RawLines
+from fwtop.guardian.mechanisms.mechanism import (
+    Baseline,
+    Count,
+    Expected,
+    Mechanism,
+    Remains,
+    Shortfall,
+    Wanted,
+    each,
+    readable,
+)
 from fwtop.guardian.records.former import FormerState
-from fwtop.guardian.trying import each
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, families_of
 from fwtop.netfilter import ipset
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds.protect import SHUT
-from fwtop.rules.objects import ChainLine, KernelObjects
+from fwtop.rules.objects import BESIDE, ChainLine, KernelObjects
 from fwtop.rules.xtables import COUNTED_ELEMENTS, UNLISTED, fill_text, list_set_name, set_name
 
 if TYPE_CHECKING:
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
 
 _SHOWN_ELEMENTS = 5
 _SET = re.compile(r"fwtop-(\d+)-(on|un|dst|shut|pass|)([46])")
+_BESIDE_SET = re.compile(rf"fwtop-(\d+)-{BESIDE}[46]")
 _CHAIN_FAILPOINTS = {4: Failpoint.CHAIN_V4, 6: Failpoint.CHAIN_V6}
 _REPAIR_FAILPOINTS = {4: Failpoint.REPAIR_CHAIN_V4, 6: Failpoint.REPAIR_CHAIN_V6}
 
@@ -77,7 +84,8 @@ class ChainRules(Mechanism):
         for spec in objects.sets:
             text += sets.shown_text(spec, wanted.seconds, _SHOWN_ELEMENTS)
         chains = self.variants.in_use
-        text += chains.beside.plan(wanted.rule.id, objects.untracked)
+        if objects.untracked:
+            text += chains.beside.plan(wanted.rule.id, objects.untracked)
         for family, lines_of_family in _by_family(objects):
             state = chains.writable(family)
             program = chains.variant.program(family)
@@ -171,13 +179,19 @@ class ChainRules(Mechanism):
 
     def disable(self, rule_ids: set[str]) -> None:
         """Empty the rules' sets: then their lines match nothing."""
-        beside = (chains.beside.disable for chains in self.variants.there())
-        each(lambda step: step(rule_ids), [sets.flush_of, *beside])
+        each(lambda step: step(rule_ids), (sets.flush_of, self._disable_beside))
+
+    def _disable_beside(self, rule_ids: set[str]) -> None:
+        if mine := _with_lines_beside(rule_ids):
+            each(lambda chains: chains.beside.disable(mine), self.variants.there())
 
     def remove(self, rule_ids: set[str]) -> None:
         """Remove lines, those beside others' once everything is tracked again."""
-        beside = (chains.beside.remove for chains in self.variants.there())
-        each(lambda step: step(rule_ids), [self.lines.remove, *beside])
+        each(lambda step: step(rule_ids), (self.lines.remove, self._remove_beside))
+
+    def _remove_beside(self, rule_ids: set[str]) -> None:
+        if mine := _with_lines_beside(rule_ids):
+            each(lambda chains: chains.beside.remove(mine), self.variants.there())
 
     def destroy(self, rule_ids: set[str]) -> None:
         """Destroy sets, which the kernel refuses as long as a line asks them."""
@@ -262,3 +276,7 @@ class ChainRules(Mechanism):
 def _by_family(objects: KernelObjects) -> list[tuple[int, list[ChainLine]]]:
     grouped = [(family, [line for line in objects.lines if line.family == family]) for family in FAMILIES]
     return [(family, lines) for family, lines in grouped if lines]
+
+
+def _with_lines_beside(rule_ids: set[str]) -> set[str]:
+    return rule_ids & {found[1] for name in sets.names() if (found := _BESIDE_SET.fullmatch(name))}

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from fwtop.guardian.mechanisms.baseline import digest
+from fwtop.guardian.mechanisms.mechanism import digest
 from fwtop.model.errors import FwtopError
 from fwtop.netfilter import ipset, nf_tables
 from fwtop.netfilter.saved import Saved

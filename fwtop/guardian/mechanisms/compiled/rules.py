@@ -20,9 +20,8 @@ from fwtop.guardian.mechanisms.compiled.loader import Precompiler
 from fwtop.guardian.mechanisms.compiled.planned import Planned, plan_lines, same_code
 from fwtop.guardian.mechanisms.compiled.prefix_hits import PrefixHits
 from fwtop.guardian.mechanisms.compiled.slots import Slots, disable_pinned, free_slot, is_pinned
-from fwtop.guardian.mechanisms.mechanism import Count, Expected, Mechanism, Shortfall, Wanted
+from fwtop.guardian.mechanisms.mechanism import Count, Expected, Mechanism, Shortfall, Wanted, each
 from fwtop.guardian.ownership import single_threaded
-from fwtop.guardian.trying import each
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import sealed
 from fwtop.model.errors import FwtopError

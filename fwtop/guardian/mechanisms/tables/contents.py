@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from fwtop.guardian.mechanisms.baseline import Baseline, digest, head_key
-from fwtop.guardian.mechanisms.mechanism import HEAD_CHANGED
+from fwtop.guardian.mechanisms.mechanism import HEAD_CHANGED, Baseline, digest, head_key
 from fwtop.guardian.mechanisms.tables.words import rule_chain
 from fwtop.netfilter import nf_tables
 from fwtop.rules.nft_objects import Layout, NftRule, set_of

@@ -18,6 +18,7 @@ from fwtop.guardian.mechanisms.mechanism import (
     Remains,
     Shortfall,
     Wanted,
+    each,
 )
 from fwtop.guardian.mechanisms.tables.allow import difference
 from fwtop.guardian.mechanisms.tables.contents import NftContents
@@ -42,7 +43,6 @@ from fwtop.guardian.mechanisms.tables.words import (
     rule_lines,
     shortened,
 )
-from fwtop.guardian.trying import each
 from fwtop.kernel.links import Link
 from fwtop.kernel.programs import CommandError
 from fwtop.model.addresses.address import Prefix
