@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from fwtop.alarms.mail import is_address
-from fwtop.alarms.message import EVENTS
+from fwtop.alarms.message import EVENTS, is_address
 from fwtop.model.config_file import ConfigText
 from fwtop.model.paths import CONSOLE_USER
 from fwtop.model.settings_file import must, read, some_of

@@ -1,28 +1,33 @@
-"""Alarms as signed HTTP requests, retried until the receiver has taken them."""
+"""Alarms as signed HTTP requests, kept in files until the receiver has taken them, also across restarts."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import hmac
 import http.client
+import os
 import socket
 import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from msgspec import Struct
 
 from fwtop import __version__
 from fwtop.alarms.message import Alarm
-from fwtop.alarms.spool import Spool
+from fwtop.kernel.descriptors import closing
 from fwtop.model.text import safe_text
 
 _FIRST_DELAY_SECONDS = 1.0
 _LAST_DELAY_SECONDS = 300.0
 _BUSY = (408, 425, 429)  # of 4xx, these ask for another try
+_WAITING = ".json"  # alarms on disk end so
 
 
 class RefusedError(Exception):
@@ -58,7 +63,7 @@ class Webhook(Struct, frozen=True):
         secure = parts.scheme == "https"
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=seconds)
-        with closing(connection):
+        with contextlib.closing(connection):
             connection.connect()
             with _time_limit(connection.sock, seconds):
                 connection.request("POST", path, body, headers)
@@ -158,8 +163,7 @@ class WebhookSender:
 
     def _send_oldest(self) -> bool | None:
         """Send one alarm; None: there is none, True: it is done with, False: try again later."""
-        found = self._spool.oldest()
-        if found is None:
+        if (found := self._spool.oldest()) is None:
             return None
         name, body = found
         try:
@@ -168,9 +172,7 @@ class WebhookSender:
             self._report(f"the webhook refuses an alarm ({error}): it is left out")
         except (OSError, http.client.HTTPException) as error:
             if not self._failing:
-                reason = safe_text(
-                    error.strerror if isinstance(error, OSError) and error.strerror else error, limit=120
-                )
+                reason = safe_text(getattr(error, "strerror", None) or error, limit=120)
                 self._report(f"the webhook does not work ({reason}): alarms wait on disk")
             self._failing = True
             return False
@@ -188,3 +190,54 @@ class WebhookSender:
             self._wake.clear()
             if self._ends_at != float("inf"):
                 until = min(until, time.monotonic() + _FIRST_DELAY_SECONDS)
+
+
+class Spool:
+    """One file per alarm in a directory, oldest first. Several processes may share it."""
+
+    def __init__(self, directory: Path, most: int = 1000) -> None:
+        self._directory = directory
+        self._most = most
+        self._count = 0
+
+    def put(self, line: bytes) -> int:
+        """Add an alarm; return how many old ones had to go for it. Raises OSError."""
+        self._count += 1
+        name = f"{time.time_ns():020}-{os.getpid()}-{self._count:06}"
+        made = self._directory / f"{name}.new"
+        try:
+            made.write_bytes(line)
+            made.rename(self._directory / f"{name}{_WAITING}")
+        except OSError:
+            with suppress(OSError):
+                made.unlink()
+            raise
+        surplus = self._names()[: -self._most]
+        for old in surplus:
+            self.remove(old)
+        return len(surplus)
+
+    def oldest(self) -> tuple[str, bytes] | None:
+        """Return name and content of the oldest alarm, None if there is none."""
+        for name in self._names():
+            with suppress(FileNotFoundError):  # another process has delivered it
+                return name, (self._directory / name).read_bytes()
+        return None
+
+    def remove(self, name: str) -> None:
+        """Remove an alarm that was delivered or refused."""
+        (self._directory / name).unlink(missing_ok=True)
+
+    def __len__(self) -> int:
+        """Return how many alarms wait."""
+        return len(self._names())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from delivering the same alarm."""
+        with closing(os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+
+    def _names(self) -> list[str]:
+        return sorted(name for name in os.listdir(self._directory) if name.endswith(_WAITING))

@@ -12,8 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fwtop.alarms.config import FILE, AlarmConfig, read_alarms
-from fwtop.alarms.journal import SOCKET
-from fwtop.alarms.message import Alarm
+from fwtop.alarms.message import JOURNAL, Alarm
 from fwtop.alarms.supervisor import Started, start_alarms
 from fwtop.cli.files.screen_files import read_config
 from fwtop.cli.launcher import require_root
@@ -82,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     os.close(started.descriptor)
     status = os.waitstatus_to_exitcode(os.waitpid(started.pid, 0)[1])
     if status == 0:
-        log = "the journal" if Path(SOCKET).exists() else "standard error"
+        log = "the journal" if Path(JOURNAL).exists() else "standard error"
         hosts = [urlsplit(config.webhook).hostname or ""] if config.webhook else []
         targets = [*([log] if config.journal else []), *config.command[:1], *hosts, *config.mail_to]
         print(f"a test alarm went to {safe_text(' and '.join(targets) or 'nobody: nothing is set')}")

@@ -18,10 +18,9 @@ import pytest
 from msgspec.structs import replace
 from stored_samples import POISON, START, attack, rule, snapshot, status
 
-from fwtop.alarms import journal
-from fwtop.alarms.command import CommandRunner, run_command
+from fwtop.alarms import message
 from fwtop.alarms.config import AlarmConfig, read_alarms
-from fwtop.alarms.courier import Courier, alarms
+from fwtop.alarms.courier import CommandRunner, Courier, alarms, run_command
 from fwtop.alarms.message import EVENTS, MAX_BYTES, Alarm, parse_line
 from fwtop.console.publish.alarms import AlarmEvents, Alarms
 from fwtop.model.config_file import ConfigText
@@ -138,7 +137,7 @@ def test_a_console_that_was_taken_over_can_only_send_sanitised_alarms() -> None:
     )
     assert endless is not None
     assert endless.details == {"pps": "inf", "n": 10**300}
-    assert b"\x1b" not in journal.encode(journal.fields_of(found))
+    assert b"\x1b" not in message.journal_entry(message.journal_fields(found))
     long = BytesIO(b"x" * (3 * MAX_BYTES) + b"\n" + ALARM.line() + ALARM.line()[:-1])
     assert list(alarms(long)) == [ALARM]
 
@@ -159,21 +158,21 @@ def decoded(entry: bytes) -> dict[str, bytes]:
 
 def test_journal_entries_hold_any_text() -> None:
     fields = {"MESSAGE": "two\nlines=", "EMPTY": "", "FWTOP_PPS": "5", "LAST": "a=b\nMESSAGE=forged\n"}
-    assert decoded(journal.encode(fields)) == {name: text.encode() for name, text in fields.items()}
+    assert decoded(message.journal_entry(fields)) == {name: text.encode() for name, text in fields.items()}
     with pytest.raises(ValueError, match="no name"):
-        journal.encode({"a\nb": ""})
+        message.journal_entry({"a\nb": ""})
 
 
 def test_an_alarm_reaches_the_journals_socket_with_its_fields(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
         daemon.bind(str(tmp_path / "j"))
         daemon.settimeout(20)
-        journal.send(ALARM, str(tmp_path / "j"))
+        message.send_to_journal(ALARM, str(tmp_path / "j"))
         found = decoded(daemon.recv(1 << 16))
     assert found["PRIORITY"] == b"2"
     assert found["FWTOP_EVENT"] == b"attack_began"
     assert found["FWTOP_PPS"] == b"5"
-    assert found["MESSAGE_ID"] == journal.MESSAGE_ID.encode()
+    assert found["MESSAGE_ID"] == message.MESSAGE_ID.encode()
 
 
 def test_without_a_journal_alarms_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

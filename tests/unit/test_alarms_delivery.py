@@ -22,10 +22,8 @@ from msgspec.structs import replace
 from stored_samples import POISON
 
 from fwtop.alarms import webhook as sending
-from fwtop.alarms.mail import is_address, mail_text, sendmail_argv
-from fwtop.alarms.message import Alarm, parse_line
-from fwtop.alarms.spool import Spool
-from fwtop.alarms.webhook import RefusedError, Webhook, WebhookSender, signature
+from fwtop.alarms.message import SENDMAIL, Alarm, is_address, mail_text, parse_line
+from fwtop.alarms.webhook import RefusedError, Spool, Webhook, WebhookSender, signature
 from fwtop.model.wire import plain
 
 Poll = Callable[..., Any]
@@ -266,4 +264,4 @@ def test_recipients_are_never_options_of_sendmail() -> None:
     assert is_address("root")
     for text in ("-oQ/tmp", "a b@c", "|sh", "a@b,c@d", "a@-b", "", "a@b\n", "x" * 400):
         assert not is_address(text)
-    assert sendmail_argv(("root",))[-2:] == ("--", "root")
+    assert SENDMAIL[-1] == "--"
