@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 from fwtop.analysis.packets.recent import PacketList
 from fwtop.console.samples import SamplePackets, write_packets
 from fwtop.console.traffic_parts import TrafficParts
-from fwtop.dissect.wire import Dissection
+from fwtop.dissect.client import Dissection
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fwtop import __version__
 from fwtop.console.judging import failure_line
-from fwtop.dissect.wire import Dissect
+from fwtop.dissect.client import Dissect
 from fwtop.enrich.cities import CityLookup
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY

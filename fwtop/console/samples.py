@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from fwtop.analysis.packets.recent import PacketList
 from fwtop.capture.writing import ETHERNET, RAW, pcap_of
-from fwtop.dissect.client import Dissector
-from fwtop.dissect.wire import LINK_ETHERNET, LINK_IP, Dissection
+from fwtop.dissect.client import LINK_ETHERNET, LINK_IP, Dissection, Dissector
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import Mask, PacketBatch
 from fwtop.model.traffic.snapshot import Payload, Source

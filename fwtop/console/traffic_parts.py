@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fwtop.analysis.shown.traffic_part import JudgedTraffic, part_traffic
 from fwtop.console.samples import framed
-from fwtop.dissect.wire import LINK_ETHERNET
+from fwtop.dissect.client import LINK_ETHERNET
 from fwtop.model.traffic.flow import FULL_TABLE
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.session import AttackEvidence, SamplePacket

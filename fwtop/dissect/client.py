@@ -1,18 +1,56 @@
-"""Client of the dissector: ask for one packet, wait no longer than a person would."""
+"""The dissector as others see it: ask for one packet, wait no longer than a person would.
+
+One message per datagram of a SOCK_SEQPACKET socket; integers are big-endian. Request: sequence number (u32),
+link type (u8), packet. Link type 1 starts with the Ethernet header, 0 with the IP header. Answer: sequence
+number (u32), then JSON, `{"layers": [[name, [[field, value]…]]…], "problem": text}`. Neither side trusts the
+other: both bound and sanitise.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import select
 import socket
+import struct
 import threading
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from fwtop.dissect import wire
-from fwtop.dissect.wire import Dissection
+from msgspec import Struct
+
+from fwtop.model.text import safe_text
 
 ANSWER_SECONDS = 8.0  # may include a start: importing scapy takes 0.5 s, far longer on a machine under attack
 _DEAD = "the dissector is not running"
+
+LINK_IP, LINK_ETHERNET = 0, 1
+MAX_PACKET = 65_535
+MAX_LAYERS = 32
+MAX_FIELDS = 96  # per layer
+MAX_VALUE = 200  # characters
+MAX_ANSWER = 128 << 10  # bytes; must fit the default socket buffer (net.core.wmem_default)
+_REQUEST = struct.Struct("!IB")
+_ANSWER = struct.Struct("!I")
+MAX_REQUEST = _REQUEST.size + MAX_PACKET
+
+
+class Layer(Struct, frozen=True):
+    """One protocol layer with its fields in wire order."""
+
+    name: str
+    fields: tuple[tuple[str, str], ...]
+
+
+class Dissection(Struct, frozen=True):
+    """Layers from the outermost in; `problem` explains missing layers ("" if complete)."""
+
+    layers: tuple[Layer, ...] = ()
+    problem: str = ""
+
+
+Dissect = Callable[[bytes, int], Dissection]  # a packet and its link type
 
 
 class Dissector:
@@ -47,16 +85,60 @@ class Dissector:
 
     def _exchange(self, data: bytes, link: int, deadline: float) -> Dissection:
         self._number = (self._number + 1) & 0xFFFFFFFF
-        self._socket.send(wire.request(self._number, data, link), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        self._socket.send(request(self._number, data, link), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         while (left := deadline - time.monotonic()) > 0:
             if not poller.poll(left * 1000):
                 break
-            message = self._socket.recv(wire.MAX_ANSWER, socket.MSG_DONTWAIT)
+            message = self._socket.recv(MAX_ANSWER, socket.MSG_DONTWAIT)
             if not message:
                 return Dissection((), _DEAD)
-            number, dissection = wire.parse_answer(message)
+            number, dissection = parse_answer(message)
             if number == self._number:  # else the answer to a request that was given up
                 return dissection
         raise TimeoutError
+
+
+def request(number: int, data: bytes, link: int) -> bytes:
+    """Encode a request; a packet longer than any IP packet is truncated."""
+    return _REQUEST.pack(number, link) + data[:MAX_PACKET]
+
+
+def parse_request(message: bytes) -> tuple[int, int, bytes]:
+    """Decode a request into number, link type and packet; raises ValueError if it is too short."""
+    if len(message) < _REQUEST.size:
+        raise ValueError("short request")
+    number, link = _REQUEST.unpack_from(message)
+    return number, link, message[_REQUEST.size :]
+
+
+def answer(number: int, dissection: Dissection) -> bytes:
+    """Encode an answer; one that would be too long loses its innermost layers."""
+    layers = [[layer.name, [list(pair) for pair in layer.fields]] for layer in dissection.layers]
+    problem = dissection.problem
+    while True:
+        message = _ANSWER.pack(number) + json.dumps({"layers": layers, "problem": problem}).encode()
+        if len(message) <= MAX_ANSWER or not layers:
+            return message
+        layers.pop()
+        problem = "too many fields to show"
+
+
+def parse_answer(message: bytes) -> tuple[int, Dissection]:
+    """Decode, bound and sanitise an answer; raises ValueError on anything else."""
+    try:
+        (number,) = _ANSWER.unpack_from(message)
+        data: Any = json.loads(message[_ANSWER.size :])
+        layers = tuple(bounded(name, fields) for name, fields in data["layers"][:MAX_LAYERS])
+        return number, Dissection(layers, safe_text(data["problem"]))
+    except (KeyError, TypeError, RecursionError, AttributeError, struct.error) as error:
+        raise ValueError(f"not an answer ({type(error).__name__})") from None
+
+
+def bounded(name: object, fields: Sequence[tuple[object, object]]) -> Layer:
+    """Return a layer with sanitised, length-limited names and values."""
+    kept = tuple(
+        (safe_text(key, limit=60), safe_text(value, limit=MAX_VALUE)) for key, value in fields[:MAX_FIELDS]
+    )
+    return Layer(safe_text(name, limit=60), kept)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from fwtop.dissect.wire import LINK_ETHERNET, LINK_IP, Dissect, Dissection
+from fwtop.dissect.client import LINK_ETHERNET, LINK_IP, Dissect, Dissection
 from fwtop.model.traffic.session import (
     AttackEvidence,
     AttackTick,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fwtop.dissect.wire import Layer
+from fwtop.dissect.client import Layer
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.flow import FULL_TABLE
 from fwtop.model.traffic.session import Event

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.dissect.wire import Dissect
+from fwtop.dissect.client import Dissect
 from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.session import (
     Event,

@@ -12,7 +12,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from fwtop.analysis.packets.recent import PacketList
-from fwtop.dissect.wire import Dissection
+from fwtop.dissect.client import Dissection
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
 from fwtop.model.traffic.history import Trends

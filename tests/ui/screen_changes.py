@@ -19,7 +19,7 @@ from screen_vectors import AMPLIFICATION, SYN_FLOOD, UDP_FLOOD, table_attack, ve
 from screen_world import machine
 from traffic_scene import part_of, spoofed_syns
 
-from fwtop.dissect.wire import Dissection, Layer
+from fwtop.dissect.client import Dissection, Layer
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus, State
 from fwtop.model.traffic.counters import ConntrackSample

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from screen_parts import NOW, block_rule
 
 from fwtop.analysis.packets.recent import PacketList
-from fwtop.dissect.wire import Dissection
+from fwtop.dissect.client import Dissection
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus, State

@@ -10,7 +10,7 @@ from screen_factory import conntrack_full, provisional, spoofed
 from screen_fakes import COMMANDS, FakeControls
 from screen_packets import carrying, listed
 
-from fwtop.dissect.wire import Dissection, Layer
+from fwtop.dissect.client import Dissection, Layer
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import PlanView, Preview
 from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Listener, Ring, Snapshot, Surroundings

@@ -13,7 +13,7 @@ from screen_parts import proposals
 from screen_run import LARGE, SMALL, Run, running
 from traffic_scene import spoofed_syns
 
-from fwtop.dissect.wire import Dissection, Layer
+from fwtop.dissect.client import Dissection, Layer
 from fwtop.model.rule import Kind, Preview, Rule
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.actions.dialog import help_lines

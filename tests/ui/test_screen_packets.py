@@ -16,7 +16,7 @@ from screen_run import Run, running
 
 from fwtop.analysis.packets.recent import Fate, PacketList, Verdict
 from fwtop.analysis.proposals.matching import match_rows
-from fwtop.dissect.wire import Dissection, Layer
+from fwtop.dissect.client import Dissection, Layer
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind

@@ -11,7 +11,7 @@ from capture_files import pcap
 
 from fwtop.console.playback.capture import CaptureResult, observe_capture
 from fwtop.console.samples import SamplePackets, find_sample
-from fwtop.dissect.wire import LINK_ETHERNET, Dissection
+from fwtop.dissect.client import LINK_ETHERNET, Dissection
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.snapshot import Payload, Share, Source
 from fwtop.model.traffic.window import NoOrigin

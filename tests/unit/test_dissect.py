@@ -16,18 +16,18 @@ from pathlib import Path
 import pytest
 
 from fwtop.dissect import client as dissect_client
-from fwtop.dissect.client import Dissector
-from fwtop.dissect.supervisor import start_dissector
-from fwtop.dissect.wire import (
+from fwtop.dissect.client import (
     MAX_FIELDS,
     MAX_LAYERS,
     MAX_VALUE,
     Dissection,
+    Dissector,
     answer,
     bounded,
     parse_answer,
     request,
 )
+from fwtop.dissect.supervisor import start_dissector
 
 MAC = bytes.fromhex("020000000001020000000002")
 DNS = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fwtop.dissect.conversations import Conversations, Heard, headers_of
 from fwtop.dissect.findings import encode_finding, parse_finding
+from fwtop.dissect.listening import Conversations, Heard, headers_of
 from fwtop.guardian.allow import behind
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.behind import EXPIRE_SECONDS, LOGIN_SECONDS, MOST, MOST_OF_HOST, Evidence, Learned

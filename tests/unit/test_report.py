@@ -26,7 +26,7 @@ from stored_samples import (
     status,
 )
 
-from fwtop.dissect.wire import Dissection, Layer
+from fwtop.dissect.client import Dissection, Layer
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.session import Event, EventKind, SessionRecord

@@ -13,9 +13,8 @@ from fwtop.cli.files.bundle import write_folder, zipped
 from fwtop.cli.files.trusted import in_trusted_hands, locate
 from fwtop.cli.options import option
 from fwtop.cli.recordings.stored import StoredSession, add_session, run_unprivileged
-from fwtop.dissect.client import Dissector
+from fwtop.dissect.client import Dissect, Dissector
 from fwtop.dissect.supervisor import start_dissector
-from fwtop.dissect.wire import Dissect
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.history import Trends

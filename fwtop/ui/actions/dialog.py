@@ -11,7 +11,7 @@ from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
-from fwtop.dissect.wire import Dissection
+from fwtop.dissect.client import Dissection
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.ui.format import wrap

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fwtop.dissect.wire import Dissection
+from fwtop.dissect.client import Dissection
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot

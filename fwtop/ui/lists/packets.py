@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from rich.style import Style
 
 from fwtop.analysis.packets.recent import Fate, PacketList
-from fwtop.dissect.wire import Dissection, Layer
+from fwtop.dissect.client import Dissection, Layer
 from fwtop.model.traffic.packets import Mask
 from fwtop.model.traffic.protocols import NAMES
 from fwtop.ui.format import cut, hex_dump, number, percent
