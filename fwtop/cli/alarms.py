@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from fwtop.alarms.config import FILE, AlarmConfig, read_alarms
 from fwtop.alarms.message import JOURNAL, Alarm
 from fwtop.alarms.supervisor import Started, start_alarms
-from fwtop.cli.files.screen_files import read_config
+from fwtop.cli.files import read_config
 from fwtop.cli.launcher import require_root
 from fwtop.cli.options import option
 from fwtop.model.errors import FwtopError

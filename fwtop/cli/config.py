@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from fwtop.cli.files.screen_files import read_config, screen_files
+from fwtop.cli.files import read_config, screen_files
 from fwtop.cli.options import flag, option
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text

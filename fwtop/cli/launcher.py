@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
-from fwtop.cli.files.screen_files import screen_files
+from fwtop.cli.files import screen_files
 from fwtop.console.handoff import Handoff, Options, send_handoff
 from fwtop.dissect.supervisor import start_dissector
 from fwtop.kernel import namespaces

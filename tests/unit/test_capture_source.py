@@ -22,7 +22,7 @@ from fwtop.capture import records
 from fwtop.capture.reader import read_capture
 from fwtop.capture.records import Stream
 from fwtop.capture.source import open_source
-from fwtop.cli.recordings import progress
+from fwtop.cli.recordings import read
 from fwtop.model.errors import FwtopError
 
 FRAME = ethernet(ipv4(udp(53, 4000, b"four"), 17, "192.0.2.4"), 0x0800)
@@ -186,8 +186,8 @@ def test_progress_is_a_bar_of_a_file_on_a_terminal_and_is_taken_away(
     main, other = pty.openpty()
     with os.fdopen(other, "w") as terminal, open_source(tmp_path / "x") as source:
         monkeypatch.setattr(sys, "stderr", terminal)
-        monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.0)
-        shown = progress.Progress(source)
+        monkeypatch.setattr(read, "_SILENT_SECONDS", 0.0)
+        shown = read.Progress(source)
         source.read(len(CAPTURE) // 2)
         shown.read(25)
         shown.end()

@@ -9,10 +9,10 @@ from pyroute2.ethtool.ethtool import EthtoolChannels, EthtoolRings
 from pyroute2.ethtool.ioctl import NotSupportedError
 
 from fwtop.cli import doctor, main
-from fwtop.cli.doctor import check, installed, interfaces, machine
+from fwtop.cli.doctor import checks, interfaces
 from fwtop.model import paths
 
-STATES = {check.OK, check.WARNING, check.MISSING, check.UNKNOWN}
+STATES = {checks.OK, checks.WARNING, checks.MISSING, checks.UNKNOWN}
 
 
 def by_name(checks):
@@ -30,13 +30,13 @@ def test_every_check_is_told_once_and_what_is_missing_has_a_way_on():
 
 
 def test_facts_that_can_be_checked_otherwise():
-    checks = by_name(doctor.examine(["lo"]))
-    assert os.uname().release in checks["kernel", "version"].detail
-    privileges = checks["kernel", "privileges"].state
-    assert privileges == (check.OK if os.geteuid() == 0 else check.UNKNOWN)
-    btf = checks["kernel", "BTF"].state
-    assert (btf != check.MISSING) == os.path.exists("/sys/kernel/btf/vmlinux")
-    assert checks["interface lo", "XDP program"].detail == "none attached"
+    found = by_name(doctor.examine(["lo"]))
+    assert os.uname().release in found["kernel", "version"].detail
+    privileges = found["kernel", "privileges"].state
+    assert privileges == (checks.OK if os.geteuid() == 0 else checks.UNKNOWN)
+    btf = found["kernel", "BTF"].state
+    assert (btf != checks.MISSING) == os.path.exists("/sys/kernel/btf/vmlinux")
+    assert found["interface lo", "XDP program"].detail == "none attached"
 
 
 def test_json_is_one_document_and_agrees_with_the_exit_status(capsys):
@@ -57,7 +57,7 @@ def test_an_unknown_interface_is_wrong_usage(capsys):
 
 
 def test_without_the_system_programs_it_says_so_and_exits_3(monkeypatch, tmp_path, capsys):
-    monkeypatch.setitem(check.ENVIRONMENT, "PATH", str(tmp_path))
+    monkeypatch.setitem(checks.ENVIRONMENT, "PATH", str(tmp_path))
     assert main.main(["doctor", "-i", "lo"]) == 3
     printed = capsys.readouterr().out
     assert "apt-get install ipset" in printed
@@ -66,9 +66,9 @@ def test_without_the_system_programs_it_says_so_and_exits_3(monkeypatch, tmp_pat
 
 def test_an_old_kernel_is_an_essential_lack(monkeypatch):
     monkeypatch.setattr(
-        machine.os, "uname", lambda: os.uname_result(("Linux", "h", "5.4.0-1-amd64", "v", "x86_64"))
+        checks.os, "uname", lambda: os.uname_result(("Linux", "h", "5.4.0-1-amd64", "v", "x86_64"))
     )
-    version = by_name(machine.checks())["kernel", "version"]
+    version = by_name(checks.kernel_checks())["kernel", "version"]
     assert version.fatal
     assert "5.8" in version.detail
 
@@ -78,18 +78,18 @@ def test_a_directory_that_others_can_read_is_a_warning_with_the_command(monkeypa
     open_directory.mkdir(mode=0o755)
     monkeypatch.setattr(paths, "STATE_DIRECTORY", open_directory)
     monkeypatch.setattr(paths, "GUARDIAN_DIRECTORY", tmp_path / "absent")
-    checks = {item.name: item for item in installed.checks(None)}
-    found = checks[f"sessions: {open_directory}"]
-    assert found.state == check.WARNING
+    by_place = {item.name: item for item in checks.installed_checks(None)}
+    found = by_place[f"sessions: {open_directory}"]
+    assert found.state == checks.WARNING
     assert found.mend == f"chown fwtop {open_directory} && chmod 0700 {open_directory}"
-    assert checks[f"policies that were kept: {tmp_path / 'absent'}"].detail == "missing"
+    assert by_place[f"policies that were kept: {tmp_path / 'absent'}"].detail == "missing"
 
 
 def test_a_damaged_geoip_database_that_was_named_is_missing(tmp_path):
     bad = tmp_path / "bad.mmdb"
     bad.write_bytes(b"no database")
-    geoip = next(item for item in installed.checks(str(bad)) if item.name == "GeoIP")
-    assert geoip.state == check.MISSING
+    geoip = next(item for item in checks.installed_checks(str(bad)) if item.name == "GeoIP")
+    assert geoip.state == checks.MISSING
     assert str(bad) in geoip.detail
 
 
@@ -114,8 +114,8 @@ def test_queues_and_rings_below_their_most_are_told_with_the_command():
     few = Told(EthtoolChannels(0, 0, 1, 8, 0, 0, 1, 2), EthtoolRings(rx_max=4096, rx=256))
     found = list(interfaces._queues("g", "eth0", few))
     assert [(item.state, item.mend) for item in found] == [
-        (check.WARNING, "ethtool -L eth0 combined 8"),
-        (check.WARNING, "ethtool -G eth0 rx 2048"),
+        (checks.WARNING, "ethtool -L eth0 combined 8"),
+        (checks.WARNING, "ethtool -G eth0 rx 2048"),
     ]
     most = Told(EthtoolChannels(4, 4, 0, 0, 4, 4, 0, 0), EthtoolRings(rx_max=512, rx=512))
     assert [item.detail for item in interfaces._queues("g", "eth0", most)] == ["4 of 4", "512 of at most 512"]
@@ -123,8 +123,8 @@ def test_queues_and_rings_below_their_most_are_told_with_the_command():
 
 
 def test_the_report_names_what_is_missing_last_and_what_mends_it_below():
-    lacking = check.Check("filters", "ipset", check.MISSING, "not installed", "apt-get install ipset", True)
-    fine = check.Check("filters", "nft", check.OK, "/usr/sbin/nft", "never shown")
+    lacking = checks.Check("filters", "ipset", checks.MISSING, "not installed", "apt-get install ipset", True)
+    fine = checks.Check("filters", "nft", checks.OK, "/usr/sbin/nft", "never shown")
     shown = doctor.lines([lacking, fine])
     assert shown[1].split() == ["MISSING", "ipset", "not", "installed"]
     assert shown[2].strip() == "→ apt-get install ipset"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fwtop.cli.doctor.check import OK, WARNING
+from fwtop.cli.doctor.checks import OK, WARNING
 from fwtop.cli.doctor.interfaces import spread
 
 TABLE = """RX flow hash indirection table for eth0 with 4 RX ring(s):

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from fwtop.cli.files.screen_files import MAX_BYTES
+from fwtop.cli.files import MAX_BYTES
 from fwtop.console.handoff import Handoff, receive_handoff, send_handoff
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.cli.files import screen_files
-from fwtop.cli.files.screen_files import MAX_BYTES, USER_FILE, caller, read_config
-from fwtop.cli.files.screen_files import screen_files as read_all
+from fwtop.cli import files
+from fwtop.cli.files import MAX_BYTES, USER_FILE, caller, read_config
+from fwtop.cli.files import screen_files as read_all
 from fwtop.model.config_file import ConfigText
 
 
@@ -142,9 +142,7 @@ def test_a_file_system_that_hangs_is_told(
     def hang(*_: object, **__: object) -> None:
         signal.pause()
 
-    monkeypatch.setattr(
-        screen_files, "read_config", lambda path, **how: hang() if home in path.parents else None
-    )
-    monkeypatch.setattr(screen_files, "_READ_SECONDS", 0.05)
+    monkeypatch.setattr(files, "read_config", lambda path, **how: hang() if home in path.parents else None)
+    monkeypatch.setattr(files, "_READ_SECONDS", 0.05)
     (found,) = read_all(tmp_path / "none", user_at(home, 4242))
     assert found.wrong == "it could not be read in time"

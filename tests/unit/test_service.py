@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from stored_samples import START, attack, snapshot
 
 from fwtop.cli import service
-from fwtop.cli.files.record_outputs import service_manager
+from fwtop.cli.record import service_manager
 from fwtop.client import guardian_unit
 from fwtop.console.headless import _GuardianLost
 from fwtop.console.publish.outputs import ServiceState

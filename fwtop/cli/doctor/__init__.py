@@ -7,7 +7,7 @@ import json
 import os
 from itertools import groupby
 
-from fwtop.cli.doctor.check import MISSING, OK, UNKNOWN, WARNING, Check
+from fwtop.cli.doctor.checks import MISSING, OK, UNKNOWN, WARNING, Check
 from fwtop.cli.options import add_geoip, add_interface, flag
 from fwtop.model.text import safe_text
 from fwtop.model.wire import plain
@@ -44,13 +44,14 @@ def run(args: argparse.Namespace) -> int:
 
 def examine(interfaces: list[str], geoip: str | None = None) -> list[Check]:
     """Return all checks, grouped. Raises FwtopError (code 2) for an unknown interface."""
-    from fwtop.cli.doctor import features, filters, installed, machine
+    from fwtop.cli.doctor import checks, features
     from fwtop.cli.doctor import interfaces as links
 
-    of_links = list(links.checks(interfaces))
-    checks = [*machine.checks(), *filters.checks(), *features.run(), *of_links, *installed.checks(geoip)]
-    order = list(dict.fromkeys(check.group for check in checks))
-    return sorted(checks, key=lambda check: order.index(check.group))
+    of_links = list(links.checks(interfaces))  # first: it may raise
+    looked = [*checks.kernel_checks(), *checks.filter_checks()]
+    found = [*looked, *features.run(), *of_links, *checks.installed_checks(geoip)]
+    order = list(dict.fromkeys(check.group for check in found))
+    return sorted(found, key=lambda check: order.index(check.group))
 
 
 def lines(checks: list[Check]) -> list[str]:

@@ -11,7 +11,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 
-from fwtop.cli.doctor.check import MISSING, OK, UNKNOWN, WARNING, Check
+from fwtop.cli.doctor.checks import MISSING, OK, UNKNOWN, WARNING, Check
 from fwtop.kernel.programs import module_argv
 from fwtop.kernel.programs import run as run_program
 from fwtop.model.errors import FwtopError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fwtop.cli.doctor.check import OK, UNKNOWN, WARNING, Check
+from fwtop.cli.doctor.checks import OK, UNKNOWN, WARNING, Check
 from fwtop.kernel import netlink
 from fwtop.kernel.programs import run
 from fwtop.model.errors import FwtopError

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fwtop.cli.files.exports import make_exports_directory
-from fwtop.cli.files.screen_files import screen_files
+from fwtop.cli.files import screen_files
 from fwtop.cli.options import flag, option, positive
-from fwtop.cli.recordings.stored import StoredSession, add_session
+from fwtop.cli.recordings.stored import StoredSession, add_session, make_exports_directory
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.observation import observation_json

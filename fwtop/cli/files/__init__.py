@@ -1,1 +1,0 @@
-"""Files that root opens for others: prefix lists, settings, outputs."""
