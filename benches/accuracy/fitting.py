@@ -9,7 +9,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from benches.accuracy.naming import Outcome
-from fwtop.analysis.calibration import features_of, is_calibrated
+from fwtop.analysis.engine.weights import features_of, is_calibrated
 
 _STEPS = 50
 _PENALTY = 1.0  # of the weights' squared distance from what the engine states: few findings are wrong

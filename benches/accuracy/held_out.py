@@ -17,9 +17,8 @@ from benches.accuracy.naming import judged
 from benches.corpus.cases import MIXTURES, cases, families
 from benches.corpus.version import version
 from fwtop.analysis.attacks import DECLARED
-from fwtop.analysis.calibration import Weights
-from fwtop.analysis.engine.hypothesis import Hypothesis
-from fwtop.analysis.engine.weights import FittedWeights
+from fwtop.analysis.engine.entries import Hypothesis
+from fwtop.analysis.engine.weights import FittedWeights, Weights
 
 
 class FoldWeights(Struct, frozen=True):

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from benches.corpus.cases import Attack, LabelledWindow
 from fwtop.analysis.attacks import HYPOTHESES
-from fwtop.analysis.calibration import FITTED, Weights, calibrated
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding, make_context
-from fwtop.analysis.engine.hypothesis import Hypothesis
+from fwtop.analysis.engine.entries import Hypothesis
+from fwtop.analysis.engine.weights import FITTED, Weights, calibrated
 
 NOTHING, ORDINARY = "nothing", "ordinary"
 _MOST = 0.5  # of a finding's packets belong to what it is about

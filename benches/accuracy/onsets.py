@@ -21,7 +21,7 @@ from benches.corpus.profiles import ORDINARY, Method, methods
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context
-from fwtop.analysis.history.baseline import Baseline, class_rates
+from fwtop.analysis.memory import Baseline, class_rates
 from fwtop.model.traffic.counters import Counters, DropCount
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.window import Window

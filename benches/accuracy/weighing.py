@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from benches.accuracy.fitting import FOLDS, fold_of
 from benches.accuracy.naming import Outcome
-from fwtop.analysis.engine.compete import Explained
-from fwtop.analysis.engine.hypothesis import Hypothesis
-from fwtop.analysis.engine.words import said
+from fwtop.analysis.engine.compete import Explained, said
+from fwtop.analysis.engine.entries import Hypothesis
 
 _PURE = 0.9  # of a group's packets have one cause; others teach nothing
 _PENALTY = 4.0  # of squared changes: that many groups' worth of evidence moves a weight

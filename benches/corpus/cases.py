@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from benches.corpus.arrivals import Arrivals, Frames
 from benches.corpus.copies import mixed
 from benches.corpus.profiles import ORDINARY, TOOLS, Method, Profile, methods, varied
-from fwtop.analysis.history.baseline import Baseline, class_rates
+from fwtop.analysis.memory import Baseline, class_rates
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import Hook, PacketBatch
 from fwtop.model.traffic.window import Window

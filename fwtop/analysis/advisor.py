@@ -8,26 +8,23 @@ from itertools import chain
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.analysis.calibration import calibrated
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, make_context
 from fwtop.analysis.engine.compete import Explained
+from fwtop.analysis.engine.weights import calibrated
 from fwtop.analysis.fate import fates
-from fwtop.analysis.history.baseline import Baseline, class_rates
-from fwtop.analysis.history.memory import Memory
+from fwtop.analysis.memory import Baseline, Memory, class_rates
+from fwtop.analysis.packet_signatures import SignatureSearch, packet_signatures
 from fwtop.analysis.proposals.cache import Advice, Fingerprint, StableNumbers
 from fwtop.analysis.proposals.normal import normal_traffic, with_unexplained
 from fwtop.analysis.proposals.propose import numbered, offers
 from fwtop.analysis.proposals.remaining import Remaining
 from fwtop.analysis.proposals.signatures import matches, signatures
 from fwtop.analysis.proposals.upstream import pressure
-from fwtop.analysis.shown.packet_signatures import SignatureSearch, packet_signatures
-from fwtop.analysis.shown.payload_table import shown_payloads
-from fwtop.analysis.shown.traffic_part import JudgedTraffic
-from fwtop.analysis.snapshot_attacks import Life, attacks_of, pps_of
+from fwtop.analysis.shown import JudgedTraffic, shown_payloads
+from fwtop.analysis.snapshot_attacks import Known, Life, Timeline, activity, attacks_of, pps_of
 from fwtop.analysis.standing import Standing
-from fwtop.analysis.timeline import Known, Timeline, activity
 from fwtop.analysis.window.traffic import TCP
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.packets import F64, PacketBatch

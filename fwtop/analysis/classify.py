@@ -17,8 +17,8 @@ from fwtop.analysis.attacks import HYPOTHESES
 from fwtop.analysis.attacks.carpet_bombing import carpet_bombing
 from fwtop.analysis.attacks.connection_table import conntrack_exhaustion
 from fwtop.analysis.context import AnalysisContext, Finding, Trait
-from fwtop.analysis.engine.claims import entries_by_turn, resolve
-from fwtop.analysis.engine.hypothesis import Hypothesis
+from fwtop.analysis.engine.compete import entries_by_turn, resolve
+from fwtop.analysis.engine.entries import Hypothesis
 from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows, weighted_top

@@ -12,14 +12,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.history.baseline import CLASSES, Baseline, classes
-from fwtop.analysis.history.memory import Memory
+from fwtop.analysis.connections import Held, flows_of, flows_of_packets
+from fwtop.analysis.memory import CLASSES, Baseline, Memory, classes
 from fwtop.analysis.spoofing import Distances, Spoof, from_this_host, spoof_estimate
-from fwtop.analysis.window.connections import Held, flows_of, flows_of_packets
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features
-from fwtop.analysis.window.own_probes import answers_to_probes
-from fwtop.analysis.window.tcp_view import TcpView, looks_sampled, view_tcp
+from fwtop.analysis.window.tcp_view import TcpView, answers_to_probes, looks_sampled, view_tcp
 from fwtop.analysis.window.traffic import TCP, UDP, Rows, Traffic, flow_key, mix, weighted_top
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.analysis.history.baseline import Baseline
+from fwtop.analysis.memory import Baseline
 from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.handoff import Handoff, Options
 from fwtop.console.judging import failure_line, load_config

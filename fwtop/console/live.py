@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from fwtop.analysis.advisor import Advisor, at_most
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.history.baseline import Baseline
+from fwtop.analysis.memory import Baseline
 from fwtop.analysis.proposals.preview import Basis, basis, preview_on
 from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.judging import failure_line, not_judged

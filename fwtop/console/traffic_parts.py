@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from msgspec.structs import replace
 
-from fwtop.analysis.shown.traffic_part import JudgedTraffic, part_traffic
+from fwtop.analysis.shown import JudgedTraffic, part_traffic
 from fwtop.console.samples import framed
 from fwtop.dissect.client import LINK_ETHERNET
 from fwtop.model.traffic.flow import FULL_TABLE

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from fwtop.analysis.rule_alarms import Change
+from fwtop.analysis.rule_readings import Change
 from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import utc

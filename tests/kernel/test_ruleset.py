@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from fwtop.analysis.rule_rates import RuleRates
+from fwtop.analysis.rule_readings import RuleRates
 from fwtop.kernel import netlink
 from fwtop.kernel.netlink import NETLINK_NETFILTER
 from fwtop.model.ruleset import (

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fwtop.analysis.history.baseline import Baseline
+from fwtop.analysis.memory import Baseline
 from fwtop.bench.accuracy.measured_harm import forget_session
 from fwtop.bench.terminal import Terminal
 from fwtop.kernel.programs import module_argv

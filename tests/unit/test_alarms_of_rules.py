@@ -6,7 +6,7 @@ import queue
 from collections.abc import Iterator
 
 from fwtop.alarms.message import Alarm
-from fwtop.analysis.rule_rates import IN_A_ROW, LEARN
+from fwtop.analysis.rule_readings import IN_A_ROW, LEARN
 from fwtop.console.publish.alarms import RuleWatch
 from fwtop.model.errors import FwtopError
 from fwtop.model.ruleset import NFT, ListedRule, Ruleset

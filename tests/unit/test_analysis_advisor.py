@@ -11,7 +11,7 @@ from analysis_factory import STARTED, make_batch, make_frames, make_tables, make
 
 from fwtop.analysis.advisor import Advisor, at_most
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.history.baseline import CLASSES, Baseline, class_rates
+from fwtop.analysis.memory import CLASSES, Baseline, class_rates
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Judgement

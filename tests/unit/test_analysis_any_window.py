@@ -17,7 +17,7 @@ from test_analysis_scenarios import SCENARIOS, load
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.proposals.preview import preview
-from fwtop.analysis.shown.traffic_part import part_traffic
+from fwtop.analysis.shown import part_traffic
 from fwtop.model.traffic.connections import SocketTable
 from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount
 from fwtop.model.traffic.packets import Hook, PacketBatch

@@ -12,7 +12,7 @@ from analysis_flows import HOST, Frame, connection, hosts, segment
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context
-from fwtop.analysis.history.baseline import Baseline, class_rates
+from fwtop.analysis.memory import Baseline, class_rates
 
 SECONDS = 3.0
 PAGE = b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\n\r\n<html>blocked</html>"

@@ -16,8 +16,7 @@ from benches.corpus.cases import draw
 from benches.corpus.version import version
 from benches.tables.judgement import fit as table
 from fwtop.analysis.attacks import DECLARED
-from fwtop.analysis.calibration import FEATURES, FITTED, Weights, calibrated, features_of
-from fwtop.analysis.engine.weights import FittedWeights
+from fwtop.analysis.engine.weights import FEATURES, FITTED, FittedWeights, Weights, calibrated, features_of
 from fwtop.bench.frame import Options
 from fwtop.model.errors import FwtopError
 

@@ -15,7 +15,7 @@ from analysis_payloads import client_hello, dns_name
 from fwtop.analysis.attacks.udp_flood import above_normal, datagrams
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context
-from fwtop.analysis.history.baseline import CLASSES, Baseline
+from fwtop.analysis.memory import CLASSES, Baseline
 
 
 def datagram(at: float, src: bytes, ports: tuple[int, int], data: bytes, *, ttl: int | None = None) -> Frame:

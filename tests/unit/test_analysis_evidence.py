@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import Finding
-from fwtop.analysis.timeline import Activity, Timeline
+from fwtop.analysis.snapshot_attacks import Activity, Timeline
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Traffic
 from fwtop.model.traffic.snapshot import Attack

@@ -26,7 +26,7 @@ from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context
-from fwtop.analysis.history.baseline import Baseline
+from fwtop.analysis.memory import Baseline
 from fwtop.analysis.proposals.effect import stopped_by
 from fwtop.analysis.proposals.normal import normal_traffic
 from fwtop.analysis.proposals.preview import preview

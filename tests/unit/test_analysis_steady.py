@@ -10,7 +10,7 @@ from analysis_factory import STARTED, make_batch, make_tables, make_window
 from analysis_flows import Frame, connection, hosts, visitors
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.analysis.history.baseline import Baseline, class_rates
+from fwtop.analysis.memory import Baseline, class_rates
 from fwtop.model.traffic.snapshot import Attack
 
 SECONDS = 3.0

@@ -13,8 +13,8 @@ from analysis_payloads import client_hello, dns_answer, dns_name
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context
-from fwtop.analysis.history.baseline import Baseline, class_rates
-from fwtop.analysis.window.own_probes import answers_to_probes
+from fwtop.analysis.memory import Baseline, class_rates
+from fwtop.analysis.window.tcp_view import answers_to_probes
 
 
 def found(

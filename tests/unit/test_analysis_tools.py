@@ -12,8 +12,7 @@ from analysis_flows import HOST, Frame, connection, hosts, judge, segment, visit
 from analysis_payloads import dns_name
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.analysis.history.baseline import class_rates
-from fwtop.analysis.history.sources import ScanMemory
+from fwtop.analysis.memory import ScanMemory, class_rates
 from fwtop.model.traffic.snapshot import Attack
 
 TOOL = bytes([198, 51, 100, 7])

@@ -11,7 +11,7 @@ from stored_samples import attack, snapshot
 from stored_sessions import path_of, writer
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.analysis.timeline import Known
+from fwtop.analysis.snapshot_attacks import Known
 from fwtop.console.playback import replay
 from fwtop.console.playback.replay import Earlier, find_earlier
 from fwtop.model.traffic.counters import Counters

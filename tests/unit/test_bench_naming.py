@@ -19,8 +19,8 @@ from benches.accuracy.onsets import PATIENCE, Onset, onsets
 from benches.corpus.cases import draw as draw_case
 from benches.tables.judgement.naming import run
 from fwtop.analysis.attacks import DECLARED
-from fwtop.analysis.calibration import FITTED
 from fwtop.analysis.context import Finding
+from fwtop.analysis.engine.weights import FITTED
 from fwtop.bench.frame import Options
 
 

@@ -4,7 +4,7 @@ from benches.tables.watching import pipeline
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context
-from fwtop.analysis.history.baseline import Baseline
+from fwtop.analysis.memory import Baseline
 from fwtop.bench.frame import Options
 from tests.kernel.bench_run import check_form
 

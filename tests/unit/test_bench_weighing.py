@@ -10,7 +10,7 @@ from benches.accuracy.naming import judged
 from benches.accuracy.weighing import Case, Places, cases_of, fit_weights, held_out, surprise, tables
 from benches.corpus.cases import draw
 from fwtop.analysis.attacks.syn_flood import unanswered_syns
-from fwtop.analysis.engine.hypothesis import Hypothesis, above
+from fwtop.analysis.engine.entries import Hypothesis, above
 from fwtop.analysis.engine.weights import FittedWeights
 from fwtop.analysis.measures.general import rate, sources
 

@@ -25,9 +25,22 @@ from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, make_context
 from fwtop.analysis.engine.compete import compete
+from fwtop.analysis.engine.entries import (
+    FEATURES,
+    Cut,
+    Feature,
+    Group,
+    Hypothesis,
+    Proof,
+    Says,
+    above,
+    at_least,
+    at_most,
+    if_so,
+    in_words,
+    is_not,
+)
 from fwtop.analysis.engine.explain import print_explanations
-from fwtop.analysis.engine.group import FEATURES, Cut, Feature, Group, Proof, in_words
-from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, at_most, if_so, is_not
 from fwtop.analysis.engine.weights import WEIGHTS_FILE, FittedWeights
 from fwtop.analysis.measures.general import rate, sources
 from fwtop.lab.scenario import DIRECTORY as LAB

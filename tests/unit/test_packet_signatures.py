@@ -18,9 +18,9 @@ from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context
-from fwtop.analysis.history.baseline import Baseline
+from fwtop.analysis.memory import Baseline
+from fwtop.analysis.packet_signatures import SignatureSearch, packet_signatures, stand_outs
 from fwtop.analysis.proposals.normal import normal_traffic
-from fwtop.analysis.shown.packet_signatures import SignatureSearch, packet_signatures, stand_outs
 from fwtop.analysis.window.traffic import Traffic
 from fwtop.capture.reader import read_capture
 from fwtop.model.rule import Match, PayloadMatch, Range
@@ -101,7 +101,7 @@ def test_signatures_are_counted_in_each_window_and_searched_for_now_and_then(
         searches.append(len(traffic))
         return stand_outs(traffic)
 
-    monkeypatch.setattr("fwtop.analysis.shown.packet_signatures.stand_outs", counted)
+    monkeypatch.setattr("fwtop.analysis.packet_signatures.stand_outs", counted)
     search, advisor = SignatureSearch(), Advisor()
     for second in range(9):
         window = replace(scene({**VISITORS, "count": 200 + second}, live=True), started=1000.0 + second)

@@ -6,8 +6,15 @@ import subprocess
 
 import pytest
 
-from fwtop.analysis.rule_alarms import RATE_HIGH, RATE_LOW, SET_FULL, RuleAlarms, rate_alarm, set_alarm
-from fwtop.analysis.rule_rates import RatedRule
+from fwtop.analysis.rule_readings import (
+    RATE_HIGH,
+    RATE_LOW,
+    SET_FULL,
+    RatedRule,
+    RuleAlarms,
+    rate_alarm,
+    set_alarm,
+)
 from fwtop.model.ruleset import (
     IPSET,
     IPTABLES_LEGACY,

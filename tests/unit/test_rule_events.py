@@ -7,7 +7,7 @@ import os
 
 from msgspec.structs import replace
 
-from fwtop.analysis.rule_changes import RuleChanges, changes
+from fwtop.analysis.rule_readings import RuleChanges, changes
 from fwtop.model.ruleset import (
     COMPARED,
     IPSET,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fwtop.analysis.rule_rates import HISTORY, IN_A_ROW, LEARN, RatedRule, RuleRates
+from fwtop.analysis.rule_readings import HISTORY, IN_A_ROW, LEARN, RatedRule, RuleRates
 from fwtop.model.ruleset import NFT, ListedRule, ListedSet, Ruleset
 from fwtop.model.wire import of_plain, plain
 from fwtop.render.ruleset import quantity, spark

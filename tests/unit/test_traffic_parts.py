@@ -10,7 +10,7 @@ from test_packet_signatures import SYNS
 from test_standing import Halves
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.analysis.shown.traffic_part import JudgedTraffic
+from fwtop.analysis.shown import JudgedTraffic
 from fwtop.console.traffic_parts import TrafficParts
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.counters import DropCount

@@ -13,9 +13,8 @@ from benches.accuracy.naming import expected_calibration_error, judged
 from benches.corpus.cases import SEED, cases
 from benches.corpus.version import version
 from fwtop.analysis.attacks import DECLARED
-from fwtop.analysis.calibration import FEATURES
-from fwtop.analysis.engine.hypothesis import Hypothesis
-from fwtop.analysis.engine.weights import WEIGHTS_FILE, FittedWeights
+from fwtop.analysis.engine.entries import Hypothesis
+from fwtop.analysis.engine.weights import FEATURES, WEIGHTS_FILE, FittedWeights
 from fwtop.bench.frame import Document, Options, Result, progress
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -89,7 +88,7 @@ def _write(
         f"folds = {FOLDS}  # by family",
         f"held_out_calibration_error = {expected_calibration_error(after):.4f}",
         "",
-        "# Of confidence (fwtop/analysis/calibration.py)",
+        "# Of confidence (fwtop/analysis/engine/weights.py)",
         "[weights]",
         *(f"{name} = {value:.6f}" for name, value in zip(FEATURES, fit(found).tolist(), strict=True)),
         "",

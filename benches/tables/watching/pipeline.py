@@ -27,7 +27,7 @@ from benches.tables.rules.bulk import seconds_of
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context
-from fwtop.analysis.history.baseline import Baseline
+from fwtop.analysis.memory import Baseline
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.capture.reader import read_capture
 from fwtop.model.traffic.counters import Counters

@@ -32,7 +32,7 @@ The numbers are the authors' guesses; `weights.toml` corrects them. docs/HYPOTHE
 from importlib import import_module
 from pkgutil import iter_modules
 
-from fwtop.analysis.engine.hypothesis import Hypothesis
+from fwtop.analysis.engine.entries import Hypothesis
 from fwtop.analysis.engine.weights import WEIGHTS_FILE, FittedWeights
 
 # What speaks neither for an attack nor for a known use: log-odds of attacks are against this.

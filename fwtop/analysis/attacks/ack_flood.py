@@ -12,8 +12,19 @@ from functools import partial
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
-from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, at_most, if_so
+from fwtop.analysis.engine.entries import (
+    Group,
+    Hypothesis,
+    Least,
+    Proof,
+    Says,
+    above,
+    at_least,
+    at_most,
+    cut,
+    feature,
+    if_so,
+)
 from fwtop.analysis.measures.general import ENOUGH, flow_singles, spoofed
 from fwtop.analysis.measures.tcp import BARE, OUTSIDE, constant_fields, constants, match_ack, stray
 from fwtop.analysis.parsers.http import starts_request

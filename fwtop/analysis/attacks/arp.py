@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
-from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_most
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, Says, at_most, cut, feature
 from fwtop.analysis.measures.general import ENOUGH, pace
 from fwtop.analysis.spoofing import Spoof
 

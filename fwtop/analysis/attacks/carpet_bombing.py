@@ -6,7 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding, Trait
-from fwtop.analysis.window.targets import targets_of
+from fwtop.analysis.window.features import targets_of
 from fwtop.render.numbers import percent
 
 _NO_ROWS = np.zeros(0, np.intp)

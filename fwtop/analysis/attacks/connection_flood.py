@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
-from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_least
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, Says, at_least, cut, feature, noted
 from fwtop.analysis.measures.general import ENOUGH, spoofed, to_port
 from fwtop.analysis.measures.tcp import flows_of
 from fwtop.analysis.window.tcp_view import ACK, SYN

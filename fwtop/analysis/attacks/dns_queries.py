@@ -14,8 +14,20 @@ import numpy as np
 from msgspec import Struct
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
-from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_least, at_most, is_not, is_so
+from fwtop.analysis.engine.entries import (
+    Group,
+    Hypothesis,
+    Least,
+    Proof,
+    Says,
+    at_least,
+    at_most,
+    cut,
+    feature,
+    is_not,
+    is_so,
+    noted,
+)
 from fwtop.analysis.measures.general import rate, sources
 from fwtop.analysis.parsers import dns
 from fwtop.analysis.parsers.dns_names import invented, looks_random, random_subdomains, top_name, wire

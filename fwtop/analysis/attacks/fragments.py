@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.engine.fragments import datagrams_of
-from fwtop.analysis.engine.group import Group, Proof, cut, feature
-from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, at_least, at_most
+from fwtop.analysis.engine.compete import datagrams_of
+from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Proof, at_least, at_most, cut, feature
 from fwtop.analysis.measures.general import ENOUGH, mean_length, newcomers_first, sources
 from fwtop.analysis.window.counting import distinct_values
 from fwtop.model.rule import Match

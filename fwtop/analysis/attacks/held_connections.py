@@ -16,12 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from fwtop.analysis.connections import HANDSHAKE, Held, flows_of, flows_of_packets, source_of
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.engine.group import Feature, Group, Least, Proof, cut, noted
-from fwtop.analysis.engine.hypothesis import Hypothesis, Says, is_so
-from fwtop.analysis.history.connections import HANDSHAKE
+from fwtop.analysis.engine.entries import Feature, Group, Hypothesis, Least, Proof, Says, cut, is_so, noted
 from fwtop.analysis.spoofing import Spoof
-from fwtop.analysis.window.connections import Held, flows_of, flows_of_packets, source_of
 from fwtop.analysis.window.traffic import TCP, Rows, mix, payload
 from fwtop.model.rule import Match
 from fwtop.model.traffic.connections import Connections, SocketTable

@@ -7,8 +7,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
-from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_least, if_so
+from fwtop.analysis.engine.entries import (
+    Group,
+    Hypothesis,
+    Least,
+    Proof,
+    Says,
+    at_least,
+    cut,
+    feature,
+    if_so,
+    noted,
+)
 from fwtop.analysis.measures.general import ENOUGH, to_port
 from fwtop.analysis.measures.requests import (
     LIMIT,

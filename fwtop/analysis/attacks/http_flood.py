@@ -15,8 +15,22 @@ from typing import Any
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.group import Feature, Group, Least, Proof, cut, feature
-from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, Says, above, at_least, at_most, if_so, is_so
+from fwtop.analysis.engine.entries import (
+    CERTAIN,
+    Feature,
+    Group,
+    Hypothesis,
+    Least,
+    Proof,
+    Says,
+    above,
+    at_least,
+    at_most,
+    cut,
+    feature,
+    if_so,
+    is_so,
+)
 from fwtop.analysis.measures.general import pace, per_source, rate, samples, sources, threshold_ratio, to_port
 from fwtop.analysis.measures.requests import (
     LIMIT,

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
-from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, at_least, at_most, if_so, is_so
+from fwtop.analysis.engine.entries import (
+    CERTAIN,
+    Group,
+    Hypothesis,
+    Least,
+    Proof,
+    at_least,
+    at_most,
+    cut,
+    feature,
+    if_so,
+    is_so,
+)
 from fwtop.analysis.measures.general import ENOUGH, pace, sources
 from fwtop.analysis.parsers import icmp
-from fwtop.analysis.window.own_probes import errors_to_probes
+from fwtop.analysis.window.tcp_view import errors_to_probes
 from fwtop.analysis.window.traffic import ICMP, ICMP6
 from fwtop.model.rule import Match
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.engine.group import Group, Least, Proof, cut
-from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_most
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, Says, above, at_most, cut
 from fwtop.analysis.measures.general import ENOUGH, match_ip_protocol, pace, sources, spoofed, unclaimed_of
 from fwtop.analysis.window.traffic import IGMP
 

@@ -7,8 +7,20 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
-from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, Says, above, at_least, at_most, is_so
+from fwtop.analysis.engine.entries import (
+    CERTAIN,
+    Group,
+    Hypothesis,
+    Least,
+    Proof,
+    Says,
+    above,
+    at_least,
+    at_most,
+    cut,
+    feature,
+    is_so,
+)
 from fwtop.analysis.measures.general import (
     ENOUGH,
     lengths,

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, noted
-from fwtop.analysis.engine.hypothesis import Hypothesis, above, at_least
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, above, at_least, cut, noted
 from fwtop.analysis.measures.general import ENOUGH, peak
 from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.counting import among, distinct_values

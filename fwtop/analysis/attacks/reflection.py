@@ -11,14 +11,18 @@ from functools import partial
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
-from fwtop.analysis.engine.hypothesis import (
+from fwtop.analysis.engine.entries import (
     CERTAIN,
+    Group,
     Hypothesis,
+    Least,
     Needs,
+    Proof,
     Says,
     at_least,
     at_most,
+    cut,
+    feature,
     is_not,
     is_so,
 )

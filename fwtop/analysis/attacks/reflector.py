@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
-from fwtop.analysis.engine.group import Group, Least, Proof, cut
-from fwtop.analysis.engine.hypothesis import Hypothesis, at_least
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, at_least, cut
 from fwtop.analysis.measures import answers
 from fwtop.analysis.measures.general import ENOUGH, per_source
 from fwtop.analysis.parsers.services import BY_PORT, REFLECTED_REQUESTS

@@ -6,8 +6,18 @@ from collections.abc import Iterator
 from functools import partial
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
-from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, Says, at_least, at_most
+from fwtop.analysis.engine.entries import (
+    CERTAIN,
+    Group,
+    Hypothesis,
+    Least,
+    Proof,
+    Says,
+    at_least,
+    at_most,
+    cut,
+    feature,
+)
 from fwtop.analysis.measures.general import ENOUGH, of_protocol, rate, same_port, share, sources
 from fwtop.analysis.measures.tcp import OUTSIDE, constant_fields, stray
 from fwtop.analysis.window.tcp_view import ACK, FIN, RST, SYN

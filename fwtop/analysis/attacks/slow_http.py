@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, noted
-from fwtop.analysis.engine.hypothesis import Hypothesis, at_least
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, at_least, cut, noted
 from fwtop.analysis.measures.general import to_port
 from fwtop.analysis.measures.tcp import flows_of
 from fwtop.analysis.parsers import http

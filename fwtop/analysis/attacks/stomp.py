@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
-from fwtop.analysis.engine.hypothesis import Hypothesis, Says, if_so
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, Says, cut, feature, if_so, noted
 from fwtop.analysis.measures.general import ENOUGH
 from fwtop.analysis.measures.tcp import match_ack
 from fwtop.analysis.parsers.http import starts_request

@@ -8,8 +8,20 @@ from functools import partial
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
-from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, above, at_most, if_so, is_not, is_so
+from fwtop.analysis.engine.entries import (
+    CERTAIN,
+    Group,
+    Hypothesis,
+    Least,
+    Proof,
+    above,
+    at_most,
+    cut,
+    feature,
+    if_so,
+    is_not,
+    is_so,
+)
 from fwtop.analysis.measures.general import (
     ENOUGH,
     observed_live,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
-from fwtop.analysis.engine.hypothesis import Hypothesis
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature
 from fwtop.analysis.measures.general import ENOUGH, of_protocol
 from fwtop.analysis.window.tcp_view import flag_names
 from fwtop.model.rule import Match

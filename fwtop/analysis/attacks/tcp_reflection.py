@@ -11,8 +11,17 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
-from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, at_least, is_so
+from fwtop.analysis.engine.entries import (
+    CERTAIN,
+    Group,
+    Hypothesis,
+    Least,
+    Proof,
+    at_least,
+    cut,
+    feature,
+    is_so,
+)
 from fwtop.analysis.measures.general import ENOUGH, of_protocol, sources
 from fwtop.analysis.parsers import http
 from fwtop.analysis.window.counting import among

@@ -9,8 +9,20 @@ from functools import partial
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
-from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, if_so, is_so
+from fwtop.analysis.engine.entries import (
+    Group,
+    Hypothesis,
+    Least,
+    Proof,
+    Says,
+    above,
+    at_least,
+    cut,
+    feature,
+    if_so,
+    is_so,
+    noted,
+)
 from fwtop.analysis.measures.general import ENOUGH, threshold_ratio, to_port
 from fwtop.analysis.measures.requests import (
     LIMIT,

@@ -8,8 +8,20 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
-from fwtop.analysis.engine.hypothesis import Hypothesis, Says, above, at_least, at_most, if_so, is_so
+from fwtop.analysis.engine.entries import (
+    Group,
+    Hypothesis,
+    Least,
+    Proof,
+    Says,
+    above,
+    at_least,
+    at_most,
+    cut,
+    feature,
+    if_so,
+    is_so,
+)
 from fwtop.analysis.measures import answers, conversations, payloads
 from fwtop.analysis.measures.general import ENOUGH, of_protocol, per_source, same_length, share, spoofed
 from fwtop.analysis.parsers.services import BY_PORT, SPOKEN, WEB

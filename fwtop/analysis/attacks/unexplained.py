@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature
-from fwtop.analysis.engine.hypothesis import CERTAIN, Hypothesis, at_least, at_most, is_not, is_so
+from fwtop.analysis.engine.entries import (
+    CERTAIN,
+    Group,
+    Hypothesis,
+    Least,
+    Proof,
+    at_least,
+    at_most,
+    cut,
+    feature,
+    is_not,
+    is_so,
+)
 from fwtop.analysis.measures.general import observed_live, samples, share, spoofed
 from fwtop.analysis.parsers import icmp
 from fwtop.analysis.window.traffic import TCP, UDP

@@ -13,8 +13,18 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Normal, Trait
-from fwtop.analysis.engine.group import Group, Least, Proof, cut, feature, noted
-from fwtop.analysis.engine.hypothesis import Hypothesis, Says, at_least, if_so
+from fwtop.analysis.engine.entries import (
+    Group,
+    Hypothesis,
+    Least,
+    Proof,
+    Says,
+    at_least,
+    cut,
+    feature,
+    if_so,
+    noted,
+)
 from fwtop.analysis.measures.general import ENOUGH, per_source, samples, to_port
 from fwtop.analysis.measures.requests import (
     even_sources,

@@ -1,22 +1,28 @@
-"""Hypotheses compete for a group: the shares of exp(log-odds) are their probabilities."""
+"""Hypotheses compete for groups of packets, and attacks claim theirs, whatever the order of declaration.
+
+The shares of exp(log-odds) are the probabilities of a group's explanations. Cuts take their turn by what
+proves their attacks. Within a turn all groups are cut from the same packets; the likeliest attack takes what
+it explains first. What lost packets to it is cut and judged again when no attack is left that lost none: once
+for all attacks beside it, not once for each.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from itertools import chain
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.analysis.context import Finding
-from fwtop.analysis.engine.group import Group
-from fwtop.analysis.engine.hypothesis import Hypothesis, Needs, own_rows
-from fwtop.analysis.engine.words import said
-from fwtop.analysis.window.counting import marked
-from fwtop.analysis.window.traffic import Rows
-from fwtop.model.traffic.packets import Mask
+from fwtop.analysis.context import AnalysisContext, Finding, Trait, count
+from fwtop.analysis.engine.entries import FEATURES, Cut, Group, Hypothesis, Needs, Proof, own_rows
+from fwtop.analysis.window.counting import among, distinct_values, marked
+from fwtop.analysis.window.traffic import Rows, mix
+from fwtop.model.traffic.packets import U64, Mask
+from fwtop.render.numbers import percent
 
 _CLEAR = 0.99  # from which the more specific of two explanations takes the packets
 
@@ -125,3 +131,182 @@ def evidence(one: Hypothesis, group: Group) -> tuple[str, ...]:
         *signs,
         *(line for detail in one.details for line in detail(group)),
     )
+
+
+_MOST_ATTACKS = 64  # attacks of one turn: a bound on its cost
+
+
+@lru_cache(maxsize=4)
+def entries_by_turn(entries: tuple[Hypothesis, ...]) -> dict[Proof, dict[Cut, list[Hypothesis]]]:
+    """Return the explanations of each cut's groups: the turns in their order, in them cuts by their names."""
+    every = [one for one in entries if one.of is None]
+    cuts = sorted({one.of for one in entries if one.of is not None}, key=lambda cut: cut.name)
+    about = {
+        cut: [*(one for one in entries if one.of is cut), *(() if cut.complete else every)] for cut in cuts
+    }
+    return {proof: {cut: about[cut] for cut in cuts if cut.proof == proof} for proof in Proof}
+
+
+def resolve(context: AnalysisContext, about: Mapping[Cut, Sequence[Hypothesis]]) -> None:
+    """Explain all groups of the cuts of one turn; attacks become findings of the context."""
+    cuts = {cut.name: cut for cut in about}
+    opened: list[Explained] = []  # groups that lost no packets
+    stale = set(cuts)  # cuts whose packets are to be cut again
+    for _ in range(_MOST_ATTACKS):
+        attacks = [one for one in opened if one.is_attack]
+        if not attacks:
+            opened = _cut_again(context, opened, {cuts[name]: about[cuts[name]] for name in stale})
+            stale = set()
+            attacks = [one for one in opened if one.is_attack]
+        if not attacks:
+            break
+        winner = max(attacks, key=lambda one: one.rank)
+        cut = winner.group.cut
+        one = _joined(winner, cuts[cut], [one for one in attacks if one.group.cut == cut])
+        context.claim(one.finding())
+        _tell(context, one)
+        attach(context)
+        claimed = ~context.unclaimed
+        lost = [one for one in opened if one.lost(winner, claimed)]
+        stale |= {one.group.cut for one in lost if one.group.cut != cut or cuts[cut].again}
+        opened = [one for one in opened if one not in lost]
+    for one in _cut_again(context, opened, {cuts[name]: about[cuts[name]] for name in stale}):
+        _tell(context, one)
+        if one.settled:
+            context.benign[one.group.packets.rows] = True
+
+
+def _cut_again(
+    context: AnalysisContext, opened: list[Explained], stale: Mapping[Cut, Sequence[Hypothesis]]
+) -> list[Explained]:
+    """Return the groups, those of stale cuts cut and explained anew."""
+    names = {cut.name for cut in stale}
+    kept = [one for one in opened if one.group.cut not in names]
+    return [*kept, *chain.from_iterable(_explained(context, cut, about) for cut, about in stale.items())]
+
+
+def _tell(context: AnalysisContext, one: Explained) -> None:
+    """Keep an explained group if the operator asks for explanations.
+
+    It refers to its context: otherwise each window's packets would wait for the garbage collector.
+    """
+    if context.explains:
+        context.explained.append(one)
+
+
+def _explained(context: AnalysisContext, cut: Cut, entries: Sequence[Hypothesis]) -> list[Explained]:
+    found = []
+    for group in cut(context):
+        found.append(compete(group, entries))
+        if group.otherwise is not None and found[-1].ranked and not found[-1].is_attack:
+            part = group.otherwise()
+            part.cut = cut.name
+            if part.packets.n not in (0, group.packets.n):
+                found.append(compete(part, entries))
+    return found
+
+
+def _joined(winner: Explained, cut: Cut, attacks: Sequence[Explained]) -> Explained:
+    """Join the groups of a cut that one tool makes: floods to several ports are one attack."""
+    same = [one for one in attacks if one.best is winner.best]
+    if cut.join is None or len(same) < 2 or not winner.best.joins:
+        return winner
+    rows = distinct_values(np.concatenate([one.group.packets.rows for one in same]))
+    group = cut.join(winner.group.context, [one.group for one in same], rows)
+    group.cut = cut.name
+    return Explained(group, max(same, key=lambda one: one.rank).ranked, winner.best.rows(group))
+
+
+_NEARLY_ALL = 0.9  # of the later fragments: the rest lost their first fragment
+_BY_CHANCE = 0.05  # more than chance
+_MOST_OF_ANSWERS = 0.6  # reflectors answer in fragments, of which routers drop some
+
+
+def attach(context: AnalysisContext) -> None:
+    """Add later fragments to the newest finding if its first fragments have the same sources."""
+    finding = context.findings[-1]
+    packets, traffic = context.traffic.packets, context.traffic
+    heads = finding.rows[traffic.first.take(finding.rows)]
+    if len(heads) == 0:
+        return
+    protocol = packets.protocol[heads[0]]
+    later = traffic.rows(traffic.later & context.unclaimed & (packets.protocol == protocol))
+    if len(later) == 0:
+        return
+    mine = _same_datagram(context, heads, later)
+    most = _NEARLY_ALL
+    if Trait.AMPLIFIED in finding.traits:  # a thin sample misses sources (Good 1953)
+        mine |= traffic.of_sources(finding.rows)[later]
+        most = min(_MOST_OF_ANSWERS, max(_BY_CHANCE, 1 - context.features(finding.rows).singles))
+    if mine.mean() > most or (context.sparse and (mine.mean() > 0.5 or _as_many(context, heads, later))):
+        mine[:] = True  # the first fragments of the rest were not sampled
+    if not mine.any():
+        return
+    rows = np.sort(np.concatenate([finding.rows, later[mine]]))
+    sentence = f"{count(traffic.weight[later[mine]].sum())} later fragments of its datagrams are included"
+    context.findings[-1] = replace(finding, rows=rows, evidence=(*finding.evidence, sentence))
+    context.unclaimed[later[mine]] = False
+
+
+def datagrams_of(context: AnalysisContext, rows: Rows) -> U64:
+    """Return a key of each row's datagram."""
+    traffic = context.traffic
+    return mix(
+        traffic.source_key[rows] ^ traffic.dest_key[rows], traffic.packets.ip_id[rows].astype(np.uint64)
+    )
+
+
+def _same_datagram(context: AnalysisContext, heads: Rows, later: Rows) -> Mask:
+    return among(datagrams_of(context, later), datagrams_of(context, heads))
+
+
+def _as_many(context: AnalysisContext, heads: Rows, later: Rows) -> bool:
+    """Check for plausible numbers of first and later fragments; a thin sample splits datagrams."""
+    weight = context.traffic.weight
+    return float(weight[heads].sum()) > 0.1 * float(weight[later].sum())
+
+
+class _Number(float):
+    """A feature as sentences write it."""
+
+    def __format__(self, spec: str) -> str:
+        if spec.startswith("percent"):
+            return percent(self, int(spec[7:] or 0))
+        return format(float(self), ",.0f" if spec == "count" else spec)
+
+
+class _Amount:
+    """The packets of the group with the length of the window."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def __format__(self, spec: str) -> str:
+        return self._group.packets.amount(spec)
+
+
+class _Words(Mapping[str, object]):
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def __getitem__(self, name: str) -> object:
+        group = self._group
+        if name in group.notes:
+            value = group.notes[name]
+            return _Number(value) if isinstance(value, int | float) else value
+        if name == "amount":
+            return _Amount(group)
+        if name == "senders":
+            return group.packets.senders
+        return _Number(group[FEATURES[name]])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._group.notes, *FEATURES, "amount", "senders"))
+
+    def __len__(self) -> int:
+        return len(self._group.notes) + len(FEATURES) + 2
+
+
+def said(template: str, group: Group) -> str:
+    """Fill a template with what was measured."""
+    return template.format_map(_Words(group)) if "{" in template else template

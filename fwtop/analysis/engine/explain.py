@@ -7,10 +7,8 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
-from fwtop.analysis.engine.compete import Explained, evidence
-from fwtop.analysis.engine.group import Feature, Group, in_words
-from fwtop.analysis.engine.hypothesis import Hypothesis, Needs
-from fwtop.analysis.engine.words import said
+from fwtop.analysis.engine.compete import Explained, evidence, said
+from fwtop.analysis.engine.entries import Feature, Group, Hypothesis, Needs, in_words
 from fwtop.render.numbers import percent
 
 _BEST = 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fwtop.analysis.engine.group import Group, feature
+from fwtop.analysis.engine.entries import Group, feature
 from fwtop.analysis.parsers import dns
 from fwtop.analysis.parsers.icmp import quoted_datagrams, quoted_requests
 from fwtop.analysis.parsers.services import BY_PORT, Service

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fwtop.analysis.context import NEW, AnalysisContext
-from fwtop.analysis.engine.group import Group, Least, feature
-from fwtop.analysis.engine.hypothesis import at_least
+from fwtop.analysis.engine.entries import Group, Least, at_least, feature
 from fwtop.analysis.window.traffic import Rows
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Mask

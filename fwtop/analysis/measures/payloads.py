@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fwtop.analysis.engine.group import Group, feature
+from fwtop.analysis.engine.entries import Group, feature
 from fwtop.analysis.measures import conversations
 from fwtop.analysis.parsers import quic
 from fwtop.analysis.parsers.reports import framed

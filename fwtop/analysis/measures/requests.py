@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.engine.group import Group, feature
+from fwtop.analysis.engine.entries import Group, feature
 from fwtop.analysis.parsers import http
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.engine.group import Group, feature
+from fwtop.analysis.engine.entries import Group, feature
 from fwtop.analysis.measures.general import of_protocol
 from fwtop.analysis.window.tcp_view import ACK, FIN, RST, SYN
 from fwtop.analysis.window.traffic import Rows

@@ -8,9 +8,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fwtop.analysis.connections import Held
 from fwtop.analysis.context import AnalysisContext, Finding, count
 from fwtop.analysis.proposals.matching import cut, in_prefixes
-from fwtop.analysis.window.connections import Held
 from fwtop.analysis.window.traffic import TCP, mix
 from fwtop.model.addresses.address import format_address
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Preview, Rule

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding, make_context
-from fwtop.analysis.history.baseline import Baseline
+from fwtop.analysis.memory import Baseline
 from fwtop.analysis.proposals.allowed import allowed_rows
 from fwtop.analysis.proposals.effect import dropped_pps, harm_by, share_of, share_stopped, stopped_by
 from fwtop.analysis.proposals.held import with_connections

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding, count
 from fwtop.analysis.proposals.allowed import always_pass
-from fwtop.analysis.window.features import Features
-from fwtop.analysis.window.targets import targets_of
+from fwtop.analysis.window.features import Features, targets_of
 from fwtop.analysis.window.traffic import weighted_top
 from fwtop.model.addresses.address import Prefix, format_address
 from fwtop.model.rule import Match, Range

@@ -82,7 +82,7 @@ def _pass_on(notifications: Notifications | None, lines: EventLines) -> None:
 
 def _compare(args: argparse.Namespace, lines: EventLines, notified: frozenset[str]) -> None:
     """Read again and again, and tell what changed and what is wrong."""
-    from fwtop.analysis.rule_changes import RuleChanges
+    from fwtop.analysis.rule_readings import RuleChanges
     from fwtop.netfilter.listing.reader import RulesetReader
 
     watcher = RuleChanges(notified)

@@ -11,8 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from fwtop.analysis.rule_alarms import RuleAlarm, RuleAlarms
-from fwtop.analysis.rule_rates import RatedRule, RuleRates
+from fwtop.analysis.rule_readings import RatedRule, RuleAlarm, RuleAlarms, RuleRates
 from fwtop.cli.options import add_netns, flag, option, positive
 from fwtop.model.errors import FwtopError
 from fwtop.model.ruleset import Ruleset

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from fwtop.analysis.timeline import Known
+from fwtop.analysis.snapshot_attacks import Known
 from fwtop.console.playback.player import Frame, Reel
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.flow import STOPPED, Flow

@@ -16,8 +16,7 @@ from msgspec import Struct, field
 
 from fwtop.alarms.config import AlarmConfig
 from fwtop.alarms.message import Alarm
-from fwtop.analysis.rule_alarms import Change, RuleAlarms
-from fwtop.analysis.rule_rates import RatedRule, RuleRates
+from fwtop.analysis.rule_readings import Change, RatedRule, RuleAlarms, RuleRates
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import RuleStatus
 from fwtop.model.ruleset import Ruleset

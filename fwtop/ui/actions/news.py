@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fwtop.analysis.rule_alarms import Change
+from fwtop.analysis.rule_readings import Change
 from fwtop.model.traffic.session import EventKind
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.actions.desk import Desk

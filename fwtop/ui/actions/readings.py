@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from fwtop.analysis.rule_alarms import Change
+from fwtop.analysis.rule_readings import Change
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import RuleStatus
 from fwtop.model.text import safe_text

@@ -7,7 +7,7 @@ from itertools import chain
 from string import Formatter
 from typing import assert_never
 
-from fwtop.analysis.rule_rates import RatedRule
+from fwtop.analysis.rule_readings import RatedRule
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
 from fwtop.model.ruleset import ListedSet
 from fwtop.model.traffic.snapshot import (

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from fwtop.analysis.rule_alarms import Change, RuleAlarms
-from fwtop.analysis.rule_rates import RatedRule, RuleRates
+from fwtop.analysis.rule_readings import Change, RatedRule, RuleAlarms, RuleRates
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.ruleset import ListedSet, Ruleset
 from fwtop.model.traffic.counters import TcpService

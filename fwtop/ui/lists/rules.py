@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from fwtop.analysis.rule_rates import RatedRule
+from fwtop.analysis.rule_readings import RatedRule
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
 from fwtop.model.ruleset import ListedSet
 from fwtop.model.text import safe_text

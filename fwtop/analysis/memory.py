@@ -1,7 +1,8 @@
-"""The baseline: a rolling reservoir of packets from quiet times, and rates by traffic class.
+"""What judgement remembers between windows: normal traffic, who probed and who is known, and connections.
 
-Collateral is measured on the reservoir, and thresholds are multiples of the rates. It is stored per
-session and reused by the next one of the same host (`to_bytes`).
+The baseline is a rolling reservoir of packets from quiet times, and rates by traffic class. Collateral is
+measured on the reservoir, and thresholds are multiples of the rates. It is stored per session and reused by
+the next one of the same host (`to_bytes`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import fields, replace
 
-from fwtop.analysis.window.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, Rows, flow_key, shuffled
-from fwtop.model.traffic.packets import F64, U8, Fragment, Mask, PacketBatch
+from fwtop.analysis.connections import ConnectionMemory
+from fwtop.analysis.window.counting import among
+from fwtop.analysis.window.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, Rows, Traffic, flow_key, shuffled
+from fwtop.model.traffic.packets import F64, U8, U32, U64, Fragment, Mask, PacketBatch
 
 _FORMAT = 3
 _LEARN_ROWS = 512  # new rows per tick, so that a busy tick doesn't fill the reservoir
@@ -209,3 +212,75 @@ def _alone(packets: PacketBatch) -> Mask:
     """Mark the packets that are the only ones of their flow."""
     _, flow, counts = np.unique(flow_key(packets), return_inverse=True, return_counts=True)
     return np.asarray(counts[flow] == 1)
+
+
+_SOURCES = 4_096  # remembered at once; the oldest are evicted, so spoofed sources cost no more
+_PAIRS = 512  # remembered per source
+_KNOWN_SECONDS = 900.0  # for which a connection is remembered
+
+
+class Probes(Struct):
+    """The distinct (destination, port) pairs of a source, and when it was seen (seconds).
+
+    The pairs are hashes of 4 bytes: a set of numbers would take 70 bytes for each, and a flood of all sources
+    on all ports 150 MB.
+    """
+
+    last: float
+    pairs: U32 = field(default_factory=lambda: np.zeros(0, np.uint32))
+
+
+class ScanMemory(Struct):
+    """Bounded memory of probes, keyed by source hash."""
+
+    sources: dict[int, Probes] = field(default_factory=dict)
+
+    def add(self, source: int, pairs: U64, now: float) -> Probes:
+        """Record the different pairs that a source probed, given as hashes; return all its probes."""
+        known = self.sources.pop(source, None) or Probes(now)
+        self.sources[source] = known  # at the end: ordered by time of last probe
+        if len(known.pairs) < _PAIRS:
+            new = pairs[:_PAIRS].astype(np.uint32)
+            known.pairs = np.union1d(known.pairs, new)[:_PAIRS] if len(known.pairs) else new
+        known.last = now
+        return known
+
+    def forget(self, before: float) -> None:
+        """Forget sources last seen before a time, and the oldest beyond the limit."""
+        for source in list(self.sources):
+            if self.sources[source].last >= before and len(self.sources) <= _SOURCES:
+                break
+            del self.sources[source]
+
+
+class Acquaintances(Struct):
+    """Bounded memory of sources by their hash, each with the time of its last real TCP connection.
+
+    A measurement or a call agrees on its UDP stream over such a connection, which is silent while it flows.
+    """
+
+    seen: dict[int, float] = field(default_factory=dict)
+
+    def note(self, traffic: Traffic, connected: Mask) -> None:
+        """Remember the sources of these packets."""
+        now = traffic.started + traffic.seconds
+        for key in np.unique(traffic.source_key[connected])[:_SOURCES].tolist():
+            self.seen.pop(key, None)
+            self.seen[key] = now
+        for key in list(self.seen):
+            if self.seen[key] >= now - _KNOWN_SECONDS and len(self.seen) <= _SOURCES:
+                break
+            del self.seen[key]
+
+    def among(self, traffic: Traffic) -> Mask:
+        """Mark the packets of remembered sources."""
+        known = np.fromiter(self.seen, np.uint64, len(self.seen))
+        return np.asarray(among(traffic.source_key, known))
+
+
+class Memory(Struct, frozen=True):
+    """One per observation."""
+
+    scans: ScanMemory = field(default_factory=ScanMemory)
+    acquaintances: Acquaintances = field(default_factory=Acquaintances)
+    connections: ConnectionMemory = field(default_factory=ConnectionMemory)

@@ -1,1 +1,0 @@
-"""What judgement remembers between windows: baseline, timelines, scans, known sources."""
