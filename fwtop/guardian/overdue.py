@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from fwtop.guardian.mechanisms.settings import restore
+from fwtop.guardian.records.entry import deadline_of
 from fwtop.guardian.records.files import Records, boot_id, lock_path_of
 from fwtop.guardian.records.former import Changed, FormerState
-from fwtop.guardian.rules.timers import deadline_of
 from fwtop.kernel import namespaces
 from fwtop.kernel.descriptors import closing, is_held
 from fwtop.model.errors import FwtopError

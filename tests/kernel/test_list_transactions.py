@@ -23,7 +23,7 @@ from fwtop.guardian.mechanisms.chains import list_sets, sets
 from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.mechanisms.kernel import Kernel
-from fwtop.guardian.mechanisms.tables.lists import NftListChange
+from fwtop.guardian.mechanisms.tables.state import NftListChange
 from fwtop.guardian.records import list_log
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.records.files import Records, boot_id

@@ -14,7 +14,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 from reference_parser import reference
 
-from fwtop.guardian.mechanisms.compiled.peers import Peers
+from fwtop.guardian.mechanisms.compiled.slots import Peers
 from fwtop.kernel import bpf
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Conversation, Passes

@@ -14,12 +14,10 @@ import pytest
 from msgspec.structs import replace
 
 from fwtop.guardian.records import files
-from fwtop.guardian.records.entry import Entry
-from fwtop.guardian.records.files import Records, boot_id
+from fwtop.guardian.records.entry import Entry, next_deadline, rules_due
+from fwtop.guardian.records.files import Numbers, Records, boot_id
 from fwtop.guardian.records.former import Changed
 from fwtop.guardian.records.journal import Journal
-from fwtop.guardian.records.numbers import Numbers
-from fwtop.guardian.rules import timers
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule, State
@@ -267,12 +265,8 @@ def test_clock_ends_the_unconfirmed_before_the_expired(journal: Journal) -> None
     provisional = replace(journal.intend(RULE, "nft", 100.0, 30.0), state=State.PROVISIONAL)
     confirmed = replace(journal.intend(RULE, "nft", 50.0, None), state=State.CONFIRMED)
     both = [provisional, confirmed]
-    assert timers.next_deadline(both) == 30.0
-    assert timers.due(both, 29.9) == []
-    assert [(entry, state) for entry, state, _ in timers.due(both, 30.0)] == [(provisional, State.REVERTED)]
-    ended = timers.due(both, 100.0)
+    assert next_deadline(both) == 30.0
+    assert rules_due(both, 29.9) == []
+    assert [(entry, state) for entry, state, _ in rules_due(both, 30.0)] == [(provisional, State.REVERTED)]
+    ended = rules_due(both, 100.0)
     assert [state for _, state, _ in ended] == [State.EXPIRED, State.EXPIRED]
-
-
-def test_kernel_outlasts_the_guardians_clock_by_a_little() -> None:
-    assert timers.kernel_timeout(30) == 32

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fwtop.guardian.mechanisms.compiled.peers import Peers, _place
+from fwtop.guardian.mechanisms.compiled.slots import Peers, _place
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Conversation, Passes
 from fwtop.model.errors import FwtopError

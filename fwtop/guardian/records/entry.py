@@ -1,8 +1,8 @@
-"""A rule with its life, and how its record encodes it."""
+"""A rule with its life: its deadlines, and how its record encodes it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from mmap import mmap
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from fwtop.model.addresses.prefix_list import pack_prefixes, unpack_prefixes
 from fwtop.model.rule import Rule, State
 from fwtop.model.wire import of_plain, plain
 
+KERNEL_SLACK_SECONDS = 2  # the guardian reverts a provisional rule before the kernel's timeout does
 KEPT_SOURCES = 200  # in the record itself: more have a file of their own until the rule ends
 _LISTED = "listed"  # how many sources that file holds
 # Less than the longest timeout of threading.Condition, and as Unix time until 2096
@@ -34,6 +35,37 @@ class Entry(Struct, frozen=True, forbid_unknown_fields=True):
     ended: _Seconds | None = None  # Unix seconds
     note: str = ""
     sources_cut: _Count = 0  # of a rule that has ended: how many of its sources are not kept
+
+    @property
+    def deadline(self) -> float:
+        """When a rule ends unless it is confirmed or renewed, CLOCK_MONOTONIC seconds.
+
+        One that is still being installed (State.INTENT) must be confirmed, too.
+        """
+        return deadline_of(self.state, self.expires, self.confirm_by)
+
+
+def deadline_of(state: str, expires: float, confirm_by: float | None) -> float:
+    """Return the deadline by what a record says."""
+    if state != State.CONFIRMED and confirm_by is not None:
+        return min(confirm_by, expires)
+    return expires
+
+
+def rules_due(entries: Iterable[Entry], now: float) -> list[tuple[Entry, State, str]]:
+    """Return the rules that are due, with the state and the note that they end with."""
+    over: list[tuple[Entry, State, str]] = []
+    for entry in entries:
+        if entry.expires <= now:
+            over.append((entry, State.EXPIRED, "its time was over"))
+        elif entry.deadline <= now:
+            over.append((entry, State.REVERTED, "not confirmed in time"))
+    return over
+
+
+def next_deadline(entries: Iterable[Entry]) -> float | None:
+    """Return the earliest deadline, None without rules."""
+    return min((entry.deadline for entry in entries), default=None)
 
 
 def record_of(entry: Entry) -> dict[str, Any]:

@@ -7,8 +7,7 @@ import time
 from msgspec.structs import replace
 
 from fwtop.guardian.mechanisms.mechanism import HEAD_CHANGED, Expected
-from fwtop.guardian.records.entry import Entry
-from fwtop.guardian.rules import timers
+from fwtop.guardian.records.entry import Entry, rules_due
 from fwtop.guardian.rules.lifecycle import REPAIRING, Lifecycle
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.model.errors import FwtopError
@@ -63,7 +62,7 @@ def _adopt(state: GuardianState, lifecycle: Lifecycle, entry: Entry, now: float)
     rule_id, name = entry.rule.id, f"rule {entry.rule.id}"
     ended, note = State.REVERTED, "half done when the guardian died"
     if entry.state in ACTIVE_STATES:
-        over = timers.due([entry], now)
+        over = rules_due([entry], now)
         if over:
             _, ended, note = over[0]
         elif any(name not in state.lists for name in entry.rule.lists_used):

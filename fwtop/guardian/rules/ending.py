@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.mechanisms.chains import sets
 from fwtop.guardian.ownership import single_threaded
-from fwtop.guardian.records.entry import Entry
-from fwtop.guardian.rules import timers
+from fwtop.guardian.records.entry import Entry, next_deadline
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.kernel.programs import RESERVE_SECONDS, until
 from fwtop.model.errors import FwtopError
@@ -151,7 +150,7 @@ class Ending:
     def update_watchdog(self, *more: Entry) -> None:
         """Tell the watchdog when the next rule without a timeout in the kernel ends."""
         waiting = [item for item in (*self.active.values(), *more) if has_settings(item.rule)]
-        self._set_watchdog(timers.next_deadline(waiting))
+        self._set_watchdog(next_deadline(waiting))
 
     def log_once(self, matter: str, error: FwtopError | str | None) -> None:
         """Log a complaint when it differs from the last about the same matter; None or "": it is over."""

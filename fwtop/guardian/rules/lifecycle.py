@@ -18,8 +18,8 @@ from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.diagnose.bridged import bridge_notes
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.ownership import single_threaded
-from fwtop.guardian.records.entry import Entry
-from fwtop.guardian.rules import closing, console_guard, forgetting, guard, lockout, timers, upkeep
+from fwtop.guardian.records.entry import KERNEL_SLACK_SECONDS, Entry, next_deadline, rules_due
+from fwtop.guardian.rules import closing, console_guard, forgetting, guard, lockout, upkeep
 from fwtop.guardian.rules.ending import Ending
 from fwtop.guardian.rules.guard import check_share
 from fwtop.guardian.rules.state import GuardianState
@@ -111,7 +111,7 @@ class Lifecycle:
         self.ending.update_watchdog(entry)
         timeout = rule.ttl_seconds
         if confirm_seconds:
-            timeout = min(timeout, timers.kernel_timeout(confirm_seconds))
+            timeout = min(timeout, confirm_seconds + KERNEL_SLACK_SECONDS)
         timeout = min(timeout, MAX_TIMEOUT_SECONDS)
         rule_id = entry.rule.id
         falls_with = owner if confirm_seconds else None
@@ -178,9 +178,9 @@ class Lifecycle:
 
     def _seconds_left(self, entry: Entry) -> int:
         """Return the timeout that an active rule's sets should have now."""
-        timeout = max(1, math.ceil(timers.deadline(entry) - time.monotonic()))
+        timeout = max(1, math.ceil(entry.deadline - time.monotonic()))
         if entry.state is State.PROVISIONAL:
-            timeout = timers.kernel_timeout(timeout)
+            timeout = timeout + KERNEL_SLACK_SECONDS
         return min(timeout, MAX_TIMEOUT_SECONDS)
 
     def _close_open(self, rule: Rule) -> str:
@@ -328,7 +328,7 @@ class Lifecycle:
             return self._until_tidy(now)
         retry = 0.0
         try:
-            self.ending.end(timers.due(self.active.values(), now))
+            self.ending.end(rules_due(self.active.values(), now))
             self.ending.log_once("end", None)
         except FwtopError as error:
             self.ending.log_once("end", error)
@@ -338,7 +338,7 @@ class Lifecycle:
             upkeep.mend(self.active, self._kernel, self.repair, self.ending.log_once)
             upkeep.renew(self.active, now, self.keep, self.ending.log_once)
             self.ending.update_watchdog()  # somebody may have killed it
-        deadline = timers.next_deadline(self.active.values())
+        deadline = next_deadline(self.active.values())
         if deadline is None:
             return self._until_tidy(now)
         strict = self._keep_sessions(now)

@@ -20,16 +20,17 @@ from fwtop.guardian.mechanisms.mechanism import (
     Wanted,
     each,
 )
-from fwtop.guardian.mechanisms.tables.allow import difference
-from fwtop.guardian.mechanisms.tables.contents import NftContents
-from fwtop.guardian.mechanisms.tables.lists import NftListChange, SetEdit, refill_lines
+from fwtop.guardian.mechanisms.tables.contents import NftContents, difference
 from fwtop.guardian.mechanisms.tables.state import (
     LIST_SET,
     MARKS,
+    NftListChange,
+    SetEdit,
     Table,
     chains_of,
     entry_counters,
     read_table,
+    refill_lines,
     removal_lines,
 )
 from fwtop.guardian.mechanisms.tables.words import (
