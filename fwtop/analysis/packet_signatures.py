@@ -25,10 +25,9 @@ from fwtop.model.traffic.packets import F64, I64, U16, Fragment, Mask, PacketBat
 from fwtop.model.traffic.protocols import WITH_PORTS
 from fwtop.model.traffic.snapshot import PacketSignature
 from fwtop.model.traffic.window import Window
-from fwtop.stats.digest import arrived_sums
-from fwtop.stats.keyed_sums import DROPPED, WEIGHT
-from fwtop.stats.shares import Scale
+from fwtop.stats.engine import arrived_sums
 from fwtop.stats.sources import Drops
+from fwtop.stats.sums import DROPPED, WEIGHT, Scale
 
 _SAMPLE = 4_096  # packets to search: a share of 2 % to ±0.4 percentage points
 _LEAST = 0.02  # of all packets: rarer combinations don't stand out

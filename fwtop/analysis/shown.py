@@ -23,7 +23,7 @@ from fwtop.model.traffic.packets import F64, U32, Fragment, Mask, PacketBatch
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Share, Tables, TrafficPart
 from fwtop.model.traffic.window import OriginLookup, Window
 from fwtop.stats.engine import Engine
-from fwtop.stats.shares import wilson_interval
+from fwtop.stats.sums import wilson_interval
 
 
 class JudgedTraffic(Struct, frozen=True):

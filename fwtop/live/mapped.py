@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 from numpy.typing import NDArray
 
-from fwtop.observe.layout import (
+from fwtop.observe.messages import (
     CONTROL_WORDS,
     DATA_BYTES,
     HOOKS,

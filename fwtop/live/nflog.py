@@ -18,8 +18,8 @@ from fwtop.kernel import netlink
 from fwtop.kernel.drop_reasons import reached_tc
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import U8, U16, U32, Hook, PacketBatch
-from fwtop.observe.layout import DATA_BYTES
-from fwtop.observe.nflog_table import DATAGRAM_BYTES
+from fwtop.observe.messages import DATA_BYTES
+from fwtop.observe.older_kernels import DATAGRAM_BYTES
 from fwtop.parse.packets import parse_packets
 
 _PACKET = 0x0400  # NFNL_SUBSYS_ULOG << 8 | NFULNL_MSG_PACKET

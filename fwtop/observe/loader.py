@@ -61,13 +61,13 @@ def _serve(message: bytes, given: list[int]) -> tuple[Answer, list[int]]:
 
 
 def _detach(slot: str, rings: str) -> int:
-    from fwtop.observe import leftovers
+    from fwtop.observe import older_kernels
 
     if slot != "all" and not slot.isdigit():
         print("fwtop: --detach takes a slot number, or all", file=sys.stderr)
         return 2
     try:
-        leftovers.remove(None if slot == "all" else int(slot))
+        older_kernels.remove_left(None if slot == "all" else int(slot))
         if slot != "all" and rings.isdigit():
             put_ring({"rings": int(rings)}, int(slot), None)
     except FwtopError as error:

@@ -19,11 +19,13 @@ from fwtop.kernel.links import (
     watched_indexes,
 )
 from fwtop.model.text import safe_text
-from fwtop.observe import layout, nflog_table, scope
-from fwtop.observe.layout import CONTROL_WORDS, DATA_BYTES, NO_INTERFACE, counters_bytes
+from fwtop.observe import messages, older_kernels, scope
 from fwtop.observe.messages import (
+    CONTROL_WORDS,
+    DATA_BYTES,
     HELD,
     LOCATIONS,
+    NO_INTERFACE,
     SCOPE,
     SHARED_MAPS,
     XDP_COUNTERS,
@@ -31,6 +33,7 @@ from fwtop.observe.messages import (
     AttachPoint,
     Interface,
     Observation,
+    counters_bytes,
 )
 from fwtop.xdp import maps as xdp_maps
 from fwtop.xdp.maps import possible_cpus
@@ -71,7 +74,7 @@ class Observers:
         if self._ingress == "clsact":
             clsact.detach(self._slot)
         if self._accepted == "nflog":
-            nflog_table.detach(self._slot)
+            older_kernels.detach(self._slot)
 
     def attach(self, names: Sequence[str], xdp_maps: dict[str, int] | None = None) -> Observation:
         """Attach to the named interfaces, by default those with a default route.
@@ -151,8 +154,8 @@ class Observers:
         sizes = {
             "counters": counters,
             "control": 4 * CONTROL_WORDS,
-            "scope": layout.scope_bytes(len(watched)),
-            "locations": 8 * (layout.LOCATIONS - 1),
+            "scope": messages.scope_bytes(len(watched)),
+            "locations": 8 * (messages.LOCATION_PLACES - 1),
         }
         for name, size in sizes.items():
             descriptor = bpf.create_map(
@@ -197,8 +200,8 @@ class Observers:
 
     def _log_accepted(self, watched: list[int]) -> None:
         self._accepted = "nflog"
-        self._keep("nflog", nflog_table.bind(nflog_table.FIRST_GROUP + self._slot))
-        owner = nflog_table.add_table(watched, slot=self._slot, one_in=LOG_ONE_IN, bytes_each=DATA_BYTES)
+        self._keep("nflog", older_kernels.bind(older_kernels.FIRST_GROUP + self._slot))
+        owner = older_kernels.add_table(watched, slot=self._slot, one_in=LOG_ONE_IN, bytes_each=DATA_BYTES)
         if owner is not None:
             self._keep(HELD + "table", owner)
 

@@ -12,7 +12,7 @@ import struct
 
 from fwtop.kernel.links import Link, list_links, watched_indexes
 from fwtop.model.errors import FwtopError
-from fwtop.observe.layout import BRIDGE, NO_INTERFACE, PLAIN, PORT, scope_bytes
+from fwtop.observe.messages import BRIDGE, NO_INTERFACE, PLAIN, PORT, scope_bytes
 
 
 def write(descriptor: int, watched: list[int], links: list[Link], *, bridged: bool | None = None) -> None:

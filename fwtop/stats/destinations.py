@@ -15,9 +15,8 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import F64, U64, Mask, PacketBatch
 from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.model.traffic.snapshot import Destination
-from fwtop.stats.keyed_sums import SAMPLES, WEIGHT, KeyedSums, mixed
-from fwtop.stats.shares import Scale
 from fwtop.stats.sources import Drops, address_keys
+from fwtop.stats.sums import SAMPLES, WEIGHT, KeyedSums, Scale, mixed
 
 MOST = 20_000  # a scan of a large network reaches any number of addresses: keep the heaviest
 

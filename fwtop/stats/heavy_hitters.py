@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import F64
-from fwtop.stats.keyed_sums import SAMPLES, WEIGHT, KeyedSums
+from fwtop.stats.sums import SAMPLES, WEIGHT, KeyedSums
 
 THRESHOLD = 0.01  # of all packets
 _BROADEST = {4: 8, 6: 16}  # /8 and /16: a shorter prefix explains nothing and blocks too much

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from fwtop.model.text import dns_name_text, payload_text
 from fwtop.model.traffic.packets import F64, I64, U8, Fragment, PacketBatch
 from fwtop.model.traffic.snapshot import Payload
-from fwtop.stats.keyed_sums import SAMPLES, WEIGHT, KeyedSums, mixed
-from fwtop.stats.shares import Scale
+from fwtop.stats.sums import SAMPLES, WEIGHT, KeyedSums, Scale, mixed
 
 
 def window(batch: PacketBatch, rows: NDArray[np.intp], size: int) -> tuple[U8, I64]:

@@ -16,8 +16,7 @@ from fwtop.model.traffic.packets import F64, U8, U64, PacketBatch
 from fwtop.model.traffic.snapshot import Share, Source, Sources
 from fwtop.model.traffic.window import OriginLookup
 from fwtop.stats.heavy_hitters import HeavyPrefix, heavy_prefixes
-from fwtop.stats.keyed_sums import DROPPED, SAMPLES, VARIANCE, WEIGHT, XDP_DROPPED, KeyedSums, mixed
-from fwtop.stats.shares import Scale
+from fwtop.stats.sums import DROPPED, SAMPLES, VARIANCE, WEIGHT, XDP_DROPPED, KeyedSums, Scale, mixed
 
 # The number of spoofed sources is unlimited: beyond MOST keys the lightest are folded into
 # prefixes of the next shorter length (at most 65,536 of /16).

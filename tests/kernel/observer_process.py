@@ -27,7 +27,6 @@ from fwtop.live.source import LiveSource
 from fwtop.model.protocol import MAX_MESSAGE, parse_answer
 from fwtop.model.traffic.packets import Hook, PacketBatch
 from fwtop.observe import duty_cycle, scope
-from fwtop.observe.layout import read_locations
 from fwtop.observe.messages import (
     HELD,
     LOCATIONS,
@@ -36,6 +35,7 @@ from fwtop.observe.messages import (
     Observation,
     decode_reply,
     encode_request,
+    read_locations,
 )
 
 NOBODY = 65534

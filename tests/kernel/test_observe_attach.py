@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from guardian_bench import Bench
 
-from fwtop.observe import leftovers
+from fwtop.observe import older_kernels
 from tests.kernel.conftest import Host, NetnsPair, ip
 from tests.kernel.observing import CLONE, Observer, observing, samples, send
 from tests.kernel.wire import inside, meet
@@ -38,7 +38,7 @@ def attached(host: Host) -> str:
 
 def something_is_left(host: Host) -> bool:
     with inside(host.netns):
-        return leftovers.found()
+        return older_kernels.are_left()
 
 
 def loaded_programs() -> set[int]:

@@ -27,8 +27,7 @@ from fwtop.live.mapped import CounterMaps
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Apply, Plan, Rescan, Symbols, Watch
 from fwtop.model.rule import Kind, Match, Rule
-from fwtop.observe.layout import NO_INTERFACE, SCOPE_WORDS, scope_bytes
-from fwtop.observe.messages import HELD
+from fwtop.observe.messages import HELD, NO_INTERFACE, SCOPE_WORDS, scope_bytes
 from tests.kernel.wire import mac, send_frames
 
 pytestmark = pytest.mark.kernel

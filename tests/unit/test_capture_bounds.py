@@ -10,7 +10,7 @@ from capture_files import block, enhanced, interface, option, pcap, section
 from frames import ethernet, ipv4, udp
 from isal import isal_zlib
 
-from fwtop.capture import pcapng
+from fwtop.capture import pcap as formats
 from fwtop.capture import records as capture_records
 from fwtop.capture.reader import read_capture
 from fwtop.capture.records import Records, Stream, to_batch
@@ -52,7 +52,7 @@ def test_packets_of_thousands_of_interfaces_are_batched(monkeypatch: pytest.Monk
         calls.append(len(records.start))
         return to_batch(stream, records)
 
-    monkeypatch.setattr(pcapng, "to_batch", counted)
+    monkeypatch.setattr(formats, "to_batch", counted)
     packets = b"".join(enhanced(FRAME, START_NS // 1000 + i, number=i) for i in range(4096))
     count, notes = read(section() + interface() * 4096 + packets)
     assert (count, notes) == (4096, [])
@@ -73,7 +73,7 @@ def test_packets_between_other_blocks_come_in_few_batches(between: bytes) -> Non
 
 
 def test_a_file_of_sections_ends_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pcapng, "_MAX_SECTIONS", 3)
+    monkeypatch.setattr(formats, "_MAX_SECTIONS", 3)
     count, notes = read((section() + enhanced_file(2)) * 4)
     assert count == 6
     assert notes == ["there are more than 3 sections (after packet 6); read up to there"]
@@ -101,7 +101,7 @@ class CountedBytes(bytes):
 def test_options_are_read_in_one_pass() -> None:
     CountedBytes.copied = 0
     data = CountedBytes(option(1, b"") * 10_000 + option(9, b"\x09") + option(14, struct.pack("<q", 5)))
-    reader = pcapng.PcapngReader(Stream(io.BytesIO(), b""), [])
+    reader = formats.PcapngReader(Stream(io.BytesIO(), b""), [])
     assert reader._options(data) == {9: b"\x09", 14: struct.pack("<q", 5)}
     assert CountedBytes.copied < 100
 

@@ -19,9 +19,8 @@ from capture_files import block, pcap, section
 from frames import ethernet, ipv4, udp
 
 from fwtop.capture import records
-from fwtop.capture.reader import read_capture
+from fwtop.capture.reader import open_source, read_capture
 from fwtop.capture.records import Stream
-from fwtop.capture.source import open_source
 from fwtop.cli.recordings import read
 from fwtop.model.errors import FwtopError
 

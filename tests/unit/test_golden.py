@@ -17,7 +17,7 @@ NAMES = sorted(path.name.removesuffix(".json") for path in (FILES / "read").glob
 @pytest.fixture(autouse=True)
 def _fixed_salt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of equal weight come in the order of hashes that nobody can foresee (stats/keyed_sums.py)."""
-    monkeypatch.setattr("fwtop.stats.keyed_sums._SALT", np.uint64(1))
+    monkeypatch.setattr("fwtop.stats.sums._SALT", np.uint64(1))
 
 
 def test_help_of_every_verb(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from fwtop.kernel import netlink
 from fwtop.live.nflog import LoggedAccepted, NflogReader, parse_datagram
 from fwtop.model.traffic.counters import Counters, DropCount
 from fwtop.model.traffic.packets import Hook
-from fwtop.observe.layout import DATA_BYTES
+from fwtop.observe.messages import DATA_BYTES
 
 PACKET = 0x0400
 

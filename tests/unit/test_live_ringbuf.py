@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fwtop.live.mapped import SLOT_BYTES, RingBuffer
-from fwtop.observe.layout import RECORD_BYTES, record_dtype
+from fwtop.observe.messages import RECORD_BYTES, record_dtype
 from tests.unit.bpf_headers import run_c
 
 SLOTS = 16

@@ -10,25 +10,25 @@ from fwtop.lab.traffic import frames, plan
 from fwtop.live import mapped
 from fwtop.model.traffic.counters import TRAFFIC_CLASSES
 from fwtop.model.traffic.packets import Fragment, Hook
-from fwtop.observe import layout
+from fwtop.observe import messages
 from fwtop.xdp import ipv6_lists, lists, maps, uncounted
 from tests.unit.bpf_headers import BPF, layout_of, values
 
 _CLASSES = {"icmpv6": "ICMP6", "other": "OTHER_IP", "non_ip": "NOT_IP"}  # where C's names differ
 
 OBSERVERS = {
-    "FWTOP_DATA": layout.DATA_BYTES,
-    "FWTOP_LOCATIONS": layout.LOCATIONS,
-    "FWTOP_HOOKS": layout.HOOKS,
+    "FWTOP_DATA": messages.DATA_BYTES,
+    "FWTOP_LOCATIONS": messages.LOCATION_PLACES,
+    "FWTOP_HOOKS": messages.HOOKS,
     **{f"FWTOP_{hook.name}": hook.value for hook in Hook},
     **{f"FWTOP_{_CLASSES.get(name, name.upper())}": number for number, name in enumerate(TRAFFIC_CLASSES)},
     "FWTOP_CLASSES": len(TRAFFIC_CLASSES),
-    "sizeof(struct fwtop_control)": 4 * layout.CONTROL_WORDS,
+    "sizeof(struct fwtop_control)": 4 * messages.CONTROL_WORDS,
     "offsetof(struct fwtop_control, enabled)": 4 * mapped._ENABLED,
     "offsetof(struct fwtop_control, counting)": 4 * mapped._COUNTING,
-    "offsetof(struct fwtop_scope, watched)": 4 * layout.SCOPE_WORDS,
-    **layout_of("struct fwtop_record", layout.record_dtype()),
-    "sizeof(struct fwtop_record) ": layout.RECORD_BYTES,
+    "offsetof(struct fwtop_scope, watched)": 4 * messages.SCOPE_WORDS,
+    **layout_of("struct fwtop_record", messages.record_dtype()),
+    "sizeof(struct fwtop_record) ": messages.RECORD_BYTES,
 }
 COMPILED_RULES = {
     "XDP_MAX_RULES": maps.MAX_RULES,
@@ -95,15 +95,15 @@ def test_constants_and_structs_are_those_of_bpf(
 
 @pytest.mark.parametrize("reasons", [3, 129])
 def test_per_cpu_counters_have_one_for_each_drop_reason(tmp_path: Path, reasons: int) -> None:
-    counters = layout.counters_dtype(reasons)
+    counters = messages.counters_dtype(reasons)
     python = layout_of("struct fwtop_counters", counters)
     assert values(tmp_path, ["counters.h"], python, FWTOP_REASONS=reasons) == python
-    assert layout.counters_bytes(reasons) == counters.itemsize
+    assert messages.counters_bytes(reasons) == counters.itemsize
 
 
 def test_the_scope_map_holds_as_many_interfaces_as_it_is_made_for(tmp_path: Path) -> None:
     size = "sizeof(struct fwtop_scope)"
-    assert values(tmp_path, ["counters.h"], [size], FWTOP_WATCHED=7) == {size: layout.scope_bytes(7)}
+    assert values(tmp_path, ["counters.h"], [size], FWTOP_WATCHED=7) == {size: messages.scope_bytes(7)}
 
 
 def test_a_member_has_as_many_elements_in_c(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_member_has_as_many_elements_in_c(tmp_path: Path) -> None:
     python = {
         "sizeof(((struct xdp_counters *)0)->rules)": counters["rules"].itemsize,
         "sizeof(((struct xdp_counters *)0)->classes)": counters["classes"].itemsize,
-        "sizeof(((struct fwtop_record *)0)->data)": layout.record_dtype()["data"].itemsize,
+        "sizeof(((struct fwtop_record *)0)->data)": messages.record_dtype()["data"].itemsize,
     }
     assert values(tmp_path, ["xdp.h", "record.h"], python) == python
 

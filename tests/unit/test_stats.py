@@ -16,10 +16,9 @@ from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount, R
 from fwtop.model.traffic.packets import I64, U8, U64, Hook, PacketBatch
 from fwtop.model.traffic.window import NoOrigin, OriginColumns
 from fwtop.stats import sources as sources_module
-from fwtop.stats.digest import Digest
-from fwtop.stats.engine import Engine
-from fwtop.stats.keyed_sums import SAMPLES, SUMS, VARIANCE, WEIGHT, KeyedSums
+from fwtop.stats.engine import Digest, Engine
 from fwtop.stats.ledger import balance
+from fwtop.stats.sums import SAMPLES, SUMS, VARIANCE, WEIGHT, KeyedSums
 from fwtop.stats.window import Reservoir, SlidingRows, add_counters
 
 

@@ -20,7 +20,7 @@ from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.model.traffic.window import NoOrigin
 from fwtop.stats import destinations
 from fwtop.stats.engine import Engine
-from fwtop.stats.keyed_sums import SAMPLES
+from fwtop.stats.sums import SAMPLES
 from fwtop.store.database import decode_value, encode_value
 
 

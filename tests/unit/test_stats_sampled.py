@@ -10,7 +10,7 @@ from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import U64
 from fwtop.model.traffic.window import NoOrigin
 from fwtop.stats.engine import Engine
-from fwtop.stats.keyed_sums import SAMPLES, SUMS, VARIANCE, WEIGHT, KeyedSums
+from fwtop.stats.sums import SAMPLES, SUMS, VARIANCE, WEIGHT, KeyedSums
 
 
 def sampled(truth: dict[str, int], one_in: int, chance: np.random.Generator, ticks: int = 4) -> Engine:

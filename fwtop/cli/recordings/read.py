@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fwtop.capture.source import STDIN, CaptureSource, open_source
+from fwtop.capture.reader import STDIN, CaptureSource, open_source
 from fwtop.cli.files import screen_files
 from fwtop.cli.options import add_observation, flag
 from fwtop.cli.recordings.stored import make_exports_directory

@@ -20,8 +20,7 @@ from fwtop.guardian.serving.peer import Client, Peer
 from fwtop.kernel import children as child
 from fwtop.model.protocol import Answer, ProtocolError, Watch
 from fwtop.model.text import safe_text
-from fwtop.observe import leftovers
-from fwtop.observe.layout import read_locations
+from fwtop.observe import older_kernels
 from fwtop.observe.messages import (
     HELD,
     LOCATIONS,
@@ -31,6 +30,7 @@ from fwtop.observe.messages import (
     decode_reply,
     encode_reply,
     encode_request,
+    read_locations,
 )
 
 _LOADER = "fwtop.observe.loader"
@@ -111,7 +111,7 @@ class Observers:
 
     def detach_stale(self) -> None:
         """Begin to remove what a killed guardian left attached, if it did; loaders start after that."""
-        if not leftovers.found():
+        if not older_kernels.are_left():
             return
         self._stale = self._spawn_detach("all")
         self._stale_until = time.monotonic() + _DETACH_SECONDS

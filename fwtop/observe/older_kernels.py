@@ -1,7 +1,8 @@
-"""Before Linux 6.4: an nftables table that passes one accepted packet in N to NFLOG, and the log's socket.
+"""What observers need on kernels where no descriptor holds them, and what that leaves behind.
 
-The table has an owner (`flags owner`, Linux 5.12): the kernel removes it when the last process that holds the
-netlink socket of its creation ends. An older kernel gets a plain table, which `detach` removes by name.
+Before Linux 6.6 these are filters under clsact. Before 6.4 an nftables table passes one accepted packet in N
+to NFLOG. It has an owner (`flags owner`, Linux 5.12): the kernel removes it when the last process that holds
+the netlink socket of its creation ends. An older kernel gets a plain table, which `detach` removes by name.
 Sources: libnftables(3), nft(8).
 """
 
@@ -13,10 +14,10 @@ import socket
 import struct
 from pathlib import Path
 
-from fwtop.kernel import netlink
+from fwtop.kernel import clsact, netlink
 from fwtop.model.errors import FwtopError
 from fwtop.netfilter import nf_tables
-from fwtop.observe.layout import DATA_BYTES
+from fwtop.observe.messages import DATA_BYTES
 
 FIRST_GROUP = 0xF700  # NFLOG group of slot 0
 _LIBRARY = "libnftables.so.1"
@@ -149,3 +150,17 @@ def _sockets() -> dict[int, str]:
         if target.startswith("socket:"):
             found[int(entry.name)] = target
     return found
+
+
+def are_left() -> bool:
+    """Whether there is anything to remove; also if the kernel can't be asked."""
+    try:
+        return clsact.is_left() or bool(left(None))
+    except OSError:
+        return True
+
+
+def remove_left(slot: int | None) -> None:
+    """Remove what the observers of one slot (None: of all) left; raises OSError, FwtopError."""
+    clsact.detach(slot)
+    detach(slot)
