@@ -13,7 +13,7 @@ from msgspec.structs import fields, replace
 from numpy.typing import NDArray
 
 from fwtop.model.traffic.packets import FLAG_OUTBOUND, I64, U8, Fragment, Hook, PacketBatch
-from fwtop.parse.link import be16, be32
+from fwtop.parse.general import be16, be32
 from fwtop.parse.packets import parse_packets
 
 _GRE, _UDP = 47, 17

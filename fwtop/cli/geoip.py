@@ -93,7 +93,8 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _known(directory: str | None) -> dict[str, list[Any]]:
-    from fwtop.enrich.geoip import STALE_DAYS, open_databases
+    from fwtop.enrich.geoip import open_databases
+    from fwtop.enrich.mmdb import STALE_DAYS
 
     now = time.time()
     databases, warnings = open_databases(directory)

@@ -15,17 +15,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fwtop.client import guardian_unit
 from fwtop.client.connection import Connection, EndedError
 from fwtop.kernel import namespaces
 from fwtop.kernel.children import enlarge
 from fwtop.kernel.descriptors import closing
 from fwtop.kernel.procfs import read_text
-from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT, module_argv
+from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT, CommandError, module_argv, run
 from fwtop.model import paths
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import detach_sources, read_sources, sealed
 from fwtop.model.errors import FwtopError
+from fwtop.model.paths import GUARDIAN_UNIT, SYSTEMD_BOOTED
 from fwtop.model.protocol import (
     SHORT_SECONDS,
     Answer,
@@ -224,8 +224,8 @@ def _stopped(sock: socket.socket) -> str:
 def _spawn(netns_descriptor: int, run_directory: Path, arguments: tuple[str, ...]) -> None:
     """Start a guardian and wait until it is ready; raises FwtopError with its complaint."""
     argv = module_argv(_GUARDIAN, "--run-directory", str(run_directory), *arguments)
-    if guardian_unit.is_needed():
-        guardian_unit.start(argv, netns_descriptor, _START_SECONDS)
+    if needs_unit():
+        start_unit(argv, netns_descriptor, _START_SECONDS)
         return
     try:
         done = run_starter(argv, netns_descriptor)
@@ -235,9 +235,8 @@ def _spawn(netns_descriptor: int, run_directory: Path, arguments: tuple[str, ...
         time.sleep(_RETRY_SECONDS)  # somebody else started one at the same moment
     elif done.returncode:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["the guardian failed"]
-        raise FwtopError(
-            safe_text(lines[-1], limit=500), done.returncode if done.returncode in (1, 2, 3) else 1
-        )
+        code = done.returncode if done.returncode in (1, 2, 3) else 1
+        raise FwtopError(safe_text(lines[-1], limit=500), code)
 
 
 def run_starter(argv: list[str], netns_descriptor: int) -> subprocess.CompletedProcess[bytes]:
@@ -276,3 +275,34 @@ def exchange(
 def _close(descriptors: Iterable[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
+
+
+def needs_unit(status: str | None = None, booted: Path = SYSTEMD_BOOTED) -> bool:
+    """Return whether this process is confined for good and systemd runs (sd_booted(3))."""
+    text = read_text("/proc/self/status") if status is None else status
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return booted.is_dir() and any(fields.get(name, "0").strip() != "0" for name in ("NoNewPrivs", "Seccomp"))
+
+
+def start_unit(argv: list[str], netns: int, seconds: float) -> None:
+    """Run a guardian as a unit of its own until it is ready; raises FwtopError with where its complaint is.
+
+    Mounts, system call filters and lost capabilities stay with everything that a process starts, whatever
+    cgroup it moves to: a recorder's guardian must not inherit them, and its end leaves the unit alone.
+    `netns` is a descriptor of its network namespace.
+    """
+    argv = [*argv, "--netns-path", f"/proc/{os.getpid()}/fd/{netns}"]
+    unit = f"{GUARDIAN_UNIT}{os.fstat(netns).st_ino}-{os.urandom(4).hex()}"
+    try:
+        run(unit_argv(argv, unit), timeout=seconds)
+    except CommandError as error:
+        raise FwtopError(f"systemd did not start the guardian: {error}; see: journalctl -u {unit}") from None
+
+
+def unit_argv(argv: list[str], unit: str) -> list[str]:
+    """Return the call of systemd-run(1) for a guardian, which forks when it is ready."""
+    # The shell that restores sysctls outlives the guardian.
+    settings = ("Description=fwtop guardian", "Type=forking", "KillMode=process", "OOMPolicy=continue")
+    properties = [f"--property={setting}" for setting in settings]
+    variables = [f"--setenv={name}={value}" for name, value in GUARDIAN_ENVIRONMENT.items()]
+    return ["systemd-run", "--quiet", "--collect", f"--unit={unit}", *properties, *variables, "--", *argv]

@@ -20,8 +20,7 @@ from fwtop.console.live import LiveSession, RulePreviews
 from fwtop.console.recorder import Recorder
 from fwtop.console.refresh_rate import RefreshRate
 from fwtop.console.traffic_parts import EvidenceSampler, TrafficParts
-from fwtop.enrich.cities import open_cities
-from fwtop.enrich.geoip import GeoLookup, open_lookup
+from fwtop.enrich.geoip import GeoLookup, open_cities, open_lookup
 from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import FEWER_SAMPLES, SAMPLES_PER_SECOND, LiveSource
 from fwtop.model.addresses.address import Prefix

@@ -16,7 +16,7 @@ from fwtop.console.rules import read_ruleset
 from fwtop.console.samples import SamplePackets
 from fwtop.console.traffic_parts import TrafficParts
 from fwtop.dissect.client import Dissector
-from fwtop.enrich.prefixes import prefixes_of_asn, prefixes_of_country
+from fwtop.enrich.geoip import prefixes_of_asn, prefixes_of_country
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.protocol import Answer, Apply, Keep, Plan, Repair, Undo, Why

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fwtop import __version__
 from fwtop.console.judging import failure_line
 from fwtop.dissect.client import Dissect
-from fwtop.enrich.cities import CityLookup
+from fwtop.enrich.geoip import CityLookup
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.traffic.flow import flow_of

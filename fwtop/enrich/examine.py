@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 
-from fwtop.enrich.geoip import STALE_DAYS, Database
-from fwtop.enrich.mmdb import CorruptDatabaseError, Leaves
+from fwtop.enrich.mmdb import STALE_DAYS, CorruptDatabaseError, Database, Leaves
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 

@@ -1,209 +1,36 @@
-"""Country and autonomous system of addresses, from the bundled database or the operator's."""
+"""Country, autonomous system and city of addresses, from bundled databases or the operator's.
+
+And the reverse: the minimal list of prefixes of a system or a country, for `block asn:N`.
+"""
 
 from __future__ import annotations
 
 import os
-import threading
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from fwtop.enrich.mmdb import CorruptDatabaseError, MmdbFile
+from fwtop.enrich.mmdb import STALE_DAYS, CorruptDatabaseError, Database, MmdbFile
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.targets import country_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import GEOIP_DIRECTORY
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.packets import I64, U8, U16, U32, U64
+from fwtop.model.traffic.packets import U8, U64, Mask, PacketBatch
 from fwtop.model.traffic.window import NoOrigin, OriginColumns, OriginLookup
 
 BUNDLED = GEOIP_DIRECTORY / "origin.mmdb"
 # Where geoipupdate and the distributions' packages put databases.
 USUAL_PLACES = tuple(map(Path, ("/var/lib/GeoIP", "/usr/share/GeoIP", "/usr/local/share/GeoIP")))
 _KNOWN_KINDS = ("asn", "country", "city", "isp", "enterprise", "ipinfo")
-_WITH_COUNTRIES = ("country", "city", "enterprise", "ipinfo")
-STALE_DAYS = 180
-_SECONDS_A_DAY = 86_400
-
-
-_Cache = tuple[I64, U16, U32]
-
-
-_MOST_REMEMBERED = 16_384  # addresses; walking 128 bits in numpy takes 1 ms, for however few
-_MOST_NAMES = 4_096
-_RECORDS_OF_A_NAME = 8  # of a system, that are searched for its name
-_KEY_FACTOR = np.uint64(0x9E3779B97F4A7C15)
-
-
-def _positions(cache: _Cache, records: I64) -> NDArray[np.intp]:
-    return np.minimum(np.searchsorted(cache[0], records), len(cache[0]) - 1)
-
-
-def _missed(cache: _Cache, records: I64) -> I64:
-    """Return the records that the cache lacks, each once."""
-    missed: I64 = records[cache[0][_positions(cache, records)] != records]
-    missed.sort()  # np.unique would import numpy.ma: 35 ms the first time
-    first = np.append(True, missed[1:] != missed[:-1])[: len(missed)]
-    return np.asarray(missed[first], np.int64)
-
-
-class _Found(Struct, frozen=True):
-    """Addresses that were looked up, in ascending order of their keys, and their records.
-
-    Addresses may share a key: one of them is then looked up every time.
-    """
-
-    keys: U64
-    family: U8
-    hi: U64
-    lo: U64
-    records: I64
-
-    @staticmethod
-    def none() -> _Found:
-        empty = np.zeros(0, np.uint64)
-        return _Found(empty, np.zeros(0, np.uint8), empty, empty, np.zeros(0, np.int64))
-
-    def get(self, keys: U64, family: U8, hi: U64, lo: U64) -> tuple[I64, NDArray[np.bool_]]:
-        """Return the records of addresses, and which of them are known."""
-        if not len(self.keys):
-            return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
-        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        known = (self.lo[at] == lo) & (self.hi[at] == hi) & (self.family[at] == family)
-        return self.records[at], known
-
-    def with_new(self, new: _Found) -> _Found:
-        """Return these and other addresses; too many begin anew."""
-        parts = [new] if len(self.keys) + len(new.keys) > _MOST_REMEMBERED else [self, new]
-        columns = [
-            np.concatenate([getattr(part, name) for part in parts]) for name in _Found.__struct_fields__
-        ]
-        order = np.argsort(columns[0], kind="stable")
-        return _Found(*(column[order] for column in columns))
-
-
-class Database:
-    """One database and a cache of its records, so that each is decoded once.
-
-    Memory is bounded by the number of distinct records in the file (bundled data: 90,000), whatever
-    addresses an attacker makes up.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.file = MmdbFile(path)
-        # Records in order (0: no record), country and AS of each; replaced as a whole, for other threads
-        self._cache: _Cache = np.zeros(1, np.int64), np.zeros(1, np.uint16), np.zeros(1, np.uint32)
-        self._found = _Found.none()
-        self._learning = threading.Lock()
-        self._names: dict[int, str] = {}  # of the systems that were asked for
-
-    def columns(self, family: U8, hi: U64, lo: U64) -> OriginColumns:
-        """Look n addresses up."""
-        return self.by_record(self._records(family, hi, lo))
-
-    def _records(self, family: U8, hi: U64, lo: U64) -> I64:
-        """Return the record numbers of addresses; those of the last lookups are remembered."""
-        if len(family) > _MOST_REMEMBERED // 4:  # a flood of forged sources: none of them comes again
-            return self.file.records(family, hi, lo)
-        found = self._found
-        keys = hi * _KEY_FACTOR ^ lo
-        records, known = found.get(keys, family, hi, lo)
-        missed = np.flatnonzero(~known)
-        if len(missed):
-            records[missed] = self.file.records(family[missed], hi[missed], lo[missed])
-            new = _Found(keys[missed], family[missed], hi[missed], lo[missed], records[missed])
-            self._found = found.with_new(new)
-        return records
-
-    def by_record(self, records: I64) -> OriginColumns:
-        """Return the contents of records by number."""
-        cache = self._cache
-        if len(_missed(cache, records)):
-            with self._learning:
-                cache = self._cache = self._learned(_missed(self._cache, records))
-        at = _positions(cache, records)
-        return OriginColumns(cache[1][at], cache[2][at])
-
-    def _learned(self, records: I64) -> _Cache:
-        """Return the cache with further records."""
-        country, asn = np.zeros(len(records), np.uint16), np.zeros(len(records), np.uint32)
-        for place, record in enumerate(records.tolist()):
-            content = self.file.content(record)
-            country[place] = _country_number(content)
-            asn[place] = _system(content)[0]
-        self.file.unmap_pages()
-        known, countries, numbers = self._cache
-        joined = np.concatenate([known, records])
-        order = np.argsort(joined)
-        return (
-            joined[order],
-            np.concatenate([countries, country])[order],
-            np.concatenate([numbers, asn])[order],
-        )
-
-    def name_of(self, asn: int) -> str:
-        """Return the raw name of an autonomous system that a lookup has returned; "" if it has none.
-
-        Few are shown of the many that forged sources have, so names are decoded when asked for.
-        """
-        if name := self._names.get(asn):
-            return name
-        known, _, numbers = self._cache
-        records = known[np.flatnonzero(numbers == asn)[:_RECORDS_OF_A_NAME]].tolist()
-        name = next(filter(None, (_system(self.file.content(record))[1] for record in records)), "")
-        self.file.unmap_pages()
-        if name:
-            if len(self._names) >= _MOST_NAMES:
-                self._names.clear()
-            self._names[asn] = name
-        return name
-
-    @property
-    def knows_countries(self) -> bool:
-        """Whether its type says that it holds countries."""
-        kind = str(self.file.metadata.database_type).lower()
-        return any(word in kind for word in _WITH_COUNTRIES)
-
-    @property
-    def day(self) -> str:
-        """The day that the data are of."""
-        return time.strftime("%Y-%m-%d", time.gmtime(max(0, min(self.file.metadata.build_epoch, 1 << 35))))
-
-    def age_days(self, now: float) -> int:
-        """Return the age of the data."""
-        return max(0, int((now - self.file.metadata.build_epoch) / _SECONDS_A_DAY))
-
-    def describe(self, now: float) -> str:
-        """Return the name and age of the database."""
-        meta, age = self.file.metadata, self.age_days(now)
-        text = f"{self.file.path}: {safe_text(meta.database_type, limit=40)} of {self.day} ({age} days old)"
-        if age > STALE_DAYS:
-            text += ", getting stale"
-        licence = meta.description.get("en", "") if isinstance(meta.description, dict) else ""
-        return f"{text}. {safe_text(licence, limit=300)}" if licence else text
-
-
-def _country_number(content: dict[str, Any]) -> int:
-    """Return the country of a record of GeoLite2, DB-IP, IPinfo or ip-location-db as a number."""
-    for key in ("country", "registered_country", "country_code"):
-        found = content.get(key)
-        code = found.get("iso_code", "") if isinstance(found, dict) else found
-        # In IPinfo Lite, "country" is a name
-        if isinstance(code, str) and len(code) == len("NL") and code.isascii() and code.isalpha():
-            return int.from_bytes(code.upper().encode(), "big")
-    return 0
-
-
-def _system(content: dict[str, Any]) -> tuple[int, str]:
-    """Return the AS number and its raw name of a record, 0 and "" if unknown."""
-    number = content.get("autonomous_system_number") or content.get("asn") or 0
-    name = content.get("autonomous_system_organization") or content.get("as_name") or ""
-    digits = str(number).upper().removeprefix("AS")
-    value = int(digits) if digits.isascii() and digits.isdigit() else 0
-    return (value if value < 1 << 32 else 0), str(name)
+_MOST_PACKETS = 4_096  # of a batch: the share of a city needs no more
+_MOST_NAMES = 20_000
 
 
 class GeoLookup(Struct, frozen=True):
@@ -231,7 +58,7 @@ class GeoLookup(Struct, frozen=True):
     @property
     def stale(self) -> str:
         """The day of the data if that is long ago, else ""."""
-        known = (one for one in self.databases if one.knows_countries)
+        known = (one for one in self.databases if one.is_of("country", "city", "enterprise", "ipinfo"))
         first = next(known, self.databases[0])
         return first.day if first.age_days(time.time()) > STALE_DAYS else ""
 
@@ -294,3 +121,106 @@ def _found_paths() -> list[Path]:
                 if path.is_file() and any(kind in path.name.lower() for kind in _KNOWN_KINDS)
             ]
     return [path for *_, path in sorted(found)]
+
+
+class CityLookup:
+    """The first database that knows cities."""
+
+    def __init__(self, file: MmdbFile) -> None:
+        self._file = file
+        self._name = lru_cache(_MOST_NAMES)(lambda record: city_name(file.content(record)))
+
+    def shares(self, batch: PacketBatch, most: int) -> list[tuple[str, float]]:
+        """Return the cities that most packets came from, "Amsterdam, NL", with their share of the batch."""
+        if len(batch) > _MOST_PACKETS:
+            batch = batch.select(np.linspace(0, len(batch) - 1, _MOST_PACKETS).astype(np.intp))
+        total = float(batch.weight.sum())
+        if total <= 0:
+            return []
+        records, place = np.unique(
+            self._file.records(batch.family, batch.src_hi, batch.src_lo), return_inverse=True
+        )
+        sums = np.bincount(place, weights=batch.weight, minlength=len(records))
+        found: dict[str, float] = {}
+        for row in np.argsort(-sums)[: 4 * most]:
+            if name := self._name(int(records[row])):
+                found[name] = found.get(name, 0.0) + float(sums[row]) / total
+        return sorted(found.items(), key=lambda item: -item[1])[:most]
+
+
+def open_cities(path: str | None = None) -> CityLookup | None:
+    """Open the operator's city database, as `open_lookup` finds it; None if there is none."""
+    try:
+        databases, _ = open_databases(path)
+    except FwtopError:
+        return None  # open_lookup reports it
+    return next((CityLookup(one.file) for one in databases if one.is_of("city", "enterprise")), None)
+
+
+def city_name(content: dict[str, Any]) -> str:
+    """Return the city and country of a record of GeoLite2, DB-IP, IPinfo or ip-location-db, sanitised."""
+    city = content.get("city") or ""
+    if isinstance(city, dict):
+        names = city.get("names")
+        city = names.get("en", "") if isinstance(names, dict) else ""
+    country = content.get("country") or content.get("country_code") or ""
+    if isinstance(country, dict):
+        country = country.get("iso_code", "")
+    if not isinstance(city, str) or not city:
+        return ""
+    shown = safe_text(city, limit=60)
+    return f"{shown}, {safe_text(country, limit=2)}" if isinstance(country, str) and country else shown
+
+
+def prefixes_of_asn(asn: int, path: str | None = None) -> list[Prefix]:
+    """Return the prefixes of an autonomous system; FwtopError if no database knows it."""
+    return _prefixes(f"AS{asn}", path, lambda origin: origin.asn == asn)
+
+
+def prefixes_of_country(code: str, path: str | None = None) -> list[Prefix]:
+    """Return the prefixes of a country by its ISO 3166-1 code; FwtopError if no database knows it."""
+    name = country_of(code)
+    number = int.from_bytes(name.encode(), "big")
+    return _prefixes(f"country {name}", path, lambda origin: origin.country == number)
+
+
+def _prefixes(what: str, path: str | None, wanted: Callable[[OriginColumns], Mask]) -> list[Prefix]:
+    """Return the prefixes from the first database that has any."""
+    databases, _ = open_databases(path)
+    if not databases:
+        raise FwtopError(
+            "there is no GeoIP data here; nothing was changed; run 'make setup', or give --geoip FILE"
+        )
+    for database in databases:
+        if found := collapse(_matching(database, wanted)):
+            return found
+    raise FwtopError(f"no network of {what} is known; nothing was changed")
+
+
+def _matching(database: Database, wanted: Callable[[OriginColumns], Mask]) -> Iterable[Prefix]:
+    for leaves in database.file.leaves():
+        origin = database.by_record(leaves.record)
+        for row in np.flatnonzero(wanted(origin)):
+            yield leaves.prefix(int(row))
+
+
+def collapse(prefixes: Iterable[Prefix]) -> list[Prefix]:
+    """Return the minimal sorted list of prefixes that covers the same addresses."""
+    ranges: list[list[int]] = []  # family, first, last
+    for prefix in sorted(prefixes):
+        last = prefix.value | ((1 << (prefix.bits - prefix.length)) - 1)
+        if ranges and ranges[-1][0] == prefix.family and prefix.value <= ranges[-1][2] + 1:
+            ranges[-1][2] = max(ranges[-1][2], last)
+        else:
+            ranges.append([prefix.family, prefix.value, last])
+    return [prefix for family, first, last in ranges for prefix in _cover(family, first, last)]
+
+
+def _cover(family: int, first: int, last: int) -> Iterable[Prefix]:
+    """Split an address range into the fewest aligned blocks."""
+    bits = 32 if family == 4 else 128
+    while first <= last:
+        aligned = (first & -first).bit_length() - 1 if first else bits
+        size = min(aligned, (last - first + 1).bit_length() - 1)
+        yield Prefix(family, first, bits - size)
+        first += 1 << size

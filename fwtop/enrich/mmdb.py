@@ -8,6 +8,8 @@ pages are shared by all processes. Format: https://maxmind.github.io/MaxMind-DB/
 from __future__ import annotations
 
 import mmap
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,18 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.traffic.packets import I64, U8, U64
+from fwtop.model.text import safe_text
+from fwtop.model.traffic.packets import I64, U8, U16, U32, U64
+from fwtop.model.traffic.window import OriginColumns
 
 _FIRST_BITS = 16  # levels of the IPv4 tree that are resolved at opening
 _V4_DEPTH = 96  # depth of the IPv4 subtree in a tree of both families
+STALE_DAYS = 180
+_SECONDS_A_DAY = 86_400
+_MOST_REMEMBERED = 16_384  # addresses; walking 128 bits in numpy takes 1 ms, for however few
+_MOST_NAMES = 4_096
+_RECORDS_OF_A_NAME = 8  # of a system, that are searched for its name
+_KEY_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 class CorruptDatabaseError(Exception):
@@ -186,3 +196,169 @@ class MmdbFile:
         order = np.lexsort((columns[1], columns[0]))
         high, low, record = (column[order] for column in columns)
         return Leaves(np.full(len(order), family, np.uint8), high, low, lengths[order], record)
+
+
+_Cache = tuple[I64, U16, U32]
+
+
+def _positions(cache: _Cache, records: I64) -> NDArray[np.intp]:
+    return np.minimum(np.searchsorted(cache[0], records), len(cache[0]) - 1)
+
+
+def _missed(cache: _Cache, records: I64) -> I64:
+    """Return the records that the cache lacks, each once."""
+    missed: I64 = records[cache[0][_positions(cache, records)] != records]
+    missed.sort()  # np.unique would import numpy.ma: 35 ms the first time
+    first = np.append(True, missed[1:] != missed[:-1])[: len(missed)]
+    return np.asarray(missed[first], np.int64)
+
+
+class _Found(Struct, frozen=True):
+    """Addresses that were looked up, in ascending order of their keys, and their records.
+
+    Addresses may share a key: one of them is then looked up every time.
+    """
+
+    keys: U64
+    family: U8
+    hi: U64
+    lo: U64
+    records: I64
+
+    @staticmethod
+    def none() -> _Found:
+        empty = np.zeros(0, np.uint64)
+        return _Found(empty, np.zeros(0, np.uint8), empty, empty, np.zeros(0, np.int64))
+
+    def get(self, keys: U64, family: U8, hi: U64, lo: U64) -> tuple[I64, NDArray[np.bool_]]:
+        """Return the records of addresses, and which of them are known."""
+        if not len(self.keys):
+            return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
+        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        known = (self.lo[at] == lo) & (self.hi[at] == hi) & (self.family[at] == family)
+        return self.records[at], known
+
+    def with_new(self, new: _Found) -> _Found:
+        """Return these and other addresses; too many begin anew."""
+        parts = [new] if len(self.keys) + len(new.keys) > _MOST_REMEMBERED else [self, new]
+        columns = [
+            np.concatenate([getattr(part, name) for part in parts]) for name in _Found.__struct_fields__
+        ]
+        order = np.argsort(columns[0], kind="stable")
+        return _Found(*(column[order] for column in columns))
+
+
+class Database:
+    """One database and a cache of its records, so that each is decoded once.
+
+    Memory is bounded by the number of distinct records in the file (bundled data: 90,000), whatever
+    addresses an attacker makes up.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.file = MmdbFile(path)
+        # Records in order (0: no record), country and AS of each; replaced as a whole, for other threads
+        self._cache: _Cache = np.zeros(1, np.int64), np.zeros(1, np.uint16), np.zeros(1, np.uint32)
+        self._found = _Found.none()
+        self._learning = threading.Lock()
+        self._names: dict[int, str] = {}  # of the systems that were asked for
+
+    def columns(self, family: U8, hi: U64, lo: U64) -> OriginColumns:
+        """Look n addresses up."""
+        return self.by_record(self._records(family, hi, lo))
+
+    def _records(self, family: U8, hi: U64, lo: U64) -> I64:
+        """Return the record numbers of addresses; those of the last lookups are remembered."""
+        if len(family) > _MOST_REMEMBERED // 4:  # a flood of forged sources: none of them comes again
+            return self.file.records(family, hi, lo)
+        found = self._found
+        keys = hi * _KEY_FACTOR ^ lo
+        records, known = found.get(keys, family, hi, lo)
+        missed = np.flatnonzero(~known)
+        if len(missed):
+            records[missed] = self.file.records(family[missed], hi[missed], lo[missed])
+            new = _Found(keys[missed], family[missed], hi[missed], lo[missed], records[missed])
+            self._found = found.with_new(new)
+        return records
+
+    def by_record(self, records: I64) -> OriginColumns:
+        """Return the contents of records by number."""
+        cache = self._cache
+        if len(_missed(cache, records)):
+            with self._learning:
+                cache = self._cache = self._learned(_missed(self._cache, records))
+        at = _positions(cache, records)
+        return OriginColumns(cache[1][at], cache[2][at])
+
+    def _learned(self, records: I64) -> _Cache:
+        """Return the cache with further records."""
+        country, asn = np.zeros(len(records), np.uint16), np.zeros(len(records), np.uint32)
+        for place, record in enumerate(records.tolist()):
+            content = self.file.content(record)
+            country[place] = _country_number(content)
+            asn[place] = _system(content)[0]
+        self.file.unmap_pages()
+        known = np.concatenate([self._cache[0], records])
+        order = np.argsort(known)
+        countries, numbers = np.append(self._cache[1], country), np.append(self._cache[2], asn)
+        return known[order], countries[order], numbers[order]
+
+    def name_of(self, asn: int) -> str:
+        """Return the raw name of an autonomous system that a lookup has returned; "" if it has none.
+
+        Few are shown of the many that forged sources have, so names are decoded when asked for.
+        """
+        if name := self._names.get(asn):
+            return name
+        known, _, numbers = self._cache
+        records = known[np.flatnonzero(numbers == asn)[:_RECORDS_OF_A_NAME]].tolist()
+        name = next(filter(None, (_system(self.file.content(record))[1] for record in records)), "")
+        self.file.unmap_pages()
+        if name:
+            if len(self._names) >= _MOST_NAMES:
+                self._names.clear()
+            self._names[asn] = name
+        return name
+
+    def is_of(self, *words: str) -> bool:
+        """Return whether its type names one of these."""
+        kind = str(self.file.metadata.database_type).lower()
+        return any(word in kind for word in words)
+
+    @property
+    def day(self) -> str:
+        """The day that the data are of."""
+        return time.strftime("%Y-%m-%d", time.gmtime(max(0, min(self.file.metadata.build_epoch, 1 << 35))))
+
+    def age_days(self, now: float) -> int:
+        """Return the age of the data."""
+        return max(0, int((now - self.file.metadata.build_epoch) / _SECONDS_A_DAY))
+
+    def describe(self, now: float) -> str:
+        """Return the name and age of the database."""
+        meta, age = self.file.metadata, self.age_days(now)
+        text = f"{self.file.path}: {safe_text(meta.database_type, limit=40)} of {self.day} ({age} days old)"
+        if age > STALE_DAYS:
+            text += ", getting stale"
+        licence = meta.description.get("en", "") if isinstance(meta.description, dict) else ""
+        return f"{text}. {safe_text(licence, limit=300)}" if licence else text
+
+
+def _country_number(content: dict[str, Any]) -> int:
+    """Return the country of a record of GeoLite2, DB-IP, IPinfo or ip-location-db as a number."""
+    for key in ("country", "registered_country", "country_code"):
+        found = content.get(key)
+        code = found.get("iso_code", "") if isinstance(found, dict) else found
+        # In IPinfo Lite, "country" is a name
+        if isinstance(code, str) and len(code) == len("NL") and code.isascii() and code.isalpha():
+            return int.from_bytes(code.upper().encode(), "big")
+    return 0
+
+
+def _system(content: dict[str, Any]) -> tuple[int, str]:
+    """Return the AS number and its raw name of a record, 0 and "" if unknown."""
+    number = content.get("autonomous_system_number") or content.get("asn") or 0
+    name = content.get("autonomous_system_organization") or content.get("as_name") or ""
+    digits = str(number).upper().removeprefix("AS")
+    value = int(digits) if digits.isascii() and digits.isdigit() else 0
+    return (value if value < 1 << 32 else 0), str(name)

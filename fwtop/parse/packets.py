@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fwtop.model.traffic.packets import F64, FLAG_TUNNEL, I64, U8, U16, U32, Mask, PacketBatch
-from fwtop.parse.general import parse_any
-from fwtop.parse.link import be16, be32, be64, with_link_header
+from fwtop.parse.general import be16, be32, be64, parse_any, with_link_header
 
 _ETHERNET_IPV4_PLAIN = 0x080045  # ethertype, then version 4 with a header of 20 bytes
 _AT_ONCE = 4096  # rows per call of the general parser: its arrays then stay in the CPU's cache

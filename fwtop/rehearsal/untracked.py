@@ -12,7 +12,7 @@ from fwtop.model.traffic.protocols import TCP
 from fwtop.netfilter.arguments import Packets
 from fwtop.netfilter.states.own_verdicts import HostRules, Probe
 from fwtop.rehearsal.logins import ACK, SYN, SYN_ACK, answers, login
-from fwtop.rehearsal.matching import matches
+from fwtop.rehearsal.rehearse import matches
 
 _CLIENT, _SERVER = 40_000, 443
 

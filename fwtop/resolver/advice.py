@@ -14,8 +14,7 @@ from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
 from fwtop.model.traffic.dns import type_number
 from fwtop.model.traffic.protocols import UDP
 from fwtop.render.numbers import percent
-from fwtop.resolver.servers import PORT, Server, find_servers
-from fwtop.resolver.snippets import snippets
+from fwtop.resolver.servers import PORT, Server, find_servers, snippets
 from fwtop.resolver.view import NameRow, View, ZoneRow, is_random
 from fwtop.rules.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX
 

@@ -17,9 +17,8 @@ from fwtop.kernel import packet_sockets
 from fwtop.kernel.packet_sockets import IF_EQUAL, LOAD_BYTE, LOAD_HALF, LOAD_HALF_X, LOAD_WORD, RETURN
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.protocols import TCP, UDP
-from fwtop.resolver.counters import DnsCounters, view_of
 from fwtop.resolver.servers import PORT
-from fwtop.resolver.view import View
+from fwtop.resolver.view import DnsCounters, View, view_of
 from fwtop.sandbox.child import ask, unprivileged
 from fwtop.sandbox.confine import Profile
 

@@ -19,8 +19,8 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match, Rule
 from fwtop.netfilter.ctnetlink import ASSURED, SEEN_REPLY, Entry
 from fwtop.resolver.advice import Machine, advise
-from fwtop.resolver.counters import DnsCounters, view_of
 from fwtop.resolver.servers import Server
+from fwtop.resolver.view import DnsCounters, view_of
 from tests.kernel.wire import inside
 
 pytestmark = pytest.mark.kernel

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from stored_samples import POISON
 
-from fwtop.enrich.cities import CityLookup, city_name, open_cities
+from fwtop.enrich.geoip import CityLookup, city_name, open_cities
 from fwtop.model.traffic.packets import PacketBatch
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from mmdb_files import record_of, write_records
 
-from fwtop.enrich import geoip, prefixes
+from fwtop.enrich import geoip, mmdb
 from fwtop.enrich.mmdb import CorruptDatabaseError, MmdbFile
 from fwtop.model import paths
 from fwtop.model.addresses.address import Prefix
@@ -108,12 +108,12 @@ def test_bundled_data_agree_with_the_reference_reader_on_random_addresses(bundle
     addresses += [str(ipaddress.IPv6Address(0x2 << 124 | chance.getrandbits(124))) for _ in range(1500)]
     with maxminddb.open_database(bundled) as reader:
         wanted = [expected(reader, address) for address in addresses]
-    assert found(geoip.GeoLookup((geoip.Database(bundled),)), addresses) == wanted
+    assert found(geoip.GeoLookup((mmdb.Database(bundled),)), addresses) == wanted
     assert sum(asn > 0 for _, asn in wanted) > 1000
 
 
 def test_well_known_addresses_in_the_bundled_data(bundled):
-    lookup = geoip.GeoLookup((geoip.Database(bundled),))
+    lookup = geoip.GeoLookup((mmdb.Database(bundled),))
     known = found(lookup, ["8.8.8.8", "193.0.6.139", "2a01:4f8::1", "10.0.0.1", "2001:200::1"])
     assert known == [("US", 15169), ("NL", 3333), ("DE", 24940), ("", 0), ("JP", 2500)]
     assert "Google" in lookup.as_name(15169)
@@ -121,14 +121,14 @@ def test_well_known_addresses_in_the_bundled_data(bundled):
 
 
 def test_description_names_data_age_and_attribution(bundled):
-    text = geoip.GeoLookup((geoip.Database(bundled),)).describe()
+    text = geoip.GeoLookup((mmdb.Database(bundled),)).describe()
     for part in ("days old", "PDDL 1.0", "CC BY 4.0", "https://db-ip.com", "Route Views", "NRO"):
         assert part in text
 
 
 def test_remembered_addresses_have_the_same_origin(bundled, monkeypatch):
-    monkeypatch.setattr(geoip, "_MOST_REMEMBERED", 400)
-    monkeypatch.setattr(geoip, "_KEY_FACTOR", np.uint64(0))  # many addresses share a key
+    monkeypatch.setattr(mmdb, "_MOST_REMEMBERED", 400)
+    monkeypatch.setattr(mmdb, "_KEY_FACTOR", np.uint64(0))  # many addresses share a key
     lookup, fresh = geoip.open_lookup(str(bundled)), geoip.open_lookup(str(bundled))
     many = some_addresses(300, seed=5)
     numbers = random.Random(6)
@@ -143,7 +143,7 @@ def test_remembered_addresses_have_the_same_origin(bundled, monkeypatch):
 
 
 def test_records_are_decoded_once(tmp_path):
-    database = geoip.Database(write_database(tmp_path / "a.mmdb", NETWORKS))
+    database = mmdb.Database(write_database(tmp_path / "a.mmdb", NETWORKS))
     columns = columns_of(some_addresses(500, seed=3))
     first, known = database.columns(*columns), len(database._cache[0])
     again = database.columns(*columns)
@@ -154,9 +154,9 @@ def test_records_are_decoded_once(tmp_path):
 
 def test_threads_may_look_up_at_the_same_time(bundled):
     batches = [some_addresses(300, seed) for seed in range(8)]
-    alone = geoip.Database(bundled)
+    alone = mmdb.Database(bundled)
     wanted = [alone.columns(*columns_of(batch)) for batch in batches]
-    shared = geoip.Database(bundled)
+    shared = mmdb.Database(bundled)
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda batch: shared.columns(*columns_of(batch)), batches * 3))
     for answer, right in zip(answers, wanted * 3, strict=True):
@@ -166,7 +166,7 @@ def test_threads_may_look_up_at_the_same_time(bundled):
 
 def test_names_are_sanitised(tmp_path):
     path = write_database(tmp_path / "a.mmdb", {"192.0.2.0/24": ("NL", 64500, "Evil\x1b[2J\u202enet")})
-    lookup = geoip.GeoLookup((geoip.Database(path),))
+    lookup = geoip.GeoLookup((mmdb.Database(path),))
     found(lookup, ["192.0.2.1"])
     assert lookup.as_name(64500) == "Evil·[2J·net"
 
@@ -185,7 +185,7 @@ def test_records_of_other_publishers_are_read(tmp_path):
     lite = {"country": "Canada", "country_code": "CA", "asn": "AS174", "as_name": "Cogent"}
     older = {"country": "JP", "country_name": "Japan", "asn": "AS2519"}
     path = write_records(tmp_path / "ipinfo_lite.mmdb", {"192.0.2.0/24": lite, "198.51.100.0/24": older})
-    lookup = geoip.GeoLookup((geoip.Database(path),))
+    lookup = geoip.GeoLookup((mmdb.Database(path),))
     assert found(lookup, ["192.0.2.1", "198.51.100.1"]) == [("CA", 174), ("JP", 2519)]
 
 
@@ -194,8 +194,8 @@ def test_stale_data_are_told_by_the_first_database_that_knows_countries(tmp_path
     old = write_records(tmp_path / "old.mmdb", record, kind="GeoLite2-Country", built=now - 200 * 86_400)
     new = write_records(tmp_path / "new.mmdb", record, kind="GeoLite2-ASN", built=now)
     day = time.strftime("%Y-%m-%d", time.gmtime(now - 200 * 86_400))
-    assert geoip.GeoLookup((geoip.Database(new), geoip.Database(old))).stale == day
-    assert geoip.GeoLookup((geoip.Database(new),)).stale == ""
+    assert geoip.GeoLookup((mmdb.Database(new), mmdb.Database(old))).stale == day
+    assert geoip.GeoLookup((mmdb.Database(new),)).stale == ""
 
 
 def test_a_directory_can_be_given(tmp_path, no_own_data):
@@ -242,7 +242,7 @@ def test_a_damaged_file_never_crashes_a_lookup(tmp_path):
         path = tmp_path / f"damaged{round_number}.mmdb"
         path.write_bytes(damaged)
         try:
-            database = geoip.Database(path)
+            database = mmdb.Database(path)
         except CorruptDatabaseError:
             continue
         opened += 1
@@ -259,18 +259,18 @@ def test_leaves_are_the_networks_that_the_reference_reader_lists(tmp_path):
 
 def test_prefixes_of_an_as_and_of_a_country(tmp_path, no_own_data):
     path = str(write_database(tmp_path / "a.mmdb", NETWORKS))
-    assert [str(p) for p in prefixes.prefixes_of_asn(64500, path)] == ["192.0.2.0/25", "2001:db8:1::/48"]
-    assert [str(p) for p in prefixes.prefixes_of_country("nl", path)] == ["192.0.2.0/25", "2001:db8:1::/48"]
-    assert [str(p) for p in prefixes.prefixes_of_country("US", path)] == ["203.0.113.7"]
+    assert [str(p) for p in geoip.prefixes_of_asn(64500, path)] == ["192.0.2.0/25", "2001:db8:1::/48"]
+    assert [str(p) for p in geoip.prefixes_of_country("nl", path)] == ["192.0.2.0/25", "2001:db8:1::/48"]
+    assert [str(p) for p in geoip.prefixes_of_country("US", path)] == ["203.0.113.7"]
 
 
 def test_an_unknown_as_or_country_is_an_error(tmp_path, no_own_data):
     path = str(write_database(tmp_path / "a.mmdb", NETWORKS))
     with pytest.raises(FwtopError, match="no network of AS1 is known") as caught:
-        prefixes.prefixes_of_asn(1, path)
+        geoip.prefixes_of_asn(1, path)
     assert caught.value.code == 1
     with pytest.raises(FwtopError, match="two letters") as caught:
-        prefixes.prefixes_of_country("Narnia", path)
+        geoip.prefixes_of_country("Narnia", path)
     assert caught.value.code == 2
 
 
@@ -281,6 +281,6 @@ def test_collapse_covers_the_same_addresses_with_the_fewest_prefixes():
             ipaddress.ip_network((chance.getrandbits(10) << 22, length), strict=False)
             for length in (chance.randrange(10, 25) for _ in range(chance.randrange(1, 40)))
         ]
-        mine = prefixes.collapse([Prefix.of(network) for network in networks])
+        mine = geoip.collapse([Prefix.of(network) for network in networks])
         assert mine == [Prefix.of(network) for network in ipaddress.collapse_addresses(networks)]
-    assert prefixes.collapse([Prefix.parse("0.0.0.0/1"), Prefix.parse("128.0.0.0/1")]) == [Prefix(4, 0, 0)]
+    assert geoip.collapse([Prefix.parse("0.0.0.0/1"), Prefix.parse("128.0.0.0/1")]) == [Prefix(4, 0, 0)]

@@ -14,8 +14,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
-from fwtop.rehearsal.logins import SYSTEMS, login
-from fwtop.rehearsal.segments import cut, flat, length_of
+from fwtop.rehearsal.logins import SYSTEMS, cut, flat, length_of, login
 
 PEER = Prefix.parse("233.252.0.9")
 ALLOW = AllowList(

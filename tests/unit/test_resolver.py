@@ -18,10 +18,8 @@ from benches.resolver_lab import query
 from fwtop.model.rule import Kind
 from fwtop.model.wire import of_json, to_json
 from fwtop.resolver.advice import Advice, Machine, advise
-from fwtop.resolver.counters import DnsCounters, view_of
-from fwtop.resolver.servers import Server
-from fwtop.resolver.snippets import snippets
-from fwtop.resolver.view import View
+from fwtop.resolver.servers import Server, snippets
+from fwtop.resolver.view import DnsCounters, View, view_of
 
 VICTIM = "198.51.100.53"
 UNBOUND = Server("unbound", "unbound", udp=True, tcp=True)

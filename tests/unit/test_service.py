@@ -14,7 +14,7 @@ from stored_samples import START, attack, snapshot
 
 from fwtop.cli import service
 from fwtop.cli.record import service_manager
-from fwtop.client import guardian_unit
+from fwtop.client import discovery
 from fwtop.console.headless import _GuardianLost
 from fwtop.console.publish.outputs import ServiceState
 from fwtop.model.errors import FwtopError
@@ -97,7 +97,7 @@ def test_a_recording_without_a_guardian_ends_to_be_started_again(monkeypatch: py
 def test_only_the_confined_have_systemd_start_the_guardian(
     status: str, booted: bool, needed: bool, tmp_path: Path
 ) -> None:
-    assert guardian_unit.is_needed(status, tmp_path if booted else tmp_path / "none") is needed
+    assert discovery.needs_unit(status, tmp_path if booted else tmp_path / "none") is needed
 
 
 def test_what_is_wrong_with_the_guardians_unit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_what_is_wrong_with_the_guardians_unit_is_said(monkeypatch: pytest.Monke
         open("/proc/self/ns/net") as netns,
         pytest.raises(FwtopError, match=r"Job .*journalctl -u fwtop-g"),
     ):
-        guardian_unit.start(["python", "-m", "x"], netns.fileno(), 1.0)
+        discovery.start_unit(["python", "-m", "x"], netns.fileno(), 1.0)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fwtop.analysis.window.traffic import Rows, ip_start
 from fwtop.model.traffic.packets import FLAG_MALFORMED, FLAG_VLAN, U8, U16, Fragment, Mask, PacketBatch
 from fwtop.model.traffic.protocols import TCP_FLAGS
-from fwtop.parse.link import MAX_VLAN_TAGS, VLAN_TYPES
+from fwtop.parse.general import MAX_VLAN_TAGS, VLAN_TYPES
 from fwtop.parse.packets import parse_packets
 
 Values = NDArray[Any]

@@ -46,7 +46,7 @@ def resolver_rule(context: AnalysisContext, finding: Finding) -> Rule | None:
 
 def _view(context: AnalysisContext) -> View | None:
     """Count the window's questions, as far as one parser keeps up; None if there are none."""
-    from fwtop.resolver.counters import DnsCounters, view_of
+    from fwtop.resolver.view import DnsCounters, view_of
 
     traffic = context.traffic
     packets = traffic.packets

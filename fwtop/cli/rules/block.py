@@ -147,7 +147,7 @@ def _expand(origin: str) -> Sequence[Prefix]:
     kind, _, name = origin.partition(":")
     if origin.startswith("@"):
         return read_prefix_file(origin[1:])
-    from fwtop.enrich.prefixes import prefixes_of_asn, prefixes_of_country
+    from fwtop.enrich.geoip import prefixes_of_asn, prefixes_of_country
 
     found = prefixes_of_asn(asn_of(name)) if kind == "asn" else prefixes_of_country(name)
     return tuple(found)
