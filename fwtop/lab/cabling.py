@@ -130,7 +130,8 @@ _SIOCETHTOOL = 0x8946
 _GDRVINFO, _GSTRINGS, _GSTATS, _GSSET_INFO = 0x03, 0x1B, 0x1D, 0x37
 _SS_STATS = 1
 _NAME_BYTES = 32
-_LOST = b"tx_queue_0_xdp_xmit_errors"
+_QUEUED = b"tx_queue_0_xdp_xmit"  # frames sent by XDP that the peer's queue took,
+_LOST = _QUEUED + b"_errors"  # and those that it did not
 
 
 class Link:
@@ -139,10 +140,9 @@ class Link:
     def __init__(self, interface: str) -> None:
         self._name = interface.encode()[:15]
         self._control = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        names = self._statistics_names()
-        self._index = names.index(_LOST) if _LOST in names else -1
-        self._stats = np.zeros(1 + len(names), np.uint64)
-        self._stats[:1].view(np.uint32)[:] = (_GSTATS, len(names))
+        self._names = self._statistics_names()
+        self._stats = np.zeros(1 + len(self._names), np.uint64)
+        self._stats[:1].view(np.uint32)[:] = (_GSTATS, len(self._names))
         self._request = struct.pack("16sQ", self._name, self._stats.ctypes.data)
 
     @property
@@ -153,10 +153,17 @@ class Link:
 
     def lost(self) -> int:
         """Return frames sent by XDP that the peer's full queue dropped, since the link was created."""
-        if self._index < 0:
+        return self._count(_LOST)
+
+    def queued(self) -> int:
+        """Return frames sent by XDP that the peer's queue took; it may not have received them yet."""
+        return self._count(_QUEUED)
+
+    def _count(self, name: bytes) -> int:
+        if name not in self._names:
             return 0
         fcntl.ioctl(self._control, _SIOCETHTOOL, self._request)
-        return int(self._stats[1 + self._index])
+        return int(self._stats[1 + self._names.index(name)])
 
     def close(self) -> None:
         """Close the control socket."""

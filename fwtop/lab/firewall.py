@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from fwtop.lab import network as net
 from fwtop.lab.namespaces import run
@@ -41,7 +42,10 @@ def install_victim_rules(victim: str, scenario: Scenario) -> None:
 
 
 def install_counters(attacker: str, clients: list[str]) -> None:
-    """Count each client's packets in postrouting: unlike the flood's, they come from real sockets."""
+    """Count each client's packets in postrouting: unlike the flood's, they come from real sockets.
+
+    And all that leaves, which includes what the kernel says by itself (multicast listener reports).
+    """
     families = {"4": [a for a in clients if ":" not in a], "6": [a for a in clients if ":" in a]}
     sets, rules = [], []
     for family, addresses in families.items():
@@ -54,9 +58,11 @@ def install_counters(attacker: str, clients: list[str]) -> None:
             sets.append(f"    set clients{family} {{ {typed} }}")
             rules.append(f"        {keyword} saddr . meta l4proto @clients{family}")
     text = (
-        "table inet lab {\n" + "\n".join(sets) + "\n    chain leaving {\n"
+        "table inet lab {\n    counter sockets { }\n" + "\n".join(sets) + "\n    chain leaving {\n"
         "        type filter hook postrouting priority 300; policy accept;\n"
-        f'        oifname != "{net.ATTACKER_INTERFACE}" accept\n' + "\n".join(rules) + "\n    }\n}\n"
+        f'        oifname != "{net.ATTACKER_INTERFACE}" accept\n        counter name sockets\n'
+        + "\n".join(rules)
+        + "\n    }\n}\n"
     )
     run("ip", "netns", "exec", attacker, "nft", "-f", "-", text=text)
 
@@ -66,9 +72,9 @@ def read_counters(attacker: str) -> dict[tuple[str, str], tuple[int, int]]:
 
     Keys are address and protocol in nft's spelling: tcp, udp, icmp, ipv6-icmp.
     """
-    listing = json.loads(run("ip", "netns", "exec", attacker, "nft", "-j", "list", "table", "inet", "lab"))
+    listing = _listed(attacker, "table", "inet", "lab")
     counts: dict[tuple[str, str], tuple[int, int]] = {}
-    for item in listing["nftables"]:
+    for item in listing:
         for entry in item.get("set", {}).get("elem", []):
             element = entry["elem"]
             counter = element["counter"]
@@ -78,3 +84,16 @@ def read_counters(attacker: str) -> dict[tuple[str, str], tuple[int, int]]:
                 counter["bytes"] + 14 * counter["packets"],
             )
     return counts
+
+
+def read_leaving(attacker: str) -> int:
+    """Return the packets that sockets and kernel have sent to the victim."""
+    listing = _listed(attacker, "counter", "inet", "lab", "sockets")
+    return sum(item["counter"]["packets"] for item in listing if "counter" in item)
+
+
+def _listed(netns: str, *what: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(run("ip", "netns", "exec", netns, "nft", "-j", "list", *what))[
+        "nftables"
+    ]
+    return found

@@ -166,16 +166,19 @@ def _add(own: str) -> None:
         ) from None
 
 
-def create(pid: int, clients: list[str], vlans: list[int]) -> tuple[Wire, set[int]]:
-    """Create and configure both namespaces.
-
-    Returns the MAC addresses and the pids of the kernel threads that receive for the victim.
-    """
-    victim, attacker = (name(role, pid) for role in ROLES)
+def create(victim: str, attacker: str) -> None:
+    """Create both namespaces."""
     for own in (victim, attacker):
         _add(own)
     for own in (victim, attacker):
         run("ip", "netns", "exec", own, "sysctl", "-q", "-w", *_SYSCTLS)
+
+
+def connect_both(victim: str, attacker: str, clients: list[str], vlans: list[int]) -> tuple[Wire, set[int]]:
+    """Connect the namespaces; from now on packets go over the wire.
+
+    Returns the MAC addresses and the pids of the kernel threads that receive for the victim.
+    """
     wire = connect(victim, attacker, clients, vlans)
     for own, interface in ((victim, net.VICTIM_INTERFACE), (attacker, net.ATTACKER_INTERFACE)):
         # As on a real wire: every packet carries its checksum, and none is a GSO packet.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
@@ -23,7 +24,8 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.wire import plain
 
-_DRAIN_SECONDS = 2.0
+_DRAIN_SECONDS = 10.0  # a busy machine lets its receiving threads wait
+_TX_DROPPED = 11  # column of /proc/net/dev
 _GATEWAYS = (net.GATEWAY_4, net.GATEWAY_6)
 
 
@@ -78,9 +80,12 @@ class Lab:
     def _set_up(self) -> None:
         everyone = [*self.legitimate.all, *self._crowd]
         vlans = {vector.vlan[0] for vector in self.scenario.vectors if vector.vlan}
-        self.wire, self._receiving = namespaces.create(os.getpid(), everyone, sorted(vlans))
+        namespaces.create(self.victim, self.attacker)
+        firewall.install_counters(self.attacker, [*everyone, *_GATEWAYS])  # before the first packet
+        self.wire, self._receiving = namespaces.connect_both(
+            self.victim, self.attacker, everyone, sorted(vlans)
+        )
         firewall.install_victim_rules(self.victim, self.scenario)
-        firewall.install_counters(self.attacker, [*everyone, *_GATEWAYS])
         servers = self._spawn(self.victim, "fwtop.lab.servers")
         if self.scenario.resolver:
             namespaces.set_resolver(self.victim, net.GATEWAY_4)
@@ -156,13 +161,8 @@ class Lab:
             self._seconds += stopped - self._flood_started
             self._flood_started = None
         end = time.monotonic() + _DRAIN_SECONDS
-        before = self.arrived()
-        while time.monotonic() < end:
+        while self.under_way() > 0 and time.monotonic() < end:
             time.sleep(0.02)
-            now = self.arrived()
-            if now[0] - before[0] < 100:  # clients alone
-                break
-            before = now
 
     def phase(self, name: str) -> None:
         """Count the clients' attempts from now on under this name."""
@@ -192,7 +192,19 @@ class Lab:
     def arrived(self) -> tuple[int, int]:
         """Return packets and bytes received by the victim's interface since its creation."""
         with inside(self.victim):
-            return _statistics(net.VICTIM_INTERFACE, "rx")
+            size, packets = _statistics(net.VICTIM_INTERFACE)[:2]
+        return packets, size
+
+    def under_way(self) -> int:
+        """Return packets that were sent and not lost, and hadn't reached the victim's interface yet.
+
+        Nothing that clients send after the call began counts, so it comes to 0 (or below) while they work.
+        """
+        leaving = firewall.read_leaving(self.attacker)
+        with inside(self.attacker), contextlib.closing(Link(net.ATTACKER_INTERFACE)) as link:
+            dropped = _statistics(net.ATTACKER_INTERFACE)[_TX_DROPPED] - link.lost()
+            sent = link.queued() + leaving - dropped
+        return sent - self.arrived()[0]
 
     def receiving_seconds(self, *, waited: bool = False) -> float:
         """Return the CPU time of the victim's receiving threads.
@@ -205,12 +217,8 @@ class Lab:
 
     def link_full(self) -> int:
         """Return frames lost because the victim's queue was full; its interface counts them as rx_dropped."""
-        with inside(self.attacker):
-            link = Link(net.ATTACKER_INTERFACE)
-        try:
+        with inside(self.attacker), contextlib.closing(Link(net.ATTACKER_INTERFACE)) as link:
             return link.lost()
-        finally:
-            link.close()
 
     def truth(self) -> dict[str, Any]:
         """Return what the clients sent since `mark` and the flood since its start, and the clients' results.
@@ -312,11 +320,10 @@ def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: sum(row[name] for row in rows) for name in ("packets", "bytes")} | {"sources": rows[:TOP]}
 
 
-def _statistics(interface: str, direction: str) -> tuple[int, int]:
-    """Read an interface's packets and bytes in this thread's namespace."""
+def _statistics(interface: str) -> list[int]:
+    """Read an interface's row of /proc/net/dev in this thread's namespace: bytes and packets received, ..."""
     for line in Path("/proc/thread-self/net/dev").read_text(encoding="ascii").splitlines():
         name, _, values = line.strip().partition(":")
         if name == interface:
-            numbers = [int(value) for value in values.split()]
-            return (numbers[1], numbers[0]) if direction == "rx" else (numbers[9], numbers[8])
-    return 0, 0
+            return [int(value) for value in values.split()]
+    return [0] * 16
