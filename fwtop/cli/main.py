@@ -7,22 +7,19 @@ import importlib
 import os
 import sys
 import textwrap
-from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fwtop import __version__
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 DEFAULT_VERB = "watch"
-_OBSERVE = {
+VERBS = {
     "watch": "the live screen (the default)",
     "snapshot": "one observation without a screen",
     "record": "record a session without a screen, until stopped",
     "service": "the recorder as a systemd service: status, enable, disable, restart",
     "alarms": "where the recorder's alarms go; 'test' sends one",
-}
-_RULES = {
     "block": "block sources: prefixes, an AS, a country, a file",
     "limit": "limit the rate or the connections of each source prefix",
     "match": "drop packets by bytes in their payload",
@@ -38,30 +35,27 @@ _RULES = {
     "why": "explain why a rule has no effect",
     "rules": "list every rule and set on this machine, with rates",
     "events": "stream changes to the rules and sets on this machine",
-}
-_HARDEN = {
     "harden": "playbooks: show what each would do here, apply it as one rule",
-}
-_POLICY = {
     "list": "named lists shared by rules: create, add, remove, replace, test, show, save, delete",
     "protect": "set who may connect to a port: everybody, access lists only, nobody",
     "policy": "permanent lists and rules from a file: check, diff, apply, history, rollback, export",
-}
-_RECORDINGS = {
     "read": "analyse a capture file",
     "sessions": "list stored sessions",
     "report": "write a report on a session (HTML, Markdown, text, JSON), or its rules as a script",
     "replay": "play a stored session on the screen",
     "trends": "averages of the last hour, day and 15 days",
-}
-_TOOLS = {
     "config": "show the settings of the screen, and where each comes from",
     "geoip": "the data on countries and networks: show their age, update them",
     "doctor": "check what this machine supports, and what is missing",
     "lab": "attack a victim in network namespaces",
     "bench": "run benchmarks; --calibrate measures the cost of each kind of rule",
 }
-VERBS = {**_OBSERVE, **_RULES, **_HARDEN, **_POLICY, **_RECORDINGS, **_TOOLS}
+_PLACES = {  # of other verbs than modules of this package: a package of them, or a module with several
+    "rules": ("block", "sysctl", "apply", "rules", "events"),
+    "recordings": ("read", "sessions", "report", "replay", "trends"),
+    "rules.making": ("limit", "match", "drop", "notrack", "synproxy"),
+    "rules.standing": ("status", "keep", "repair", "undo", "why"),
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -113,18 +107,15 @@ def _run(arguments: list[str]) -> int:
     )
     module.arguments(parser)
     args = parser.parse_intermixed_args(arguments)
-    if not hasattr(module, "run"):  # it makes one rule
-        from fwtop.cli.rules.mitigation import carry_out
-
-        return carry_out(args, [module.rule_of(args)])
     return int(module.run(args))
 
 
-def verb_module(verb: str) -> ModuleType:
-    """Import the module of a verb: HELP, EXAMPLE, arguments(parser), and run(args), or rule_of(args)."""
-    groups = (("rules.", _RULES), ("policy.", _POLICY), ("recordings.", _RECORDINGS))
-    package = next((name for name, verbs in groups if verb in verbs), "")
-    return importlib.import_module(f"fwtop.cli.{package}{verb}")
+def verb_module(verb: str) -> Any:  # noqa: ANN401 - a module or a Verb
+    """Import a verb: HELP, EXAMPLE, arguments(parser) and run(args)."""
+    place = next((f".{place}" for place, verbs in _PLACES.items() if verb in verbs), "")
+    if place.count(".") < 2:
+        return importlib.import_module(f"fwtop.cli{place}.{verb}")
+    return importlib.import_module(f"fwtop.cli{place}").VERBS[verb]
 
 
 def _overview() -> str:

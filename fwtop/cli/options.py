@@ -7,12 +7,26 @@ import re
 import signal
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
+if TYPE_CHECKING:
+    from fwtop.model.rule import Rule
+
 T = TypeVar("T")
+
+
+class Verb(NamedTuple):
+    """A verb of those that share a module; others are a module each, with these names."""
+
+    HELP: str
+    EXAMPLE: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+    rule_of: Callable[[argparse.Namespace], Rule] | None = None  # of one that makes a rule
+
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MAX_TTL_SECONDS = 2_147_483  # what an ipset timeout holds (ipset(8))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fwtop.cli.options import read_as
-from fwtop.cli.rules import block, drop, synproxy
+from fwtop.cli.rules import block, making
 from fwtop.model.addresses import prefix_file
 from fwtop.model.addresses.address import HostBitsError, Prefix
 from fwtop.model.addresses.plain_prefixes import parse_lines
@@ -63,6 +63,9 @@ def test_tcp_flags_are_read_by_name_or_refused(text: str, wanted: tuple[int, int
         assert read_as(read_flags)(text) == wanted
 
 
+DROP, SYNPROXY = making.VERBS["drop"], making.VERBS["synproxy"]
+
+
 def arguments(module, *words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(exit_on_error=False)
     module.arguments(parser)
@@ -71,20 +74,20 @@ def arguments(module, *words: str) -> argparse.Namespace:
 
 def test_a_drop_may_be_of_some_sources_only() -> None:
     words = ["-4", "--proto", "udp", "--from", "198.51.100.53", "--sport", "53", "--via", "nftables"]
-    rule = drop.rule_of(arguments(drop, *words))
+    rule = DROP.rule_of(arguments(DROP, *words))
     assert (rule.match.sources, rule.match.sport) == ((Prefix.parse("198.51.100.53"),), 53)
     assert command_line(rule) == f"fwtop drop {' '.join(words)} --ttl 10m"
     with pytest.raises(FwtopError, match="fwtop block"):
-        drop.rule_of(arguments(drop, "--from", "198.51.100.53", "--via", "xdp"))
+        DROP.rule_of(arguments(DROP, "--from", "198.51.100.53", "--via", "xdp"))
 
 
 def test_a_range_is_read_with_open_ends_or_refused() -> None:
-    args = arguments(drop, "--via", "xdp", "--length", "40:", "--ttl-field", "64", "--proto", "udp")
-    match = drop.rule_of(args).match
+    args = arguments(DROP, "--via", "xdp", "--length", "40:", "--ttl-field", "64", "--proto", "udp")
+    match = DROP.rule_of(args).match
     assert (match.ip_length, match.ttl) == (Range(40, 65535), Range(64, 64))
     for text in ("", ":", "9:3", "a:b", "0:70000"):
         with pytest.raises(argparse.ArgumentError):
-            arguments(drop, "--via", "xdp", f"--length={text}")
+            arguments(DROP, "--via", "xdp", f"--length={text}")
 
 
 @pytest.mark.parametrize(
@@ -218,4 +221,4 @@ def test_what_is_not_plain_is_left_to_the_slower_way(line: str) -> None:
 
 def test_no_proxy_for_port_0():
     with pytest.raises(FwtopError, match="port 0"):
-        synproxy.rule_of(arguments(synproxy, "--dport", "0"))
+        SYNPROXY.rule_of(arguments(SYNPROXY, "--dport", "0"))

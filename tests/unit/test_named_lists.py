@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fwtop.cli import list as list_verb
 from fwtop.cli.main import main
-from fwtop.cli.policy import list as list_verb
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
 from fwtop.guardian.allow.sessions import Session
 from fwtop.guardian.records.list_log import ListLog, Recorded

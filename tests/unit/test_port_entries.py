@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from fwtop.cli.policy.list import entries_of as entries_given
+from fwtop.cli.list import entries_of as entries_given
 from fwtop.model.addresses.named_list import Change, NamedList, check_entries, entries_of
 from fwtop.model.addresses.port_rows import MAX_ELEMENTS, PortEntry, PortRows, rows_of_bytes
 from fwtop.model.addresses.prefix_file import read_prefix_file

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fwtop.cli.policy import protect as verb
+from fwtop.cli import protect as verb
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
 from fwtop.guardian.allow.sessions import Session
 from fwtop.guardian.mechanisms.chains.chain_text import add_text

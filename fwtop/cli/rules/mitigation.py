@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fwtop.cli.launcher import launch
@@ -120,15 +119,16 @@ def add_rule_options(
     add_netns(parser)
 
 
-def add_field(parser: argparse.ArgumentParser, field: Field, **other: Any) -> None:  # noqa: ANN401
-    """Add the option of a header field; `other` says more about it."""
-    kind = {"action": "store_const", "const": True}
-    if field is not FRAGMENT:
-        kind = {"type": read_as(field.read), "metavar": field.metavar}
-    parser.add_argument(field.option, dest=_DEST + field.name, **{"help": field.help, **kind, **other})
+def add_fields(parser: argparse.ArgumentParser, *fields: Field, **other: Any) -> None:  # noqa: ANN401
+    """Add the options of header fields; `other` says more about them."""
+    for field in fields:
+        kind = {"action": "store_const", "const": True}
+        if field is not FRAGMENT:
+            kind = {"type": read_as(field.read), "metavar": field.metavar}
+        parser.add_argument(field.option, dest=_DEST + field.name, **{"help": field.help, **kind, **other})
 
 
-def match_of(args: argparse.Namespace, fields: Sequence[Field], **other: Any) -> Match:  # noqa: ANN401
+def match_of(args: argparse.Namespace, *fields: Field, **other: Any) -> Match:  # noqa: ANN401
     """Return the conditions that the options of fields ask for."""
     given: dict[str, Any] = {field.name: getattr(args, _DEST + field.name) for field in fields}
     return Match(family=args.family, **given, **other)
@@ -237,23 +237,3 @@ def _outcome(status: RuleStatus) -> str:
     if status.state is State.PROVISIONAL:
         return f"provisional; 'fwtop keep {status.rule.id}' confirms it"
     return f"{status.state.value}; expires in {left}; 'fwtop undo {status.rule.id}' removes it"
-
-
-def status_lines(statuses: Iterable[RuleStatus], now: float) -> list[str]:
-    """Return a table of rules: a heading and one line per rule."""
-    lines = [f"{'ID':>4}  {'KIND':<9} {'STATE':<11} {'PACKETS':>12} {'PPS':>9}  {'LEFT':<7} WHAT"]
-    for status in statuses:
-        until = status.confirm_by if status.state is State.PROVISIONAL else status.expires
-        active = status.state in (State.PROVISIONAL, State.CONFIRMED)
-        left = duration(until - now) if active and until is not None else "-"
-        note = f" ({safe_text(status.note)})" if status.note else ""
-        lines.append(
-            f"{safe_text(status.rule.id):>4}  {status.rule.kind.value:<9} {status.state.value:<11} "
-            f"{status.packets:>12,} {status.pps:>9,.0f}  {left:<7} {safe_text(status.rule.summary)}{note}"
-        )
-        if active and not status.acting:
-            lines.append(
-                f"      NOT IN EFFECT: {safe_text(status.not_acting)}; "
-                f"'fwtop repair {safe_text(status.rule.id)}' reinstalls it"
-            )
-    return lines
