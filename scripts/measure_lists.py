@@ -20,10 +20,9 @@ from fwtop.kernel import bpf
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.rule import Match
 from fwtop.xdp import lists as xdp_lists
+from fwtop.xdp.build import count_functions
 from fwtop.xdp.ipv6_lists import lookup_lines6, with_placeholders
-from fwtop.xdp.maps import SHARED, possible_cpus
-from fwtop.xdp.slot_rule import List4, List6, SlotRule
-from fwtop.xdp.tree import count_functions
+from fwtop.xdp.maps import SHARED, List4, List6, SlotRule, possible_cpus
 
 COUNT, RUNS, REPEAT = 1_000_000, 15, 100_000
 _TEST_RUN, _UPDATE_BATCH = 10, 26  # bpf(2) commands

@@ -23,10 +23,9 @@ from fwtop.kernel.programs import run
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
 from fwtop.model.traffic.protocols import TCP, UDP
-from fwtop.netfilter import ipset, nft
+from fwtop.netfilter import ipset, nft, nft_stateless, stateless
 from fwtop.netfilter.iptables import Variant
-from fwtop.netfilter.states import nft_stateless, stateless
-from fwtop.netfilter.states.tracking import is_foreign, service_name
+from fwtop.netfilter.tracking import is_foreign, service_name
 
 MOST_FLOWS = 400
 _MOST_ELEMENTS = 200_000  # of ipsets, which are copied, too

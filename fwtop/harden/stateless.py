@@ -18,12 +18,11 @@ from fwtop.kernel import sockets
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.text import safe_text
-from fwtop.netfilter import iptables
+from fwtop.netfilter import iptables, nft_stateless
 from fwtop.netfilter.ctnetlink import Entry
 from fwtop.netfilter.nft_listed import NftLine
 from fwtop.netfilter.saved import Line
-from fwtop.netfilter.states import nft_stateless
-from fwtop.netfilter.states.stateless import (
+from fwtop.netfilter.stateless import (
     Insert,
     already_untracked,
     inserts,
@@ -31,7 +30,7 @@ from fwtop.netfilter.states.stateless import (
     obstacles,
     states,
 )
-from fwtop.netfilter.states.tracking import needs_tracking, service_name
+from fwtop.netfilter.tracking import needs_tracking, service_name
 
 TITLE = "a stateful firewall: its services without connection tracking"
 NAME = "stateless"

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from fwtop.model.rule import Kind, Match
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP
-from fwtop.netfilter.arguments import Packets
-from fwtop.netfilter.states.own_verdicts import HostRules, Probe
+from fwtop.netfilter.own_verdicts import HostRules, Probe
+from fwtop.netfilter.saved import Packets
 from fwtop.rehearsal.logins import ACK, SYN, SYN_ACK, answers, login
 from fwtop.rehearsal.rehearse import matches
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from fwtop.xdp.slot_rule import List6, Table6
+from fwtop.xdp.maps import List6, Table6
 
 if TYPE_CHECKING:
     import numpy as np

@@ -3,7 +3,9 @@
 IPv4 prefixes become a table of two bits for every /24 (4 MiB: nothing, everything or a part of it is listed)
 and, for partly listed /24s, 256 bits each, found by rank (2 MiB hold the number of such /24s before each word
 of the table). For unlisted sources, most lookups take one load of the table; none takes more than three. An
-LPM trie would walk up to 24 nodes. IPv6: see ipv6_lists.py. Many millions of IPv4 prefixes: see uncounted.py.
+LPM trie would walk up to 24 nodes. IPv6: see ipv6_lists.py. Many millions of IPv4 prefixes: see blocks.py.
+A list of addresses with ports is a trie whose key begins with family, protocol and port (bpf/xdp_lists.h), so
+one lookup finds the prefixes of a port alone; ranges come as single ports.
 
 Each prefix has a counter of dropped packets, which is touched only when a packet is dropped. It is found by
 the prefix's number, which is a rank, too: of the /24 in which the prefix begins, or of its first address
@@ -37,16 +39,28 @@ from typing import TYPE_CHECKING
 
 from fwtop.kernel import bpf
 from fwtop.model.rule import Match, families_of
+from fwtop.xdp.conditions import Headers
 from fwtop.xdp.ipv6_lists import build_list6
-from fwtop.xdp.maps import PENDING_BYTES, possible_cpus
-from fwtop.xdp.ports import build_ports
-from fwtop.xdp.slot_rule import BUCKETS, COUNTED_PREFIXES, PORTS, AnyList, List4, List6, Lists
+from fwtop.xdp.maps import (
+    BUCKETS,
+    COUNTED_PREFIXES,
+    PENDING_BYTES,
+    PORTS,
+    AnyList,
+    List4,
+    List6,
+    ListPorts,
+    Lists,
+    possible_cpus,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from fwtop.model.addresses.port_rows import PortRows
     from fwtop.model.addresses.prefix_rows import PrefixRows
+
 
 _ALL_FIRST, _PART, _ALL_NEXT = 1, 2, 3  # of a /24, as in bpf/xdp_lists.h
 
@@ -59,8 +73,7 @@ def build_lists(match: Match, limit: int, families: Sequence[int] = ()) -> tuple
     """
     from fwtop.model.addresses.port_rows import PortRows
     from fwtop.model.addresses.prefix_rows import PrefixRows
-    from fwtop.xdp.blocks import create_array
-    from fwtop.xdp.uncounted import build_uncounted4
+    from fwtop.xdp.blocks import build_uncounted4, create_array
 
     if isinstance(match.sources, PortRows):
         ports: Lists = {PORTS: build_ports(match.sources)}
@@ -153,3 +166,52 @@ def _build4(prefixes: PrefixRows, counted: NDArray[np.int32]) -> List4:
         count,
         int(np.count_nonzero(parts.several)),
     )
+
+
+_PORTED = (6, 17)
+_HEAD_BITS = 32  # of family, protocol and port
+_BATCH = 1 << 16
+
+
+def build_ports(entries: PortRows) -> ListPorts:
+    """Create and fill the map; raises OSError."""
+    import numpy as np
+
+    addresses, fields = entries.single.columns()
+    key = np.dtype(
+        [("bits", "=u4"), ("family", "u1"), ("protocol", "u1"), ("port", ">u2"), ("address", "u1", 16)]
+    )
+    keys = np.zeros(len(fields), key)
+    four = fields["family"] == 4
+    keys["bits"] = fields["length"].astype(np.uint32) + _HEAD_BITS
+    keys["family"], keys["protocol"], keys["port"] = fields["family"], fields["protocol"], fields["low"]
+    keys["address"] = addresses
+    keys["address"][four, :4], keys["address"][four, 4:] = addresses[four, 12:], 0
+    descriptor = bpf.create_map(
+        bpf.MAP_LPM_TRIE,
+        "fwtop_ports",
+        entries=max(len(keys), 1),
+        key_size=key.itemsize,
+        value_size=1,
+        flags=bpf.F_NO_PREALLOC,
+    )
+    for start in range(0, len(keys), _BATCH):
+        part = keys[start : start + _BATCH]
+        bpf.set_elements(descriptor, part.tobytes(), bytes(len(part)), len(part))
+    return ListPorts(descriptor)
+
+
+def ports_function(headers: Headers, name: str, maps: ListPorts) -> list[str]:
+    """Write the function that looks source and port of a packet up; nothing if such packets have no port."""
+    if headers.protocol and headers.protocol not in _PORTED:
+        return []
+    high, low = headers.address("src")
+    lines = [f"INLINE u32 {headers.name}_{name}({headers.parameter})", "{"]
+    if not headers.protocol:
+        either = " && ".join(f"p->protocol != {number}" for number in _PORTED)
+        lines += [f"\tif (({either}) || p->fragment == LATER_FRAGMENT)", "\t\treturn 0;"]
+    family, protocol = headers.family or "p->family", headers.protocol or "p->protocol"
+    lines.append(
+        f"\treturn in_ports(MAP({maps.map}), {family}, {protocol}, {headers.field('dport')}, {high}, {low});"
+    )
+    return [*lines, "}", ""]

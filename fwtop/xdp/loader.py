@@ -22,6 +22,7 @@ from fwtop.model.text import safe_text
 from fwtop.xdp import attach, pins
 from fwtop.xdp.attach import GENERIC, INGRESS, NATIVE, TC, Programs
 from fwtop.xdp.build import build_tc, build_xdp, precompile
+from fwtop.xdp.maps import SlotRule
 from fwtop.xdp.messages import (
     Apply,
     Attachment,
@@ -35,7 +36,6 @@ from fwtop.xdp.messages import (
     receive_request,
     send_reply,
 )
-from fwtop.xdp.slot_rule import SlotRule
 
 _MAX_HITS = 240  # maps of counters in one reply: SCM_MAX_FD is 253
 

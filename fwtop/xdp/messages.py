@@ -25,7 +25,7 @@ from fwtop.model.rule import Rule, families_of
 from fwtop.model.wire import of_json, of_plain, plain, to_json
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import of
-from fwtop.xdp.slot_rule import COMPILED_PREFIXES, COUNTED_PREFIXES
+from fwtop.xdp.maps import COMPILED_PREFIXES, COUNTED_PREFIXES
 
 MAX_DESCRIPTORS = 250  # in one message; SCM_MAX_FD is 253
 _HITS = "hits:"

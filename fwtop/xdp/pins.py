@@ -23,18 +23,9 @@ from fwtop.xdp import lists as xdp_lists
 from fwtop.xdp.maps import (
     COUNTERS_BYTES,
     MAX_RULES,
+    PORTS,
     SHARED,
     SLOT_BYTES,
-    counters_dtype,
-    create_shared,
-    map_array,
-    possible_cpus,
-    shared_sizes,
-    slot_dtype,
-)
-from fwtop.xdp.messages import RequestedRule
-from fwtop.xdp.slot_rule import (
-    PORTS,
     AnyList,
     List4,
     List6,
@@ -42,8 +33,15 @@ from fwtop.xdp.slot_rule import (
     Lists,
     SlotRule,
     UncountedList4,
+    counters_dtype,
+    create_shared,
     disjoint,
+    map_array,
+    possible_cpus,
+    shared_sizes,
+    slot_dtype,
 )
+from fwtop.xdp.messages import RequestedRule
 
 
 class _Layout(Struct, frozen=True):

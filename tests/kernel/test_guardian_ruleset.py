@@ -33,7 +33,7 @@ def children(name: str) -> list[int]:
 
 
 def child_of(guardian: int) -> int | None:
-    for pid in children("fwtop.netfilter.listing.service"):
+    for pid in children("fwtop.netfilter.listing.reader"):
         stat = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         if int(stat[1]) == guardian:
             return pid

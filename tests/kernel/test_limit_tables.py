@@ -11,7 +11,7 @@ from xdp_bench import XdpBench
 
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
 from fwtop.rules.xtables import HASHLIMIT_MAX, limit_args
-from fwtop.xdp.slot_rule import BUCKETS
+from fwtop.xdp.maps import BUCKETS
 
 pytestmark = pytest.mark.kernel
 BENCH = XdpBench

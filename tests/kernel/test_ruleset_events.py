@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fwtop.netfilter.listing.notifications import Notifications
+from fwtop.netfilter.listing.events import Notifications
 from tests.kernel.conftest import Host, NetnsPair
 from tests.kernel.wire import inside
 

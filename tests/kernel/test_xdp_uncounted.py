@@ -14,7 +14,7 @@ from fwtop.model.addresses.address import Prefix, format_address
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.rule import Match
 from fwtop.xdp import lists
-from fwtop.xdp.slot_rule import UncountedList4
+from fwtop.xdp.maps import UncountedList4
 
 pytestmark = pytest.mark.kernel
 LAST = (1 << 32) - 1

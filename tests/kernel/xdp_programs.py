@@ -22,7 +22,7 @@ from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit
 from fwtop.xdp import lists as xdp_lists
 from fwtop.xdp import maps as xdp_maps
 from fwtop.xdp.build import build_xdp
-from fwtop.xdp.slot_rule import COMPILED_PREFIXES, SlotRule, disjoint
+from fwtop.xdp.maps import COMPILED_PREFIXES, SlotRule, disjoint
 
 XDP_DROP, XDP_PASS = 1, 2
 FOREVER = (1 << 64) - 1

@@ -14,7 +14,7 @@ from fwtop.analysis.proposals.preview import preview
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
 from fwtop.model.traffic.window import Window
 from fwtop.rules.xtables import HASHLIMIT_MAX
-from fwtop.xdp.slot_rule import BUCKETS
+from fwtop.xdp.maps import BUCKETS
 
 
 def flooded(sources: str, weight: float) -> Window:

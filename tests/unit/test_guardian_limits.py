@@ -19,7 +19,7 @@ from fwtop.model.addresses.coverage import covered
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
 from fwtop.netfilter.saved import parse
-from fwtop.netfilter.states.tracking import may_meet, needs_tracking
+from fwtop.netfilter.tracking import may_meet, needs_tracking
 
 SAVED = """*nat
 [3:180] -A PREROUTING -p tcp -m tcp --dport 80 -j REDIRECT --to-ports 8080

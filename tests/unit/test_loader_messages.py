@@ -16,7 +16,7 @@ from fwtop.model.protocol import Answer, ProtocolError, encode_answer, parse_ans
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
 from fwtop.observe import messages as observe
 from fwtop.xdp import messages as xdp
-from fwtop.xdp.slot_rule import COMPILED_PREFIXES
+from fwtop.xdp.maps import COMPILED_PREFIXES
 
 ALLOW = (Prefix.parse("192.0.2.0/24"), Prefix.parse("2001:db8::/32"))
 LIMITED = Rule("7", Kind.TC, Match(protocol=17, dport=53), "x", 60, limit=RateLimit(10, 20, 24))

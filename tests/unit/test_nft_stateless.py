@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from fwtop.model.rule import Match
-from fwtop.netfilter import nft
+from fwtop.netfilter import nft, nft_stateless
 from fwtop.netfilter.nft_listed import Listed, of_items
-from fwtop.netfilter.states import nft_stateless
 
 WEB, DNS = Match(protocol=6, dport=80), Match(protocol=17, dport=53)
 FLAGS = "tcp flags & (fin|syn|rst|ack)"

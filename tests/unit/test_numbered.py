@@ -3,7 +3,7 @@
 import random
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.xdp.slot_rule import disjoint, numbered
+from fwtop.xdp.maps import disjoint, numbered
 
 
 def drawn(chance: random.Random, count: int) -> tuple[Prefix, ...]:

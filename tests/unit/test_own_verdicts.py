@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fwtop.model.rule import Match
+from fwtop.netfilter.own_verdicts import HostRules
 from fwtop.netfilter.saved import parse
-from fwtop.netfilter.states.own_verdicts import HostRules
 from fwtop.rehearsal.untracked import why_lost
 
 ALL_TCP, SSH, WEB = Match(protocol=6), Match(protocol=6, dport=22), Match(protocol=6, dport=80)

@@ -24,7 +24,7 @@ _TOO_LARGE = {"argparse", "asyncio", "email", "numpy", "pickle", "shutil", "toml
 # What only `why`, or rules that untrack services, need.
 _NOT_WITHOUT_A_RULE = {
     "fwtop.guardian.mechanisms.chains.beside", "fwtop.guardian.diagnose.explain",
-    "fwtop.guardian.diagnose.readings", "fwtop.netfilter.states.stateless",
+    "fwtop.guardian.diagnose.readings", "fwtop.netfilter.stateless",
 }  # fmt: skip
 # What the screen's libraries could bring with them, and what it wants only when somebody asks for it.
 _NOT_FOR_A_SCREEN = {

@@ -26,7 +26,7 @@ from fwtop.model.ruleset import (
     ListedSet,
     Ruleset,
 )
-from fwtop.netfilter.listing.service import MOST_RULES, cut, encoded
+from fwtop.netfilter.listing.reader import ANSWERED_RULES, cut, encoded
 
 
 def rated(abnormal: str = "", *, source: str = NFT, family: str = "inet", place: str = "t c") -> RatedRule:
@@ -149,4 +149,4 @@ def test_an_answer_fits_into_a_message_whatever_the_texts() -> None:
     )
     assert len(encoded(Ruleset(1.0, rules, (), (), 3000), {})) < 1 << 20
     few = Ruleset(1.0, rules[:5], (), (), 5)
-    assert cut(few, {}, MOST_RULES) == few
+    assert cut(few, {}, ANSWERED_RULES) == few

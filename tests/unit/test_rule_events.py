@@ -20,7 +20,7 @@ from fwtop.model.ruleset import (
     RuleEvent,
     Ruleset,
 )
-from fwtop.netfilter.listing.event_lines import EventLines, event_text
+from fwtop.netfilter.listing.events import EventLines, event_text
 
 RULE = ListedRule("a", IPTABLES_LEGACY, "ip", "filter INPUT", "-j DROP", False, 5, 300)
 OURS = ListedRule("b", ROUTE, "ip", "main", "blackhole 192.0.2.0/24", True)

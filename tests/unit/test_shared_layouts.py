@@ -11,7 +11,7 @@ from fwtop.live import mapped
 from fwtop.model.traffic.counters import TRAFFIC_CLASSES
 from fwtop.model.traffic.packets import Fragment, Hook
 from fwtop.observe import messages
-from fwtop.xdp import ipv6_lists, lists, maps, uncounted
+from fwtop.xdp import blocks, ipv6_lists, lists, maps
 from tests.unit.bpf_headers import BPF, layout_of, values
 
 _CLASSES = {"icmpv6": "ICMP6", "other": "OTHER_IP", "non_ip": "NOT_IP"}  # where C's names differ
@@ -55,8 +55,8 @@ COMPILED_RULES = {
     "ALL_FIRST": lists._ALL_FIRST,
     "PART_LISTED": lists._PART,
     "ALL_NEXT": lists._ALL_NEXT,
-    "ALL_LISTED": uncounted.State.ALL,
-    "SMALL_LISTED": uncounted.State.SMALL,
+    "ALL_LISTED": blocks.State.ALL,
+    "SMALL_LISTED": blocks.State.SMALL,
     "LIST6_FILTER_WORDS": ipv6_lists._FILTER_WORDS,
 }
 FLOOD = {

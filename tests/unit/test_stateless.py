@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fwtop.model.rule import Match
-from fwtop.netfilter.arguments import split, take_apart
-from fwtop.netfilter.saved import Line, parse
-from fwtop.netfilter.states.stateless import already_untracked, inserts, names
+from fwtop.netfilter.saved import Line, parse, split, take_apart
+from fwtop.netfilter.stateless import already_untracked, inserts, names
 
 WEB, DNS = Match(protocol=6, dport=80), Match(protocol=17, dport=53)
 NOT_SYN = "! --tcp-flags FIN,SYN,RST,ACK SYN"

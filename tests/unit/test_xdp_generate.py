@@ -14,11 +14,9 @@ from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
 from fwtop.rules.kinds.compiled import check_xdp
-from fwtop.xdp.build import _numbered, is_too_large, variants
-from fwtop.xdp.generate import program_text
+from fwtop.xdp.build import _numbered, is_too_large, lookup_lines, program_text, variants
 from fwtop.xdp.ipv6_lists import build_list6
-from fwtop.xdp.slot_rule import List4, List6, SlotRule, Table6, disjoint
-from fwtop.xdp.tree import lookup_lines
+from fwtop.xdp.maps import List4, List6, SlotRule, Table6, disjoint
 
 
 def body_of(text: str, function: str) -> str:

@@ -20,7 +20,7 @@ from fwtop.model.rule import Match, RateLimit, Rule
 from fwtop.model.traffic.packets import F64, I64, PacketBatch
 from fwtop.rules.kinds import of
 from fwtop.rules.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX
-from fwtop.xdp.slot_rule import BUCKETS
+from fwtop.xdp.maps import BUCKETS
 
 _STEP_NS = 100_000_000
 _COARSE = 0.25  # of the burst per sample: too coarse to see bursts

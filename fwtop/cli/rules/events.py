@@ -19,8 +19,7 @@ from fwtop.model.text import safe_text
 
 if TYPE_CHECKING:
     from fwtop.client.discovery import GuardianClient
-    from fwtop.netfilter.listing.event_lines import EventLines
-    from fwtop.netfilter.listing.notifications import Notifications
+    from fwtop.netfilter.listing.events import EventLines, Notifications
 
 HELP = (
     "Stream alarms and every change to the rules and sets on this machine, whoever makes it. "
@@ -48,8 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Stream until interrupted, or until the reader has gone."""
     from fwtop.kernel.namespaces import enter_named
-    from fwtop.netfilter.listing.event_lines import EventLines
-    from fwtop.netfilter.listing.notifications import Notifications
+    from fwtop.netfilter.listing.events import EventLines, Notifications
 
     if os.geteuid() != 0:
         raise FwtopError("reading the rules needs root; try: sudo fwtop events", 3)

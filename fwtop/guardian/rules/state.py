@@ -117,7 +117,7 @@ class GuardianState:
 
     def _why_untracked(self, match: Match, ports: frozenset[int]) -> str | None:
         """Say what the host's own rules would drop of what is no longer tracked."""
-        from fwtop.netfilter.states.own_verdicts import read_host_rules
+        from fwtop.netfilter.own_verdicts import read_host_rules
         from fwtop.rehearsal.untracked import why_lost  # for nothing else
 
         try:

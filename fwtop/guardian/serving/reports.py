@@ -115,7 +115,7 @@ class Reports:
         for part in rule.parts or (rule,):
             if of(part.kind).untracks and not part.stateless:
                 # Imported here: few guardians plan such a rule.
-                from fwtop.netfilter.states.stateless import notrack_warnings
+                from fwtop.netfilter.stateless import notrack_warnings
 
                 notes += notrack_warnings(state.kernel.chains.variants.in_use.variant, part.match)
         return commands, notes

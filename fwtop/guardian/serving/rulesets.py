@@ -15,7 +15,7 @@ import time
 from fwtop.kernel import children
 from fwtop.model.protocol import MAX_MESSAGE
 
-_MODULE = "fwtop.netfilter.listing.service"
+_MODULE = "fwtop.netfilter.listing.reader"
 FRESH_SECONDS = 2.0
 _PAUSE = 10.0  # times what a reading took
 _STUCK_SECONDS = 60.0  # a child without an answer is ended

@@ -1,9 +1,10 @@
-"""What a program prints, bounded in time and size: a foreign rule set may be of any length."""
+"""What programs print of rules, bounded in time and size, how much of it is listed, and whose it is."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import subprocess
 import time
@@ -59,3 +60,21 @@ def _read(descriptor: int, end: float, most_bytes: int) -> tuple[bytes, str]:
         data += part
         if len(data) > most_bytes:
             return bytes(data), f"printed more than {most_bytes >> 20} MiB and was stopped"
+
+
+TEXT = 400  # characters of a rule
+NAME = 64
+
+_COMMENT = re.compile(r"\bcomment \"?fwtop-\d+\b")
+_JUMP = re.compile(r"(?:^| )(?:-j|-g|jump|goto) FWTOP")
+
+
+def is_own_name(name: str) -> bool:
+    """Say whether a table, set or program is named as fwtop's are."""
+    return name == "fwtop" or name.startswith(("fwtop-", "fwtop_"))
+
+
+def is_own_rule(table: str, chain: str, text: str) -> bool:
+    """Say whether a rule is fwtop's: its table, its chain, a jump to that, or its comment."""
+    own_place = is_own_name(table) or chain == "FWTOP" or chain.startswith("FWTOP-")
+    return own_place or bool(_JUMP.search(text) or _COMMENT.search(text))

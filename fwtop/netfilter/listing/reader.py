@@ -1,14 +1,26 @@
-"""Reads every rule and set of this network namespace, within a bounded time."""
+"""Reads every rule and set of this network namespace within a bounded time; for the guardian in a child.
+
+A foreign rule set of any length delays nobody there: the child reads once for each message on its socket,
+ends when nobody asks for a while, and has the lowest priority.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
+import sys
 import time
 
+from msgspec.structs import replace
+
+from fwtop.kernel.children import enlarge
 from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import MAX_MESSAGE
 from fwtop.model.ruleset import SOURCES, ListedRule, ListedSet, Ruleset
-from fwtop.netfilter.listing.elsewhere import attached_programs, discarding_routes
+from fwtop.model.wire import to_json
 from fwtop.netfilter.listing.nf_tables import NfTables
-from fwtop.netfilter.listing.xtables import ipset_sets, legacy_rules
+from fwtop.netfilter.listing.others import attached_programs, discarding_routes, ipset_sets, legacy_rules
 
 SECONDS = 5.0  # of a reading
 MOST_RULES = 120_000  # of each source
@@ -58,3 +70,58 @@ class RulesetReader:
         except FwtopError as error:
             notes.append(str(error))
             return []
+
+
+ANSWERED_RULES, ANSWERED_SETS = 1500, 500  # in an answer
+_LONGEST = MAX_MESSAGE - (1 << 16)
+_IDLE_SECONDS = 90.0
+_NICE = 10
+
+
+def main(arguments: list[str]) -> int:
+    """Serve the socket whose descriptor is the argument."""
+    channel = socket.socket(fileno=int(arguments[0]))
+    os.nice(_NICE)
+    enlarge(channel)
+    channel.settimeout(_IDLE_SECONDS)
+    reader = RulesetReader()
+    before: dict[str, int] = {}
+    with channel, contextlib.suppress(TimeoutError, ConnectionError, BrokenPipeError):
+        while channel.recv(1):
+            found = reader.read()
+            channel.send(encoded(found, before))
+            before = {rule.key: rule.packets or 0 for rule in found.rules}
+    return 0
+
+
+def encoded(found: Ruleset, before: dict[str, int]) -> bytes:
+    """Encode what fits into a message: fwtop's own rules, those that counted something, then any others."""
+    most = ANSWERED_RULES
+    while True:
+        data = to_json(cut(found, before, most))
+        if len(data) <= _LONGEST:
+            return data
+        most //= 2
+
+
+def cut(found: Ruleset, before: dict[str, int], most: int) -> Ruleset:
+    """Return at most so many rules, in their order, and sets; a note says how many there are."""
+
+    def matters(rule: ListedRule) -> tuple[bool, int, int]:
+        packets = rule.packets or 0
+        return rule.ours, packets - before.get(rule.key, packets), packets
+
+    sets = sorted(found.sets, key=lambda item: (item.nearly_full, item.ours), reverse=True)
+    sets = sets[: min(ANSWERED_SETS, most)]
+    rules, notes = found.rules, list(found.notes)
+    if len(rules) > most:
+        chosen = {rule.key for rule in sorted(rules, key=matters, reverse=True)[:most]}
+        rules = tuple(rule for rule in rules if rule.key in chosen)[:most]
+        notes.append(f"the {len(rules):,} busiest of {found.rules_total:,} rules: fwtop rules lists all")
+    if len(sets) < len(found.sets):
+        notes.append(f"{len(sets):,} of {len(found.sets):,} sets: fwtop rules lists all")
+    return replace(found, rules=rules, sets=tuple(sets), notes=tuple(notes))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

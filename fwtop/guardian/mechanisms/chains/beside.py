@@ -16,15 +16,14 @@ from msgspec import Struct
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
-from fwtop.netfilter import nf_tables, nft
+from fwtop.netfilter import nf_tables, nft, nft_stateless, stateless
 from fwtop.netfilter.iptables import LEGACY, LOCK_SECONDS, REMOVAL_LOCK_SECONDS, Variant, loaded_tables
 from fwtop.netfilter.nft import Json
 from fwtop.netfilter.nft_listed import Listed, Place
+from fwtop.netfilter.nft_stateless import NftInsert, read_native
 from fwtop.netfilter.saved import Line
-from fwtop.netfilter.states import nft_stateless, stateless
-from fwtop.netfilter.states.nft_stateless import NftInsert, read_native
-from fwtop.netfilter.states.stateless import Insert, from_below
-from fwtop.netfilter.states.tracking import service_name
+from fwtop.netfilter.stateless import Insert, from_below
+from fwtop.netfilter.tracking import service_name
 from fwtop.rules.objects import BESIDE
 from fwtop.rules.xtables import set_name
 

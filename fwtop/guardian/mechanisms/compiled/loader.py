@@ -19,9 +19,8 @@ from fwtop.model.protocol import ProtocolError
 from fwtop.model.rule import Rule
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import of
-from fwtop.xdp.maps import MAX_RULES
+from fwtop.xdp.maps import BUCKETS, COMPILED_PREFIXES, MAX_RULES
 from fwtop.xdp.messages import Apply, Compile, Loaded, Request, receive_reply, send_request
-from fwtop.xdp.slot_rule import BUCKETS, COMPILED_PREFIXES
 
 _LOADER = "fwtop.xdp.loader"
 _SECONDS = 30.0

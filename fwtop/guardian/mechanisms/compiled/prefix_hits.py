@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Rule
-from fwtop.xdp.maps import PENDING_BYTES, map_array
-from fwtop.xdp.slot_rule import COMPILED_PREFIXES, numbered
+from fwtop.xdp.maps import COMPILED_PREFIXES, PENDING_BYTES, map_array, numbered
 
 if TYPE_CHECKING:  # a guardian without a long list doesn't load numpy
     import numpy as np

@@ -16,7 +16,6 @@ from msgspec import Struct
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP, protocol_name
-from fwtop.netfilter.arguments import Packets
 from fwtop.netfilter.iptables import Variant
 from fwtop.netfilter.nft import Json
 from fwtop.netfilter.nft_listed import (
@@ -27,11 +26,12 @@ from fwtop.netfilter.nft_listed import (
     holds,
     may_be_about,
     read_listed,
+    rule_text,
     walk,
     words_of,
 )
-from fwtop.netfilter.nft_text import rule_text
-from fwtop.netfilter.states.tracking import ERRORS_MATTER, PLAIN, is_foreign, packets_of, stands_for, why
+from fwtop.netfilter.saved import Packets
+from fwtop.netfilter.tracking import ERRORS_MATTER, PLAIN, is_foreign, packets_of, stands_for, why
 
 HOOKS = {True: ("prerouting", "input"), False: ("output", "postrouting")}  # by: packets that come in
 _TRANSLATES = frozenset({"dnat", "snat", "masquerade", "redirect"})

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from fwtop.model.rule import Match
 from fwtop.model.traffic.protocols import TCP, protocol_name
-from fwtop.netfilter.arguments import Packets, may_be_about
 from fwtop.netfilter.iptables import NFT, Variant
-from fwtop.netfilter.saved import Line
+from fwtop.netfilter.saved import Line, Packets, may_be_about
 
 _STATEFUL = ("conntrack", "state", "connmark", "connlimit", "connbytes", "connlabel", "helper")  # matches
 _STATEFUL_TARGETS = frozenset({"CONNMARK", "CONNSECMARK", "SYNPROXY"})

@@ -1,4 +1,4 @@
-"""What drops packets besides netfilter: tc filters, BPF programs at XDP and tc, and routes that discard.
+"""What drops packets besides nf_tables: legacy iptables, ipsets, tc filters, BPF programs, routes.
 
 A filter counts what its actions did. A BPF program counts in maps that only its owner understands; how often
 it ran is known while kernel.bpf_stats_enabled is 1. What routes discard the kernel doesn't count. Sources:
@@ -11,15 +11,19 @@ import contextlib
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 from fwtop.kernel import bpf, netlink
 from fwtop.kernel.links import Link, list_links
 from fwtop.kernel.netlink import attributes, c_string
 from fwtop.model.errors import FwtopError
-from fwtop.model.ruleset import ROUTE, TC, XDP, ListedRule
+from fwtop.model.ruleset import IPSET, IPTABLES_LEGACY, ROUTE, TC, XDP, ListedRule, ListedSet
 from fwtop.model.text import safe_text
-from fwtop.netfilter.listing.names import is_own_name
+from fwtop.netfilter import ipset
+from fwtop.netfilter.iptables import LEGACY, loaded_tables, save_program
+from fwtop.netfilter.listing.output import NAME, TEXT, is_own_name, is_own_rule, output_of
+from fwtop.netfilter.saved import Counted, Line, each
 
 _GETQDISC, _GETFILTER = 38, 46
 _TCMSG = struct.Struct("=BBHiIII")
@@ -35,7 +39,6 @@ _GACT_PARAMETERS, _GACT = 2, "gact"
 _VERDICTS = {0: "pass", 2: "drop", 3: "pipe", 7: "redirect", 8: "trap"}
 _PROTOCOLS = {0x0003: "all", 0x0800: "ip", 0x86DD: "ipv6", 0x0806: "arp", 0x8100: "802.1Q"}
 _TCX_HOOKS = {46: "ingress", 47: "egress"}  # BPF_TCX_*
-_NAME = 64
 _MOST_LINKS = 1024
 
 
@@ -73,7 +76,7 @@ def _program(source: str, place: str, number: int) -> ListedRule:
     name, runs = "", None
     with contextlib.suppress(OSError, FwtopError):
         name, runs = bpf.program_name(number), bpf.program_runs(number)
-    place, shown = safe_text(place, limit=_NAME), safe_text(name, limit=_NAME)
+    place, shown = safe_text(place, limit=NAME), safe_text(name, limit=NAME)
     text = f"program {number} {shown}".rstrip()
     return ListedRule(f"{source} {place} {number}", source, "", place, text, is_own_name(name), runs)
 
@@ -113,7 +116,7 @@ def _filter(body: bytes, link: Link, parent: int) -> ListedRule | None:
     actions = list(_actions(options.get(_ACTIONS.get(kind, -1), b"")))
     words += [word for word, _, _ in actions]
     hook = _CLSACT_HOOKS.get(parent, "ingress" if parent == 0xFFFF0000 else f"{parent >> 16:x}:")
-    place = safe_text(f"{link.name} {hook}", limit=_NAME)
+    place = safe_text(f"{link.name} {hook}", limit=NAME)
     packets = [count for _, count, _ in actions if count is not None]
     sizes = [size for _, _, size in actions if size is not None]
     return ListedRule(
@@ -159,7 +162,7 @@ _GETROUTE = 26
 _ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg
 _DESTINATION, _TABLE, _PRIORITY = 1, 15, 6  # RTA_*
 _DISCARDS = {6: "blackhole", 7: "unreachable", 8: "prohibit"}  # RTN_*
-_FAMILIES = {socket.AF_INET: "ip", socket.AF_INET6: "ip6"}
+_OF_SOCKETS = {socket.AF_INET: "ip", socket.AF_INET6: "ip6"}
 _MAIN = 254
 _BYTES = {socket.AF_INET: 4, socket.AF_INET6: 16}
 
@@ -171,7 +174,7 @@ def discarding_routes(end: float, most: int) -> tuple[list[ListedRule], list[str
     """
     found: list[ListedRule] = []
     total = 0
-    for family, name in _FAMILIES.items():
+    for family, name in _OF_SOCKETS.items():
         for kind, word in _DISCARDS.items():
             request = _ROUTE.pack(family, 0, 0, 0, 0, 0, 0, kind, 0)
             for body in netlink.dump(socket.NETLINK_ROUTE, _GETROUTE, request, filtered=True):
@@ -198,3 +201,60 @@ def _route(body: bytes, family: int, name: str, word: str) -> ListedRule:
 
 def _number(value: bytes | None) -> int:
     return int(struct.unpack_from("=I", value)[0]) if value else 0
+
+
+_FAMILIES = {4: "ip", 6: "ip6"}
+
+
+def legacy_rules(end: float, most: int) -> tuple[list[ListedRule], list[str], int]:
+    """Return the rules of iptables-legacy, what is missing in words, and how many there are.
+
+    Nothing is run where no table is loaded, and no table is loaded by reading.
+    """
+    found: list[ListedRule] = []
+    notes: list[str] = []
+    total = 0
+    for family, name in _FAMILIES.items():
+        if not loaded_tables(family):
+            continue
+        program = save_program(LEGACY, family)
+        if not program:
+            notes.append(f"{name}tables-legacy holds rules, and its program is not installed")
+            continue
+        output = output_of([program, "-c"], end)
+        notes += [output.problem] if output.problem else []
+        times = Counter[tuple[str, str, str]]()
+        for line, counted in each(output.text, family):
+            if not line.number and line.text == "-":
+                continue
+            total += 1
+            if len(found) < most:
+                times[line.table, line.chain, line.text] += 1
+                found.append(_listed(name, line, times[line.table, line.chain, line.text], counted))
+    return found, notes, total
+
+
+def _listed(family: str, line: Line, time: int, counted: Counted) -> ListedRule:
+    # The same text stands for the same rule, wherever in its chain it has moved to
+    kind, text = (line.text, line.text) if line.number else ("policy", f"policy {line.text}")
+    return ListedRule(
+        f"{IPTABLES_LEGACY} {family} {line.table} {line.chain} {time} {safe_text(kind, limit=TEXT)}",
+        IPTABLES_LEGACY,
+        family,
+        safe_text(f"{line.table} {line.chain}", limit=NAME),
+        safe_text(text, limit=TEXT),
+        is_own_rule(line.table, line.chain, text),
+        *counted,
+    )
+
+
+def ipset_sets() -> list[ListedSet]:
+    """List all sets; raises FwtopError."""
+    found = []
+    for header in ipset.headers():
+        name, kind = safe_text(header.name, limit=NAME), safe_text(header.type, limit=NAME)
+        own = is_own_name(header.name)
+        found.append(
+            ListedSet(f"{IPSET} {name}", IPSET, header.family, name, kind, own, header.entries, header.size)
+        )
+    return found

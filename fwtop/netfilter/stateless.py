@@ -19,18 +19,18 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP, protocol_name
-from fwtop.netfilter.arguments import (
+from fwtop.netfilter import nft_stateless
+from fwtop.netfilter.iptables import LEGACY, NFT, Variant, beside
+from fwtop.netfilter.saved import (
     Arguments,
+    Line,
     MatchOptions,
     Option,
     may_be_about,
     names_port,
     without_known,
 )
-from fwtop.netfilter.iptables import LEGACY, NFT, Variant, beside
-from fwtop.netfilter.saved import Line
-from fwtop.netfilter.states import nft_stateless
-from fwtop.netfilter.states.tracking import (
+from fwtop.netfilter.tracking import (
     ERRORS_MATTER,
     PLAIN,
     TRANSLATES,

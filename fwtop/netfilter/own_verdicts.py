@@ -15,12 +15,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fwtop.netfilter import nft_listed
-from fwtop.netfilter.arguments import MatchOptions, Option, Packets, holds
 from fwtop.netfilter.iptables import Variant, beside
 from fwtop.netfilter.nft import Json
 from fwtop.netfilter.nft_listed import FAMILIES, Listed, NftLine, Place, words_of
-from fwtop.netfilter.saved import Saved
-from fwtop.netfilter.states.nft_stateless import read_native
+from fwtop.netfilter.nft_stateless import read_native
+from fwtop.netfilter.saved import MatchOptions, Option, Packets, Saved, holds
 
 UNTRACKED = "UNTRACKED"
 _HOOKS = {True: ("PREROUTING", "INPUT"), False: ("OUTPUT", "POSTROUTING")}  # by: packets that come in

@@ -1,4 +1,4 @@
-"""The kernel's notifications of changes to nf_tables: one transaction at a time, with the process behind it.
+"""Changes to nf_tables as the kernel tells them, a transaction at a time with its process, and as lines.
 
 Sources: net/netfilter/nf_tables_api.c (nf_tables_commit, nf_tables_gen_notify),
 include/uapi/linux/netfilter/{nfnetlink,nf_tables}.h.
@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
+import os
+import queue
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,9 +24,11 @@ from fwtop.kernel import netlink
 from fwtop.kernel.netlink import NETFILTER_HEADER_BYTES, NETLINK_NETFILTER, attributes, c_string
 from fwtop.model.ruleset import NFT, NOTIFIED, OTHERS, OURS, RuleEvent
 from fwtop.model.text import safe_text
-from fwtop.netfilter.listing.names import NAME, TEXT, is_own_name, is_own_rule
-from fwtop.netfilter.listing.nft_dump import elements_in, expressions
+from fwtop.netfilter.listing.nf_tables import elements_in, expressions
+from fwtop.netfilter.listing.output import NAME, TEXT, is_own_name, is_own_rule
 from fwtop.netfilter.nf_tables import FAMILIES
+from fwtop.render.numbers import utc
+from fwtop.render.observation import rfc3339
 
 _SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1
 _NFNLGRP_NFTABLES = 7
@@ -165,3 +171,77 @@ def _element_events(elements: Counter[tuple[str, str, str, bool]]) -> list[RuleE
         )
         for family, table, name in list(sets)[:_MOST]
     ]
+
+
+WAITING = 10_000  # events for a slow reader; further ones are counted
+_END_SECONDS = 2.0
+
+
+class EventLines:
+    """Writes events to a descriptor from a thread of its own."""
+
+    def __init__(self, descriptor: int, *, as_json: bool, waiting: int = WAITING) -> None:
+        self._descriptor = descriptor
+        self._as_json = as_json
+        self._waiting: queue.Queue[RuleEvent | None] = queue.Queue(waiting)
+        self._lost = 0
+        self._lock = threading.Lock()
+        self.ended = threading.Event()  # the reader has gone
+        self._thread = threading.Thread(target=self._write_all, name="event-lines", daemon=True)
+        self._thread.start()
+
+    def put(self, event: RuleEvent) -> None:
+        """Have an event written; returns at once."""
+        try:
+            self._waiting.put_nowait(event)
+        except queue.Full:
+            with self._lock:
+                self._lost += 1
+
+    def close(self) -> None:
+        """Write what waits, within a limit, and end."""
+        try:
+            self._waiting.put(None, timeout=_END_SECONDS)
+        except queue.Full:
+            return
+        self._thread.join(_END_SECONDS)
+
+    def _write_all(self) -> None:
+        try:
+            while (event := self._waiting.get()) is not None:
+                self._write(event)
+                with self._lock:
+                    lost, self._lost = self._lost, 0
+                if lost:
+                    self._write(RuleEvent(event.at, "events_lost", "", about={"count": lost}))
+        except OSError:
+            self.ended.set()
+
+    def _write(self, event: RuleEvent) -> None:
+        line = json.dumps(event_json(event)) if self._as_json else event_text(event)
+        left = memoryview(line.encode() + b"\n")
+        while left:
+            left = left[os.write(self._descriptor, left) :]
+
+
+def event_json(event: RuleEvent) -> dict[str, Any]:
+    """Return an event for JSON."""
+    known = {"how": event.how, "by": event.by, "source": event.source}
+    return {"at": rfc3339(event.at), "event": event.event, **known, **event.about}
+
+
+def event_text(event: RuleEvent) -> str:
+    """Write an event as a line for people."""
+    about = dict(event.about)
+    process = about.pop("process", None)
+    words = [utc(event.at), event.event.replace("_", " "), event.source]
+    words += [
+        str(value) if name in _BARE else f"{name} {value}" for name, value in about.items() if value != ""
+    ]
+    if process:
+        words.append(f"by {process['name']} (process {process['pid']})")
+    whose = "fwtop's" if event.by == "fwtop" else ""
+    return " ".join(word for word in (*words, whose, f"[{event.how}]" if event.how else "") if word)
+
+
+_BARE = frozenset({"family", "table", "chain", "place", "rule", "name", "text"})
