@@ -27,7 +27,8 @@ from fwtop.model.traffic.packets import F64, Hook, Mask, PacketBatch
 from fwtop.rules.kinds import KINDS
 
 _REASONS = {
-    "NETFILTER_DROP": frozenset(kind for kind, known in KINDS.items() if known.in_netfilter),
+    # a SYN proxy drops what is neither a SYN nor has a valid cookie
+    "NETFILTER_DROP": frozenset(kind for kind, known in KINDS.items() if known.in_netfilter or known.answers),
     # compiled rules run at tc where XDP can't
     "TC_INGRESS": frozenset(kind for kind, known in KINDS.items() if known.is_compiled),
 }
@@ -141,8 +142,9 @@ class DropAttribution:
             ratio.add(times[hit], sizes, float(times.max()), status)
         share = ratio.share
         if share is None:
-            # A rate limit or a list that is known in part decides nothing by itself
-            share = float(status.rule.limit is None and not status.sources_left)
+            # Conditions without the sources decide nothing by themselves. A limit that has not dropped yet is
+            # unlikely: packets that another firewall drops beyond it would have to meet it, too.
+            share = float(not status.sources_left)
         if share in (0.0, 1.0):
             return np.full(len(drops), share == 1.0)
         self._drawn += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -167,15 +169,18 @@ def attributed(counters: Counters, dropped: PacketBatch) -> list[DropCount]:
 def _answered(counters: Counters, drops: list[DropCount]) -> list[DropCount]:
     """Return what SYN proxies answered: packets that were neither dropped nor accepted.
 
-    Their rules' counters, read about once a second, only say whose they are.
+    Their rules' counters, read about once a second, only say whose they are; they count dropped packets, too.
     """
-    rules = [rule for rule in counters.rules if rule.answers and rule.packets]
-    if not rules or counters.accepted_packets is None:
+    if counters.accepted_packets is None:
         return []
     ended = sum(drop.packets for drop in drops if drop.before_delivery and not is_before_arrival(drop))
     left = counters.arrived_packets - ended - counters.accepted_packets
-    counted = sum(rule.packets for rule in rules)
-    parts = ((rule, left * rule.packets // counted) for rule in rules)
+    dropped = Counter[str | None]()
+    for drop in drops:
+        dropped[drop.rule] += drop.packets
+    answers = {rule: rule.packets - dropped[rule.rule_id] for rule in counters.rules if rule.answers}
+    answers = {rule: packets for rule, packets in answers.items() if packets > 0}
+    parts = ((rule, left * packets // sum(answers.values())) for rule, packets in answers.items())
     return [DropCount(_NETFILTER, "SYNPROXY", part, rule=rule.rule_id) for rule, part in parts if part > 0]
 
 
@@ -207,15 +212,19 @@ def _split(drop: DropCount, shares: dict[int, float], counters: Counters, error:
     """Divide drops by the shares of rules; the rest is foreign.
 
     Rules of fwtop drop before routing, and how many were dropped there is counted: where the samples can't
-    tell the difference, the rules dropped exactly those.
+    tell the difference, the rules dropped exactly those. Only a SYN proxy drops behind it.
     """
     # Conntrack's drops have the same reason, so the samples are theirs, too
     whole = drop.packets + sum(other.packets for other in counters.drops if other.layer == "conntrack")
-    early, sampled = drop.packets - drop.filtered, sum(shares.values()) * whole
+    proxies = {number_of(rule.rule_id) for rule in counters.rules if rule.answers}
+    early, late = drop.packets - drop.filtered, drop.filtered
+    sampled = sum(share for rule, share in shares.items() if rule not in proxies) * whole
     factor = early / sampled if abs(sampled - early) <= error else 1.0
     out, left = [], drop.packets
-    for rule, share in shares.items():
-        taken = min(round(share * whole * factor), left)
+    for rule in sorted(shares, key=proxies.__contains__):
+        proxied = rule in proxies
+        taken = min(round(shares[rule] * whole * (1.0 if proxied else factor)), late if proxied else left)
+        late -= taken if proxied else 0
         left -= taken
         size = drop.bytes * taken // drop.packets if drop.packets else 0
         if taken:

@@ -15,22 +15,18 @@ import pytest
 from guardian_bench import Bench, apply, inside, rules_of
 from msgspec import Struct
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.client.discovery import GuardianClient
 from fwtop.console.live import LiveSession
 from fwtop.kernel.procfs import parse_paired, parse_single
 from fwtop.lab import network as net
 from fwtop.lab.run import Lab
 from fwtop.live.connections import TcpServiceMeter
-from fwtop.live.source import LiveSource
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.protocol import Undo, Watch
+from fwtop.model.protocol import Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, Rule
 from fwtop.model.traffic.flow import flow_of
-from fwtop.model.traffic.snapshot import Attack, Origin, Snapshot
-from fwtop.model.traffic.window import NoOrigin
-from fwtop.observe.messages import decode_reply
-from fwtop.stats.engine import Engine
+from fwtop.model.traffic.snapshot import Attack, Snapshot
+from tests.kernel import watching
 from tests.kernel.conftest import Host, NetnsPair
 
 pytestmark = pytest.mark.kernel
@@ -43,18 +39,6 @@ ACCEPTED = f"""table inet truth {{
     }}
 }}
 """
-
-
-class Link:
-    """A guardian's client as the live session uses it."""
-
-    lost = ""
-
-    def __init__(self, client: GuardianClient) -> None:
-        self._client = client
-
-    def demand(self, request: Any, **_: float) -> Any:
-        return self._client.demand(request)
 
 
 class Watched(Struct):
@@ -119,7 +103,6 @@ def watched(scenario: str, directory: Path, *rules: Rule) -> Iterator[Watched]:
         victim = Host(lab.victim, net.VICTIM_INTERFACE, net.VICTIM_4, net.VICTIM_6)
         attacker = Host(lab.attacker, net.ATTACKER_INTERFACE, net.GATEWAY_4, net.GATEWAY_6)
         bench = Bench(NetnsPair(victim, attacker), directory)
-        source = None
         subprocess.run(
             ["ip", "netns", "exec", lab.victim, "nft", "-f", "-"],
             input=ACCEPTED,
@@ -127,33 +110,16 @@ def watched(scenario: str, directory: Path, *rules: Rule) -> Iterator[Watched]:
             check=True,
             timeout=60,
         )
+        service = TcpServiceMeter()
         try:
-            with bench.connect("console") as console, bench.connect() as guardian:
-                answer, descriptors = console.watch(Watch((net.VICTIM_INTERFACE,)))
-                assert answer.ok, answer.error
+            with bench.connect() as guardian:
                 lab.pause_clients()
                 for rule in rules:
                     apply(guardian, rule, force=True)
-                with inside(lab.victim):
-                    source = LiveSource(*decode_reply(answer, descriptors))
-                    service = TcpServiceMeter()
-                    engine = Engine(NoOrigin(), window_seconds=None, live=True)
-                    session = LiveSession(
-                        Link(console),  # type: ignore[arg-type]
-                        source,
-                        engine,
-                        Advisor(),
-                        service,
-                        host="victim",
-                        origin=Origin("live", (net.VICTIM_INTERFACE,)),
-                    )
-                    session.start()
-                yield Watched(lab, session, guardian, service)
+                with watching.watched(bench, service) as session:
+                    yield Watched(lab, session, guardian, service)
                 guardian.demand(Undo(all=True))
         finally:
-            if source is not None:
-                with inside(lab.victim):
-                    source.close()
             bench.close()
 
 

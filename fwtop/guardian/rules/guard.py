@@ -202,7 +202,7 @@ def check_share(rule: Rule, active: Sequence[Rule], limits: Limits) -> None:
         blocked = covered(lists, family)
         if blocked > most:
             raise FwtopError(
-                f"with this rule {percent(blocked / SPACE[family])} of all IPv{family} addresses "
+                f"with this rule {percent(min(blocked / SPACE[family], 1.0))} of all IPv{family} addresses "
                 f"would be blocked, at most {percent(limits.max_blocked_share)} may be "
                 f"(max_blocked_share in {limits.file}); nothing was installed"
             )

@@ -62,7 +62,7 @@ def _lines(rule_id: str, family: int, port: int, where: str, options: str) -> li
         way_in = f"{to_port} {unknown}"
         fresh = f"{way_in} ct state invalid,untracked"
         lines.append(NftLine(chain, family, fresh, f"counter synproxy {options}"))
-        lines.append(NftLine(chain, family, f"{way_in} ct state invalid", "counter drop"))
+        lines.append(NftLine(chain, family, f"{way_in} ct state invalid", "drop"))  # counted above
     return lines
 
 
