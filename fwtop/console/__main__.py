@@ -7,7 +7,7 @@ import socket
 import sys
 
 from fwtop.console.handoff import Options, receive_handoff
-from fwtop.console.memory import collect_seldom, without_openssl
+from fwtop.console.memory import collect_seldom
 from fwtop.model.errors import CONSOLE_OUT_OF_MEMORY, FwtopError
 from fwtop.model.wire import of_json
 from fwtop.sandbox.confine import Profile, confine
@@ -37,8 +37,6 @@ def _run(options: Options, launcher: socket.socket) -> int:
     # Import before waiting for the handoff: the guardian compiles its programs meanwhile. Modules and classes
     # are never garbage; collecting during the imports would cost a tenth of their time.
     gc.disable()
-    if options.metrics_fd is None:  # prometheus-client wants it
-        without_openssl()
     if options.mode == "tui":
         from fwtop.console.feed import run_screen as run
     elif options.mode == "record":

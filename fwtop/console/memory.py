@@ -1,10 +1,9 @@
-"""What keeps the console small: rare collections, freed memory given back, libraries that it never uses."""
+"""What keeps the console small: rare collections, and freed memory given back."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import sys
 import time
 
 # Most objects of a tick are freed by their reference counts. Python's usual thresholds would walk through all
@@ -40,12 +39,3 @@ class FreedMemory:
         if (now := time.monotonic()) >= self._due:
             _LIBC.malloc_trim(0)
             self._due = now + _RETURN_SECONDS
-
-
-def without_openssl() -> None:
-    """Make asyncio and hashlib do without OpenSSL, 2 MB; to be called before anything imports them.
-
-    The console opens no connections, and Python has the hashes that it needs of its own.
-    """
-    for name in ("ssl", "_hashlib"):
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # documented: import then fails

@@ -29,17 +29,16 @@ _NOT_WITHOUT_A_RULE = {
 # What the screen's libraries could bring with them, and what it wants only when somebody asks for it.
 _NOT_FOR_A_SCREEN = {
     "http", "numpy.fft", "numpy.polynomial", "numpy.random", "prometheus_client", "pygments",
-    "rich.markdown", "rich.traceback", "ssl", "statistics", "unittest",
+    "rich.markdown", "rich.traceback", "statistics", "unittest",
 }  # fmt: skip
 # What a recorder does without: screen, keys, players, a DNS server's playbook, automatic rules.
 _NOT_FOR_A_RECORDER = _NOT_FOR_A_SCREEN | {
     "asyncio", "fwtop.console.feed", "fwtop.console.automatic.agent", "fwtop.console.controls",
     "fwtop.console.live_controls", "fwtop.console.playback", "fwtop.report", "fwtop.resolver.advice",
-    "fwtop.ui", "statistics", "subprocess", "textual",
+    "fwtop.ui", "ssl", "statistics", "subprocess", "textual",
 }  # fmt: skip
 _CONSOLE = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from fwtop.console import memory\n"
-    "memory.without_openssl()\n__import__(sys.argv[2])\n"
+    "import sys; sys.path.insert(0, sys.argv[1]); __import__(sys.argv[2])\n"
     "print(*(name for name, module in sys.modules.items() if module is not None))"
 )
 
