@@ -15,7 +15,7 @@ import sys
 import time
 
 from fwtop.client import discovery
-from fwtop.guardian.options import Options
+from fwtop.guardian.main import Options
 from fwtop.kernel import bpffs, namespaces
 from fwtop.kernel.descriptors import closing
 from fwtop.model.errors import FwtopError

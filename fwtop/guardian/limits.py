@@ -1,20 +1,69 @@
-"""The operator's limits: guard.toml."""
+"""The operator's file guard.toml: limits, and which users' programs may ask what ([access]).
+
+That table names unix groups for each scope. Groups are looked up in /etc/group and nowhere else: a directory
+service that an attack has cut off must not hold up the guardian. A group of such a service is given by its
+number.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from fwtop.guardian.access import GROUP_FILE, Access
 from fwtop.model.config_file import read_regular_text
-from fwtop.model.settings_file import IGNORED, read, told, written
+from fwtop.model.protocol import SCOPES
+from fwtop.model.settings_file import IGNORED, must, read, told, written
 
 _SSH_PORTS = (22,)  # of daemons behind, unless the file names others
 LIMITS_FILE = "/etc/fwtop/guard.toml"
 _MOST_SSH_PORTS = 8
 _Port = Annotated[int, Meta(ge=1, le=65535)]
+GROUP_FILE = Path("/etc/group")
+_MOST_GID = (1 << 32) - 2
+_Groups = Annotated[tuple[Any, ...], must("a list of groups")]
+
+
+class Access(Struct, frozen=True):
+    """The groups of each scope (SCOPES), by name or number; once numbered, by number."""
+
+    read: _Groups = ()
+    lists: _Groups = ()
+    rules: _Groups = ()
+    policies: _Groups = ()
+
+    @property
+    def granted(self) -> bool:
+        """Whether anybody but root has any scope."""
+        return any(getattr(self, scope) for scope in SCOPES)
+
+    def scopes(self, uid: int, groups: Collection[int]) -> tuple[str, ...]:
+        """Return what a user in these groups may do; root may do everything, and who may change may read."""
+        if uid == 0:
+            return SCOPES
+        held = {scope for scope in SCOPES if not set(groups).isdisjoint(getattr(self, scope))}
+        if held:
+            held.add("read")
+        return tuple(scope for scope in SCOPES if scope in held)
+
+    def numbered(self, group_file: Path = GROUP_FILE) -> tuple[Access, list[tuple[str, object]]]:
+        """Return the groups by number, and by scope those that there are not."""
+        given = {scope: getattr(self, scope) for scope in SCOPES}
+        is_named = any(isinstance(item, str) for items in given.values() for item in items)
+        known = _numbers(group_file) if is_named else {}
+        unknown: list[tuple[str, object]] = []
+        for scope, items in given.items():
+            numbers = []
+            for item in items:
+                number = known.get(item, -1) if isinstance(item, str) else item
+                if type(number) is int and 0 <= number <= _MOST_GID:
+                    numbers.append(number)
+                else:
+                    unknown.append((scope, item))
+            given[scope] = tuple(numbers)
+        return Access(**given), unknown
 
 
 class GuardFile(Struct, frozen=True):
@@ -50,3 +99,15 @@ def read_limits(
         for scope, group in unknown
     ]
     return Limits(**{**found.given, "access": access, "file": str(path)}), (*found.lines(), *lines)
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Return the groups of group(5) by name."""
+    try:
+        lines = path.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return {}
+    parts = [line.split(":") for line in lines]
+    return {
+        item[0]: int(item[2]) for item in parts if len(item) >= 3 and item[2].isascii() and item[2].isdigit()
+    }

@@ -15,35 +15,36 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
+
+from msgspec import Struct, ValidationError, convert
 
 from fwtop.guardian.allow import allowlist
-from fwtop.guardian.allow.learning import Learning
-from fwtop.guardian.allow.sessions import Session
-from fwtop.guardian.failpoints import Failpoints
+from fwtop.guardian.allow.allowlist import ALLOW_FILE
+from fwtop.guardian.allow.behind import Learning
+from fwtop.guardian.allow.found import Session
+from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.isolation import Cgroup, protect
-from fwtop.guardian.limits import read_limits
+from fwtop.guardian.limits import LIMITS_FILE, read_limits
 from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.mechanisms.kernel import Kernel
-from fwtop.guardian.options import HERE, Options
-from fwtop.guardian.overdue import give_back_everywhere, give_back_here, uptime_of
 from fwtop.guardian.records.files import Records, boot_id, lock_path_of
 from fwtop.guardian.records.journal import Journal
 from fwtop.guardian.rules.adoption import adopt_all
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.rules.state import GuardianState
-from fwtop.guardian.serving.list_requests import ListRequests
 from fwtop.guardian.serving.programs import SUFFIX, listen
 from fwtop.guardian.serving.reports import Reports
-from fwtop.guardian.serving.requests import Handlers
+from fwtop.guardian.serving.requests import Handlers, ListRequests
 from fwtop.guardian.serving.server import Identity, Server
 from fwtop.guardian.serving.worker import Worker
-from fwtop.guardian.watchdog import Watchdog
+from fwtop.guardian.watchdog import HERE, Watchdog, give_back_everywhere, give_back_here, uptime_of
 from fwtop.kernel import namespaces
 from fwtop.kernel.descriptors import closing, raise_limit
 from fwtop.kernel.links import readable_links, receiving_links
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT
+from fwtop.model import paths
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.netfilter import iptables
@@ -51,7 +52,47 @@ from fwtop.netfilter import iptables
 if TYPE_CHECKING:
     from fwtop.guardian.rules.named_lists import NamedLists
 
+
 _LOCK_SECONDS = 5.0  # how long a predecessor may take to hand over
+
+
+class Options(Struct, forbid_unknown_fields=True):
+    """What `--name value` or `--name=value` sets, with `-` for `_`.
+
+    Only other parts of fwtop start a guardian; argparse would cost it 0.6 MB for good.
+    """
+
+    build: str  # hash of the program that starts it
+    netns: str | None = None  # work in this named network namespace
+    netns_fd: int = -1  # or in that of this inherited descriptor
+    netns_path: str = ""  # or in that of this file in /proc, for a caller that can't pass descriptors
+    run_directory: Path = paths.RUN_DIRECTORY
+    state_directory: Path = paths.GUARDIAN_DIRECTORY
+    allow_file: str = ALLOW_FILE
+    limits_file: Path = Path(LIMITS_FILE)
+    crash_at: Failpoint | None = None  # for tests: SIGKILL there
+    overdue: Literal["", "here", "everywhere"] = ""  # start nothing: give back the sysctls that are overdue
+
+    @classmethod
+    def parse(cls, arguments: list[str]) -> Options:
+        """Parse the command line; raises FwtopError."""
+        given = {"build": paths.build_id()}
+        found = cls(paths.build_id())
+        rest = iter(arguments)
+        for word in rest:
+            option, equals, value = word.partition("=")
+            try:
+                name = option.removeprefix("--").replace("-", "_")
+                given[name] = value if equals else next(rest)
+                found = convert(given, cls, strict=False, dec_hook=lambda kind, text: kind(text))
+            except (ValidationError, StopIteration):
+                raise FwtopError(f"the guardian has no option {word!r}; nothing was started", 2) from None
+        return found
+
+    def same_state(self) -> list[str]:
+        """Return the arguments of a guardian that works with the same files."""
+        names = ("build", "run_directory", "state_directory", "allow_file", "limits_file")
+        return [f"--{name.replace('_', '-')}={getattr(self, name)}" for name in names]
 
 
 def main() -> int:

@@ -21,7 +21,7 @@ import numpy as np
 
 from fwtop.analysis.packets.verdicts import verdicts
 from fwtop.console.packet_ring import PacketRing
-from fwtop.guardian.functions import KALLSYMS, names_in
+from fwtop.guardian.survey import KALLSYMS, names_in
 from fwtop.kernel.links import list_links
 from fwtop.live.source import LiveSource
 from fwtop.model.protocol import MAX_MESSAGE, parse_answer

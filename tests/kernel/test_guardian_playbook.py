@@ -11,7 +11,7 @@ import pytest
 from guardian_bench import VARIANTS, Bench, apply, rules_of
 from msgspec.structs import replace
 
-from fwtop.guardian.rules import forgetting
+from fwtop.guardian.rules import connections
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Apply, Keep, Plan, Repair, Undo
@@ -86,7 +86,7 @@ def test_entries_of_what_is_no_longer_tracked_are_deleted(bench: Bench, at_once:
         if not at_once:
             refused = OSError(errno.EINVAL, "no filter here")
             monkeypatch.setattr(ctnetlink, "forget_service", Mock(side_effect=refused))
-        assert forgetting.forget(rule, lambda: None) == 20
+        assert connections.forget(rule, lambda: None) == 20
         assert Counter(entry.dport for entry in ctnetlink.sample(1000)) == {11: 20}
 
 

@@ -9,13 +9,18 @@ from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.records.entry import Entry
-from fwtop.guardian.rules.console_guard import why_broad, why_not
+from fwtop.guardian.rules.breadth import why_broad_together
+from fwtop.guardian.rules.guard import made_by_consoles, why_not_for_console
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.console_scope import CONSOLE, MAX_RULES
 from fwtop.model.rule import Kind, Match, Range, RateLimit, Rule, State
 
 NOBODY = AllowList(())
+
+
+def why_broad(rule: Rule, active: dict[str, Entry], allow: AllowList) -> str | None:
+    return why_broad_together(rule, made_by_consoles(active), allow)
 
 
 def rule(first: int = 20, count: int = 31, kind: Kind = Kind.IPSET, **conditions: object) -> Rule:
@@ -73,5 +78,5 @@ def test_ranges_add_up_unless_most_is_left() -> None:
 def test_the_number_of_a_consoles_rules_is_bounded() -> None:
     assert MAX_RULES > 64, "so many automatic rules there may be, and keys have room beside them"
     others = active(*[rule()] * MAX_RULES)
-    assert "undo some first" in (why_not(rule(60), others) or "")
-    assert why_not(rule(60), dict(list(others.items())[1:])) is None
+    assert "undo some first" in (why_not_for_console(rule(60), others) or "")
+    assert why_not_for_console(rule(60), dict(list(others.items())[1:])) is None

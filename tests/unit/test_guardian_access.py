@@ -9,8 +9,7 @@ from typing import get_args
 import pytest
 from msgspec.structs import replace
 
-from fwtop.guardian.access import Access
-from fwtop.guardian.limits import read_limits
+from fwtop.guardian.limits import Access, read_limits
 from fwtop.guardian.serving.programs import refusal
 from fwtop.model import console_scope
 from fwtop.model.protocol import (

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.guardian.allow import allowlist, mosh, sessions
+from fwtop.guardian.allow import allowlist
+from fwtop.guardian.allow import found as logins
+from fwtop.guardian.rules.notes import mosh_warning
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Kind, Match, Rule
@@ -44,8 +46,8 @@ def test_operator_is_found_behind_a_cleaned_environment(child) -> None:
     outer = child(sys.executable, "-c", wrapper, env=environment)
     inner = int(Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()[0])
     assert b"SSH_CONNECTION" not in Path(f"/proc/{inner}/environ").read_bytes()
-    session = sessions.Session(Prefix.parse("2001:db8::77"), 50000, 22)
-    assert sessions.operator_of(inner) == session
+    session = logins.Session(Prefix.parse("2001:db8::77"), 50000, 22)
+    assert logins.operator_of(inner) == session
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_operator_is_found_behind_a_cleaned_environment(child) -> None:
 )
 def test_operator_is_normalised(child, value: str, peer: str) -> None:
     process = child(sys.executable, "-c", SLEEP, env={"SSH_CONNECTION": value})
-    assert sessions.operator_of(process.pid) == sessions.Session(Prefix.parse(peer), 1, 3)
+    assert logins.operator_of(process.pid) == logins.Session(Prefix.parse(peer), 1, 3)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_operator_is_normalised(child, value: str, peer: str) -> None:
 )
 def test_forged_environment_adds_nobody(child, value: str) -> None:
     process = child(sys.executable, "-c", SLEEP, env={"SSH_CONNECTION": value})
-    assert sessions.operator_of(process.pid) is None
+    assert logins.operator_of(process.pid) is None
 
 
 SESSION = (
@@ -87,7 +89,7 @@ def test_only_those_who_logged_in_are_trusted(child, title: str, logged_in: bool
         port = server.getsockname()[1]
         process = child(title, "-c", SESSION, str(port), executable=sys.executable)
         assert Path(f"/proc/{process.pid}/comm").read_text() == "sshd\n"
-        peers = [item for _, item in sessions.ssh_sessions(sessions.ssh_daemons()) if item.peer_port == port]
+        peers = [item for _, item in logins.ssh_sessions(logins.ssh_daemons()) if item.peer_port == port]
     assert bool(peers) == logged_in
 
 
@@ -107,7 +109,7 @@ def test_dropbear_trusts_nobody_before_a_login(child, stage: str, logged_in: boo
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         child("dropbear", "-c", DROPBEAR, str(port), stage, executable=sys.executable)
-        found = [item for _, item in sessions.ssh_sessions(sessions.ssh_daemons()) if item.peer_port == port]
+        found = [item for _, item in logins.ssh_sessions(logins.ssh_daemons()) if item.peer_port == port]
     assert bool(found) == logged_in
 
 
@@ -117,21 +119,21 @@ def test_no_session_is_one_too_many(child) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=128) as server:
         port = server.getsockname()[1]
         child("sshd: root@pts/0", "-c", text, str(port), executable=sys.executable)
-        assert sum(item.peer_port == port for _, item in sessions.ssh_sessions(sessions.ssh_daemons())) == 70
+        assert sum(item.peer_port == port for _, item in logins.ssh_sessions(logins.ssh_daemons())) == 70
 
 
 def test_later_operators_are_noted_too() -> None:
-    operators: dict[sessions.Session, float] = {}
-    many = [sessions.Session(Prefix(4, 10 << 24 | number, 32), 40000, 22) for number in range(2000)]
+    operators: dict[logins.Session, float] = {}
+    many = [logins.Session(Prefix(4, 10 << 24 | number, 32), 40000, 22) for number in range(2000)]
     for session in many:
-        sessions.note_operator(operators, session)
+        logins.note_operator(operators, session)
     assert many[-1] in operators
     assert many[0] not in operators
     assert len(operators) == 1024
 
 
 def test_what_passes_says_ports_and_no_more() -> None:
-    session = sessions.Session(Prefix.parse("192.0.2.9"), 40000, 22)
+    session = logins.Session(Prefix.parse("192.0.2.9"), 40000, 22)
     found = allowlist.AllowList(
         (
             allowlist.Allowed(Prefix.parse("192.0.2.0/28"), "file"),
@@ -186,12 +188,12 @@ MOSH = (
 
 def test_a_rule_that_cuts_a_mosh_session_says_so(child) -> None:
     peer = Prefix.parse("203.0.113.9")
-    session = sessions.Session(peer, 40000, 22)
+    session = logins.Session(peer, 40000, 22)
     allow = allowlist.AllowList((allowlist.Allowed(peer, "ssh", Role.SSH, session),))
 
     def said(*sources: str, **fields: int) -> tuple[str, ...]:
         match = Match(sources=tuple(map(Prefix.parse, sources)), **fields)
-        return mosh.warning(Rule("", Kind.XDP, match, "x", 60), allow)
+        return mosh_warning(Rule("", Kind.XDP, match, "x", 60), allow)
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held:
         held.bind(("127.0.0.1", 0))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from test_analysis_scenarios import SCENARIOS, judge, load
 
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
-from fwtop.guardian.allow.sessions import Session
+from fwtop.guardian.allow.found import Session
 from fwtop.guardian.limits import Limits
 from fwtop.guardian.rules.breadth import why_broad
 from fwtop.guardian.rules.guard import check_share

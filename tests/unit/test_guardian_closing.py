@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
-from fwtop.guardian.allow.sessions import Session
-from fwtop.guardian.rules import closing
-from fwtop.guardian.rules.closing import OpenConnection, describe, to_close
+from fwtop.guardian.allow.found import Session
+from fwtop.guardian.rules import connections
+from fwtop.guardian.rules.connections import OpenConnection, describe, to_close
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Rule
@@ -28,7 +28,7 @@ def connection(peer: str, *, port: int = 80, peer_port: int = 5000, idle_ms: int
 def there(monkeypatch: pytest.MonkeyPatch) -> list[OpenConnection]:
     """The connections that are open; tests fill the list."""
     found: list[OpenConnection] = []
-    monkeypatch.setattr(closing, "_open_connections", lambda: iter(found))
+    monkeypatch.setattr(connections, "_open_connections", lambda: iter(found))
     return found
 
 
@@ -119,7 +119,7 @@ def test_what_the_kernel_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     def refuse(*_: object) -> bool:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(closing.sockets, "destroy", refuse)
-    closed, trouble = closing.close([connection("192.0.2.1")])
+    monkeypatch.setattr(connections.sockets, "destroy", refuse)
+    closed, trouble = connections.close([connection("192.0.2.1")])
     assert closed == 0
     assert "Operation not supported" in trouble

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
-from fwtop.guardian.allow.sessions import Session
+from fwtop.guardian.allow.found import Session
 from fwtop.guardian.rules import guard
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import covered

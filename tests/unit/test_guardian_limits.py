@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fwtop.guardian.allow import time_servers
+from fwtop.guardian.allow.found import configured_time_servers, time_servers_talked_to
 from fwtop.guardian.limits import Limits, read_limits
 from fwtop.guardian.rules.guard import check_share
 from fwtop.model.addresses.address import Prefix
@@ -177,7 +177,7 @@ def test_time_servers_of_the_usual_files(tmp_path: Path) -> None:
         file = tmp_path / "etc" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    found = {str(prefix) for prefix in time_servers.configured_time_servers(tmp_path)}
+    found = {str(prefix) for prefix in configured_time_servers(tmp_path)}
     assert found == {"192.0.2.2", "2001:db8::2", "192.0.2.3", "192.0.2.4", "192.0.2.5", "192.0.2.7"}
 
 
@@ -192,5 +192,5 @@ def test_only_system_users_sockets_name_time_servers(tmp_path: Path) -> None:
     )
     six = "B80D0120000000000000000001000000"
     (tmp_path / "udp6").write_text(head + row.format(peer=six, port="007B", uid=0))
-    found = time_servers.time_servers_talked_to(tmp_path / "udp", tmp_path / "udp6")
+    found = time_servers_talked_to(tmp_path / "udp", tmp_path / "udp6")
     assert [str(prefix) for prefix in found] == ["192.0.2.2", "2001:db8::1"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fwtop.guardian import functions
-from fwtop.guardian.functions import names_in
+from fwtop.guardian import survey
+from fwtop.guardian.survey import names_in
 from fwtop.kernel.drop_reasons import FunctionNames, layer_of_reason
 from fwtop.kernel.links import (
     Link,
@@ -328,8 +328,8 @@ WANTED = {
 def test_root_resolves_addresses_to_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert dict(zip(WANTED, names_in(io.BytesIO(KALLSYMS), list(WANTED)), strict=True)) == WANTED
     (tmp_path / "kallsyms").write_bytes(KALLSYMS)
-    monkeypatch.setattr(functions, "KALLSYMS", str(tmp_path / "kallsyms"))
-    known = functions.Functions()
+    monkeypatch.setattr(survey, "KALLSYMS", str(tmp_path / "kallsyms"))
+    known = survey.Functions()
     assert known.names(list(WANTED)) == list(WANTED.values())
     (tmp_path / "kallsyms").unlink()
     assert known.names(list(WANTED)) == list(WANTED.values()), "the file is read for new addresses only"

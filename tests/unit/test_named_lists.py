@@ -11,7 +11,7 @@ import pytest
 from fwtop.cli import list as list_verb
 from fwtop.cli.main import main
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
-from fwtop.guardian.allow.sessions import Session
+from fwtop.guardian.allow.found import Session
 from fwtop.guardian.records.list_log import ListLog, Recorded
 from fwtop.guardian.rules import guard
 from fwtop.guardian.rules.validate import rule_of_wire

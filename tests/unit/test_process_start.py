@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fwtop.guardian.failpoints import Failpoint
-from fwtop.guardian.options import Options
+from fwtop.guardian.main import Options
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import ROOT
@@ -24,7 +24,7 @@ _TOO_LARGE = {"argparse", "asyncio", "email", "numpy", "pickle", "shutil", "toml
 # What only `why`, or rules that untrack services, need.
 _NOT_WITHOUT_A_RULE = {
     "fwtop.guardian.mechanisms.chains.beside", "fwtop.guardian.diagnose.explain",
-    "fwtop.guardian.diagnose.readings", "fwtop.netfilter.stateless",
+    "fwtop.guardian.diagnose.elsewhere", "fwtop.netfilter.stateless",
 }  # fmt: skip
 # What the screen's libraries could bring with them, and what it wants only when somebody asks for it.
 _NOT_FOR_A_SCREEN = {

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from fwtop.cli import protect as verb
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
-from fwtop.guardian.allow.sessions import Session
+from fwtop.guardian.allow.found import Session
 from fwtop.guardian.mechanisms.chains.chain_text import add_text
 from fwtop.guardian.mechanisms.chains.table_state import Listed, TableState
-from fwtop.guardian.rules import lockout
+from fwtop.guardian.rules import guard
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Role
@@ -67,9 +67,9 @@ def test_lines_come_behind_those_of_higher_priority(behind: frozenset[str], firs
 
 def test_of_several_rules_on_ports_the_highest_comes_first_and_of_one_priority_the_newest() -> None:
     active = [rule(rule_id=name, priority=priority) for name, priority in (("1", 5), ("2", 9), ("3", 5))]
-    assert lockout.higher(rule(rule_id="0", priority=5), active) == {"2"}
-    assert lockout.higher(active[0], active) == {"2", "3"}
-    assert lockout.higher(active[1], active) == frozenset()
+    assert guard.deciding_before(rule(rule_id="0", priority=5), active) == {"2"}
+    assert guard.deciding_before(active[0], active) == {"2", "3"}
+    assert guard.deciding_before(active[1], active) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_who_is_logged_in_must_be_able_to_log_in_again(
     wanted: Rule, listed: tuple[Prefix, ...], cut: bool
 ) -> None:
     session = Allowed(PEER, "ssh", Role.SSH, Session(PEER, 50022, 443))
-    why = lockout.why_cut(wanted, AllowList((session,)), lambda _: listed)
+    why = guard.why_locked_out(wanted, AllowList((session,)), lambda _: listed)
     assert (why is not None) == cut
     named = AllowList((session, Allowed(PEER, "/etc/fwtop/allow")))
-    assert lockout.why_cut(wanted, named, lambda _: listed) is None
+    assert guard.why_locked_out(wanted, named, lambda _: listed) is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
-from fwtop.guardian.allow.sessions import Session
+from fwtop.guardian.allow.found import Session
 from fwtop.guardian.rules.breadth import why_broad
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_rows import PrefixRows

@@ -14,18 +14,19 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.guardian.allow import time_servers
 from fwtop.guardian.allow.behind import MOST, MOST_OF_HOST, Learned, overruled
-from fwtop.guardian.allow.sessions import (
+from fwtop.guardian.allow.found import (
     Session,
-    address_of,
+    configured_time_servers,
+    gateways,
     listening_ports,
+    own_addresses,
     redirected_ports,
+    resolvers,
     ssh_daemons,
     ssh_sessions,
+    time_servers_talked_to,
 )
-from fwtop.kernel.links import list_addresses
-from fwtop.kernel.routes import default_routes
 from fwtop.model.addresses.address import HostBitsError, Prefix
 from fwtop.model.addresses.roles import BGP_PORT, DHCP_PORTS, DNS_PORT, NTP_PORT, PASSES, Passes, Role
 from fwtop.model.config_file import read_regular
@@ -166,7 +167,7 @@ def gather(
     ]
     found += [Allowed(prefix, "default gateway", Role.GATEWAY) for prefix in gateways()]
     found += [Allowed(prefix, "DNS resolver", Role.DNS) for prefix in resolvers(netns_name)]
-    servers = (*time_servers.configured_time_servers(), *time_servers.time_servers_talked_to())
+    servers = (*configured_time_servers(), *time_servers_talked_to())
     found += [Allowed(prefix, "NTP server", Role.NTP) for prefix in servers]
     unique: dict[tuple[Prefix, Role, int], Allowed] = {}
     for entry in found:
@@ -182,34 +183,6 @@ def gather(
         )
     ports = listening_ports(daemons), redirected_ports(sessions)
     return AllowList(tuple(unique.values()), tuple(warnings), behind, *ports)
-
-
-def gateways() -> list[Prefix]:
-    """Return the gateways of default routes, both families."""
-    return [route.gateway for route in default_routes() if route.gateway is not None]
-
-
-def resolvers(netns_name: str | None) -> list[Prefix]:
-    """Return the name servers in use, behind systemd-resolved too."""
-    files = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"]
-    if netns_name is not None and Path(f"/etc/netns/{netns_name}/resolv.conf").exists():
-        files = [f"/etc/netns/{netns_name}/resolv.conf"]  # what `ip netns exec` would show
-    found: list[Prefix] = []
-    for name in files:
-        for line in _lines(name):
-            words = line.split()
-            address = address_of(words[1]) if len(words) > 1 and words[0] == "nameserver" else None
-            if address is not None:
-                found.append(address)
-    return found
-
-
-def own_addresses() -> list[Prefix]:
-    """Return the addresses of all interfaces of this namespace."""
-    try:
-        return [Prefix.parse(text) for text in list_addresses(every_scope=True)]
-    except OSError:
-        return []
 
 
 def read_allow_file(path: Path) -> tuple[list[Allowed], list[str]]:
@@ -246,13 +219,6 @@ def _read_allow_file(path: Path, _: tuple[int, ...] | None) -> tuple[list[Allowe
         except ValueError as error:
             warnings.append(safe_text(f"{path} line {number} is ignored: {error}"))
     return found, warnings
-
-
-def _lines(name: str) -> list[str]:
-    try:
-        return _text(Path(name)).splitlines()
-    except OSError:
-        return []
 
 
 def _text(path: Path) -> str:

@@ -13,12 +13,14 @@ from fwtop.guardian.diagnose import obstacles
 from fwtop.guardian.diagnose.elsewhere import (
     FEW,
     OTHERS,
+    Reading,
     elsewhere,
     fragments,
+    moved,
     other_family,
     other_namespaces,
+    read_all,
 )
-from fwtop.guardian.diagnose.readings import Reading, moved, read_all
 from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.mechanism import Shortfall
 from fwtop.guardian.records.entry import Entry

@@ -28,7 +28,7 @@ from fwtop.rules.objects import (
 )
 
 if TYPE_CHECKING:  # what a rule's state needs of this module reads no counters
-    from fwtop.guardian.diagnose.readings import Reading
+    from fwtop.guardian.diagnose.elsewhere import Reading
 
 _OURS = HOOK_CHAINS[PREROUTING]
 _RAW_PRIORITY = -300  # linux/netfilter_ipv4.h: NF_IP_PRI_RAW

@@ -1,8 +1,8 @@
 """Sysctls as rules: the old value is journalled before the new one is written, and restored at the end.
 
 The kernel has no clock for them. The guardian's timer and undo give the old value back; where it was killed,
-the next guardian of the namespace does, which watchdog.py starts in time; where it is stopped or hangs, or
-the watchdog was killed as well, overdue.py does. A restart of the machine forgets them anyway.
+the next guardian of the namespace does; where it is stopped or hangs, or nobody starts the next one,
+watchdog.py sees to it. A restart of the machine forgets them anyway.
 """
 
 from __future__ import annotations

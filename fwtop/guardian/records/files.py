@@ -28,6 +28,8 @@ _LIST = ".list"
 _NEW = ".new"
 _RESERVE = "reserve"
 _RESERVE_BYTES = 64 << 10  # enough for the last records of some hundred rules, which replace others
+_LAST_NUMBER = "last-rule"
+_ANSWER_SECONDS = 1.0  # much longer than a healthy disk takes
 
 
 def lock_path_of(run_directory: Path, number: int) -> Path:
@@ -190,10 +192,6 @@ def _expires(path: Path) -> float:
         return float(msgspec.json.decode(path.read_bytes())["expires"])
     except (OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError):
         return 0.0
-
-
-_LAST_NUMBER = "last-rule"
-_ANSWER_SECONDS = 1.0  # much longer than a healthy disk takes
 
 
 class Numbers:

@@ -1,22 +1,33 @@
-"""The checks before a rule is installed: nothing against the allow-list, nothing broad unconfirmed."""
+"""The checks before a rule is installed: nothing against the allow-list, nothing broad unconfirmed.
+
+Nobody may lock the operator out by the level of a protected port or by a list: an SSH session that is open
+passes in its role, but the one after it must get in, too, so its address has to be on an access list of the
+port, or listed by the operator. What a console may do depends on the active rules: whose they are, and what
+they add up to.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
 from fwtop.guardian.limits import Limits
+from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.rules.breadth import WhyUntracked, why_broad
+from fwtop.kernel import namespaces
+from fwtop.model import console_scope
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import SPACE, Listed, covered, cut_out, listed, of_ports, sizes
 from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import POLICY, POLICY_TRIAL, Match, Rule
+from fwtop.model.rule import POLICY, POLICY_TRIAL, Level, Match, Rule, State
 from fwtop.model.traffic.protocols import TCP
 from fwtop.render.numbers import percent
+from fwtop.rules.command_line import command_line
 from fwtop.rules.kinds import drops_nothing, of, why_too_many
 from fwtop.rules.limits import heeds_limit
 from fwtop.rules.overlap import is_double
@@ -37,6 +48,7 @@ _BEHIND = {  # on a machine that forwards
     Role.NTP: "{} gives hosts behind this machine the time: UDP from its port 123 to them still passes",
     Role.ROUTER: "{} is a router behind this machine: its routing protocols still pass",
 }
+Entries = Callable[[str], Sequence[Prefix]]  # what a named list holds
 
 
 class Verdict(Struct, frozen=True):
@@ -219,3 +231,102 @@ def force_refused(broad: str, limits: Limits, command: str) -> str | None:
 def _blocks(rule: Rule) -> bool:
     """Whether a rule drops what its sources send, further conditions or not; a limit leaves something."""
     return of(rule.kind).is_filter and not heeds_limit(rule) and bool(rule.match.sources)
+
+
+def why_locked_out(rule: Rule, allow: AllowList, entries: Entries) -> str | None:
+    """Return why a level would lock somebody out who is logged in by ssh, None if it doesn't."""
+    protection = rule.protection
+    if protection is None or protection.level is Level.OPEN or rule.match.protocol != TCP:
+        return None
+    lets_in = (
+        [listed(entries(name)) for name in protection.lists] if protection.level is Level.PROTECTED else []
+    )
+    lets_in.append(listed(allow.listed))
+    for entry in allow.entries:
+        session = entry.session
+        if session is None or session.local_port != rule.match.dport:
+            continue
+        if rule.match.family not in (None, entry.prefix.family):
+            continue
+        if all(index.overlapping(entry.prefix) is None for index in lets_in):
+            where = "an access list or /etc/fwtop/allow" if lets_in[1:] else "/etc/fwtop/allow"
+            return (
+                f"{entry.prefix} is logged in by ssh on port {session.local_port} and could not log in "
+                f"again; put it on {where} first"
+            )
+    return None
+
+
+def deciding_before(rule: Rule, active: Iterable[Rule]) -> frozenset[str]:
+    """Return the ids of the rules that decide about a port before this one: of one priority, newer ones."""
+    if rule.protection is None:
+        return frozenset()
+    mine = (rule.protection.priority, _age(rule))
+    return frozenset(
+        other.id
+        for other in active
+        if other.protection is not None
+        and other.id != rule.id
+        and (other.protection.priority, _age(other)) > mine
+    )
+
+
+def _age(rule: Rule) -> float:
+    """Return what grows with newer rules; a rule that has no number yet is the newest."""
+    return float(rule.id) if rule.id not in ("", "0") else float("inf")
+
+
+def only_level_differs(old: Rule, new: Rule) -> bool:
+    """Return whether a rule becomes another one by filling its enable sets."""
+    if old.protection is None or new.protection is None:
+        return False
+    return old.match == new.match and replace(old.protection, level=new.protection.level) == new.protection
+
+
+def command(words: str) -> str:
+    """Return what to type in another terminal."""
+    name = namespaces.name_of(os.stat("/proc/self/ns/net").st_ino)
+    return f"in another terminal: sudo {words}{f' --netns {name}' if name is not None else ''}"
+
+
+def command_of(rule: Rule, *, force: bool = False) -> str:
+    """Return the command that installs a rule; of one that no single line can, a hint."""
+    line = command_line(rule)
+    return command(f"{line or 'fwtop block @FILE'}{' --force' if force else ''}")
+
+
+def why_not_for_console(rule: Rule, active: Mapping[str, Entry]) -> str | None:
+    """Return why a console may not install a rule beside the active ones, with the command that can."""
+    if why := console_scope.why_not(rule):
+        return f"{why}; {command_of(rule)}"
+    replaced = active.get(rule.replaces)
+    if replaced is not None and (owner := console_scope.owner_elsewhere(replaced.rule)):
+        return f"rule {rule.replaces} is part of {owner}, which a screen may not replace; {command_of(rule)}"
+    if len(made_by_consoles(active)) >= console_scope.MAX_RULES:
+        return f"screens have {console_scope.MAX_RULES} active rules already: undo some first"
+    return None
+
+
+def made_by_consoles(active: Mapping[str, Entry]) -> list[Rule]:
+    """Return the active rules that consoles asked for."""
+    return [entry.rule for entry in active.values() if console_scope.made_by_console(entry.rule)]
+
+
+def check_keep(entry: Entry, ttl_seconds: int) -> None:
+    """Raise FwtopError if a console may not keep a rule for so long: one on trial has its own time."""
+    _check_owner(entry, f"keep {entry.rule.id}")
+    if ttl_seconds > console_scope.MAX_TTL_SECONDS and entry.state is not State.PROVISIONAL:
+        words = f"fwtop keep {entry.rule.id} --ttl {ttl_seconds}s"
+        raise FwtopError(f"ttl_seconds: a screen keeps rules for a day at most; {command(words)}", 3)
+
+
+def check_undo(entries: Iterable[Entry]) -> None:
+    """Raise FwtopError if a console may not end some rules."""
+    for entry in entries:
+        _check_owner(entry, f"undo {entry.rule.id}")
+
+
+def _check_owner(entry: Entry, words: str) -> None:
+    if owner := console_scope.owner_elsewhere(entry.rule):
+        line = f"rule {entry.rule.id} is part of {owner}, which a screen may not change"
+        raise FwtopError(f"{line}; {command(f'fwtop {words}')}; nothing was changed", 3)

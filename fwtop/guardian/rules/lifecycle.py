@@ -13,17 +13,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fwtop.guardian.allow import mosh
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.guardian.diagnose.bridged import bridge_notes
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.entry import KERNEL_SLACK_SECONDS, Entry, next_deadline, rules_due
-from fwtop.guardian.rules import closing, console_guard, forgetting, guard, lockout, upkeep
+from fwtop.guardian.rules import connections, guard, upkeep
+from fwtop.guardian.rules.connections import StrictTracking
 from fwtop.guardian.rules.ending import Ending
 from fwtop.guardian.rules.guard import check_share
+from fwtop.guardian.rules.notes import bridge_notes, mosh_warning
 from fwtop.guardian.rules.state import GuardianState
-from fwtop.guardian.rules.strict import StrictTracking
 from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
@@ -86,7 +85,7 @@ class Lifecycle:
             raise FwtopError(f"confirm_seconds goes from 0 to {MAX_CONFIRM_SECONDS}", 2)
         rule = replace(self._state.rule_of(data, sources), created=time.time())
         old = self.active.get(rule.replaces)
-        if old is not None and not confirm_seconds and lockout.only_level_differs(old.rule, rule):
+        if old is not None and not confirm_seconds and guard.only_level_differs(old.rule, rule):
             return self._change_level(old, rule, force=force, owner=owner)
         if trouble := self._journal.trouble():
             raise FwtopError(trouble)
@@ -98,7 +97,7 @@ class Lifecycle:
         check_share(rule, others, self._state.limits()[0])
         entry = self._install(rule, confirm_seconds, owner)
         self.end_replaced(entry)
-        warnings = [*spared, *mosh.warning(rule, allow), *verdict.warnings, *self._state.warnings()]
+        warnings = [*spared, *mosh_warning(rule, allow), *verdict.warnings, *self._state.warnings()]
         warnings += bridge_notes(rule, self._kernel.compiled.interfaces)
         return {"status": self._state.counters.status_of(entry), "warnings": warnings}
 
@@ -188,17 +187,17 @@ class Lifecycle:
         if not rule.close_open:
             return ""
         try:
-            found = closing.to_close(rule, self._state.allow)
+            found = connections.to_close(rule, self._state.allow)
         except OSError as error:
             return f"open connections go on: {safe_text(error.strerror or error)}"
-        closed, trouble = closing.close(found, self._serve_urgent)
+        closed, trouble = connections.close(found, self._serve_urgent)
         self._failpoints.reached(Failpoint.CLOSED)
         return f"closed {closed:,} open connections" + (f"; {safe_text(trouble)}" if trouble else "")
 
     def _forget(self, rule: Rule) -> str:
         """Delete the entries of connections that it exempts from tracking; returns what came of it."""
         try:
-            gone = forgetting.forget(rule, self._serve_urgent)
+            gone = connections.forget(rule, self._serve_urgent)
         except OSError as error:
             return f"entries that are no longer used stay in the table: {safe_text(error.strerror or error)}"
         return f"deleted {gone:,} entries that are no longer used" if gone else ""
@@ -225,7 +224,7 @@ class Lifecycle:
         if not 1 <= ttl <= MAX_TTL_SECONDS:
             raise FwtopError(f"a time to live goes from 1 s to {MAX_TTL_SECONDS} s; nothing was changed", 2)
         if console:
-            console_guard.check_keep(entry, ttl)
+            guard.check_keep(entry, ttl)
         short = self._kernel.look(self.active, force=True).get(rule_id)
         if short is not None and not short.elements_only:
             raise _not_acting(rule_id, short.text)
@@ -289,7 +288,7 @@ class Lifecycle:
         wanted = list(self.active) if everything else list(dict.fromkeys(ids))
         entries = [self._state.active_rule(rule_id) for rule_id in wanted]
         if console:
-            console_guard.check_undo(entries)
+            guard.check_undo(entries)
         note = f"undone by {by}" if by else "undone"
         self.ending.end([(entry, State.REVERTED, note) for entry in entries])
         if everything:

@@ -1,39 +1,48 @@
-"""The active rules of one network namespace, and what the life cycle and the reports share."""
+"""The active rules of one network namespace, what they counted, and what life cycle and reports share."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.guardian.allow.found import connections
 from fwtop.guardian.limits import Limits, read_limits
 from fwtop.guardian.mechanisms.kernel import Kernel
-from fwtop.guardian.mechanisms.mechanism import Wanted
+from fwtop.guardian.mechanisms.mechanism import Count, Wanted
 from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.records.journal import Journal
-from fwtop.guardian.rules import console_guard, guard, lockout
-from fwtop.guardian.rules.counters import RuleCounters
-from fwtop.guardian.rules.this_machine import ThisMachine
+from fwtop.guardian.rules import guard
+from fwtop.guardian.rules.breadth import why_broad_together
 from fwtop.guardian.rules.validate import rule_of_wire
+from fwtop.kernel.links import readable_links, receiving_links
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import of_ports
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Match, Rule
+from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
 from fwtop.model.text import safe_text
+from fwtop.netfilter.ctnetlink import udp_peers
 from fwtop.rules import kinds
+from fwtop.rules.limits import as_kept, rounding_text
 from fwtop.rules.objects import KernelObjects
-from fwtop.rules.surroundings import Surroundings
+from fwtop.rules.surroundings import Machine, Surroundings
 
 if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
     from fwtop.guardian.rules.named_lists import NamedLists
 
+
 ALLOW_REFRESH_SECONDS = 5.0
-_MACHINE = ThisMachine()
 _SETTLE_SECONDS = 0.2  # after a routing change: others usually follow at once
+_MAX_SCALE = 14  # RFC 7323, 2.2
+_ENTRY_SECONDS = 2.9  # between two readings of a rule's sources, whoever asks
+_SHOWN = 50  # of them
+_COUNT_SECONDS = 0.9  # kernel counters are read at most this often, whoever asks
+_SHOWN_SOURCES = 200  # of a rule in a status answer
 
 
 @single_threaded
@@ -59,6 +68,7 @@ class GuardianState:
         self._gather_allow = gather_allow
         self._make_lists = make_lists
         self._lists: NamedLists | None = None
+        self._machine = ThisMachine()
         self._allow_read_at = 0.0
 
     def active_rule(self, rule_id: str) -> Entry:
@@ -104,14 +114,15 @@ class GuardianState:
         Raises FwtopError. A `console` is held to what its keys need, and its rules are judged together.
         """
         verdict = guard.judge(rule, self.allow, len(others), self._why_untracked)
-        cut = lockout.why_cut(rule, self.allow, self.entries_of)
+        cut = guard.why_locked_out(rule, self.allow, self.entries_of)
         refused = verdict.refused or cut or guard.why_double(rule, others)
         broad = verdict.broad
         if console:
-            refused = console_guard.why_not(rule, self.active) or refused
-            broad = broad or console_guard.why_broad(rule, self.active, self.allow)
+            refused = guard.why_not_for_console(rule, self.active) or refused
+            made = guard.made_by_consoles(self.active)
+            broad = broad or why_broad_together(rule, made, self.allow)
         if console and broad is not None and not refused:
-            command = console_guard.command_of(rule, force=True)
+            command = guard.command_of(rule, force=True)
             refused = guard.force_refused(broad, self.limits()[0], command)
         return replace(verdict, refused=refused, broad=broad)
 
@@ -153,9 +164,11 @@ class GuardianState:
         if rule.protection is not None:
             entries = {name: self.entries_of(name) for name in rule.lists_used}
             others = (entry.rule for entry in self.active.values())
-            around = Surroundings(lists=entries, higher=lockout.higher(rule, others), machine=_MACHINE)
+            around = Surroundings(
+                lists=entries, higher=guard.deciding_before(rule, others), machine=self._machine
+            )
         else:
-            around = Surroundings(guard.exceptions(rule, self.allow), self.allow.known, machine=_MACHINE)
+            around = Surroundings(guard.exceptions(rule, self.allow), self.allow.known, machine=self._machine)
         return kinds.build(rule, around)
 
     def wanted(self, rule: Rule, seconds: int) -> Wanted:
@@ -176,7 +189,9 @@ class GuardianState:
             return entries if other == name else self.entries_of(other)
 
         for entry in list(self.active.values()):
-            if name in entry.rule.lists_used and (why := lockout.why_cut(entry.rule, self.allow, as_changed)):
+            if name in entry.rule.lists_used and (
+                why := guard.why_locked_out(entry.rule, self.allow, as_changed)
+            ):
                 raise FwtopError(f"refused for rule {entry.rule.id}: {why}; nothing was changed")
 
     def fresh_allow(self) -> AllowList:
@@ -213,3 +228,128 @@ class GuardianState:
         """Return what the operator should know about the journal and the limits file."""
         troubles = [text for text in (self.journal.trouble(), self.allow_trouble) if text]
         return [*self.journal.warnings, *troubles, *self.limits()[1]]
+
+
+class ThisMachine(Machine):
+    """Reads /proc and netlink when it is asked."""
+
+    def memory_bytes(self) -> int:
+        """Return its memory; 0: unknown."""
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemTotal:"):
+                return int(line.split()[1]) << 10
+        return 0
+
+    def tcp_peers(self, port: int) -> Sequence[tuple[Prefix, int]]:
+        """Return address and port of those who have a connection to a local port now."""
+        return [(one.peer, one.peer_port) for _, one in connections((port,))]
+
+    def udp_peers(self, family: int, port: int, most: int) -> Sequence[tuple[str, int]]:
+        """Return address and port of those who talk with a local UDP service, by connection tracking."""
+        return udp_peers(family, port, most)
+
+    def mtu(self) -> int:
+        """Return the smallest MTU of the interfaces that receive, bytes."""
+        return min((link.mtu for link in receiving_links(readable_links())), default=1500)
+
+    def window_scale(self) -> int:
+        """Return the scale that a listener announces (net/ipv4/tcp_output.c, tcp_select_initial_window)."""
+        most = max(int((_text("/proc/sys/net/ipv4/tcp_rmem").split() or ["0"])[-1]),
+                   int(_text("/proc/sys/net/core/rmem_max") or 0))  # fmt: skip
+        return min(_MAX_SCALE, max(0, most.bit_length() - 16))
+
+    def takes_stamps(self) -> bool:
+        """Return whether the SYN proxy can pass time stamps through.
+
+        From the version on that counts TSEcrRejected, a listener checks the echoed time stamp of a
+        handshake's last packet; nf_synproxy adds its offset to that one, so it would be refused and sent
+        again after a second (measured on Linux 6.18).
+        """
+        return "TSEcrRejected" not in _text("/proc/net/netstat")
+
+
+def _text(name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+
+
+class RuleCounters:
+    """The kernel's counters of all rules, as last read."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._read_at = 0.0
+        self._counted_at = 0.0  # Unix seconds
+        self._counts: dict[str, Count] = {}
+        self._pps: dict[str, float] = {}
+        self._entries_read: dict[str, tuple[float, dict[str, int]]] = {}  # by rule: when and what
+
+    def read(self, *, force: bool = False) -> None:
+        """Read the counters unless they are recent; rates are over the time between two readings."""
+        now = time.monotonic()
+        elapsed = now - self._read_at
+        if elapsed < _COUNT_SECONDS and not force:
+            return
+        counts = self._kernel.counts()
+        for rule_id, count in counts.items():
+            before = self._counts.get(rule_id)
+            if before is not None and elapsed >= _COUNT_SECONDS:
+                self._pps[rule_id] = max(0, count.packets - before.packets) / elapsed
+        self._counts, self._read_at = counts, now
+        # Half way through: one kind of rule is read after another
+        self._counted_at = time.time() - (time.monotonic() - now) / 2
+
+    def counted(self, entry: Entry) -> Entry:
+        """Return an entry with its present counts."""
+        count = self._counts.get(entry.rule.id)
+        return replace(entry, packets=count.packets, bytes=count.bytes) if count is not None else entry
+
+    def busiest(self, rule: Rule) -> dict[str, int]:
+        """Return the packets of a rule's busiest sources."""
+        now = time.monotonic()
+        before = self._entries_read.get(rule.id)
+        if before is None or now - before[0] >= _ENTRY_SECONDS:
+            before = self._entries_read[rule.id] = now, self._kernel.entries(rule, _SHOWN)
+        return before[1]
+
+    def sources_changed(self, rule_id: str) -> None:
+        """Read a rule's sources anew: some of them may be gone."""
+        self._entries_read.pop(rule_id, None)
+
+    def forget(self, rule_id: str) -> None:
+        """Forget a rule that ended."""
+        self._pps.pop(rule_id, None)
+        self._entries_read.pop(rule_id, None)
+
+    def status_of(self, entry: Entry, *, entries: bool = False) -> dict[str, Any]:
+        """Return a rule's state for an answer; with its busiest sources if `entries`."""
+        counted = self.counted(entry)
+        active = entry.state in ACTIVE_STATES
+        wall = time.time() - time.monotonic()
+        status = RuleStatus(
+            rule=_shortened(entry.rule),
+            state=entry.state,
+            packets=counted.packets,
+            bytes=counted.bytes,
+            pps=self._pps.get(entry.rule.id, 0.0) if active else 0.0,
+            counted_at=self._counted_at if entry.rule.id in self._counts else None,
+            expires=wall + entry.expires if active else entry.ended,
+            confirm_by=wall + entry.confirm_by if active and entry.confirm_by is not None else None,
+            note=self._note(entry) if active else entry.note,
+            entries=self.busiest(entry.rule) if entries else {},
+            sources_total=len(entry.rule.match.sources) + entry.sources_cut,
+            kept_per_second=kept.per_second if (kept := as_kept(entry.rule)) is not None else None,
+        )
+        return status.to_dict()
+
+    def _note(self, entry: Entry) -> str:
+        return "; ".join(
+            filter(None, (self._kernel.compiled.place(entry.rule, entry.note), rounding_text(entry.rule)))
+        )
+
+
+def _shortened(rule: Rule) -> Rule:
+    """Shorten a long list of sources for an answer."""
+    return replace(rule, match=replace(rule.match, sources=rule.match.sources[:_SHOWN_SOURCES]))

@@ -20,6 +20,10 @@ from fwtop.guardian.serving.cloakroom import Cloakroom
 from fwtop.kernel.children import enlarge
 from fwtop.model.protocol import LAST, MAX_MESSAGE, MORE, PART, Answer, Hello, encode_answer, number_in
 
+_CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
+_SO_PEERGROUPS = 59  # asm-generic/socket.h
+_MOST_GROUPS = 256  # socket.getsockopt takes no more than 1,024 bytes
+
 
 def too_long() -> str:
     """Say what a message is allowed to be."""
@@ -36,11 +40,6 @@ def close_aside(descriptors: Iterable[int]) -> None:
     closing = list(descriptors)
     if closing:
         threading.Thread(target=_close, args=(closing,), name="fwtop-close", daemon=True).start()
-
-
-_CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
-_SO_PEERGROUPS = 59  # asm-generic/socket.h
-_MOST_GROUPS = 256  # socket.getsockopt takes no more than 1,024 bytes
 
 
 class PeerGone(Exception):

@@ -10,16 +10,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fwtop.guardian.allow import mosh
 from fwtop.guardian.allow.allowlist import Allowed
 from fwtop.guardian.allow.behind import Learned
-from fwtop.guardian.diagnose.bridged import bridge_notes
 from fwtop.guardian.limits import Limits
 from fwtop.guardian.mechanisms.mechanism import Wanted
 from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.entry import own_sources
-from fwtop.guardian.rules import closing, guard
+from fwtop.guardian.rules import connections, guard
 from fwtop.guardian.rules.guard import check_share
+from fwtop.guardian.rules.notes import bridge_notes, mosh_warning
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, sealed
@@ -78,7 +77,7 @@ class Reports:
         others, allow = state.other_rules(rule), state.fresh_allow()
         rule, spared = guard.around_sessions(rule, allow)
         verdict = state.judge(rule, others, console=owner is not None)
-        spared += mosh.warning(rule, allow)
+        spared += mosh_warning(rule, allow)
         commands: list[str] = []
         limits, notes = state.limits()
         refused = state.journal.trouble() or verdict.refused
@@ -122,12 +121,12 @@ class Reports:
 
     def _closes(self, rule: Rule) -> str:
         try:
-            found = closing.to_close(rule, self._state.allow)
+            found = connections.to_close(rule, self._state.allow)
         except OSError as error:
             return f"open connections go on: {safe_text(error.strerror or error)}"
         if not found:
             return "no connection is open that it would close"
-        return f"it also closes {closing.describe(found)}; undo does not bring them back"
+        return f"it also closes {connections.describe(found)}; undo does not bring them back"
 
     def status(self, *, finished: bool, allow: bool = True) -> dict[str, bytes]:
         """Return the active rules with counters, each part of the answer as JSON, which clients share.

@@ -19,15 +19,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from fwtop.guardian.allow.sessions import Session, note_operator, operator_of
+from fwtop.guardian.allow.found import Session, note_operator, operator_of
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.serving.cloakroom import Received, brings_descriptors
 from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.peer import Client, NotAMessage, Peer, PeerGone, close_aside, copy_of, too_long
-from fwtop.guardian.serving.policies import Policies
-from fwtop.guardian.serving.programs import Asked, Programs, greet, signed
+from fwtop.guardian.serving.programs import Asked, Policies, Programs, greet, signed
 from fwtop.guardian.serving.requests import Handlers, carry_out, check_attached, fault
-from fwtop.guardian.serving.rulesets import Rulesets
 from fwtop.guardian.serving.status_cache import StatusCache
 from fwtop.guardian.serving.watching import Watching
 from fwtop.guardian.serving.worker import Worker
@@ -97,7 +95,6 @@ class Server:
         self._operators = operators  # SSH sessions that a client came from → when it was last seen
         self._selector = selectors.DefaultSelector()
         self._connections = Connections(self._selector, self._client_gone)
-        self._rulesets = Rulesets(self._selector)
         self._worker = worker
         self._watching = Watching(self._selector, self._connections, worker, compiled, handlers.reports)
         self._programs = Programs(programs, worker, self._connections, handlers.reports.limits)
@@ -138,9 +135,8 @@ class Server:
         listener.close()
         self._programs.close()
         self._routes.close()
-        self._rulesets.close()
         self._policies.finish()
-        self._watching.observers.finish()
+        self._watching.finish()
 
     def _catch_signals(self) -> tuple[socket.socket, socket.socket]:
         wake, waker = socket.socketpair()
@@ -288,13 +284,11 @@ class Server:
                 self._connections.reply(peer, Answer(False, why, 3))
             case Connect():
                 self._branch(peer, client)
-            case Watch() | Rescan() | Survey() | Symbols():
+            case Watch() | Rescan() | Survey() | Symbols() | Rules():
                 self._watching.serve(peer, client, request)
             case Status():
                 self._connections.suspend(peer)
                 self._statuses.request(peer, request, asked.seconds)
-            case Rules():
-                self._connections.reply_encoded(peer, {"ruleset": self._rulesets.request()})
             case _ if request.changes and client.hello.readonly:
                 self._connections.reply(peer, Answer(False, "read-only: nothing was changed", 1))
             case PolicyRead() | PolicyChange():

@@ -1,25 +1,35 @@
-"""Requests of those who watch: observers, the functions that drop packets, a survey of the host.
+"""Requests of those who watch: observers, functions that drop packets, a survey of the host, all rules on it.
 
-Of the event loop's thread. What takes time is done by a loader child (observers.py) or the worker.
+Of the event loop's thread. What takes time is done by a child (observers.py) or the worker.
 """
 
 from __future__ import annotations
 
+import contextlib
 import selectors
+import socket
+import subprocess
+import time
 from functools import partial
 from typing import Any
 
-from fwtop.guardian.functions import Functions
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.observers import Loading, Observers
 from fwtop.guardian.serving.peer import Client, Peer
 from fwtop.guardian.serving.reports import Reports
 from fwtop.guardian.serving.worker import Worker
-from fwtop.guardian.survey import LastSurvey
-from fwtop.model.protocol import Answer, Rescan, Survey, Symbols, Watch
+from fwtop.guardian.survey import Functions, LastSurvey
+from fwtop.kernel import children
+from fwtop.model.protocol import MAX_MESSAGE, Answer, Rescan, Rules, Survey, Symbols, Watch
 from fwtop.model.text import safe_text
 from fwtop.xdp.messages import Loaded
+
+_MODULE = "fwtop.netfilter.listing.reader"
+FRESH_SECONDS = 2.0
+_PAUSE = 10.0  # times what a reading took
+_STUCK_SECONDS = 60.0  # a child without an answer is ended
+_RESTART_SECONDS = 5.0
 
 
 class Watching:
@@ -42,8 +52,9 @@ class Watching:
         self._reports = reports
         self._functions = Functions()  # for the worker
         self._survey = LastSurvey()
+        self._rulesets = Rulesets(selector)
 
-    def serve(self, peer: Peer, client: Client, request: Watch | Rescan | Survey | Symbols) -> None:
+    def serve(self, peer: Peer, client: Client, request: Watch | Rescan | Survey | Symbols | Rules) -> None:
         """Answer a request, or have the worker or a loader do so."""
         match request:
             case Watch():
@@ -56,6 +67,13 @@ class Watching:
                 self._renew_survey()
             case Symbols():
                 self._name_locations(peer, client)
+            case Rules():
+                self._connections.reply_encoded(peer, {"ruleset": self._rulesets.request()})
+
+    def finish(self) -> None:
+        """End all children."""
+        self._rulesets.close()
+        self.observers.finish()
 
     def _loaded(self, loading: Loading) -> None:
         """Take the answer of a loader, and pass it on to the client that asked."""
@@ -123,3 +141,77 @@ class Watching:
             self._survey.data = answer.data if answer.ok else self._survey.data
 
         self._worker.ask(Survey(), lambda: self._survey.read(interfaces), done)
+
+
+class Rulesets:
+    """Every rule and set on the machine, read by a child; the event loop passes its last answer on.
+
+    The child is started by the first request and ends when nobody asks. A reading that takes long is followed
+    by a pause, so that it costs at most a few percent of a processor. Nothing here waits.
+    """
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        """Take the loop's selector; what is registered there is this object."""
+        self._selector = selector
+        self._last = b"null"
+        self._sock: socket.socket | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._ended: list[subprocess.Popen[bytes]] = []
+        self._asked: float | None = None  # when; None: it has answered
+        self._due = 0.0
+
+    def request(self) -> bytes:
+        """Return the last reading as JSON (null: none yet), and have the next one begun if it is due."""
+        now = time.monotonic()
+        self._reap()
+        if self._asked is not None and now - self._asked > _STUCK_SECONDS:
+            self.close()
+        if self._asked is None and now >= self._due:
+            self._ask(now)
+        return self._last
+
+    def ready(self) -> None:
+        """Take the child's answer, or its end."""
+        if self._sock is None:
+            return
+        try:
+            message = self._sock.recv(MAX_MESSAGE)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = b""
+        if not message:
+            self.close()
+            return
+        now = time.monotonic()
+        took = now - self._asked if self._asked is not None else 0.0
+        self._last, self._asked = message, None
+        self._due = now + max(FRESH_SECONDS - took, _PAUSE * took)
+
+    def close(self) -> None:
+        """End the child."""
+        if self._sock is not None:
+            self._selector.unregister(self._sock)
+            self._sock.close()
+        if self._child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._child.kill()
+            self._ended.append(self._child)
+        self._sock = self._child = self._asked = None
+        self._due = time.monotonic() + _RESTART_SECONDS
+        self._reap()
+
+    def _ask(self, now: float) -> None:
+        self._due = now + _RESTART_SECONDS
+        try:
+            if self._sock is None:
+                self._child, self._sock = children.start_with_socket(_MODULE)
+                self._sock.setblocking(False)
+                self._selector.register(self._sock, selectors.EVENT_READ, self.ready)
+            self._sock.send(b"r")
+            self._asked = now
+        except OSError:  # no memory or no process left: tried again later
+            self.close()
+
+    def _reap(self) -> None:
+        self._ended = [child for child in self._ended if child.poll() is None]

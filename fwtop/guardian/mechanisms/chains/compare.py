@@ -30,6 +30,12 @@ from fwtop.rules.objects import HOOK_CHAINS, OWN_CHAINS
 _SAVE_SECONDS = 2.0  # for iptables-save: with tens of thousands of rules it takes longer
 _SLOW_PAUSE_SECONDS = 60.0  # until it is tried again
 _Read = tuple[TableState, list[Line]]
+_OWN_CHAINS = frozenset(name for chains in OWN_CHAINS.values() for name in chains)
+ENDS_PACKET = frozenset({"DROP", "REJECT", "QUEUE", "NFQUEUE"})
+_LETS_PASS = frozenset({"ACCEPT", "RETURN", "QUEUE", "NFQUEUE"})
+_PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "ipv6-icmp": 58, "sctp": 132}
+_DEEPEST = 8  # chains within chains
+_MAX_COMPARED = 10_000
 
 
 class ChainComparison:
@@ -144,14 +150,6 @@ class ChainComparison:
             if time.monotonic() - now >= _SAVE_SECONDS:
                 self._slow_until = time.monotonic() + _SLOW_PAUSE_SECONDS
             return None
-
-
-_OWN_CHAINS = frozenset(name for chains in OWN_CHAINS.values() for name in chains)
-ENDS_PACKET = frozenset({"DROP", "REJECT", "QUEUE", "NFQUEUE"})
-_LETS_PASS = frozenset({"ACCEPT", "RETURN", "QUEUE", "NFQUEUE"})
-_PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "ipv6-icmp": 58, "sctp": 132}
-_DEEPEST = 8  # chains within chains
-_MAX_COMPARED = 10_000
 
 
 def accepting_line(lines: Iterable[Line], family: int, hook: str, before: int, rule: Rule) -> str:

@@ -27,6 +27,8 @@ _ASIDE = "-new"
 _LEARNED_SECONDS = 180  # as nf_conntrack_udp_timeout_stream
 _LEARNED = 65_536  # a random one makes room for a further one
 _LIST = re.compile(r"fwtop-(new|list)-(.+)-[46]")
+SHORT = 4096  # elements of a set that is read whole, and of a longer one that are asked for in one look
+PER_LOOK = 16_384  # elements in one look, over all sets: 15 ms
 
 
 def fill(spec: SetSpec, timeout_seconds: int) -> None:
@@ -175,10 +177,6 @@ def entry_counters(name: str, *, top: int) -> dict[str, int]:
     """Return the `top` elements that matched most, as ipset lists them, with packets; raises FwtopError."""
     counted = sorted(((entry.packets, entry.text) for entry in ipset.entries(name)), reverse=True)
     return {text: packets for packets, text in counted[:top]}
-
-
-SHORT = 4096  # elements of a set that is read whole, and of a longer one that are asked for in one look
-PER_LOOK = 16_384  # elements in one look, over all sets: 15 ms
 
 
 class Change(Struct, frozen=True):

@@ -25,6 +25,7 @@ from fwtop.xdp.messages import Apply, Compile, Loaded, Request, receive_reply, s
 _LOADER = "fwtop.xdp.loader"
 _SECONDS = 30.0
 _POLL_MS = 20
+_MOST = 16  # rules of a set
 
 
 class Running:
@@ -133,9 +134,6 @@ def _code(request: Apply | Compile) -> object:
         for item in rules
     ]
     return code, request.allow
-
-
-_MOST = 16  # rules of a set
 
 
 class Planned:

@@ -45,6 +45,11 @@ from fwtop.xdp.maps import (
 _SLOT_WORDS = SLOT_BYTES // 8  # deadline; number and padding
 _NUMBER = struct.Struct("<Q")
 _COUNT = struct.Struct("<QQ")  # packets, bytes
+_EMPTY, _GIVEN_UP = 0, 1
+_LOGIN = 0x86  # LOGIN of bpf/xdp_allow.h
+_LOW_64 = (1 << 64) - 1
+_FACTORS = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
+_Entry = tuple[int, ...]  # one address or two, each as two words; the key last
 
 
 class Slots:
@@ -203,14 +208,6 @@ def free_slot(used: dict[int, int]) -> int:
     if slot is None:
         raise FwtopError(f"{MAX_RULES} XDP rules are active already; nothing was installed")
     return slot
-
-
-_EMPTY, _GIVEN_UP = 0, 1
-_LOGIN = 0x86  # LOGIN of bpf/xdp_allow.h
-_LOW_64 = (1 << 64) - 1
-_FACTORS = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
-
-_Entry = tuple[int, ...]  # one address or two, each as two words; the key last
 
 
 class Peers:

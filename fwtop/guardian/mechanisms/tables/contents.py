@@ -15,6 +15,7 @@ from fwtop.netfilter import nf_tables
 from fwtop.rules.nft_objects import Layout, NftRule, outermost, set_of
 
 _MOST_READ = 65_536  # elements: a longer set is only found to be shorter than that
+_MAX_COMPARED = 4096  # elements; a longer set is only found emptied
 
 
 class _Read(Struct):
@@ -117,9 +118,6 @@ def _of_set(layout: Layout, name: str) -> list[str]:
         if count >= _MOST_READ:
             return [f"{count} or more"]
     return [f"{count} {total:x}"]
-
-
-_MAX_COMPARED = 4096  # elements; a longer set is only found emptied
 
 
 def difference(layout: Layout, filled: Passes) -> str:

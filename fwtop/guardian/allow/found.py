@@ -1,6 +1,8 @@
-"""SSH sessions: of those who started our clients, and of everybody whom an SSH daemon has let in.
+"""What fwtop finds by itself for the allow-list: sessions, gateways, resolvers, time servers, own addresses.
 
-Read from the kernel's own tables and /proc, in the namespace at hand.
+SSH sessions are those of who started our clients, and of everybody whom an SSH daemon has let in. All is read
+from the kernel's own tables, /proc and configuration, in the namespace at hand. Names are not resolved: a
+guardian under attack must not wait for DNS, and must not believe it.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from fwtop.guardian.allow import time_servers
+from fwtop.kernel.links import list_addresses
 from fwtop.kernel.procfs import read_text
+from fwtop.kernel.routes import default_routes
 from fwtop.kernel.sockets import command_name, processes, sockets_of
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.config_file import read_regular
 from fwtop.model.traffic.protocols import TCP
 from fwtop.netfilter.ctnetlink import Entry, opened_by
 
@@ -25,9 +29,25 @@ _MAX_ASKED = 256  # sessions whose entries are looked up
 _ESTABLISHED, _LISTEN = "01", "0A"  # include/net/tcp_states.h
 _OPENSSH = frozenset({"sshd", "sshd-session"})
 _DROPBEAR = "dropbear"
+_MOSH_SERVER = "mosh-server"
 # sshd's process titles before somebody has proved who they are (OpenSSH sshd.c, sshd-session.c): their
 # peers are unknown, and a flood of half-open logins must not fill the list.
 _NOT_LOGGED_IN = re.compile(r"\[(accepted|net|priv|preauth|listener)\]|^sshd: unknown|(^|\s)-R(\s|$)")
+NTP_PORT = 123
+_FILES = (
+    "/etc/ntp.conf",
+    "/etc/ntpsec/ntp.conf",
+    "/etc/chrony.conf",
+    "/etc/chrony/chrony.conf",
+    "/etc/chrony/sources.d/*.sources",
+    "/etc/systemd/timesyncd.conf",
+    "/etc/systemd/timesyncd.conf.d/*.conf",
+    "/run/systemd/timesyncd.conf.d/*.conf",
+)
+_WORDS = frozenset({"server", "pool", "peer"})  # ntp.conf(5), chrony.conf(5)
+_KEYS = frozenset({"NTP", "FallbackNTP"})  # timesyncd.conf(5)
+_FIRST_USER = 1000  # login.defs(5), UID_MIN: daemons' users are below
+_MAX_PEERS = 16  # a local program must not be able to fill the list
 
 
 class Session(Struct, frozen=True):
@@ -127,8 +147,8 @@ def _open(chosen: Callable[[list[str]], bool]) -> Iterator[tuple[Prefix, Session
             fields = line.split(maxsplit=10)
             if fields[3] == _ESTABLISHED and chosen(fields):
                 (own, _, local_port), (peer, _, port) = (text.partition(":") for text in fields[1:3])
-                session = Session(time_servers.hex_address(peer), int(port, 16), int(local_port, 16))
-                yield time_servers.hex_address(own), session
+                session = Session(hex_address(peer), int(port, 16), int(local_port, 16))
+                yield hex_address(own), session
 
 
 def _ancestors(pid: int) -> Iterator[int]:
@@ -164,3 +184,104 @@ def address_of(text: str) -> Prefix | None:
     except ValueError:
         return None
     return prefix if prefix.is_address else None
+
+
+def configured_time_servers(root: Path = Path("/")) -> list[Prefix]:
+    """Return the servers that ntpd's, chronyd's and timesyncd's files name by address."""
+    found: list[Prefix] = []
+    for pattern in _FILES:
+        for file in sorted(root.glob(pattern.removeprefix("/"))):
+            try:
+                text = read_regular(file).decode(errors="replace")
+            except OSError:
+                continue
+            found += [address for line in text.splitlines() for address in _addresses(line)]
+    return found
+
+
+def time_servers_talked_to(
+    udp: Path = Path("/proc/net/udp"), udp6: Path = Path("/proc/net/udp6")
+) -> list[Prefix]:
+    """Return the peers of connected UDP sockets on the NTP port that system users hold."""
+    found: list[Prefix] = []
+    for file in (udp, udp6):
+        try:
+            lines = file.read_text(errors="replace").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            address, _, port = fields[2].partition(":")
+            if int(port, 16) == NTP_PORT and int(fields[7]) < _FIRST_USER:
+                found.append(hex_address(address))
+    return found[:_MAX_PEERS]
+
+
+def hex_address(text: str) -> Prefix:
+    """Read an address of /proc/net/{tcp,udp}*: 32-bit words in host (little-endian) order."""
+    words = [bytes.fromhex(text[start : start + 8])[::-1] for start in range(0, len(text), 8)]
+    value = int.from_bytes(b"".join(words), "big")
+    if len(words) == 1:
+        return Prefix(4, value, 32)
+    if value >> 32 == 0xFFFF:  # IPv4-mapped
+        return Prefix(4, value & 0xFFFFFFFF, 32)
+    return Prefix(6, value, 128)
+
+
+def _addresses(line: str) -> Iterator[Prefix]:
+    words = line.split()
+    key, equals, value = line.partition("=")
+    names = words[1:2] if words and words[0].lower() in _WORDS else []
+    if equals and key.strip() in _KEYS:
+        names = value.split()
+    for name in names:
+        try:
+            prefix = Prefix.parse(name)
+        except ValueError:
+            continue  # a name
+        if prefix.is_address:
+            yield prefix
+
+
+def gateways() -> list[Prefix]:
+    """Return the gateways of default routes, both families."""
+    return [route.gateway for route in default_routes() if route.gateway is not None]
+
+
+def resolvers(netns_name: str | None) -> list[Prefix]:
+    """Return the name servers in use, behind systemd-resolved too."""
+    files = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"]
+    if netns_name is not None and Path(f"/etc/netns/{netns_name}/resolv.conf").exists():
+        files = [f"/etc/netns/{netns_name}/resolv.conf"]  # what `ip netns exec` would show
+    found: list[Prefix] = []
+    for name in files:
+        for line in _lines(name):
+            words = line.split()
+            address = address_of(words[1]) if len(words) > 1 and words[0] == "nameserver" else None
+            if address is not None:
+                found.append(address)
+    return found
+
+
+def own_addresses() -> list[Prefix]:
+    """Return the addresses of all interfaces of this namespace."""
+    try:
+        return [Prefix.parse(text) for text in list_addresses(every_scope=True)]
+    except OSError:
+        return []
+
+
+def mosh_ports() -> set[int]:
+    """Return the UDP ports of this namespace that mosh servers have open."""
+    servers = [pid for pid in processes() if command_name(pid) == _MOSH_SERVER]
+    held = {str(inode) for pid in servers for inode in sockets_of(pid)}
+    names = ("/proc/net/udp", "/proc/net/udp6") if held else ()
+    rows = [line.split() for name in names for line in read_text(name).splitlines()[1:]]
+    return {int(fields[1].partition(":")[2], 16) for fields in rows if fields[9] in held}
+
+
+def _lines(name: str) -> list[str]:
+    try:
+        return read_regular(Path(name)).decode(errors="replace").splitlines()
+    except OSError:
+        return []

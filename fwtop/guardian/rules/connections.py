@@ -1,26 +1,41 @@
-"""Close open connections that a new rule would not have let in: those that already exhaust a server.
+"""Connections that are open when a rule comes: closed, no longer tracked, or kept tracked.
 
-The kernel resets them towards both ends (sock_diag(7), SOCK_DESTROY). That can't be undone, so the plan says
-how many and whose; nobody on the allow-list is touched.
+A new rule may close those that it would not have let in, as they already exhaust a server: the kernel resets
+them towards both ends (sock_diag(7), SOCK_DESTROY). That can't be undone, so the plan says how many and
+whose; nobody on the allow-list is touched.
+
+Entries of connections that a rule exempts from tracking are deleted: no packet finds them any more, yet an
+established one stays for five days, and in a full table they keep new clients of other services out.
+
+A SYN proxy makes tracking strict: it takes up no connection in its middle (nf_conntrack_tcp_loose 0), so that
+after `conntrack -F` the host's own rules on states would drop what belongs to an operator's session. What the
+table has of a session is remembered, and put back when it is gone; TCP bridges the second until then.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
 from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.guardian.allow.found import Session, connections
 from fwtop.kernel import netlink, sockets
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import listed, of_ports
 from fwtop.model.addresses.roles import Role
+from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.protocols import TCP
+from fwtop.netfilter import ctnetlink
+from fwtop.netfilter.ctnetlink import Entry
+from fwtop.rules.kinds import of
 
 _MOST = 65_536  # sockets that are looked at
 _SECONDS = 2.0
@@ -30,6 +45,10 @@ _MAPPED = bytes(10) + b"\xff\xff"
 _IDENTITY = slice(4, 52)  # struct inet_diag_sockid in struct inet_diag_msg
 _SENT_AT = 44  # tcpi_last_data_sent in struct tcp_info
 _ATTRIBUTES_AT = 72
+_COUNT = Path("/proc/sys/net/netfilter/nf_conntrack_count")
+_Service = tuple[int, int | None, int]  # family, protocol, port
+SECONDS = 1.0  # between two looks
+_TIMEOUT_SECONDS = 600  # of an entry that was put back, until its next packet
 
 
 class OpenConnection(Struct, frozen=True):
@@ -158,3 +177,96 @@ def _connection(family: int, body: bytes) -> OpenConnection:
 def _idle_ms(body: bytes) -> int:
     info = dict(netlink.attributes(body, _ATTRIBUTES_AT)).get(sockets.TCP_INFO, b"")
     return int(struct.unpack_from("=I", info, _SENT_AT)[0]) if len(info) >= _SENT_AT + 4 else 0
+
+
+def forget(rule: Rule, serve_urgent: Callable[[], None]) -> int:
+    """Delete the entries of a rule's parts that ask for it, and return how many; raises OSError."""
+    services = [
+        (family, part.match.protocol, part.match.dport)
+        for part in rule.parts or (rule,)
+        if part.forget and part.match.dport is not None
+        for family in part.match.families
+    ]
+    if not services:
+        return 0
+    before = _count()
+    slow = {service for service in services if not _at_once(service)}
+    if slow:
+        chosen = (item for item in ctnetlink.entries() if (item.family, item.protocol, item.dport) in slow)
+        for _ in ctnetlink.forget(chosen):
+            serve_urgent()
+    return max(0, before - _count())
+
+
+def _at_once(service: _Service) -> bool:
+    """Let the kernel choose them, which takes milliseconds; returns whether it can (Linux 6.11)."""
+    family, protocol, port = service
+    if protocol is None:
+        return False
+    try:
+        ctnetlink.forget_service(family, protocol, port)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+            return False
+        raise
+    return True
+
+
+def _count() -> int:
+    try:
+        return int(_COUNT.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
+
+
+class StrictTracking:
+    """The sessions to proxied ports, how they were opened, and what the table had of each."""
+
+    def __init__(self) -> None:
+        self._opened: dict[Session, Entry] = {}
+        self._kept: dict[Session, bytes] = {}
+        self._due = 0.0
+
+    def look(self, rules: Iterable[Rule], allow: AllowList, now: float) -> float | None:
+        """Put back what the table lost of sessions; return when to look again, None if there are none.
+
+        Raises FwtopError where the table can't be read or written.
+        """
+        parts = (part for rule in rules for part in (rule.parts or (rule,)))
+        ports = {part.match.dport for part in parts if of(part.kind).answers}
+        wanted = {
+            entry.session
+            for entry in allow.entries
+            if entry.session is not None and entry.session.local_port in ports
+        }
+        self._kept = {session: kept for session, kept in self._kept.items() if session in wanted}
+        if not wanted:
+            return None
+        if now >= self._due:
+            self._due = now + SECONDS
+            self._learn(wanted)
+            try:
+                for session in wanted & self._opened.keys():
+                    self._restore(session)
+            except OSError as error:
+                raise FwtopError(f"sessions are not kept in the connection table: {error.strerror}") from None
+        return max(self._due, time.monotonic())
+
+    def _learn(self, wanted: set[Session]) -> None:
+        """Find out to which of our addresses sessions go that are new."""
+        self._opened = {session: entry for session, entry in self._opened.items() if session in wanted}
+        if wanted <= self._opened.keys():
+            return
+        for own, session in connections({session.local_port for session in wanted}):
+            if session in wanted:
+                peer, ports = session.peer, (session.peer_port, session.local_port)
+                self._opened[session] = Entry(peer.family, TCP, peer.packed, own.packed, *ports)
+
+    def _restore(self, session: Session) -> None:
+        opened = self._opened[session]
+        found = ctnetlink.find(opened)
+        if found is not None:
+            self._kept[session] = found
+            return
+        with contextlib.suppress(FileExistsError):
+            ctnetlink.establish(opened, self._kept.get(session), _TIMEOUT_SECONDS)
