@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fwtop.bench.testbed import SOURCES
-from fwtop.lab.traffic.legitimate import LegitimateClients
+from fwtop.lab.traffic.pools import LegitimateClients
 from fwtop.model.addresses.address import Prefix
 
 LISTS = ("access", "block1", "block2")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from random import Random
 
-from fwtop.lab.traffic.dns import dns_wire
+from fwtop.lab.traffic.answers import dns_wire
 
 AGENTS = (
     "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from benches.corpus.arrivals import CAPTURED, LIVED_IN, Frames
 from fwtop.lab.network import Wire
+from fwtop.lab.scenario import Pool, Vector
 from fwtop.lab.traffic.craft import templates
 from fwtop.lab.traffic.frames import (
     CONTINUES,
@@ -27,7 +28,6 @@ from fwtop.lab.traffic.frames import (
     Template,
 )
 from fwtop.lab.traffic.pools import PUBLIC_OCTETS
-from fwtop.lab.traffic.vectors import Pool, Vector
 from fwtop.model.addresses.address import Prefix
 
 _WIRE = Wire(bytes.fromhex("020000000001"), bytes.fromhex("020000000002"))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from benches.corpus import datagrams, machines, tools, visits
 from benches.corpus.arrivals import Arrivals
 from fwtop.lab import scenario
-from fwtop.lab.traffic.vectors import Pool, Ports, Vector
+from fwtop.lab.scenario import Pool, Ports, Vector
 from fwtop.model.traffic.protocols import TCP, UDP
 
 # Sources mean something there

@@ -24,9 +24,9 @@ from msgspec import Struct, field
 
 from fwtop.lab import network as net
 from fwtop.lab.processes import answer, ignore_terminal_signals
-from fwtop.lab.traffic.dns import dns_query
-from fwtop.lab.traffic.held import Crowds
-from fwtop.lab.traffic.legitimate import HOSTS, OPERATOR_PORT, PAGES, ZONE, request
+from fwtop.lab.traffic.answers import dns_query
+from fwtop.lab.traffic.crowds import Crowds
+from fwtop.lab.traffic.pools import HOSTS, OPERATOR_PORT, PAGES, ZONE, request
 
 _HTTP_SECONDS, _DNS_SECONDS, _ECHO_SECONDS = 1.0, 0.5, 1.0
 _THINKING_SECONDS = 0.15

@@ -1,9 +1,10 @@
-"""A lab: victim and attacker in their own namespaces, legitimate clients, and a flood on demand."""
+"""A lab: victim and attacker in namespaces, the victim's firewall, legitimate clients, a flood on demand."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import time
 from pathlib import Path
@@ -11,15 +12,14 @@ from types import TracebackType
 from typing import Any
 
 from fwtop.kernel.namespaces import inside
-from fwtop.lab import firewall, namespaces
+from fwtop.lab import namespaces
 from fwtop.lab import network as net
-from fwtop.lab.cabling import Link
+from fwtop.lab.namespaces import Link, run
 from fwtop.lab.processes import Child
-from fwtop.lab.scenario import DIRECTORY, load
-from fwtop.lab.traffic.crowd import addresses as crowd_addresses
-from fwtop.lab.traffic.legitimate import OPERATOR_PORT, draw_clients
+from fwtop.lab.scenario import DIRECTORY, Scenario, load
+from fwtop.lab.traffic.crowds import addresses as crowd_addresses
 from fwtop.lab.traffic.plan import TOP
-from fwtop.lab.traffic.vectors import Scenario
+from fwtop.lab.traffic.pools import OPERATOR_PORT, draw_clients
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.wire import plain
@@ -81,11 +81,11 @@ class Lab:
         everyone = [*self.legitimate.all, *self._crowd]
         vlans = {vector.vlan[0] for vector in self.scenario.vectors if vector.vlan}
         namespaces.create(self.victim, self.attacker)
-        firewall.install_counters(self.attacker, [*everyone, *_GATEWAYS])  # before the first packet
+        install_counters(self.attacker, [*everyone, *_GATEWAYS])  # before the first packet
         self.wire, self._receiving = namespaces.connect_both(
             self.victim, self.attacker, everyone, sorted(vlans)
         )
-        firewall.install_victim_rules(self.victim, self.scenario)
+        install_victim_rules(self.victim, self.scenario)
         servers = self._spawn(self.victim, "fwtop.lab.servers")
         if self.scenario.resolver:
             namespaces.set_resolver(self.victim, net.GATEWAY_4)
@@ -174,7 +174,7 @@ class Lab:
 
     def mark(self) -> None:
         """Start the interval that `truth` covers."""
-        self._at_mark = firewall.read_counters(self.attacker)
+        self._at_mark = read_counters(self.attacker)
         self._arrived_at_mark = self.arrived()
 
     def results(self) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class Lab:
 
     def packets_by_client(self) -> dict[tuple[str, str], int]:
         """Return the packets that the clients have sent so far, by (address, protocol)."""
-        return {key: packets for key, (packets, _) in firewall.read_counters(self.attacker).items()}
+        return {key: packets for key, (packets, _) in read_counters(self.attacker).items()}
 
     def arrived(self) -> tuple[int, int]:
         """Return packets and bytes received by the victim's interface since its creation."""
@@ -200,7 +200,7 @@ class Lab:
 
         Nothing that clients send after the call began counts, so it comes to 0 (or below) while they work.
         """
-        leaving = firewall.read_leaving(self.attacker)
+        leaving = read_leaving(self.attacker)
         with inside(self.attacker), contextlib.closing(Link(net.ATTACKER_INTERFACE)) as link:
             dropped = _statistics(net.ATTACKER_INTERFACE)[_TX_DROPPED] - link.lost()
             sent = link.queued() + leaving - dropped
@@ -272,7 +272,7 @@ class Lab:
         """
         crowd = set(self._crowd)
         totals: dict[str, list[int]] = {}
-        for key, (packets, size) in firewall.read_counters(self.attacker).items():
+        for key, (packets, size) in read_counters(self.attacker).items():
             before = self._at_mark.get(key, (0, 0))
             total = totals.setdefault(key[0], [0, 0])
             total[0] += packets - before[0]
@@ -327,3 +327,93 @@ def _statistics(interface: str) -> list[int]:
         if name == interface:
             return [int(value) for value in values.split()]
     return [0] * 16
+
+
+_ACCEPT = """
+        ct state established,related accept
+        ct state invalid drop
+        iif "lo" accept
+        meta l4proto { icmp, ipv6-icmp } accept
+        tcp dport { 22, 80, 443 } ct state new accept
+        udp dport 53 accept"""
+
+
+def victim_rules(scenario: Scenario) -> str:
+    """Return the ruleset: drop by default (stateful), track and accept everything (open), or nothing."""
+    if scenario.firewall == "none":
+        return ""
+    policy = "drop" if scenario.firewall == "stateful" else "accept"
+    lines = [_ACCEPT.lstrip("\n")]
+    for port in scenario.open_ports:
+        protocol, _, number = port.partition("/")
+        lines.append(f"        {protocol} dport {number} accept")
+    return (
+        "table inet filter {\n    chain input {\n"
+        f"        type filter hook input priority filter; policy {policy};\n"
+        + "\n".join(lines)
+        + "\n    }\n}\n"
+    )
+
+
+def install_victim_rules(victim: str, scenario: Scenario) -> None:
+    """Load the victim's ruleset."""
+    if rules := victim_rules(scenario):
+        run("ip", "netns", "exec", victim, "nft", "-f", "-", text=rules)
+
+
+def install_counters(attacker: str, clients: list[str]) -> None:
+    """Count each client's packets in postrouting: unlike the flood's, they come from real sockets.
+
+    And all that leaves, which includes what the kernel says by itself (multicast listener reports).
+    """
+    families = {"4": [a for a in clients if ":" not in a], "6": [a for a in clients if ":" in a]}
+    sets, rules = [], []
+    for family, addresses in families.items():
+        kind, keyword, icmp = (
+            ("ipv4_addr", "ip", "icmp") if family == "4" else ("ipv6_addr", "ip6", "ipv6-icmp")
+        )
+        if addresses:
+            elements = ", ".join(f"{one} . {name}" for one in addresses for name in ("tcp", "udp", icmp))
+            typed = f"type {kind} . inet_proto; counter; elements = {{ {elements} }}"
+            sets.append(f"    set clients{family} {{ {typed} }}")
+            rules.append(f"        {keyword} saddr . meta l4proto @clients{family}")
+    text = (
+        "table inet lab {\n    counter sockets { }\n" + "\n".join(sets) + "\n    chain leaving {\n"
+        "        type filter hook postrouting priority 300; policy accept;\n"
+        f'        oifname != "{net.ATTACKER_INTERFACE}" accept\n        counter name sockets\n'
+        + "\n".join(rules)
+        + "\n    }\n}\n"
+    )
+    run("ip", "netns", "exec", attacker, "nft", "-f", "-", text=text)
+
+
+def read_counters(attacker: str) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return packets and bytes (including link headers) that each client has sent.
+
+    Keys are address and protocol in nft's spelling: tcp, udp, icmp, ipv6-icmp.
+    """
+    listing = _listed(attacker, "table", "inet", "lab")
+    counts: dict[tuple[str, str], tuple[int, int]] = {}
+    for item in listing:
+        for entry in item.get("set", {}).get("elem", []):
+            element = entry["elem"]
+            counter = element["counter"]
+            address, protocol = element["val"]["concat"]
+            counts[address, str(protocol)] = (
+                counter["packets"],
+                counter["bytes"] + 14 * counter["packets"],
+            )
+    return counts
+
+
+def read_leaving(attacker: str) -> int:
+    """Return the packets that sockets and kernel have sent to the victim."""
+    listing = _listed(attacker, "counter", "inet", "lab", "sockets")
+    return sum(item["counter"]["packets"] for item in listing if "counter" in item)
+
+
+def _listed(netns: str, *what: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(run("ip", "netns", "exec", netns, "nft", "-j", "list", *what))[
+        "nftables"
+    ]
+    return found

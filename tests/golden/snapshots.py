@@ -12,7 +12,7 @@ from benches.corpus.arrivals import Arrivals, Frames
 from benches.corpus.copies import copies
 from fwtop.analysis.advisor import Advisor
 from fwtop.lab import scenario
-from fwtop.lab.traffic.vectors import Scenario
+from fwtop.lab.scenario import Scenario
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import Hook
 from fwtop.model.traffic.snapshot import Origin, Snapshot

@@ -16,7 +16,7 @@ import pytest
 
 from fwtop.lab import network as net
 from fwtop.lab.run import Lab
-from fwtop.lab.traffic.dns import dns_wire
+from fwtop.lab.traffic.answers import dns_wire
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule

@@ -14,7 +14,7 @@ from benches.corpus.copies import copies
 from benches.corpus.profiles import ORDINARY, TOOLS, methods
 from benches.corpus.version import _text, version
 from fwtop.lab.network import VICTIM_4
-from fwtop.lab.traffic.vectors import Pool, Ports, Vector
+from fwtop.lab.scenario import Pool, Ports, Vector
 from fwtop.model.traffic.packets import PacketBatch
 
 UDP = 17

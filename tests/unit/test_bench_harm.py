@@ -6,7 +6,7 @@ from fwtop.bench.accuracy.measured_harm import Harm, measured_harm
 from fwtop.bench.accuracy.trials import chosen
 from fwtop.bench.tables.judgement.harm import missed
 from fwtop.lab import scenario
-from fwtop.lab.traffic.legitimate import PAGES, draw_clients, request
+from fwtop.lab.traffic.pools import PAGES, draw_clients, request
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 

@@ -14,11 +14,11 @@ from scapy.layers.l2 import Ether
 from fwtop.lab import network as net
 from fwtop.lab import scenario
 from fwtop.lab.network import Wire
+from fwtop.lab.scenario import Pool, ScenarioError
 from fwtop.lab.traffic import plan as plans
+from fwtop.lab.traffic.craft import MAKERS
 from fwtop.lab.traffic.frames import IPV6, NO_PSEUDO, TARGET, checksum, word_sum
-from fwtop.lab.traffic.payloads import MAKERS
 from fwtop.lab.traffic.pools import slots
-from fwtop.lab.traffic.vectors import Pool, ScenarioError
 from fwtop.model.addresses.address import Prefix
 
 WIRE = Wire(bytes.fromhex("020000000002"), bytes.fromhex("020000000001"))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from fwtop.lab.traffic.legitimate import PAGES, ZONE, LegitimateClients, draw_clients, request
+from fwtop.lab.traffic.pools import PAGES, ZONE, LegitimateClients, draw_clients, request
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text

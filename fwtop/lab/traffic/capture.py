@@ -18,6 +18,7 @@ from msgspec import Struct
 from fwtop.capture.reader import read_capture
 from fwtop.lab import network as net
 from fwtop.lab.network import Wire
+from fwtop.lab.scenario import Pool, Scenario, Vector
 from fwtop.lab.traffic.frames import (
     FRAGMENT_HEADER,
     IPV6,
@@ -31,7 +32,6 @@ from fwtop.lab.traffic.frames import (
 )
 from fwtop.lab.traffic.plan import Phase, Plan, packet_rows, source_rows
 from fwtop.lab.traffic.pools import Slot
-from fwtop.lab.traffic.vectors import Pool, Scenario, Vector
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text

@@ -1,17 +1,21 @@
 """Template packets of a vector: transport headers, payloads, and the fields that each copy draws anew.
 
-A template is itself a correct packet; a test has scapy dissect every one.
+A template is itself a correct packet; a test has scapy dissect every one. A payload consists of constant
+pieces, random pieces, and protocol messages, as the scenario describes them.
 """
 
 from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Callable
+from typing import Any
 
 from scapy.layers import inet as scapy_inet
 
 from fwtop.lab.network import Wire
-from fwtop.lab.traffic import payloads
+from fwtop.lab.scenario import Vector
+from fwtop.lab.traffic import answers
 from fwtop.lab.traffic.frames import (
     DPORT,
     HALF_8,
@@ -24,7 +28,6 @@ from fwtop.lab.traffic.frames import (
     Template,
     frames,
 )
-from fwtop.lab.traffic.vectors import Vector
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.protocols import ESP, ICMP, ICMPV6, TCP, UDP
 
@@ -52,7 +55,7 @@ def _choices(ports: tuple[int, ...], span: tuple[int, int]) -> list[tuple[int, i
 
 
 def _payload(vector: Vector, length: int | None, rng: random.Random) -> tuple[bytes, int, int, bool]:
-    data, at, size, letters = payloads.build(vector.payload, rng)
+    data, at, size, letters = build(vector.payload, rng)
     if length is None:
         return data, at, size, letters
     if at + size > length:
@@ -121,3 +124,62 @@ def _header(vector: Vector, sport: int, dport: int, size: int, rng: random.Rando
     if vector.protocol in (ICMP, ICMPV6):
         return struct.pack("!BBHI", *vector.icmp, 0, rng.getrandbits(32)), 2
     return b"", -1
+
+
+Maker = Callable[[random.Random, dict[str, Any]], bytes]
+MAKERS: dict[str, Maker] = {
+    function.__name__: function
+    for function in (
+        answers.dns_header, answers.dns_query, answers.dns_response,
+        answers.ntp_monlist, answers.snmp_response, answers.ssdp_response,
+        answers.memcached_response, answers.cldap_response, answers.chargen_response,
+        answers.qotd_response, answers.rpcbind_response, answers.netbios_response,
+        answers.ripv1_response, answers.mssql_response, answers.mdns_response,
+        answers.ws_discovery_response, answers.coap_response, answers.steam_response,
+        answers.sip_response, answers.tftp_response, answers.quic_initial,
+        answers.isakmp_response, answers.bacnet_response, answers.dvr_dhcpdiscover_response,
+        answers.ubiquiti_response, answers.arms_response, answers.l2tp_response,
+        answers.openvpn_response, answers.plex_response, answers.bittorrent_response,
+        answers.quake_response, answers.strange_response,
+    )
+}  # fmt: skip
+
+
+def build(parts: tuple[dict[str, Any], ...], rng: random.Random) -> tuple[bytes, int, int, bool]:
+    """Join a payload's pieces; raises ValueError.
+
+    Returns the bytes, offset and length of the piece that is random in each packet, and whether that consists
+    of letters. A piece is one of text, hex, random, letters or zeros (number of bytes), dns_label (a random
+    label of that many letters, preceded by its length), dns_name, or make (a function of MAKERS).
+    """
+    data, at, size, letters = b"", 0, 0, False
+    for part in parts:
+        drawn = next((key for key in ("random", "letters", "dns_label") if key in part), None)
+        if drawn is None:
+            data += _constant(part, rng)
+            continue
+        wanted = int(part[drawn])
+        if size or wanted % 8 or not 0 < wanted <= 1472 or (drawn == "dns_label" and wanted > 56):
+            raise ValueError(f"payload: {drawn} must be given once, and be a multiple of 8 that fits")
+        letters = drawn != "random"
+        data += bytes([wanted]) if drawn == "dns_label" else b""
+        at, size = len(data), wanted
+        data += bytes(rng.choices(b"abcdefghijklmnop", k=wanted)) if letters else rng.randbytes(wanted)
+    return data, at, size, letters
+
+
+def _constant(part: dict[str, Any], rng: random.Random) -> bytes:
+    if "text" in part:
+        return str(part["text"]).encode()
+    if "hex" in part:
+        return bytes.fromhex(part["hex"])
+    if "zeros" in part:
+        return bytes(int(part["zeros"]))
+    if "dns_name" in part:
+        return answers.dns_wire(part["dns_name"])
+    maker = MAKERS.get(str(part.get("make")))
+    if maker is None:
+        raise ValueError(
+            f"payload: {sorted(part)[0]!r} is not text, hex, random, letters, zeros, dns_name, make"
+        )
+    return maker(rng, part)

@@ -18,7 +18,7 @@ from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
 from scapy.packet import Packet
 
 from fwtop.lab.network import Wire, victim_prefix
-from fwtop.lab.traffic.vectors import Vector
+from fwtop.lab.scenario import Vector
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.protocols import ICMP, UDP
 

@@ -14,10 +14,10 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.lab.network import Wire, is_own
+from fwtop.lab.scenario import RANDOM_TTL, Pool, Scenario, ScenarioError, Vector
 from fwtop.lab.traffic.craft import templates
 from fwtop.lab.traffic.frames import DPORT, FRAME_BYTES, SPORT, Template
 from fwtop.lab.traffic.pools import Slot, slots
-from fwtop.lab.traffic.vectors import RANDOM_TTL, Pool, Scenario, ScenarioError, Vector
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.protocols import NAMES, protocol_name
 
