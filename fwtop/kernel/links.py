@@ -256,15 +256,30 @@ def lowest_links(links: Sequence[Link], chosen: Sequence[Link]) -> list[Link]:
 
 
 _SIOCETHTOOL = 0x8946
-_GRINGPARAM = 0x10
+_GRINGPARAM, _GGRO = 0x10, 0x2B
 # struct ethtool_ringparam: command; most of rx, rx mini, rx jumbo, tx; present sizes in the same order
 _RINGPARAM = struct.Struct("=9I")
+_VALUE = struct.Struct("=2I")  # struct ethtool_value: command, data
 _NAME_BYTES = 16  # IFNAMSIZ
 
 
 def receive_ring(interface: str) -> tuple[int, int] | None:
     """Return an interface's receive ring in packets and the most that it can have; None if it has none."""
-    buffer = ctypes.create_string_buffer(_RINGPARAM.pack(_GRINGPARAM, *([0] * 8)), _RINGPARAM.size)
+    answer = _ethtool(interface, _RINGPARAM.pack(_GRINGPARAM, *([0] * 8)))
+    if answer is None:
+        return None
+    _, most, _, _, _, size, *_ = _RINGPARAM.unpack(answer)
+    return (size, most) if size and most else None
+
+
+def has_gro(interface: str) -> bool:
+    """Return whether what an interface receives passes GRO, which verifies checksums; True if not known."""
+    answer = _ethtool(interface, _VALUE.pack(_GGRO, 0))
+    return answer is None or _VALUE.unpack(answer)[1] != 0
+
+
+def _ethtool(interface: str, question: bytes) -> bytes | None:
+    buffer = ctypes.create_string_buffer(question, len(question))
     name = interface.encode()[: _NAME_BYTES - 1]
     request = struct.pack("16sQ16x", name, ctypes.addressof(buffer))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
@@ -272,5 +287,4 @@ def receive_ring(interface: str) -> tuple[int, int] | None:
             fcntl.ioctl(channel, _SIOCETHTOOL, request)
         except OSError:
             return None
-    _, most, _, _, _, size, *_ = _RINGPARAM.unpack(buffer.raw)
-    return (size, most) if size and most else None
+    return buffer.raw

@@ -34,6 +34,10 @@ class Machine:
         """Return the scale of TCP windows that a listener announces."""
         return 7  # of Linux with its defaults
 
+    def without_gro(self) -> Sequence[str]:
+        """Return the interfaces whose packets reach the stack without GRO, which verifies checksums."""
+        return ()
+
     def takes_stamps(self) -> bool:
         """Return whether the SYN proxy can pass time stamps through."""
         return True

@@ -231,6 +231,29 @@ def test_crash_while_undoing(bench: Bench, failpoint: Failpoint) -> None:
     assert (bench.state(), settings(bench)) == (before, ["1", "1"])
 
 
+@pytest.mark.parametrize("gro", ["on", "off"])
+def test_plan_warns_where_nothing_verifies_checksums_of_ipv6(
+    bench: Bench, server: socket.socket, gro: str
+) -> None:
+    """The kernel's SYN proxy checks IPv6 segments as if they were IPv4, unless the NIC or GRO has done it."""
+    victim, attacker = bench.pair.victim, bench.pair.attacker
+    attacker.run("ethtool", "-K", attacker.interface, "tx", "off")  # a checksum that has to be verified
+    victim.run("ethtool", "-K", victim.interface, "gro", gro)
+    with bench.connect() as guardian:
+        warned = any(
+            "GRO is off on v0" in line for line in guardian.demand(Plan(rule().to_dict())).data["warnings"]
+        )
+        apply(guardian, rule(), force=True)
+        assert serves(bench, server, 4)
+        if gro == "on":
+            assert not warned
+            assert serves(bench, server, 6)
+        else:
+            assert warned
+        guardian.demand(Undo(all=True))
+        assert serves(bench, server, 6)
+
+
 def test_plan_says_what_is_done_and_other_conditions_are_refused(bench: Bench) -> None:
     with bench.connect() as guardian:
         plan = guardian.demand(Plan(rule().to_dict())).data

@@ -20,7 +20,7 @@ from fwtop.guardian.records.journal import Journal
 from fwtop.guardian.rules import guard
 from fwtop.guardian.rules.breadth import why_broad_together
 from fwtop.guardian.rules.validate import rule_of_wire
-from fwtop.kernel.links import readable_links, receiving_links
+from fwtop.kernel.links import has_gro, readable_links, receiving_links
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import of_ports
 from fwtop.model.errors import FwtopError
@@ -257,6 +257,10 @@ class ThisMachine(Machine):
         most = max(int((_text("/proc/sys/net/ipv4/tcp_rmem").split() or ["0"])[-1]),
                    int(_text("/proc/sys/net/core/rmem_max") or 0))  # fmt: skip
         return min(_MAX_SCALE, max(0, most.bit_length() - 16))
+
+    def without_gro(self) -> Sequence[str]:
+        """Return the interfaces that receive without GRO, which verifies checksums."""
+        return [link.name for link in receiving_links(readable_links()) if not has_gro(link.name)]
 
     def takes_stamps(self) -> bool:
         """Return whether the SYN proxy can pass time stamps through.

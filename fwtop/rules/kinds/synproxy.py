@@ -28,6 +28,11 @@ _NO_STAMPS = (
     "this kernel refuses the time stamps that its own SYN proxy translates, so the proxy offers none: "
     "windows of new connections end at 64 KiB"
 )
+# net/netfilter/nft_synproxy.c checks both families with nf_ip_checksum, which knows IPv4 headers only
+_UNVERIFIED = (
+    "GRO is off on {}: over IPv6 the kernel's SYN proxy drops every handshake whose checksum the NIC has not "
+    "verified, clients' too; first: ethtool -K {} gro on"
+)
 
 
 def build(rule: Rule, around: Surroundings) -> KernelObjects:
@@ -47,7 +52,9 @@ def build(rule: Rule, around: Surroundings) -> KernelObjects:
             sets.append(address_set("dst", family, targets))
             where = f"{'ip' if family == 4 else 'ip6'} daddr @{set_of(rule.id, f'dst{family}')}"
         lines += _lines(rule.id, family, match.dport, where, _options(around.machine, family, stamps=stamps))
-    notes = (_OPEN_ONES,) if stamps else (_OPEN_ONES, _NO_STAMPS)
+    notes: tuple[str, ...] = (_OPEN_ONES,) if stamps else (_OPEN_ONES, _NO_STAMPS)
+    unverified = around.machine.without_gro() if 6 in match.families else ()
+    notes += (_UNVERIFIED.format(", ".join(unverified), unverified[0]),) if unverified else ()
     needs = (_LOOSE, _COOKIES, _STAMPS) if stamps else (_LOOSE, _COOKIES)
     return KernelObjects((), (), notes, nft=NftRule(PROXY, tuple(sets), tuple(lines)), needs=needs)
 
