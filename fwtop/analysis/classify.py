@@ -14,8 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from fwtop.analysis.attacks import HYPOTHESES
-from fwtop.analysis.attacks.carpet_bombing import carpet_bombing
-from fwtop.analysis.attacks.connection_table import conntrack_exhaustion
+from fwtop.analysis.attacks.states import carpet_bombing, conntrack_exhaustion
 from fwtop.analysis.context import AnalysisContext, Finding, Trait
 from fwtop.analysis.engine.compete import entries_by_turn, resolve
 from fwtop.analysis.engine.entries import Hypothesis

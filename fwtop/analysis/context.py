@@ -345,10 +345,7 @@ class AnalysisContext(Struct, weakref=True, dict=True):
 
 
 def make_context(
-    window: Window,
-    config: AdviseConfig,
-    baseline: Baseline,
-    memory: Memory | None = None,
+    window: Window, config: AdviseConfig, baseline: Baseline, memory: Memory | None = None
 ) -> AnalysisContext:
     """Prepare a window for classification."""
     traffic = Traffic.of(window, config)

@@ -178,10 +178,7 @@ class RuleAlarms:
         self.active: dict[tuple[str, str], RuleAlarm] = {}
 
     def take(
-        self,
-        rated: Iterable[RatedRule],
-        sets: Sequence[ListedSet],
-        statuses: Iterable[RuleStatus] = (),
+        self, rated: Iterable[RatedRule], sets: Sequence[ListedSet], statuses: Iterable[RuleStatus] = ()
     ) -> list[Change]:
         """Return what began and what ended; what is still on keeps its first words."""
         found = {(alarm.kind, alarm.key): alarm for alarm in self._found(rated, sets, statuses)}

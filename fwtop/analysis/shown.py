@@ -120,11 +120,7 @@ def _context(whole: AnalysisContext, window: Window, only: Traffic, rows: Rows) 
     place[rows] = np.arange(len(rows))
     findings = [replace(one, rows=(now := place[one.rows])[now >= 0]) for one in whole.findings]
     return replace(
-        whole,
-        traffic=only,
-        counters=window.counters,
-        unclaimed=whole.unclaimed[rows],
-        findings=findings,
+        whole, traffic=only, counters=window.counters, unclaimed=whole.unclaimed[rows], findings=findings
     )
 
 

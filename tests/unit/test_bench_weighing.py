@@ -10,12 +10,12 @@ from benches.accuracy.naming import judged
 from benches.accuracy.weighing import Case, Places, cases_of, fit_weights, held_out, surprise, tables
 from benches.corpus.cases import draw
 from fwtop.analysis.attacks.syn_flood import unanswered_syns
-from fwtop.analysis.engine.entries import Hypothesis, above
+from fwtop.analysis.engine.entries import Hypothesis
 from fwtop.analysis.engine.weights import FittedWeights
 from fwtop.analysis.measures.general import rate, sources
 
 FLOOD = Hypothesis(
-    "flood", unanswered_syns, 1.0, kind="syn_flood", evidence=(above(rate, 10, 2.0), above(sources, 5, 2.0))
+    "flood", unanswered_syns, 1.0, kind="syn_flood", evidence=(rate.above(10, 2.0), sources.above(5, 2.0))
 )
 CALM = Hypothesis("calm", unanswered_syns, 1.0)
 

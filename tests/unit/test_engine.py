@@ -33,12 +33,7 @@ from fwtop.analysis.engine.entries import (
     Hypothesis,
     Proof,
     Says,
-    above,
-    at_least,
-    at_most,
-    if_so,
     in_words,
-    is_not,
 )
 from fwtop.analysis.engine.explain import print_explanations
 from fwtop.analysis.engine.weights import WEIGHTS_FILE, FittedWeights
@@ -102,13 +97,13 @@ def group(**values: float) -> Group:
 @pytest.mark.parametrize(
     ("says", "value", "odds"),
     [
-        (above(rate, 10, 2.0), 10, 0.0),
-        (above(rate, 10, 2.0), 10.1, 2.0),
-        (Says(rate, 10, -1.0, 10, 0.0), 10, -1.0),
-        (Says(rate, 10, -1.0, 10, 0.0), 10.1, 0.0),
-        (if_so(rate, 3.0), 1, 3.0),
-        (Says(rate, 0, 0, 10, 5), 4, 2.0),
-        (Says(rate, 0, 0, 10, 5), 40, 5.0),
+        (rate.above(10, 2.0), 10, 0.0),
+        (rate.above(10, 2.0), 10.1, 2.0),
+        (rate.says(10, -1.0, 10, 0.0), 10, -1.0),
+        (rate.says(10, -1.0, 10, 0.0), 10.1, 0.0),
+        (rate.if_so(3.0), 1, 3.0),
+        (rate.says(0, 0, 10, 5), 4, 2.0),
+        (rate.says(0, 0, 10, 5), 40, 5.0),
     ],
 )
 def test_evidence_says_steps_and_slopes(says: Says, value: float, odds: float) -> None:
@@ -116,8 +111,8 @@ def test_evidence_says_steps_and_slopes(says: Says, value: float, odds: float) -
 
 
 def test_needs_rule_out_and_the_rest_share_the_probability_by_their_odds() -> None:
-    attack = Hypothesis("attack", None, 0.0, kind="x", needs=(at_least(rate, 5), is_not(sources)))
-    calm = Hypothesis("calm", None, np.log(3), needs=(at_most(rate, 50),))
+    attack = Hypothesis("attack", None, 0.0, kind="x", needs=(rate.at_least(5), sources.no))
+    calm = Hypothesis("calm", None, np.log(3), needs=(rate.at_most(50),))
     entries = (NOTHING_UNUSUAL, attack, calm)
     both = compete(group(rate=9.0, sources=0.0), entries)
     assert [(one.name, round(share, 3)) for one, share in both.ranked] == [

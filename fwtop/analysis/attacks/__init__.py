@@ -1,7 +1,7 @@
 """Every explanation that fwtop knows, a file an attack or family, with what looks like it.
 
-A file is part of the judgement by being here; order means nothing. `igmp.py` is the shortest whole example.
-A file has
+A file is part of the judgement by being here; order means nothing. The IGMP flood in
+`control_protocols.py` is the shortest whole example. A file has
 
 - its cuts: functions that yield groups of unclaimed packets which may have one cause;
 - features of these groups that nobody else needs; what several attacks measure is in `analysis/measures`;
@@ -15,9 +15,9 @@ How to read an entry, such as `Hypothesis("IGMP flood", igmp_packets, 0.0, kind=
   add, `match` and `rows` which packets it takes, `stopped_by` what helps, `traits` what the rest of the
   judgement has to know; with `joins`, several groups of its cut are one attack. Without a kind it is
   something ordinary that looks like an attack.
-- `needs`: it is ruled out unless all are met, such as `at_least(sources, 8)`.
-- `evidence`: what features add to its log-odds. `above(same_length, 0.9, 1.0)` adds 1 above 0.9,
-  `if_so(empty, 1.5)` 1.5 for a yes; `Says(rate, 50, -2.0, 500, 0.0)` adds -2 up to 50, nothing from 500 on,
+- `needs`: it is ruled out unless all are met, such as `sources.at_least(8)`, or `echo_replies.yes`.
+- `evidence`: what features add to its log-odds. `same_length.above(0.9, 1.0)` adds 1 above 0.9,
+  `empty.if_so(1.5)` 1.5 for a yes; `rate.says(50, -2.0, 500, 0.0)` adds -2 up to 50, nothing from 500 on,
   and between them in proportion. A sentence beside it goes to the operator if it speaks for the attack.
 - `settles`, of something ordinary: when cuts with weaker proof (`Proof`) may not take its packets; `()` is
   always.

@@ -1,4 +1,8 @@
-"""Floods of connections that are opened and hardly used. Source: RFC 4987 1."""
+"""Floods of connections that are opened and hardly used, and slow requests, as packets show them.
+
+Sources: RFC 4987 1; Hansen, "Slowloris" (2009); R.U.D.Y. (2010); Cambiaso et al., "Slow DoS attacks:
+definition and categorisation" (2013).
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, Says, at_least, cut, feature, noted
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
 from fwtop.analysis.measures.general import ENOUGH, spoofed, to_port
 from fwtop.analysis.measures.tcp import flows_of
+from fwtop.analysis.parsers import http
 from fwtop.analysis.window.tcp_view import ACK, SYN
-from fwtop.analysis.window.traffic import TCP
+from fwtop.analysis.window.traffic import TCP, payload
 from fwtop.model.rule import Match
 
 _SETTLED_NS = 500_000_000  # a younger connection may still send data
@@ -151,16 +156,69 @@ def match_opened(group: Group) -> Match:
     return Match(protocol=TCP, dport=int(group.notes["silent_port"]), tcp_flags=(SYN | ACK, SYN))
 
 
+_SLOW_FLOWS = 50
+_SLOW_SECONDS = 1.0  # between two pieces of a request
+_CRUMB = 64  # bytes per piece; the next request of a browser is larger
+_WATCHED_SECONDS = 8.0
+
+
+@cut(Proof.REQUESTS)
+def slow_requests(context: AnalysisContext) -> Iterator[Group]:
+    """HTTP requests in small pieces that never end, and all that belongs to their connections."""
+    traffic, tcp = context.traffic, context.tcp
+    packets = traffic.packets
+    if context.sparse or traffic.seconds < _WATCHED_SECONDS:
+        return
+    rows = traffic.rows(tcp.ack & context.unclaimed & (packets.payload_length > 0))
+    if len(rows) < 3 * _SLOW_FLOWS:
+        return
+    asks = http.starts_request(traffic.packets, rows)
+    asking = traffic.of_flows(rows[asks])[rows]
+    rows, asks = rows[asking], asks[asking]
+    if asks.sum() < _SLOW_FLOWS:
+        return
+    first, _ = payload(packets, rows, 1)
+    load = packets.payload_length[rows].astype(np.float64)
+    flows = flows_of(context, rows)
+    crumb = ~asks & (load <= _CRUMB) & (first[:, 0] < 0x80)  # WebSocket frames begin above
+    size = len(flows.packets)
+    crumbs, requests = np.bincount(flows.place, crumb, size), np.bincount(flows.place, asks, size)
+    pace = (flows.last - flows.first) / 1e9 / np.maximum(flows.packets - 1, 1)
+    slow = (requests == 1) & (crumbs >= 2) & (crumbs + 1 == flows.packets) & (pace >= _SLOW_SECONDS)
+    if not slow.any():
+        return
+    features = context.features(tcp.tcp & context.unclaimed & traffic.of_flows(rows[slow[flows.place]]))
+    notes = {
+        "slow": int(slow.sum()),
+        "slow_share": float(slow.sum()) / size,
+        "piece": float(load[crumb].mean()),
+        "every_seconds": float(np.median(pace[slow])),
+    }
+    yield Group(context, features, Least(), notes, completed=1.0)
+
+
+slow = noted(
+    "slow", "connections",
+    "Connections whose request comes in pieces of at most 64 bytes, a second or more apart.",
+)  # fmt: skip
+
+
+slow_share = noted(
+    "slow_share", "share",
+    "Part of the connections with requests whose requests come in such small, late pieces.",
+)  # fmt: skip
+
+
 ENTRIES = (
     Hypothesis(
         "TCP connection flood", silent_connections, 1.8,  # RFC 4987 1
         kind="syn_flood",
         traits=Trait.APART | Trait.OPENINGS,
         needs=(
-            ENOUGH, at_least(silent, 100), at_least(silent_rate, 20), at_least(silent_each, 2),
-            at_least(silent_share, 0.5),
+            ENOUGH, silent.at_least(100), silent_rate.at_least(20), silent_each.at_least(2),
+            silent_share.at_least(0.5),
         ),
-        evidence=(Says(silent_each, 2, -2.0, 3, 0.0), Says(silent_share, 0.5, -2.5, 0.7, 0.0)),
+        evidence=(silent_each.says(2, -2.0, 3, 0.0), silent_share.says(0.5, -2.5, 0.7, 0.0)),
         lead=(
             "{silent:count} connections of {senders} to port {silent_port:.0f} ({silent_rate:count}/s) "
             "finished the handshake and sent no data",
@@ -175,16 +233,16 @@ ENTRIES = (
         traits=Trait.APART | Trait.OPENINGS,
         title="TCP connection flood",
         needs=(
-            ENOUGH, at_least(opened, 100), at_least(opened_rate, 20), at_least(opened_each, 2),
-            at_least(acknowledged, 0.5),
+            ENOUGH, opened.at_least(100), opened_rate.at_least(20), opened_each.at_least(2),
+            acknowledged.at_least(0.5),
         ),
         lead=(
             "{opened:count} connections ({opened_rate:count}/s) to port {silent_port:.0f} of {senders}, from "
             "whom no data comes",
         ),
         evidence=(
-            Says(no_data_share, 0.4, -3.0, 0.9, 2.5),
-            Says(opened_each, 2, -1.0, 5, 0.5),
+            no_data_share.says(0.4, -3.0, 0.9, 2.5),
+            opened_each.says(2, -1.0, 5, 0.5),
         ),
         match=match_opened,
         stopped_by="a limit of connections for each source",
@@ -195,16 +253,31 @@ ENTRIES = (
         traits=Trait.APART | Trait.OPENINGS,
         title="Flood of fake TCP sessions",
         needs=(
-            ENOUGH, at_least(opened, 100), at_least(opened_rate, 20), at_least(acknowledged, 0.5),
-            at_least(spoofed, 0.9),
+            ENOUGH, opened.at_least(100), opened_rate.at_least(20), acknowledged.at_least(0.5),
+            spoofed.at_least(0.9),
         ),
         lead=(
             "{opened:count} connections ({opened_rate:count}/s) to port {silent_port:.0f} of {senders}, from "
             "whom no data comes",
             "the sources are forged: their acknowledgements answer nothing that this host said",
         ),
-        evidence=(Says(no_data_share, 0.4, -3.0, 0.9, 2.5),),
+        evidence=(no_data_share.says(0.4, -3.0, 0.9, 2.5),),
         match=to_port,
         stopped_by="a SYN proxy: forged sources never see its cookies",
+    ),
+    Hypothesis(
+        "slow HTTP attack", slow_requests, 2.2,  # Slowloris (2009), R.U.D.Y. (2010)
+        kind="http_flood",
+        traits=Trait.REQUESTS,
+        title="Slow HTTP attack",
+        needs=(slow.at_least(50), slow_share.at_least(0.2)),
+        lead=(
+            "{slow:count} connections of {senders} started requests and finished none: they send "
+            "{piece:.0f} bytes every {every_seconds:.0f} s",
+            "{slow_share:percent} of the connections with requests are held open this way (Slowloris, "
+            "R.U.D.Y.): only {amount:packets}, but each connection occupies a worker",
+        ),
+        match=to_port,
+        stopped_by="a limit of connections for each source; time limits of the server",
     ),
 )  # fmt: skip

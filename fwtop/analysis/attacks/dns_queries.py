@@ -14,20 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.entries import (
-    Group,
-    Hypothesis,
-    Least,
-    Proof,
-    Says,
-    at_least,
-    at_most,
-    cut,
-    feature,
-    is_not,
-    is_so,
-    noted,
-)
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
 from fwtop.analysis.measures.general import rate, sources
 from fwtop.analysis.parsers import dns
 from fwtop.analysis.parsers.dns_names import invented, looks_random, random_subdomains, top_name, wire
@@ -348,12 +335,7 @@ def _random_names(context: AnalysisContext, rows: Rows, parsed: list[Question]) 
     if not len(pool) or dns.asked_by_others(traffic, pool).mean() > _LIVING:
         return None  # random-looking names that are in use, as those of a CDN
     shown = safe_text(dns_name_text(list(parent)), limit=80)
-    notes = {
-        "zone": shown,
-        "below_zone": len(pool) / len(rows),
-        "distinct": distinct,
-        "dns_name": zone,
-    }
+    notes = {"zone": shown, "below_zone": len(pool) / len(rows), "distinct": distinct, "dns_name": zone}
     return _Part(pool, notes)
 
 
@@ -367,8 +349,8 @@ def _repeated(context: AnalysisContext, rows: Rows) -> Mask:
 _LEAD = "{amount:DNS queries} from {senders}"
 _LIMIT = "a limit of queries for each source; a signature of the name"
 _INVENTED = 0.25  # names a query: invented ones hardly come again, but for what resolvers repeat
-_BELOW_ONE = (at_least(below_zone, 0.001), at_most(floods_beside, 0), at_most(subdomain_floods, 0))
-_FIRST = (at_most(floods_beside, 0), at_most(query_floods, 0))  # of its kind
+_BELOW_ONE = (below_zone.at_least(0.001), floods_beside.at_most(0), subdomain_floods.at_most(0))
+_FIRST = (floods_beside.at_most(0), query_floods.at_most(0))  # of its kind
 
 _flood = partial(
     Hypothesis,
@@ -388,8 +370,8 @@ ENTRIES = (
         traits=Trait.QUESTIONS | Trait.RANDOM_NAMES,
         title="DNS random-subdomain attack",
         needs=(
-            is_so(whole_window), is_so(names_truncated), at_most(floods_beside, 0),
-            at_most(subdomain_floods, 0), at_least(unique_names, 0.7), is_so(random_labels),
+            whole_window.yes, names_truncated.yes, floods_beside.at_most(0),
+            subdomain_floods.at_most(0), unique_names.at_least(0.7), random_labels.yes,
         ),
         lead=(_LEAD, "{unique_names:percent} of the first labels are unique; the names are truncated"),
     ),
@@ -398,7 +380,7 @@ ENTRIES = (
         kind="dns_random_subdomain",
         traits=Trait.QUESTIONS | Trait.RANDOM_NAMES,
         title="DNS random-subdomain attack on {zone}",
-        needs=(*_BELOW_ONE, at_least(names_per_query, _INVENTED)),
+        needs=(*_BELOW_ONE, names_per_query.at_least(_INVENTED)),
         lead=(
             _LEAD,
             "{below_zone:percent} of the queries are for names below {zone}, {distinct:percent} of them "
@@ -409,7 +391,7 @@ ENTRIES = (
     _flood(
         "list of names below one zone, again and again", prior=3.0,
         title="DNS query flood on {zone}",
-        needs=(*_BELOW_ONE, at_most(names_per_query, 0.99 * _INVENTED)),
+        needs=(*_BELOW_ONE, names_per_query.at_most(0.99 * _INVENTED)),
         lead=(
             _LEAD,
             "{below_zone:percent} of the queries are for names below {zone}: a list, gone through again and "
@@ -420,31 +402,31 @@ ENTRIES = (
     _flood(
         "flood of nonexistent names", prior=2.4,
         title="DNS flood of nonexistent names",
-        needs=(is_so(whole_window), is_not(names_truncated), *_FIRST, is_so(random_domains)),
+        needs=(whole_window.yes, names_truncated.no, *_FIRST, random_domains.yes),
         lead=(_LEAD, "{unique_names:percent} of the names are unique and random"),
     ),
     _flood(
         "queries that no resolver sends", prior=1.8,
-        needs=(is_so(asked_repeatedly), *_FIRST),
+        needs=(asked_repeatedly.yes, *_FIRST),
         lead=(_LEAD, "{same_name:percent} ask for {name}; {why}"),
     ),
     _flood(
         "queries far above normal", prior=1.5,
-        needs=(is_so(whole_window), *_FIRST, at_least(beyond_normal, 10)),
+        needs=(whole_window.yes, *_FIRST, beyond_normal.at_least(10)),
         lead=(_LEAD, "{peak:count} queries/s, normally up to {usual:count}"),
         stopped_by="a limit of queries for each source",
     ),
     _flood(
         "sources that query equally often", prior=0.25,
-        needs=(is_so(whole_window), *_FIRST, at_least(even_queries_per_source, 3)),
+        needs=(whole_window.yes, *_FIRST, even_queries_per_source.at_least(3)),
         lead=(_LEAD, "{senders} send {even_queries_per_source:.0f} queries/s each; of real clients, a few "
                      "send most"),
         evidence=(
-            Says(even_queries_per_source, 4, -3.0, 14, 0.5),
-            Says(unique_names, 0.1, 1.0, 0.6, -1.5,
+            even_queries_per_source.says(4, -3.0, 14, 0.5),
+            unique_names.says(0.1, 1.0, 0.6, -1.5,
                  "they ask for few names again and again: resolvers cache answers"),
-            Says(sources, 8, -1.0, 20, 0.0),
-            Says(rate, 300, -0.5, 3_000, 1.0, "{rate:count} queries/s"),
+            sources.says(8, -1.0, 20, 0.0),
+            rate.says(300, -0.5, 3_000, 1.0, "{rate:count} queries/s"),
         ),
         stopped_by="a limit of queries for each source",
     ),

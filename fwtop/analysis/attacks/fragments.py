@@ -8,7 +8,7 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.compete import datagrams_of
-from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Proof, at_least, at_most, cut, feature
+from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Proof, cut, feature
 from fwtop.analysis.measures.general import ENOUGH, mean_length, newcomers_first, sources
 from fwtop.analysis.window.counting import distinct_values
 from fwtop.model.rule import Match
@@ -88,8 +88,8 @@ ENTRIES = (
     Hypothesis(
         "large datagrams of few servers", fragments, CERTAIN,  # NFS, video; 64 KiB have 46 pieces
         needs=(
-            at_most(sources, 9), at_least(mean_length, 501), at_most(fragments_per_first, 46),
-            at_least(whole_datagrams, 0.8),
+            sources.at_most(9), mean_length.at_least(501), fragments_per_first.at_most(46),
+            whole_datagrams.at_least(0.8),
         ),
     ),
 )  # fmt: skip

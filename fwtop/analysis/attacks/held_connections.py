@@ -18,7 +18,7 @@ import numpy as np
 
 from fwtop.analysis.connections import HANDSHAKE, Held, flows_of, flows_of_packets, source_of
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.engine.entries import Feature, Group, Hypothesis, Least, Proof, Says, cut, is_so, noted
+from fwtop.analysis.engine.entries import Feature, Group, Hypothesis, Least, Proof, Says, cut, noted
 from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.traffic import TCP, Rows, mix, payload
 from fwtop.model.rule import Match
@@ -72,9 +72,7 @@ def held_connections(context: AnalysisContext) -> Iterator[Group]:
 
 _told = partial(noted, unknown=math.nan)  # what a reading doesn't tell
 unused = _told(
-    "unused",
-    "yes or no",
-    "Whether they have sent nothing for 2 s since the handshake, and got nothing.",
+    "unused", "yes or no", "Whether they have sent nothing for 2 s since the handshake, and got nothing."
 )
 waiting = _told(
     "waiting", "yes or no", "Whether they have sent something, and the server has not answered for 2 s."
@@ -338,18 +336,18 @@ def described(group: Group) -> list[str]:
 
 
 # A server that suffers: what holds its connections does harm, whatever it is.
-_SUFFERS = (Says(listen_queue, 0.2, 0.0, 0.9, 1.5), Says(lost_handshakes, 0.0, 0.0, 20.0, 1.5))
+_SUFFERS = (listen_queue.says(0.2, 0.0, 0.9, 1.5), lost_handshakes.says(0.0, 0.0, 20.0, 1.5))
 # Browsers open six connections to a host, most wait for nothing; tools need their 200 from few addresses.
-_BY_FEW = Says(held_each, 1.5, -3.0, 3.5, 3.0)
-_NEW = (Says(times_usual, 1.5, -4.0, 3.0, 1.0), Says(served_before, 0.3, 0.5, 0.9, -2.5))
+_BY_FEW = held_each.says(1.5, -3.0, 3.5, 3.0)
+_NEW = (times_usual.says(1.5, -4.0, 3.0, 1.0), served_before.says(0.3, 0.5, 0.9, -2.5))
 _REQUESTS = (
     _BY_FEW,
-    Says(held_number, 30.0, -4.0, 120.0, 2.0),  # servers have 150 (Apache) to 768 (nginx) places
-    Says(in_pieces, 0.0, -0.5, 0.2, 3.5),
-    Says(never_answered, 0.3, -3.0, 0.9, 1.0),
-    Says(begun_alike, 0.3, -1.5, 0.9, 1.0),
-    Says(sending_pace, 500.0, 0.0, 4_000.0, -12.0),  # who sends so much is not slow
-    Says(foreign, 0.1, 0.0, 0.6, -8.0),
+    held_number.says(30.0, -4.0, 120.0, 2.0),  # servers have 150 (Apache) to 768 (nginx) places
+    in_pieces.says(0.0, -0.5, 0.2, 3.5),
+    never_answered.says(0.3, -3.0, 0.9, 1.0),
+    begun_alike.says(0.3, -1.5, 0.9, 1.0),
+    sending_pace.says(500.0, 0.0, 4_000.0, -12.0),  # who sends so much is not slow
+    foreign.says(0.1, 0.0, 0.6, -8.0),
     *_NEW,
     *_SUFFERS,
 )
@@ -363,7 +361,7 @@ def _attack(
     return Hypothesis(
         name, held_connections, prior,
         kind=kind,
-        needs=(is_so(behaviour),),
+        needs=(behaviour.yes,),
         lead="{held_number:count} connections to port {port:.0f} " + does,
         evidence=evidence,
         details=(described,),
@@ -375,13 +373,13 @@ def _attack(
 
 
 def _clients(name: str, prior: float, behaviour: Feature, *evidence: Says) -> Hypothesis:
-    return Hypothesis(name, held_connections, prior, needs=(is_so(behaviour),), evidence=evidence)
+    return Hypothesis(name, held_connections, prior, needs=(behaviour.yes,), evidence=evidence)
 
 
 ENTRIES = (
     _attack(
         "Slow headers (Slowloris)", -1.0, waiting,
-        (*_REQUESTS, Says(announced_bodies, 0.1, 1.0, 0.6, -4.0), Says(form_data, 0.1, 0.0, 0.6, -4.0)),
+        (*_REQUESTS, announced_bodies.says(0.1, 1.0, 0.6, -4.0), form_data.says(0.1, 0.0, 0.6, -4.0)),
         kind="slow_headers",
         does="began a request and have not finished it for {held_seconds:count} s",
         nginx="client_header_timeout 10s; reset_timedout_connection on;",
@@ -389,7 +387,7 @@ ENTRIES = (
     ),
     _attack(
         "Slow body (R-U-Dead-Yet)", -2.0, waiting,
-        (*_REQUESTS, Says(announced_bodies, 0.1, -4.0, 0.6, 4.0), Says(form_data, 0.1, -4.0, 0.6, 1.3)),
+        (*_REQUESTS, announced_bodies.says(0.1, -4.0, 0.6, 4.0), form_data.says(0.1, -4.0, 0.6, 1.3)),
         kind="slow_body",
         does="announced a body and have not sent it for {held_seconds:count} s",
         nginx="client_body_timeout 10s; reset_timedout_connection on;",
@@ -397,38 +395,38 @@ ENTRIES = (
     ),
     _clients(
         "long polling", 1.0, waiting,  # one waiting request a page, often known before
-        Says(held_each, 1.5, 2.5, 3.5, -2.0),
-        Says(in_pieces, 0.0, 0.5, 0.2, -3.0),
+        held_each.says(1.5, 2.5, 3.5, -2.0),
+        in_pieces.says(0.0, 0.5, 0.2, -3.0),
     ),
     _clients(
         "requests of a proxy to a slow service", 0.0, waiting,  # keep-alive connections of few addresses
-        Says(held_each, 3.0, -2.0, 10.0, 1.0),
-        Says(never_answered, 0.3, 3.0, 0.9, -2.0),
-        Says(begun_alike, 0.3, 2.0, 0.9, -1.0),
-        Says(served_before, 0.3, -1.0, 0.9, 3.0),
-        Says(in_pieces, 0.0, 0.5, 0.2, -3.0),
+        held_each.says(3.0, -2.0, 10.0, 1.0),
+        never_answered.says(0.3, 3.0, 0.9, -2.0),
+        begun_alike.says(0.3, 2.0, 0.9, -1.0),
+        served_before.says(0.3, -1.0, 0.9, 3.0),
+        in_pieces.says(0.0, 0.5, 0.2, -3.0),
     ),
     _clients(
         "visitors of an overloaded server", 0.0, waiting,  # whole requests, of all lengths, six a browser
-        Says(begun_alike, 0.3, 3.0, 0.9, -2.0),
-        Says(held_each, 6.0, 1.0, 12.0, -3.0),
-        Says(listen_queue, 0.2, -1.0, 0.9, 1.5),
-        Says(in_pieces, 0.0, 0.5, 0.2, -4.0),
+        begun_alike.says(0.3, 3.0, 0.9, -2.0),
+        held_each.says(6.0, 1.0, 12.0, -3.0),
+        listen_queue.says(0.2, -1.0, 0.9, 1.5),
+        in_pieces.says(0.0, 0.5, 0.2, -4.0),
     ),
     _clients(
         "one-way streams of clients", 0.0, waiting,  # WebSocket, MQTT: no answer to each message
-        Says(held_each, 1.5, 2.0, 3.5, -2.0),
-        Says(never_answered, 0.3, 2.5, 0.9, -4.0),
-        Says(held_seconds, 60.0, -1.0, 600.0, 9.0),  # servers end an unfinished request sooner
-        Says(foreign, 0.1, 0.0, 0.6, 6.0),  # logs, measurements: nobody ever answers them
+        held_each.says(1.5, 2.0, 3.5, -2.0),
+        never_answered.says(0.3, 2.5, 0.9, -4.0),
+        held_seconds.says(60.0, -1.0, 600.0, 9.0),  # servers end an unfinished request sooner
+        foreign.says(0.1, 0.0, 0.6, 6.0),  # logs, measurements: nobody ever answers them
     ),
     _attack(
         "Idle connection flood", -1.0, unused,
         (
-            Says(held_each, 2.0, -3.0, 4.0, 2.5),  # a browser keeps one or two in reserve
-            Says(held_number, 40.0, -4.0, 120.0, 2.0),
-            Says(fresh, 0.2, -3.0, 0.8, 1.0),
-            Says(answered_lately, 0.1, 3.5, 0.6, -1.0),  # who keeps one in reserve uses another
+            held_each.says(2.0, -3.0, 4.0, 2.5),  # a browser keeps one or two in reserve
+            held_number.says(40.0, -4.0, 120.0, 2.0),
+            fresh.says(0.2, -3.0, 0.8, 1.0),
+            answered_lately.says(0.1, 3.5, 0.6, -1.0),  # who keeps one in reserve uses another
             *_NEW,
             *_SUFFERS,
         ),
@@ -439,25 +437,25 @@ ENTRIES = (
     ),
     _clients(
         "connections in reserve", 1.0, unused,  # browsers open them before they need them
-        Says(held_each, 2.0, 2.0, 4.0, -2.0),
-        Says(answered_lately, 0.1, -2.5, 0.6, 1.0),
+        held_each.says(2.0, 2.0, 4.0, -2.0),
+        answered_lately.says(0.1, -2.5, 0.6, 1.0),
     ),
     _clients(
         "pool of a proxy or an application", 0.0, unused,
-        Says(held_each, 3.0, -2.0, 10.0, 1.0),
-        Says(fresh, 0.2, 3.0, 0.8, -2.0),
-        Says(served_before, 0.3, -1.0, 0.9, 3.0),
-        Says(listen_queue, 0.2, 0.5, 0.9, -2.0),
+        held_each.says(3.0, -2.0, 10.0, 1.0),
+        fresh.says(0.2, 3.0, 0.8, -2.0),
+        served_before.says(0.3, -1.0, 0.9, 3.0),
+        listen_queue.says(0.2, 0.5, 0.9, -2.0),
     ),
     _attack(
         "Slow read", -1.0, stalled,
         (
             _BY_FEW,
-            Says(held_number, 20.0, -4.0, 80.0, 2.0),
-            Says(peers_window, 700.0, 1.0, 2_900.0, -0.5),
-            Says(held_seconds, 1.0, -0.5, 5.0, 1.0),
-            Says(taken, 12.0, 1.5, 40.0, -1.0),
-            Says(of_port, 0.1, -0.5, 0.6, 1.0),
+            held_number.says(20.0, -4.0, 80.0, 2.0),
+            peers_window.says(700.0, 1.0, 2_900.0, -0.5),
+            held_seconds.says(1.0, -0.5, 5.0, 1.0),
+            taken.says(12.0, 1.5, 40.0, -1.0),
+            of_port.says(0.1, -0.5, 0.6, 1.0),
             *_NEW,
             *_SUFFERS,
         ),
@@ -469,8 +467,8 @@ ENTRIES = (
     ),
     _clients(
         "players that pause and slow downloads", 1.0, stalled,  # one or two connections a client
-        Says(held_each, 1.5, 2.5, 3.5, -2.0),
-        Says(taken, 12.0, -2.0, 40.0, 0.5),
-        Says(served_before, 0.3, 0.0, 0.9, 1.5),
+        held_each.says(1.5, 2.5, 3.5, -2.0),
+        taken.says(12.0, -2.0, 40.0, 0.5),
+        served_before.says(0.3, 0.0, 0.9, 1.5),
     ),
 )  # fmt: skip

@@ -7,18 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
-from fwtop.analysis.engine.entries import (
-    Group,
-    Hypothesis,
-    Least,
-    Proof,
-    Says,
-    at_least,
-    cut,
-    feature,
-    if_so,
-    noted,
-)
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
 from fwtop.analysis.measures.general import ENOUGH, to_port
 from fwtop.analysis.measures.requests import (
     LIMIT,
@@ -165,7 +154,7 @@ ENTRIES = (
         "HTTP/2 request flood", http2_requests, 1.8,
         kind="http_flood",
         traits=Trait.REQUESTS,
-        needs=(ENOUGH, at_least(fast_frames, 0.5)),
+        needs=(ENOUGH, fast_frames.at_least(0.5)),
         lead="{amount:segments with HTTP/2 requests} from {senders}: {requests}",
         match=to_port,
         rows=with_their_connections,
@@ -176,7 +165,7 @@ ENTRIES = (
         kind="http_flood",
         traits=Trait.REQUESTS,
         title="HTTP/2 request flood",
-        needs=(ENOUGH, at_least(fast_records, 0.5)),
+        needs=(ENOUGH, fast_records.at_least(0.5)),
         lead=(
             "{amount:segments} ({rate:count}/s) from {senders} hold about {each:.0f} TLS records of "
             "{record_size:.0f} bytes each: dozens of requests per segment",
@@ -191,17 +180,17 @@ ENTRIES = (
         kind="http_flood",
         traits=Trait.REQUESTS,
         title="Flood of requests inside TLS",
-        needs=(ENOUGH, at_least(records_each, 30)),
+        needs=(ENOUGH, records_each.at_least(30)),
         lead=(
             "{amount:small TLS records} from {senders} on {flows:count} connections",
             "what they ask can't be read: requests, resets (CVE-2023-44487), or both",
         ),
         evidence=(
-            Says(records_each, 80, -4.0, 300, 2.0, "{records_each:count} records/s on each connection"),
-            Says(records_alike, 0.5, -2.5, 0.9, 2.5, "{records_alike:percent} have one of two sizes: the "
+            records_each.says(80, -4.0, 300, 2.0, "{records_each:count} records/s on each connection"),
+            records_alike.says(0.5, -2.5, 0.9, 2.5, "{records_alike:percent} have one of two sizes: the "
                                                      "same request again and again"),
-            Says(records_above_normal, 0.5, 0.0, 1.5, 2.0, "many times as many as usual"),
-            if_so(records_as_usual, -6.0),
+            records_above_normal.says(0.5, 0.0, 1.5, 2.0, "many times as many as usual"),
+            records_as_usual.if_so(-6.0),
         ),
         match=to_port,
         rows=with_their_connections,
@@ -210,9 +199,9 @@ ENTRIES = (
     Hypothesis(
         "services that call each other", requests_inside_tls, 0.0,  # gRPC, gateways, mirrors
         evidence=(
-            Says(records_alike, 0.2, 3.0, 0.7, -2.0),
-            Says(records_each, 200, 1.0, 3_000, -2.0),
-            if_so(records_as_usual, 3.0),
+            records_alike.says(0.2, 3.0, 0.7, -2.0),
+            records_each.says(200, 1.0, 3_000, -2.0),
+            records_as_usual.if_so(3.0),
         ),
     ),
 )  # fmt: skip

@@ -15,22 +15,7 @@ from typing import Any
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.entries import (
-    CERTAIN,
-    Feature,
-    Group,
-    Hypothesis,
-    Least,
-    Proof,
-    Says,
-    above,
-    at_least,
-    at_most,
-    cut,
-    feature,
-    if_so,
-    is_so,
-)
+from fwtop.analysis.engine.entries import CERTAIN, Feature, Group, Hypothesis, Least, Proof, cut, feature
 from fwtop.analysis.measures.general import pace, per_source, rate, samples, sources, threshold_ratio, to_port
 from fwtop.analysis.measures.requests import (
     LIMIT,
@@ -361,117 +346,117 @@ _flood = partial(
 ENTRIES = (
     _flood(
         "requests outside of connections", prior=3.2,
-        needs=(at_least(unconnected, 0.001), at_least(samples, 30)),
+        needs=(unconnected.at_least(0.001), samples.at_least(30)),
         lead=(_REQUESTS, "they belong to no connection: there was no handshake"),
         stopped_by="dropping TCP packets outside of connections",
     ),
     _flood(
         "requests of sources without a connection", prior=3.0,
-        needs=(at_least(of_strangers, 0.3), at_least(samples, 30)),
+        needs=(of_strangers.at_least(0.3), samples.at_least(30)),
         lead=(_REQUESTS, "they belong to no connection: their sources made no handshake"),
         stopped_by="dropping TCP packets outside of connections",
     ),
     _flood(
         "requests that bypass caches", prior=2.8,
-        needs=(at_least(cache_busting, 0.001), at_least(samples, 30)),
+        needs=(cache_busting.at_least(0.001), samples.at_least(30)),
         lead=(_REQUESTS, "{requests_with_unique_query_strings:percent} carry a unique query for one path, "
                          "to bypass caches"),
-        evidence=(Says(pace, 5, -5.0, 50, 0.0),),  # a form that is tried by hand or by a scanner costs little
+        evidence=(pace.says(5, -5.0, 50, 0.0),),  # a form that is tried by hand or by a scanner costs little
     ),
     _flood(
         "requests faster than browsers send them", prior=2.4,
-        needs=(at_least(of_fast_sources, 0.3), at_least(samples, 30)),
+        needs=(of_fast_sources.at_least(0.3), samples.at_least(30)),
         lead=(_REQUESTS, "{fast_share:percent} of the requests come from sources that send more than "
                          "{limit:.0f}/s each"),
     ),
     _flood(
         "repeated requests", prior=2.2,
-        needs=(at_least(again_and_again, 0.5), at_least(samples, 30)),
+        needs=(again_and_again.at_least(0.5), samples.at_least(30)),
         lead=(_REQUESTS, "{requests_sent_again_and_again:percent} repeat an earlier request of the same "
                          "source"),
     ),
     _flood(
         "WebSockets closed and reopened", prior=0.0,
-        needs=(at_least(closed_again, 0.3), at_least(samples, 30)),
+        needs=(closed_again.at_least(0.3), samples.at_least(30)),
         lead=(
             _REQUESTS,
             "they ask for a WebSocket and close it again; clients upgrade a connection to keep it",
         ),
         evidence=(
-            Says(closed_again, 0.4, -2.0, 0.8, 2.0),
-            Says(rate, 30, -2.0, 200, 0.0),
-            Says(per_source, 0.5, -2.0, 3.0, 1.5, "{per_source:.1f} a second each"),
+            closed_again.says(0.4, -2.0, 0.8, 2.0),
+            rate.says(30, -2.0, 200, 0.0),
+            per_source.says(0.5, -2.0, 3.0, 1.5, "{per_source:.1f} a second each"),
         ),
     ),
     _flood(
         "requests for pages asked for once", prior=-3.25,
-        needs=(is_so(whole), at_least(different_paths, 0.7)),
+        needs=(whole.yes, different_paths.at_least(0.7)),
         lead=(_REQUESTS, "{different_paths:percent} of the requested paths are requested once"),
         evidence=(
-            above(changing_agents, 0.6, 1.0,
+            changing_agents.above(0.6, 1.0,
                   "{changing_agents:percent} of a source's requests name another User-Agent than the one "
                   "before"),
-            if_so(even_sources, 1.0, "all sources send about as much"),
-            above(requests_above_normal, 10, 1.0, "{rate:count} requests/s, normally up to {usual:count}"),
-            if_so(random_paths, 2.25, "they look random"),
-            Says(different_paths, 0.7, -2.0, 0.9, 0.0),
-            Says(rate, 50, -1.5, 300, 0.0),
-            Says(sources, 5, -1.5, 30, 0.0),
-            Says(per_source, 0.3, 0.0, 2.0, 1.0, "each source sends {per_source:.1f} requests/s"),
+            even_sources.if_so(1.0, "all sources send about as much"),
+            requests_above_normal.above(10, 1.0, "{rate:count} requests/s, normally up to {usual:count}"),
+            random_paths.if_so(2.25, "they look random"),
+            different_paths.says(0.7, -2.0, 0.9, 0.0),
+            rate.says(50, -1.5, 300, 0.0),
+            sources.says(5, -1.5, 30, 0.0),
+            per_source.says(0.3, 0.0, 2.0, 1.0, "each source sends {per_source:.1f} requests/s"),
         ),
     ),
     _flood(
         "requests with changing User-Agents", prior=-2.5,
-        needs=(is_so(whole), at_least(changing_agents, 0.6)),
+        needs=(whole.yes, changing_agents.at_least(0.6)),
         lead=(_REQUESTS, "{changing_agents:percent} of a source's requests name another User-Agent than the "
                          "one before"),
         evidence=(
-            above(agents_named_once, 0.8, 2.0,
+            agents_named_once.above(0.8, 2.0,
                   "{agents_named_once:percent} of the User-Agents are named only once"),
-            if_so(even_pages, 2.5, "all pages are asked for about as often: people prefer some"),
-            if_so(even_sources, 1.0, "all sources send about as much"),
-            Says(requests_above_normal, 1, 0.0, 10, 1.5, "{rate:count} requests/s, normally up to "
+            even_pages.if_so(2.5, "all pages are asked for about as often: people prefer some"),
+            even_sources.if_so(1.0, "all sources send about as much"),
+            requests_above_normal.says(1, 0.0, 10, 1.5, "{rate:count} requests/s, normally up to "
                                                          "{usual:count}"),
-            Says(rate, 20, -2.0, 200, 0.0),
-            Says(forwarded, 0.05, 0.0, 0.5, -6.0),
+            rate.says(20, -2.0, 200, 0.0),
+            forwarded.says(0.05, 0.0, 0.5, -6.0),
         ),
     ),
     _flood(
         "identical requests of many sources", prior=2.0,
-        needs=(is_so(whole), at_least(same_request, 0.9)),
+        needs=(whole.yes, same_request.at_least(0.9)),
         lead=(_REQUESTS, "{same_request:percent} of the requests are identical"),
         stopped_by="a signature of the requests",
     ),
     *(
         Hypothesis(
             f"proxies with many users, {how}", http_requests, 6.0,
-            needs=(at_least(part, 0.001), is_so(proxies)),
+            needs=(part.at_least(0.001), proxies.yes),
             evidence=(
-                above(forwarded, 0.5, 10.0),
-                above(agents_named_once, 0.8, -3.0),
-                if_so(even_pages, -4.0),
-                if_so(even_sources, -1.0),
-                Says(requests_above_normal, 3, 0.0, 30, -3.0),
+                forwarded.above(0.5, 10.0),
+                agents_named_once.above(0.8, -3.0),
+                even_pages.if_so(-4.0),
+                even_sources.if_so(-1.0),
+                requests_above_normal.says(3, 0.0, 30, -3.0),
             ),
         )
         for how, part in (("fast", of_fast_sources), ("who reload", again_and_again))
     ),
     Hypothesis(
         "programs that poll", http_requests, 0.0,
-        needs=(at_least(again_and_again, 0.001), at_most(rate, 200)),
-        evidence=(Says(per_source, 5, 3.0, 15, -2.0), Says(rate, 50, 2.0, 200, -1.0)),
+        needs=(again_and_again.at_least(0.001), rate.at_most(200)),
+        evidence=(per_source.says(5, 3.0, 15, -2.0), rate.says(50, 2.0, 200, -1.0)),
     ),
     Hypothesis(
         "connections that become WebSockets", http_requests, 5.0,  # apps that return after a restart
-        needs=(at_least(upgraded, 0.8), at_most(each_connection, 1.2)),
+        needs=(upgraded.at_least(0.8), each_connection.at_most(1.2)),
         evidence=(
-            Says(rate, 300, 0.0, 3_000, -6.0),
-            Says(requests_above_normal, 50, 0.0, 500, -1.0),
-            Says(closings, 0.3, 0.0, 0.7, -8.0),
+            rate.says(300, 0.0, 3_000, -6.0),
+            requests_above_normal.says(50, 0.0, 500, -1.0),
+            closings.says(0.3, 0.0, 0.7, -8.0),
         ),
     ),
     Hypothesis(
         "browsers that load a page", http_requests, CERTAIN,
-        needs=(at_least(of_fast_sources, 0.001), is_so(page_load)),
+        needs=(of_fast_sources.at_least(0.001), page_load.yes),
     ),
 )  # fmt: skip

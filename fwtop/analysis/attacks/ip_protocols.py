@@ -7,20 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.engine.entries import (
-    CERTAIN,
-    Group,
-    Hypothesis,
-    Least,
-    Proof,
-    Says,
-    above,
-    at_least,
-    at_most,
-    cut,
-    feature,
-    is_so,
-)
+from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature
 from fwtop.analysis.measures.general import (
     ENOUGH,
     lengths,
@@ -145,13 +132,13 @@ def different_spis(group: Group) -> list[str]:
     return [f"{len(distinct_values(first)):,} different SPIs in {len(first):,} packets"]
 
 
-_UNLIKE_A_TUNNEL = (Says(sources, 2, -1.5, 10, 0.0), Says(rate, 50, -2.0, 500, 0.0))
+_UNLIKE_A_TUNNEL = (sources.says(2, -1.5, 10, 0.0), rate.says(50, -2.0, 500, 0.0))
 _TUNNEL = (
-    at_most(sources, 9),
-    at_most(per_source, 20_000),
-    at_least(lengths, 11),
-    at_most(same_length, 0.8),
-    at_most(unhandled_protocol, 0.5),
+    sources.at_most(9),
+    per_source.at_most(20_000),
+    lengths.at_least(11),
+    same_length.at_most(0.8),
+    unhandled_protocol.at_most(0.5),
 )  # a few peers with packets of many sizes at a moderate rate
 
 ENTRIES = (
@@ -168,8 +155,8 @@ ENTRIES = (
     Hypothesis(
         "tunnel with one kind of inner traffic (GRE)", gre_packets, CERTAIN,  # a backup, a ping
         needs=(
-            at_most(sources, 9), at_most(per_source, 20_000), at_least(inner_repeats, 0.8),
-            at_most(unhandled_protocol, 0.5),
+            sources.at_most(9), per_source.at_most(20_000), inner_repeats.at_least(0.8),
+            unhandled_protocol.at_most(0.5),
         ),
     ),
     Hypothesis(
@@ -186,7 +173,7 @@ ENTRIES = (
     Hypothesis(
         "IPsec between peers", esp_packets, CERTAIN,  # sequence numbers rise (RFC 4303 2.2)
         needs=(
-            at_most(associations_per_source, 4), is_so(increasing_sequence), at_most(unhandled_protocol, 0.5),
+            associations_per_source.at_most(4), increasing_sequence.yes, unhandled_protocol.at_most(0.5),
         ),
     ),
     Hypothesis(
@@ -195,7 +182,7 @@ ENTRIES = (
         title="Flood of {what}",
         needs=(ENOUGH,),
         lead="{amount:packets of {what}} from {senders}, mean length {mean_length:.0f} bytes",
-        evidence=(above(unhandled_protocol, 0.5, 2.0, "nothing on this host handles them"),),
+        evidence=(unhandled_protocol.above(0.5, 2.0, "nothing on this host handles them"),),
         match=match_ip_protocol,
         stopped_by="dropping the protocols that this host doesn't serve",
     ),

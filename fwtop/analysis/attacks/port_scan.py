@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, above, at_least, cut, noted
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, noted
 from fwtop.analysis.measures.general import ENOUGH, peak
 from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.counting import among, distinct_values
@@ -169,7 +169,7 @@ ENTRIES = (
         kind="port_scan",
         traits=Trait.SCAN,
         title="Port scan by {who}",
-        needs=(at_least(scanned_ports, 1),),  # the cut finds those that try as many as configured
+        needs=(scanned_ports.at_least(1),),  # the cut finds those that try as many as configured
         lead=_PROBED,
         match=match_probes,
         stopped_by="blocking the scanner",
@@ -181,7 +181,7 @@ ENTRIES = (
         title="Port scan by {who}, at the rate of a {flood}",
         needs=(ENOUGH,),
         lead=_PROBED,
-        evidence=(above(peak, 0, 0.5, "at {peak:count} packets/s, it is a flood as well"),),
+        evidence=(peak.above(0, 0.5, "at {peak:count} packets/s, it is a flood as well"),),
         match=match_probes,
         stopped_by="blocking the scanner",
     ),

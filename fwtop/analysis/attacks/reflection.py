@@ -11,23 +11,9 @@ from functools import partial
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.entries import (
-    CERTAIN,
-    Group,
-    Hypothesis,
-    Least,
-    Needs,
-    Proof,
-    Says,
-    at_least,
-    at_most,
-    cut,
-    feature,
-    is_not,
-    is_so,
-)
+from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Needs, Proof, cut, feature
 from fwtop.analysis.measures import answers
-from fwtop.analysis.measures.general import ENOUGH, mean_length, peak, ports, share, sources
+from fwtop.analysis.measures.general import ENOUGH, mean_length, peak, ports, same_length, share, sources
 from fwtop.analysis.parsers import dns
 from fwtop.analysis.parsers.reports import snmp_numbers
 from fwtop.analysis.parsers.services import (
@@ -251,30 +237,26 @@ def without_other_names(group: Group) -> Rows:
 
 
 # Proven answers of a name server that are ordinary belong to this host's resolver, whatever shows it.
-_RESOLVED = (is_so(dns_answers), ENOUGH, at_least(answers.valid_answers, 0.5))
+_RESOLVED = (dns_answers.yes, ENOUGH, answers.valid_answers.at_least(0.5))
 _ORDINARY_ANSWERS: tuple[tuple[str, tuple[Needs, ...], tuple[Needs, ...]], ...] = (
-    ("requests, or peers that use one port", (is_so(requests_instead),), _RESOLVED),
-    ("BitTorrent peers, who ask and answer", (at_least(torrent_questions, 0.05),), _RESOLVED),
-    ("answers of polled devices", (is_so(polled_devices),), (ENOUGH, at_least(answers.valid_answers, 0.5))),
-    (
-        "answers of the few servers that a host uses",
-        (at_most(sources, 3), is_not(more_than_requested)),
-        _RESOLVED,
-    ),
+    ("requests, or peers that use one port", (requests_instead.yes,), _RESOLVED),
+    ("BitTorrent peers, who ask and answer", (torrent_questions.at_least(0.05),), _RESOLVED),
+    ("answers of polled devices", (polled_devices.yes,), (ENOUGH, answers.valid_answers.at_least(0.5))),
+    ("answers of the few servers that a host uses", (sources.at_most(3), more_than_requested.no), _RESOLVED),
     (
         "small answers of few servers",
-        (at_least(sources, 4), at_most(sources, 7), at_most(mean_length, 399)),
+        (sources.at_least(4), sources.at_most(7), mean_length.at_most(399)),
         _RESOLVED,
     ),
-    ("answers to a resolver", (is_so(resolver_like),), _RESOLVED),
+    ("answers to a resolver", (resolver_like.yes,), _RESOLVED),
     (
         "answers to this host's clocks and calls",
-        (at_least(sources, 4), is_so(clock_answers), at_most(share, 0.2)),
+        (sources.at_least(4), clock_answers.yes, share.at_most(0.2)),
         _RESOLVED,
     ),
     (
         "tunnels and calls between peers",
-        (at_least(sources, 4), is_so(between_peers), at_most(answers.valid_answers, 0.999)),
+        (sources.at_least(4), between_peers.yes, answers.valid_answers.at_most(0.999)),
         _RESOLVED,
     ),
 )
@@ -290,64 +272,143 @@ _by_port = partial(
     rows=without_other_names,
     stopped_by=answers.REFLECTED,
 )
+
+
+_BEGIN = 4  # payload bytes that all answers of one program share
+
+
+@cut(Proof.VOLUME)
+def answers_of_unknown_service(context: AnalysisContext) -> Iterator[Group]:
+    """UDP packets from the most common source port, if no table knows it."""
+    packets = context.traffic.packets
+    pool = context.udp & context.unclaimed & ~context.benign
+    features = context.features(pool)
+    top = features.top("sport")
+    if (
+        features.n < context.config.min_samples
+        or top.share <= 0.3
+        or top.value in (0, 443)
+        or top.value >= 49_152
+    ):
+        return
+    service = Service("udp", f"UDP (unknown service, port {top.value})", (top.value,))
+    mine = context.features(pool & (packets.sport == top.value))
+    notes = answers.answer_notes(service, None, [top.value])
+    yield Group(context, mine, Least("flood_pps", None), notes, spoof_prior=answers.IMITATIONS)
+
+
+@feature("probability")
+def sources_forged(group: Group) -> float:
+    """Probability that the addresses are forged, whatever service the ports suggest."""
+    return group.context.spoof(group.packets.rows).probability
+
+
+@feature("yes or no")
+def worded_alike(group: Group) -> float:
+    """Whether all begin alike and differ in length: answers of one program. Spoofed floods have one size."""
+    matrix, length = group.packets.head
+    begin = matrix[length >= _BEGIN, :_BEGIN]
+    if len(begin) < 0.9 * len(matrix) or group.packets.top("ip_length").share > 0.2:
+        return False
+    return bool((begin == begin[0]).all(1).mean() > 0.95 and begin[0].any())
+
+
+@feature("yes or no")
+def same_port_both_ends(group: Group) -> float:
+    """Whether nearly all go to the port that they come from: peers of a symmetric protocol."""
+    dport = group.packets.top("dport")
+    return dport.value == group.packets.top("sport").value and dport.share > 0.9
+
+
+@feature("distinct payloads a packet")
+def payload_variety(group: Group) -> float:
+    """Distinct payload beginnings (32 bytes) for each packet: 0 constant, 1 all different."""
+    return group.packets.payload_variety
+
+
 ENTRIES = (
     _by_port(
         "amplification, proven by contents", prior=3.5,
-        needs=(ENOUGH, at_least(answers.valid_answers, 0.5)),
+        needs=(ENOUGH, answers.valid_answers.at_least(0.5)),
     ),
     _by_port(
         "amplification, by its port", prior=1.4,  # too few bytes were captured to tell contents
-        needs=(ENOUGH, at_most(answers.valid_answers, -1)),
+        needs=(ENOUGH, answers.valid_answers.at_most(-1)),
     ),
     _by_port(
         "amplification with unknown contents", prior=0.85,
         needs=(
-            ENOUGH, at_least(answers.valid_answers, 0), at_most(answers.valid_answers, 0.499),
-            is_not(only_the_port),
+            ENOUGH, answers.valid_answers.at_least(0), answers.valid_answers.at_most(0.499),
+            only_the_port.no,
         ),
     ),
     Hypothesis(
         "downloads from web servers", answers_by_port, CERTAIN,  # they begin with such packets, too
-        needs=(is_so(web_port), at_most(answers.valid_answers, 0.799)),
+        needs=(web_port.yes, answers.valid_answers.at_most(0.799)),
     ),
     Hypothesis(
         "neighbours that answer a search", answers_by_port, CERTAIN,
-        needs=(ENOUGH, at_least(on_link, 0.95), at_most(peak, 999)),
+        needs=(ENOUGH, on_link.at_least(0.95), peak.at_most(999)),
         settles=(),
     ),
     *(
-        Hypothesis(name, answers_by_port, CERTAIN, needs=(is_not(to_reserved_port), *needs), settles=settles)
+        Hypothesis(name, answers_by_port, CERTAIN, needs=(to_reserved_port.no, *needs), settles=settles)
         for name, needs, settles in _ORDINARY_ANSWERS
     ),
     Hypothesis(
         "answers of devices, one to each request", answers_by_port, -1.0,  # many at once, as fast as they can
-        needs=(is_not(to_reserved_port), at_least(distinct_request_ids, 0.5)),
+        needs=(to_reserved_port.no, distinct_request_ids.at_least(0.5)),
         evidence=(
-            Says(distinct_request_ids, 0.6, 0.0, 0.95, 6.0),
-            Says(unevenness, 0.5, 3.0, 2.0, -3.0),
-            Says(ports, 20, 1.0, 200, -3.0),
+            distinct_request_ids.says(0.6, 0.0, 0.95, 6.0),
+            unevenness.says(0.5, 3.0, 2.0, -3.0),
+            ports.says(20, 1.0, 200, -3.0),
         ),
-        settles=(ENOUGH, at_least(answers.valid_answers, 0.5)),
+        settles=(ENOUGH, answers.valid_answers.at_least(0.5)),
     ),
     Hypothesis(
         "amplification from any port, proven by contents", answers_by_content, 2.4,
         kind="{service}_amplification",
         traits=Trait.REFLECTED | Trait.AMPLIFIED,
         title="{service_title} amplification",
-        needs=(ENOUGH, at_least(sources, 8)),
+        needs=(ENOUGH, sources.at_least(8)),
         details=(answers.servers, answers.contents),
         match=answers.match_answers,
         stopped_by=answers.REFLECTED,
     ),
-    Hypothesis("conversations of few peers", answers_by_content, CERTAIN, needs=(is_so(answers.one_to_one),)),
-    Hypothesis("answers of polled devices", answers_by_content, CERTAIN, needs=(is_so(polled_devices),)),
+    Hypothesis("conversations of few peers", answers_by_content, CERTAIN, needs=(answers.one_to_one.yes,)),
+    Hypothesis("answers of polled devices", answers_by_content, CERTAIN, needs=(polled_devices.yes,)),
     Hypothesis(
         "BitTorrent peers, who ask and answer", answers_by_content, CERTAIN,
-        needs=(at_least(torrent_questions, 0.05),),
+        needs=(torrent_questions.at_least(0.05),),
     ),
     Hypothesis(
         "neighbours that answer a search", answers_by_content, CERTAIN,
-        needs=(ENOUGH, at_least(on_link, 0.95), at_most(peak, 999)),
+        needs=(ENOUGH, on_link.at_least(0.95), peak.at_most(999)),
         settles=(),
+    ),
+    Hypothesis(
+        "amplification by a service that no table knows", answers_of_unknown_service, 5.0,
+        kind="udp_amplification",
+        traits=Trait.REFLECTED | Trait.AMPLIFIED,
+        title="{service_title} amplification",
+        needs=(
+            ENOUGH, sources.at_least(20), mean_length.at_least(300),
+            payload_variety.at_least(0.02), same_length.at_most(0.9),
+        ),
+        details=(answers.servers,),
+        match=answers.match_answers,
+        stopped_by=answers.REFLECTED,
+    ),
+    Hypothesis(
+        "conversations of few peers", answers_of_unknown_service, CERTAIN, needs=(answers.one_to_one.yes,)
+    ),
+    Hypothesis(
+        "peers of a symmetric protocol", answers_of_unknown_service, CERTAIN,
+        needs=(same_port_both_ends.yes,),
+    ),
+    Hypothesis(
+        # no amplification, that is: whether they are a UDP flood is asked of their destination ports
+        "forged packets: no server sends them", answers_of_unknown_service, CERTAIN,
+        needs=(sources_forged.at_least(0.5), worded_alike.no),
     ),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
-from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, at_least, cut
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut
 from fwtop.analysis.measures import answers
 from fwtop.analysis.measures.general import ENOUGH, per_source
 from fwtop.analysis.parsers.services import BY_PORT, REFLECTED_REQUESTS
@@ -69,7 +69,7 @@ ENTRIES = (
         traits=Trait.REFLECTED | Trait.AMPLIFIED,
         title="{service_title} amplification through this host",
         # scanners ask once, clients now and then
-        needs=(ENOUGH, at_least(per_source, 10), at_least(answers.valid_answers, 0.5)),
+        needs=(ENOUGH, per_source.at_least(10), answers.valid_answers.at_least(0.5)),
         lead="{amount:{service_title} requests} in the name of {senders}, {per_source:count}/s each: "
         "this host is being used as a reflector",
         details=(answered,),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, Says, cut, feature, if_so, noted
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
 from fwtop.analysis.measures.general import ENOUGH
 from fwtop.analysis.measures.tcp import match_ack
 from fwtop.analysis.parsers.http import starts_request
@@ -145,14 +145,14 @@ ENTRIES = (
         lead="{amount:packets} on {one_way_connections:count} connections from {senders}, none of which "
         "acknowledges data from this host",
         evidence=(
-            Says(one_way_connections, 1, -1.5, 5, 0.0),
-            Says(one_way_same_size, 0.5, 0.0, 0.9, 2.0),
-            if_so(one_way_random, 1.5, "the data is random"),
-            Says(one_way_filler, 0.2, 0.0, 0.9, 3.0, "it repeats a byte or a word"),
-            Says(one_way_framing, 0.05, 0.5, 0.7, -2.5),
-            Says(one_way_per_source, 1, -1.0, 4, 1.0,
+            one_way_connections.says(1, -1.5, 5, 0.0),
+            one_way_same_size.says(0.5, 0.0, 0.9, 2.0),
+            one_way_random.if_so(1.5, "the data is random"),
+            one_way_filler.says(0.2, 0.0, 0.9, 3.0, "it repeats a byte or a word"),
+            one_way_framing.says(0.05, 0.5, 0.7, -2.5),
+            one_way_per_source.says(1, -1.0, 4, 1.0,
                  "each source has {one_way_per_source:.0f} such connections"),
-            Says(one_way_rate, 10, -1.0, 50, 1.0, "{one_way_rate:count} packets/s on each of them"),
+            one_way_rate.says(10, -1.0, 50, 1.0, "{one_way_rate:count} packets/s on each of them"),
         ),
         details=(one_way_data,),
         match=match_ack,
@@ -161,11 +161,11 @@ ENTRIES = (
     Hypothesis(
         "one-way streams of clients", one_way_data_connections, 0.0,  # logs, measurements, market data
         evidence=(
-            if_so(one_way_random, -2.5),
-            Says(one_way_per_source, 1, 2.0, 4, -1.0),
-            Says(one_way_rate, 10, 1.0, 100, 0.0),
-            Says(one_way_filler, 0.2, 0.0, 0.9, -3.0),
-            Says(one_way_framing, 0.05, 0.0, 0.7, 2.0),
+            one_way_random.if_so(-2.5),
+            one_way_per_source.says(1, 2.0, 4, -1.0),
+            one_way_rate.says(10, 1.0, 100, 0.0),
+            one_way_filler.says(0.2, 0.0, 0.9, -3.0),
+            one_way_framing.says(0.05, 0.0, 0.7, 2.0),
         ),
     ),
 )  # fmt: skip

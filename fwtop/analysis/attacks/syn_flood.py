@@ -8,20 +8,7 @@ from functools import partial
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
-from fwtop.analysis.engine.entries import (
-    CERTAIN,
-    Group,
-    Hypothesis,
-    Least,
-    Proof,
-    above,
-    at_most,
-    cut,
-    feature,
-    if_so,
-    is_not,
-    is_so,
-)
+from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature
 from fwtop.analysis.measures.general import (
     ENOUGH,
     observed_live,
@@ -167,10 +154,10 @@ ENTRIES = (
         needs=(ENOUGH,),
         lead="{amount:SYNs} from {senders}; {completed_syns:percent} of all SYNs led to a connection",
         evidence=(
-            if_so(without_options, 8.0,
+            without_options.if_so(8.0,
                   "they carry no TCP options; the SYN of every operating system does (RFC 9293 3.7.1)"),
-            above(constants, 0, 1.7),
-            above(spoofed, 0.8, 1.7),
+            constants.above(0, 1.7),
+            spoofed.above(0.8, 1.7),
         ),
         details=(target_port, carried_data, resets_included, constant_fields),
         match=match_syn,
@@ -179,28 +166,28 @@ ENTRIES = (
     ),
     Hypothesis(
         "visitors whose connections are completed", unanswered_syns, 7.5,  # a flash crowd
-        needs=(is_so(visitor_crowd), is_not(without_options)),
+        needs=(visitor_crowd.yes, without_options.no),
     ),
     Hypothesis(
         "attempts of a few hosts at many closed ports", unanswered_syns, CERTAIN,
-        needs=(at_most(sources, 3), at_most(same_port, 0.1), at_most(slow_rate, 299)),
+        needs=(sources.at_most(3), same_port.at_most(0.1), slow_rate.at_most(299)),
     ),
     Hypothesis(
         "background scans, some a minute and address", unanswered_syns, CERTAIN,  # Wustrow et al. 2010
         needs=(
-            is_not(observed_live), at_most(same_port, 0.5), at_most(spoofed, 0.9),
-            at_most(rate_per_target, 1),
+            observed_live.no, same_port.at_most(0.5), spoofed.at_most(0.9),
+            rate_per_target.at_most(1),
         ),
     ),
     Hypothesis(
         "background scans of one address", unanswered_syns, CERTAIN,
-        needs=(is_not(observed_live), at_most(same_port, 0.5), at_most(spoofed, 0.9), at_most(rate, 20)),
+        needs=(observed_live.no, same_port.at_most(0.5), spoofed.at_most(0.9), rate.at_most(20)),
     ),
     Hypothesis(
         "background scans beside other traffic", unanswered_syns, CERTAIN,
         needs=(
-            is_not(observed_live), at_most(same_port, 0.5), at_most(spoofed, 0.9), at_most(share, 0.5),
-            at_most(rate, 100),
+            observed_live.no, same_port.at_most(0.5), spoofed.at_most(0.9), share.at_most(0.5),
+            rate.at_most(100),
         ),
     ),
 )  # fmt: skip

@@ -11,17 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
-from fwtop.analysis.engine.entries import (
-    CERTAIN,
-    Group,
-    Hypothesis,
-    Least,
-    Proof,
-    at_least,
-    cut,
-    feature,
-    is_so,
-)
+from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature
 from fwtop.analysis.measures.general import ENOUGH, of_protocol, sources
 from fwtop.analysis.parsers import http
 from fwtop.analysis.window.counting import among
@@ -173,7 +163,7 @@ ENTRIES = (
         "SYN-ACK reflection", unasked_syn_acks, 5.0,
         kind="syn_ack_reflection",
         traits=Trait.REFLECTED,
-        needs=(ENOUGH, at_least(sources, 8)),  # fewer: backscatter of floods on other hosts
+        needs=(ENOUGH, sources.at_least(8)),  # fewer: backscatter of floods on other hosts
         lead=(
             "{amount:SYN-ACKs} from {reflectors}, for connections that this host never opened",
             "{same_sport:percent} come from port {sport:.0f}, to {ports:count} local ports",
@@ -185,7 +175,7 @@ ENTRIES = (
     ),
     Hypothesis(
         "answers to connections that this host opened", unasked_syn_acks, CERTAIN,
-        needs=(is_so(more_than_syn_acks),),
+        needs=(more_than_syn_acks.yes,),
     ),
     Hypothesis(
         "TCP middlebox reflection", unasked_pages, 5.0,  # Bock et al. 2021

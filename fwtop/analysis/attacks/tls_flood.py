@@ -9,20 +9,7 @@ from functools import partial
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.entries import (
-    Group,
-    Hypothesis,
-    Least,
-    Proof,
-    Says,
-    above,
-    at_least,
-    cut,
-    feature,
-    if_so,
-    is_so,
-    noted,
-)
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
 from fwtop.analysis.measures.general import ENOUGH, threshold_ratio, to_port
 from fwtop.analysis.measures.requests import (
     LIMIT,
@@ -264,36 +251,36 @@ _flood = partial(
 ENTRIES = (
     _flood(
         "TLS handshakes outside of connections", prior=2.6,
-        needs=(ENOUGH, is_so(no_handshake)),
+        needs=(ENOUGH, no_handshake.yes),
         lead=(_HELLOS, "they belong to no connection: there was no TCP handshake"),
         stopped_by="dropping TCP packets outside of connections",
     ),
     _flood(
         "TLS handshakes faster than browsers begin them", prior=2.4,
-        needs=(at_least(fast_hellos, 0.3),),
+        needs=(fast_hellos.at_least(0.3),),
         lead=(_HELLOS, "their sources open more than {limit:.0f} sessions/s each"),
     ),
     _flood(
         "TLS handshakes that are not finished", prior=2.2,
-        needs=(at_least(stalled_hellos, 0.5),),
+        needs=(stalled_hellos.at_least(0.5),),
         lead=(_HELLOS, "{stalled_hellos:percent} of their connections send nothing after the hello"),
     ),
     _flood(
         "TLS handshakes and nothing else", prior=2.0,
-        needs=(ENOUGH, at_least(only_hellos, 0.55)),
+        needs=(ENOUGH, only_hellos.at_least(0.55)),
         lead=(_HELLOS, "{only_hellos:percent} of the data segments of their senders are hellos, "
                        "and they close as often"),
-        evidence=(Says(only_hellos, 0.55, -3.0, 0.8, 0.0),),
+        evidence=(only_hellos.says(0.55, -3.0, 0.8, 0.0),),
     ),
     _flood(
         "repeated TLS sessions", prior=-1.2,
-        needs=(ENOUGH, at_least(busy_hellos, 0.3)),
+        needs=(ENOUGH, busy_hellos.at_least(0.3)),
         lead=(_HELLOS, "each source begins {per_source:.1f} sessions/s; a browser keeps the few that it "
                        "opens"),
         evidence=(
-            if_so(even_sources, 1.5, "all sources begin about as many"),
-            above(same_ja4, 0.95, 1.0),
-            Says(hellos_above_normal, 1, 0.0, 5, 2.5, "{rate:count} sessions/s, normally up to "
+            even_sources.if_so(1.5, "all sources begin about as many"),
+            same_ja4.above(0.95, 1.0),
+            hellos_above_normal.says(1, 0.0, 5, 2.5, "{rate:count} sessions/s, normally up to "
                                                        "{usual:count}"),
         ),
     ),
@@ -301,7 +288,7 @@ ENTRIES = (
         "TLS renegotiation flood", repeated_handshakes, 2.2,  # CVE-2011-1473, THC-SSL-DOS
         kind="tls_flood",
     traits=Trait.REQUESTS,
-        needs=(at_least(renegotiating, 3), ENOUGH),
+        needs=(renegotiating.at_least(3), ENOUGH),
         lead="{amount:handshake records} ({rate:count}/s) from {senders} on {renegotiating:count} "
         "connections, {each:.0f} each: a client needs 3",
         match=to_port,

@@ -8,20 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
-from fwtop.analysis.engine.entries import (
-    Group,
-    Hypothesis,
-    Least,
-    Proof,
-    Says,
-    above,
-    at_least,
-    at_most,
-    cut,
-    feature,
-    if_so,
-    is_so,
-)
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature
 from fwtop.analysis.measures import answers, conversations, payloads
 from fwtop.analysis.measures.general import ENOUGH, of_protocol, per_source, same_length, share, spoofed
 from fwtop.analysis.parsers.services import BY_PORT, SPOKEN, WEB
@@ -305,30 +292,30 @@ def one_length(group: Group) -> list[str]:
 
 _UDP_LEAD = "{amount:UDP packets} {where} from {senders}, mean length {mean_length:.0f} bytes"
 _FLOOD = (
-    if_so(random_ports, 2.0, "destination ports are random ({ports:count} seen)"),
-    above(same_length, 0.9, 1.0),
-    if_so(changing_ports, 1.75, "the ports change with nearly every packet"),
-    above(common_source_port, 0.95, 1.5, "all sources use one source port; those of clients differ"),
-    above(payloads.common_beginning, 0.95, 1.0),
-    if_so(payloads.empty, 1.5, "they carry no payload"),
-    if_so(payloads.all_zeros, 2.5, "the payload is all zeros"),
-    if_so(payloads.identical, 2.0, "all payloads are identical"),
-    if_so(payloads.random_payload, 1.0, "the payload is random"),
-    if_so(payloads.random_once, 0.75, "{senders} send it once per port; no protocol starts like that"),
-    if_so(payloads.quic_packets, -2.0),
-    Says(payloads.replayed, 0.5, 0.0, 0.7, 4.0, "{replayed:percent} repeat random bytes of their flow"),
-    Says(payloads.only_quic_openings, 0.5, 0.0, 0.9, 3.0, "no connection goes on after its first packet"),
-    above(spoofed, 0.7, 2.0),
-    above(share, 0.6, 1.0),
-    above(per_source, 1_000, 1.5, "mean {per_source:count} packets/s per source"),
-    above(requests_per_source, 20, 2.0, "each source asks {per_source:count} times per second"),
-    above(repeated_requests_per_source, 0, 1.0,
+    random_ports.if_so(2.0, "destination ports are random ({ports:count} seen)"),
+    same_length.above(0.9, 1.0),
+    changing_ports.if_so(1.75, "the ports change with nearly every packet"),
+    common_source_port.above(0.95, 1.5, "all sources use one source port; those of clients differ"),
+    payloads.common_beginning.above(0.95, 1.0),
+    payloads.empty.if_so(1.5, "they carry no payload"),
+    payloads.all_zeros.if_so(2.5, "the payload is all zeros"),
+    payloads.identical.if_so(2.0, "all payloads are identical"),
+    payloads.random_payload.if_so(1.0, "the payload is random"),
+    payloads.random_once.if_so(0.75, "{senders} send it once per port; no protocol starts like that"),
+    payloads.quic_packets.if_so(-2.0),
+    payloads.replayed.says(0.5, 0.0, 0.7, 4.0, "{replayed:percent} repeat random bytes of their flow"),
+    payloads.only_quic_openings.says(0.5, 0.0, 0.9, 3.0, "no connection goes on after its first packet"),
+    spoofed.above(0.7, 2.0),
+    share.above(0.6, 1.0),
+    per_source.above(1_000, 1.5, "mean {per_source:count} packets/s per source"),
+    requests_per_source.above(20, 2.0, "each source asks {per_source:count} times per second"),
+    repeated_requests_per_source.above(0, 1.0,
           "each source asks up to {repeated_requests_per_source:.1f} times per second without waiting for "
           "the answer"),
-    if_so(payloads.not_reports, 3.0, "they go to a collector's port, and no collector can read them"),
-    if_so(stream_rate, -3.0),
-    if_so(changing_ports_fast, 1.5),
-    Says(above_normal, 0.0, 0.0, 10.0, 20.0),
+    payloads.not_reports.if_so(3.0, "they go to a collector's port, and no collector can read them"),
+    stream_rate.if_so(-3.0),
+    changing_ports_fast.if_so(1.5),
+    above_normal.says(0.0, 0.0, 10.0, 20.0),
 )  # fmt: skip
 
 ENTRIES = (
@@ -338,7 +325,7 @@ ENTRIES = (
         traits=Trait.APART | Trait.NAMELESS,
         needs=(ENOUGH,),
         lead=_UDP_LEAD,
-        evidence=(*_FLOOD, above(later_fragments_per_packet, 2.9, -2.0)),  # from 3 on it is the next one
+        evidence=(*_FLOOD, later_fragments_per_packet.above(2.9, -2.0)),  # from 3 on it is the next one
         details=(payloads.asked, payloads.quic_headers, one_length, payloads.beginning, normal_rate),
         match=match_datagrams,
         rows=without_conversations,
@@ -348,7 +335,7 @@ ENTRIES = (
     Hypothesis(
         "UDP fragment flood", datagrams, -1.0,
         kind="fragment_flood",
-        needs=(ENOUGH, at_least(later_fragments_per_packet, 3)),
+        needs=(ENOUGH, later_fragments_per_packet.at_least(3)),
         lead="{odd}",
         evidence=_FLOOD,
         details=(udp_size, payloads.asked, one_length, payloads.beginning, normal_rate),
@@ -361,7 +348,7 @@ ENTRIES = (
         kind="{service}_amplification",
         traits=Trait.REFLECTED | Trait.AMPLIFIED,
         title="{service_title} amplification",
-        needs=(ENOUGH, is_so(reflector_answers)),
+        needs=(ENOUGH, reflector_answers.yes),
         evidence=_FLOOD,
         details=(answers.servers, answers.contents),
         match=answers.match_answers,
@@ -369,40 +356,40 @@ ENTRIES = (
     ),
     Hypothesis(
         "requests as clients send them", datagrams, 4.0,
-        needs=(ENOUGH, at_least(payloads.questions, 0.5), is_so(at_clients_pace)),
+        needs=(ENOUGH, payloads.questions.at_least(0.5), at_clients_pace.yes),
         evidence=(
-            Says(payloads.only_quic_openings, 0.5, 0.0, 0.9, -6.0),
-            if_so(payloads.identical, 1.5),  # whoever asks a service that has one question asks the same
+            payloads.only_quic_openings.says(0.5, 0.0, 0.9, -6.0),
+            payloads.identical.if_so(1.5),  # whoever asks a service that has one question asks the same
         ),
     ),
     Hypothesis(
         "calls, games, tunnels, downloads", datagrams, 4.0,
-        needs=(ENOUGH, is_so(like_conversations)),
+        needs=(ENOUGH, like_conversations.yes),
         evidence=(
-            if_so(payloads.not_reports, -5.0),
-            Says(payloads.replayed, 0.5, 0.0, 0.7, -6.0),
-            above(spoofed, 0.7, -3.0),  # what answers a forged address reaches somebody else
+            payloads.not_reports.if_so(-5.0),
+            payloads.replayed.says(0.5, 0.0, 0.7, -6.0),
+            spoofed.above(0.7, -3.0),  # what answers a forged address reaches somebody else
         ),
     ),
-    Hypothesis("peers that this host answers", datagrams, 4.0, needs=(ENOUGH, is_so(answered_peers))),
-    Hypothesis("answers of few servers", datagrams, 4.0, needs=(ENOUGH, is_so(few_servers))),
+    Hypothesis("peers that this host answers", datagrams, 4.0, needs=(ENOUGH, answered_peers.yes)),
+    Hypothesis("answers of few servers", datagrams, 4.0, needs=(ENOUGH, few_servers.yes)),
     Hypothesis(
         "logs, metrics and flow records", datagrams, 4.0,
-        needs=(ENOUGH, is_so(to_collector)),
+        needs=(ENOUGH, to_collector.yes),
         evidence=(
-            if_so(changing_ports, -2.0),  # programs that report keep their socket
-            above(spoofed, 0.7, -3.0),  # and their address
+            changing_ports.if_so(-2.0),  # programs that report keep their socket
+            spoofed.above(0.7, -3.0),  # and their address
         ),
     ),
-    Hypothesis("a video stream (MPEG-TS)", datagrams, 4.0, needs=(ENOUGH, is_so(video))),
+    Hypothesis("a video stream (MPEG-TS)", datagrams, 4.0, needs=(ENOUGH, video.yes)),
     Hypothesis(
         "a stream of known peers, however fast", datagrams, -3.0,
-        needs=(ENOUGH, at_least(known_peers, 0.95), is_so(numbered)),
+        needs=(ENOUGH, known_peers.at_least(0.95), numbered.yes),
         settles=(),
     ),
     Hypothesis(
         "a stream at the rate of a call or a tunnel", datagrams, -3.0,  # any tool can count
-        needs=(ENOUGH, at_most(per_source, 4_999), is_so(numbered)),
+        needs=(ENOUGH, per_source.at_most(4_999), numbered.yes),
         settles=(),
     ),
 )  # fmt: skip

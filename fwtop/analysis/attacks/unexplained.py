@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
-from fwtop.analysis.engine.entries import (
-    CERTAIN,
-    Group,
-    Hypothesis,
-    Least,
-    Proof,
-    at_least,
-    at_most,
-    cut,
-    feature,
-    is_not,
-    is_so,
-)
+from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature
 from fwtop.analysis.measures.general import observed_live, samples, share, spoofed
 from fwtop.analysis.parsers import icmp
 from fwtop.analysis.window.traffic import TCP, UDP
@@ -132,7 +120,7 @@ ENTRIES = (
             kind="unknown_flood",
             traits=Trait.NAMELESS | Trait.UNKNOWN,
             title="Unknown flood",
-            needs=(at_least(samples, 60), is_not(scattered), *needs),
+            needs=(samples.at_least(60), scattered.no, *needs),
             lead=_LEAD,
             details=(surge, shared_fields),
             match=match_shared,
@@ -140,13 +128,13 @@ ENTRIES = (
         )
         for name, needs in (
             ("surge far above normal",
-             (is_so(observed_live), at_least(share, 0.5), at_least(above_all_normal, 1))),
+             (observed_live.yes, share.at_least(0.5), above_all_normal.at_least(1))),
             ("surge that this host rejects",
-             (is_so(observed_live), at_least(share, 0.5), at_least(rejected, 0.8))),
+             (observed_live.yes, share.at_least(0.5), rejected.at_least(0.8))),
             ("capture of almost only forged packets",
-             (is_not(observed_live), at_least(share, 0.8), at_least(spoofed, 0.8))),
+             (observed_live.no, share.at_least(0.8), spoofed.at_least(0.8))),
         )
     ),
-    Hypothesis("scans of a network for hosts", unexplained, CERTAIN, needs=(is_so(scattered),)),
-    Hypothesis("mixed remainder", unexplained, 2.0, needs=(at_most(share, 0.499),)),
+    Hypothesis("scans of a network for hosts", unexplained, CERTAIN, needs=(scattered.yes,)),
+    Hypothesis("mixed remainder", unexplained, 2.0, needs=(share.at_most(0.499),)),
 )  # fmt: skip

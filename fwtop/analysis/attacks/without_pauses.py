@@ -13,18 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Normal, Trait
-from fwtop.analysis.engine.entries import (
-    Group,
-    Hypothesis,
-    Least,
-    Proof,
-    Says,
-    at_least,
-    cut,
-    feature,
-    if_so,
-    noted,
-)
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
 from fwtop.analysis.measures.general import ENOUGH, per_source, samples, to_port
 from fwtop.analysis.measures.requests import (
     even_sources,
@@ -188,13 +177,13 @@ def received_each(group: Group) -> float:
 
 
 _LIMIT = "a limit of requests or connections for each source; blocking the sources"
-_EVEN = if_so(even_sources, 1.5, "all sources send about as much")
-_STEADILY = (ENOUGH, at_least(samples, 30), at_least(steady_share, 0.5))
-_ABOVE = Says(steady_above_normal, 2, -2.5, 10, 2.0, "{rate:count}/s, normally up to {usual:count}")
+_EVEN = even_sources.if_so(1.5, "all sources send about as much")
+_STEADILY = (ENOUGH, samples.at_least(30), steady_share.at_least(0.5))
+_ABOVE = steady_above_normal.says(2, -2.5, 10, 2.0, "{rate:count}/s, normally up to {usual:count}")
 _STEADY = (
     _ABOVE,
     _EVEN,
-    Says(per_source, 2, -1.0, 5, 1.0, "each source asks {per_source:.1f} times per second without a pause"),
+    per_source.says(2, -1.0, 5, 1.0, "each source asks {per_source:.1f} times per second without a pause"),
 )
 
 ENTRIES = (
@@ -207,10 +196,10 @@ ENTRIES = (
         lead="{amount:HTTP requests} ({rate:count}/s) from {senders}, who ask without pauses",
         evidence=(
             *_STEADY,
-            Says(page_resources, 0.1, 1.0, 0.5, -3.0),  # browsers that wait for a slow server ask for these
-            Says(forms_sent, 0.5, 0.0, 0.9, 1.5, "{forms_sent:percent} send a form, as those who guess "
+            page_resources.says(0.1, 1.0, 0.5, -3.0),  # browsers that wait for a slow server ask for these
+            forms_sent.says(0.5, 0.0, 0.9, 1.5, "{forms_sent:percent} send a form, as those who guess "
                                                   "passwords do"),
-            Says(forwarded, 0.05, 0.0, 0.5, -6.0),
+            forwarded.says(0.05, 0.0, 0.5, -6.0),
         ),
         details=(requests_described,),
         match=to_port,
@@ -223,16 +212,16 @@ ENTRIES = (
         traits=Trait.REQUESTS,
         title="Flood of requests inside TLS",
         # HTTP/1 asks in more; what moves in a game or a device reports takes less
-        needs=(*_STEADILY, at_least(request_size, 70)),
+        needs=(*_STEADILY, request_size.at_least(70)),
         lead=(
             "{amount:requests inside TLS} ({rate:count}/s) from {senders}, who ask without pauses",
             "what they ask can't be read",
         ),
         evidence=(
             *_STEADY,
-            Says(received_each, 100, -3.0, 300, 0.5, "each is answered with {received_each:count} bytes"),
-            Says(request_size, 70, -2.0, 110, 0.5),
-            Says(records_alike, 0.3, 0.0, 0.9, 1.0, "{records_alike:percent} have one of two sizes"),
+            received_each.says(100, -3.0, 300, 0.5, "each is answered with {received_each:count} bytes"),
+            request_size.says(70, -2.0, 110, 0.5),
+            records_alike.says(0.3, 0.0, 0.9, 1.0, "{records_alike:percent} have one of two sizes"),
         ),
         match=to_port,
         rows=with_their_connections,
@@ -248,7 +237,7 @@ ENTRIES = (
         evidence=(
             _ABOVE,
             _EVEN,
-            Says(per_source, 1.5, -1.5, 3, 1.0, "each source opens {per_source:.1f} per second; clients keep "
+            per_source.says(1.5, -1.5, 3, 1.0, "each source opens {per_source:.1f} per second; clients keep "
                                                 "the one that they have"),
         ),
         match=to_port,

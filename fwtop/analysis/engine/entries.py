@@ -59,6 +59,36 @@ class Feature(Struct, frozen=True, eq=False):
         """Measure a group."""
         return self.measure(group)
 
+    @property
+    def yes(self) -> Needs:
+        """Require a yes."""
+        return Needs(self, least=1.0)
+
+    @property
+    def no(self) -> Needs:
+        """Require a no."""
+        return Needs(self, most=0.0)
+
+    def at_least(self, value: float) -> Needs:
+        """Require it to reach a value."""
+        return Needs(self, least=value)
+
+    def at_most(self, value: float) -> Needs:
+        """Require it not to exceed a value."""
+        return Needs(self, most=value)
+
+    def says(self, low: float, at_low: float, high: float, at_high: float, sentence: str = "") -> Says:
+        """Say something, in log-odds: `at_low` up to `low`, `at_high` from `high` on, linear between."""
+        return Says(self, low, at_low, high, at_high, sentence)
+
+    def above(self, value: float, odds: float, sentence: str = "") -> Says:
+        """Say something above a value, and nothing up to it."""
+        return Says(self, value, 0.0, value, odds, sentence)
+
+    def if_so(self, odds: float, sentence: str = "") -> Says:
+        """Say something for a yes."""
+        return Says(self, 0.5, 0.0, 0.5, odds, sentence)
+
 
 FEATURES: dict[str, Feature] = {}
 
@@ -247,36 +277,6 @@ class Needs(Struct, frozen=True):
 
 
 CERTAIN = 20.0  # prior log-odds of what its requirements prove: more than attacks add up to
-
-
-def at_least(feature: Feature, value: float) -> Needs:
-    """Require a feature to reach a value."""
-    return Needs(feature, least=value)
-
-
-def at_most(feature: Feature, value: float) -> Needs:
-    """Require a feature not to exceed a value."""
-    return Needs(feature, most=value)
-
-
-def is_so(feature: Feature) -> Needs:
-    """Require a yes."""
-    return Needs(feature, least=1.0)
-
-
-def is_not(feature: Feature) -> Needs:
-    """Require a no."""
-    return Needs(feature, most=0.0)
-
-
-def above(feature: Feature, value: float, odds: float, sentence: str = "") -> Says:
-    """Say something above a value, and nothing up to it."""
-    return Says(feature, value, 0.0, value, odds, sentence)
-
-
-def if_so(feature: Feature, odds: float, sentence: str = "") -> Says:
-    """Say something for a yes."""
-    return Says(feature, 0.5, 0.0, 0.5, odds, sentence)
 
 
 def own_rows(group: Group) -> Rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fwtop.analysis.context import NEW, AnalysisContext
-from fwtop.analysis.engine.entries import Group, Least, at_least, feature
+from fwtop.analysis.engine.entries import Group, Least, feature
 from fwtop.analysis.window.traffic import Rows
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Mask
@@ -29,7 +29,7 @@ def threshold_ratio(group: Group) -> float:
     )
 
 
-ENOUGH = at_least(threshold_ratio, 1)  # as large as the least that counts
+ENOUGH = threshold_ratio.at_least(1)  # as large as the least that counts
 
 
 @feature("samples")

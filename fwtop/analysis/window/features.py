@@ -19,13 +19,7 @@ from fwtop.analysis.window.counting import (
     occurrences,
     weights_of,
 )
-from fwtop.analysis.window.traffic import (
-    Rows,
-    Traffic,
-    distinct_texts,
-    transport_start,
-    weighted_top,
-)
+from fwtop.analysis.window.traffic import Rows, Traffic, distinct_texts, transport_start, weighted_top
 from fwtop.model.addresses.address import Prefix, format_address
 from fwtop.model.traffic.packets import F64, I64, U8
 from fwtop.render.numbers import duration_words

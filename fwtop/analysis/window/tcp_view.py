@@ -132,10 +132,7 @@ def _steps(
     possible = same & (_near(seq_step) & _near(ack_step) & ~overlap | ~plain)
     moved = same & plain & possible & ((seq_step > 0) | (ack_step > 0))
     pair_flow = flow[1:]
-    return (
-        np.bincount(pair_flow[moved], minlength=flows),
-        np.bincount(pair_flow[possible], minlength=flows),
-    )
+    return (np.bincount(pair_flow[moved], minlength=flows), np.bincount(pair_flow[possible], minlength=flows))
 
 
 def _completed(traffic: Traffic, rows: Rows, flow: Rows, flows: int, syn: Mask) -> Mask:

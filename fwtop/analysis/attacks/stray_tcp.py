@@ -1,4 +1,4 @@
-"""ACK floods outside of connections.
+"""TCP packets that belong to no connection: floods of ACKs, RSTs, FINs and invalid flags, and what looks so.
 
 Sources: RFC 9293 3.10.7; Mirai's source (attack_tcp_ack); Imperva, "Breaking down Mirai" (2016).
 """
@@ -12,25 +12,24 @@ from functools import partial
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.entries import (
-    Group,
-    Hypothesis,
-    Least,
-    Proof,
-    Says,
-    above,
-    at_least,
-    at_most,
-    cut,
-    feature,
-    if_so,
+from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature
+from fwtop.analysis.measures.general import (
+    ENOUGH,
+    flow_singles,
+    of_protocol,
+    rate,
+    same_port,
+    share,
+    sources,
+    spoofed,
 )
-from fwtop.analysis.measures.general import ENOUGH, flow_singles, spoofed
 from fwtop.analysis.measures.tcp import BARE, OUTSIDE, constant_fields, constants, match_ack, stray
 from fwtop.analysis.parsers.http import starts_request
 from fwtop.analysis.parsers.tls import record_mask
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features, header_words
+from fwtop.analysis.window.tcp_view import ACK, FIN, RST, SYN, flag_names
+from fwtop.model.rule import Match
 from fwtop.render.numbers import percent
 
 _ALONE = 0.9  # of the packets are alone in their flow; fewer if a capture only truncates connections
@@ -164,7 +163,7 @@ def _with_data(group: Group) -> Features:
 
 _ACKS = "{with_data:percent} carry data; {same_port:percent} go to port {port:.0f}"
 
-_flood = partial(
+_ack_flood = partial(
     Hypothesis,
     of=stray_acks,
     kind="ack_flood",
@@ -174,43 +173,165 @@ _flood = partial(
     match=match_ack,
     stopped_by=OUTSIDE,
 )
+
+
+_EPHEMERAL = 32_768  # the first port of Linux for connections of its own
+
+
+@cut(Proof.ENDS)
+def stray_resets(context: AnalysisContext) -> Iterator[Group]:
+    """RSTs that belong to no connection."""
+    yield Group(context, context.features(stray(context, context.tcp.rst)), Least(normal="tcp.rst"))
+
+
+@cut(Proof.ENDS)
+def stray_fins(context: AnalysisContext) -> Iterator[Group]:
+    """FINs that belong to no connection."""
+    yield Group(context, context.features(stray(context, context.tcp.fin)), Least(normal="tcp.fin"))
+
+
+@feature("packets")
+def openings(group: Group) -> float:
+    """SYNs and SYN-ACKs that could explain the ends of connections, each once.
+
+    Those of a SYN flood or a reflection began none. In a thin sample, which holds ends of real connections,
+    these are estimated from their other packets.
+    """
+    context = group.context
+    tcp, weight = context.tcp, context.traffic.weight
+    began = float(weight[(tcp.syn | tcp.syn_ack) & context.unclaimed].sum())
+    if context.sparse:
+        began = 2 * began + float(weight[tcp.ack & context.unclaimed].sum())
+    return began
+
+
+@feature("times")
+def openings_per_end(group: Group) -> float:
+    """Connections that were opened, for each packet that ends one."""
+    return group[openings] / group.packets.packets
+
+
+@feature("share")
+def refusals(group: Group) -> float:
+    """Part that closed ports send to a client's: RST with ACK, number 0, window 0 (RFC 9293 3.10.7.1)."""
+    packets, rows = group.context.traffic.packets, group.packets.rows
+    closed = ((packets.tcp_flags[rows] & ACK) > 0) & (packets.tcp_seq[rows] == 0)
+    return float((closed & (packets.tcp_window[rows] == 0) & (packets.dport[rows] >= _EPHEMERAL)).mean())
+
+
+match_rst = partial(of_protocol, flags=(RST | SYN, RST))
+
+
+match_fin = partial(of_protocol, flags=(FIN | SYN | RST, FIN))
+
+
+_ENDS = "but only {openings:count} SYNs or SYN-ACKs that could explain them"
+
+
+@cut(Proof.HANDSHAKES)
+def invalid_flags(context: AnalysisContext) -> Iterator[Group]:
+    """TCP packets with flags that no stack sends: Xmas, null, SYN+FIN and the like."""
+    features = context.features(context.tcp.odd & context.unclaimed)
+    if features.n:
+        flags = flag_names(features.top("tcp_flags").value)
+        yield Group(context, features, Least("reflection_pps", "tcp.odd", shaped=True), {"flags": flags})
+
+
+@feature("share")
+def same_flags(group: Group) -> float:
+    """Part that has the most common TCP flags."""
+    return group.packets.top("tcp_flags").share
+
+
+def match_flags(group: Group) -> Match:
+    """Match ports and flags that nearly all have."""
+    top = group.packets.top("tcp_flags")
+    return of_protocol(group, flags=(63, top.value & 63) if top.share > 0.9 else None)
+
+
 ENTRIES = (
-    _flood(
+    _ack_flood(
         "ACK flood", prior=-1.1,
-        needs=(ENOUGH, at_least(flow_singles, 0.5), at_most(connections_opened, 1)),
+        needs=(ENOUGH, flow_singles.at_least(0.5), connections_opened.at_most(1)),
         lead=(
             "{amount:ACK packets} from {senders} belong to no connection: {flow_singles:percent} are the "
             "only packet of their flow",
             _ACKS,
         ),
         evidence=(
-            above(constants, 0, 2.5),
-            above(one_data_size, 0.8, 2.5),
-            above(spoofed, 0.5, 2.5),
-            if_so(flow_per_packet, 2.5),
-            if_so(normal_known, 2.5),
-            if_so(sampled_capture, -2.6),  # there, every packet is alone in its flow
-            Says(connections_opened, 0.1, 0.5, 0.7, -2.5),
-            Says(flows_each, 20, 0.0, 200, 2.0, "each source sends them in {flows_each:count} flows or more"),
-            Says(readable, 0.3, 0.0, 0.8, -4.0),
-            Says(with_options, 0.3, 0.0, 0.9, -6.0),
-            Says(beside_requests, 0.5, 0.0, 0.9, -6.0),
+            constants.above(0, 2.5),
+            one_data_size.above(0.8, 2.5),
+            spoofed.above(0.5, 2.5),
+            flow_per_packet.if_so(2.5),
+            normal_known.if_so(2.5),
+            sampled_capture.if_so(-2.6),  # there, every packet is alone in its flow
+            connections_opened.says(0.1, 0.5, 0.7, -2.5),
+            flows_each.says(20, 0.0, 200, 2.0, "each source sends them in {flows_each:count} flows or more"),
+            readable.says(0.3, 0.0, 0.8, -4.0),
+            with_options.says(0.3, 0.0, 0.9, -6.0),
+            beside_requests.says(0.5, 0.0, 0.9, -6.0),
         ),
     ),
-    _flood(
+    _ack_flood(
         "ACK flood that repeats numbers", prior=2.4,
-        needs=(ENOUGH, at_most(flow_singles, 0.5)),
+        needs=(ENOUGH, flow_singles.at_most(0.5)),
         lead=("{amount:ACK packets} whose sequence numbers don't advance as in a connection", _ACKS),
         evidence=(
-            above(constants, 0, 2.5),
-            above(one_data_size, 0.8, 2.5),
-            above(spoofed, 0.8, 2.5),
-            if_so(sampled_capture, -4.5),
+            constants.above(0, 2.5),
+            one_data_size.above(0.8, 2.5),
+            spoofed.above(0.8, 2.5),
+            sampled_capture.if_so(-4.5),
         ),
     ),
-    _flood(
+    _ack_flood(
         "ACK flood of forged sources", prior=2.4,
-        needs=(ENOUGH, at_least(spoofed, 0.8)),
+        needs=(ENOUGH, spoofed.at_least(0.8)),
         lead=("{amount:ACK packets} whose sequence numbers don't advance as in a connection", _ACKS),
+    ),
+    Hypothesis(
+        "RST flood", stray_resets, 2.0,
+        kind="rst_flood",
+        traits=Trait.APART,
+        needs=(ENOUGH, share.at_least(0.02)),
+        lead=("{amount:RST packets} from {senders}, " + _ENDS, "{same_port:percent} go to port {port:.0f}"),
+        details=(constant_fields,),
+        match=match_rst,
+        stopped_by=OUTSIDE,
+    ),
+    Hypothesis(
+        "refusals of a scan that this host makes", stray_resets, 0.0,
+        needs=(refusals.at_least(0.9), same_port.at_least(0.9)),
+        evidence=(rate.says(2_000, 5.0, 20_000, -2.0),),
+    ),
+    Hypothesis(
+        "FIN flood", stray_fins, 2.0,
+        kind="fin_flood",
+        traits=Trait.APART,
+        needs=(ENOUGH, share.at_least(0.02)),
+        lead=("{amount:FIN packets} from {senders}, " + _ENDS, "{same_port:percent} go to port {port:.0f}"),
+        details=(constant_fields,),
+        match=match_fin,
+        stopped_by=OUTSIDE,
+    ),
+    *(
+        explanation
+        for cut in (stray_resets, stray_fins)
+        for explanation in (
+            Hypothesis("ends of as many connections", cut, CERTAIN, needs=(openings_per_end.at_least(1),)),
+            Hypothesis(
+                "ends of connections of a few hosts", cut, CERTAIN,
+                needs=(sources.at_most(2), rate.at_most(299)),
+            ),
+        )
+    ),
+    Hypothesis(
+        "TCP packets with invalid flags", invalid_flags, 2.9,
+        kind="tcp_anomaly",
+        traits=Trait.ODD_FLAGS,
+        title="TCP packets with invalid flags ({flags})",
+        needs=(ENOUGH,),
+        lead="{amount:TCP packets with invalid flags}; {same_flags:percent} have {flags}",
+        match=match_flags,
+        stopped_by="dropping these flags: no connection needs them",
     ),
 )  # fmt: skip

@@ -1,27 +1,18 @@
-"""ICMP and ICMPv6 floods, reflected echo replies, and the pings of monitoring."""
+"""Floods of ICMP, ICMPv6, IGMP and ARP, and what monitoring, neighbours and large links send."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.entries import (
-    CERTAIN,
-    Group,
-    Hypothesis,
-    Least,
-    Proof,
-    at_least,
-    at_most,
-    cut,
-    feature,
-    if_so,
-    is_so,
-)
-from fwtop.analysis.measures.general import ENOUGH, pace, sources
+from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature
+from fwtop.analysis.measures.general import ENOUGH, match_ip_protocol, pace, sources, spoofed, unclaimed_of
 from fwtop.analysis.parsers import icmp
+from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.tcp_view import errors_to_probes
-from fwtop.analysis.window.traffic import ICMP, ICMP6
+from fwtop.analysis.window.traffic import ICMP, ICMP6, IGMP
 from fwtop.model.rule import Match
 
 _NAMES = {
@@ -107,6 +98,38 @@ _ICMP = (
     "mean length {mean_length:.0f} bytes"
 )
 
+
+@cut(Proof.VOLUME)
+def igmp_packets(context: AnalysisContext) -> Iterator[Group]:
+    """IGMP to this host's own addresses; routers and neighbours address groups (RFC 3376 4)."""
+    mine = unclaimed_of(context, IGMP) & ~context.traffic.group
+    yield Group(context, context.features(mine), Least(normal="other"))
+
+
+_ARP = 0x0806
+_UNKNOWN = Spoof(0.0, ())  # ARP has no IP header whose source could be forged
+_LINK_ADDRESSES = 12  # bytes: destination and source of an Ethernet frame
+_STORM = 3.0  # times the rate of the least flood: large links have hundreds of requests a second
+
+
+@cut(Proof.VOLUME)
+def arp_packets(context: AnalysisContext) -> Iterator[Group]:
+    """ARP (RFC 826): requests and answers of a link, which no address of IP tells apart."""
+    packets = context.traffic.packets
+    features = context.features((packets.family == 0) & (packets.ethertype == _ARP) & context.unclaimed)
+    if features.n:
+        yield Group(context, features, Least(normal="not_ip", times=_STORM), known_spoof=_UNKNOWN)
+
+
+@feature("MAC addresses")
+def link_senders(group: Group) -> float:
+    """Distinct source addresses of the Ethernet frames, as far as sampled; 1 where a capture has none."""
+    packets, rows = group.context.traffic.packets, group.packets.rows
+    framed = rows[packets.captured[rows] >= _LINK_ADDRESSES]
+    senders = packets.data[framed, 6:_LINK_ADDRESSES] if packets.data.shape[1] >= _LINK_ADDRESSES else framed
+    return float(max(len(np.unique(senders, axis=0)), 1))
+
+
 ENTRIES = (
     Hypothesis(
         "ICMP flood", icmp_packets, 2.6,
@@ -121,7 +144,7 @@ ENTRIES = (
         "ICMP echo-reply reflection", icmp_packets, 3.6,
         kind="icmp_flood",
         traits=Trait.APART,
-        needs=(ENOUGH, is_so(echo_replies), at_least(same_type, 0.8), at_least(sources, 8)),
+        needs=(ENOUGH, echo_replies.yes, same_type.at_least(0.8), sources.at_least(8)),
         lead=_ICMP,
         match=match_icmp,
         stopped_by="dropping echo replies",
@@ -131,10 +154,10 @@ ENTRIES = (
         kind="icmp_flood",
         traits=Trait.APART,
         title="ICMPv6 {type} flood",
-        needs=(ENOUGH, is_so(discovery), at_least(same_type, 0.8)),
+        needs=(ENOUGH, discovery.yes, same_type.at_least(0.8)),
         lead=_ICMP,
         evidence=(
-            if_so(discovery, 0.5,
+            discovery.if_so(0.5,
                   "they come from the link itself: the switch can stop them (RA Guard, RFC 6105)"),
         ),
         match=match_icmp,
@@ -142,6 +165,39 @@ ENTRIES = (
     ),
     Hypothesis(
         "pings of monitoring", icmp_packets, CERTAIN,
-        needs=(at_most(sources, 19), at_most(pace, 199)),
+        needs=(sources.at_most(19), pace.at_most(199)),
+    ),
+    Hypothesis(
+        "IGMP flood", igmp_packets, 0.0,
+        kind="igmp_flood",
+        needs=(ENOUGH,),
+        lead="{amount:IGMP packets} from {senders} to this host's own address; routers address groups",
+        evidence=(
+            sources.says(2, -2.0, 20, 1.5, "the neighbours of a link are fewer"),
+            pace.says(10, -3.0, 300, 1.5, "{rate:count} packets/s: a router asks once in two minutes"),
+            spoofed.above(0.7, 1.5),
+        ),
+        match=match_ip_protocol,
+        stopped_by="dropping IGMP to this host's own addresses: none is meant for them",
+    ),
+    Hypothesis("reports of neighbours", igmp_packets, 1.0, needs=(sources.at_most(19), pace.at_most(50))),
+    Hypothesis(
+        "ARP flood", arp_packets, 0.0,
+        kind="arp_flood",
+        needs=(ENOUGH,),
+        lead=(
+            "{amount:ARP packets} ({rate:count}/s) from {link_senders:count} MAC addresses",
+            "rules match IP, and without ARP nobody on the link reaches this host: the switch has to stop it "
+            "(storm control, dynamic ARP inspection)",
+        ),
+        evidence=(
+            pace.says(300, -3.0, 3_000, 2.5),
+            link_senders.says(50, 0.0, 500, 1.5, "no link has so many neighbours"),
+        ),
+        stopped_by="the switch (storm control, dynamic ARP inspection)",
+    ),
+    Hypothesis(
+        "hosts of a large link that look for each other", arp_packets, 1.0,
+        needs=(pace.at_most(999),),
     ),
 )  # fmt: skip
