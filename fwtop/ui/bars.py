@@ -18,7 +18,7 @@ from fwtop.ui.graph import Graph
 from fwtop.ui.header import HeaderState, header_lines
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.layout import MINIMUM, Box, Clicked, Lines
-from fwtop.ui.lists.history import History
+from fwtop.ui.lists.history import NOTHING, History
 from fwtop.ui.style import (
     ACCENT,
     ALARM,
@@ -51,9 +51,9 @@ def not_acting(mitigations: Sequence[RuleStatus]) -> list[RuleStatus]:
     return [status for status in mitigations if status.state in ACTIVE_STATES and not status.acting]
 
 
-def status_line(snapshot: Snapshot | None, message: Line, state: HeaderState, width: int) -> Line:
+def status_line(snapshot: Snapshot, message: Line, state: HeaderState, width: int) -> Line:
     """Write the most urgent of: a rule that is not in effect, one to confirm, a message."""
-    if snapshot is None:
+    if snapshot is NOTHING:
         return message or [(" waiting for the first numbers …", DIM)]
     waiting = [] if state.readonly else pending(snapshot.mitigations)
     if message and waiting:
@@ -204,7 +204,7 @@ class StatusBars:
         self["notice"].place(Box(0, 0, width, height))
         self["notice"].show([*([[]] * ((height - 1) // 2)), line])
 
-    def draw(self, snapshot: Snapshot | None, state: HeaderState, *, keys: bool, tab: str) -> None:
+    def draw(self, snapshot: Snapshot, state: HeaderState, *, keys: bool, tab: str) -> None:
         """Write all bars; `keys`: the footer's keys are those in force, not a dialog's."""
         status, header = self["status"], self["header"]
         if not status.display:
@@ -214,7 +214,7 @@ class StatusBars:
             status.show([status_line(snapshot, self.message.current(), state, width)])
         with self._footer.guarded():
             self._draw_footer(snapshot, state, tab if keys else "")
-        if snapshot is None:
+        if snapshot is NOTHING:
             return
         with header.guarded():
             header.show(header_lines(snapshot, self.history, state, width))
@@ -224,15 +224,13 @@ class StatusBars:
             if self.graph.display:
                 self.graph.write(self.history, in_bits=self.in_bits, cursor=self.cursor, at=at)
 
-    def _draw_footer(self, snapshot: Snapshot | None, state: HeaderState, tab: str) -> None:
+    def _draw_footer(self, snapshot: Snapshot, state: HeaderState, tab: str) -> None:
         if not tab:
             self._footer.clear()
             return
-        origin, lost, waiting = "live", False, False
-        if snapshot is not None:
-            lost = snapshot.guardian.startswith("lost")
-            origin = "lost" if lost else snapshot.origin.kind
-            waiting = bool(pending(snapshot.mitigations))
+        lost = snapshot.guardian.startswith("lost")
+        origin = "lost" if lost else snapshot.origin.kind
+        waiting = bool(pending(snapshot.mitigations))
         self._footer.write(tab=tab, waiting=waiting, readonly=bool(state.readonly) or lost, origin=origin)
 
 

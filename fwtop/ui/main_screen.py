@@ -18,7 +18,7 @@ from fwtop.ui.actions.commands import Call, Command, CommandDialog, History, com
 from fwtop.ui.actions.desk import Desk
 from fwtop.ui.actions.dialog import Dialog, help_lines
 from fwtop.ui.actions.log import FAULT, SETTINGS
-from fwtop.ui.actions.packet_actions import PacketActions
+from fwtop.ui.actions.packets import PacketActions
 from fwtop.ui.actions.row_actions import RowActions
 from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.actions.session_actions import SessionActions
@@ -64,7 +64,9 @@ class MainScreen(Guarded, Screen[None], inherit_bindings=False):
         self.rules = RuleActions(self.desk, self.tabs)
         self.rows = RowActions(self.desk, self.tabs, self.rules)
         self.session = SessionActions(self.desk, self.rules)
-        self.packets = PacketActions(self.desk, self.tabs, self.session.pause)
+        self.packets = PacketActions(
+            self.desk, self.tabs.packet_panel, self.tabs.texts["packet"], self.session.pause
+        )
         self.view = SnapshotView(
             self.desk,
             self,

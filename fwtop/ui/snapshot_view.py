@@ -11,28 +11,24 @@ from fwtop.analysis.rule_readings import Change
 from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import utc
-from fwtop.ui.actions.desk import Desk
+from fwtop.ui.actions.desk import Desk, MachineRulesWatch, TrendWatch
 from fwtop.ui.actions.dialog import Dialog
-from fwtop.ui.actions.news import News
-from fwtop.ui.actions.packet_actions import PacketActions
-from fwtop.ui.actions.readings import MachineRulesWatch, TrendWatch
+from fwtop.ui.actions.log import WIDEST_TOAST, News
+from fwtop.ui.actions.packets import PacketActions
 from fwtop.ui.actions.row_actions import RowActions
 from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.actions.session_actions import SessionActions
 from fwtop.ui.actions.tab_actions import TabActions
 from fwtop.ui.header import HeaderState
 from fwtop.ui.layout import HEADER_ROWS, Box, Guarded
-from fwtop.ui.lists.history import RecentRates
-from fwtop.ui.lists.path import path_lines, stage_details
+from fwtop.ui.lists.history import NOTHING, RecentRates, active_rules
+from fwtop.ui.lists.path import Stage, path_lines, stage_details
 from fwtop.ui.lists.rows import PART_PANELS
-from fwtop.ui.lists.rule_state import RuleEffects
-from fwtop.ui.lists.rules import effect_and_facts, effect_lines
-from fwtop.ui.lists.stages import Stage
+from fwtop.ui.lists.rules import RuleEffects, effect_and_facts, effect_lines
 from fwtop.ui.lists.table import CellContext
 from fwtop.ui.style import STRONG, Line
 from fwtop.ui.tabs import TAB, Content
 from fwtop.ui.terminal import LinkBudget
-from fwtop.ui.toasts import WIDEST_TOAST
 
 _SLOW_LIST_SECONDS = (
     5.0  # at least between two drawings of long lists with --slow: in a flood all rows change
@@ -61,7 +57,7 @@ class SnapshotView:
         self._rows = rows
         self._packets = packets
         self._session = session
-        self.news = News(desk, rules)
+        self.news = News(desk.log, desk.clock, rules.expiry, rules.installed_rules)
         self.machine = MachineRulesWatch(desk, self._machine_changed)
         self._history = TrendWatch(desk)
         self.sent: Callable[[], int] = lambda: 0  # bytes that the terminal took so far
@@ -130,8 +126,6 @@ class SnapshotView:
     def _content(self) -> Content:
         """Return how much there is to show, for the layout."""
         shot = self._desk.current()
-        if shot is None:
-            return Content(focused=self._tabs.focused)
         judgement = shot.judgement
         return Content(
             self._lines_of("attacks", len(judgement.attacks)),
@@ -172,7 +166,7 @@ class SnapshotView:
         """Draw the last snapshot, behind dialogs too; only what changed goes to the terminal."""
         snapshot = self._desk.current()
         with self._as_drawing():
-            if snapshot is not None:
+            if snapshot is not NOTHING:
                 with self._guard.drawing("lists"):
                     self._redraw_lists(snapshot)
             self.redraw_lines()
@@ -189,7 +183,7 @@ class SnapshotView:
             scope=desk.scope,
             trends=self._trends,
             log=desk.log.entries,
-            machine=self.machine.rules.rows() if tabs.panels["machine_rules"].display else (),
+            machine=self.machine.rows() if tabs.panels["machine_rules"].display else (),
             part=parts.words(),
             history=self._history.answer,
         )
@@ -225,7 +219,7 @@ class SnapshotView:
     def _effect_lines(self) -> list[Line]:
         """Write what changed with the selected rule, or else with the newest active one."""
         shot = self._desk.current()
-        active = [item for item in shot.mitigations if item.state in ACTIVE_STATES] if shot else []
+        active = [item for item in shot.mitigations if item.state in ACTIVE_STATES]
         selected = self._tabs.selected_rule() or max(active, key=lambda item: item.rule.created, default=None)
         if selected is None:
             return []
@@ -256,16 +250,18 @@ class SnapshotView:
                 with tabs.tab_bar.guarded():
                     self._draw_tabs(snapshot)
 
-    def _draw_tabs(self, snapshot: Snapshot | None) -> None:
+    def _draw_tabs(self, snapshot: Snapshot) -> None:
         desk, shown = self._desk, self._tabs.shown.name
-        rules = snapshot.mitigations if snapshot is not None else ()
         if shown == "log":
             desk.log.seen()
-        counts = {"rules": sum(item.state in ACTIVE_STATES for item in rules), "log": desk.log.unread}
+        counts = {
+            "rules": len(active_rules(snapshot)),
+            "log": desk.log.unread,
+        }
         scoped = f"only {desk.scope.letter(desk.scope.chosen)}" if desk.scope.chosen else ""
         self._tabs.tab_bar.write(shown, counts, scoped)
 
-    def _draw_toasts(self, snapshot: Snapshot | None) -> None:
+    def _draw_toasts(self, snapshot: Snapshot) -> None:
         """Draw the toasts over the graph; without one above the status, where they hide no heads."""
         columns, tabs = self._desk.size[0], self._tabs
         lines = self.news.lines(snapshot, min(columns - 2, WIDEST_TOAST)) if tabs.tab_bar.display else []

@@ -22,7 +22,7 @@ from fwtop.model.traffic.snapshot import (
     Tables,
     Totals,
 )
-from fwtop.ui.lists.stages import stages_of
+from fwtop.ui.lists.path import stages_of
 from tests.kernel.whole import FWTOP, fwtop, fwtop_json, in_netns
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("installed")]

@@ -10,8 +10,7 @@ from screen_run import LARGE, running
 from screen_world import everything_listed
 
 from fwtop.model.traffic.snapshot import Attack, Origin
-from fwtop.ui.lists.details import details_of
-from fwtop.ui.lists.rows import Item
+from fwtop.ui.lists.details import Item, details_of
 from fwtop.ui.tabs import TABS
 
 SESSION = Origin("session", ("eth0",), None, "2026-09-21T14-13-20-eth0")

@@ -18,10 +18,18 @@ from fwtop.model.rule import RuleStatus, State
 from fwtop.model.traffic.session import Event, EventKind, Mark
 from fwtop.model.traffic.snapshot import Judgement, Snapshot
 from fwtop.render.numbers import utc as when
-from fwtop.ui.actions.log import MOST_ENTRIES, REFUSED, SessionLog
+from fwtop.ui.actions.log import (
+    MOST_ENTRIES,
+    MOST_TOASTS,
+    REFUSED,
+    TOAST_SECONDS,
+    SessionLog,
+    Toast,
+    ToastQueue,
+    toast_lines,
+)
 from fwtop.ui.lists.panels import ago
 from fwtop.ui.style import BAD, GOOD, Line
-from fwtop.ui.toasts import MOST_TOASTS, TOAST_SECONDS, Toast, ToastQueue, toast_lines
 
 
 def later(shot: Snapshot, seconds: float) -> Snapshot:

@@ -12,7 +12,8 @@ from screen_run import LARGE, SMALL, Run, running
 
 from fwtop.model.rule import State
 from fwtop.model.ruleset import IPSET, IPTABLES_LEGACY, NFT, ListedRule, ListedSet, Ruleset
-from fwtop.ui.actions.readings import MachineRulesWatch
+from fwtop.ui.actions.desk import MachineRulesWatch
+from fwtop.ui.lists.history import NOTHING
 
 LIST = "machine_rules"
 
@@ -39,9 +40,9 @@ async def read(run: Run, *readings: Ruleset) -> None:
         run.feed.controls.machine = found
         run.app.main.view.machine._asked = float("-inf")
         run.clock[0] += 4  # rows may change places
-        await run.send(run.app.main.desk.snapshot or snapshot())
+        await run.send(snapshot() if run.app.main.desk.snapshot is NOTHING else run.app.main.desk.snapshot)
     run.clock[0] += 4
-    await run.send(run.app.main.desk.snapshot or snapshot())
+    await run.send(snapshot() if run.app.main.desk.snapshot is NOTHING else run.app.main.desk.snapshot)
 
 
 def lines_with(run: Run, word: str) -> list[str]:

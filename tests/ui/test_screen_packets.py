@@ -22,8 +22,8 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind
 from fwtop.model.traffic.packets import FLAG_MALFORMED
 from fwtop.model.traffic.snapshot import Listener, Surroundings
-from fwtop.ui.actions import packet_actions
-from fwtop.ui.actions.rule_from_row import NoRuleError, rule_from_row
+from fwtop.ui.actions import packets
+from fwtop.ui.actions.row_actions import NoRuleError, rule_from_row
 from fwtop.ui.lists.packet_rows import PacketBook, PacketRow, clock_text, info, protocol_of
 from fwtop.ui.lists.packets import packet_view, pane_lines, verdict_line
 from fwtop.ui.lists.table import GAP, CellContext, fit_columns, row_lines
@@ -365,7 +365,7 @@ async def test_w_writes_what_the_filter_shows() -> None:
 
 
 async def test_the_selected_packet_is_decoded_when_the_cursor_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packet_actions, "_PAUSE_SECONDS", 2.0)  # longer than two keys take on a busy machine
+    monkeypatch.setattr(packets, "_PAUSE_SECONDS", 2.0)  # longer than two keys take on a busy machine
     feed = feed_of()
     async with running(scenes.spoofed(), SIZES[2], feed=feed) as run:
         await opened(run)

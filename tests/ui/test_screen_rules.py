@@ -11,7 +11,7 @@ from screen_run import LARGE, SMALL, Run, running
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import POLICY, POLICY_TRIAL, Kind, Level, Match, Protection, Rule, RuleStatus, State
 from fwtop.model.traffic.counters import TcpService
-from fwtop.ui.lists.rule_state import RuleEffects
+from fwtop.ui.lists.rules import RuleEffects
 
 
 def rule_line(run: Run, rule_id: str) -> str:

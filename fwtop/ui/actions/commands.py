@@ -14,16 +14,15 @@ from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot, Source
 from fwtop.ui.actions.dialog import Dialog, bound, hints
-from fwtop.ui.actions.rule_from_row import check_targets
+from fwtop.ui.actions.row_actions import ALL, check_targets
 from fwtop.ui.keys import Action
 from fwtop.ui.lists.panel import Panel
-from fwtop.ui.lists.rows import Item, Scope
+from fwtop.ui.lists.rows import Scope
 from fwtop.ui.lists.traffic import spared
 from fwtop.ui.style import ACCENT, BAD, DIM, SELECTED, STRONG, TEXT, THEMES, TITLE, Line
 from fwtop.ui.tabs import TABS
 
 MAX_LENGTH = 200
-ALL = "all"  # attacks
 _MOST_SOURCES = 20
 
 
@@ -84,16 +83,15 @@ class Command(Struct, frozen=True):
         return ARGUMENTS[self.action.takes]
 
 
-def offer(snapshot: Snapshot | None, scope: Scope, panel: Panel, sources: Sequence[Item]) -> Offer:
+def offer(snapshot: Snapshot, scope: Scope, panel: Panel, sources: Sequence[Struct]) -> Offer:
     """Return what can be named on the screen: of the sources those that no rule would cut off by mistake."""
-    rules = snapshot.mitigations if snapshot is not None else ()
-    attacks = snapshot.judgement.attacks if snapshot is not None else ()
-    proposals = snapshot.judgement.proposals if snapshot is not None else ()
+    judgement = snapshot.judgement
+    active = (status for status in snapshot.mitigations if status.state in ACTIVE_STATES)
     shown = [item for item in sources[:_MOST_SOURCES] if isinstance(item, Source) and not spared(item)]
     return {
         "sources": _words(str(item.prefix) for item in shown if item.prefix is not None),
-        "rule": [Choice(item.rule.id, item.rule.summary) for item in rules if item.state in ACTIVE_STATES],
-        "proposal": [Choice(str(item.number), item.summary) for item in proposals],
+        "rule": [Choice(status.rule.id, status.rule.summary) for status in active],
+        "proposal": [Choice(str(item.number), item.summary) for item in judgement.proposals],
         "column": _words((*(name for name, _ in panel.rows.row.sorts), "packets")),
         "view": _words(view.name for view in panel.spec.views if view.name),
         "unit": _words(("packets", "bits")),
@@ -101,7 +99,7 @@ def offer(snapshot: Snapshot | None, scope: Scope, panel: Panel, sources: Sequen
         "switch": _words(("on", "off")),
         "tab": [Choice(tab.name, tab.title) for tab in TABS],
         "attack": [
-            *(Choice(scope.letter(item.key), item.title) for item in attacks),
+            *(Choice(scope.letter(item.key), item.title) for item in judgement.attacks),
             Choice(ALL, "all attacks"),
         ],
     }

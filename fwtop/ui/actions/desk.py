@@ -1,14 +1,21 @@
-"""What the parts of the screen share: the snapshot that is shown, the clock, and ways to tell and to ask."""
+"""What the parts of the screen share: the snapshot shown, the clock, ways to tell and to ask."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from rich.style import Style
 from textual.screen import Screen
 
+from fwtop.analysis.rule_readings import Change, RatedRule, RuleAlarms, RuleRates
 from fwtop.model.errors import FwtopError
+from fwtop.model.rule import ACTIVE_STATES, RuleStatus
+from fwtop.model.ruleset import ListedSet, Ruleset
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.actions.dialog import ChoiceDialog, Details, DetailsDialog, Dialog, Dissect
@@ -16,11 +23,38 @@ from fwtop.ui.actions.log import REFUSED, SessionLog
 from fwtop.ui.bars import StatusBars, StatusMessage
 from fwtop.ui.feed import Feed
 from fwtop.ui.layout import Begin
+from fwtop.ui.lists.history import NOTHING, HistoryAnswer
 from fwtop.ui.lists.rows import Scope
-from fwtop.ui.lists.rule_state import OptimisticOverlay
 from fwtop.ui.style import BAD, TEXT
 
 Answer = TypeVar("Answer")
+
+
+_OVERLAY_SECONDS = 5.0  # how long an answer of the guardian replaces older snapshots' rules
+
+
+class OptimisticOverlay(Struct):
+    """The guardian's latest answers, laid over snapshots until these have caught up."""
+
+    answers: dict[str, tuple[RuleStatus, float]] = field(default_factory=dict)
+
+    def note(self, status: RuleStatus, now: float) -> None:
+        """Keep an answer."""
+        self.answers[status.rule.id] = (status, now)
+
+    def over(self, snapshot: Snapshot, now: float) -> Snapshot:
+        """Return the snapshot with newer answers in place of its rules."""
+        if not self.answers:
+            return snapshot
+        known = {status.rule.id: status for status in snapshot.mitigations}
+        for rule_id, (answer, since) in list(self.answers.items()):
+            seen = known.get(rule_id)
+            agrees = seen is not None and seen.state is answer.state
+            if agrees or now - since > _OVERLAY_SECONDS:
+                del self.answers[rule_id]
+            elif seen is not None or answer.state in ACTIVE_STATES:
+                known[rule_id] = answer
+        return replace(snapshot, mitigations=tuple(known.values()))
 
 
 class Desk:
@@ -35,7 +69,7 @@ class Desk:
         self.clock = clock
         self.begin = begin
         self.slow = slow
-        self.snapshot: Snapshot | None = None
+        self.snapshot = NOTHING
         self.bars = StatusBars(StatusMessage(clock))
         self.log = SessionLog()
         self.scope = Scope()
@@ -49,17 +83,11 @@ class Desk:
 
     def now(self) -> float:
         """Return the time that ages and countdowns refer to; a recording has its own."""
-        if self.snapshot is not None and self.snapshot.origin.kind != "live":
-            return self.snapshot.started + self.snapshot.seconds
-        return self.clock()
+        return self.clock() if self.snapshot.origin.kind == "live" else self.snapshot.at
 
-    def current(self) -> Snapshot | None:
+    def current(self) -> Snapshot:
         """Return the snapshot with the guardian's newest answers."""
-        return self.overlay.over(self.snapshot, self.clock()) if self.snapshot is not None else None
-
-    def known_clients(self) -> int:
-        """Return how many client-like packets harm is measured on."""
-        return self.snapshot.judgement.baseline_packets if self.snapshot is not None else 0
+        return self.overlay.over(self.snapshot, self.clock())
 
     def say(self, text: str, style: Style = TEXT) -> None:
         """Show a message for some seconds; what was refused or failed is worth a line of the log, too."""
@@ -70,7 +98,7 @@ class Desk:
 
     def say_if_empty(self) -> None:
         """Say why a key seems to do nothing before the first snapshot."""
-        if self.snapshot is None:
+        if self.snapshot is NOTHING:
             self.say("nothing has been observed yet")
 
     async def attempt(self, request: Awaitable[Answer]) -> Answer | None:
@@ -92,3 +120,81 @@ class Desk:
     def show(self, title: str, lines: Details, dissect: Dissect | None = None) -> None:
         """Show lines to read, and below them a packet once it is decoded."""
         self.screen.app.push_screen(DetailsDialog(title, lines, dissect))
+
+
+_SHOWN_SECONDS = 2.0
+_HIDDEN_SECONDS = 30.0  # for the alarms
+_FIRST_SECONDS = 3.0  # until the first time while hidden: numbers, and an attack's name, come first
+_TREND_SECONDS = 20.0  # averages a minute and an hour change no faster
+
+
+class MachineRulesWatch:
+    """Keeps everybody's rules and sets; `changed` gets the alarms that began or ended with each reading."""
+
+    def __init__(self, desk: Desk, changed: Callable[[Sequence[Change]], None]) -> None:
+        self._ruleset: Ruleset | None = None  # None: not read yet
+        self._rated: tuple[RatedRule, ...] = ()
+        self._alarms = RuleAlarms()
+        self._rates = RuleRates()
+        self._desk = desk
+        self._changed = changed
+        self._asking = False
+        self._asked = time.monotonic() + _FIRST_SECONDS - _HIDDEN_SECONDS
+
+    def refresh(self, statuses: Sequence[RuleStatus], *, shown: bool) -> None:
+        """Ask if that is due; called with every snapshot."""
+        now = time.monotonic()
+        if self._asking or now - self._asked < (_SHOWN_SECONDS if shown else _HIDDEN_SECONDS):
+            return
+        self._asking, self._asked = True, now
+        self._desk.begin(self._fetch, statuses, group="machine rules")
+
+    async def _fetch(self, statuses: Sequence[RuleStatus]) -> None:
+        try:
+            found = await self._desk.controls.ruleset()
+        except FwtopError:  # the screen reports a lost guardian
+            return
+        finally:
+            self._asking = False
+        if found is None:  # not read yet, or there is none
+            self._asked = time.monotonic() - _HIDDEN_SECONDS
+            return
+        if self._ruleset is None or found.taken != self._ruleset.taken:
+            self._ruleset, self._rated = found, self._rates.take(found)
+        self._changed(self._alarms.take(self._rated, found.sets, statuses))
+
+    def rows(self) -> list[RatedRule | ListedSet]:
+        """Return rules, the busiest first, and sets, those that are nearly full before all."""
+        sets = self._ruleset.sets if self._ruleset is not None else ()
+        full = [item for item in sets if item.nearly_full]
+        rules = sorted(self._rated, key=_busy, reverse=True)
+        return [*full, *rules, *(item for item in sets if not item.nearly_full)]
+
+
+def _busy(item: RatedRule) -> tuple[bool, float, int]:
+    return bool(item.abnormal), item.pps or 0.0, item.rule.packets or 0
+
+
+class TrendWatch:
+    """Keeps the newest answer while it is shown."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.answer = HistoryAnswer()
+        self._desk = desk
+        self._asking = False
+        self._asked = -math.inf
+
+    def refresh(self, now: float) -> None:
+        """Ask for the trends at a time, if the last answer is old."""
+        if not self._asking and not 0 <= now - self._asked < _TREND_SECONDS:
+            self._asking, self._asked = True, now
+            self._desk.begin(self._fetch, now, group="trends", exclusive=True)
+
+    async def _fetch(self, now: float) -> None:
+        try:
+            self.answer = HistoryAnswer(await self._desk.controls.trends(now))
+        except FwtopError as error:
+            self.answer = HistoryAnswer(problem=safe_text(error))
+        finally:
+            self._asking = False
+        self._desk.redraw()

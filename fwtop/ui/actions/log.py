@@ -1,26 +1,47 @@
-"""The log: every event of the session so far, and what the screen itself did or refused."""
+"""What happened: the log of every event and of what the screen did or refused, and toasts for what is new."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 from rich.style import Style
 
+from fwtop.analysis.rule_readings import Change
+from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Event, EventKind, Mark
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.store.events import EventLog
+from fwtop.ui.feed import PlayerState
+from fwtop.ui.format import cut, duration
+from fwtop.ui.layout import Box, Lines
 from fwtop.ui.lists.details import subject_details
+from fwtop.ui.lists.history import verdict_of
 from fwtop.ui.lists.rows import LogEntry
-from fwtop.ui.style import BAD, DIM, GOOD, TEXT, WARN
+from fwtop.ui.style import (
+    ALARM,
+    BAD,
+    CALM,
+    DIM,
+    GOOD,
+    NOTICE,
+    SELECTED,
+    TEXT,
+    WARN,
+    Line,
+    fit,
+    width_of,
+    wrap_line,
+)
 
 MOST_ENTRIES = 2_000
 _MOST_NOTES = 200  # notes of snapshots that are known already
 _AGAIN_SECONDS = 60.0  # the same again within this time is counted, not listed
-REFUSED, EXPORTED, NOTICE, SETTINGS = "refused", "export written", "notice", "settings"
+REFUSED, EXPORTED, NOTE, SETTINGS = "refused", "export written", "notice", "settings"
 FAULT = "internal error"
 MACHINE = "firewall"  # alarms about any rule or set on the machine
 
@@ -38,7 +59,7 @@ _STYLES: dict[str, Style] = {
     EventKind.NOT_JUDGED: BAD,
     EventKind.JUDGED_AGAIN: GOOD,
     EXPORTED: GOOD,
-    NOTICE: WARN,
+    NOTE: WARN,
     SETTINGS: WARN,
     MACHINE: WARN,
     FAULT: BAD,
@@ -84,7 +105,7 @@ class SessionLog:
         for note in snapshot.notes:
             if note not in self._notes:
                 self._notes[note] = None
-                added.append(self.note(NOTICE, note, at))
+                added.append(self.note(NOTE, note, at))
         while len(self._notes) > _MOST_NOTES:
             del self._notes[next(iter(self._notes))]
         self._last = snapshot
@@ -145,3 +166,199 @@ def _entry(event: Event, shots: Iterable[Snapshot]) -> LogEntry:
     style = _STYLES.get(kind, TEXT)
     words = _WORDS.get(kind, kind.replace("_", " "))
     return LogEntry(0, event.at, kind, words, event.subject, event.text, style, details=tuple(details))
+
+
+_OVERDUE_SECONDS = 1.5  # this long after its confirmation time a rule is over, whatever a snapshot says
+
+
+class ExpiryWatch(Struct):
+    """Notices rules that ended because nobody confirmed them; `expired` stays until a key is pressed."""
+
+    expired: RuleStatus | None = None
+    at: float = 0.0  # Unix seconds
+    _waiting: dict[str, RuleStatus] = field(default_factory=dict)
+    _ended: set[str] = field(default_factory=set)  # by this screen, on purpose
+
+    def forget(self, rule_id: str) -> None:
+        """Expect a rule to end: the operator removed it."""
+        self._ended.add(rule_id)
+        self._waiting.pop(rule_id, None)
+
+    def has_ended(self, rule_id: str) -> bool:
+        """Whether the operator knows that a rule ended: removed here, or told by the alarm."""
+        return rule_id in self._ended
+
+    def update(self, mitigations: Sequence[RuleStatus], now: float) -> None:
+        """Compare with the unconfirmed rules seen before."""
+        present = {status.rule.id: status for status in mitigations}
+        for rule_id, before in list(self._waiting.items()):
+            after = present.get(rule_id)
+            overdue = before.confirm_by is not None and now > before.confirm_by + _OVERDUE_SECONDS
+            if after is not None and after.state in ACTIVE_STATES:
+                if after.state is State.CONFIRMED:
+                    del self._waiting[rule_id]
+                    continue
+                if not overdue:
+                    continue
+            del self._waiting[rule_id]
+            self._ended.add(rule_id)
+            undone = after is not None and after.note.startswith("undone")
+            if not undone and before.confirm_by is not None and now >= before.confirm_by - _OVERDUE_SECONDS:
+                self.expired, self.at = before, min(before.confirm_by, now)
+        for rule_id, status in present.items():
+            if status.state is State.PROVISIONAL and rule_id not in self._ended:
+                self._waiting[rule_id] = status
+
+
+TOAST_SECONDS = 8.0
+MOST_TOASTS = 3
+_LINES = 2  # of one toast
+WIDEST_TOAST = 64
+_REVERSED = {BAD: ALARM, GOOD: CALM, WARN: NOTICE}
+
+
+class Toast(Struct, frozen=True):
+    """One line of it."""
+
+    key: str  # a newer one of the same key takes its place
+    text: str
+    style: Style
+    until: float
+    count: int = 1
+
+
+class ToastQueue(Struct):
+    """The toasts that are shown, the newest last."""
+
+    _toasts: list[Toast] = field(default_factory=list)
+
+    def add(self, key: str, text: str, style: Style, now: float) -> None:
+        """Show something; the same key replaces and counts."""
+        held = next((toast for toast in self.current(now) if toast.key == key), None)
+        toast = Toast(key, text, _REVERSED.get(style, SELECTED), now + TOAST_SECONDS)
+        if held is not None:
+            self._toasts.remove(held)
+            toast = replace(toast, count=held.count + 1)
+        self._toasts = [*self._toasts, toast][-MOST_TOASTS:]
+
+    def current(self, now: float) -> Sequence[Toast]:
+        """Return those that are still to be shown."""
+        self._toasts = [toast for toast in self._toasts if 0 <= toast.until - now <= TOAST_SECONDS]
+        return self._toasts
+
+    def clear(self) -> None:
+        """Show nothing any more."""
+        self._toasts = []
+
+
+def expiry_line(status: RuleStatus, at: float, now: float, verdict: str, width: int) -> Line:
+    """Write that a trial ended unconfirmed: it stays until a key is pressed.
+
+    Where room is short the verdict gives way, which the badge shows too, never the key that helps.
+    """
+    what, key = f"Rule {status.rule.id} expired {duration(now - at)} ago", "Enter reinstalls"
+    for text in (f" {what}, {verdict}. {key} ", f" {what}. {key} "):
+        if len(text) <= width:
+            break
+    return [(text, ALARM)]
+
+
+def toast_lines(toasts: Sequence[Toast], width: int, alarm: Line | None = None) -> list[Line]:
+    """Draw the toasts, the newest last, in MOST_TOASTS lines; the alarm first. What is too long is broken."""
+    lines = [alarm] if alarm else []
+    below: list[Line] = []
+    for toast in reversed(toasts):
+        times = f" ×{toast.count}" if toast.count > 1 else ""
+        room = max(width - 2, 1)
+        rows = wrap_line([(f"{toast.text}{times}", toast.style)], room)
+        if len(rows) > _LINES:
+            rows = [*rows[: _LINES - 1], [(cut(f"{rows[_LINES - 1][0][0]}…", room), toast.style)]]
+        widest = max(map(width_of, rows), default=0)
+        edge = (" ", toast.style)
+        block = [[edge, *row, (" " * (widest - width_of(row)), toast.style), edge] for row in rows]
+        if len(lines) + len(block) + len(below) > MOST_TOASTS:
+            break
+        below = [*block, *below]
+    return [fit(line, min(width_of(line), width)) for line in (*lines, *below)]
+
+
+class Toasts(Lines):
+    """Shows toasts, right-aligned; takes no more room than they need."""
+
+    def __init__(self) -> None:
+        super().__init__("toasts")
+
+    def write(self, lines: Sequence[Line], top: int, columns: int) -> None:
+        """Draw these lines from `top` on; without any, hide."""
+        widest = max(map(width_of, lines), default=0)
+        if not widest:
+            self.place(None)
+            return
+        self.place(Box(columns - widest, top, widest, len(lines)))
+        self.show([fit(line, widest, right=True) for line in lines])
+
+
+_TOASTED = frozenset(EventKind) - {EventKind.RULE_PROPOSED}
+_RULES = {EventKind.RULE_APPLIED, EventKind.RULE_CONFIRMED, EventKind.RULE_UNDONE}
+_PASSED_SECONDS = 2.0  # of wall clock: an event that a recording passed longer ago was jumped over
+
+
+class News:
+    """Feeds log and toasts. Toasts go by the wall clock, the log by that of the traffic."""
+
+    def __init__(
+        self, log: SessionLog, clock: Callable[[], float], expiry: ExpiryWatch, installed: Mapping[str, str]
+    ) -> None:
+        self.log = log
+        self._toasts = ToastQueue()
+        self._clock = clock
+        self._expiry = expiry
+        self._installed = installed  # by this screen: id → summary
+        self._began = False  # what a screen finds when it opens is no news
+        self._before = 0.0
+
+    def take(self, snapshot: Snapshot, state: PlayerState | None) -> None:
+        """Note what a snapshot brings; `state` is that of a recording's player."""
+        now = snapshot.started + snapshot.seconds
+        if state is None:
+            added = self.log.take(snapshot)
+        else:
+            at = state.ends if state.whole else now
+            added = self.log.replay(state.marks, at)
+            played = state.playing and 0 < now - self._before <= _PASSED_SECONDS * max(state.speed, 1.0)
+            added = added if played else []
+            self.log.seen()
+        if now < self._before or (state is not None and state.whole):
+            self._toasts.clear()  # a recording went back: that hasn't happened yet
+        for entry in added if self._began else []:
+            if entry.kind in _TOASTED and not self._is_known(entry):
+                self._toasts.add(f"{entry.kind} {entry.subject}", _words(entry), entry.style, self._clock())
+        self._began, self._before = True, now
+
+    def alarm(self, change: Change, at: float) -> None:
+        """Note an alarm about the machine's rules, which the operator should see at once."""
+        alarm = change.alarm
+        mended = f"{alarm.text}; {alarm.mend}" if alarm.mend else alarm.text
+        entry = self.log.note(MACHINE, mended if change.began else f"no longer: {alarm.text}", at)
+        self._toasts.add(MACHINE, _words(entry), entry.style, self._clock())
+
+    def lines(self, snapshot: Snapshot, width: int) -> list[Line]:
+        """Return the toasts of now; first of all the trial that ended unconfirmed, until a key is pressed."""
+        expiry, now = self._expiry, self._clock()
+        alarm = None
+        if expiry.expired is not None:
+            verdict = verdict_of(snapshot, now).badge
+            alarm = expiry_line(expiry.expired, expiry.at, now, verdict, width)
+        return toast_lines(self._toasts.current(now), width, alarm)
+
+    def _is_known(self, entry: LogEntry) -> bool:
+        """Whether the operator knows already: it was done here, or the alarm says it."""
+        if entry.kind not in _RULES:
+            return False
+        mine = entry.subject in self._installed
+        return self._expiry.has_ended(entry.subject) or (mine and entry.kind != EventKind.RULE_UNDONE)
+
+
+def _words(entry: LogEntry) -> str:
+    name = f" {entry.subject}" if entry.kind.startswith("rule") else ""
+    return entry.text if entry.text.startswith(entry.words) else f"{entry.words}{name}: {entry.text}"

@@ -1,40 +1,251 @@
-"""What keys do with the selected row, and which part of the traffic the tabs show."""
+"""The selected row: the rule that a key makes of it, a closer look at it, the part of the traffic shown."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from fwtop.analysis.window.traffic import payload
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.targets import origin_of, prefixes_of
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Rule, RuleStatus
+from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule, RuleStatus
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.snapshot import Attack, Payload, Proposal, Source, TrafficPart
+from fwtop.model.traffic.packets import Fragment
+from fwtop.model.traffic.protocols import ICMP, ICMPV6, NUMBERS, TCP, WITH_PORTS
+from fwtop.model.traffic.snapshot import (
+    Attack,
+    Destination,
+    LedgerRow,
+    PacketSignature,
+    Payload,
+    Port,
+    Proposal,
+    Source,
+    TrafficPart,
+)
 from fwtop.render.rows import ROW_TYPES
 from fwtop.rules.kinds import drops_nothing
-from fwtop.ui.actions.commands import ALL
+from fwtop.rules.words import with_summary
 from fwtop.ui.actions.desk import Desk
 from fwtop.ui.actions.rule_actions import RuleActions
-from fwtop.ui.actions.rule_from_row import NoRuleError, rule_from_proposal, rule_from_row, rule_from_targets
 from fwtop.ui.actions.tab_actions import TabActions
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.details import attack_details, details_of
+from fwtop.ui.lists.history import NOTHING, TrendItem
 from fwtop.ui.lists.packet_rows import PACKET, PacketRow
-from fwtop.ui.lists.rows import PART_PANELS, Item, PartView
+from fwtop.ui.lists.rows import PART_PANELS, PartView
 from fwtop.ui.lists.traffic import spared
 from fwtop.ui.style import BAD, WARN, Line
 
+TTL_SECONDS = 600
+DEFAULT_LIMIT = RateLimit(1000, 1000, 24, 56)
+
+_KINDS = {"block": Kind.IPSET, "limit": Kind.HASHLIMIT, "xdp": Kind.XDP, "notrack": Kind.NOTRACK}
+_PROPOSAL_KEYS = {
+    kind.value: ("block", "proposal", key) for key, kind in {**_KINDS, "string": Kind.STRING}.items()
+}
+_CLASSIC = 63  # the six flags that every mechanism can match
+_MOST_BYTES = 16  # of a payload's beginning
+_SEARCHED = 64  # bytes of the payload in which others are compared
+_FEW = 5  # packets to compare with
+_MOST = 0.9  # of them have a byte in common
+_LEAST, _MOST_RUN = 4, 32  # bytes of a run
+
+
+class NoRuleError(ValueError):
+    """No rule fits the row; the text says what to do instead."""
+
+
+def rule_from_row(action: str, item: Struct | None, now: float) -> Rule:
+    """Return the rule that a key makes of a row; raises NoRuleError with a line to show."""
+    if isinstance(item, Proposal):
+        if action not in _PROPOSAL_KEYS.get(item.kind, ("block", "proposal")):
+            raise NoRuleError(f"proposal {item.number} is another kind of rule: {item.number} takes it")
+        return rule_from_proposal(item, now)
+    if item is None:
+        words = "nothing is selected: {next_panel} goes to a panel, {up} and {down} select a row"
+        raise NoRuleError(KEY_MAP.words(words))
+    if isinstance(item, TrendItem):
+        item = item.source()
+        if item is None:
+            raise NoRuleError(
+                "only countries and networks of Trends can be blocked: the Traffic tab has the rest"
+            )
+    kind, match = _of_packet(action, item) if isinstance(item, PacketRow) else _of_row(action, item)
+    limit = DEFAULT_LIMIT if action == "limit" else None
+    origin = _origin(item) if isinstance(item, Source) else None
+    rule = with_summary(Rule("", kind, match, "", TTL_SECONDS, now, "key", limit=limit, origin=origin))
+    if isinstance(item, Source) and origin is not None and item.as_name:
+        return replace(rule, summary=rule.summary.replace(item.key, f"{item.key} {item.as_name}", 1))
+    return rule
+
+
+def rule_from_proposal(proposal: Proposal, now: float) -> Rule:
+    """Return a proposal's rule; raises NoRuleError where nothing on this machine helps."""
+    if proposal.rule is None:
+        key = KEY_MAP.label("details")
+        raise NoRuleError(f"this machine can't carry out proposal {proposal.number}: {key} shows its details")
+    return replace(proposal.rule, created=now, created_by=f"proposal {proposal.number}")
+
+
+def check_targets(words: Sequence[str]) -> tuple[tuple[Prefix, ...], str | None]:
+    """Parse prefixes, or one `asn:N` or `country:CC`, typed by the operator; raises FwtopError."""
+    if any(word.startswith("@") for word in words):
+        raise FwtopError("the screen can't read files; in a shell: sudo fwtop block @FILE", 2)
+    if len(words) == 1 and (origin := origin_of(words[0])):
+        return (), origin
+    return prefixes_of(words), None
+
+
+def rule_from_targets(action: str, words: Sequence[str], now: float) -> Rule:
+    """Return the rule that a key would make of typed sources; raises FwtopError."""
+    sources, origin = check_targets(words)
+    kind = _KINDS[action]
+    limit = DEFAULT_LIMIT if action == "limit" else None
+    match = Match(sources=sources)
+    return with_summary(Rule("", kind, match, "", TTL_SECONDS, now, "command", limit=limit, origin=origin))
+
+
+def _of_row(action: str, item: Struct) -> tuple[Kind, Match]:
+    if action == "string" and not isinstance(item, Payload):
+        words = "{string} drops packets with the selected bytes: select a row of Payloads first"
+        raise NoRuleError(KEY_MAP.words(words))
+    if action == "notrack" and isinstance(item, Payload):
+        words = "{notrack} keeps a port or a source out of connection tracking: select one of those"
+        raise NoRuleError(KEY_MAP.words(words))
+    if action in ("block", "string"):
+        kind = {Source: Kind.IPSET, Payload: Kind.STRING}.get(type(item), Kind.XDP)
+    else:
+        kind = _KINDS[action]
+    return kind, _matched(item)
+
+
+def _matched(item: Struct) -> Match:
+    if isinstance(item, Source):
+        return Match(sources=(item.prefix,) if item.prefix is not None else ())
+    if isinstance(item, Port):
+        number_of = NUMBERS.get(item.protocol)
+        if number_of not in WITH_PORTS:
+            raise NoRuleError(f"fwtop has no rule for ports of {item.protocol}")
+        match = Match(protocol=number_of)
+        return replace(match, sport=item.port) if item.side == "src" else replace(match, dport=item.port)
+    if isinstance(item, Payload):
+        return Match(payload=(PayloadMatch(item.data, item.offset, None, item.dns_name),))
+    if isinstance(item, PacketSignature):
+        return item.match
+    if isinstance(item, Destination):
+        raise NoRuleError("that would cut the address off: select a signature, a source or a port")
+    if isinstance(item, LedgerRow):
+        if item.mostly is None:
+            raise NoRuleError("different traffic ends there: select a source, a port or a payload")
+        return item.mostly
+    raise NoRuleError("no rule fits this row: select a source, port or payload, or press a proposal's number")
+
+
+def _origin(item: Source) -> str | None:
+    if item.prefix is not None:
+        return None
+    if item.key.startswith("AS") and item.key[2:].isdigit():
+        return f"asn:{item.key[2:]}"
+    if len(item.key) == 2 and item.key.isalpha():
+        return f"country:{item.key}"
+    raise NoRuleError(f"{item.key} is not known by number or code, so it can't be blocked as a whole")
+
+
+# -- packets
+
+
+def _of_packet(action: str, item: PacketRow) -> tuple[Kind, Match]:
+    """Match a packet by what its payload has in common with others to that port, or else by header fields."""
+    if item.source is None:
+        raise NoRuleError("this is not an IP packet: no rule of fwtop's matches it")
+    if action in ("block", "limit"):
+        return _KINDS[action], Match(sources=(item.source,))
+    if action not in ("like", "string", "xdp"):
+        words = "no such rule fits a packet: {like} drops what is like it, {block} blocks its sender"
+        raise NoRuleError(KEY_MAP.words(words))
+    match = _fields(item)
+    if item.field("fragment") == Fragment.LATER:
+        return Kind.XDP, match
+    if item.payload:
+        kind = Kind.XDP if action == "xdp" else Kind.STRING
+        return kind, replace(match, payload=(_common_bytes(item),))
+    if action == "string":
+        words = "this packet has no payload: {like} drops packets with its header fields"
+        raise NoRuleError(KEY_MAP.words(words))
+    return Kind.XDP, _without_payload(match, item)
+
+
+def _common_bytes(item: PacketRow) -> PayloadMatch:
+    """Return the longest run of bytes that most payloads of like packets have at the same place.
+
+    Transaction ids and other bytes that change with every packet stay out of it. Without others to compare
+    with, or without a run worth the name, these are the packet's own first bytes.
+    """
+    packets, data = item.shown.packets, item.payload[:_SEARCHED]
+    like = (packets.protocol == item.field("protocol")) & (packets.dport == item.field("dport"))
+    like &= (packets.family == item.field("family")) & (packets.fragment == item.field("fragment"))
+    rows = np.flatnonzero(
+        like & (packets.payload_length > 0) & (packets.tcp_flags == item.field("tcp_flags"))
+    )
+    start, best = 0, 0
+    if len(rows) >= _FEW:
+        heads, _ = payload(packets, rows, len(data))
+        common = (heads == np.frombuffer(data, np.uint8)).mean(axis=0) >= _MOST
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], common, [False]))))
+        runs = edges.reshape(-1, 2)
+        if len(runs):
+            start, end = runs[np.argmax(runs[:, 1] - runs[:, 0])].tolist()
+            best = end - start
+    if best < _LEAST:
+        return PayloadMatch(data[:_MOST_BYTES], 0)
+    return PayloadMatch(data[start : start + min(best, _MOST_RUN)], start)
+
+
+def _fields(item: PacketRow) -> Match:
+    """Match protocol, destination port, flags or type."""
+    protocol = item.field("protocol")
+    match = Match(family=item.field("family"), protocol=protocol)
+    if item.field("fragment") == Fragment.LATER:
+        return replace(match, fragment=True)
+    if protocol in WITH_PORTS:
+        match = replace(match, dport=item.field("dport"))
+    if protocol in (ICMP, ICMPV6):
+        match = replace(match, icmp_type=item.field("icmp_type"))
+    if protocol == TCP and item.field("tcp_header"):
+        match = replace(match, tcp_flags=(_CLASSIC, item.field("tcp_flags") & _CLASSIC))
+    return match
+
+
+def _without_payload(match: Match, item: PacketRow) -> Match:
+    """Narrow a match by length and, for TCP, by window and options' length."""
+    length = item.field("ip_length")
+    match = replace(match, ip_length=Range(length, length))
+    header, window = item.field("tcp_header"), item.field("tcp_window")
+    if item.field("protocol") != TCP or not header:
+        return match
+    return replace(match, tcp_window=Range(window, window), tcp_header=Range(header, header))
+
+
+ALL = "all"  # attacks
 _BLOCKS = ("block", "xdp")
 _MOST_COPIED = 2_000  # characters; terminals refuse long OSC 52 sequences
 
 
-def copied(item: Item) -> str:
-    """Return what is worth copying of a row: an address, bytes in hex, a command line."""
+def copied(item: Struct) -> str:
+    """Return what is worth copying: an address, bytes in hex, a command line."""
     row = PACKET if isinstance(item, PacketRow) else ROW_TYPES.get(type(item))
     if row is not None and row.copied is not None:
         return row.copied(item)
     return str(getattr(item, "key", "")) or details_of(item, 0.0)[0]
 
 
-def packets_of(item: Item) -> str:
+def packets_of(item: Struct) -> str:
     """Return the filter of a row's packets; "" if there is none."""
     row = ROW_TYPES.get(type(item))
     return row.packets(item) if row is not None and row.packets is not None else ""
@@ -55,88 +266,74 @@ class RowActions:
     def rule(self, kind: str, sources: str = "") -> None:
         """Preview the rule that a key makes of the selected row, or of sources that were typed."""
         if sources:
-            self._preview_targets(kind, sources)
+            self._preview(partial(rule_from_targets, kind, sources.split(), self._desk.now()))
             return
         item = self._tabs.panel.rows.target(self._desk.now())
         self._tabs.touched = True
         if isinstance(item, Attack):
             self._desk.say("this is a whole attack: 1 to 9 preview what stops it")
         elif isinstance(item, RuleStatus):
-            self._desk.say(
-                KEY_MAP.words(
-                    "this is a rule already: {undo} removes it, {change} changes it, {open} shows it"
-                )
-            )
+            words = "this is a rule already: {undo} removes it, {change} changes it, {open} shows it"
+            self._desk.say(KEY_MAP.words(words))
         elif kind in _BLOCKS and spared(item):
             words = "this is a client or a known peer: {block_spared} previews a block of it"
             self._desk.say(KEY_MAP.words(words), WARN)
         else:
-            self._preview(kind, item)
+            self._preview_row(kind, item)
 
     def block_spared(self) -> None:
         """Preview a rule that blocks the selected row, also if it is a client."""
-        item = self._tabs.panel.rows.target(self._desk.now())
-        if spared(item):
-            self._tabs.touched = True
-            self._preview("block", item)
-        else:
+        if not spared(item := self._tabs.panel.rows.target(self._desk.now())):
             self.rule("block")
+            return
+        self._tabs.touched = True
+        self._preview_row("block", item)
 
     def proposal(self, number: str) -> None:
         """Preview a proposal by the number that is shown."""
-        snapshot = self._desk.snapshot
-        found = snapshot.judgement.proposals if snapshot is not None else ()
+        found = self._desk.snapshot.judgement.proposals
         chosen = next((proposal for proposal in found if proposal.number == int(number)), None)
         if chosen is None:
             self._desk.say(f"there is no proposal {number}")
         else:
-            self._preview("proposal", chosen)
+            self._preview_row("proposal", chosen)
 
     def protect(self) -> None:
         """Preview the best rule against each attack as one set."""
-        obstacle, snapshot = self._rules.obstacle(), self._desk.snapshot
-        if obstacle or snapshot is None:
+        if obstacle := self._rules.obstacle():
             self._desk.say(obstacle, BAD)
             return
-        keys = {attack.title: attack.key for attack in snapshot.judgement.attacks}
+        judgement = self._desk.snapshot.judgement
+        keys = {attack.title: attack.key for attack in judgement.attacks}
         best: dict[str, tuple[Rule, str]] = {}  # by the attack; proposals come best first
-        for proposal in snapshot.judgement.proposals:
+        for proposal in judgement.proposals:
             if proposal.rule is not None and not drops_nothing(proposal.rule):
                 rule = rule_from_proposal(proposal, self._desk.now())
-                best.setdefault(
-                    proposal.attack, (rule, self._desk.scope.letter(keys.get(proposal.attack, "")))
-                )
+                letter = self._desk.scope.letter(keys.get(proposal.attack, ""))
+                best.setdefault(proposal.attack, (rule, letter))
         if best:
             self._rules.preview(*best.values())
         else:
             self._desk.say("there is no proposal that drops packets")
 
-    def _preview(self, action: str, item: Item | None) -> None:
+    def _preview_row(self, action: str, item: Struct | None) -> None:
         snapshot = self._desk.snapshot
-        if isinstance(item, Proposal) and snapshot is not None and snapshot.origin.kind == "session":
-            self._desk.show(
-                *details_of(item, self._desk.now(), snapshot)
-            )  # it has no packets to preview it on
-        elif obstacle := self._rules.obstacle(previews=True):
-            self._desk.say(obstacle, BAD)
+        if isinstance(item, Proposal) and snapshot.origin.kind == "session":
+            self._desk.show(*details_of(item, self._desk.now(), snapshot))  # no packets to preview it on
         else:
-            try:
-                rule = rule_from_row(action, item, self._desk.clock())
-            except NoRuleError as error:
-                self._desk.say(str(error), WARN)
-            else:
-                self._rules.preview((rule, ""))
+            self._preview(partial(rule_from_row, action, item, self._desk.clock()))
 
-    def _preview_targets(self, kind: str, sources: str) -> None:
-        try:
-            rule = rule_from_targets(kind, sources.split(), self._desk.now())
-        except FwtopError as error:
-            self._desk.say(str(error), BAD)
-            return
+    def _preview(self, make: Callable[[], Rule]) -> None:
+        """Preview the rule that is made, or say why there is none."""
         if obstacle := self._rules.obstacle(previews=True):
             self._desk.say(obstacle, BAD)
-        else:
-            self._rules.preview((rule, ""))
+            return
+        try:
+            self._rules.preview((make(), ""))
+        except NoRuleError as error:
+            self._desk.say(str(error), WARN)
+        except FwtopError as error:
+            self._desk.say(str(error), BAD)
 
     # -- a closer look
 
@@ -153,11 +350,11 @@ class RowActions:
             return
         elif isinstance(item, Proposal) and item.rule is not None:
             self._tabs.touched = True
-            self._preview("proposal", item)
+            self._preview_row("proposal", item)
         else:
             self.details()
 
-    def _drill(self, item: Item) -> bool:
+    def _drill(self, item: Struct) -> bool:
         """Show the addresses of a prefix, a network or a country."""
         panel = self._tabs.panel
         if not isinstance(item, Source) or not self.parts.enter(item, panel.view.name):
@@ -171,7 +368,7 @@ class RowActions:
     def _show_packets(self, text: str) -> bool:
         """Show the packets that a filter finds; a stored session has none."""
         snapshot = self._desk.snapshot
-        if not text or snapshot is None or snapshot.origin.kind == "session":
+        if not text or snapshot.origin.kind == "session":
             return False
         self._above = self._tabs.shown.name
         self._tabs.packet_panel.set_filter(text)
@@ -194,9 +391,8 @@ class RowActions:
 
     def details(self) -> None:
         """Show everything about the selected row, kept up to date, with a packet of those it stands for."""
-        item, desk, rows = self._tabs.panel.current(), self._desk, self._tabs.panel.rows
+        item, desk, rows = self._selected(), self._desk, self._tabs.panel.rows
         if item is None:
-            desk.say("nothing is selected")
             return
         rows.pin(desk.now())
         self._tabs.touched = True
@@ -204,39 +400,38 @@ class RowActions:
         def lines() -> list[Line]:
             return details_of(rows.latest(item), desk.now(), desk.current())[1]
 
-        title = details_of(item, desk.now(), desk.current())[0]
+        dissect = None
         if isinstance(item, PacketRow):
-            desk.show(title, lines, partial(desk.controls.dissect_packet, item.shown, item.row))
+            dissect = partial(desk.controls.dissect_packet, item.shown, item.row)
         elif isinstance(item, Source | Payload):
-            desk.show(title, lines, partial(desk.controls.dissect, item))
-        else:
-            desk.show(title, lines)
+            dissect = partial(desk.controls.dissect, item)
+        desk.show(details_of(item, desk.now(), desk.current())[0], lines, dissect)
 
     def attacks(self) -> None:
         """Show the evidence for each attack."""
-        self._desk.say_if_empty()
-        if self._desk.snapshot is not None:
-            self._desk.show("attacks", self._evidence)
-
-    def _evidence(self) -> list[Line]:
-        return attack_details(self._desk.snapshot) if self._desk.snapshot is not None else []
+        desk = self._desk
+        desk.say_if_empty()
+        if desk.snapshot is not NOTHING:
+            desk.show("attacks", lambda: attack_details(desk.snapshot))
 
     def copy(self) -> None:
         """Copy the selected row's name to the clipboard, through the terminal (OSC 52)."""
+        if (item := self._selected()) is not None:
+            text = safe_text(copied(item), limit=_MOST_COPIED)
+            self._desk.screen.app.copy_to_clipboard(text)
+            self._desk.say(f"copied, if the terminal allows it: {text}")
+
+    def _selected(self) -> Struct | None:
         item = self._tabs.panel.current()
         if item is None:
             self._desk.say("nothing is selected")
-            return
-        text = safe_text(copied(item), limit=_MOST_COPIED)
-        self._desk.screen.app.copy_to_clipboard(text)
-        self._desk.say(f"copied, if the terminal allows it: {text}")
+        return item
 
     # -- the part of the traffic that is shown
 
     def only(self, letter: str) -> None:
         """Show one attack on all tabs, or all of them."""
-        snapshot, scope = self._desk.snapshot, self._desk.scope
-        attacks = snapshot.judgement.attacks if snapshot is not None and letter != ALL else ()
+        scope, attacks = self._desk.scope, self._desk.snapshot.judgement.attacks
         scope.chosen = next((item.key for item in attacks if scope.letter(item.key) == letter), "")
         self._desk.redraw()
 

@@ -15,12 +15,13 @@ from fwtop.render.numbers import duration_words
 from fwtop.rules.command_line import command_line
 from fwtop.rules.overlap import covering_rule, same_effect
 from fwtop.ui.actions.desk import Desk
+from fwtop.ui.actions.log import ExpiryWatch
 from fwtop.ui.actions.rule_dialog import RuleDialog
 from fwtop.ui.actions.tab_actions import TabActions
 from fwtop.ui.bars import not_acting, pending
 from fwtop.ui.format import duration, number
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.lists.rule_state import ExpiryWatch
+from fwtop.ui.lists.history import NOTHING
 from fwtop.ui.lists.rules import why_details
 from fwtop.ui.style import BAD, GOOD, STRONG, TEXT, WARN, Line
 
@@ -67,15 +68,14 @@ class RuleActions:
         snapshot = self._desk.current()
         rule = self._tabs.selected_rule()  # now, not when the task begins: the row under the finger counts
         if rule_id:
-            found = [item for item in snapshot.mitigations if item.rule.id == rule_id] if snapshot else []
-            rule = found[0] if found and found[0].state in ACTIVE_STATES else None
+            found = (item for item in snapshot.mitigations if item.rule.id == rule_id)
+            rule = next((item for item in found if item.state in ACTIVE_STATES), None)
             if rule is None:
                 self._say(f"rule {rule_id} is no longer active", BAD)
                 return
         elif job in _ON_ALL:
             rule = None
-        obstacle = self.obstacle(previews=job == "why")
-        if obstacle or snapshot is None:
+        if obstacle := self.obstacle(previews=job == "why"):
             self._say(obstacle, BAD)
         else:
             self._desk.begin(getattr(self, job), snapshot, rule, group="rules")
@@ -83,7 +83,7 @@ class RuleActions:
     def obstacle(self, *, previews: bool = False) -> str:
         """Return why a rule key can't work now; "" if it can. Previews work in read-only mode too."""
         snapshot = self._desk.snapshot
-        if snapshot is None:
+        if snapshot is NOTHING:
             return "nothing has been observed yet"
         if self._controls.readonly and not previews:
             return f"nothing can be changed here: {self._controls.readonly}"
@@ -190,8 +190,7 @@ class RuleActions:
 
     def _shows_command(self, verb: str, rule: Rule) -> bool:
         """Show the command for another terminal where a key may not change a rule; returns whether it did."""
-        snapshot = self._desk.snapshot
-        netns = snapshot.origin.netns if snapshot is not None else None
+        netns = self._desk.snapshot.origin.netns
         command = "" if verb == _EXPLAIN else _command_elsewhere(verb, rule, netns)
         if command:
             self._desk.show(f"{verb} rule {rule.id}", _lines_elsewhere(rule, command))
@@ -209,8 +208,7 @@ class RuleActions:
 
     def conflict(self, rule: Rule, *, changing: Rule | None = None) -> str:
         """Return why a rule must not go in: an active one does it already. "" if none does."""
-        snapshot = self._desk.current()
-        mitigations = snapshot.mitigations if snapshot is not None else ()
+        mitigations = self._desk.current().mitigations
         if changing is not None:
             if same_effect(changing, rule) and changing.ttl_seconds == rule.ttl_seconds:
                 return f"rule {changing.id} is exactly this: change something first"
@@ -227,7 +225,7 @@ class RuleActions:
             rules,
             self._controls,
             conflict=lambda edited: self.conflict(edited, changing=changing),
-            known=self._desk.known_clients,
+            known=lambda: self._desk.snapshot.judgement.baseline_packets,
         )
         decision = await self._desk.ask(dialog)
         if decision is None:

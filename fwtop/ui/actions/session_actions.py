@@ -40,7 +40,7 @@ class SessionActions:
     def farewell(self) -> list[str]:
         """Write three lines on leaving: the session, its peak and what was done, and rules that remain."""
         last = self._desk.current()
-        if last is None or self._first is None or self._peak is None or last.origin.kind != "live":
+        if self._first is None or self._peak is None or last.origin.kind != "live":
             return []
         lasted = duration(last.started + last.seconds - self._first.started)
         name = safe_text(self._desk.feed.session)
@@ -133,7 +133,7 @@ class SessionActions:
     def _unconfirmed(self) -> int:
         """Return how many rules quitting removes that could be confirmed."""
         snapshot = self._desk.current()
-        if snapshot is None or self._desk.controls.readonly or snapshot.guardian.startswith("lost"):
+        if self._desk.controls.readonly or snapshot.guardian.startswith("lost"):
             return 0
         return len(pending(snapshot.mitigations))
 
@@ -145,9 +145,8 @@ class SessionActions:
         if count == 1:
             question = "1 rule is not confirmed. Quitting removes it, and the traffic it stops returns."
         answer = await self._desk.choose("quit", question, (_STAY, KEEP_AND_QUIT, QUIT))
-        snapshot = self._desk.current()
-        if answer == KEEP_AND_QUIT and snapshot is not None:
-            await self._rules.keep(snapshot, None)
+        if answer == KEEP_AND_QUIT:
+            await self._rules.keep(self._desk.current(), None)
             if self._unconfirmed():
                 return  # the status line says why
         if answer in (KEEP_AND_QUIT, QUIT):

@@ -10,14 +10,14 @@ from textual.widgets import Input
 
 from fwtop.model.rule import RuleStatus
 from fwtop.ui.actions.desk import Desk
+from fwtop.ui.actions.log import Toasts
+from fwtop.ui.actions.packets import PacketPanel
 from fwtop.ui.bars import TabBar, TimeBar
 from fwtop.ui.layout import Guarded, Lines, frame
-from fwtop.ui.lists.packet_panel import PacketPanel
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.panels import PANELS, with_chosen
 from fwtop.ui.settings import Settings
 from fwtop.ui.tabs import TAB, TABS, Content
-from fwtop.ui.toasts import Toasts
 
 
 class _FilterLine(Guarded, Input):

@@ -18,7 +18,7 @@ from fwtop.render.rows.proposal import PROPOSAL
 from fwtop.rules.kinds import drops_nothing, of
 from fwtop.rules.overlap import covering_rule
 from fwtop.ui.format import about, duration, number, percent, wrap
-from fwtop.ui.lists.stages import CONNTRACK_ALARM, FULL
+from fwtop.ui.lists.path import CONNTRACK_ALARM, FULL
 from fwtop.ui.lists.table import Cell, CellContext, View, columns_of, trend_cell
 from fwtop.ui.style import (
     BAD,

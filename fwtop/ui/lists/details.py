@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 from string import Formatter
-from typing import assert_never
+from typing import assert_never, cast
+
+from msgspec import Struct
 
 from fwtop.analysis.rule_readings import RatedRule
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
@@ -37,10 +39,9 @@ from fwtop.ui.lists.history import TrendItem
 from fwtop.ui.lists.packet_rows import PacketRow, clock_text
 from fwtop.ui.lists.packets import packet_details
 from fwtop.ui.lists.panels import entry_details
-from fwtop.ui.lists.path import stage_details
-from fwtop.ui.lists.rows import Item, LogEntry
+from fwtop.ui.lists.path import Figure, Stage, share_of_all, stage_details
+from fwtop.ui.lists.rows import LogEntry
 from fwtop.ui.lists.rules import listed_rule_details, rule_details, set_details
-from fwtop.ui.lists.stages import Figure, Stage, share_of_all
 from fwtop.ui.lists.table import WRITTEN
 from fwtop.ui.lists.traffic import spared, trend_details
 from fwtop.ui.style import (
@@ -60,15 +61,34 @@ from fwtop.ui.style import (
 )
 
 Details = tuple[str, list[Line]]  # title and lines
+Item = (
+    Source
+    | Destination
+    | Port
+    | Payload
+    | PacketSignature
+    | LedgerRow
+    | Figure
+    | RuleStatus
+    | Proposal
+    | Attack
+    | Stage
+    | LogEntry
+    | PacketRow
+    | RatedRule
+    | ListedSet
+    | TrendItem
+)  # all types of rows
 
 
-def details_of(item: Item, now: float, snapshot: Snapshot | None = None) -> Details:  # noqa: PLR0911, PLR0912, C901 - a type a case
+def details_of(row: Struct, now: float, snapshot: Snapshot | None = None) -> Details:  # noqa: PLR0911, PLR0912, C901 - a type a case
     """Return the title and lines for a selected row; with a snapshot also what its rules and attacks say.
 
     The type checker refuses a type of row that has no case here.
     """
     # Only clocks run on while the screen is paused: what is told of the traffic keeps its age.
     seen = snapshot.at if snapshot is not None else now
+    item = cast(Item, row)
     match item:
         case Source():
             stale = snapshot.tables.sources.stale if snapshot is not None else ""

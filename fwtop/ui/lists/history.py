@@ -15,7 +15,9 @@ from msgspec import Struct, field
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.traffic.flow import FULL_TABLE, NOTICED, STOPPED, Flow, flow_of
 from fwtop.model.traffic.history import TrendRow, Trends
-from fwtop.model.traffic.snapshot import Attack, Share, Snapshot, Source
+from fwtop.model.traffic.snapshot import Attack, Origin, Sampling, Share, Snapshot, Source, Tables, Totals
+
+NOTHING = Snapshot("", Origin("live"), 0.0, 0.0, Tables(Totals(0, 0, 0.0, 0.0, 0, 0), Sampling(1.0, 0, 0)))
 
 
 class Badge(StrEnum):

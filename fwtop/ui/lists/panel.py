@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+from msgspec import Struct
 from msgspec.structs import replace
 from rich.style import Style
 from textual import events
@@ -14,8 +15,9 @@ from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.rows.source import SOURCE_LISTS
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.layout import Clicked, Lines
+from fwtop.ui.lists.history import NOTHING
 from fwtop.ui.lists.panels import PANEL, PanelSpec
-from fwtop.ui.lists.rows import Item, RowList
+from fwtop.ui.lists.rows import RowList
 from fwtop.ui.lists.table import (
     GAP,
     MOST_LINES,
@@ -50,7 +52,7 @@ class Panel(Lines):
         self.wanted = 0  # lines that all rows need, of the first _MEASURED; of fitted panels
         self._line_items: list[int] = []  # the row behind each line
         self._layout: list[tuple[Column, int]] = []
-        self._snapshot: Snapshot | None = None
+        self._snapshot = NOTHING
         self._cell_context = CellContext(0.0)
 
     @property
@@ -63,7 +65,7 @@ class Panel(Lines):
         """The rows of the present view."""
         return self.lists[self.view_index]
 
-    def current(self) -> Item | None:
+    def current(self) -> Struct | None:
         """Return the selected item, as it was last shown."""
         return self.rows.current()
 
@@ -80,7 +82,7 @@ class Panel(Lines):
 
     def reload(self) -> None:
         """Apply a changed filter, sort order or view to the last snapshot."""
-        if self._snapshot is not None:
+        if self._snapshot is not NOTHING:
             self.take(self._snapshot, self._cell_context)
 
     @property
@@ -250,7 +252,7 @@ class Panel(Lines):
         ]
 
     def _title_text(self) -> str:
-        if self.spec.title_of is None or self._snapshot is None:
+        if self.spec.title_of is None or self._snapshot is NOTHING:
             return self.spec.title
         return self.spec.title_of(self._cell_context)
 
@@ -276,9 +278,7 @@ class Panel(Lines):
         return line
 
     def _label(self, spec: PanelSpec, *, active: bool) -> Line:
-        count = 0
-        if spec.counted and self._snapshot is not None:
-            count = len(spec.items(self._snapshot, self._cell_context, ""))
+        count = len(spec.items(self._snapshot, self._cell_context, "")) if spec.counted else 0
         title = self._title_text() if spec.name == self.spec.name else spec.title
         text = f"{title} {count}" if count else title
         if not active:
@@ -294,7 +294,7 @@ class Panel(Lines):
             details.append([(f"{self._top + 1}–{last} of {len(rows.items)}", DIM)])
         if self.view.name in SOURCE_LISTS and any(attack.spoofed for attack in self._cell_context.attacks):
             details.append([("forged: these need not be the senders", WARN)])
-        stale = self._snapshot.tables.sources.stale if self._snapshot is not None else ""
+        stale = self._snapshot.tables.sources.stale
         if stale and self.view.name in SOURCE_LISTS:
             details.append([(f"countries of {stale}: fwtop geoip update", WARN)])
         if rows.sort_name:

@@ -17,16 +17,16 @@ from fwtop.render.rows.ledger import LEDGER
 from fwtop.rules.words import describe
 from fwtop.ui.format import percent
 from fwtop.ui.lists.attacks import ATTACK_VIEW, PROPOSAL_VIEW, against_words, attack_rows, calm_words
-from fwtop.ui.lists.path import PATH_VIEW
-from fwtop.ui.lists.rows import LogEntry
-from fwtop.ui.lists.rules import ALL_RULES_VIEW, MACHINE_RULES_VIEW, RULES_VIEW
-from fwtop.ui.lists.stages import (
+from fwtop.ui.lists.path import (
+    PATH_VIEW,
     UNEXPLAINED,
     conntrack_figures,
     share_of_all,
     shown_ledger,
     stages_of,
 )
+from fwtop.ui.lists.rows import LogEntry
+from fwtop.ui.lists.rules import ALL_RULES_VIEW, MACHINE_RULES_VIEW, RULES_VIEW
 from fwtop.ui.lists.table import CellContext, Column, View, columns_of, with_columns
 from fwtop.ui.lists.traffic import (
     PAYLOAD_VIEW,

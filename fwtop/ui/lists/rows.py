@@ -11,26 +11,15 @@ from msgspec.structs import replace
 from rich.style import Style
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import RuleStatus
 from fwtop.model.traffic.snapshot import (
     Attack,
-    Destination,
-    LedgerRow,
-    PacketSignature,
     PartTraffic,
-    Payload,
-    Port,
-    Proposal,
     Snapshot,
     Source,
     TrafficPart,
 )
 from fwtop.render.rows.field import RowType
 from fwtop.render.rows.source import SOURCE_LISTS
-from fwtop.ui.lists.history import TrendItem
-from fwtop.ui.lists.packet_rows import PacketRow
-from fwtop.ui.lists.rule_state import Row
-from fwtop.ui.lists.stages import Figure, Stage
 from fwtop.ui.style import Line
 
 
@@ -48,20 +37,6 @@ class LogEntry(Struct, frozen=True):
     details: tuple[Line, ...] = ()
 
 
-Estimate = Source | Destination | Port | Payload | PacketSignature  # what has a share
-Item = (
-    Estimate
-    | LedgerRow
-    | Figure
-    | RuleStatus
-    | Proposal
-    | Attack
-    | Stage
-    | LogEntry
-    | PacketRow
-    | Row
-    | TrendItem
-)
 FREEZE_SECONDS = 3.0  # a key holds the order this long
 RESORT_SECONDS = 3.0  # rows change their order at most this often
 SEEN_SECONDS = 0.5  # what came under the cursor more recently has not been seen
@@ -78,7 +53,7 @@ class RowList(Struct):
     row: RowType
     newest_last: bool = False  # the cursor follows the end
     group: Callable[[Any], str] | None = None  # heading of a group that stands below the others
-    items: Sequence[Item] = ()
+    items: Sequence[Struct] = ()
     selected: int = 0
     gone: bool = False  # the selected item is no longer in the list
     followed: bool = True  # until the first key the cursor stays on the first row
@@ -88,9 +63,9 @@ class RowList(Struct):
     hidden: int = 0  # rows that the filter hides
     frozen_until: float = 0.0
     sorted_at: float = float("-inf")
-    _before: tuple[Item, float] | None = None  # what a following cursor left, and when
+    _before: tuple[Struct, float] | None = None  # what a following cursor left, and when
 
-    def update(self, items: Sequence[Item], now: float) -> None:
+    def update(self, items: Sequence[Struct], now: float) -> None:
         """Show the next list; the selected key stays selected."""
         chosen = self.current()
         shown = [item for item in items if self._matches(item)]
@@ -117,16 +92,16 @@ class RowList(Struct):
         """Have no rows until the next update."""
         self.items, self.selected, self.gone, self._before = (), 0, False, None
 
-    def current(self) -> Item | None:
+    def current(self) -> Struct | None:
         """Return the selected item."""
         return self.items[self.selected] if self.selected < len(self.items) else None
 
-    def latest(self, item: Item) -> Item:
+    def latest(self, item: Struct) -> Struct:
         """Return the present figures of an item, or the item itself if it is no longer listed."""
         wanted = self.row.key(item)
         return next((shown for shown in self.items if self.row.key(shown) == wanted), item)
 
-    def target(self, now: float) -> Item | None:
+    def target(self, now: float) -> Struct | None:
         """Return the item that an action applies to, and select it for good.
 
         It is the item that was seen when the key was pressed: a following cursor that changed rows a
@@ -184,14 +159,14 @@ class RowList(Struct):
         """Name of the present order; "" for the list's own."""
         return self.row.sorts[self.sort][0] if self.sort >= 0 else ""
 
-    def _matches(self, item: Item) -> bool:
+    def _matches(self, item: Struct) -> bool:
         return not self.filter or self.filter.lower() in self.row.search(item).lower()
 
-    def _in_frozen_order(self, shown: list[Item]) -> list[Item]:
+    def _in_frozen_order(self, shown: list[Struct]) -> list[Struct]:
         place = {self.row.key(item): line for line, item in enumerate(self.items)}
         return sorted(shown, key=lambda item: place.get(self.row.key(item), len(place)))
 
-    def _keep_selected(self, shown: list[Item], chosen: Item) -> None:
+    def _keep_selected(self, shown: list[Struct], chosen: Struct) -> None:
         wanted = self.row.key(chosen)
         for line, item in enumerate(shown):
             if self.row.key(item) == wanted:
@@ -204,10 +179,10 @@ class RowList(Struct):
             self.selected = shown.index(chosen)
             self.gone = True
 
-    def _regroup(self, shown: list[Item]) -> None:
+    def _regroup(self, shown: list[Struct]) -> None:
         shown.sort(key=lambda item: bool(self.heading(item)))
 
-    def heading(self, item: Item) -> str:
+    def heading(self, item: Struct) -> str:
         """Return the heading of an item's group; "" if it has none."""
         return self.group(item) if self.group is not None and self.grouped else ""
 

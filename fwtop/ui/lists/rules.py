@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fwtop.analysis.rule_readings import RatedRule
@@ -11,13 +12,14 @@ from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
 from fwtop.model.ruleset import ListedSet
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import TcpService
+from fwtop.model.traffic.flow import Flow, flow_of
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import utc
 from fwtop.render.rows.field import RowType
 from fwtop.render.rows.rule import RULE
 from fwtop.render.ruleset import SPARK, spark, where
 from fwtop.ui.format import duration, number, octets, percent, wrap
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.lists.rule_state import MachineFigures, Row, RuleEffects
 from fwtop.ui.lists.table import Cell, CellContext, Column, View, columns_of, trend_cell
 from fwtop.ui.style import (
     BAD,
@@ -36,6 +38,46 @@ from fwtop.ui.style import (
     listed,
     wrapped,
 )
+
+
+class MachineFigures(Struct, frozen=True):
+    """Load figures of one snapshot; shares are 0 to 1."""
+
+    flow: Flow
+    conntrack_fill: float | None
+    softirq_share: float | None
+    tcp: TcpService | None
+
+
+def _figures(snapshot: Snapshot) -> MachineFigures:
+    conntrack = snapshot.conntrack
+    fill = conntrack.fill if conntrack is not None and conntrack.max else None
+    return MachineFigures(flow_of(snapshot) or Flow(), fill, snapshot.softirq_share, snapshot.tcp)
+
+
+class RuleEffects(Struct):
+    """For each active rule, the load figures of the last snapshot without it."""
+
+    before: dict[str, MachineFigures] = field(default_factory=dict)
+    now: MachineFigures | None = None
+    at: float = 0.0  # the end of the window that `now` is of
+    _known: frozenset[str] = frozenset()
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Record a snapshot's figures; rules active in the first snapshot have no "before".
+
+        Nor have those that were installed long after the last one: a pause, or a jump in a recording.
+        """
+        rules = {item.rule.id: item.rule for item in snapshot.mitigations if item.state in ACTIVE_STATES}
+        active = frozenset(rules)
+        if self.now is not None:
+            for rule_id in active - self._known:
+                if rules[rule_id].created - self.at <= 10.0:  # else they are not those before it
+                    self.before[rule_id] = self.now
+        for rule_id in self.before.keys() - active:
+            del self.before[rule_id]
+        self._known = active
+        self.now, self.at = _figures(snapshot), snapshot.at
 
 
 def rule_state(status: RuleStatus, now: float) -> Line:
@@ -205,6 +247,7 @@ def why_details(status: RuleStatus, sentences: Sequence[str]) -> list[Line]:
     return lines
 
 
+Row = RatedRule | ListedSet
 _STATES = {"high": "far more than usual", "low": "far less than usual"}
 
 

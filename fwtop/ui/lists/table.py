@@ -11,16 +11,23 @@ from msgspec.structs import replace
 from rich.style import Style
 
 from fwtop.model.traffic.flow import flow_of
-from fwtop.model.traffic.snapshot import Attack, Origin, Sampling, Snapshot, Tables, Totals
+from fwtop.model.traffic.snapshot import (
+    Attack,
+    Destination,
+    PacketSignature,
+    Payload,
+    Port,
+    Snapshot,
+    Source,
+)
 from fwtop.render.rows.field import Field, RowType, Unit
 from fwtop.ui.format import bar, error_bar, nanoseconds, number, octets, percent, scale_of
-from fwtop.ui.lists.history import HistoryAnswer, RecentRates
-from fwtop.ui.lists.rows import Estimate, Item, LogEntry, Scope
-from fwtop.ui.lists.rule_state import Row
+from fwtop.ui.lists.history import NOTHING, HistoryAnswer, RecentRates
+from fwtop.ui.lists.rows import LogEntry, Scope
 from fwtop.ui.style import BAR, DIM, TEXT, Line, fit, width_of, wrap_line
 
 GAP = 2
-_NOTHING = Snapshot("", Origin("live"), 0.0, 0.0, Tables(Totals(0, 0, 0.0, 0.0, 0, 0), Sampling(1.0, 0, 0)))
+Estimate = Source | Destination | Port | Payload | PacketSignature  # what has a share
 
 
 class CellContext(Struct, frozen=True):
@@ -29,11 +36,11 @@ class CellContext(Struct, frozen=True):
     now: float  # Unix seconds
     scale: float = 1.0  # share that a full bar stands for
     slow: bool = False
-    snapshot: Snapshot = _NOTHING  # of all traffic, also where a part is listed
+    snapshot: Snapshot = NOTHING  # of all traffic, also where a part is listed
     scope: Scope = field(default_factory=Scope)
     trends: RecentRates = field(default_factory=RecentRates)
     log: Sequence[LogEntry] = ()
-    machine: Sequence[Row] = ()  # every rule and set, whoever made it
+    machine: Sequence[Struct] = ()  # every rule and set, whoever made it
     part: str = ""  # which part of the traffic is shown, in words
     history: HistoryAnswer = field(default_factory=HistoryAnswer)
 
@@ -132,7 +139,7 @@ WRITTEN: dict[Unit, Callable[[Any], str]] = {
 }
 
 
-def _value(field: Field, item: Item, *_: object) -> Line:
+def _value(field: Field, item: Struct, *_: object) -> Line:
     """Write a value by its unit; what names the row or is a rate stands out."""
     value = field.of(item)
     if value is None or value == "":
@@ -181,7 +188,7 @@ MOST_LINES = 4  # of one row
 
 
 def row_lines(
-    layout: Sequence[tuple[Column, int]], item: Item, context: CellContext, most: int = MOST_LINES
+    layout: Sequence[tuple[Column, int]], item: Struct, context: CellContext, most: int = MOST_LINES
 ) -> list[Line]:
     """Write an item's cells, in as many lines as its `whole` columns need; `…` ends what is cut."""
     most = min(max(most, 1), MOST_LINES)
@@ -216,7 +223,7 @@ def within(room: int, rows: int, lines_of: LinesOf) -> list[list[Line]]:
 
 
 def _written(
-    layout: Sequence[tuple[Column, int]], item: Item, context: CellContext
+    layout: Sequence[tuple[Column, int]], item: Struct, context: CellContext
 ) -> tuple[Sequence[tuple[Column, int]], list[Line]]:
     """Return the columns with their widths, and their cells, without those that another cell spills into."""
     kept: list[tuple[Column, int]] = []
