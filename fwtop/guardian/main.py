@@ -24,7 +24,6 @@ from fwtop.guardian.allow.allowlist import ALLOW_FILE
 from fwtop.guardian.allow.behind import Learning
 from fwtop.guardian.allow.found import Session
 from fwtop.guardian.failpoints import Failpoint, Failpoints
-from fwtop.guardian.isolation import Cgroup, protect
 from fwtop.guardian.limits import LIMITS_FILE, read_limits
 from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
@@ -39,7 +38,15 @@ from fwtop.guardian.serving.reports import Reports
 from fwtop.guardian.serving.requests import Handlers, ListRequests
 from fwtop.guardian.serving.server import Identity, Server
 from fwtop.guardian.serving.worker import Worker
-from fwtop.guardian.watchdog import HERE, Watchdog, give_back_everywhere, give_back_here, uptime_of
+from fwtop.guardian.survival import (
+    HERE,
+    Cgroup,
+    Watchdog,
+    give_back_everywhere,
+    give_back_here,
+    protect,
+    uptime_of,
+)
 from fwtop.kernel import namespaces
 from fwtop.kernel.descriptors import closing, raise_limit
 from fwtop.kernel.links import readable_links, receiving_links

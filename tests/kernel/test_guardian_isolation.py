@@ -17,7 +17,7 @@ import pytest
 from guardian_bench import Bench, apply, ended, kill, rules_of
 
 from fwtop.client import discovery
-from fwtop.guardian.isolation import OOM_GUARDIAN, scope_argv
+from fwtop.guardian.survival import OOM_GUARDIAN, scope_argv
 from fwtop.model.protocol import Status, Undo
 from fwtop.model.rule import Kind, Match, Rule, Setting
 from tests.kernel.guardian_nursery import start_process

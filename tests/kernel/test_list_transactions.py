@@ -25,9 +25,8 @@ from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.mechanisms.kernel import Kernel
 from fwtop.guardian.mechanisms.tables.state import NftListChange
 from fwtop.guardian.records import list_log
-from fwtop.guardian.records.entry import Entry
 from fwtop.guardian.records.files import Records, boot_id
-from fwtop.guardian.records.journal import Journal
+from fwtop.guardian.records.journal import Entry, Journal
 from fwtop.guardian.records.list_log import ListLog
 from fwtop.guardian.rules.named_lists import NamedLists
 from fwtop.model.addresses.address import Prefix

@@ -9,8 +9,7 @@ import shlex
 from msgspec.structs import replace
 
 from fwtop.cli.main import verb_module
-from fwtop.guardian.mechanisms.chains.chain_text import add_text
-from fwtop.guardian.mechanisms.chains.table_state import TableState
+from fwtop.guardian.mechanisms.chains.table_raw import TableState, add_text
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.traffic.snapshot import Proposal
 from fwtop.rules import kinds

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.guardian.records.entry import Entry
+from fwtop.guardian.records.journal import Entry
 from fwtop.guardian.rules.breadth import why_broad_together
 from fwtop.guardian.rules.guard import made_by_consoles, why_not_for_console
 from fwtop.model.addresses.address import Prefix

@@ -13,7 +13,7 @@ import pytest
 
 from fwtop.guardian.allow import allowlist
 from fwtop.guardian.allow import found as logins
-from fwtop.guardian.rules.notes import mosh_warning
+from fwtop.guardian.rules.guard import mosh_warning
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Kind, Match, Rule

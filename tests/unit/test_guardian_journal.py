@@ -14,10 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from fwtop.guardian.records import files
-from fwtop.guardian.records.entry import Entry, next_deadline, rules_due
 from fwtop.guardian.records.files import Numbers, Records, boot_id
 from fwtop.guardian.records.former import Changed
-from fwtop.guardian.records.journal import Journal
+from fwtop.guardian.records.journal import Entry, Journal, next_deadline, rules_due
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule, State

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fwtop.guardian.mechanisms.chains.chain_text import add_text, line_text, own_lines, removal
-from fwtop.guardian.mechanisms.chains.table_state import table_of
+from fwtop.guardian.mechanisms.chains.table_raw import add_text, line_text, own_lines, removal, table_of
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule

@@ -23,8 +23,7 @@ _START = (
 _TOO_LARGE = {"argparse", "asyncio", "email", "numpy", "pickle", "shutil", "tomllib", "unittest"}
 # What only `why`, or rules that untrack services, need.
 _NOT_WITHOUT_A_RULE = {
-    "fwtop.guardian.mechanisms.chains.beside", "fwtop.guardian.diagnose.explain",
-    "fwtop.guardian.diagnose.elsewhere", "fwtop.netfilter.stateless",
+    "fwtop.guardian.diagnose.explain", "fwtop.guardian.mechanisms.chains.beside", "fwtop.netfilter.stateless",
 }  # fmt: skip
 # What the screen's libraries could bring with them, and what it wants only when somebody asks for it.
 _NOT_FOR_A_SCREEN = {

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from fwtop.cli import protect as verb
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
 from fwtop.guardian.allow.found import Session
-from fwtop.guardian.mechanisms.chains.chain_text import add_text
-from fwtop.guardian.mechanisms.chains.table_state import Listed, TableState
+from fwtop.guardian.mechanisms.chains.table_raw import Listed, TableState, add_text
 from fwtop.guardian.rules import guard
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.addresses.address import Prefix

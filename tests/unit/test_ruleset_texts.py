@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fwtop.guardian.mechanisms.chains.table_state import table_of
+from fwtop.guardian.mechanisms.chains.table_raw import table_of
 from fwtop.model.errors import FwtopError
 from fwtop.netfilter import nft
 from fwtop.netfilter.listing import nf_tables

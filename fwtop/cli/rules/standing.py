@@ -123,7 +123,7 @@ def _undo(args: argparse.Namespace) -> int:
 
 def _give_back() -> int:
     """Give back what is overdue in every network namespace; the journal of the system says what."""
-    from fwtop.guardian.watchdog import give_back_everywhere
+    from fwtop.guardian.survival import give_back_everywhere
 
     if os.geteuid() != 0:
         raise FwtopError("giving sysctls back needs root; nothing was changed; try: sudo fwtop", 3)

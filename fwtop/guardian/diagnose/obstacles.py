@@ -27,8 +27,8 @@ from fwtop.rules.objects import (
     SOURCE_CHAINS,
 )
 
-if TYPE_CHECKING:  # what a rule's state needs of this module reads no counters
-    from fwtop.guardian.diagnose.elsewhere import Reading
+if TYPE_CHECKING:
+    from fwtop.guardian.diagnose.explain import Reading
 
 _OURS = HOOK_CHAINS[PREROUTING]
 _RAW_PRIORITY = -300  # linux/netfilter_ipv4.h: NF_IP_PRI_RAW

@@ -2,7 +2,7 @@
 
 The kernel has no clock for them. The guardian's timer and undo give the old value back; where it was killed,
 the next guardian of the namespace does; where it is stopped or hangs, or nobody starts the next one,
-watchdog.py sees to it. A restart of the machine forgets them anyway.
+survival.py sees to it. A restart of the machine forgets them anyway.
 """
 
 from __future__ import annotations

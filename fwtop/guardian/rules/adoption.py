@@ -7,7 +7,7 @@ import time
 from msgspec.structs import replace
 
 from fwtop.guardian.mechanisms.mechanism import HEAD_CHANGED, Expected
-from fwtop.guardian.records.entry import Entry, rules_due
+from fwtop.guardian.records.journal import Entry, rules_due
 from fwtop.guardian.rules.lifecycle import REPAIRING, Lifecycle
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.model.errors import FwtopError

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.mechanisms.chains import sets
 from fwtop.guardian.ownership import single_threaded
-from fwtop.guardian.records.entry import Entry, next_deadline
+from fwtop.guardian.records.journal import Entry, next_deadline
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.kernel.programs import RESERVE_SECONDS, until
 from fwtop.model.errors import FwtopError

@@ -7,6 +7,7 @@ journal nor the counters.
 from __future__ import annotations
 
 import math
+import syslog
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,17 +17,16 @@ from msgspec.structs import replace
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.ownership import single_threaded
-from fwtop.guardian.records.entry import KERNEL_SLACK_SECONDS, Entry, next_deadline, rules_due
-from fwtop.guardian.rules import connections, guard, upkeep
+from fwtop.guardian.records.journal import KERNEL_SLACK_SECONDS, Entry, next_deadline, rules_due
+from fwtop.guardian.rules import connections, guard
 from fwtop.guardian.rules.connections import StrictTracking
 from fwtop.guardian.rules.ending import Ending
-from fwtop.guardian.rules.guard import check_share
-from fwtop.guardian.rules.notes import bridge_notes, mosh_warning
+from fwtop.guardian.rules.guard import bridge_notes, check_share, mosh_warning
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Rule, State
+from fwtop.model.rule import POLICY, Rule, State
 from fwtop.model.text import safe_text
 from fwtop.rules.kinds import has_settings
 from fwtop.rules.xtables import MAX_TIMEOUT_SECONDS
@@ -334,8 +334,8 @@ class Lifecycle:
             retry = RETRY_SECONDS
         if self.active and now >= state.allow_due():
             self._refresh_allow()
-            upkeep.mend(self.active, self._kernel, self.repair, self.ending.log_once)
-            upkeep.renew(self.active, now, self.keep, self.ending.log_once)
+            self._mend()
+            self._renew_policy(now)
             self.ending.update_watchdog()  # somebody may have killed it
         deadline = next_deadline(self.active.values())
         if deadline is None:
@@ -346,6 +346,30 @@ class Lifecycle:
         given = (item for item in (ends, strict) if item is not None)
         due = min(deadline, state.allow_due(), self.ending.tidy(now), *given)
         return max(retry, due - time.monotonic(), 0.0)
+
+    def _mend(self) -> None:
+        """Repair the rules that are to be mended where somebody took something of them out of the kernel.
+
+        Without any nothing is read: requests wait meanwhile, and a changed rule set takes 0.1 s and more.
+        """
+        mended = {rule_id for rule_id, entry in self.active.items() if entry.rule.mended}
+        for rule_id, short in self._kernel.look(self.active).items() if mended else ():
+            if rule_id in mended and not short.obstructed:
+                try:
+                    self.repair(rule_id)
+                    syslog.syslog(syslog.LOG_NOTICE, f"rule {rule_id} was repaired: {safe_text(short.text)}")
+                except FwtopError as error:
+                    self.ending.log_once(f"mending {rule_id}", error)
+
+    def _renew_policy(self, now: float) -> None:
+        """Start the time of a policy's rules again once half of it is over; what fails is tried again."""
+        for rule_id, entry in list(self.active.items()):
+            lasts = entry.state is State.CONFIRMED and entry.rule.created_by == POLICY
+            if lasts and entry.expires - now < entry.rule.ttl_seconds / 2:
+                try:
+                    self.keep(rule_id, None)
+                except FwtopError as error:
+                    self.ending.log_once(f"policy {rule_id}", error)
 
     def _keep_sessions(self, now: float) -> float | None:
         """Keep operators' sessions tracked where a SYN proxy is active; returns when to look again."""

@@ -32,7 +32,7 @@ from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.mechanisms.chains.list_sets import ListDelta, Prepared
 from fwtop.guardian.mechanisms.kernel import Kernel
 from fwtop.guardian.mechanisms.tables.state import NftListChange
-from fwtop.guardian.records.entry import Entry
+from fwtop.guardian.records.journal import Entry
 from fwtop.guardian.records.list_log import ListLog, Recorded
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.named_list import NEVER, Change, NamedList, check_entries

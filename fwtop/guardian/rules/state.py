@@ -15,8 +15,7 @@ from fwtop.guardian.limits import Limits, read_limits
 from fwtop.guardian.mechanisms.kernel import Kernel
 from fwtop.guardian.mechanisms.mechanism import Count, Wanted
 from fwtop.guardian.ownership import single_threaded
-from fwtop.guardian.records.entry import Entry
-from fwtop.guardian.records.journal import Journal
+from fwtop.guardian.records.journal import Entry, Journal
 from fwtop.guardian.rules import guard
 from fwtop.guardian.rules.breadth import why_broad_together
 from fwtop.guardian.rules.validate import rule_of_wire

@@ -15,10 +15,9 @@ from fwtop.guardian.allow.behind import Learned
 from fwtop.guardian.limits import Limits
 from fwtop.guardian.mechanisms.mechanism import Wanted
 from fwtop.guardian.ownership import single_threaded
-from fwtop.guardian.records.entry import own_sources
+from fwtop.guardian.records.journal import own_sources
 from fwtop.guardian.rules import connections, guard
-from fwtop.guardian.rules.guard import check_share
-from fwtop.guardian.rules.notes import bridge_notes, mosh_warning
+from fwtop.guardian.rules.guard import bridge_notes, check_share, mosh_warning
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, sealed

@@ -26,8 +26,7 @@ from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.peer import Client, NotAMessage, Peer, PeerGone, close_aside, copy_of, too_long
 from fwtop.guardian.serving.programs import Asked, Policies, Programs, greet, signed
 from fwtop.guardian.serving.requests import Handlers, carry_out, check_attached, fault
-from fwtop.guardian.serving.status_cache import StatusCache
-from fwtop.guardian.serving.watching import Watching
+from fwtop.guardian.serving.watching import StatusCache, Watching
 from fwtop.guardian.serving.worker import Worker
 from fwtop.kernel.routes import RouteMonitor
 from fwtop.model import console_scope

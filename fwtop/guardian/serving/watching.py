@@ -1,6 +1,7 @@
-"""Requests of those who watch: observers, functions that drop packets, a survey of the host, all rules on it.
+"""Requests of those who watch: observers, functions that drop packets, a survey, all rules; and status.
 
-Of the event loop's thread. What takes time is done by a child (observers.py) or the worker.
+Of the event loop's thread. What takes time is done by a child (observers.py) or the worker; answers come from
+the last reading.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import selectors
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.serving.connections import Connections
@@ -21,15 +25,17 @@ from fwtop.guardian.serving.reports import Reports
 from fwtop.guardian.serving.worker import Worker
 from fwtop.guardian.survey import Functions, LastSurvey
 from fwtop.kernel import children
-from fwtop.model.protocol import MAX_MESSAGE, Answer, Rescan, Rules, Survey, Symbols, Watch
+from fwtop.model.protocol import MAX_MESSAGE, Answer, Rescan, Rules, Status, Survey, Symbols, Watch
 from fwtop.model.text import safe_text
 from fwtop.xdp.messages import Loaded
 
 _MODULE = "fwtop.netfilter.listing.reader"
-FRESH_SECONDS = 2.0
+_RULES_SECONDS = 2.0
 _PAUSE = 10.0  # times what a reading took
 _STUCK_SECONDS = 60.0  # a child without an answer is ended
 _RESTART_SECONDS = 5.0
+FRESH_SECONDS = 0.9
+_MAX_WAIT_SECONDS = 5.0  # where an older answer is known
 
 
 class Watching:
@@ -186,7 +192,7 @@ class Rulesets:
         now = time.monotonic()
         took = now - self._asked if self._asked is not None else 0.0
         self._last, self._asked = message, None
-        self._due = now + max(FRESH_SECONDS - took, _PAUSE * took)
+        self._due = now + max(_RULES_SECONDS - took, _PAUSE * took)
 
     def close(self) -> None:
         """End the child."""
@@ -215,3 +221,100 @@ class Rulesets:
 
     def _reap(self) -> None:
         self._ended = [child for child in self._ended if child.poll() is None]
+
+
+class Waiting(Struct, frozen=True):
+    """A client that waits for its status until `until` (CLOCK_MONOTONIC seconds)."""
+
+    peer: Peer
+    request: Status
+    until: float
+
+
+class StatusCache:
+    """The last status and the clients that wait for the next; of the event loop's thread.
+
+    Its data is encoded (`Reports.status`).
+    """
+
+    def __init__(
+        self,
+        refresh: Callable[[bool, bool, Callable[[Answer], None]], None],
+        version: Callable[[], int],
+        reply: Callable[[Peer, Answer], None],
+    ) -> None:
+        """Take what has the worker make a status, the rules' version, and what answers a client.
+
+        `refresh` is told whether finished rules and the allow-list are wanted, and whom to pass the answer.
+        """
+        self._refresh = refresh
+        self._version = version
+        self._reply = reply
+        self._last = Answer(False, "the guardian is busy: ask again", 1)
+        self._last_version = -1  # of the rules when the worker was asked for it
+        self._at = 0.0
+        self._waiting: list[Waiting] = []
+        self._refreshing = False
+        self._finished_wanted = self._allow_wanted = False
+
+    def request(self, peer: Peer, request: Status, seconds: float | None) -> None:
+        """Answer a client now or later; `seconds` is how long it waits for the answer."""
+        half = (seconds or request.seconds) / 2
+        wait = min(_MAX_WAIT_SECONDS, half) if self._last.ok and self._has(request) else half
+        self._admit(Waiting(peer, request, time.monotonic() + wait))
+
+    def expire(self, now: float) -> list[float]:
+        """Answer those who waited long enough; returns how many seconds each of the others has left."""
+        for waiting in [item for item in self._waiting if item.until <= now]:
+            self._waiting.remove(waiting)
+            self._answer(waiting)
+        return [item.until - now for item in self._waiting]
+
+    def _admit(self, waiting: Waiting) -> None:
+        is_recent = time.monotonic() - self._at < FRESH_SECONDS and self._last_version == self._version()
+        if self._last.ok and is_recent and self._has(waiting.request):
+            self._answer(waiting)
+            return
+        self._waiting.append(waiting)
+        self._finished_wanted |= waiting.request.finished
+        self._allow_wanted |= waiting.request.allow
+        if self._refreshing:
+            return
+        self._refreshing = True
+        version = self._version()
+        self._refresh(
+            self._finished_wanted, self._allow_wanted, lambda answer: self._refreshed(answer, version)
+        )
+
+    def _refreshed(self, answer: Answer, version: int) -> None:
+        self._last, self._last_version, self._at = answer, version, time.monotonic()
+        self._refreshing = self._finished_wanted = self._allow_wanted = False
+        waiting, self._waiting = self._waiting, []
+        for item in waiting:
+            if self._has(item.request):
+                self._answer(item)
+            else:
+                self._admit(item)
+
+    def _has(self, request: Status) -> bool:
+        """Return whether the last status has the parts that a request wants."""
+        if not self._last.ok:
+            return True  # asking again would fail again
+        data = self._last.data
+        return (not request.finished or "finished" in data) and (not request.allow or "allow" in data)
+
+    def _answer(self, waiting: Waiting) -> None:
+        self._reply(waiting.peer, self._for(waiting.request) if self._last.ok else self._last)
+
+    def _for(self, request: Status) -> Answer:
+        last = self._last.data
+        data = {
+            "rules": last["finished" if request.finished else "rules"],
+            "warnings": last["warnings"],
+            "age": f"{time.monotonic() - self._at:.3f}".encode(),
+            "peers": last["peers"],
+            "logins": last["logins"],
+        }
+        if request.allow:
+            data["allow"] = last["allow"]
+        return Answer(True, data=data)

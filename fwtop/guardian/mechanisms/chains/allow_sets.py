@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.mechanisms.chains import sets
-from fwtop.guardian.mechanisms.chains.chain_text import (
+from fwtop.guardian.mechanisms.chains.sets import Contents
+from fwtop.guardian.mechanisms.chains.table_raw import (
     ALLOW_SETS,
     BEHIND_SETS,
     GATEWAY_SETS,
@@ -18,7 +19,6 @@ from fwtop.guardian.mechanisms.chains.chain_text import (
     LOGIN_SETS,
     PEER_SETS,
 )
-from fwtop.guardian.mechanisms.chains.sets import Contents
 from fwtop.guardian.mechanisms.mechanism import each
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Passes

@@ -1,7 +1,10 @@
-"""fwtop's own chains in table raw: hooked before all others, removed with the last rule.
+"""fwtop's own chains in table raw: hooked before all others, removed with the last rule; and read back.
 
 One `iptables-restore --noflush` transaction a family. The state before the first rule (was there a table
 raw, a base chain?) is remembered by the caller, so that `undo` can leave the rule set as it was.
+
+A new rule goes into the variant of iptables in use. It stays in that one as long as it lives, whatever is in
+use when the next guardian starts: packets pass both.
 """
 
 from __future__ import annotations
@@ -13,14 +16,15 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.guardian.mechanisms.chains.chain_text import add_text, removal
-from fwtop.guardian.mechanisms.chains.table_state import (
+from fwtop.guardian.mechanisms.chains.table_raw import (
     TABLE,
     TableState,
+    add_text,
     is_dormant,
     native,
     read_nft,
     read_own,
+    removal,
     table_of,
     wake_command,
 )
@@ -39,6 +43,7 @@ from fwtop.rules.objects import HOOK_CHAINS, ChainLine
 
 if TYPE_CHECKING:
     from fwtop.guardian.mechanisms.chains.beside import Beside
+
 
 _ATTEMPTS = 3
 _ALL_THERE = frozenset(HOOK_CHAINS)  # nothing of the table is ours to remove

@@ -12,10 +12,15 @@ from itertools import pairwise
 
 from fwtop.guardian.mechanisms.chains.allow_sets import AllowSets
 from fwtop.guardian.mechanisms.chains.chain import Chains
-from fwtop.guardian.mechanisms.chains.chain_text import changed_chain
 from fwtop.guardian.mechanisms.chains.raw_lines import RawLines
 from fwtop.guardian.mechanisms.chains.sets import Change, SetContents
-from fwtop.guardian.mechanisms.chains.table_state import TABLE, TableState, table_of, wake_command
+from fwtop.guardian.mechanisms.chains.table_raw import (
+    TABLE,
+    TableState,
+    changed_chain,
+    table_of,
+    wake_command,
+)
 from fwtop.guardian.mechanisms.mechanism import HEAD_CHANGED, Expected, Shortfall
 from fwtop.kernel.links import LOOPBACK
 from fwtop.model.addresses.address import Prefix

@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
 from fwtop.guardian.mechanisms.chains.chain import Chains, Variants
-from fwtop.guardian.mechanisms.chains.chain_text import own_lines
-from fwtop.guardian.mechanisms.chains.table_state import Listed, TableState
+from fwtop.guardian.mechanisms.chains.table_raw import Listed, TableState, own_lines
 from fwtop.guardian.mechanisms.mechanism import Baseline, Count, digest, each, head_key, readable
 from fwtop.guardian.records.former import FormerState
 from fwtop.netfilter.iptables import NFT

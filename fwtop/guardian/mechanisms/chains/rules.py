@@ -11,9 +11,9 @@ from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.mechanisms.chains import sets
 from fwtop.guardian.mechanisms.chains.allow_sets import AllowSets, names_of
 from fwtop.guardian.mechanisms.chains.chain import Chains, Variants
-from fwtop.guardian.mechanisms.chains.chain_text import add_text
 from fwtop.guardian.mechanisms.chains.compare import ChainComparison
 from fwtop.guardian.mechanisms.chains.raw_lines import FAMILIES, LineContents, RawLines
+from fwtop.guardian.mechanisms.chains.table_raw import add_text
 from fwtop.guardian.mechanisms.mechanism import (
     Baseline,
     Count,

@@ -8,7 +8,7 @@ from itertools import islice
 from msgspec import Struct, field
 
 from fwtop.guardian.mechanisms.mechanism import HEAD_CHANGED, Baseline, digest, head_key
-from fwtop.guardian.mechanisms.tables.words import rule_chain
+from fwtop.guardian.mechanisms.tables.state import rule_chain
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import ANY_PORT, Passes
 from fwtop.netfilter import nf_tables
