@@ -25,7 +25,7 @@ from msgspec.structs import asdict, replace
 from fwtop import __version__
 from fwtop.cli.files import open_file
 from fwtop.cli.options import flag, option
-from fwtop.cli.recordings.stored import run_unprivileged
+from fwtop.cli.stored import run_unprivileged
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.whole_file import sync_directory

@@ -50,11 +50,9 @@ VERBS = {
     "lab": "attack a victim in network namespaces",
     "bench": "run benchmarks; --calibrate measures the cost of each kind of rule",
 }
-_PLACES = {  # of other verbs than modules of this package: a package of them, or a module with several
-    "rules": ("block", "sysctl", "apply", "rules", "events"),
-    "recordings": ("read", "sessions", "report", "replay", "trends"),
-    "rules.making": ("limit", "match", "drop", "notrack", "synproxy"),
-    "rules.standing": ("status", "keep", "repair", "undo", "why"),
+_TOGETHER = {  # verbs that are rows of one module (its VERBS); others are a module each
+    **dict.fromkeys(("limit", "match", "drop", "notrack", "synproxy"), "making"),
+    **dict.fromkeys(("status", "keep", "repair", "undo", "why"), "standing"),
 }
 
 
@@ -112,10 +110,8 @@ def _run(arguments: list[str]) -> int:
 
 def verb_module(verb: str) -> Any:  # noqa: ANN401 - a module or a Verb
     """Import a verb: HELP, EXAMPLE, arguments(parser) and run(args)."""
-    place = next((f".{place}" for place, verbs in _PLACES.items() if verb in verbs), "")
-    if place.count(".") < 2:
-        return importlib.import_module(f"fwtop.cli{place}.{verb}")
-    return importlib.import_module(f"fwtop.cli{place}").VERBS[verb]
+    module = importlib.import_module(f"fwtop.cli.{_TOGETHER.get(verb, verb)}")
+    return module.VERBS[verb] if verb in _TOGETHER else module
 
 
 def _overview() -> str:

@@ -6,8 +6,8 @@ import gc
 import socket
 import sys
 
+from fwtop.console.frugal import collect_seldom
 from fwtop.console.handoff import Options, receive_handoff
-from fwtop.console.memory import collect_seldom
 from fwtop.model.errors import CONSOLE_OUT_OF_MEMORY, FwtopError
 from fwtop.model.wire import of_json
 from fwtop.sandbox.confine import Profile, confine

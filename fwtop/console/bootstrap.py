@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.memory import Baseline
+from fwtop.console.frugal import RefreshRate
 from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.handoff import Handoff, Options
 from fwtop.console.judging import failure_line, load_config
 from fwtop.console.live import LiveSession, RulePreviews
 from fwtop.console.recorder import Recorder
-from fwtop.console.refresh_rate import RefreshRate
-from fwtop.console.traffic_parts import EvidenceSampler, TrafficParts
+from fwtop.console.samples import EvidenceSampler, TrafficParts
 from fwtop.enrich.geoip import GeoLookup, open_cities, open_lookup
 from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import FEWER_SAMPLES, SAMPLES_PER_SECOND, LiveSource

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from fwtop.analysis.packets.recent import PacketList
-from fwtop.console.samples import SamplePackets, write_packets
-from fwtop.console.traffic_parts import TrafficParts
+from fwtop.console.samples import SamplePackets, TrafficParts, write_packets
 from fwtop.dissect.client import Dissection
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS

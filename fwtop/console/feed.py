@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 
 from fwtop.console.bootstrap import WINDOW_SECONDS, LiveConsole, build
+from fwtop.console.frugal import keep_out_of_collections
 from fwtop.console.handoff import Handoff, Options
 from fwtop.console.live_controls import live_controls
-from fwtop.console.memory import keep_out_of_collections
 from fwtop.console.packet_ring import PacketRing
 from fwtop.console.playback.replay import find_earlier
 from fwtop.model.config_file import ConfigText

@@ -14,11 +14,10 @@ from fwtop.analysis.advisor import Advisor, at_most
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.memory import Baseline
 from fwtop.analysis.proposals.preview import Basis, basis, preview_on
+from fwtop.console.frugal import FreedMemory, RefreshRate
 from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.judging import failure_line, not_judged
-from fwtop.console.memory import FreedMemory
 from fwtop.console.publish.scrapes import RunningTotals
-from fwtop.console.refresh_rate import RefreshRate
 from fwtop.console.rules import RuleMonitor, SurveyMonitor
 from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import LiveSource

@@ -13,8 +13,7 @@ from fwtop.console.controls import Looking, in_thread
 from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.packet_ring import PacketRing, judged_packets
 from fwtop.console.rules import read_ruleset
-from fwtop.console.samples import SamplePackets
-from fwtop.console.traffic_parts import TrafficParts
+from fwtop.console.samples import SamplePackets, TrafficParts
 from fwtop.dissect.client import Dissector
 from fwtop.enrich.geoip import prefixes_of_asn, prefixes_of_country
 from fwtop.model.errors import FwtopError

@@ -31,6 +31,14 @@ def percent(share: float, digits: int | None = 0) -> str:
     return f"{value:.{digits}f} %"
 
 
+def si(number: float) -> str:
+    """Format a rate with a metric prefix: 1234567 → '1.23 M'."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.3g} "
+
+
 CLOCK, DAY_AND_TIME = "%H:%M:%S", "%Y-%m-%d %H:%M:%SZ"
 
 

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.engine.explain import print_explanations
 from fwtop.cli import main
+from fwtop.console.headless import render as render_text
 from fwtop.console.judging import LoadedConfig
 from fwtop.console.playback import capture
-from fwtop.console.text import render as render_text
 from fwtop.model.protocol import POLICY_FORMATS
 from fwtop.model.traffic.snapshot import Sources, Tables
 from fwtop.model.traffic.window import NoOrigin

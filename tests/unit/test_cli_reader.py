@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from fwtop.cli.recordings import report, sessions, stored
-from fwtop.cli.rules import apply, mitigation
+from fwtop.cli import apply, mitigation, report, sessions, stored
 from fwtop.model.errors import FwtopError
 
 EVIL = "\x1b]0;owned\x07\x9b31m"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fwtop.console.refresh_rate import RefreshRate
+from fwtop.console.frugal import RefreshRate
 
 
 class Clock:

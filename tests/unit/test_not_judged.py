@@ -21,10 +21,10 @@ from fwtop.analysis.config import AdviseConfig
 from fwtop.console import judging, live
 from fwtop.console.automatic import Policy
 from fwtop.console.automatic.decisions import Decider
+from fwtop.console.frugal import RefreshRate
 from fwtop.console.headless import show
 from fwtop.console.live import LiveSession, RulePreviews
 from fwtop.console.playback.capture import CaptureReel, observe_capture
-from fwtop.console.refresh_rate import RefreshRate
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, Status
 from fwtop.model.rule import Kind, Match, Preview, Rule, RuleStatus, State

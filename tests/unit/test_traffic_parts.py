@@ -11,7 +11,7 @@ from test_standing import Halves
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.shown import JudgedTraffic
-from fwtop.console.traffic_parts import TrafficParts
+from fwtop.console.samples import TrafficParts
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.counters import DropCount
 from fwtop.model.traffic.packets import Hook

@@ -13,8 +13,7 @@ from fwtop.console.packet_ring import CapturedPackets
 from fwtop.console.playback.capture import CaptureReel, CaptureResult
 from fwtop.console.playback.player import StoredFeed
 from fwtop.console.playback.replay import session_recording
-from fwtop.console.samples import SamplePackets
-from fwtop.console.traffic_parts import TrafficParts
+from fwtop.console.samples import SamplePackets, TrafficParts
 from fwtop.dissect.client import Dissector
 from fwtop.model.config_file import ConfigText
 from fwtop.model.rule import Preview, Rule

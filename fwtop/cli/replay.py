@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fwtop.cli.files import screen_files
 from fwtop.cli.options import flag, option, positive
-from fwtop.cli.recordings.stored import StoredSession, add_session, make_exports_directory
+from fwtop.cli.stored import StoredSession, add_session, make_exports_directory
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.observation import observation_json

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fwtop.client.discovery import GuardianClient
     from fwtop.netfilter.listing.events import EventLines, Notifications
 
+
 HELP = (
     "Stream alarms and every change to the rules and sets on this machine, whoever makes it. "
     "nf_tables is notified by the kernel; iptables-legacy, ipset, tc, XDP and routes are compared."

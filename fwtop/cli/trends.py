@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fwtop.cli.options import flag, option
-from fwtop.cli.recordings.stored import StoredSession, run_unprivileged, sanitised
+from fwtop.cli.stored import StoredSession, run_unprivileged, sanitised
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.render.trends import trends_json, trends_text

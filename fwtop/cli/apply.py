@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fwtop.cli.mitigation import add_rule_options, carry_out
 from fwtop.cli.options import flag, positive
-from fwtop.cli.recordings.stored import run_unprivileged
-from fwtop.cli.rules.mitigation import add_rule_options, carry_out
+from fwtop.cli.stored import run_unprivileged
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text

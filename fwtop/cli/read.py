@@ -14,7 +14,7 @@ from pathlib import Path
 from fwtop.capture.reader import STDIN, CaptureSource, open_source
 from fwtop.cli.files import screen_files
 from fwtop.cli.options import add_observation, flag
-from fwtop.cli.recordings.stored import make_exports_directory
+from fwtop.cli.stored import make_exports_directory
 from fwtop.dissect.supervisor import start_dissector
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text

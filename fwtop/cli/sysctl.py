@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from fwtop.cli.rules.mitigation import add_rule_options, carry_out
+from fwtop.cli.mitigation import add_rule_options, carry_out
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, Setting
 from fwtop.model.text import safe_text

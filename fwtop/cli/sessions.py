@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from fwtop.cli.options import flag
-from fwtop.cli.recordings.stored import add_directory, run_unprivileged, sanitised
+from fwtop.cli.stored import add_directory, run_unprivileged, sanitised
 from fwtop.model.errors import FwtopError
 from fwtop.model.wire import of_plain, plain
 from fwtop.render.observation import rfc3339

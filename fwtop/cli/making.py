@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from fwtop.cli.mitigation import add_fields, add_rule_options, carry_out, match_of, prefix
 from fwtop.cli.options import Verb, flag, option, read_as, whole
-from fwtop.cli.rules.mitigation import add_fields, add_rule_options, carry_out, match_of, prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.traffic.dns import type_number

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 from fwtop.cli.launcher import launch
 from fwtop.cli.options import add_netns, flag, option, read_as, ttl
 from fwtop.console.handoff import Options
-from fwtop.console.text import si
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep
 from fwtop.model.rule import Match, Preview, Rule, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, of_plain, plain
-from fwtop.render.numbers import duration, percent
+from fwtop.render.numbers import duration, percent, si
 from fwtop.render.observation import mitigation_json
 from fwtop.rules.fields import FRAGMENT, Field
 from fwtop.rules.kinds import of
@@ -28,6 +27,7 @@ from fwtop.sandbox.child import ask
 
 if TYPE_CHECKING:
     from fwtop.client.discovery import GuardianClient
+
 
 _DEST = "match_"  # begins the names of what options of fields give: --ttl is no field
 DEFAULT_TTL_SECONDS = 600
@@ -84,7 +84,7 @@ def _observed(rules: list[Rule], netns: str | None) -> bytes:
 
 def read_previews(text: bytes, count: int) -> list[Preview] | None:
     """Read what the unprivileged console wrote, for root's terminal: None unless it is `count` previews."""
-    from fwtop.cli.recordings.stored import sanitised  # brings the store
+    from fwtop.cli.stored import sanitised  # brings the store
 
     try:
         found = of_plain(list[Preview], sanitised(of_json(list[Any], text)))

@@ -1,1 +1,0 @@
-"""Verbs on what was recorded: sessions, reports, replays, capture files."""

@@ -1,1 +1,0 @@
-"""Verbs that install, show and remove rules."""
