@@ -16,10 +16,9 @@ from fwtop.analysis.engine.weights import calibrated
 from fwtop.analysis.fate import fates
 from fwtop.analysis.memory import Baseline, Memory, class_rates
 from fwtop.analysis.packet_signatures import SignatureSearch, packet_signatures
-from fwtop.analysis.proposals.cache import Advice, Fingerprint, StableNumbers
+from fwtop.analysis.proposals.effect import Remaining
 from fwtop.analysis.proposals.normal import normal_traffic, with_unexplained
-from fwtop.analysis.proposals.propose import numbered, offers
-from fwtop.analysis.proposals.remaining import Remaining
+from fwtop.analysis.proposals.propose import Advice, Fingerprint, StableNumbers, numbered, offers
 from fwtop.analysis.proposals.signatures import matches, signatures
 from fwtop.analysis.proposals.upstream import pressure
 from fwtop.analysis.shown import JudgedTraffic, shown_payloads

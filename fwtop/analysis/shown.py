@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from fwtop.analysis.context import ANY, AnalysisContext, Finding
 from fwtop.analysis.packet_signatures import packet_signatures
-from fwtop.analysis.parsers.texts import Texts
-from fwtop.analysis.proposals.matching import in_prefixes, match_rows, payload_rows
+from fwtop.analysis.proposals.matching import Texts, in_prefixes, match_rows, payload_rows
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.proposals.signatures import Signature
 from fwtop.analysis.window.traffic import Rows, Traffic

@@ -17,8 +17,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from fwtop.analysis.proposals.allowed import allowed_rows
-from fwtop.analysis.proposals.matching import match_rows
+from fwtop.analysis.proposals.matching import allowed_rows, match_rows
 from fwtop.analysis.window.traffic import chances
 from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.rule import ACTIVE_STATES, Match, RuleStatus

@@ -15,8 +15,8 @@ from fwtop.analysis.packets.recent import (
     PacketList,
     RecentPackets,
     captured_packets,
+    verdicts,
 )
-from fwtop.analysis.packets.verdicts import verdicts
 from fwtop.analysis.standing import Standing, who_of
 from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.rule import RuleStatus

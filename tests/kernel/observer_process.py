@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fwtop.analysis.packets.verdicts import verdicts
+from fwtop.analysis.packets.recent import verdicts
 from fwtop.console.packet_ring import PacketRing
 from fwtop.guardian.survey import KALLSYMS, names_in
 from fwtop.kernel.links import list_links

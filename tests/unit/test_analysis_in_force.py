@@ -27,11 +27,10 @@ from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context
 from fwtop.analysis.memory import Baseline
-from fwtop.analysis.proposals.effect import stopped_by
+from fwtop.analysis.proposals.effect import Remainder, Remaining, stopped_by
 from fwtop.analysis.proposals.normal import normal_traffic
 from fwtop.analysis.proposals.preview import preview
 from fwtop.analysis.proposals.propose import numbered, offers
-from fwtop.analysis.proposals.remaining import Remainder, Remaining
 from fwtop.analysis.proposals.signatures import signatures
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import (

@@ -10,7 +10,7 @@ import pytest
 from benches.accuracy.naming import judged
 from benches.corpus import machines
 from benches.corpus.cases import draw
-from fwtop.analysis.parsers.reports import framed, is_filler, is_report, snmp_numbers
+from fwtop.analysis.measures.conversations import framed, is_filler, is_report, snmp_numbers
 from fwtop.analysis.parsers.services import tftp_data
 
 WIDTH = 64

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fwtop.analysis.proposals.allowed import allowed_rows
 from fwtop.analysis.proposals.limits import replayed, sustained, usual_rate
-from fwtop.analysis.proposals.matching import match_rows, payload_rows
+from fwtop.analysis.proposals.matching import allowed_rows, match_rows, payload_rows
 from fwtop.analysis.proposals.prefixes import Addresses, fewest_prefixes
 from fwtop.analysis.proposals.preview import basis, preview_on
 from fwtop.model.addresses.address import Prefix

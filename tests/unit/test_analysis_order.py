@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fwtop.analysis.proposals.cache import EMPTY_SECONDS, KEYS, StableNumbers
-from fwtop.analysis.proposals.propose import Offer, rank
+from fwtop.analysis.proposals.propose import EMPTY_SECONDS, KEYS, Offer, StableNumbers, rank
 from fwtop.model.traffic.snapshot import Proposal
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.analysis.parsers import dns, http, quic, tls
+from fwtop.analysis.parsers import dns, http, tls
 from fwtop.analysis.parsers.services import SERVICES, isakmp_answer, starts
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.parse.dns_question import parse_question
@@ -92,9 +92,9 @@ def test_ja4_of_the_specification() -> None:
 
 
 def test_quic_long_header() -> None:
-    header = quic.parse_long_header(b"\xc3\0\0\0\x01\x08" + bytes(8) + b"\x05" + bytes(5))
-    assert header == quic.QuicHeader(1, 8, 5, True)
-    assert quic.parse_long_header(b"\xc3\0\0\0\x01\xff" + bytes(30)) is None
+    header = tls.parse_long_header(b"\xc3\0\0\0\x01\x08" + bytes(8) + b"\x05" + bytes(5))
+    assert header == tls.QuicHeader(1, 8, 5, True)
+    assert tls.parse_long_header(b"\xc3\0\0\0\x01\xff" + bytes(30)) is None
 
 
 @settings(max_examples=200)
@@ -103,7 +103,7 @@ def test_parsers_never_raise(data: bytes) -> None:
     parse_question(data)
     http.parse_request(b"GET " + data)
     tls.parse_hello(b"\x16\x03\x01\0\0\x01" + data)
-    quic.parse_long_header(b"\xc0" + data)
+    tls.parse_long_header(b"\xc0" + data)
 
 
 @settings(max_examples=50)

@@ -12,7 +12,7 @@ from analysis_factory import make_batch, make_frames, make_tables, make_window
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.parsers.texts import Texts
+from fwtop.analysis.proposals.matching import Texts
 from fwtop.analysis.proposals.signatures import Signature, find_signatures
 from fwtop.analysis.window.traffic import Traffic
 from fwtop.model.rule import PayloadMatch

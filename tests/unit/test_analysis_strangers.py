@@ -13,7 +13,7 @@ from analysis_payloads import client_hello, dns_name
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.memory import class_rates
-from fwtop.analysis.parsers.quic import looks_like_quic
+from fwtop.analysis.parsers.tls import looks_like_quic
 from fwtop.analysis.proposals.prefixes import Addresses, fewest_prefixes
 from fwtop.analysis.spoofing import from_this_host, spoof_estimate
 from fwtop.analysis.window.features import Features

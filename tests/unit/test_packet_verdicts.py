@@ -13,8 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fwtop.analysis.packets.recent import Fate, PacketList, RecentPackets, captured_packets
-from fwtop.analysis.packets.verdicts import joined, verdicts
+from fwtop.analysis.packets.recent import Fate, PacketList, RecentPackets, captured_packets, joined, verdicts
 from fwtop.analysis.standing import Standing, like_keys, who_of
 from fwtop.capture.reader import read_capture
 from fwtop.console.packet_ring import PacketRing

@@ -17,7 +17,7 @@ from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
 from fwtop.analysis.measures.general import rate, sources
 from fwtop.analysis.parsers import dns
-from fwtop.analysis.parsers.dns_names import invented, looks_random, random_subdomains, top_name, wire
+from fwtop.analysis.parsers.dns import invented, looks_random, random_subdomains, top_name, wire_of
 from fwtop.analysis.parsers.services import dns_query
 from fwtop.analysis.window.counting import among, distinct_values, part_marked
 from fwtop.analysis.window.features import Features
@@ -231,7 +231,7 @@ def _repeated_names(parsed: list[Question], why: str, *, cut_off: bool) -> dict[
         "why": why,
         "name": safe_text(dns_name_text(list(name)), limit=80),
         "same_name": share,
-        "dns_name": wire(name) if share >= 0.5 and not cut_off else None,
+        "dns_name": wire_of(name) if share >= 0.5 and not cut_off else None,
     }
 
 
@@ -329,7 +329,7 @@ def _random_names(context: AnalysisContext, rows: Rows, parsed: list[Question]) 
     if found is None:
         return None
     parent, share, distinct = found
-    zone = wire(parent)
+    zone = wire_of(parent)
     if zone is not None and share < 1:
         pool = pool[dns.below(traffic, pool, zone)]
     if not len(pool) or dns.asked_by_others(traffic, pool).mean() > _LIVING:

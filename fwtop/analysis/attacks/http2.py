@@ -9,7 +9,7 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
 from fwtop.analysis.measures.general import ENOUGH, to_port
-from fwtop.analysis.measures.requests import (
+from fwtop.analysis.measures.tcp import (
     LIMIT,
     fast_rows,
     records_alike,

@@ -12,10 +12,10 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Needs, Proof, cut, feature
-from fwtop.analysis.measures import answers
+from fwtop.analysis.measures import payloads
+from fwtop.analysis.measures.conversations import snmp_numbers
 from fwtop.analysis.measures.general import ENOUGH, mean_length, peak, ports, same_length, share, sources
 from fwtop.analysis.parsers import dns
-from fwtop.analysis.parsers.reports import snmp_numbers
 from fwtop.analysis.parsers.services import (
     ANYWHERE,
     BY_PORT,
@@ -71,7 +71,7 @@ def answers_by_port(context: AnalysisContext) -> Iterator[Group]:
         found.append((context.features(np.sort(mine)), used))
     context.traffic.gather_heads(np.concatenate([rows[:0], *(features.sample for features, _ in found)]))
     for features, used in found:
-        yield _answers(context, features, *answers.best_service(features, used[0]), used)
+        yield _answers(context, features, *payloads.best_service(features, used[0]), used)
 
 
 @cut(Proof.CONTENT, again=True)
@@ -100,8 +100,8 @@ def _answers(
         context,
         features,
         Least("reflection_pps", None, shaped=proven),
-        answers.answer_notes(service, fit, used),
-        spoof_prior=_ANSWERS if proven else answers.IMITATIONS,
+        payloads.answer_notes(service, fit, used),
+        spoof_prior=_ANSWERS if proven else payloads.IMITATIONS,
     )
 
 
@@ -120,7 +120,7 @@ def dns_answers(group: Group) -> float:
 @feature("yes or no")
 def to_reserved_port(group: Group) -> float:
     """Whether proven answers go to a port that no client uses as a source: attackers choose 80 or 443."""
-    if group[answers.valid_answers] < 0.5:
+    if group[payloads.valid_answers] < 0.5:
         return False
     dport = group.packets.top("dport")
     here = 0 < dport.value < _PRIVILEGED and dport.value not in group.notes["asked"].ports
@@ -130,7 +130,7 @@ def to_reserved_port(group: Group) -> float:
 @feature("yes or no")
 def only_the_port(group: Group) -> float:
     """Whether a flood only uses the port of a service: other contents, with forged sources or few."""
-    features, fits = group.packets, group[answers.valid_answers]
+    features, fits = group.packets, group[payloads.valid_answers]
     if not 0 <= fits < 0.5:
         return False
     constant = features.top("ip_length").share > 0.95 and (
@@ -203,7 +203,7 @@ def torrent_questions(group: Group) -> float:
 def more_than_requested(group: Group) -> float:
     """Whether even one server sends more than anybody requests: fast, large, and not of a known use."""
     features, context = group.packets, group.context
-    rare = group.notes["service"] not in SPOKEN and group[answers.valid_answers] >= 0.5
+    rare = group.notes["service"] not in SPOKEN and group[payloads.valid_answers] >= 0.5
     strange = context.traffic.live or rare
     return features.pps > 20 * context.config.flood_pps and features.mean_length > 400 and strange
 
@@ -225,7 +225,7 @@ def clock_answers(group: Group) -> float:
 @feature("yes or no")
 def between_peers(group: Group) -> float:
     """Whether the service is one of tunnels and calls, and a few sources send many sizes in long flows."""
-    return group.notes["service"] in _BETWEEN_PEERS and group[answers.one_to_one]
+    return group.notes["service"] in _BETWEEN_PEERS and group[payloads.one_to_one]
 
 
 def without_other_names(group: Group) -> Rows:
@@ -237,11 +237,11 @@ def without_other_names(group: Group) -> Rows:
 
 
 # Proven answers of a name server that are ordinary belong to this host's resolver, whatever shows it.
-_RESOLVED = (dns_answers.yes, ENOUGH, answers.valid_answers.at_least(0.5))
+_RESOLVED = (dns_answers.yes, ENOUGH, payloads.valid_answers.at_least(0.5))
 _ORDINARY_ANSWERS: tuple[tuple[str, tuple[Needs, ...], tuple[Needs, ...]], ...] = (
     ("requests, or peers that use one port", (requests_instead.yes,), _RESOLVED),
     ("BitTorrent peers, who ask and answer", (torrent_questions.at_least(0.05),), _RESOLVED),
-    ("answers of polled devices", (polled_devices.yes,), (ENOUGH, answers.valid_answers.at_least(0.5))),
+    ("answers of polled devices", (polled_devices.yes,), (ENOUGH, payloads.valid_answers.at_least(0.5))),
     ("answers of the few servers that a host uses", (sources.at_most(3), more_than_requested.no), _RESOLVED),
     (
         "small answers of few servers",
@@ -256,7 +256,7 @@ _ORDINARY_ANSWERS: tuple[tuple[str, tuple[Needs, ...], tuple[Needs, ...]], ...] 
     ),
     (
         "tunnels and calls between peers",
-        (sources.at_least(4), between_peers.yes, answers.valid_answers.at_most(0.999)),
+        (sources.at_least(4), between_peers.yes, payloads.valid_answers.at_most(0.999)),
         _RESOLVED,
     ),
 )
@@ -267,10 +267,10 @@ _by_port = partial(
     kind="{service}_amplification",
     traits=Trait.REFLECTED | Trait.AMPLIFIED,
     title="{service_title} amplification",
-    details=(answers.servers, answers.contents),
-    match=answers.match_answers,
+    details=(payloads.servers, payloads.contents),
+    match=payloads.match_answers,
     rows=without_other_names,
-    stopped_by=answers.REFLECTED,
+    stopped_by=payloads.REFLECTED,
 )
 
 
@@ -293,8 +293,8 @@ def answers_of_unknown_service(context: AnalysisContext) -> Iterator[Group]:
         return
     service = Service("udp", f"UDP (unknown service, port {top.value})", (top.value,))
     mine = context.features(pool & (packets.sport == top.value))
-    notes = answers.answer_notes(service, None, [top.value])
-    yield Group(context, mine, Least("flood_pps", None), notes, spoof_prior=answers.IMITATIONS)
+    notes = payloads.answer_notes(service, None, [top.value])
+    yield Group(context, mine, Least("flood_pps", None), notes, spoof_prior=payloads.IMITATIONS)
 
 
 @feature("probability")
@@ -329,22 +329,22 @@ def payload_variety(group: Group) -> float:
 ENTRIES = (
     _by_port(
         "amplification, proven by contents", prior=3.5,
-        needs=(ENOUGH, answers.valid_answers.at_least(0.5)),
+        needs=(ENOUGH, payloads.valid_answers.at_least(0.5)),
     ),
     _by_port(
         "amplification, by its port", prior=1.4,  # too few bytes were captured to tell contents
-        needs=(ENOUGH, answers.valid_answers.at_most(-1)),
+        needs=(ENOUGH, payloads.valid_answers.at_most(-1)),
     ),
     _by_port(
         "amplification with unknown contents", prior=0.85,
         needs=(
-            ENOUGH, answers.valid_answers.at_least(0), answers.valid_answers.at_most(0.499),
+            ENOUGH, payloads.valid_answers.at_least(0), payloads.valid_answers.at_most(0.499),
             only_the_port.no,
         ),
     ),
     Hypothesis(
         "downloads from web servers", answers_by_port, CERTAIN,  # they begin with such packets, too
-        needs=(web_port.yes, answers.valid_answers.at_most(0.799)),
+        needs=(web_port.yes, payloads.valid_answers.at_most(0.799)),
     ),
     Hypothesis(
         "neighbours that answer a search", answers_by_port, CERTAIN,
@@ -363,7 +363,7 @@ ENTRIES = (
             unevenness.says(0.5, 3.0, 2.0, -3.0),
             ports.says(20, 1.0, 200, -3.0),
         ),
-        settles=(ENOUGH, answers.valid_answers.at_least(0.5)),
+        settles=(ENOUGH, payloads.valid_answers.at_least(0.5)),
     ),
     Hypothesis(
         "amplification from any port, proven by contents", answers_by_content, 2.4,
@@ -371,11 +371,11 @@ ENTRIES = (
         traits=Trait.REFLECTED | Trait.AMPLIFIED,
         title="{service_title} amplification",
         needs=(ENOUGH, sources.at_least(8)),
-        details=(answers.servers, answers.contents),
-        match=answers.match_answers,
-        stopped_by=answers.REFLECTED,
+        details=(payloads.servers, payloads.contents),
+        match=payloads.match_answers,
+        stopped_by=payloads.REFLECTED,
     ),
-    Hypothesis("conversations of few peers", answers_by_content, CERTAIN, needs=(answers.one_to_one.yes,)),
+    Hypothesis("conversations of few peers", answers_by_content, CERTAIN, needs=(payloads.one_to_one.yes,)),
     Hypothesis("answers of polled devices", answers_by_content, CERTAIN, needs=(polled_devices.yes,)),
     Hypothesis(
         "BitTorrent peers, who ask and answer", answers_by_content, CERTAIN,
@@ -395,12 +395,12 @@ ENTRIES = (
             ENOUGH, sources.at_least(20), mean_length.at_least(300),
             payload_variety.at_least(0.02), same_length.at_most(0.9),
         ),
-        details=(answers.servers,),
-        match=answers.match_answers,
-        stopped_by=answers.REFLECTED,
+        details=(payloads.servers,),
+        match=payloads.match_answers,
+        stopped_by=payloads.REFLECTED,
     ),
     Hypothesis(
-        "conversations of few peers", answers_of_unknown_service, CERTAIN, needs=(answers.one_to_one.yes,)
+        "conversations of few peers", answers_of_unknown_service, CERTAIN, needs=(payloads.one_to_one.yes,)
     ),
     Hypothesis(
         "peers of a symmetric protocol", answers_of_unknown_service, CERTAIN,

@@ -12,7 +12,7 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut
-from fwtop.analysis.measures import answers
+from fwtop.analysis.measures import payloads
 from fwtop.analysis.measures.general import ENOUGH, per_source
 from fwtop.analysis.parsers.services import BY_PORT, REFLECTED_REQUESTS
 from fwtop.analysis.spoofing import Spoof
@@ -69,7 +69,7 @@ ENTRIES = (
         traits=Trait.REFLECTED | Trait.AMPLIFIED,
         title="{service_title} amplification through this host",
         # scanners ask once, clients now and then
-        needs=(ENOUGH, per_source.at_least(10), answers.valid_answers.at_least(0.5)),
+        needs=(ENOUGH, per_source.at_least(10), payloads.valid_answers.at_least(0.5)),
         lead="{amount:{service_title} requests} in the name of {senders}, {per_source:count}/s each: "
         "this host is being used as a reflector",
         details=(answered,),

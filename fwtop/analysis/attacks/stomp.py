@@ -8,10 +8,10 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
+from fwtop.analysis.measures.conversations import framed, is_filler
 from fwtop.analysis.measures.general import ENOUGH
 from fwtop.analysis.measures.tcp import match_ack
 from fwtop.analysis.parsers.http import starts_request
-from fwtop.analysis.parsers.reports import framed, is_filler
 from fwtop.analysis.parsers.tls import record_mask
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.tcp_view import ack_numbers

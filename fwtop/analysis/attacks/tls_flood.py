@@ -11,7 +11,7 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
 from fwtop.analysis.measures.general import ENOUGH, threshold_ratio, to_port
-from fwtop.analysis.measures.requests import (
+from fwtop.analysis.measures.tcp import (
     LIMIT,
     even_sources,
     fast_rows,

@@ -9,7 +9,7 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature
-from fwtop.analysis.measures import answers, conversations, payloads
+from fwtop.analysis.measures import conversations, payloads
 from fwtop.analysis.measures.general import ENOUGH, of_protocol, per_source, same_length, share, spoofed
 from fwtop.analysis.parsers.services import BY_PORT, SPOKEN, WEB
 from fwtop.analysis.window.counting import among, part_marked
@@ -219,10 +219,10 @@ def reflector_answers(group: Group) -> float:
     sport = group.packets.top("sport")
     if sport.share < 0.95 or sport.value not in BY_PORT or sport.value in WEB or "several" in group.notes:
         return False
-    service, fits = answers.best_service(group.packets, sport.value)
+    service, fits = payloads.best_service(group.packets, sport.value)
     if fits is None or fits < 0.8 or service.name in SPOKEN:
         return False
-    group.notes.update(answers.answer_notes(service, fits, [sport.value]))
+    group.notes.update(payloads.answer_notes(service, fits, [sport.value]))
     return True
 
 
@@ -350,9 +350,9 @@ ENTRIES = (
         title="{service_title} amplification",
         needs=(ENOUGH, reflector_answers.yes),
         evidence=_FLOOD,
-        details=(answers.servers, answers.contents),
-        match=answers.match_answers,
-        stopped_by=answers.REFLECTED,
+        details=(payloads.servers, payloads.contents),
+        match=payloads.match_answers,
+        stopped_by=payloads.REFLECTED,
     ),
     Hypothesis(
         "requests as clients send them", datagrams, 4.0,

@@ -15,7 +15,7 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext, Normal, Trait
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
 from fwtop.analysis.measures.general import ENOUGH, per_source, samples, to_port
-from fwtop.analysis.measures.requests import (
+from fwtop.analysis.measures.tcp import (
     even_sources,
     forwarded,
     parsed_requests,

@@ -1,25 +1,26 @@
-"""Benign UDP conversations, whatever their rate: calls, games, tunnels, answers, telemetry.
+"""Benign UDP traffic, whatever its rate: calls, games, tunnels, answers, and reports sent one way.
 
-Sources: RFC 3550 (RTP), RFC 4303 3.3.3 (sequence numbers), RFC 6056 (the ports that clients take).
-
-Sources: WireGuard's data message (counter at 8, little-endian), RFC 3550 5.1 (RTP), RFC 3948 (ESP in UDP),
-RFC 9147 4 (DTLS), OpenVPN's packet id.
+Sources: WireGuard's data message (counter at 8, little-endian), RFC 3550 5.1 (RTP), RFC 3948 and 4303 3.3.3
+(ESP in UDP), RFC 9147 4 (DTLS), OpenVPN's packet id, RFC 6056 (the ports that clients take). Reports: RFC
+3164 and 5424 (syslog), the statsd, Graphite and InfluxDB line protocols, GELF, RFC 3954 (NetFlow 9), RFC
+7011 (IPFIX), the sFlow 5 specification, RFC 3416 (SNMP notifications), RFC 1950 (zlib).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fwtop.analysis.parsers import quic, reports
+from fwtop.analysis.parsers import tls
 from fwtop.analysis.parsers.services import COLLECTORS
 from fwtop.analysis.window.counting import among, distinct_values, in_order, part_marked
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, Traffic, distinct_texts, flow_key, payload
-from fwtop.model.traffic.packets import U8, Mask
+from fwtop.model.traffic.packets import I64, U8, Mask
 
 _ROWS = 2_048
 _WIDTH = 20
@@ -27,6 +28,35 @@ _STEPS = 50  # random bytes increase that often once in 2^50
 _RISING = 0.95  # of the steps of a counter: packets overtake each other
 _STREAMS, _STREAM_STEPS = 128, 31  # flows that are judged, and of each; random bytes pass once in 10^6
 _FORMS = ((">u2", "i2"), ("<u2", "i2"), (">u4", "i4"), ("<u4", "i4"))
+_CONVERSATION_PACKETS, _CONVERSATION_SIZES = 16, 4  # of a flow that is a conversation, at least
+_CHOSEN = 10_000  # ephemeral ports start above
+_GLIMPSE = 8  # bytes
+_SYNC, _CELL = 0x47, 188
+_FEW_PEERS, _PEER_PPS = 20, 5_000.0  # of tunnels and calls: more peers may be a query flood
+_ANSWERED = 0.5  # answers per packet
+_VARIED = 0.1  # distinct beginnings for each packet
+_BEGIN_ALIKE, _REPORTS, _READ = 0.5, 0.8, 256  # shares of payloads, and how many are read
+_SERVER_PPS = 1_000.0  # of one answering or reporting server: more is a flood
+_LINE = re.compile(
+    rb"<\d{1,3}>"  # syslog
+    rb'|\{\s*"'  # JSON
+    rb"|[\w.,=/-]{1,90}:[-+]?[\d.]+\|[a-z]"  # statsd
+    rb"|[\w,=/-]{1,60}\.[\w.,=/-]{1,90}\s[-+]?\d"  # Graphite
+    rb"|[\w,=.-]+ \w+="  # InfluxDB
+    rb"|\d{4}-\d\d-\d\d[T ]\d\d:"  # a time, as programs begin their lines
+)
+_RECORD = re.compile(
+    rb"\x00\x05\x00[\x01-\x1e]|\x00[\x09\x0a][\x00-\x05]|\x00\x00\x00\x05\x00\x00\x00[\x01\x02]"  # flows
+    rb"|\x78[\x01\x5e\x9c\xda]|\x1f\x8b\x08"  # compressed
+    rb"|\x30.{1,3}\x02\x01[\x00\x01\x03]\x04?"  # SNMP
+    rb"|2[WC]",  # Beats
+    re.DOTALL,
+)
+_ANSWER = re.compile(
+    rb"\xa2(?:[\x00-\x7f]|\x81.|\x82..)\x02(?:\x01(.)|\x02(..)|\x03(...)|\x04(....))", re.DOTALL
+)
+_TOLD = 16  # bytes
+_FEW = 8  # distinct ones of the first 32: a byte or a word again and again
 
 
 def counts_up(traffic: Traffic, rows: Rows) -> bool:
@@ -95,17 +125,6 @@ def _rises(matrix: U8, pairs: Rows) -> Iterator[Mask]:
             yield (value[pairs + 1] - value[pairs]).view(signed) > 0
 
 
-_CONVERSATION_PACKETS, _CONVERSATION_SIZES = 16, 4  # of a flow that is a conversation, at least
-_CHOSEN = 10_000  # ephemeral ports start above
-_GLIMPSE = 8  # bytes
-_SYNC, _CELL = 0x47, 188
-_FEW_PEERS, _PEER_PPS = 20, 5_000.0  # of tunnels and calls: more peers may be a query flood
-_ANSWERED = 0.5  # answers per packet
-_VARIED = 0.1  # distinct beginnings for each packet
-_BEGIN_ALIKE, _REPORTS, _READ = 0.5, 0.8, 256  # shares of payloads, and how many are read
-_SERVER_PPS = 1_000.0  # of one answering or reporting server: more is a flood
-
-
 def has_peers(features: Features) -> bool:
     """Check for traffic of known or few peers."""
     return (
@@ -130,7 +149,7 @@ def conversation(features: Features) -> bool:
     lengths = features.top("ip_length")
     varied = lengths.distinct > 10 and lengths.share < 0.8
     matrix, held = features.head
-    download = features.top("sport").value == 443 and quic.looks_like_quic(matrix, held)
+    download = features.top("sport").value == 443 and tls.looks_like_quic(matrix, held)
     if features.flow_singles >= 0.3:
         return False
     if features.pps_per_source < 5_000 and (varied or download):
@@ -182,7 +201,7 @@ def telemetry(features: Features) -> bool:
     dport = features.top("dport")
     if dport.share <= 0.9 or features.pps_per_source >= _SERVER_PPS or variety(features) <= 0.1:
         return False
-    alike = hidden(features) or reports.framed(*features.head) >= _BEGIN_ALIKE
+    alike = hidden(features) or framed(*features.head) >= _BEGIN_ALIKE
     return (dport.value in COLLECTORS and alike) or reported(features) >= _REPORTS
 
 
@@ -198,7 +217,7 @@ def reported(features: Features) -> float:
     """Return the share of payloads that begin as logs, metrics and flow records do."""
     matrix, held = features.head
     some = np.linspace(0, len(matrix) - 1, min(len(matrix), _READ)).astype(np.intp)
-    return float(reports.is_report(matrix[some], held[some]).mean()) if len(some) else 0.0
+    return float(is_report(matrix[some], held[some]).mean()) if len(some) else 0.0
 
 
 def hidden(features: Features) -> bool:
@@ -225,3 +244,30 @@ def conversation_flows(traffic: Traffic, mask: Mask) -> Mask:
     conversations = np.zeros(len(traffic), np.bool_)
     conversations[rows] = ((packets >= _CONVERSATION_PACKETS) & (sizes >= _CONVERSATION_SIZES))[flow]
     return conversations
+
+
+def is_report(matrix: U8, held: I64) -> Mask:
+    """Mark the payloads that begin as reports do; `held` bytes of each row are real."""
+    texts = (one[:n].tobytes() for one, n in zip(matrix, held.tolist(), strict=True))
+    return np.array([bool(_LINE.match(text) or _RECORD.match(text)) for text in texts], np.bool_)
+
+
+def framed(matrix: U8, held: I64) -> float:
+    """Return the share of payloads with the most common first byte: protocols begin alike, noise doesn't."""
+    first = matrix[held > 0, 0]
+    return float(np.bincount(first).max()) / len(first) if len(first) else 0.0
+
+
+def is_filler(matrix: U8, held: I64) -> Mask:
+    """Mark the payloads of 16 bytes or more that repeat a byte or a word."""
+    ordered = np.sort(matrix, axis=1)
+    distinct = (
+        1 + (ordered[:, 1:] != ordered[:, :-1]).sum(1) - ((held < matrix.shape[1]) & (ordered[:, 0] == 0))
+    )
+    return np.asarray((held >= _TOLD) & (distinct <= _FEW))
+
+
+def snmp_numbers(matrix: U8, held: I64) -> list[bytes]:
+    """Return the request number of each SNMP response (RFC 3416 3) among the payloads."""
+    found = (_ANSWER.search(one[:n].tobytes()) for one, n in zip(matrix, held.tolist(), strict=True))
+    return [next(filter(None, one.groups()), b"") for one in found if one]

@@ -1,4 +1,4 @@
-"""What UDP payloads are: empty, alike, random, questions to a service."""
+"""What UDP payloads are: empty, alike, random, questions to a service or its answers, from whatever port."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import numpy as np
 
 from fwtop.analysis.engine.entries import Group, feature
 from fwtop.analysis.measures import conversations
-from fwtop.analysis.parsers import quic
-from fwtop.analysis.parsers.reports import framed
-from fwtop.analysis.parsers.services import BY_PORT, COLLECTORS, FIRST_OF_QUIC, QUESTIONS
+from fwtop.analysis.measures.conversations import framed
+from fwtop.analysis.parsers import dns, tls
+from fwtop.analysis.parsers.icmp import quoted_datagrams, quoted_requests
+from fwtop.analysis.parsers.services import BY_PORT, COLLECTORS, FIRST_OF_QUIC, QUESTIONS, Service
 from fwtop.analysis.window.counting import count_distinct, marked
-from fwtop.analysis.window.traffic import distinct_texts, mix, payload
-from fwtop.model.rule import PayloadMatch
-from fwtop.render.numbers import percent
+from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import UDP, distinct_texts, mix, payload
+from fwtop.model.rule import Match, PayloadMatch
+from fwtop.render.numbers import percent, plural
 from fwtop.rules.words import bytes_text
 
 _BEGIN = 8  # payload bytes that a tool keeps constant
 _FORGED = 0.7  # probability
 _ENCRYPTED = 7.5  # bits a byte, of payloads together
 _HARDLY = 0.2  # of the payloads
+IMITATIONS = -5.0  # log-odds of spoofing: what only looks like an answer may be forged
+REFLECTED = "dropping what comes from the service's port, or a signature of the answers"
 
 
 @feature("share")
@@ -72,9 +76,7 @@ def random_payload(group: Group) -> float:
 @feature("yes or no")
 def quic_packets(group: Group) -> float:
     """Whether random payloads are packets of QUIC connections; forged sources can't open one."""
-    return (
-        group[encrypted] and quic.looks_like_quic(*group.packets.head) and group.spoof.probability < _FORGED
-    )
+    return group[encrypted] and tls.looks_like_quic(*group.packets.head) and group.spoof.probability < _FORGED
 
 
 @feature("yes or no")
@@ -163,4 +165,86 @@ def not_reports(group: Group) -> float:
 
 def quic_headers(group: Group) -> list[str]:
     """Write which version of QUIC their headers name."""
-    return quic.header_evidence(group.packets)
+    return tls.quic_evidence(group.packets)
+
+
+def best_service(features: Features, port: int) -> tuple[Service, float | None]:
+    """Return the service of a port that the payloads fit best, and the share that fits."""
+    fits = [(service, _fit(service, features)) for service in BY_PORT[port]]
+    return max(fits, key=lambda pair: -1.0 if pair[1] is None else pair[1])
+
+
+def _fit(service: Service, features: Features) -> float | None:
+    """Return the share of payloads that are answers of this service; None if too few bytes were captured."""
+    matrix, length = features.head
+    enough = length >= 4
+    if service.shape is None or marked(enough) < 10:
+        return None
+    return marked(service.shape(matrix, length) & enough) / marked(enough)
+
+
+def answer_notes(service: Service, fit: float | None, used: list[int]) -> dict[str, object]:
+    """Return what hypotheses about answers of a service want to know; `used` are its ports."""
+    return {
+        "service": service.name,
+        "service_title": service.title,
+        "asked": service,
+        "used": used,
+        "fit": -1.0 if fit is None else fit,
+        "origin": f"from port {', '.join(map(str, used[:4]))}" if used else "from various ports",
+    }
+
+
+def servers(group: Group) -> list[str]:
+    """Write how many servers answer."""
+    features = group.packets
+    return [
+        f"{features.amount('unsolicited UDP packets')} {group.notes['origin']} of "
+        f"{plural(features.sources, 'server')}, mean length {features.mean_length:.0f} bytes"
+    ]
+
+
+def contents(group: Group) -> list[str]:
+    """Write which share is answers of the service, names that DNS asks for, and what ICMP errors quote."""
+    service, fit = group.notes["asked"], group.notes["fit"]
+    lines = []
+    if service.shape is not None and fit >= 0:
+        only = f"{percent(fit)} of the payloads are {service.title} answers"
+        lines.append(
+            only if fit >= 0.5 else f"only {percent(fit)} of the payloads look like {service.title} answers"
+        )
+    if service.name in ("dns", "mdns", "llmnr"):
+        sentences, group.notes["dns_name"] = dns.answer_evidence(group.packets)
+        lines += sentences
+    notes = group.context.notes
+    if "quoted" not in notes:
+        notes["quoted"] = quoted_datagrams(group.context.traffic)
+    request = quoted_requests(notes["quoted"], group.notes["used"])
+    return [*lines, request] if request else lines
+
+
+def match_answers(group: Group) -> Match:
+    """Match UDP from the one port that the service uses."""
+    used, dport = group.notes["used"], group.packets.top("dport")
+    return Match(
+        protocol=UDP,
+        sport=used[0] if len(used) == 1 else None,
+        dport=dport.value if dport.share > 0.98 and not used else None,
+    )
+
+
+@feature("share")
+def valid_answers(group: Group) -> float:
+    """Part of the payloads that are answers of the service; -1 if too few bytes were captured to tell."""
+    return float(group.notes["fit"])
+
+
+@feature("yes or no")
+def one_to_one(group: Group) -> float:
+    """Whether few sources send packets of many sizes in long flows: conversations."""
+    features = group.packets
+    return (
+        features.sources < 20
+        and features.flow_singles < 0.1
+        and features.top("ip_length").distinct > features.sources
+    )

@@ -14,6 +14,7 @@ _QUOTED = 48
 
 
 _NEIGHBOURS = (130, 131, 132, 133, 134, 135, 136, 137, 143)
+_TALKATIVE = (135, 136)  # solicitations and advertisements of neighbours: thousands live on large links
 
 
 def is_discovery(icmp_type: int) -> bool:
@@ -25,9 +26,6 @@ def neighbours(traffic: Traffic) -> Mask:
     """Mark neighbour and multicast listener discovery (RFC 4861, 2710, 3810)."""
     packets = traffic.packets
     return np.asarray((packets.protocol == ICMP6) & among(packets.icmp_type, _NEIGHBOURS))
-
-
-_TALKATIVE = (135, 136)  # solicitations and advertisements of neighbours: thousands live on large links
 
 
 def neighbour_flood(traffic: Traffic, pps: float) -> Mask:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from msgspec import Struct
 
-from fwtop.analysis.parsers import quic
+from fwtop.analysis.parsers import tls
 from fwtop.analysis.window.counting import among, marked
 from fwtop.model.traffic.packets import I64, U8, Mask
 
@@ -214,7 +214,7 @@ def stun_answer(payload: U8, length: I64) -> Mask:
 
 def quic_answer(payload: U8, length: I64) -> Mask:
     """RFC 9000 17.2: a long header of a known version, as in all unrequested answers."""
-    return np.asarray(quic.plausible(payload, length) & (payload[:, 0] >= 0x80))
+    return np.asarray(tls.plausible_quic(payload, length) & (payload[:, 0] >= 0x80))
 
 
 def _be16(payload: U8, at: int) -> I64:

@@ -1,30 +1,42 @@
-"""The effect of a rule, replayed on samples and on normal traffic."""
+"""The effect of rules, replayed on samples and on normal traffic, and what active ones leave of attacks.
+
+Connection tracking reassembles datagrams (nf_defrag, at priority -400) before the first rule of netfilter
+sees them, so that such a rule drops whole datagrams by what their first fragment holds, and meets no fragment
+at all. Compiled rules and nftables at ingress stand before that: they see each fragment alone.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding
-from fwtop.analysis.proposals.allowed import always_pass
 from fwtop.analysis.proposals.limits import fills_table, replayed, sustained
-from fwtop.analysis.proposals.matching import in_prefixes, limit_groups, match_rows
+from fwtop.analysis.proposals.matching import always_pass, in_prefixes, limit_groups, match_rows
 from fwtop.analysis.proposals.normal import Normal
-from fwtop.analysis.proposals.reassembly import of_datagrams, sees_datagrams
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, Rows, Traffic, mix
 from fwtop.model.addresses.address import format_address
-from fwtop.model.rule import RANGES, Match, RateLimit, Rule
-from fwtop.model.traffic.packets import F64, Fragment, Mask, PacketBatch
+from fwtop.model.rule import RANGES, Level, Match, RateLimit, Rule
+from fwtop.model.traffic.packets import F64, U64, Fragment, Mask, PacketBatch
 from fwtop.render.numbers import percent
+from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import drops_nothing, of
 from fwtop.rules.limits import as_kept
+from fwtop.rules.overlap import includes
 
 _EXAMPLES = 4
 _FOLDS = np.uint64(4)  # one packet in this many is held out
 _HELD_LEAST = 20  # if fewer packets are held out, all packets of the attack are used
 _PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 47: "gre", 50: "esp", 58: "icmpv6"}
+_MOST_RULES = 16  # each is replayed on all packets
+_LONG_LIST = 10_000  # sources: searching longer lists takes too long
+_HARDLY = 0.05  # of an attack: no rule is worth it for so little
+_STOPPED = 0.5  # of a packet's like, by a limit: what it leaves counts as left
+_MAIN = 0.5  # of what is left of an attack: the packets that are mostly let pass must be that much of it
 
 
 class Harm(Struct, frozen=True):
@@ -236,3 +248,120 @@ def _examples(part: F64, normal: Normal) -> tuple[str, ...]:
         what = f"{protocol} port {port}" if port else protocol
         sentences.append(f"{who} ({what}): {percent(lost[group] / total, 2)} of normal traffic")
     return tuple(sentences)
+
+
+def sees_datagrams(rule: Rule, context: AnalysisContext) -> bool:
+    """Check for a rule behind reassembly: one of netfilter on a machine that tracks connections."""
+    table, match = context.counters.conntrack, rule.match
+    by_address = not (match.payload or match.sport or match.dport or match.tcp_flags or match.fragment)
+    if by_address:  # which each fragment has
+        return False
+    return (
+        of(rule.kind).layer >= Layer.RAW and not drops_nothing(rule) and table is not None and table.count > 0
+    )
+
+
+def of_datagrams(dropped: F64, rule: Rule, traffic: Traffic) -> F64:
+    """Return the dropped share of each row if whole datagrams are dropped.
+
+    Later fragments share the fate of their first one, or, where that wasn't sampled, the mean fate of their
+    sender's first fragments, or of all.
+    """
+    if rule.match.fragment is not None:
+        return dropped * 0.0 if rule.match.fragment else dropped
+    packets = traffic.packets
+    later = np.flatnonzero(packets.fragment == Fragment.LATER)
+    first = np.flatnonzero(packets.fragment == Fragment.FIRST)
+    if not len(later) or not len(first):
+        return dropped
+    result = dropped.copy()
+    sender = mix(traffic.source_key, packets.protocol.astype(np.uint64))
+    datagram = mix(sender ^ traffic.dest_key, packets.ip_id.astype(np.uint64))
+    weight = traffic.weight[first]
+    fate = np.full(len(later), float(weight @ dropped[first] / weight.sum()))
+    for keys in (sender, datagram):  # the closest kin last
+        known, mean = _means(keys[first], dropped[first], weight)
+        place = np.minimum(np.searchsorted(known, keys[later]), len(known) - 1)
+        fate = np.where(known[place] == keys[later], mean[place], fate)
+    result[later] = fate
+    return result
+
+
+def _means(keys: U64, values: F64, weight: F64) -> tuple[U64, F64]:
+    """Return the sorted distinct keys, and the weighted mean of the values of each."""
+    known, place = np.unique(keys, return_inverse=True)
+    sums = np.bincount(place, values * weight, len(known))
+    return known, np.asarray(sums / np.bincount(place, weight, len(known)), np.float64)
+
+
+class Remainder(Struct, frozen=True):
+    """What is left of an attack: `finding` without the packets that active rules stop."""
+
+    whole: Finding
+    finding: Finding
+    share: float  # of the attack's packets, 0 to 1
+    stopped: F64 | None = None  # of each arrived packet the share (0 to 1) that active rules stop
+
+    @property
+    def is_worth_a_rule(self) -> bool:
+        """Whether more is left than rules let pass anyway."""
+        return self.share > _HARDLY and len(self.finding.rows) > 0
+
+
+def replayable(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    """Return the rules that samples can be replayed on: they drop, and their sources are known here.
+
+    The guardian keeps derived lists for itself, and whom a protected port lets in.
+    """
+    known = [rule for rule in rules if rule.origin is None and not drops_nothing(rule)]
+    known = [rule for rule in known if rule.protection is None or rule.protection.level is Level.CLOSED]
+    return tuple(rule for rule in known if len(rule.match.sources) <= _LONG_LIST)[:_MOST_RULES]
+
+
+def stopped_by_all(rules: Sequence[Rule], context: AnalysisContext) -> F64:
+    """Return for each arrived row the share (0 to 1) that the rules drop together."""
+    traffic = context.traffic
+    each = [stopped_by(rule, context, traffic) for rule in rules]
+    return np.asarray(np.max(each, axis=0)) if each else np.zeros(len(traffic))
+
+
+class Remaining(Struct, frozen=True):
+    """The active rules, and what they leave of each attack of a window."""
+
+    rules: tuple[Rule, ...]
+    attacks: tuple[Remainder, ...]
+
+    @staticmethod
+    def of(context: AnalysisContext, rules: Sequence[Rule], *, only_driver: bool = False) -> Remaining:
+        """Replay `rules` on a judged window.
+
+        What shows in sockets or in the connection table is never reduced: rules against it are no filters.
+        With `only_driver` only rules in the driver count: if packets are lost before it, others are too late.
+        """
+        chosen = [
+            rule for rule in replayable(rules) if of(rule.kind).layer is Layer.DRIVER or not only_driver
+        ]
+        if chosen:
+            stopped = stopped_by_all(chosen, context)
+            left = tuple(_remainder(context, finding, stopped) for finding in context.findings)
+        else:
+            left = tuple(Remainder(finding, finding, 1.0) for finding in context.findings)
+        return Remaining(tuple(rules), left)
+
+    def does(self, rule: Rule | None) -> bool:
+        """Tell whether an active rule does what another would."""
+        return rule is not None and any(includes(active, rule) for active in self.rules)
+
+
+def _remainder(context: AnalysisContext, finding: Finding, stopped: F64) -> Remainder:
+    rows = finding.rows
+    if finding.state or finding.held is not None or len(rows) == 0:
+        return Remainder(finding, finding, 1.0)
+    share = 1.0 - share_of(stopped, context.traffic, rows)
+    passes = stopped[rows] < _STOPPED
+    through = context.traffic.weight[rows] * (1.0 - stopped[rows])
+    if float(through[passes].sum()) < _MAIN * float(through.sum()):
+        passes = stopped[rows] < 1.0  # a limit lets a part of each source pass
+    if passes.all() and share == 1.0:
+        return Remainder(finding, finding, 1.0)
+    return Remainder(finding, replace(finding, rows=rows[passes]), share, stopped)

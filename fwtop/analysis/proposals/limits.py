@@ -25,6 +25,12 @@ from fwtop.xdp.maps import BUCKETS
 _STEP_NS = 100_000_000
 _COARSE = 0.25  # of the burst per sample: too coarse to see bursts
 _SEEN = 3  # samples from which the rate of a source is known
+REMEMBERED_SECONDS = (
+    HASHLIMIT_EXPIRE_MS / 1000 + 1.0
+)  # expired entries are collected once a second (gc-interval)
+_HEADROOM = 0.5  # of the table: the estimate is a lower bound, and attacks grow
+_FEWEST = 30  # samples from which anything can be extrapolated
+_SHORTER = ((28, 60), (24, 56), (20, 52), (16, 48), (12, 40), (8, 32))  # prefix lengths of IPv4 and IPv6
 
 
 def sustained(limit: RateLimit, packets: PacketBatch, rows: Rows, weight: F64, seconds: float) -> F64:
@@ -95,14 +101,6 @@ def usual_rate(limit: RateLimit, packets: PacketBatch, amount: F64, seconds: flo
     known = np.bincount(inverse) >= _SEEN
     span = np.where(known, np.clip(last - first, 1.0, max(seconds, 1.0)), max(seconds, 1.0))
     return float(np.quantile(np.bincount(inverse, amount) / span, 0.99))
-
-
-REMEMBERED_SECONDS = (
-    HASHLIMIT_EXPIRE_MS / 1000 + 1.0
-)  # expired entries are collected once a second (gc-interval)
-_HEADROOM = 0.5  # of the table: the estimate is a lower bound, and attacks grow
-_FEWEST = 30  # samples from which anything can be extrapolated
-_SHORTER = ((28, 60), (24, 56), (20, 52), (16, 48), (12, 40), (8, 32))  # prefix lengths of IPv4 and IPv6
 
 
 def remembered(

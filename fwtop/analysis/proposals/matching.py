@@ -1,19 +1,30 @@
-"""Evaluates the match of a rule on packet columns exactly as the kernel does on packets."""
+"""Which packets a rule's match selects, by the columns of a batch exactly as in the kernel; and which pass.
+
+What passes does so whatever a rule matches, by its sender's role in the allow-list (roles.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 
-from fwtop.analysis.window.traffic import Rows, mix
+from fwtop.analysis.window.tcp_view import ACK, SYN
+from fwtop.analysis.window.traffic import ICMP6, TCP, UDP, Rows, mix, payload
+from fwtop.model.addresses import roles
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import AllowedPeer, Conversation, Role
 from fwtop.model.rule import Match, PayloadMatch, RateLimit
 from fwtop.model.traffic.packets import I64, U8, U64, Fragment, Mask, PacketBatch
 from fwtop.rules.fields import FIELDS, SEGMENT
 
 _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ALONE = 4  # bytes of a payload that are compared one by one before all
+WIDTH = 160  # about the payload bytes of a live sample
+_FIN, _RST = 1, 4
+_DISCOVERY, _FROM_LINK = (134, 136), 255  # RFC 4861: advertisements, solicitations; hop limit
 
 
 def match_rows(match: Match, packets: PacketBatch) -> Mask:
@@ -26,10 +37,10 @@ def match_rows(match: Match, packets: PacketBatch) -> Mask:
         if prefixes:
             columns = (getattr(packets, f"{side}_hi"), getattr(packets, f"{side}_lo"))
             hit = hit & in_prefixes(packets.family, *columns, prefixes)
-    for payload in match.payload:
+    for wanted in match.payload:
         rows = np.flatnonzero(hit)
         hit = np.zeros(len(packets), np.bool_)
-        hit[rows[payload_rows(payload, packets, rows)]] = True
+        hit[rows[payload_rows(wanted, packets, rows)]] = True
     return np.asarray(hit)
 
 
@@ -164,3 +175,157 @@ def limit_groups(limit: RateLimit, packets: PacketBatch, rows: Rows) -> U64:
     hi6, lo6 = cut(hi, lo, 6, limit.prefix_v6)
     key = mix(np.where(four, hi4, hi6), np.where(four, lo4, lo6))
     return mix(key, packets.dport[rows].astype(np.uint64)) if limit.by_dport else key
+
+
+class Texts(Struct, frozen=True, dict=True):
+    """The first WIDTH payload bytes of n packets, zero-padded, and how many of each are real."""
+
+    matrix: U8
+    length: I64
+
+    @staticmethod
+    def of(packets: PacketBatch, rows: Rows | None = None) -> Texts:
+        """Return the payloads of the rows; None: of all packets with one."""
+        chosen = np.flatnonzero(packets.payload_length > 0) if rows is None else rows
+        return Texts(*payload(packets, chosen, WIDTH))
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def select(self, rows: Rows | Mask) -> Texts:
+        """Select rows."""
+        return Texts(self.matrix[rows], self.length[rows])
+
+    @cached_property
+    def _blob(self) -> bytes:
+        return self.matrix.tobytes()
+
+    @cached_property
+    def _lowered(self) -> bytes:
+        return self._blob.lower()
+
+    def hits(self, match: PayloadMatch) -> Mask:
+        """Mark the packets that contain the bytes, ignoring padding. A mask requires an offset."""
+        size = len(match.data)
+        if size == 0 or (match.offset or 0) + size > WIDTH or len(self) == 0:
+            return np.zeros(len(self), np.bool_)
+        if match.offset is None:
+            if match.dns_name is None:
+                return self._found(match.data, self._blob)
+            return self._found(match.data.lower(), self._lowered)
+        care = np.frombuffer(match.compared_bits, np.uint8)
+        window = self.matrix[:, match.offset : match.offset + size]
+        same = (window & care == np.frombuffer(match.data, np.uint8) & care).all(1)
+        return np.asarray(same & (self.length >= match.offset + size))
+
+    def _found(self, data: bytes, blob: bytes) -> Mask:
+        hit = np.zeros(len(self), np.bool_)
+        row, _ = self._first(data, blob, 0)
+        while row >= 0:
+            hit[row] = True
+            row, _ = self._first(data, blob, (row + 1) * WIDTH)
+        return hit
+
+    def _first(self, data: bytes, blob: bytes, start: int) -> tuple[int, int]:
+        """Return row and column of the first match from `start`, ignoring padding; row -1: none."""
+        at = blob.find(data, start)
+        while at >= 0:
+            row, column = divmod(at, WIDTH)
+            if column + len(data) <= self._ends[row]:
+                return row, column
+            at = blob.find(data, (row + 1) * WIDTH)  # in the padding, or beyond the end of a row
+        return -1, 0
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(self.length.tolist())
+
+    def has(self, match: PayloadMatch) -> bool:
+        """Check whether any packet contains the bytes; faster than counting."""
+        if match.offset is not None:
+            return bool(self.hits(match).any())
+        named = match.dns_name is not None
+        data = match.data.lower() if named else match.data
+        if (data, named) not in self._searched:
+            self._searched[data, named] = self._first(data, self._lowered if named else self._blob, 0)[0] >= 0
+        return self._searched[data, named]
+
+    @cached_property
+    def _searched(self) -> dict[tuple[bytes, bool], bool]:
+        """What was searched for, as it is or in names: candidates share pieces."""
+        return {}
+
+    def share(self, match: PayloadMatch) -> float:
+        """Return the share (0 to 1) of the packets that contain the bytes."""
+        return float(self.hits(match).mean()) if len(self) else 0.0
+
+
+def always_pass(packets: PacketBatch) -> Mask:
+    """Mark neighbour discovery from the link itself, without which IPv6 ends: no rule drops it."""
+    first, last = _DISCOVERY
+    kind = (packets.icmp_type >= first) & (packets.icmp_type <= last)
+    return np.asarray((packets.protocol == ICMP6) & kind & (packets.ttl == _FROM_LINK))
+
+
+def allowed_rows(peers: Iterable[AllowedPeer], packets: PacketBatch) -> Mask:
+    """Mark the packets that pass in their sender's role."""
+    allowed = np.zeros(len(packets), np.bool_)
+    by_role: dict[tuple[Role, int, int], list[Prefix]] = {}
+    opens = (packets.tcp_flags & (SYN | ACK | _FIN | _RST)) == SYN
+    for peer in peers:
+        if peer.conversation is not None:
+            allowed |= _in_conversation(peer.conversation, packets, opens)
+            continue
+        by_role.setdefault((peer.role, peer.port, peer.login_port), []).append(peer.prefix)
+    asked = packets.dport >= roles.ASKING_PORTS
+    for (role, port, login_port), prefixes in by_role.items():
+        if login_port:
+            allowed |= match_rows(Match(tuple(prefixes), protocol=TCP, dport=login_port), packets)
+            continue
+        for match in _matches(role, port, tuple(prefixes)):
+            hit = match_rows(match, packets)
+            if match.protocol == TCP and match.sport is not None:
+                hit = hit & ~opens
+            if role is Role.DNS and match.protocol == UDP:
+                hit = hit & asked
+            allowed |= hit
+    return allowed
+
+
+def _in_conversation(talk: Conversation, packets: PacketBatch, opens: Mask) -> Mask:
+    """Mark what passes of a conversation with a host behind this machine."""
+    port = None if talk.port == roles.ANY_PORT else talk.port
+    peer, host, protocol = (talk.peer,), (talk.host,), talk.protocol
+    from_peer = Match(peer, host, protocol=protocol, sport=port)
+    to_peer = Match(host, peer, protocol=protocol, dport=port)
+    hit = np.zeros(len(packets), np.bool_)
+    if talk.peer in talk.senders:
+        hit |= match_rows(from_peer, packets)
+    if talk.host in talk.senders:
+        hit |= match_rows(to_peer, packets)
+    if protocol == UDP and port == roles.DNS_PORT:
+        hit &= packets.dport >= roles.ASKING_PORTS
+    return np.asarray(hit & ~opens if protocol == TCP else hit)
+
+
+def _matches(role: Role, port: int, sources: tuple[Prefix, ...]) -> Iterator[Match]:
+    """Yield what passes of a role; of TCP from a given port only what opens no connection."""
+    if role is Role.OPERATOR:
+        yield Match(sources)
+    elif role is Role.SSH:
+        yield Match(sources, protocol=TCP, sport=port)
+    elif role is Role.DNS:
+        yield Match(sources, protocol=UDP, sport=roles.DNS_PORT)
+        yield Match(sources, protocol=TCP, sport=roles.DNS_PORT)
+    elif role is Role.NTP:
+        yield Match(sources, protocol=UDP, sport=roles.NTP_PORT)
+    elif role is Role.GATEWAY:
+        for family, (server, client) in roles.DHCP_PORTS.items():
+            yield Match(sources, family=family, protocol=roles.ICMP[family])
+            yield Match(sources, family=family, protocol=UDP, sport=server, dport=client)
+        for number in roles.ROUTING:
+            yield Match(sources, protocol=number)
+        for bfd in roles.BFD_PORTS:
+            yield Match(sources, protocol=UDP, dport=bfd)
+        yield Match(sources, protocol=TCP, dport=roles.BGP_PORT)
+        yield Match(sources, protocol=TCP, sport=roles.BGP_PORT)

@@ -9,8 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from fwtop.analysis.context import AnalysisContext, Finding
-from fwtop.analysis.parsers.texts import Texts
-from fwtop.analysis.proposals.matching import payload_rows
+from fwtop.analysis.proposals.matching import Texts, payload_rows
 from fwtop.analysis.proposals.prefixes import Addresses
 from fwtop.analysis.window.traffic import Rows
 from fwtop.model.rule import PayloadMatch

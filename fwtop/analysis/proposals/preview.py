@@ -12,12 +12,19 @@ from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding, make_context
 from fwtop.analysis.memory import Baseline
-from fwtop.analysis.proposals.allowed import allowed_rows
-from fwtop.analysis.proposals.effect import dropped_pps, harm_by, share_of, share_stopped, stopped_by
+from fwtop.analysis.proposals.effect import (
+    dropped_pps,
+    harm_by,
+    replayable,
+    share_of,
+    share_stopped,
+    stopped_by,
+    stopped_by_all,
+)
 from fwtop.analysis.proposals.held import with_connections
 from fwtop.analysis.proposals.limits import full_table_warning
+from fwtop.analysis.proposals.matching import allowed_rows
 from fwtop.analysis.proposals.normal import Normal, normal_traffic, with_unexplained
-from fwtop.analysis.proposals.remaining import replayable, stopped_by_all
 from fwtop.analysis.proposals.signatures import matches, signatures
 from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.rule import Preview, Rule

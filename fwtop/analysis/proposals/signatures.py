@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding, Trait
-from fwtop.analysis.parsers.texts import WIDTH, Texts
+from fwtop.analysis.proposals.matching import WIDTH, Texts
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.window.traffic import ICMP, ICMP6, TCP, UDP, Rows, Traffic
 from fwtop.model.rule import PayloadMatch
@@ -43,6 +43,13 @@ _MASKED_BITS = 40  # that a masked signature must fix
 _ROUNDS = 4
 _REST = 0.05  # of the packets: a smaller rest gets no signature
 _WORTH = 0.04
+_HEADER = 12  # bytes of a DNS message before its question (RFC 1035, 4.1.1)
+_SAMPLE = 512
+_SAME = 0.97  # of the queries: then all of the attack share it
+_EVERYDAY = (1, 28, 65)  # A, AAAA, HTTPS: common types
+_ODD = 0.9  # of the queries for a rare type: the rest may be clients'
+_ENOUGH = 0.95
+_VISITS = 20  # fewer normal requests don't show what clients have in common
 
 
 class Signature(Struct, frozen=True):
@@ -255,15 +262,6 @@ def _richest(data: bytes, size: int) -> list[int]:
 def _richness(data: bytes) -> int:
     """Score distinct bytes, and discount 0x00 and 0xff, which are common."""
     return len(set(data)) * 4 + len(data) - 3 * data.count(0) - data.count(255)
-
-
-_HEADER = 12  # bytes of a DNS message before its question (RFC 1035, 4.1.1)
-_SAMPLE = 512
-_SAME = 0.97  # of the queries: then all of the attack share it
-_EVERYDAY = (1, 28, 65)  # A, AAAA, HTTPS: common types
-_ODD = 0.9  # of the queries for a rare type: the rest may be clients'
-_ENOUGH = 0.95
-_VISITS = 20  # fewer normal requests don't show what clients have in common
 
 
 def signatures(context: AnalysisContext, finding: Finding, normal: Normal) -> list[Signature]:

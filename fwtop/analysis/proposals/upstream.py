@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding, count
-from fwtop.analysis.proposals.allowed import always_pass
+from fwtop.analysis.proposals.matching import always_pass
 from fwtop.analysis.window.features import Features, targets_of
 from fwtop.analysis.window.traffic import weighted_top
 from fwtop.model.addresses.address import Prefix, format_address
