@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from benches.resolver_lab import UNBOUND
 from fwtop.bench.frame import until
-from fwtop.bench.two_hosts import TwoHosts
+from fwtop.bench.testbed import TwoHosts
 from fwtop.kernel.namespaces import inside
 from fwtop.lab import namespaces
 from fwtop.lab.network import GATEWAY_4, VICTIM_4

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from benches.dns_clients import ClientAnswers, ask_names
-from fwtop.bench.two_hosts import TwoHosts
+from fwtop.bench.testbed import TwoHosts
 from fwtop.kernel.namespaces import inside
 from fwtop.lab import namespaces
 from fwtop.lab.network import GATEWAY_4, VICTIM_4

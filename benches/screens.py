@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benches.cells import Cells
 from fwtop.bench.frame import until
-from fwtop.bench.terminal import HEIGHT, WIDTH, Terminal
+from fwtop.bench.programs import HEIGHT, WIDTH, Terminal
 from fwtop.kernel.namespaces import NETNS
 from fwtop.model.errors import FwtopError
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from fwtop.bench.accuracy.measured_harm import forget_session
+from fwtop.bench.measured_harm import forget_session
 from fwtop.bench.programs import run_fwtop
 from fwtop.lab.namespaces import run as run_tool
 from fwtop.lab.run import Lab

@@ -17,11 +17,13 @@ _IMPORTS = (ast.Import, ast.ImportFrom)
 def version() -> str:
     """Return the digest of the generator's statements and the lab's scenarios.
 
-    Comments and imports don't count: where a name comes from decides no packet.
+    Comments and imports don't count, nor do the modules in which statements stand: where a name comes from
+    decides no packet.
     """
     digest = hashlib.sha256()
-    for module in _modules():
-        digest.update(_text(_bare(ast.parse(module.read_text(encoding="utf-8")))).encode())
+    trees = (_bare(ast.parse(module.read_text(encoding="utf-8"))) for module in _modules())
+    for text in sorted(_text(statement) for tree in trees for statement in tree.body):
+        digest.update(text.encode())
     for path in sorted(DIRECTORY.glob("*.toml")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
@@ -39,8 +41,8 @@ def _text(value: object) -> str:
 def _modules() -> list[Path]:
     corpus = Path(benches.corpus.__path__[0])
     lab = Path(fwtop.lab.__path__[0])
-    made = sorted(path for path in corpus.glob("*.py") if path.name != Path(__file__).name)
-    return [*made, *sorted((lab / "traffic").glob("*.py")), lab / "scenario.py"]
+    made = (path for path in corpus.glob("*.py") if path.name != Path(__file__).name)
+    return [*made, *(lab / "traffic").glob("*.py"), lab / "scenario.py"]
 
 
 def _bare(tree: ast.Module) -> ast.Module:

@@ -6,6 +6,7 @@ a row's ratio is the median of the per-round ratios, not the ratio of the median
 
 from __future__ import annotations
 
+import importlib
 import platform
 import statistics
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
 from fwtop.rules.costs import machine_name
 
 
@@ -187,3 +190,42 @@ def number(value: float) -> str:
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+class Table(Struct, frozen=True):
+    """One table; its module, of the same name in `home`, defines `run(options: Options) -> Document`."""
+
+    name: str
+    title: str
+    takes: str = ""  # what words after its name are, "" for none
+    needs_root: bool = True
+    home: str = "fwtop.bench.tables"
+
+
+TABLES = (
+    Table(
+        "accuracy",
+        "fwtop's observations against what the lab sent, or an independent count of captures",
+        "scenarios and captures (FILE=kind,kind labels one)",
+    ),
+    Table("react", "latency: start to first numbers, attack to its name, key to the first drop"),
+    Table("ladder", "packets per second that one core drops, by hook (Cloudflare)"),
+    Table("rules", "packets per second through one core, by rule, and fwtop's against bare ones (Strongarm)"),
+    Table("calibrate", "cost of a packet by kind of rule; --calibrate stores it for the proposals"),
+    Table("harm", "a rule's predicted harm to legitimate clients against the measured harm", "trials"),
+)
+
+
+def find(name: str, tables: Sequence[Table] = TABLES, command: str = "fwtop bench") -> Table:
+    """Return a table by name; raises FwtopError (2)."""
+    for table in tables:
+        if table.name == name:
+            return table
+    raise FwtopError(f"there is no table {safe_text(name, limit=40)!r}; '{command} list' names them", 2)
+
+
+def run(table: Table, options: Options) -> Document:
+    """Measure a table."""
+    module = importlib.import_module(f"{table.home}.{table.name}")
+    document: Document = module.run(options)
+    return document

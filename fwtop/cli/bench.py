@@ -17,8 +17,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 if TYPE_CHECKING:
-    from fwtop.bench.catalogue import Table
-    from fwtop.bench.frame import Document
+    from fwtop.bench.frame import Document, Table
 
 HELP = "Benchmark fwtop on this machine. Floods stay within the lab's network namespaces."
 EXAMPLE = "sudo fwtop bench ladder --quick"
@@ -50,7 +49,7 @@ def add_table(parser: argparse.ArgumentParser, takes: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure one table and print it, or list them."""
-    from fwtop.bench.catalogue import TABLES
+    from fwtop.bench.frame import TABLES
 
     if args.calibrate and args.table not in (None, "calibrate"):
         name = safe_text(args.table, limit=40)
@@ -61,9 +60,8 @@ def run(args: argparse.Namespace) -> int:
 
 def measure(args: argparse.Namespace, tables: Sequence[Table], command: str, *, seed: int | None) -> int:
     """Measure a table of a list and print it, or print the list."""
-    from fwtop.bench.catalogue import find
-    from fwtop.bench.catalogue import run as measured
-    from fwtop.bench.frame import Options
+    from fwtop.bench.frame import Options, find
+    from fwtop.bench.frame import run as measured
 
     if args.table == "list":
         return _list(tables, as_json=args.json)
@@ -96,7 +94,7 @@ def _list(tables: Sequence[Table], *, as_json: bool) -> int:
 
 
 def _kept(document: Document) -> Document:
-    from fwtop.bench.tables.rules.calibrate import keep
+    from fwtop.bench.tables.calibrate import keep
 
     return replace(document, notes=(*document.notes, keep(document)))
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from fwtop import __version__
-from fwtop.bench.catalogue import TABLES
+from fwtop.bench.frame import TABLES
 from fwtop.cli.main import DEFAULT_VERB, VERBS, verb_module
 from fwtop.lab import scenario
 

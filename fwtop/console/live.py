@@ -26,8 +26,8 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Preview, Rule, RuleStatus
 from fwtop.model.traffic.snapshot import Judgement, Origin, Sampling, Snapshot, Sources, Tables, Totals
 from fwtop.model.traffic.window import Window
+from fwtop.stats.destinations import with_rates
 from fwtop.stats.engine import Engine
-from fwtop.stats.ports import with_rates
 
 if TYPE_CHECKING:  # a recorder has none
     from fwtop.console.packet_ring import PacketRing

@@ -1,4 +1,4 @@
-"""Where packets go: the addresses of this host, or of those behind it, and who of them answers.
+"""Where packets go: addresses and who of them answers, ports, protocols, and listening sockets.
 
 An answer counts only if it comes in by another interface than the packets to its sender: nobody outside can
 forge that. Where one interface is watched, as on most servers, no answers are read.
@@ -10,11 +10,22 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.traffic.packets import F64, U64, Mask, PacketBatch
-from fwtop.model.traffic.protocols import TCP, UDP
-from fwtop.model.traffic.snapshot import Destination
+from fwtop.model.traffic.packets import (
+    F64,
+    FLAG_MALFORMED,
+    FLAG_TRUNCATED,
+    U16,
+    U64,
+    Fragment,
+    Mask,
+    PacketBatch,
+)
+from fwtop.model.traffic.protocols import NAMES, TCP, UDP
+from fwtop.model.traffic.snapshot import Destination, Listener, Port, Share
+from fwtop.model.traffic.window import Window
 from fwtop.stats.sources import Drops, address_keys
 from fwtop.stats.sums import SAMPLES, WEIGHT, KeyedSums, Scale, mixed
 
@@ -36,7 +47,7 @@ def sum_destinations(arrived: PacketBatch, sums: F64, dropped: PacketBatch, lost
     return KeyedSums.of(address_keys(family, length, hi, lo), both, {"family": family, "hi": hi, "lo": lo})
 
 
-def table(counted: KeyedSums, scale: Scale, drops: Drops, top: int) -> tuple[Destination, ...]:
+def destination_table(counted: KeyedSums, scale: Scale, drops: Drops, top: int) -> tuple[Destination, ...]:
     """Return the destinations in descending order of packets."""
     seen = counted.rows(counted.sums[SAMPLES] > 0)
     total = float(scale.total[WEIGHT])
@@ -145,3 +156,169 @@ def _interfaces_to(batch: PacketBatch, rows: np.ndarray[tuple[int], np.dtype[np.
     place = np.minimum(np.searchsorted(to[order], sender), len(order) - 1)
     found = to[order][place] == sender
     return np.where(found, batch.ifindex[order][place].astype(np.uint64), np.uint64(0))
+
+
+_BOTH = """
+  7=echo 9=discard 13=daytime 17=qotd 19=chargen 37=time 53=dns 88=kerberos 111=rpcbind 389=ldap 427=slp
+  443=https 500=isakmp 514=syslog 853=dns-tls 1194=openvpn 1433=mssql 1434=mssql-browser 1701=l2tp
+  1883=mqtt 2049=nfs 3389=rdp 3478=stun 5060=sip 5061=sips 5353=mdns 5683=coap 9987=teamspeak
+  11211=memcached 25565=minecraft 27015=steam 30303=ethereum
+"""
+_TCP = """
+  20=ftp-data 21=ftp 22=ssh 23=telnet 25=smtp 43=whois 80=http 110=pop3 119=nntp 135=msrpc 139=netbios-ssn
+  143=imap 179=bgp 445=smb 465=smtps 554=rtsp 587=submission 631=ipp 636=ldaps 873=rsync 993=imaps
+  995=pop3s 1080=socks 1521=oracle 1723=pptp 2375=docker 2379=etcd 3128=squid 3306=mysql 5432=postgresql
+  5672=amqp 5900=vnc 6379=redis 6443=kubernetes 6667=irc 8000=http-alt 8080=http-alt 8443=https-alt
+  9000=http-alt 9090=http-alt 9092=kafka 9200=elasticsearch 10000=webmin 27017=mongodb
+"""
+_UDP_ONLY = """
+  67=dhcp-server 68=dhcp 69=tftp 80=http3 123=ntp 137=netbios 138=netbios-dgm 161=snmp 162=snmp-trap
+  177=xdmcp 389=cldap 443=quic 520=rip 623=ipmi 1604=citrix-ica 1812=radius 1813=radius-acct 1900=ssdp
+  3074=xbox 3283=arms 3702=ws-discovery 4500=ipsec-nat-t 4789=vxlan 5093=sentinel 5351=nat-pmp
+  6881=bittorrent 7001=afs 10001=ubiquiti 10074=mitel-tp240 20800=cod 27005=steam-client 27960=quake
+  32414=plex 32410=plex 33848=jenkins 34567=dvrip 37810=dvr-dhcpdiscover 41794=crestron 47808=bacnet
+  51820=wireguard 64738=mumble 2302=arma 28015=rust
+"""
+
+
+def _named(protocol: str, text: str) -> dict[tuple[str, int], str]:
+    pairs = (pair.split("=") for pair in text.split())
+    return {(protocol, int(port)): name for port, name in pairs}
+
+
+SERVICES = _named("tcp", _BOTH + _TCP) | _named("udp", _BOTH + _UDP_ONLY)
+
+
+_DST, _UDP = 1 << 17, 1 << 16  # bits of a port's key
+_ETHERTYPES = {
+    0x0806: "arp", 0x88CC: "lldp", 0x8863: "pppoe", 0x8864: "pppoe", 0x8847: "mpls", 0x888E: "eapol",
+}  # fmt: skip
+
+
+def sum_ports(batch: PacketBatch, sums: F64) -> KeyedSums:
+    """Count TCP and UDP ports, each packet on both sides."""
+    udp = batch.protocol == 17
+    headless = (
+        (batch.flags & (FLAG_MALFORMED | FLAG_TRUNCATED) != 0) & (batch.sport == 0) & (batch.dport == 0)
+    )
+    rows = np.flatnonzero((udp | (batch.protocol == 6)) & (batch.fragment != Fragment.LATER) & ~headless)
+    protocol = np.where(udp[rows], np.uint64(_UDP), np.uint64(0))
+    part = sums.take(rows, axis=1)
+    source = KeyedSums.of(protocol | batch.sport[rows], part, {})
+    target = KeyedSums.of(protocol | batch.dport[rows] | np.uint64(_DST), part, {})
+    # In ascending order, as the side is the keys' highest bit
+    keys, both = (source.keys, target.keys), (source.sums, target.sums)
+    return KeyedSums(np.concatenate(keys), np.concatenate(both, axis=1), {})
+
+
+def port_table(counted: KeyedSums, scale: Scale, top: int) -> tuple[Port, ...]:
+    """Return the ports in descending order of packets."""
+    return tuple(_port(int(counted.keys[row]), share) for row, share in scale.top(counted, top))
+
+
+def _port(key: int, share: Share) -> Port:
+    protocol = "udp" if key & _UDP else "tcp"
+    number = key & 0xFFFF
+    side = "dst" if key & _DST else "src"
+    return Port(protocol, side, number, SERVICES.get((protocol, number)), share)
+
+
+def sum_protocols(batch: PacketBatch, sums: F64) -> KeyedSums:
+    """Count by IP protocol, or by ethertype where it is not IP."""
+    keys = np.where(batch.family != 0, batch.protocol, np.uint64(1 << 16) | batch.ethertype).astype(np.uint64)
+    return KeyedSums.of(keys, sums, {})
+
+
+def protocols(counted: KeyedSums, scale: Scale) -> dict[str, Share]:
+    """Return the share of each protocol, largest first."""
+    rows: NDArray[np.intp] = counted.largest(len(counted))
+    shares = scale.shares(counted.sums[:, rows])
+    return {_name(int(key)): share for key, share in zip(counted.keys[rows], shares, strict=True)}
+
+
+def _name(key: int) -> str:
+    if key < 1 << 16:
+        return NAMES.get(key, f"ip-{key}")
+    return _ETHERTYPES.get(key & 0xFFFF, f"ethertype-0x{key & 0xFFFF:04x}")
+
+
+_NUMBERS = {"tcp": 6, "udp": 17}
+_MOST = 64
+_Ports = dict[str, U16]  # protocol → ports in ascending order
+_Rates = dict[str, F64]  # protocol → packets a second of each of those ports
+
+
+def with_rates(listeners: tuple[Listener, ...], window: Window) -> tuple[Listener, ...]:
+    """Return the listeners with what each got, the busiest first.
+
+    Without any (nobody could be asked) the well-known services stand in.
+    """
+    if not len(window.accepted):
+        return listeners[:_MOST]
+    known = listeners or tuple(Listener(protocol, port, "") for protocol, port in SERVICES)
+    ports = {
+        name: np.array(sorted({item.port for item in known if item.protocol == name}), np.uint16)
+        for name in _NUMBERS
+    }
+    rates = _rates(window, ports)
+    found = [
+        replace(
+            item,
+            name=item.name or SERVICES.get((item.protocol, item.port), ""),
+            pps=float(rates[item.protocol][np.searchsorted(ports[item.protocol], item.port)]),
+        )
+        for item in known
+        if item.protocol in rates
+    ]
+    if not listeners:
+        found = [item for item in found if item.pps > 0]
+    return tuple(sorted(found, key=lambda item: -item.pps)[:_MOST])
+
+
+def _rates(window: Window, ports: _Ports) -> _Rates:
+    """Accepted packets for this host by port, less those that the sockets dropped afterwards."""
+    counters, accepted = window.counters, window.accepted
+    if counters.seconds <= 0:
+        return {name: np.zeros(len(ports[name])) for name in _NUMBERS}
+    local = _local(accepted, window)
+    scale = _scale(accepted.weight, counters.accepted_packets)
+    rates = {name: packets * scale for name, packets in _by_port(accepted, local, ports).items()}
+    dropped = window.dropped
+    for drop in counters.drops:
+        if drop.before_delivery or drop.code is None:
+            continue
+        same = dropped.reason == drop.code
+        scale = _scale(dropped.weight[same], drop.packets)
+        for name, packets in _by_port(dropped, same, ports).items():
+            rates[name] -= packets * scale
+    return {name: np.maximum(packets, 0) / counters.seconds for name, packets in rates.items()}
+
+
+def _scale(weight: F64, packets: int | None) -> float:
+    whole = float(weight.sum())
+    return packets / whole if packets is not None and whole > 0 else 1.0
+
+
+def _by_port(samples: PacketBatch, rows: Mask, ports: _Ports) -> _Rates:
+    rows = rows & (samples.fragment != Fragment.LATER)
+    found = {}
+    for name, number in _NUMBERS.items():
+        chosen = rows & (samples.protocol == number)
+        wanted, dport, weight = ports[name], samples.dport[chosen], samples.weight[chosen]
+        place = np.minimum(np.searchsorted(wanted, dport), max(len(wanted) - 1, 0))
+        there = wanted[place] == dport if len(wanted) else np.zeros(len(dport), np.bool_)
+        found[name] = np.bincount(place[there], weight[there], len(wanted)).astype(np.float64)
+    return found
+
+
+def _local(samples: PacketBatch, window: Window) -> Mask:
+    """Tell packets to this host from those that it forwards, if its addresses are known."""
+    if not window.own:
+        return np.ones(len(samples), np.bool_)
+    four = [prefix.value for prefix in window.own if prefix.family == 4]
+    local: Mask = (samples.family == 4) & np.isin(samples.dst_lo, np.array(four, np.uint64))
+    for prefix in window.own:
+        if prefix.family == 6:
+            high, low = np.uint64(prefix.value >> 64), np.uint64(prefix.value & (1 << 64) - 1)
+            local |= (samples.family == 6) & (samples.dst_hi == high) & (samples.dst_lo == low)
+    return local

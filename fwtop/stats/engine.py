@@ -17,7 +17,7 @@ from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import F64, Hook, PacketBatch
 from fwtop.model.traffic.snapshot import Sampling, Share, Tables, Totals
 from fwtop.model.traffic.window import Interval, OriginLookup, Window
-from fwtop.stats import destinations, ledger, payloads, ports, sources
+from fwtop.stats import destinations, ledger, payloads, sources
 from fwtop.stats.sums import BYTES, DROPPED, SAMPLES, SUMS, VARIANCE, WEIGHT, XDP_DROPPED, KeyedSums, Scale
 from fwtop.stats.window import Reservoir, SlidingRows, add_counters
 
@@ -226,7 +226,7 @@ class Engine:
         else:
             book = ledger.recorded(counters.arrived_packets, seconds)
         drops = sources.Drops.of(float(digest.total[DROPPED]), counters, self._stores[1].rows())
-        targets = destinations.table(digest.destinations, scale, drops, self._top)
+        targets = destinations.destination_table(digest.destinations, scale, drops, self._top)
         self._sum = None
         return Tables(
             totals=_totals(counters, book),
@@ -234,7 +234,7 @@ class Engine:
             ledger=book.rows,
             sources=sources.tables(digest.sources, scale, drops, self._lookup, self._top, also=also),
             destinations=self._answers.marked(targets, self._stores[0].rows(), self._own),
-            ports=ports.table(digest.ports, scale, self._top),
+            ports=destinations.port_table(digest.ports, scale, self._top),
             payloads=payloads.table(digest.payloads, scale, self._top),
             protocols=_protocols(digest, counters, scale),
         )
@@ -281,7 +281,7 @@ def _sampling(digest: Digest, counters: Counters) -> Sampling:
 def _protocols(digest: Digest, counters: Counters, scale: Scale) -> dict[str, Share]:
     """Return the share of each protocol: exact where the kernel counted them."""
     if not counters.protocols:
-        return ports.protocols(digest.protocols, scale)
+        return destinations.protocols(digest.protocols, scale)
     packets = max(counters.arrived_packets, 1)
     out = {}
     for name, (count, size) in sorted(counters.protocols.items(), key=lambda item: -item[1][0]):
@@ -311,9 +311,9 @@ class Digest(Struct, frozen=True):
             total=sums.sum(axis=1) + lost.sum(axis=1),
             sources=sources.sum_sources(arrived, sums, dropped, lost, lookup),
             destinations=destinations.sum_destinations(arrived, sums, dropped, lost),
-            ports=ports.sum_ports(arrived, sums),
+            ports=destinations.sum_ports(arrived, sums),
             payloads=payloads.sum_payloads(arrived, sums),
-            protocols=ports.sum_protocols(arrived, sums),
+            protocols=destinations.sum_protocols(arrived, sums),
         )
 
     @staticmethod

@@ -9,22 +9,22 @@ import pytest
 from bench_run import DEVELOPERS, USERS, check_form, document_of, run_bench
 
 from benches import catalogue as developers
-from fwtop.bench import catalogue
+from fwtop.bench import frame
 from fwtop.model.paths import ROOT
 
 pytestmark = pytest.mark.kernel
 
 
-@pytest.mark.parametrize(("command", "tables"), [(USERS, catalogue.TABLES), (DEVELOPERS, developers.TABLES)])
-def test_every_listed_table_has_a_module(command: list[str], tables: Sequence[catalogue.Table]) -> None:
+@pytest.mark.parametrize(("command", "tables"), [(USERS, frame.TABLES), (DEVELOPERS, developers.TABLES)])
+def test_every_listed_table_has_a_module(command: list[str], tables: Sequence[frame.Table]) -> None:
     listed = json.loads(run_bench("list", "--json", command=command).stdout)
     assert [entry["table"] for entry in listed] == [table.name for table in tables]
-    modules = [(table.home.replace(".", "/"), table.package, table.name) for table in tables]
-    assert all((ROOT / home / package / f"{name}.py").is_file() for home, package, name in modules)
+    modules = [(table.home.replace(".", "/"), table.name) for table in tables]
+    assert all((ROOT / home / f"{name}.py").is_file() for home, name in modules)
 
 
 def test_no_table_is_listed_twice() -> None:
-    names = [table.name for table in (*catalogue.TABLES, *developers.TABLES)]
+    names = [table.name for table in (*frame.TABLES, *developers.TABLES)]
     assert len(names) == len(set(names))
 
 

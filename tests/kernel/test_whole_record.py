@@ -16,8 +16,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fwtop.analysis.memory import Baseline
-from fwtop.bench.accuracy.measured_harm import forget_session
-from fwtop.bench.terminal import Terminal
+from fwtop.bench.measured_harm import forget_session
+from fwtop.bench.programs import Terminal
 from fwtop.kernel.programs import module_argv
 from fwtop.lab.run import Lab
 from fwtop.model.text import safe_text

@@ -14,7 +14,7 @@ from benches.accuracy.fitting import Judged, cross_validated, fit, log_loss
 from benches.accuracy.naming import expected_calibration_error, judged
 from benches.corpus.cases import draw
 from benches.corpus.version import version
-from benches.tables.judgement import fit as table
+from benches.tables import fit as table
 from fwtop.analysis.attacks import DECLARED
 from fwtop.analysis.engine.weights import FEATURES, FITTED, FittedWeights, Weights, calibrated, features_of
 from fwtop.bench.frame import Options

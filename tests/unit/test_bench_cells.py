@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benches.cells import Cells
-from benches.tables.watching.walk import _rates
+from benches.tables.walk import _rates
 
 OUTPUT = (
     "\x1b[?1049h\x1b[2J\x1b]0;title\x07\x1b[1;1Hfirst\x1b[0;31m red\x1b[0m\r\nsecond"

@@ -154,6 +154,7 @@ def test_the_version_is_that_of_the_statements_not_of_comments_and_imports(tmp_p
     assert of(source) == of(source.replace("What", "How") + "# a comment\n")
     assert of(source) == of(source.replace("def", "from random import Random\n\n\ndef"))
     assert of(source) != of(source.replace("return count", "return count + 1"))
+    assert of(source + "A = 1\n") == of('"""Why."""\nA = 1\n' + source.partition("\n")[2])
 
 
 def test_a_window_may_be_so_quiet_that_nothing_of_it_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:

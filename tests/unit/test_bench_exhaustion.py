@@ -11,7 +11,7 @@ import pytest
 HOLD = """
 import sys
 from pathlib import Path
-from benches.tables.networks import exhaustion
+from benches.tables import exhaustion
 exhaustion._MOST = Path(sys.argv[1])
 with exhaustion.room(2_000_000):
     print(exhaustion._MOST.read_text(), flush=True)

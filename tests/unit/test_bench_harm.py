@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from fwtop.bench.accuracy.measured_harm import Harm, measured_harm
-from fwtop.bench.accuracy.trials import chosen
-from fwtop.bench.tables.judgement.harm import missed
+from fwtop.bench.measured_harm import Harm, chosen, measured_harm
+from fwtop.bench.tables.harm import missed
 from fwtop.lab import scenario
 from fwtop.lab.traffic.pools import PAGES, draw_clients, request
 from fwtop.model.addresses.address import Prefix

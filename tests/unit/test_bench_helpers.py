@@ -11,11 +11,10 @@ import pytest
 
 from benches import connections
 from benches.screens import Screen
-from benches.tables.rules import bulk, xdp
-from benches.tables.watching.screen import proportional_bytes
-from fwtop.bench.accuracy.cases import Case
-from fwtop.bench.accuracy.scores import Signature
-from fwtop.bench.tables.rules import rules
+from benches.tables import bulk, xdp
+from benches.tables.screen import proportional_bytes
+from fwtop.bench.cases import Case, Signature
+from fwtop.bench.tables import rules
 from fwtop.bench.testbed import PAYLOAD_START, SMALL, STRONGARM, flood_text, per_second, processor_seconds
 from fwtop.lab import network as net
 from fwtop.lab import scenario

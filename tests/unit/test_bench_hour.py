@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benches import everyday
-from benches.tables.judgement.hour import Watched
+from benches.tables.hour import Watched
 
 
 def line(pps: float, *attacks: dict[str, object]) -> str:

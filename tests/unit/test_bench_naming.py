@@ -17,7 +17,7 @@ from benches.accuracy.naming import (
 )
 from benches.accuracy.onsets import PATIENCE, Onset, onsets
 from benches.corpus.cases import draw as draw_case
-from benches.tables.judgement.naming import run
+from benches.tables.naming import run
 from fwtop.analysis.attacks import DECLARED
 from fwtop.analysis.context import Finding
 from fwtop.analysis.engine.weights import FITTED
@@ -115,13 +115,13 @@ def test_the_picture_holds_every_kind_and_is_xml() -> None:
 
 def test_the_table_lists_kinds_totals_and_surprises(monkeypatch) -> None:
     monkeypatch.setattr(
-        "benches.tables.judgement.naming.cases",
+        "benches.tables.naming.cases",
         lambda each, seed: iter([draw_case("lab: syn_flood", n, seed) for n in range(each)]),
     )
     begun = [Onset("syn_flood", 10, 0.1), Onset("gre_flood", 10, 2.5), Onset("gre_flood", 2, PATIENCE)]
-    monkeypatch.setattr("benches.tables.judgement.naming.onsets", lambda *_: iter(begun))
+    monkeypatch.setattr("benches.tables.naming.onsets", lambda *_: iter(begun))
     bare = FoldWeights(DECLARED, FITTED)
-    monkeypatch.setattr("benches.tables.judgement.naming.fold_weights", lambda *_: {"lab: syn_flood": bare})
+    monkeypatch.setattr("benches.tables.naming.fold_weights", lambda *_: {"lab: syn_flood": bare})
     document = run(Options(rounds=2, seed=2001))
     assert "seed 2001; each window judged by weights that were fitted without" in document.notes[0]
     names = [result.name for result in document.results]

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from benches.tables.watching import pipeline
+from benches.tables import pipeline
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benches.accuracy.promises import Counts, Promise, compared, offered
-from benches.tables.judgement.proposals import chosen, missed, run, to_document
+from benches.tables.proposals import chosen, missed, run, to_document
 from fwtop.bench.frame import Options
 from fwtop.model.errors import FwtopError
 
@@ -50,9 +50,7 @@ def test_rules_behind_reassembly_are_compared_by_datagrams(kind: str, came: int)
 
 def test_a_rule_that_nothing_came_to_is_told_and_not_counted(monkeypatch) -> None:
     unmet = compared("udp_flood_vlan", _proposal(1, "string"), _BEFORE, _BEFORE)
-    monkeypatch.setattr(
-        "benches.tables.judgement.proposals.try_scenario", lambda *_: [_promise(1.0, 980), unmet]
-    )
+    monkeypatch.setattr("benches.tables.proposals.try_scenario", lambda *_: [_promise(1.0, 980), unmet])
     document = run(Options(captures=("udp_flood_vlan",)))
     assert document.results[-1].values == pytest.approx((2.0,))
     assert "udp_flood_vlan: predicted 95.0%, but the kernel drops the flood before it" in document.notes[0]

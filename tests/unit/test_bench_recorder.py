@@ -3,7 +3,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from fwtop.bench.accuracy.recorder import capture_records, parse
+from fwtop.bench.recorder import capture_records, parse
 
 UDP = struct.pack(">HHHH", 53, 4444, 11, 0) + b"abc"
 

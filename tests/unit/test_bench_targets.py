@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fwtop.bench.frame import Result
-from fwtop.bench.tables.judgement.accuracy import against_targets
+from fwtop.bench.tables.accuracy import against_targets
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from stored_sessions import sample_session
 
 import fwtop.store.database
 from benches.lab_day import FULL, QUICK, Plan, scenario_text
-from benches.tables.judgement.day import accelerate_confined, denied
+from benches.tables.day import accelerate_confined, denied
 from fwtop.lab.scenario import parse
 from fwtop.model.errors import FwtopError
 from fwtop.report.summary import digest

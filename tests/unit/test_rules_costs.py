@@ -10,7 +10,7 @@ import pytest
 from capture_files import pcap
 
 from fwtop.bench.frame import Document, Result
-from fwtop.bench.tables.rules.calibrate import keep
+from fwtop.bench.tables.calibrate import keep
 from fwtop.console import judging
 from fwtop.console.playback import capture
 from fwtop.lab import network, scenario

@@ -16,7 +16,7 @@ from fwtop.model.traffic.counters import Counters, DropCount
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import FilterChain, Listener, Ring, Snapshot, Surroundings
 from fwtop.model.traffic.window import Window
-from fwtop.stats.ports import with_rates
+from fwtop.stats.destinations import with_rates
 from fwtop.store.database import decode_value, encode_value
 
 SSH = Listener("tcp", 22, "sshd")

@@ -14,8 +14,8 @@ from typing import Any
 from msgspec import Struct
 
 from benches.everyday import EverydayLab
-from fwtop.bench.accuracy.measured_harm import forget_session
 from fwtop.bench.frame import Document, Options, Result, progress, until
+from fwtop.bench.measured_harm import forget_session
 from fwtop.bench.programs import Program, fwtop_argv
 from fwtop.model.errors import FwtopError
 

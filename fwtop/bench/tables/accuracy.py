@@ -8,11 +8,20 @@ from statistics import fmean
 
 from msgspec import Struct, field
 
-from fwtop.bench.accuracy import scores
-from fwtop.bench.accuracy.cases import Case, read_capture, run_scenario
-from fwtop.bench.accuracy.measured_harm import Harm, try_proposals
+from fwtop.bench.cases import (
+    Case,
+    coverage,
+    matched,
+    named_rightly,
+    read_capture,
+    relative_difference,
+    run_scenario,
+    strict_recall,
+    top_recall,
+)
 from fwtop.bench.frame import Document, Options, Result, progress
-from fwtop.bench.tables.judgement.harm import missed
+from fwtop.bench.measured_harm import Harm, try_proposals
+from fwtop.bench.tables.harm import missed
 from fwtop.lab import scenario
 from fwtop.lab.run import Lab
 from fwtop.model.errors import FwtopError
@@ -123,8 +132,8 @@ def _sources(cases: list[Case], results: list[Result], notes: list[str]) -> None
     recalls: dict[str, list[float]] = {"strict": [], "sampled": []}
     for case in cases:
         shown = [row["key"] for row in case.observation["sources"]["address"]]
-        strict = scores.strict_recall(case.sources, shown)
-        sampled = scores.top_recall(case.sources, shown, case.one_in)
+        strict = strict_recall(case.sources, shown)
+        sampled = top_recall(case.sources, shown, case.one_in)
         for kind, recall in (("strict", strict), ("sampled", sampled)):
             if recall.wanted:
                 recalls[kind].append(recall.found / recall.wanted)
@@ -141,7 +150,7 @@ def _shares(cases: list[Case], results: list[Result], notes: list[str]) -> None:
     every = [interval for case in cases for interval in case.intervals()]
     sampled = [interval for interval in every if not interval.is_exact]
     exact = [interval for interval in every if interval.is_exact]
-    covered, right = scores.coverage(sampled), scores.coverage(exact, _SLACK)
+    covered, right = coverage(sampled), coverage(exact, _SLACK)
     if covered is not None:
         _add(results, f"A2 95 % intervals that cover the truth ({len(sampled):,} rows)", "share", [covered])
     if right is not None:
@@ -159,14 +168,14 @@ def _shares(cases: list[Case], results: list[Result], notes: list[str]) -> None:
 
 def _totals(cases: list[Case], results: list[Result], notes: list[str]) -> None:
     figures: dict[str, Callable[[Case], float]] = {
-        "A3 packets against the sender's": lambda case: scores.relative_difference(
+        "A3 packets against the sender's": lambda case: relative_difference(
             case.observation["totals"]["packets"], case.packets
         ),
-        "A3 bytes against the sender's": lambda case: scores.relative_difference(
+        "A3 bytes against the sender's": lambda case: relative_difference(
             case.observation["totals"]["bytes"], case.bytes
         ),
         "A3 ledger against the sender's": lambda case: (
-            scores.relative_difference(case.ledger, case.packets) if case.observation["ledger"] else 0.0
+            relative_difference(case.ledger, case.packets) if case.observation["ledger"] else 0.0
         ),
         "A3 unexplained": lambda case: case.unexplained,
     }
@@ -187,7 +196,7 @@ def _kinds(cases: list[Case], results: list[Result], notes: list[str]) -> None:
     clean = [case for case in known if not case.kinds]
     _add(
         results, "A4 attacks named rightly", "share",
-        [scores.named_rightly(case.kinds or (), case.named_kinds) for case in attacked],
+        [named_rightly(case.kinds or (), case.named_kinds) for case in attacked],
     )  # fmt: skip
     _add(results, "A4 false alarms on clean traffic", "attacks", [len(case.named_kinds) for case in clean])
     for case in known:
@@ -226,10 +235,10 @@ def _signatures(cases: list[Case], results: list[Result], notes: list[str]) -> N
     for case in cases:
         attack = [packet.payload for packet in case.attack if not packet.later_fragment]
         constant = [signature for signature, _ in case.payloads if len(signature.data) >= 4]
-        if not attack or scores.matched(constant, attack) < _CONSTANT:
+        if not attack or matched(constant, attack) < _CONSTANT:
             continue
-        stopped = scores.matched(case.signatures, attack)
-        harm = scores.matched(case.signatures, [packet.payload for packet in case.legitimate])
+        stopped = matched(case.signatures, attack)
+        harm = matched(case.signatures, [packet.payload for packet in case.legitimate])
         hit.append(stopped)
         harmed.append(harm)
         if stopped < 0.95 or harm > 0.005:

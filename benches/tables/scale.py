@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from benches.tables.rules.bulk import has_xdp, seconds_of
+from benches.tables.bulk import has_xdp, seconds_of
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import fwtop_argv, run_fwtop
 from fwtop.bench.testbed import Testbed

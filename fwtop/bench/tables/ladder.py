@@ -10,8 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from fwtop.bench import drop_methods
-from fwtop.bench.bytecode import tc_drop, xdp_drop
-from fwtop.bench.drop_methods import FWTOP_PORT, TO_PORT, DropMethod, throughput
+from fwtop.bench.drop_methods import FWTOP_PORT, TO_PORT, DropMethod, tc_drop, throughput, xdp_drop
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.testbed import PAYLOAD_START, SOURCES, Testbed
 

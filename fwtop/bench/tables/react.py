@@ -10,8 +10,7 @@ import contextlib
 import time
 
 from fwtop.bench.frame import Document, Options, Row, measure, until
-from fwtop.bench.programs import fwtop_argv, run_fwtop
-from fwtop.bench.terminal import Terminal
+from fwtop.bench.programs import Terminal, fwtop_argv, run_fwtop
 from fwtop.kernel.namespaces import inside
 from fwtop.lab.run import Lab
 from fwtop.model.errors import FwtopError

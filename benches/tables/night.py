@@ -14,8 +14,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from fwtop.bench.accuracy.measured_harm import forget_session
 from fwtop.bench.frame import Document, Options, Result
+from fwtop.bench.measured_harm import forget_session
 from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
 from fwtop.lab.run import Lab
 from fwtop.lab.scenario import DIRECTORY, load

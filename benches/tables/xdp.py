@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from fwtop.bench import drop_methods
-from fwtop.bench.bytecode import xdp_drop, xdp_read_and_drop
-from fwtop.bench.drop_methods import FWTOP_PORT, DropMethod, throughput
+from fwtop.bench.drop_methods import FWTOP_PORT, DropMethod, throughput, xdp_drop, xdp_read_and_drop
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
 from fwtop.bench.receiver import PORT

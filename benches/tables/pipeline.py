@@ -23,7 +23,7 @@ from benches.corpus.arrivals import CAPTURED, Frames
 from benches.corpus.cases import batch_of, window_of
 from benches.corpus.copies import copies
 from benches.corpus.profiles import methods
-from benches.tables.rules.bulk import seconds_of
+from benches.tables.bulk import seconds_of
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from benches.tables.rules.bulk import has_xdp, seconds_of, text_of
+from benches.tables.bulk import has_xdp, seconds_of, text_of
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import run_fwtop
 from fwtop.bench.testbed import Testbed

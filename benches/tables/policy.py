@@ -21,7 +21,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from benches.policy_files import FIRST, LISTS, NOTHING, SECOND, PolicyFiles
-from benches.tables.rules.bulk import seconds_of
+from benches.tables.bulk import seconds_of
 from fwtop.bench.frame import Document, Options, Result, Row, measure
 from fwtop.bench.programs import run_fwtop
 from fwtop.bench.testbed import Testbed

@@ -5,9 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
-from fwtop.bench.accuracy.measured_harm import BASELINE, GUESS, PHASES, Harm, run_trial
-from fwtop.bench.accuracy.trials import Trial, chosen
 from fwtop.bench.frame import Document, Options, Result, number, progress
+from fwtop.bench.measured_harm import BASELINE, GUESS, PHASES, Harm, Trial, chosen, run_trial
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.sandbox.child import ask

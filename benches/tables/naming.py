@@ -18,8 +18,8 @@ from benches.accuracy.onsets import PATIENCE, Onset, onsets
 from benches.corpus.cases import SEED, cases
 from benches.corpus.profiles import methods
 from benches.corpus.version import version
-from benches.tables.judgement.corpus import WINDOWS_EACH
-from benches.tables.judgement.fit import LEARNED, LEARNED_EACH
+from benches.tables.corpus import WINDOWS_EACH
+from benches.tables.fit import LEARNED, LEARNED_EACH
 from fwtop.bench.frame import Document, Options, Result, progress
 
 _QUICK_STEP = 4  # a quick run lets every fourth attack begin

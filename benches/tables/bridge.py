@@ -17,8 +17,7 @@ from pathlib import Path
 
 from benches.connections import RULES, STATES, long_list, open_connections
 from fwtop.bench.frame import Document, Options, Row, measure
-from fwtop.bench.programs import fwtop_argv
-from fwtop.bench.terminal import Terminal
+from fwtop.bench.programs import Terminal, fwtop_argv
 from fwtop.bench.testbed import SOURCES, Testbed
 from fwtop.kernel.namespaces import inside
 from fwtop.lab import network as net

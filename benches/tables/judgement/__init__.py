@@ -1,1 +1,0 @@
-"""Tables on what is observed and concluded."""

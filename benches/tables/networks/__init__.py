@@ -1,1 +1,0 @@
-"""Tables on connection tracking, forwarding and servers under attack."""

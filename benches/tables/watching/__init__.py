@@ -1,1 +1,0 @@
-"""Tables on the cost and speed of watching, and on the screen."""

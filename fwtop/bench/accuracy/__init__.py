@@ -1,1 +1,0 @@
-"""Measuring accuracy: cases, an independent parser, scores, harm to clients."""

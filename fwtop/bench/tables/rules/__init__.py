@@ -1,1 +1,0 @@
-"""Tables on what rules cost, and on putting them in."""
