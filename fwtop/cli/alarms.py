@@ -28,13 +28,8 @@ EXAMPLE = "sudo fwtop alarms test"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument(
-        "what",
-        nargs="?",
-        choices=("show", "test"),
-        default="show",
-        help="show the settings (default), or send a test alarm",
-    )
+    what = "show the settings (default), or send a test alarm"
+    parser.add_argument("what", nargs="?", choices=("show", "test"), default="show", help=what)
     add_file(parser)
 
 

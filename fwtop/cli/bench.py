@@ -30,11 +30,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "harm: run only these trials; accuracy: only these scenarios, or judge these captures "
         "(FILE=kind,kind labels one)",
     )
-    flag(
-        parser,
-        "--calibrate",
-        "measure the per-packet cost of each kind of rule here; proposals are ranked by it",
-    )
+    calibrate = "measure the per-packet cost of each kind of rule here; proposals are ranked by it"
+    flag(parser, "--calibrate", calibrate)
 
 
 def add_table(parser: argparse.ArgumentParser, takes: str) -> None:

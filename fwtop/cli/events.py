@@ -33,14 +33,8 @@ _WAKE_SECONDS = 0.5  # to notice that the reader has gone
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    option(
-        parser,
-        "--every",
-        "S",
-        "seconds between two readings of what is compared (default 5)",
-        positive,
-        default=_EVERY_SECONDS,
-    )
+    every = "seconds between two readings of what is compared (default 5)"
+    option(parser, "--every", "S", every, positive, default=_EVERY_SECONDS)
     flag(parser, "--json", "print a JSON document for each event")
     add_netns(parser)
 

@@ -41,13 +41,11 @@ _UPDATE_SECONDS = 900
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("action", nargs="?", choices=("show", "update"), default="show", help="default: show")
-    parser.add_argument(
-        "source",
-        nargs="*",
-        metavar="FILE|URL",
-        help="update: .mmdb files, also gzipped or in a .tar.gz (default: what geoipupdate fetches by your "
-        f"MaxMind key in {_CONFIG})",
+    source = (
+        "update: .mmdb files, also gzipped or in a .tar.gz (default: what geoipupdate fetches by your "
+        f"MaxMind key in {_CONFIG})"
     )
+    parser.add_argument("source", nargs="*", metavar="FILE|URL", help=source)
     option(parser, "--directory", "DIR", "where databases are kept", Path, default=_DIRECTORY)
     flag(parser, "--force", "update: also to an older or much smaller database")
     flag(parser, "--json", "print one JSON document")

@@ -37,12 +37,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("playbook", nargs="?", choices=PLAYBOOKS, help="default: list all")
     flag(parser, "--apply", "apply it: on trial until confirmed (default: only read, and explain)")
-    option(
-        parser,
-        "--session",
-        "SESSION",
-        "stateless: replay the clients of this stored session (id, unique prefix or file) as well",
-    )
+    session = "stateless: replay the clients of this stored session (id, unique prefix or file) as well"
+    option(parser, "--session", "SESSION", session)
     add_rule_options(parser, families=False, default_ttl="1h")
     parser.set_defaults(ttl=DEFAULT_TTL_SECONDS)
 

@@ -17,27 +17,16 @@ _DEFAULT = "few_sources"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument(
-        "scenario",
-        nargs="?",
-        default=None,
-        help=f"a scenario's name, a TOML file of your own, or 'list' (default {_DEFAULT})",
-    )
+    scenario = f"a scenario's name, a TOML file of your own, or 'list' (default {_DEFAULT})"
+    parser.add_argument("scenario", nargs="?", default=None, help=scenario)
     option(parser, "--seconds", "S", "without a screen: how long (default 5)", seconds, default=5.0)
-    option(
-        parser,
-        "--pps",
-        "N",
-        "packets per second (default: the scenario's; 0: unlimited)",
-        whole("a rate from 0 to 100,000,000", 0, 100_000_000),
-    )
-    option(
-        parser,
-        "--capture",
-        "FILE",
+    pps = "packets per second (default: the scenario's; 0: unlimited)"
+    option(parser, "--pps", "N", pps, whole("a rate from 0 to 100,000,000", 0, 100_000_000))
+    capture = (
         "replay a capture (pcap, pcapng, gzip) to the victim at its own rate: its first 16,384 packets "
-        "in a loop, readdressed, each cut to 640 bytes and padded with zeros",
+        "in a loop, readdressed, each cut to 640 bytes and padded with zeros"
     )
+    option(parser, "--capture", "FILE", capture)
     flag(parser, "--json", "print what was sent and observed as JSON")
     flag(parser, "--store", "without a screen: keep the observation as a session (the screen always does)")
 

@@ -35,13 +35,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("action", choices=_ACTIONS, help="show lists all without a NAME; the others need one")
     parser.add_argument("name", nargs="?", metavar="NAME")
-    parser.add_argument(
-        "entry",
-        nargs="*",
-        metavar="ENTRY|@FILE",
-        help="addresses and prefixes, all with or all without a destination port: 192.0.2.7:443/tcp, "
-        "10.0.0.0/8:8000-8100/udp, [2001:db8::/32]:53/udp; @- reads standard input",
+    entry = (
+        "addresses and prefixes, all with or all without a destination port: 192.0.2.7:443/tcp, "
+        "10.0.0.0/8:8000-8100/udp, [2001:db8::/32]:53/udp; @- reads standard input"
     )
+    parser.add_argument("entry", nargs="*", metavar="ENTRY|@FILE", help=entry)
     option(parser, "--ttl", "TIME", "the entries expire after 30s, 10m, 2h, 1d (default: never)", ttl)
     flag(parser, "--force", "change it even if that makes a rule overly broad")
     option(parser, "-o --output", "FILE", "save to this file instead of standard output")

@@ -100,14 +100,8 @@ def add_rule_options(
 
     `default_ttl` is what the help says; a verb with another default than 10 minutes sets it.
     """
-    option(
-        parser,
-        "--ttl",
-        "TIME",
-        f"time to live: 30s, 10m, 2h, 1d (default {default_ttl})",
-        ttl,
-        default=DEFAULT_TTL_SECONDS,
-    )
+    what = f"time to live: 30s, 10m, 2h, 1d (default {default_ttl})"
+    option(parser, "--ttl", "TIME", what, ttl, default=DEFAULT_TTL_SECONDS)
     flag(parser, "--preview", "show the commands, install nothing")
     flag(parser, "--yes", "install without asking")
     flag(parser, "--force", "install an overly broad rule without typed confirmation")

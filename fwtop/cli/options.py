@@ -59,14 +59,8 @@ def add_interfaces(parser: argparse.ArgumentParser) -> None:
 
 def add_interface(parser: argparse.ArgumentParser, verb: str) -> None:
     """Add -i; `verb` says what is done with an interface."""
-    parser.add_argument(
-        "-i",
-        "--interface",
-        action="append",
-        default=[],
-        metavar="IF",
-        help=f"{verb} this interface; repeatable (default: those with a default route)",
-    )
+    interface = f"{verb} this interface; repeatable (default: those with a default route)"
+    parser.add_argument("-i", "--interface", action="append", default=[], metavar="IF", help=interface)
 
 
 def add_netns(parser: argparse.ArgumentParser) -> None:

@@ -43,13 +43,12 @@ POLICY_FILE = "/etc/fwtop/policy.toml"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument(
-        "action",
-        choices=tuple(_ACTIONS),
-        help="check the file; show what it would change (diff); apply it; list the versions kept (history); "
+    action = (
+        "check the file; show what it would change (diff); apply it; list the versions kept (history); "
         "roll back to one; restore the last one at boot; export it for machines without fwtop; print the "
-        "file's JSON schema",
+        "file's JSON schema"
     )
+    parser.add_argument("action", choices=tuple(_ACTIONS), help=action)
     parser.add_argument(
         "number",
         nargs="?",
@@ -62,12 +61,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     span = f"length of the trial (default {DEFAULT_CONFIRM_SECONDS}s)"
     option(parser, "--confirm", "TIME", span, seconds, default=float(DEFAULT_CONFIRM_SECONDS))
     flag(parser, "--force", "allow overly broad rules, and changes of lists above max_change")
-    parser.add_argument(
-        "--format",
-        choices=POLICY_FORMATS,
-        default=POLICY_FORMATS[0],
-        help=f"export: the format (default {POLICY_FORMATS[0]})",
-    )
+    what = f"export: the format (default {POLICY_FORMATS[0]})"
+    parser.add_argument("--format", choices=POLICY_FORMATS, default=POLICY_FORMATS[0], help=what)
     where = "export: write to this file (iptables: to this directory), not to standard output"
     option(parser, "-o --output", "FILE", where, Path)
     flag(parser, "--json", "with diff and history: print one JSON document")

@@ -27,22 +27,16 @@ DEFAULT_PRIORITY = 100  # above a policy's
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument(
-        "service", nargs="+", type=read_as(service), metavar="PORT/PROTO", help="443/tcp, 53/udp, …"
-    )
+    what = "443/tcp, 53/udp, …"
+    parser.add_argument("service", nargs="+", type=read_as(service), metavar="PORT/PROTO", help=what)
     parser.add_argument(
         "--level",
         choices=[level.value for level in Level],
         default=Level.PROTECTED.value,
         help="open to everybody, protected (the default): open to the access lists only, or closed to all",
     )
-    parser.add_argument(
-        "--acl",
-        nargs="+",
-        default=[],
-        metavar="LIST",
-        help="access lists; required by level protected, and remembered by the other levels",
-    )
+    acl = "access lists; required by level protected, and remembered by the other levels"
+    parser.add_argument("--acl", nargs="+", default=[], metavar="LIST", help=acl)
     option(
         parser,
         "--priority",
@@ -52,11 +46,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         whole("a priority from 0 to 1000", 0, 1000),
         default=DEFAULT_PRIORITY,
     )
-    parser.add_argument(
-        "--strict",
-        action=argparse.BooleanOptionalAction,
-        help="hold established connections to the level, too (default: no, or as the rule that is switched)",
-    )
+    strict = "hold established connections to the level, too (default: no, or as the rule that is switched)"
+    parser.add_argument("--strict", action=argparse.BooleanOptionalAction, help=strict)
     add_rule_options(parser, default_ttl="10m, or that of the rule that is switched")
     parser.set_defaults(ttl=None)  # to tell whether it was given
 

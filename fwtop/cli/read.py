@@ -29,11 +29,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what = "a pcap or pcapng file, also gzip, or a named pipe; -: standard input"
     parser.add_argument("capture", type=Path, metavar="CAPTURE", help=what)
     flag(parser, "--text", "print plain text even in a terminal")
-    flag(
-        parser,
-        "--explain",
-        "print for each group of packets the three likeliest explanations and their evidence",
-    )
+    explain = "print for each group of packets the three likeliest explanations and their evidence"
+    flag(parser, "--explain", explain)
     add_observation(parser)
 
 

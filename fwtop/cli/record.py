@@ -30,25 +30,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     add_interfaces(parser)
     add_geoip(parser)
-    option(
-        parser, "--jsonl", "FILE", "append one observation per line to this file or pipe (-: standard output)"
-    )
+    jsonl = "append one observation per line to this file or pipe (-: standard output)"
+    option(parser, "--jsonl", "FILE", jsonl)
     option(parser, "--every", "TIME", "interval between lines (default 1s)", seconds, default=1.0)
     option(parser, "--top", "N", "entries per list in each line", positive, default=10)
     option(parser, "--max-mib", "N", "stop appending at this file size", positive, default=1024)
-    option(
-        parser, "--metrics", "ADDRESS", "serve Prometheus metrics at HOST:PORT or unix:/PATH (default: off)"
-    )
+    metrics = "serve Prometheus metrics at HOST:PORT or unix:/PATH (default: off)"
+    option(parser, "--metrics", "ADDRESS", metrics)
     flag(parser, "--metrics-public", "allow a --metrics address that other machines can reach")
     add_file(parser)
-    option(
-        parser,
-        "--automatic",
-        "FILE",
-        f"policy for automatic rules (default {FILE}; if it does not exist: none)",
-        Path,
-        default=Path(FILE),
-    )
+    automatic = f"policy for automatic rules (default {FILE}; if it does not exist: none)"
+    option(parser, "--automatic", "FILE", automatic, Path, default=Path(FILE))
     flag(parser, "--no-alarms", "send no alarms, not even to the systemd journal")
 
 

@@ -36,24 +36,15 @@ EXAMPLE = "fwtop report --format md -o incident.md"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     add_session(parser)
-    parser.add_argument(
-        "--format",
-        choices=FORMATS,
-        help="default: by FILE's suffix, else html; sh: the effective rules as a script",
-    )
-    option(
-        parser,
-        "-o --output",
-        "FILE",
-        "output file; - is standard output (the default unless it is a terminal)",
-    )
-    option(
-        parser,
-        "--bundle",
-        "PATH",
+    what = "default: by FILE's suffix, else html; sh: the effective rules as a script"
+    parser.add_argument("--format", choices=FORMATS, help=what)
+    output = "output file; - is standard output (the default unless it is a terminal)"
+    option(parser, "-o --output", "FILE", output)
+    bundle = (
         "write everything to hand over to a new folder or .zip file: report, sample packets, rules for "
-        "nftables, iptables and FlowSpec, block lists, mails to the provider and to the sources' networks",
+        "nftables, iptables and FlowSpec, block lists, mails to the provider and to the sources' networks"
     )
+    option(parser, "--bundle", "PATH", bundle)
 
 
 def run(args: argparse.Namespace) -> int:

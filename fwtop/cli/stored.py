@@ -31,12 +31,8 @@ def add_directory(parser: argparse.ArgumentParser) -> None:
 
 def add_session(parser: argparse.ArgumentParser) -> None:
     """Add the session argument and --directory."""
-    parser.add_argument(
-        "session",
-        nargs="?",
-        metavar="SESSION",
-        help="session id or a unique prefix of it, or a file (default: the last session)",
-    )
+    session = "session id or a unique prefix of it, or a file (default: the last session)"
+    parser.add_argument("session", nargs="?", metavar="SESSION", help=session)
     add_directory(parser)
 
 

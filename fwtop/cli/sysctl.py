@@ -19,9 +19,8 @@ _WORDS = {"on": 1, "always": 2}
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument(
-        "setting", nargs="*", metavar="NAME=VALUE", help="setting to change (default: show all)"
-    )
+    which = "setting to change (default: show all)"
+    parser.add_argument("setting", nargs="*", metavar="NAME=VALUE", help=which)
     add_rule_options(parser, families=False)
 
 

@@ -27,22 +27,11 @@ EXAMPLE = "fwtop trends --json | jq '.countries[0]'"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     flag(parser, "--json", "print one JSON document")
-    parser.add_argument(
-        "-i",
-        "--interface",
-        action="append",
-        metavar="IF",
-        help="the history of these interfaces; repeatable (default: those recorded last)",
-    )
+    interface = "the history of these interfaces; repeatable (default: those recorded last)"
+    parser.add_argument("-i", "--interface", action="append", metavar="IF", help=interface)
     option(parser, "--netns", "NAME", "the history of this network namespace")
-    option(
-        parser,
-        "--directory",
-        "DIR",
-        f"where {FILE_NAME} is (default {STATE_DIRECTORY})",
-        Path,
-        default=STATE_DIRECTORY,
-    )
+    directory = f"where {FILE_NAME} is (default {STATE_DIRECTORY})"
+    option(parser, "--directory", "DIR", directory, Path, default=STATE_DIRECTORY)
 
 
 def run(args: argparse.Namespace) -> int:
