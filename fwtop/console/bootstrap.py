@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.analysis.advisor import Advisor
@@ -26,11 +25,10 @@ from fwtop.live.source import FEWER_SAMPLES, SAMPLES_PER_SECOND, LiveSource
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Rescan, Symbols
-from fwtop.model.rule import Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Origin, Snapshot
-from fwtop.model.traffic.window import OriginLookup, Window
+from fwtop.model.traffic.window import Window
 from fwtop.observe.messages import decode_observation
 from fwtop.stats.engine import Engine
 from fwtop.store.baselines import BaselineStore
@@ -44,20 +42,86 @@ _STORED_ROWS = 30  # of each of an attack's tables
 _ASIDE_SECONDS = 0.5  # limit for the observing thread's other requests, so that no tick is late
 
 
-class LiveConsole(Struct, frozen=True):
+class LiveConsole:
     """The parts of a live console that its modes share."""
 
-    host: str
-    origin: Origin
-    options: Options
-    links: tuple[GuardianLink, ...]
-    source: LiveSource
-    session: LiveSession
-    advisor: Advisor
-    lookup: OriginLookup
-    recorder: Recorder | None
-    preview: Callable[[Rule], Preview]
-    earlier: Earlier | None  # None: it looked for no other process's session
+    def __init__(
+        self,
+        options: Options,
+        handoff: Handoff,
+        descriptors: list[int],
+        *,
+        window_seconds: float | None,
+        find_earlier: Callable[[Origin], Earlier] | None = None,
+        ring: PacketRing | None = None,
+    ) -> None:
+        """Connect, and read what is stored; raises FwtopError.
+
+        `find_earlier` looks for what another process saw of these interfaces; `ring` keeps newest packets.
+        """
+        self.options = options
+        link = GuardianLink(socket.socket(fileno=descriptors[0]))
+        # Three connections, so that slow requests delay neither keep and undo nor the observation.
+        quick, watching = link.another(), link.another()
+        self.links = (link, quick, watching)
+        observation = decode_observation(handoff.watch)
+        watched = options.mode != "record" or options.jsonl_fd is not None
+        self.source = LiveSource(
+            observation,
+            dict(zip(handoff.names, descriptors[1:], strict=True)),
+            ask_symbols=lambda: _names(watching),
+            renew_scope=lambda: _rescan(watching),
+            samples=SAMPLES_PER_SECOND if watched else FEWER_SAMPLES,  # of a flood: half of memory and time
+        )
+        self.origin = Origin(
+            "live", tuple(safe_text(item.name) for item in observation.interfaces), options.netns
+        )
+        self.host = safe_text(socket.gethostname(), limit=64)
+        own = tuple(Prefix.parse(text) for text in observation.own_addresses)
+        self.lookup = open_lookup(options.geoip)
+        # /sys shows the interfaces of the namespace that mounted it, not of another watched one.
+        loaded = load_config(self.origin.interfaces if options.netns is None else ())
+        config = replace(loaded.config, beside_netfilter=frozenset(observation.beside_netfilter))
+        earlier = find_earlier(self.origin) if find_earlier is not None else None
+        self.earlier = earlier  # None: it looked for no other process's session
+        beside = earlier is not None and earlier.path is not None
+        # A dry run needs it, although it records nothing, and so does a screen beside a recorder.
+        wanted = options.store or beside or options.mode == "dry_run"
+        baseline = _stored_baseline(self.host, options.netns) if wanted else None
+        known = earlier.attacks if earlier is not None else ()
+        self.advisor = Advisor(config, baseline=baseline, lookup=self.lookup, known=known)
+        self.session = LiveSession(
+            watching,
+            self.source,
+            Engine(self.lookup, window_seconds=window_seconds, top=options.top, live=True, own=own),
+            self.advisor,
+            TcpServiceMeter(),
+            host=self.host,
+            origin=self.origin,
+            notes=(*map(safe_text, observation.warnings), *loaded.notes),
+            late=lambda: link.late() + quick.late(),
+            connections=ConnectionMeter(),
+            refresh=RefreshRate(watched=watched),
+            ring=ring,
+        )
+        self.preview = RulePreviews(lambda: self.session.latest, self.advisor.config).preview
+        self.recorder = self._recorder() if options.store else None
+        if self.recorder is not None and not beside:  # else the other's is kept, which has seen more
+            self.recorder.baseline = self.advisor.baseline.to_bytes
+
+    def _recorder(self) -> Recorder:
+        def arrived() -> PacketBatch | None:
+            return None if self.session.latest is None else self.session.latest.window.arrived
+
+        parts = TrafficParts(lambda: self.advisor.judged, self.session.mark, self.lookup, _STORED_ROWS)
+        return Recorder(
+            self.host,
+            self.origin,
+            cities=open_cities(self.options.geoip),
+            arrived=arrived,
+            evidence=EvidenceSampler(lambda: self.advisor.judged, parts.once).take,
+            geoip=self.lookup.describe() if isinstance(self.lookup, GeoLookup) else "",
+        )
 
     def take(self, snapshot: Snapshot) -> Snapshot:
         """Record a snapshot; return it with a note if recording fails."""
@@ -86,99 +150,6 @@ class LiveConsole(Struct, frozen=True):
             self.source.close()
         for link in self.links:
             link.close()
-
-
-def build(
-    options: Options,
-    handoff: Handoff,
-    descriptors: list[int],
-    *,
-    window_seconds: float | None,
-    find_earlier: Callable[[Origin], Earlier] | None = None,
-    ring: PacketRing | None = None,
-) -> LiveConsole:
-    """Build the console; raises FwtopError.
-
-    `find_earlier` looks for what another process saw of these interfaces; `ring` keeps the newest packets.
-    """
-    link = GuardianLink(socket.socket(fileno=descriptors[0]))
-    # Three connections, so that slow requests delay neither keep and undo nor the observation.
-    quick, watching = link.another(), link.another()
-    observation = decode_observation(handoff.watch)
-    watched = options.mode != "record" or options.jsonl_fd is not None
-    source = LiveSource(
-        observation,
-        dict(zip(handoff.names, descriptors[1:], strict=True)),
-        ask_symbols=lambda: _names(watching),
-        renew_scope=lambda: _rescan(watching),
-        samples=SAMPLES_PER_SECOND if watched else FEWER_SAMPLES,  # of a flood: half of memory and time
-    )
-    origin = Origin(
-        "live", tuple(safe_text(item.name) for item in observation.interfaces), options.netns, None
-    )
-    host = safe_text(socket.gethostname(), limit=64)
-    own = tuple(Prefix.parse(text) for text in observation.own_addresses)
-    lookup = open_lookup(options.geoip)
-    # /sys shows the interfaces of the namespace that mounted it, not of another watched one.
-    loaded = load_config(origin.interfaces if options.netns is None else ())
-    config = replace(loaded.config, beside_netfilter=frozenset(observation.beside_netfilter))
-    earlier = find_earlier(origin) if find_earlier is not None else None
-    beside = earlier is not None and earlier.path is not None
-    # A dry run needs it, although it records nothing, and so does a screen beside a recorder.
-    wanted = options.store or beside or options.mode == "dry_run"
-    baseline = _stored_baseline(host, options.netns) if wanted else None
-    known = earlier.attacks if earlier is not None else ()
-    advisor = Advisor(config, baseline=baseline, lookup=lookup, known=known)
-    engine = Engine(lookup, window_seconds=window_seconds, top=options.top, live=True, own=own)
-    notes = [safe_text(warning) for warning in observation.warnings]
-    notes += loaded.notes
-    session = LiveSession(
-        watching,
-        source,
-        engine,
-        advisor,
-        TcpServiceMeter(),
-        host=host,
-        origin=origin,
-        notes=notes,
-        late=lambda: link.late() + quick.late(),
-        connections=ConnectionMeter(),
-        refresh=RefreshRate(watched=watched),
-        ring=ring,
-    )
-
-    def arrived() -> PacketBatch | None:
-        return None if session.latest is None else session.latest.window.arrived
-
-    recorder = None
-    if options.store:
-        own_parts = TrafficParts(lambda: advisor.judged, session.mark, lookup, _STORED_ROWS)
-        evidence = EvidenceSampler(lambda: advisor.judged, own_parts.once).take
-        recorder = Recorder(
-            host,
-            origin,
-            cities=open_cities(options.geoip),
-            arrived=arrived,
-            evidence=evidence,
-            geoip=lookup.describe() if isinstance(lookup, GeoLookup) else "",
-        )
-        if not beside:  # else the recorder's is kept, which has seen more
-            recorder.baseline = advisor.baseline.to_bytes
-
-    previews = RulePreviews(lambda: session.latest, advisor.config)
-    return LiveConsole(
-        host,
-        origin,
-        options,
-        (link, quick, watching),
-        source,
-        session,
-        advisor,
-        lookup,
-        recorder,
-        previews.preview,
-        earlier,
-    )
 
 
 def _names(link: GuardianLink) -> list[str]:

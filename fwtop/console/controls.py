@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from fwtop.analysis.packets.recent import PacketList
 from fwtop.console.samples import SamplePackets, TrafficParts, write_packets
-from fwtop.dissect.client import Dissection
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
 from fwtop.model.traffic.history import Trends
-from fwtop.model.traffic.snapshot import PartTraffic, Payload, Source, TrafficPart
 
 _Words = ParamSpec("_Words")
 _Answer = TypeVar("_Answer")
@@ -27,7 +26,7 @@ async def in_thread(work: Callable[_Words, _Answer], *args: _Words.args, **kwarg
 
 
 class Looking:
-    """The requests that change nothing. Each runs in a thread, so the screen never blocks."""
+    """The requests that change nothing (ui/feed.py). Each runs in a thread, so the screen never blocks."""
 
     def __init__(
         self,
@@ -45,55 +44,36 @@ class Looking:
         self.readonly = readonly
         self.confirm_seconds = DEFAULT_CONFIRM_SECONDS
         self.export_formats = export_formats
-        self._preview = preview
         self._samples = samples
-        self._packets = packets
-        self._parts = parts
-        self._trends = trends
-        self._export = export
-
-    async def preview(self, rule: Rule) -> Preview:
-        """Replay the rule on the packets that are shown."""
-        if self._preview is None:
-            raise FwtopError("a stored session has no packets to preview a rule on")
-        return await in_thread(self._preview, rule)
-
-    async def dissect(self, row: Source | Payload) -> Dissection | None:
-        """Decode one packet of this row, if there are packets."""
-        return None if self._samples is None else await in_thread(self._samples.dissect, row)
-
-    async def packets(self) -> PacketList | None:
-        """Return the newest sampled packets, or those of the window that is shown."""
-        return None if self._packets is None else await in_thread(self._packets)
-
-    async def dissect_packet(self, shown: PacketList, row: int) -> Dissection | None:
-        """Decode a packet of a list."""
-        if self._samples is None:
-            return None
-        return await in_thread(self._samples.dissect_row, shown.packets, row)
-
-    async def write_packets(self, shown: PacketList) -> str:
-        """Write packets as a pcap file; return its path."""
-        return await in_thread(write_packets, shown)
-
-    async def traffic(self, part: TrafficPart) -> PartTraffic | None:
-        """Make the tables of a part of the window that is shown, if there are packets."""
-        return None if self._parts is None else await in_thread(self._parts.of, part)
-
-    async def trends(self, at: float) -> Trends:
-        """Read the history; a capture has none."""
-        if self._trends is None:
-            raise FwtopError("a capture is no part of the history")
-        return await in_thread(self._trends, at)
-
-    async def export(self, format_name: str) -> str:
-        """Write a report or what is shown; return its path."""
-        return await in_thread(self._export, format_name)
+        self.preview = _threaded(preview or _no_preview)
+        self.packets = _threaded(packets or _nothing)
+        self.dissect = _threaded(samples.dissect if samples is not None else _nothing)
+        self.dissect_packet = _threaded(samples.dissect_row if samples is not None else _nothing)
+        self.write_packets = _threaded(write_packets)
+        self.traffic = _threaded(parts.of if parts is not None else _nothing)
+        self.trends = _threaded(trends or _no_trends)
+        self.export = _threaded(export)
 
     def close(self) -> None:
         """End the dissector, and with it a request that is waiting for it."""
         if self._samples is not None:
             self._samples.close()
+
+
+def _threaded(work: Callable[_Words, _Answer]) -> Callable[_Words, Coroutine[Any, Any, _Answer]]:
+    return partial(in_thread, work)
+
+
+def _no_preview(_: Rule) -> Preview:
+    raise FwtopError("a stored session has no packets to preview a rule on")
+
+
+def _no_trends(_: float) -> Trends:
+    raise FwtopError("a capture is no part of the history")
+
+
+def _nothing(*_: object) -> None:
+    """Answer for a screen without packets."""
 
 
 class ReadOnlyControls(Looking):

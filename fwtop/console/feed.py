@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable
 
-from fwtop.console.bootstrap import WINDOW_SECONDS, LiveConsole, build
+from fwtop.console.bootstrap import WINDOW_SECONDS, LiveConsole
 from fwtop.console.frugal import keep_out_of_collections
 from fwtop.console.handoff import Handoff, Options
 from fwtop.console.live_controls import live_controls
@@ -96,7 +96,7 @@ _SLOW_TICK_SECONDS = 2.0
 def run_screen(options: Options, handoff: Handoff, descriptors: list[int]) -> int:
     """Show live traffic until the operator quits; returns the exit status."""
     ring = PacketRing()
-    console = build(
+    console = LiveConsole(
         options, handoff, descriptors, window_seconds=WINDOW_SECONDS, find_earlier=find_earlier, ring=ring
     )
     settings = read_settings(ConfigText(*file) for file in handoff.settings)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from fwtop.alarms.message import Alarm
-from fwtop.console.bootstrap import WINDOW_SECONDS, LiveConsole, build
+from fwtop.console.bootstrap import WINDOW_SECONDS, LiveConsole
 from fwtop.console.handoff import Handoff, Options
 from fwtop.console.judging import failure_line
 from fwtop.console.publish.outputs import Outputs
@@ -36,7 +36,7 @@ _SATURATED_POLL_SECONDS = 0.5  # while every CPU is saturated, with fewer sample
 
 def run_snapshot(options: Options, handoff: Handoff, descriptors: list[int]) -> int:
     """Observe for `options.seconds`, judge the whole interval, print the result."""
-    console = build(options, handoff, descriptors, window_seconds=None)
+    console = LiveConsole(options, handoff, descriptors, window_seconds=None)
     try:
         console.session.start()
         _report_ready(options)
@@ -84,7 +84,7 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: _thread.start_new_thread(stop.set, ()))
     outputs = Outputs(options, stop.set)
-    console = build(options, handoff, descriptors, window_seconds=WINDOW_SECONDS)
+    console = LiveConsole(options, handoff, descriptors, window_seconds=WINDOW_SECONDS)
     console.session.totals = outputs.totals
     status = StatusLine(console.recorder)
 
@@ -206,7 +206,7 @@ class StatusLine:
 def run_dry_run(options: Options, handoff: Handoff, descriptors: list[int]) -> int:
     """Observe for `options.seconds`; read rules from standard input, print their previews, both as JSON."""
     rules = [Rule.from_dict(item) for item in json.load(sys.stdin)]
-    console = build(options, handoff, descriptors, window_seconds=None)
+    console = LiveConsole(options, handoff, descriptors, window_seconds=None)
     try:
         console.session.start()
         _observe(console, options.seconds)

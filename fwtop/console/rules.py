@@ -45,8 +45,7 @@ class RuleMonitor:
         self._link = link
         self._counted: dict[str, tuple[int, int]] = {}  # rule id → packets, bytes at the last poll
         self._polled = -_POLL_SECONDS
-        self._coverage = Coverage(())
-        self._peers = Peers(())
+        self._marks = Marks((), ())
         self._attribution = DropAttribution()
         self._rates = RuleRates()
         self.allowed: tuple[AllowedPeer, ...] = ()
@@ -97,14 +96,12 @@ class RuleMonitor:
         self.problem = ""
         self.statuses = tuple(RuleStatus.from_dict(item) for item in answer.data["rules"])
         self._rates.note(self.statuses, now)
-        self._coverage = Coverage(self.statuses)
-        peers = [_allowed_peer(*fields) for fields in answer.data.get("peers", ())]
-        peers += [
-            AllowedPeer(Prefix.parse(who), Role.SSH, login_port=int(port))
-            for who, port in answer.data.get("logins", ())
-        ]
-        self.allowed = tuple(peers)
-        self._peers = Peers(self.allowed)
+        logins = answer.data.get("logins", ())
+        self.allowed = (
+            *(_allowed_peer(*fields) for fields in answer.data.get("peers", ())),
+            *(AllowedPeer(Prefix.parse(who), Role.SSH, login_port=int(port)) for who, port in logins),
+        )
+        self._marks = Marks(self.statuses, self.allowed)
         known = [(status, of(status.rule.kind)) for status in self.statuses]
         return tuple(self._count(status) for status, kind in known if kind.in_netfilter or kind.answers)
 
@@ -130,7 +127,7 @@ class RuleMonitor:
 
     def mark(self, sources: Sources) -> Sources:
         """Set `active_rule` on sources that an active rule covers completely, and `who` on known peers."""
-        return self._peers.mark(self._coverage.mark(sources))
+        return self._marks.mark(sources)
 
     def _count(self, status: RuleStatus) -> RuleCount:
         before = self._counted.get(status.rule.id, (0, 0))
@@ -173,86 +170,62 @@ class RuleRates:
         return replace(status, pps=max(since, 0) / seconds)
 
 
-class Coverage:
-    """Source prefixes of the active rules, as sets by prefix length: one lookup per length."""
+class Marks:
+    """What is known of sources: the active rule that covers one wholly, and who an allow-listed one is."""
 
-    def __init__(self, statuses: Iterable[RuleStatus]) -> None:
-        self._rules: list[tuple[str, frozenset[Prefix], frozenset[tuple[int, int]], str]] = []
-        for status in statuses:
-            if status.state in ACTIVE_STATES:
-                sources = frozenset(status.rule.match.sources)
-                lengths = frozenset((prefix.family, prefix.length) for prefix in sources)
-                origin = status.rule.origin or ""
-                self._rules.append((status.rule.id, sources, lengths, origin))
-
-    def mark(self, sources: Sources) -> Sources:
-        """Return the tables with `active_rule` set on every entry that one rule covers completely."""
-        if not self._rules:
-            return sources
-        return Sources(
-            address=tuple(self._marked(entry, "") for entry in sources.address),
-            prefix=tuple(self._marked(entry, "") for entry in sources.prefix),
-            asn=tuple(self._marked(entry, f"asn:{entry.asn}") for entry in sources.asn),
-            country=tuple(self._marked(entry, f"country:{entry.key}") for entry in sources.country),
-            stale=sources.stale,
-        )
-
-    def _marked(self, entry: Source, named: str) -> Source:
-        for rule_id, sources, lengths, origin in self._rules:
-            if (named and named == origin) or self._covers(entry.prefix, sources, lengths):
-                return replace(entry, active_rule=rule_id)
-        return entry
-
-    @staticmethod
-    def _covers(
-        prefix: Prefix | None, sources: frozenset[Prefix], lengths: frozenset[tuple[int, int]]
-    ) -> bool:
-        if prefix is None:
-            return False
-        for family, length in lengths:
-            if family == prefix.family and length <= prefix.length:
-                shift = prefix.bits - length
-                if Prefix(family, prefix.value >> shift << shift, length) in sources:
-                    return True
-        return False
-
-
-def _allowed_peer(address: str, role: str, port: int, host: str = "", protocol: int = 0) -> AllowedPeer:
-    peer = Prefix.parse(address)
-    talk = Conversation(peer, int(protocol), int(port), Prefix.parse(host)) if host else None
-    return AllowedPeer(peer, Role(role), int(port), talk)
-
-
-class Peers:
-    """Allow-listed addresses by role."""
-
-    def __init__(self, entries: Iterable[AllowedPeer]) -> None:
+    def __init__(self, statuses: Iterable[RuleStatus], allowed: Iterable[AllowedPeer]) -> None:
+        # Sets by prefix length: one lookup per length
+        self._rules: list[tuple[str, frozenset[Prefix], frozenset[tuple[int, int]], str | None]] = []
+        for rule in (status.rule for status in statuses if status.state in ACTIVE_STATES):
+            lengths = frozenset((prefix.family, prefix.length) for prefix in rule.match.sources)
+            self._rules.append((rule.id, frozenset(rule.match.sources), lengths, rule.origin))
         self._exact: dict[Prefix, str] = {}
         self._wide: list[tuple[Prefix, str]] = []
-        for entry in entries:
+        for entry in allowed:
             if entry.prefix.is_address:
                 self._exact.setdefault(entry.prefix, entry.who)
             else:
                 self._wide.append((entry.prefix, entry.who))
 
     def mark(self, sources: Sources) -> Sources:
-        """Set `who` on the addresses and prefixes that are, or lie in, a known entry."""
-        if not self._exact and not self._wide:
+        """Return the tables with `active_rule` and `who` set on each entry of which they are known."""
+        if not (self._rules or self._exact or self._wide):
             return sources
         return replace(
             sources,
-            address=tuple(self._marked(entry) for entry in sources.address),
-            prefix=tuple(self._marked(entry) for entry in sources.prefix),
+            address=tuple(map(self._marked, sources.address)),
+            prefix=tuple(map(self._marked, sources.prefix)),
+            asn=tuple(self._marked(entry, f"asn:{entry.asn}") for entry in sources.asn),
+            country=tuple(self._marked(entry, f"country:{entry.key}") for entry in sources.country),
         )
 
-    def _marked(self, entry: Source) -> Source:
+    def _marked(self, entry: Source, named: str = "") -> Source:
         prefix = entry.prefix
-        if prefix is None:
-            return entry
-        who = self._exact.get(prefix)
-        if who is None:
-            who = next((name for wide, name in self._wide if wide.contains(prefix)), "")
-        return replace(entry, who=who) if who else entry
+        if prefix is not None and (who := self._who(prefix)):
+            entry = replace(entry, who=who)
+        for rule_id, sources, lengths, origin in self._rules:
+            if (named and named == origin) or (prefix is not None and _covers(prefix, sources, lengths)):
+                return replace(entry, active_rule=rule_id)
+        return entry
+
+    def _who(self, prefix: Prefix) -> str:
+        found = self._exact.get(prefix)
+        return found or next((name for wide, name in self._wide if wide.contains(prefix)), "")
+
+
+def _covers(prefix: Prefix, sources: frozenset[Prefix], lengths: frozenset[tuple[int, int]]) -> bool:
+    for family, length in lengths:
+        if family == prefix.family and length <= prefix.length:
+            shift = prefix.bits - length
+            if Prefix(family, prefix.value >> shift << shift, length) in sources:
+                return True
+    return False
+
+
+def _allowed_peer(address: str, role: str, port: int, host: str = "", protocol: int = 0) -> AllowedPeer:
+    peer = Prefix.parse(address)
+    talk = Conversation(peer, int(protocol), int(port), Prefix.parse(host)) if host else None
+    return AllowedPeer(peer, Role(role), int(port), talk)
 
 
 _SURVEY_SECONDS = 2.0

@@ -51,11 +51,11 @@ class SamplePackets:
             return Dissection((), "no sample of it in the current window")
         return self._dissector.dissect(*found)
 
-    def dissect_row(self, packets: PacketBatch, row: int) -> Dissection:
-        """Decode a packet of a batch; blocks like `dissect`."""
+    def dissect_row(self, shown: PacketList, row: int) -> Dissection:
+        """Decode a packet of a list; blocks like `dissect`."""
         if self._dissector is None:
             return Dissection((), "the dissector is not running")
-        return self._dissector.dissect(*framed(packets, row))
+        return self._dissector.dissect(*framed(shown.packets, row))
 
     def close(self) -> None:
         """End the dissector."""

@@ -4,7 +4,7 @@ from unittest.mock import Mock
 
 from msgspec.structs import replace
 
-from fwtop.console.rules import Coverage, Peers, RuleMonitor, RuleRates
+from fwtop.console.rules import Marks, RuleMonitor, RuleRates
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State
@@ -23,12 +23,13 @@ def _source(text):
 
 
 def test_marks_what_a_rule_covers_wholly():
-    coverage = Coverage(
+    coverage = Marks(
         [
             _rule("1", State.REVERTED, "192.0.2.0/24"),
             _rule("2", State.CONFIRMED, "198.51.100.0/25", "2001:db8::/32"),
             _rule("3", State.PROVISIONAL, "203.0.113.7", origin="asn:64500"),
-        ]
+        ],
+        (),
     )
     sources = Sources(
         address=tuple(
@@ -45,7 +46,7 @@ def test_marks_what_a_rule_covers_wholly():
 
 def test_known_peers_are_marked_by_what_they_are_to_this_host() -> None:
     known = (("198.51.100.7", Role.SSH), ("192.0.2.53", Role.DNS), ("203.0.113.0/24", Role.OPERATOR))
-    peers = Peers(AllowedPeer(Prefix.parse(text), role) for text, role in known)
+    peers = Marks((), (AllowedPeer(Prefix.parse(text), role) for text, role in known))
 
     def who(text: str) -> str:
         share = Share(1, 100, 1.0, 0.1, 0.0, 0.2)
