@@ -14,7 +14,7 @@ from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.rows import ROW_TYPES
 from fwtop.render.rows.field import Field, Unit
-from fwtop.render.rows.source import SOURCE_LISTS
+from fwtop.render.rows.traffic import SOURCE_LISTS
 
 SCHEMA = 1
 

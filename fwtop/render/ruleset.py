@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import asdict
+
 from fwtop.model.ruleset import ListedRule, ListedSet
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -33,30 +35,15 @@ def quantity(value: float | None) -> str:
 
 def rule_json(rule: ListedRule) -> dict[str, Any]:
     """Return a rule's own fields."""
-    return {
-        "source": rule.source,
-        "family": rule.family,
-        "place": rule.place,
-        "rule": rule.text,
-        "ours": rule.ours,
-        "packets": rule.packets,
-        "bytes": rule.bytes,
-    }
+    values = asdict(rule).items()
+    return {"rule" if name == "text" else name: value for name, value in values if name != "key"}
 
 
 def set_json(item: ListedSet) -> dict[str, Any]:
     """Return a set's fields."""
-    return {
-        "source": item.source,
-        "family": item.family,
-        "name": item.name,
-        "type": item.type,
-        "ours": item.ours,
-        "entries": item.entries,
-        "size": item.size,
-        "fill": None if item.fill is None else round(item.fill, 4),
-        "nearly_full": item.nearly_full,
-    }
+    values = {name: value for name, value in asdict(item).items() if name != "key"}
+    fill = None if item.fill is None else round(item.fill, 4)
+    return {**values, "fill": fill, "nearly_full": item.nearly_full}
 
 
 def where(rule: ListedRule) -> str:

@@ -105,20 +105,14 @@ def _rate(value: float | None) -> str:
     return f"{value:.0f}" if value >= 9.95 or value == 0 else f"{value:.2g}"
 
 
-def spark(values: Sequence[float | None], width: int, top: float | None = None) -> str:
-    """Draw values in `width` cells, averaging as many a cell as needed; `·` where nothing is known.
-
-    `top` is the value of a full cell, by default the greatest that is drawn.
-    """
+def spark(values: Sequence[float | None], width: int) -> str:
+    """Draw values in `width` cells, averaging as many a cell as needed; `·` where nothing is known."""
     cells = averaged(values, width)
-    greatest = max((value for value in cells if value is not None), default=0.0) if top is None else top
-    return "".join("·" if value is None else _cell(value, greatest) for value in cells)
-
-
-def _cell(value: float, top: float) -> str:
-    if value <= 0 or top <= 0:
-        return _EIGHTHS[0]
-    return _EIGHTHS[max(min(round(8 * value / top), 8), 1)]
+    top = max((value for value in cells if value is not None), default=0.0)
+    levels = (
+        None if value is None else max(round(8 * value / top), 1) if value > 0 else 0 for value in cells
+    )
+    return "".join("·" if level is None else _EIGHTHS[level] for level in levels)
 
 
 def averaged(values: Sequence[float | None], width: int) -> list[float | None]:

@@ -27,7 +27,7 @@ from fwtop.model.traffic.snapshot import (
     Source,
 )
 from fwtop.render.rows import ROW_TYPES
-from fwtop.render.rows.source import SOURCE_LISTS
+from fwtop.render.rows.traffic import SOURCE_LISTS
 from fwtop.report.sums import Row, stopped_share, timed
 
 _DOUBTED = 0.2  # of the looks at an attack, above which its sources don't count as real

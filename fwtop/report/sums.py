@@ -12,7 +12,7 @@ from fwtop.model.traffic.session import AttackTick, SessionRecord, Tick
 from fwtop.model.traffic.snapshot import Payload, Snapshot
 from fwtop.render.rows import ROW_TYPES
 from fwtop.render.rows.field import Field
-from fwtop.render.rows.source import SOURCE_LISTS
+from fwtop.render.rows.traffic import SOURCE_LISTS
 
 _MAX_TICK_SECONDS = 60.0  # a longer gap was not observed
 
@@ -262,4 +262,8 @@ def _measured(item: Struct) -> _Measured:
     kind = ROW_TYPES[type(item)]
     key, detail = kind.named(item)
     row = Row(key, detail, hex=item.data.hex() if isinstance(item, Payload) else "")
-    return row, kind.field("pps").of(item), {measure: measure.of(item) for measure in kind.averaged}
+    return (
+        row,
+        kind.field("pps").of(item),
+        {measure: measure.of(item) for measure in kind.fields if measure.averaged},
+    )

@@ -9,7 +9,7 @@ from fwtop.model.traffic.history import TREND_HOURS, TrendRow, Trends
 from fwtop.model.traffic.session import Tick
 from fwtop.render.numbers import duration_words, percent, plural
 from fwtop.render.rows.field import Field, Unit
-from fwtop.render.rows.source import SOURCE_LISTS
+from fwtop.render.rows.traffic import SOURCE_LISTS
 from fwtop.render.trends import TITLES, TRAFFIC_WORDS, coverage
 from fwtop.report.chart import rate_chart
 from fwtop.report.document import Block, Cell, Drawing, Graph, Key, Meter, Section, Table, Text, tag

@@ -279,7 +279,6 @@ def test_graphs_average_and_mark_what_nobody_observed() -> None:
     assert spark([0.0, None, 4.0, 8.0], 4) == " ·▄█"
     assert spark([0.001, 100.0], 2) == "▁█"
     assert spark([], 4) == ""
-    assert spark([1.0, 2.0], 2, top=4.0) == "▂▄"
 
 
 def test_synthetic_history_is_marked_and_fills_all_periods(tmp_path: Path) -> None:

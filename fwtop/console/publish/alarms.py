@@ -25,7 +25,7 @@ from fwtop.model.traffic.session import Event, EventKind
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.render.numbers import duration_words
 from fwtop.render.observation import rfc3339
-from fwtop.render.rows.attack import reaching_share
+from fwtop.render.rows.defence import reaching_share
 from fwtop.store.events import EventLog
 
 _PIPE_BUF = 4096

@@ -16,7 +16,7 @@ from fwtop import __version__
 from fwtop.console.publish.scrapes import RunningTotals
 from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.traffic.snapshot import Attack, Snapshot
-from fwtop.render.rows.attack import reaching_share
+from fwtop.render.rows.defence import reaching_share
 
 MAX_KINDS = 16
 MAX_RULES = 64

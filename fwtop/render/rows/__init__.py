@@ -1,4 +1,4 @@
-"""Kinds of rows, each declared in a file of its own."""
+"""Kinds of rows, each declared once."""
 
 from __future__ import annotations
 
@@ -13,16 +13,10 @@ from fwtop.model.traffic.snapshot import (
     Proposal,
     Source,
 )
-from fwtop.render.rows.attack import ATTACK
-from fwtop.render.rows.destination import DESTINATION
+from fwtop.render.rows.defence import ATTACK, LEDGER, PROPOSAL, RULE
 from fwtop.render.rows.field import RowType
-from fwtop.render.rows.ledger import LEDGER
-from fwtop.render.rows.payload import PAYLOAD
-from fwtop.render.rows.port import PORT
-from fwtop.render.rows.proposal import PROPOSAL
-from fwtop.render.rows.rule import RULE
 from fwtop.render.rows.signature import SIGNATURE
-from fwtop.render.rows.source import SOURCE
+from fwtop.render.rows.traffic import DESTINATION, PAYLOAD, PORT, SOURCE
 
 ROW_TYPES: dict[type, RowType] = {
     Attack: ATTACK,

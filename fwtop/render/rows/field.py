@@ -47,7 +47,7 @@ class Field(Struct, frozen=True, eq=False):
     column: str = ""  # its name in screen.toml, if not the heading
     spills: bool = False  # takes the empty cells right of it, too
     # Its line of the details, with the names of fields in braces; left out where nothing is known.
-    label: str = ""
+    label: str = ""  # "": its heading, or its name
     words: str = ""  # "": itself
     unknown: str = ""
     # In a report on many snapshots, which weights it by packets.
@@ -81,11 +81,6 @@ class RowType(Struct, frozen=True):
     packets: Callable[[Any], str] | None = None
     reported: Callable[[Any], tuple[str, str]] | None = None  # name and detail in reports; None: the key
 
-    @property
-    def averaged(self) -> tuple[Field, ...]:
-        """What a report averages."""
-        return tuple(field for field in self.fields if field.averaged)
-
     def named(self, item: Any) -> tuple[str, str]:  # noqa: ANN401
         """Return how a report names a row, and what it says beside that."""
         return self.reported(item) if self.reported is not None else (self.key(item), "")
@@ -100,21 +95,18 @@ def alphabetical(text: str) -> tuple[int, ...]:
     return tuple(-ord(char) for char in text)
 
 
+_SHARE, _OF_ALL = "share  ±95 %", "{share} of all packets; 95 % CI {share_low} to {share_high}"
+_OWN, _TOO = "{dropped_share} of its own packets", "{baseline_share} of normal packets contain it too"
+
+
 def estimate(bar: int = 12) -> tuple[Field, ...]:
     """Return the fields of a share with its 95 % interval, with a bar of so many cells."""
     return (
-        Field("packets", Unit.COUNT, "share.packets", label="packets", words="{packets}, {pps} pps"),
-        Field("bytes", Unit.BYTES, "share.bytes", label="bytes"),
+        Field("packets", Unit.COUNT, "share.packets", words="{packets}, {pps} pps"),
+        Field("bytes", Unit.BYTES, "share.bytes"),
         Field("pps", Unit.PPS, "share.pps", heading="pps", width=5, keep=5),
         Field(
-            "share",
-            Unit.SHARE,
-            "share.share",
-            heading="share  ±95 %",
-            width=14,
-            keep=6,
-            label="share",
-            words="{share} of all packets; 95 % CI {share_low} to {share_high}",
+            "share", Unit.SHARE, "share.share", heading=_SHARE, width=14, keep=6, label="share", words=_OF_ALL
         ),
         Field("share_low", Unit.SHARE, "share.share_low"),
         Field("share_high", Unit.SHARE, "share.share_high"),
@@ -122,22 +114,5 @@ def estimate(bar: int = 12) -> tuple[Field, ...]:
     )
 
 
-DROPPED = Field(
-    "dropped_share",
-    Unit.SHARE,
-    heading="dropped",
-    width=8,
-    keep=10,
-    label="dropped",
-    words="{dropped_share} of its own packets",
-    averaged=True,
-)
-NORMAL = Field(
-    "baseline_share",
-    Unit.SHARE,
-    heading="normal",
-    width=8,
-    keep=10,
-    label="normal",
-    words="{baseline_share} of normal packets contain it too",
-)
+DROPPED = Field("dropped_share", Unit.SHARE, heading="dropped", width=8, keep=10, words=_OWN, averaged=True)
+NORMAL = Field("baseline_share", Unit.SHARE, heading="normal", width=8, keep=10, words=_TOO)

@@ -62,6 +62,10 @@ def _bytes(name: str, wanted: PayloadMatch) -> str:
     return f"{where} contains {wanted.data.hex(':')}"
 
 
+def _matches(item: PacketSignature) -> str:
+    return describe(item.match)
+
+
 def _only(value: Range | None) -> int | None:
     return None if value is None else value.low
 
@@ -71,19 +75,12 @@ def _reported(item: PacketSignature) -> tuple[str, str]:
     return describe(item.match), normal
 
 
+_MOSTLY = "{attack_share} of its packets, mostly {attack}"
 SIGNATURE = RowType(
-    key=lambda item: describe(item.match),
+    key=_matches,
     search=lambda item: f"{' '.join(signature_words(item.match))} {item.attack}",
     fields=(
-        Field(
-            "matches",
-            value=lambda item: describe(item.match),
-            heading="signature",
-            width=24,
-            grow=1,
-            whole=True,
-            label="matches",
-        ),
+        Field("matches", value=_matches, heading="signature", width=24, grow=1, whole=True, label="matches"),
         Field("protocol", value="match.protocol"),
         Field("sport", value="match.sport"),
         Field("dport", value="match.dport"),
@@ -96,14 +93,7 @@ SIGNATURE = RowType(
         DROPPED,
         replace(NORMAL, keep=9, words="{baseline_share} of normal packets match it too"),
         Field("attack_share", Unit.SHARE),
-        Field(
-            "attack",
-            heading="who",
-            width=8,
-            keep=4,
-            label="attack",
-            words="{attack_share} of its packets, mostly {attack}",
-        ),
+        Field("attack", heading="who", width=8, keep=4, label="attack", words=_MOSTLY),
     ),
     columns="matches attack bar share pps baseline_share dropped_share",
     details="matches share packets bytes dropped_share baseline_share attack",

@@ -13,8 +13,7 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.flow import FULL_TABLE, NOTICED, STOPPED
 from fwtop.model.traffic.snapshot import Attack, Proposal, Snapshot
-from fwtop.render.rows.attack import ATTACK, reaching_share
-from fwtop.render.rows.proposal import PROPOSAL
+from fwtop.render.rows.defence import ATTACK, PROPOSAL, reaching_share
 from fwtop.rules.kinds import drops_nothing, of
 from fwtop.rules.overlap import covering_rule
 from fwtop.ui.format import about, duration, number, percent, wrap

@@ -138,7 +138,7 @@ def _declared(item: Item, *others: Line, **instead: str) -> Details:
     lines: list[Line] = []
     for field in map(row.field, row.details.split()):
         if text := instead.get(field.name) or _text(row, field, item):
-            lines += wrapped(field.label, text)
+            lines += wrapped(field.label or field.heading or field.name, text)
     return (row.title or row.key)(item), [*lines, *others]
 
 

@@ -12,7 +12,7 @@ from textual import events
 
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.render.rows.source import SOURCE_LISTS
+from fwtop.render.rows.traffic import SOURCE_LISTS
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.layout import Clicked, Lines
 from fwtop.ui.lists.history import NOTHING

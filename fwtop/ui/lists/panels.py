@@ -12,8 +12,8 @@ from fwtop.model.rule import RuleStatus
 from fwtop.model.traffic.snapshot import LedgerRow, Snapshot
 from fwtop.render.numbers import utc
 from fwtop.render.observation import rfc3339
+from fwtop.render.rows.defence import LEDGER
 from fwtop.render.rows.field import RowType
-from fwtop.render.rows.ledger import LEDGER
 from fwtop.rules.words import describe
 from fwtop.ui.format import percent
 from fwtop.ui.lists.attacks import ATTACK_VIEW, PROPOSAL_VIEW, against_words, attack_rows, calm_words

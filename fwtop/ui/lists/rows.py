@@ -19,7 +19,7 @@ from fwtop.model.traffic.snapshot import (
     TrafficPart,
 )
 from fwtop.render.rows.field import RowType
-from fwtop.render.rows.source import SOURCE_LISTS
+from fwtop.render.rows.traffic import SOURCE_LISTS
 from fwtop.ui.style import Line
 
 

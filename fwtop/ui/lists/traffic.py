@@ -12,12 +12,9 @@ from rich.style import Style
 
 from fwtop.model.traffic.history import TREND_DAYS, TREND_HOURS
 from fwtop.model.traffic.snapshot import Destination, PacketSignature, Payload, Snapshot, Source
-from fwtop.render.rows.destination import DESTINATION, part_text
 from fwtop.render.rows.field import RowType
-from fwtop.render.rows.payload import PAYLOAD
-from fwtop.render.rows.port import PORT
 from fwtop.render.rows.signature import SIGNATURE, signature_words
-from fwtop.render.rows.source import SOURCE, SOURCE_LISTS
+from fwtop.render.rows.traffic import DESTINATION, PAYLOAD, PORT, SOURCE, SOURCE_LISTS, part_text
 from fwtop.render.trends import TITLES, coverage, spark
 from fwtop.ui.format import number, percent
 from fwtop.ui.keys import KEY_MAP

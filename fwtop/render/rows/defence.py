@@ -1,0 +1,130 @@
+"""Rows of what attacks and what stops it: attacks, proposals, fwtop's rules, and where packets ended."""
+
+from __future__ import annotations
+
+import math
+
+from fwtop.model.traffic.snapshot import Attack, LedgerRow
+from fwtop.render.rows.field import Field, RowType, Unit, alphabetical
+from fwtop.rules.words import describe
+
+
+def reaching_share(attack: Attack) -> float:
+    """Return the share of an attack's own packets that nothing drops, 0 to 1."""
+    return min(max(1.0 - attack.mine_share - attack.other_share - attack.kernel_share, 0.0), 1.0)
+
+
+ATTACK = RowType(
+    key=lambda item: item.key,
+    search=lambda item: f"{item.title} {item.target} {item.sources}",
+    fields=(
+        Field("kind"),
+        Field("title", heading="attack", width=17, grow=3),
+        Field("share", Unit.SHARE),
+        Field("pps", Unit.PPS, heading="pps", width=5, keep=1),
+        Field("confidence", digits=3),
+        Field("spoofed"),
+        Field("uncertain"),
+        Field("evidence"),
+        Field("since", Unit.MOMENT, heading="age", width=6, keep=22),
+        Field("peak_pps", Unit.PPS),
+        Field("ended", Unit.MOMENT),
+        Field("bps", Unit.BPS, heading="Mb/s", width=5, keep=7),
+        Field("target", heading="target", width=9, grow=1, keep=8, spills=True),
+        Field("sources", heading="sources", width=14, grow=1, keep=25),
+        Field("mine_share", Unit.SHARE, heading="my rules", width=8, keep=3),
+        Field("other_share", Unit.SHARE, heading="other", width=7, keep=20),
+        Field("kernel_share", Unit.SHARE),
+        Field("effect_of"),
+        Field("letter", json=False, width=1),
+        Field("reaches", Unit.SHARE, reaching_share, json=False, heading="reaches you", width=11, keep=2),
+        Field("trend", Unit.PPS, json=False, heading="trend 5m", width=8, keep=10),
+    ),
+    columns="letter title target pps bps mine_share other_share reaches sources since trend",
+    sorts=(("pps", lambda item: item.pps), ("reaches you", lambda item: item.pps * reaching_share(item))),
+)
+
+
+PROPOSAL = RowType(
+    key=lambda item: f"{item.number} {item.kind}",  # the summary quotes figures that change
+    search=lambda item: f"{item.kind} {item.summary}",
+    fields=(
+        Field("n", Unit.COUNT, "number", width=2),
+        Field("kind"),
+        Field("summary", heading="proposal", width=24, grow=1, whole=True),
+        Field("attack", width=1, keep=8),
+        Field("attack_share", Unit.SHARE, heading="stops", width=7, keep=1),
+        Field("already_share", Unit.SHARE),
+        Field("collateral_share", Unit.SHARE, heading="clients hit", width=14, keep=2, sort="least harm"),
+        Field("collateral_examples"),
+        Field("collateral_is_guess", value="guess"),
+        Field("cost_ns", Unit.NANOSECONDS, heading="CPU/pkt", width=7, keep=9, sort="cheapest"),
+        Field("cost_measured"),
+        Field("commands"),
+        Field("fwtop"),
+    ),
+    columns="n attack summary attack_share collateral_share cost_ns",
+    sorts=(
+        ("least harm", lambda item: -item.collateral_share),
+        ("stops", lambda item: item.attack_share - item.already_share),
+        ("cheapest", lambda item: -math.inf if item.cost_ns is None else -item.cost_ns),
+    ),
+    copied=lambda item: item.fwtop or item.summary,
+)
+
+
+RULE = RowType(
+    key=lambda item: item.rule.id,
+    search=lambda item: f"{item.rule.id} {item.state.value} {item.rule.summary}",
+    fields=(
+        Field("id", value="rule.id", heading="id", width=3),
+        Field("kind", value="rule.kind.value", heading="by", width=9, keep=30),
+        Field("summary", value="rule.summary", heading="rule", width=20, grow=1, keep=3, whole=True),
+        Field("state", value="state.value", heading="state", width=16),
+        Field("packets", Unit.COUNT, heading="packets", width=7, keep=9),
+        Field("bytes", Unit.BYTES, heading="bytes", width=7, keep=25),
+        Field("pps", Unit.PPS, heading="pps", width=5, keep=1),
+        Field("predicted_pps", Unit.COUNT, "rule.predicted_pps", heading="expected", width=8, keep=2),
+        Field("expires", Unit.MOMENT, heading="ends UTC", width=8, keep=20),
+        Field("confirm_by", Unit.MOMENT),
+        Field("note"),
+        Field("acting"),
+        Field("not_acting"),
+        Field("trend", Unit.PPS, json=False, heading="trend 5m", width=8, keep=10),
+    ),
+    columns="id state kind summary pps predicted_pps packets bytes expires",
+    sorts=(("pps", lambda item: item.pps), ("packets", lambda item: item.packets)),
+    copied=lambda item: item.rule.summary,
+)
+
+
+def _mostly(item: LedgerRow) -> str | None:
+    return describe(item.mostly) if item.mostly is not None else None
+
+
+def _reported_ledger(item: LedgerRow) -> tuple[str, str]:
+    reason = f"{item.layer} · {item.reason}" if item.reason else item.layer
+    return f"rule {item.rule} · {reason}" if item.rule else reason, ""
+
+
+_SAMPLED = "{mostly}: {mostly_share} of the samples"
+LEDGER = RowType(
+    key=lambda item: f"{item.layer}/{item.reason}/{item.rule}",
+    search=lambda item: f"{item.layer} {item.reason} rule {item.rule}",
+    fields=(
+        Field("layer", heading="where", width=11, sort="layer", label="layer"),
+        Field("reason", heading="why", width=15, grow=2, keep=5, label="reason"),
+        Field("packets", Unit.COUNT, heading="packets", width=7, keep=10),
+        Field("pps", Unit.PPS, heading="pps", width=5, keep=1, label="rate", words="{pps} packets a second"),
+        Field("rule", label="rule", words="fwtop rule {rule}", unknown="not one of fwtop's"),
+        Field("mostly", value=_mostly, heading="mostly", width=24, grow=1, keep=9, words=_SAMPLED),
+        Field("mostly_share", Unit.SHARE, digits=3),
+        Field("behind_routing", value="filtered"),
+        Field("share", Unit.SHARE, json=False, heading="share", width=7, keep=8),
+    ),
+    columns="layer reason mostly packets share pps",
+    details="layer reason rule mostly packets pps",
+    sorts=(("layer", lambda item: alphabetical(item.layer)),),
+    reported=_reported_ledger,
+    title=lambda item: f"{item.layer}: {item.reason}",
+)
