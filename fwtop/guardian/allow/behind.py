@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from itertools import product
 
 from msgspec import Struct
 
@@ -130,36 +131,6 @@ class Evidence:
 def _rank(times: tuple[float, float]) -> tuple[bool, float]:
     first, last = times
     return last - first < LOGIN_SECONDS, first
-
-
-class TrackedConversations:
-    """What the connection table tells, read at most so often that it costs 5 % of a core."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-
-    def note(self, evidence: Evidence, own: Collection[Prefix], ssh_ports: Collection[int]) -> None:
-        """Read the table if that is due; without one nothing is noted."""
-        began = time.monotonic()
-        if began < self._next:
-            return
-        services = (
-            *((TCP, port, Role.SSH) for port in sorted(ssh_ports)),
-            (UDP, DNS_PORT, Role.DNS),
-            (TCP, DNS_PORT, Role.DNS),
-            (UDP, NTP_PORT, Role.NTP),
-            (TCP, BGP_PORT, Role.ROUTER),
-        )
-        try:
-            for protocol, port, role in services:
-                for family in (4, 6):
-                    for entry, reply in ctnetlink.answered(family, protocol, port):
-                        for item in conversations_of(entry, reply, role, own):
-                            evidence.note(role, item, began)
-        except OSError:
-            pass  # nothing is tracked here
-        ended = time.monotonic()
-        self._next = ended + max(_LEAST_PAUSE_SECONDS, _PAUSE * (ended - began))
 
 
 def conversations_of(
@@ -372,7 +343,8 @@ class Learning:
     def __init__(self, limits: Callable[[], tuple[Limits, tuple[str, ...]]]) -> None:
         """Begin to listen, unless the operator switched that off."""
         self._limits = limits
-        self._evidence, self._tracked = Evidence(), TrackedConversations()
+        self._evidence = Evidence()
+        self._next = 0.0  # when the connection table is read again
         self._listener = Listener(self._evidence)
         self._renew()
         self._listener.start()
@@ -382,15 +354,30 @@ class Learning:
         settings = self._renew()
         if not settings.learn_behind:
             return (), 0
-        if _forwards():
-            self._tracked.note(self._evidence, own, settings.ssh_ports_behind)
+        forwards = forwards_by_route() or bool(list_bridges(readable_links()))
+        if forwards and time.monotonic() >= self._next:
+            self._note_tracked(own, settings.ssh_ports_behind)
         return self._evidence.listed(time.monotonic())
+
+    def _note_tracked(self, own: Collection[Prefix], ssh_ports: Collection[int]) -> None:
+        """Note what the connection table tells, at most so often that it costs 5 % of a core."""
+        began = time.monotonic()
+        services = (
+            *((TCP, port, Role.SSH) for port in sorted(ssh_ports)),
+            (UDP, DNS_PORT, Role.DNS),
+            (TCP, DNS_PORT, Role.DNS),
+            (UDP, NTP_PORT, Role.NTP),
+            (TCP, BGP_PORT, Role.ROUTER),
+        )
+        with suppress(OSError):  # nothing is tracked here
+            for (protocol, port, role), family in product(services, (4, 6)):
+                for entry, reply in ctnetlink.answered(family, protocol, port):
+                    for item in conversations_of(entry, reply, role, own):
+                        self._evidence.note(role, item, began)
+        ended = time.monotonic()
+        self._next = ended + max(_LEAST_PAUSE_SECONDS, _PAUSE * (ended - began))
 
     def _renew(self) -> Limits:
         settings = self._limits()[0]
         self._listener.ssh_ports = settings.ssh_ports_behind if settings.learn_behind else None
         return settings
-
-
-def _forwards() -> bool:
-    return forwards_by_route() or bool(list_bridges(readable_links()))

@@ -12,13 +12,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
 
 from fwtop.guardian.diagnose import obstacles
-from fwtop.guardian.mechanisms.chains.chain import Chains
-from fwtop.guardian.mechanisms.mechanism import Shortfall
 from fwtop.guardian.records.journal import Entry
 from fwtop.kernel.bridges import list_bridges
 from fwtop.kernel.links import LOOPBACK, Link, readable_links
@@ -31,9 +29,12 @@ from fwtop.netfilter.saved import Line
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import of
 from fwtop.rules.limits import heeds_limit
-from fwtop.rules.objects import KernelObjects
+
+if TYPE_CHECKING:
+    from fwtop.guardian.rules.state import GuardianState
 
 SAMPLE_SECONDS = 1.0
+_SAMPLE = f"{SAMPLE_SECONDS:g} s"
 _NEARLY_FULL = 0.5  # of a rate limit's table
 _TABLES = {4: Path("/proc/net/ipt_hashlimit"), 6: Path("/proc/net/ip6t_hashlimit")}
 _CHUNK = 1 << 20
@@ -46,89 +47,78 @@ _MAX_NAMESPACES = 64
 _Key = TypeVar("_Key")
 
 
-class Subject(Struct, frozen=True):
-    """An active rule, what the kernel should have of it, and what it matched so far."""
+def explain(state: GuardianState, entry: Entry, wait: Callable[[float], None] = time.sleep) -> list[str]:
+    """Watch the counters for a second and explain what an active rule matches, or what prevents it.
 
-    entry: Entry
-    objects: KernelObjects
-    chains: Chains
-    busiest: dict[str, int]  # element of its sets → packets
-    counts: Callable[[], dict[str, int]]  # packets of every active rule now, by id
-    kinds: dict[str, Kind]  # of every active rule, by id
-    parse_errors: Callable[[], int]  # packets that the compiled rules could not parse
-    shortfall: Shortfall | None = None  # what the kernel lacks of it
-    wait: Callable[[float], None] = time.sleep
-
-
-def explain(subject: Subject, sample_seconds: float = SAMPLE_SECONDS) -> list[str]:
-    """Watch the counters for a second and explain what the rule matches, or what prevents it.
-
-    Takes `sample_seconds`; raises FwtopError where the rule set can't be read.
+    Raises FwtopError where the rule set can't be read.
     """
-    rule = subject.entry.rule
-    counted, parse_errors = subject.counts(), subject.parse_errors()
-    before = read_all(subject.chains.variant, rule.match.families)
-    subject.wait(sample_seconds)
-    after = read_all(subject.chains.variant, rule.match.families)
-    gained, recounted = moved(before, after), subject.counts()
-    took = {name: count - counted.get(name, count) for name, count in recounted.items()}
-    in_raw, is_compiled = subject.objects.in_raw, of(rule.kind).is_compiled
-    damage = [*_damage(subject), *_full_tables(rule)]
-    odd = _parse_errors(subject, parse_errors, sample_seconds)
+    rule, kernel = entry.rule, state.kernel
+    families, layer = rule.match.families, of(rule.kind).layer
+    short = kernel.look(state.active, force=True).get(rule.id)
+    objects, chains = state.objects_of(rule), kernel.chains.variants.of(rule.id)
+    busiest = state.counters.busiest(rule)
+    counted, errors = kernel.counts(), kernel.compiled.parse_errors()
+    before = read_all(chains.variant, families)
+    wait(SAMPLE_SECONDS)
+    after = read_all(chains.variant, families)
+    gained, recounted = moved(before, after), kernel.counts()
+    took = {name: count.packets - counted.get(name, count).packets for name, count in recounted.items()}
+    total = recounted[rule.id].packets if rule.id in recounted else 0
+    odd = _parse_errors(errors, kernel.compiled.parse_errors()) if of(rule.kind).is_compiled else []
+    causes = _full_tables(rule)
+    if short is not None and not short.obstructed:  # rules of others above fwtop's are among the obstacles
+        causes.insert(0, f"{short.text}; 'fwtop repair {rule.id}' restores it")
     if took.get(rule.id, 0) > 0:
-        return [*damage, _works(subject, recounted[rule.id], took[rule.id], sample_seconds), *odd]
-    first = _quiet(subject, recounted.get(rule.id, 0), sample_seconds)
-    earlier = _earlier(subject, took, sample_seconds)
-    if in_raw:
-        causes = damage + earlier + _in_the_way(subject, after, gained)
-        causes += elsewhere(
-            rule,
-            gained,
-            sample_seconds,
-            own_xdp=any(of(kind).layer is Layer.DRIVER for kind in subject.kinds.values()),
-        )
+        return [*causes, _works(rule, busiest, total, took[rule.id]), *odd]
+    kinds = {name: item.rule.kind for name, item in list(state.active.items())}
+    earlier = _earlier(rule, kinds, took)
+    if objects.in_raw:
+        obstructed = short.text if short is not None and short.obstructed else ""
+        causes += earlier + obstacles.in_raw(chains, rule, after, gained, obstructed)
+        own_xdp = any(of(kind).layer is Layer.DRIVER for kind in kinds.values())
+        causes += other_family(rule, gained) + fragments(rule, gained)
+        causes += _below_ip(gained, own_xdp=own_xdp)
     else:
-        causes = damage + _not_attached(rule, gained, sample_seconds) + earlier
-        if not is_compiled:
-            causes += obstacles.nft_chains(subject.chains.variant, rule.match.families)
-        causes += other_family(rule, gained, sample_seconds) + fragments(rule, gained, sample_seconds)
-        causes += other_namespaces(gained, sample_seconds)
-    if not causes:
-        causes = [_nothing_fits(rule, gained, sample_seconds)]
-    causes += odd
-    return [first, *causes, *(_what_moves(after, gained) if in_raw else [])]
+        causes += (_not_attached(gained) if layer is Layer.DRIVER else []) + earlier
+        if not of(rule.kind).is_compiled:
+            causes += obstacles.nft_chains(chains.variant, families)
+        causes += other_family(rule, gained) + fragments(rule, gained)
+    causes += other_namespaces(gained)
+    first = f"rule {rule.id} has matched nothing yet ({safe_text(rule.summary)})"
+    if total:
+        first = f"rule {rule.id} matched {total:,} packets so far, none in the last {_SAMPLE}"
+    moving = _what_moves(after, gained) if objects.in_raw else []
+    return [first, *(causes or [_nothing_fits(rule, gained)]), *odd, *moving]
 
 
-def _parse_errors(subject: Subject, before: int, seconds: float) -> list[str]:
+def _parse_errors(before: int, total: int) -> list[str]:
     """Count the malformed packets, which compiled rules let pass."""
-    total = subject.parse_errors()
-    if not of(subject.entry.rule.kind).is_compiled or not total:
+    new = f"{total - before:,} in the last {_SAMPLE}"
+    if not total:
         return []
     return [
-        f"{total:,} packets since the first compiled rule ({total - before:,} in the last {seconds:g} s) had "
-        "headers that contradict themselves or the frame's length: what can't be read there matches nothing"
+        f"{total:,} packets since the first compiled rule ({new}) had headers that contradict themselves or "
+        "the frame's length: what can't be read there matches nothing"
     ]
 
 
-def _earlier(subject: Subject, took: dict[str, int], seconds: float) -> list[str]:
+def _earlier(rule: Rule, kinds: dict[str, Kind], took: dict[str, int]) -> list[str]:
     """Name own rules of layers before this one, or of the same compiled program, that took packets."""
-    layer = min(of(subject.entry.rule.kind).layer, Layer.RAW)
+    layer = min(of(rule.kind).layer, Layer.RAW)
     found = []
-    for rule_id, kind in subject.kinds.items():
+    for rule_id, kind in kinds.items():
         before = min(of(kind).layer, Layer.RAW)
-        count = took.get(rule_id, 0) if rule_id != subject.entry.rule.id else 0
+        count = took.get(rule_id, 0) if rule_id != rule.id else 0
         if count > 0 and (before < layer or before == layer < Layer.RAW):
-            found.append(f"rule {rule_id} ({kind.value}) took {count:,} packets in {seconds:g} s before it")
+            found.append(f"rule {rule_id} ({kind.value}) took {count:,} packets in {_SAMPLE} before it")
     return found
 
 
-def _not_attached(rule: Rule, gained: Reading, seconds: float) -> list[str]:
+def _not_attached(gained: Reading) -> list[str]:
     """Name busy interfaces that an XDP rule is not on; what a rule at tc or netdev is on, its note says."""
-    if of(rule.kind).layer is not Layer.DRIVER:
-        return []
     bare = {link.name for link in readable_links() if not link.xdp_programs and not link.loopback}
     return [
-        f"{safe_text(name)} received {count:,} packets in {seconds:g} s and carries no XDP program: the rule "
+        f"{safe_text(name)} received {count:,} packets in {_SAMPLE} and carries no XDP program: the rule "
         "is not on it; 'fwtop watch -i' names the interfaces"
         for name, count in gained.devices.items()
         if name in bare and count > FEW
@@ -144,32 +134,13 @@ def over_text(entry: Entry) -> str:
     )
 
 
-def _works(subject: Subject, total: int, now_matched: int, seconds: float) -> str:
-    rule = subject.entry.rule
-    most = ", ".join(f"{name} {packets:,}" for name, packets in list(subject.busiest.items())[:OTHERS])
+def _works(rule: Rule, busiest: dict[str, int], total: int, now_matched: int) -> str:
+    most = ", ".join(f"{name} {packets:,}" for name, packets in list(busiest.items())[:OTHERS])
     from_whom = f"; most from {most}" if most else ""
     return (
         f"rule {rule.id} works: it matched {total:,} packets, {now_matched:,} of them in the last "
-        f"{seconds:g} s ({safe_text(rule.summary)}){from_whom}"
+        f"{_SAMPLE} ({safe_text(rule.summary)}){from_whom}"
     )
-
-
-def _quiet(subject: Subject, total: int, seconds: float) -> str:
-    rule = subject.entry.rule
-    if total:
-        return f"rule {rule.id} matched {total:,} packets so far, none in the last {seconds:g} s"
-    return f"rule {rule.id} has matched nothing yet ({safe_text(rule.summary)})"
-
-
-def _damage(subject: Subject) -> list[str]:
-    """Say what the kernel lacks of the rule, and how to restore it.
-
-    Rules of others above fwtop's are left to `obstacles`, which knows what they matched.
-    """
-    short = subject.shortfall
-    if short is None or short.obstructed:
-        return []
-    return [f"{short.text}; 'fwtop repair {subject.entry.rule.id}' restores it"]
 
 
 def _full_tables(rule: Rule) -> list[str]:
@@ -197,26 +168,16 @@ def _remembered(rule_id: str, family: int) -> int:
     return count
 
 
-def _in_the_way(subject: Subject, now: Reading, gained: Reading) -> list[str]:
-    rule = subject.entry.rule
-    found = obstacles.foreign_lines(now, gained)
-    if not found and subject.shortfall is not None and subject.shortfall.obstructed:
-        found = [subject.shortfall.text]  # native rules count nothing
-    found += obstacles.own_lines(now, gained, rule.id)
-    found += obstacles.native_rules(subject.chains, rule.match.families)
-    return found + obstacles.other_tables(subject.chains.variant, rule.match.families)
-
-
-def _nothing_fits(rule: Rule, gained: Reading, seconds: float) -> str:
+def _nothing_fits(rule: Rule, gained: Reading) -> str:
     arrived = sum(gained.ip[family] for family in rule.match.families)
     if arrived <= FEW:
-        return f"nothing stands in its way: hardly anything arrives ({arrived:,} packets in {seconds:g} s)"
+        return f"nothing stands in its way: hardly anything arrives ({arrived:,} packets in {_SAMPLE})"
     if heeds_limit(rule):
         return (
-            f"nothing stands in its way: of {arrived:,} packets in {seconds:g} s none was above the limit "
+            f"nothing stands in its way: of {arrived:,} packets in {_SAMPLE} none was above the limit "
             "(or fits its conditions)"
         )
-    return f"nothing stands in its way: of {arrived:,} packets in {seconds:g} s none fits its conditions"
+    return f"nothing stands in its way: of {arrived:,} packets in {_SAMPLE} none fits its conditions"
 
 
 def _what_moves(now: Reading, gained: Reading) -> list[str]:
@@ -234,13 +195,7 @@ def _what_moves(now: Reading, gained: Reading) -> list[str]:
     ]
 
 
-def elsewhere(rule: Rule, gained: Reading, seconds: float, *, own_xdp: bool) -> list[str]:
-    """Name the traffic that this rule can't see: another family, fragments, layer 2, another namespace."""
-    found = other_family(rule, gained, seconds) + fragments(rule, gained, seconds)
-    return found + _below_ip(gained, seconds, own_xdp=own_xdp) + other_namespaces(gained, seconds)
-
-
-def other_family(rule: Rule, gained: Reading, seconds: float) -> list[str]:
+def other_family(rule: Rule, gained: Reading) -> list[str]:
     """Name a family that brings more packets and that the rule is not about."""
     found: list[str] = []
     mine = sum(gained.ip[family] for family in rule.match.families)
@@ -249,19 +204,19 @@ def other_family(rule: Rule, gained: Reading, seconds: float) -> list[str]:
         if count > max(FEW, 2 * mine):
             covered = " and ".join(f"IPv{item}" for item in rule.match.families)
             found.append(
-                f"the rule is about {covered}, which brought {mine:,} packets in {seconds:g} s; "
+                f"the rule is about {covered}, which brought {mine:,} packets in {_SAMPLE}; "
                 f"IPv{family} brought {count:,}"
             )
     return found
 
 
-def fragments(rule: Rule, gained: Reading, seconds: float) -> list[str]:
+def fragments(rule: Rule, gained: Reading) -> list[str]:
     """Name fragments, where the rule asks what later ones don't carry."""
     count = sum(gained.fragments[family] for family in rule.match.families)
     if count <= FEW or not _needs_header(rule):
         return []
     return [
-        f"{count:,} fragments came in {seconds:g} s: later fragments carry no ports, flags or "
+        f"{count:,} fragments came in {_SAMPLE}: later fragments carry no ports, flags or "
         "payload start, so it can't match them; 'fwtop drop --fragment --via xdp' can"
     ]
 
@@ -272,7 +227,7 @@ def _needs_header(rule: Rule) -> bool:
     return ports or match.reads_tcp or match.icmp_type is not None or bool(match.payload)
 
 
-def _below_ip(gained: Reading, seconds: float, *, own_xdp: bool) -> list[str]:
+def _below_ip(gained: Reading, *, own_xdp: bool) -> list[str]:
     """Name interfaces that receive what this namespace's IP layer never sees."""
     received = {name: count for name, count in gained.devices.items() if name != LOOPBACK}
     arrived = sum(received.values())
@@ -283,7 +238,7 @@ def _below_ip(gained: Reading, seconds: float, *, own_xdp: bool) -> list[str]:
     reasons = _link_reasons(name, readable_links(), own_xdp=own_xdp)
     why = "; ".join(reasons) if reasons else "VLAN-tagged without an interface here, bridged, or not IP"
     return [
-        f"{safe_text(name)} received {count:,} packets in {seconds:g} s, this namespace's IP layer "
+        f"{safe_text(name)} received {count:,} packets in {_SAMPLE}, this namespace's IP layer "
         f"only {max(0, entered):,}: {why}"
     ]
 
@@ -308,7 +263,7 @@ def _link_reasons(name: str, links: list[Link], *, own_xdp: bool) -> list[str]:
     return reasons
 
 
-def other_namespaces(gained: Reading, seconds: float) -> list[str]:
+def other_namespaces(gained: Reading) -> list[str]:
     """Name busy namespaces where this one is quiet."""
     here = sum(count for name, count in gained.devices.items() if name != LOOPBACK)
     busy = sorted(gained.namespaces.items(), key=lambda item: -item[1])[:_NAMESPACES]
@@ -316,7 +271,7 @@ def other_namespaces(gained: Reading, seconds: float) -> list[str]:
     if here > _QUIET or not shown:
         return []
     return [
-        f"this namespace received {here:,} packets in {seconds:g} s, other network namespaces more: "
+        f"this namespace received {here:,} packets in {_SAMPLE}, other network namespaces more: "
         f"{', '.join(shown)}; rules there need --netns NAME"
     ]
 
@@ -341,13 +296,8 @@ def read_all(variant: Variant, families: tuple[int, ...]) -> Reading:
 
 def moved(before: Reading, after: Reading) -> Reading:
     """Return what each counter gained; what is new or was replaced counts as nothing."""
-    return Reading(
-        _gains(before.devices, after.devices),
-        _gains(before.ip, after.ip),
-        _gains(before.fragments, after.fragments),
-        _gains(before.lines, after.lines),
-        _gains(before.namespaces, after.namespaces),
-    )
+    names = Reading.__struct_fields__
+    return Reading(*(_gains(getattr(before, name), getattr(after, name)) for name in names))
 
 
 def _gains(before: dict[_Key, int], after: dict[_Key, int]) -> dict[_Key, int]:

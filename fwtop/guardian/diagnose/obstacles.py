@@ -14,6 +14,7 @@ from fwtop.guardian.mechanisms.chains.compare import ENDS_PACKET, leaves
 from fwtop.guardian.mechanisms.chains.sets import PREFIX
 from fwtop.kernel.programs import CommandError
 from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.netfilter import nft
 from fwtop.netfilter.iptables import LEGACY, NFT, Variant, loaded_tables, named
@@ -37,7 +38,14 @@ _FATAL_WORDS = re.compile(r"\b(drop|reject|queue|jump|goto|dnat|fwd)\b")
 _MAX_SHOWN = 3
 
 
-def foreign_lines(now: Reading, gained: Reading) -> list[str]:
+def in_raw(chains: Chains, rule: Rule, now: Reading, gained: Reading, obstructed: str) -> list[str]:
+    """Name what takes packets before a rule in table raw; `obstructed` tells of lines that count nothing."""
+    found = _foreign_lines(now, gained) or ([obstructed] if obstructed else [])
+    found += _own_lines(now, gained, rule.id) + _native_rules(chains, rule.match.families)
+    return found + _other_tables(chains.variant, rule.match.families)
+
+
+def _foreign_lines(now: Reading, gained: Reading) -> list[str]:
     """Name the lines of raw PREROUTING above our jump that take packets away from it."""
     found: list[tuple[int, str]] = []
     for line, packets in now.lines.items():
@@ -57,7 +65,7 @@ def foreign_lines(now: Reading, gained: Reading) -> list[str]:
     return [sentence for _, sentence in sorted(found, reverse=True)[:_MAX_SHOWN]]
 
 
-def own_lines(now: Reading, gained: Reading, rule_id: str) -> list[str]:
+def _own_lines(now: Reading, gained: Reading, rule_id: str) -> list[str]:
     """Name fwtop's own lines that come before a rule's: the allow-list's and other rules'."""
     found: list[str] = []
     for family in (4, 6):
@@ -89,7 +97,7 @@ def _own_chains(now: Reading, family: int) -> list[Line]:
     return sorted(mine, key=lambda line: (order.index(line.chain), line.number))
 
 
-def native_rules(chains: Chains, families: tuple[int, ...]) -> list[str]:
+def _native_rules(chains: Chains, families: tuple[int, ...]) -> list[str]:
     """Say where table raw holds native nftables rules: iptables can't list what comes before fwtop's."""
     found = []
     for family in families:
@@ -105,7 +113,7 @@ def native_rules(chains: Chains, families: tuple[int, ...]) -> list[str]:
     return found
 
 
-def other_tables(variant: Variant, families: tuple[int, ...]) -> list[str]:
+def _other_tables(variant: Variant, families: tuple[int, ...]) -> list[str]:
     """Name what drops packets before table raw, or beside it in the other iptables variant."""
     found = nft_chains(variant, families)
     if variant.name == NFT:

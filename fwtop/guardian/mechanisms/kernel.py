@@ -55,10 +55,7 @@ class Kernel:
         *,
         serve_urgent: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take the chains in use, and what returns the interfaces that packets arrive on.
-
-        `serve_urgent` is called between the batches of a long list.
-        """
+        """Take what returns the interfaces that packets arrive on, among others."""
         baseline = Baseline(memory.contents(), memory.keep_contents)
         self.settings = Settings(memory, failpoints)
         self.chains = ChainRules(chains, memory, baseline, failpoints, serve_urgent)
@@ -128,27 +125,14 @@ class Kernel:
         Each mechanism is tried whatever the others say. Returns what is left behind without effect, in
         words; raises FwtopError where a rule still acts.
         """
-        stuck: dict[Mechanism, FwtopError] = {}
-        for item in self._to_end:
-            try:
-                item.disable(rule_ids)
-            except Exception as error:
-                stuck[item] = FwtopError.of(error)
+        stuck = self._failing(lambda item: item.disable(rule_ids))
         self._failpoints.reached(Failpoint.INACTIVE)
         once_inert()
-        left: dict[Mechanism, FwtopError] = {}
-        for item in self._to_end:
-            try:
-                item.remove(rule_ids)
-                stuck.pop(item, None)
-            except Exception as error:
-                left[item] = FwtopError.of(error)
+        left = self._failing(lambda item: item.remove(rule_ids))
+        stuck = {item: error for item, error in stuck.items() if item in left}
         self._failpoints.reached(Failpoint.CHAINS_REMOVED)
-        for item in self._to_end:
-            try:
-                item.destroy(rule_ids)
-            except Exception as error:
-                left.setdefault(item, FwtopError.of(error))
+        for item, error in self._failing(lambda item: item.destroy(rule_ids)).items():
+            left.setdefault(item, error)
         if stuck:
             raise next(iter(stuck.values()))
         for item in self._to_end:
@@ -158,6 +142,16 @@ class Kernel:
             self._short.pop(rule_id, None)
         self._failpoints.reached(Failpoint.SETS_DESTROYED)
         return [str(error) for error in left.values()]
+
+    def _failing(self, end: Callable[[Mechanism], None]) -> dict[Mechanism, FwtopError]:
+        """Have each mechanism end something, whatever the others say; returns those that failed."""
+        failed: dict[Mechanism, FwtopError] = {}
+        for item in self._to_end:
+            try:
+                end(item)
+            except Exception as error:
+                failed[item] = FwtopError.of(error)
+        return failed
 
     def present(self, expected: Expected) -> bool:
         """Return whether the kernel has all of a rule (its elements may have expired)."""

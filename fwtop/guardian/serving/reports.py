@@ -201,7 +201,7 @@ class Reports:
 
     def why(self, rule_id: str) -> list[str]:
         """Explain in sentences what a rule matches or what keeps it from matching; takes about a second."""
-        from fwtop.guardian.diagnose.explain import Subject, explain, over_text  # for nothing else
+        from fwtop.guardian.diagnose.explain import explain, over_text  # for nothing else
 
         state = self._state
         entry = state.active.get(rule_id)
@@ -214,20 +214,7 @@ class Reports:
             return [over_text(over)]
         if of(entry.rule.kind).layer is Layer.NOWHERE and not entry.rule.parts:
             return state.kernel.settings.sentences(rule_id)
-        short = state.kernel.look(state.active, force=True).get(rule_id)
-        return explain(
-            Subject(
-                entry,
-                state.objects_of(entry.rule),
-                state.kernel.chains.variants.of(rule_id),
-                state.counters.busiest(entry.rule),
-                lambda: {name: count.packets for name, count in state.kernel.counts().items()},
-                {name: item.rule.kind for name, item in list(state.active.items())},
-                state.kernel.compiled.parse_errors,
-                short,
-                self._wait,
-            )
-        )
+        return explain(state, entry, self._wait)
 
     def allow_changed(self) -> None:
         """Read the allow-list again shortly: a route or an own address changed."""

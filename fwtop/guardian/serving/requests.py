@@ -155,18 +155,16 @@ class ListRequests:
 
     def _change(self, request: ListChange, entries: Sequence[Prefix]) -> Done:
         lists, name, ttl = self._state.lists, request.name, request.ttl_seconds
-        match request.action:
-            case "create":
-                return lists.create(name, entries, ttl)
-            case "add":
-                return lists.add(name, entries, ttl, force=request.force)
-            case "remove":
-                return lists.remove(name, entries)
-            case "replace":
-                return lists.replace(name, entries, ttl, force=request.force)
-            case "delete":
-                return lists.delete(name)
-        raise FwtopError(f"a list takes {', '.join(LIST_ACTIONS)}; nothing was changed", 2)
+        changes: dict[str, Callable[[], Done]] = {
+            "create": lambda: lists.create(name, entries, ttl),
+            "add": lambda: lists.add(name, entries, ttl, force=request.force),
+            "remove": lambda: lists.remove(name, entries),
+            "replace": lambda: lists.replace(name, entries, ttl, force=request.force),
+            "delete": lambda: lists.delete(name),
+        }
+        if request.action not in changes:
+            raise FwtopError(f"a list takes {', '.join(LIST_ACTIONS)}; nothing was changed", 2)
+        return changes[request.action]()
 
     @staticmethod
     def _parsed(texts: tuple[str, ...]) -> Sequence[Prefix]:

@@ -99,7 +99,7 @@ class Server:
         self._programs = Programs(programs, worker, self._connections, handlers.reports.limits)
         self._policies = Policies(self._selector, self._connections, policies)
         self._routes = RouteMonitor()
-        self._statuses = StatusCache(self._make_status, lambda: worker.version, self._reply_status)
+        self._statuses = StatusCache(worker, handlers.reports, self._reply_status)
         self._stop = False
         self._terminated = False  # by a signal: perhaps no guardian follows
         self._idle_at = time.monotonic() + _FIRST_CLIENT_SECONDS
@@ -335,10 +335,6 @@ class Server:
             self._connections.reply(peer, Answer(False, safe_text(error), 1))
             return
         self._connections.reply(peer, Answer(True), [theirs.detach()])
-
-    def _make_status(self, finished: bool, allow: bool, done: Callable[[Answer], None]) -> None:
-        reports = self._handlers.reports
-        self._worker.ask(Status(), lambda: reports.status(finished=finished, allow=allow), done)
 
     def _reply_status(self, peer: Peer, answer: Answer) -> None:
         """Answer with a status, whose data is encoded."""

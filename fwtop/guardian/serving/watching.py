@@ -237,18 +237,9 @@ class StatusCache:
     Its data is encoded (`Reports.status`).
     """
 
-    def __init__(
-        self,
-        refresh: Callable[[bool, bool, Callable[[Answer], None]], None],
-        version: Callable[[], int],
-        reply: Callable[[Peer, Answer], None],
-    ) -> None:
-        """Take what has the worker make a status, the rules' version, and what answers a client.
-
-        `refresh` is told whether finished rules and the allow-list are wanted, and whom to pass the answer.
-        """
-        self._refresh = refresh
-        self._version = version
+    def __init__(self, worker: Worker, reports: Reports, reply: Callable[[Peer, Answer], None]) -> None:
+        self._worker = worker
+        self._reports = reports  # for the worker's thread alone
         self._reply = reply
         self._last = Answer(False, "the guardian is busy: ask again", 1)
         self._last_version = -1  # of the rules when the worker was asked for it
@@ -271,50 +262,43 @@ class StatusCache:
         return [item.until - now for item in self._waiting]
 
     def _admit(self, waiting: Waiting) -> None:
-        is_recent = time.monotonic() - self._at < FRESH_SECONDS and self._last_version == self._version()
+        is_recent = time.monotonic() - self._at < FRESH_SECONDS and self._last_version == self._worker.version
         if self._last.ok and is_recent and self._has(waiting.request):
             self._answer(waiting)
             return
         self._waiting.append(waiting)
         self._finished_wanted |= waiting.request.finished
         self._allow_wanted |= waiting.request.allow
-        if self._refreshing:
-            return
-        self._refreshing = True
-        version = self._version()
-        self._refresh(
-            self._finished_wanted, self._allow_wanted, lambda answer: self._refreshed(answer, version)
-        )
+        if not self._refreshing:
+            self._refreshing = True
+            make = partial(self._reports.status, finished=self._finished_wanted, allow=self._allow_wanted)
+            self._worker.ask(Status(), make, partial(self._refreshed, version=self._worker.version))
 
     def _refreshed(self, answer: Answer, version: int) -> None:
         self._last, self._last_version, self._at = answer, version, time.monotonic()
         self._refreshing = self._finished_wanted = self._allow_wanted = False
         waiting, self._waiting = self._waiting, []
         for item in waiting:
-            if self._has(item.request):
-                self._answer(item)
-            else:
-                self._admit(item)
+            (self._answer if self._has(item.request) else self._admit)(item)
 
     def _has(self, request: Status) -> bool:
-        """Return whether the last status has the parts that a request wants."""
-        if not self._last.ok:
-            return True  # asking again would fail again
+        """Return whether the last status has what a request wants, or failed: it would fail again."""
         data = self._last.data
-        return (not request.finished or "finished" in data) and (not request.allow or "allow" in data)
+        return not self._last.ok or (
+            (not request.finished or "finished" in data) and (not request.allow or "allow" in data)
+        )
 
     def _answer(self, waiting: Waiting) -> None:
-        self._reply(waiting.peer, self._for(waiting.request) if self._last.ok else self._last)
-
-    def _for(self, request: Status) -> Answer:
+        if not self._last.ok:
+            self._reply(waiting.peer, self._last)
+            return
         last = self._last.data
         data = {
-            "rules": last["finished" if request.finished else "rules"],
+            "rules": last["finished" if waiting.request.finished else "rules"],
             "warnings": last["warnings"],
             "age": f"{time.monotonic() - self._at:.3f}".encode(),
             "peers": last["peers"],
             "logins": last["logins"],
         }
-        if request.allow:
-            data["allow"] = last["allow"]
-        return Answer(True, data=data)
+        allow = {"allow": last["allow"]} if waiting.request.allow else {}
+        self._reply(waiting.peer, Answer(True, data=data | allow))

@@ -12,7 +12,6 @@ import socket
 import syslog
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -56,9 +55,7 @@ class Worker:
         self.active = False  # there are active rules
         self._owned: tuple[object, ...] = ()
         self._first: Callable[[], None] = lambda: None
-        self._quick: deque[Task] = deque()
-        self._slow: deque[Task] = deque()
-        self._order: deque[Task] = deque()  # of both, as they came
+        self._waiting: list[Task] = []
         self._some = threading.Condition()
         self._ending = False
         self._pending = 0
@@ -97,8 +94,7 @@ class Worker:
         task = Task(lambda: guarded(request, work), done, quick, end, changes)
         with self._some:
             self._pending += 1
-            (self._quick if task.quick else self._slow).append(task)
-            self._order.append(task)
+            self._waiting.append(task)
             self._some.notify()
 
     @property
@@ -146,7 +142,7 @@ class Worker:
         while (left := end - time.monotonic()) > 0:
             pause = max(0.0, min(left, self._tick_at - time.monotonic()))
             with self._some:
-                self._some.wait_for(lambda: bool(self._quick), timeout=pause)
+                self._some.wait_for(self._is_urgent, timeout=pause)
             self.serve_urgent()
 
     def _run(self) -> None:
@@ -157,8 +153,8 @@ class Worker:
                 self._tick()
             with self._some:
                 pause = None if self._tick_at == float("inf") else max(0.0, self._tick_at - time.monotonic())
-                self._some.wait_for(lambda: self._ending or bool(self._order), timeout=pause)
-                if self._ending and not self._quick:
+                self._some.wait_for(lambda: self._ending or bool(self._waiting), timeout=pause)
+                if self._ending and not self._is_urgent():
                     return
             task = self._take(quick_only=self._ending)
             if task is not None:
@@ -176,13 +172,13 @@ class Worker:
 
     def _take(self, *, quick_only: bool) -> Task | None:
         with self._some:
-            waiting = self._quick if quick_only else self._order
-            if not waiting:
-                return None
-            task = waiting[0]
-            (self._quick if task.quick else self._slow).remove(task)
-            self._order.remove(task)
+            task = next((item for item in self._waiting if item.quick or not quick_only), None)
+            if task is not None:
+                self._waiting.remove(task)
             return task
+
+    def _is_urgent(self) -> bool:
+        return any(task.quick for task in self._waiting)
 
     def _serve(self, task: Task) -> None:
         now = time.monotonic()

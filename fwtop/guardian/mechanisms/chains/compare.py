@@ -97,7 +97,7 @@ class ChainComparison:
         rule_id = item.rule.id
         if item.objects.untracked and rule_id not in self._beside:
             found = self._lines.variants.of(rule_id).beside.contents(rule_id)
-            changed = self._lines.contents.changed_beside(rule_id, found)
+            changed = self._lines.changed_beside(rule_id, found)
             self._beside[rule_id] = (
                 "lines or sets of it beside those on states were changed" if changed else ""
             )
@@ -117,11 +117,13 @@ class ChainComparison:
                 return f"table {TABLE} (IPv{family}) is dormant: {wake_command(family)} wakes it"
             if entry not in state.hook_position:
                 return f"nothing jumps to chain {entry} (IPv{family}) any more"
-            contents, chains = self._lines.contents, self._lines.variants.of(item.rule.id)
-            changed = changed_chain(state, family, hook) or contents.changed_head(chains, family, hook, state)
+            chains = self._lines.variants.of(item.rule.id)
+            changed = changed_chain(state, family, hook) or self._lines.changed_head(
+                chains, family, hook, state
+            )
             if changed:
                 return f"{HEAD_CHANGED} {changed} (IPv{family}) were changed"
-            if contents.changed(chains, family, item.rule.id, state):
+            if self._lines.changed(chains, family, item.rule.id, state):
                 return f"its lines in table {TABLE} (IPv{family}) were changed"
         return ""
 

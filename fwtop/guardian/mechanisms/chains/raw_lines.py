@@ -23,9 +23,9 @@ FAMILIES = (4, 6)
 class RawLines:
     """The lines of one namespace."""
 
-    def __init__(self, variants: Variants, contents: LineContents, memory: FormerState) -> None:
+    def __init__(self, variants: Variants, baseline: Baseline, memory: FormerState) -> None:
         self.variants = variants
-        self.contents = contents
+        self._baseline = baseline
         self._memory = memory
         self._carried: dict[str, Count] = {}  # by rule: what lines counted that were written again
 
@@ -39,14 +39,14 @@ class RawLines:
             if sum(len(state.lines_of(rule_id)) for state in there.values()) >= len(lines):
                 self.variants.assign(rule_id, chains.variant.name)
                 for family in {line.family for line in lines}:
-                    self.contents.note(chains, family, rule_id, there[family], rule_anew=False)
+                    self._note(chains, family, rule_id, there[family], rule_anew=False)
                 return True
         return False
 
     def forget(self, rule_ids: set[str]) -> None:
         """Forget rules that ended."""
         self.variants.forget(rule_ids)
-        self.contents.forget(rule_ids)
+        self._baseline.forget(lambda key: key.rpartition("/rule/")[2] in rule_ids)
         for rule_id in rule_ids:
             self._carried.pop(rule_id, None)
 
@@ -73,7 +73,7 @@ class RawLines:
             chains, family = place
             nothing_left = chains.remove(family, rule_ids, self._memory.before(family))
             if nothing_left:
-                self.contents.forget_chains(chains, family)
+                self._baseline.forget(lambda key: key.startswith(f"{_place(chains, family)}/"))
             if nothing_left and chains.variant.name == NFT:
                 self._memory.forget_before(family)
 
@@ -92,7 +92,7 @@ class RawLines:
         before = self._read_to_change(chains, family)
         chains.add(before, family, lines)
         made = {line.hook for line in lines if HOOK_CHAINS[line.hook] not in before.chains}
-        self.contents.note(chains, family, rule_id, chains.own_lines(family), made)
+        self._note(chains, family, rule_id, chains.own_lines(family), made)
 
     def restore(self, family: int, rule_id: str, lines: list[ChainLine], *, heads_anew: bool = False) -> None:
         """Write a rule's lines again; what they counted goes on, in the kernel or here.
@@ -104,37 +104,13 @@ class RawLines:
         chains.restore_missing(state, family, rule_id, lines, heads_anew=heads_anew)
         before, there = _sum(state.lines_of(rule_id)), chains.own_lines(family)
         anew = {line.hook for line in lines} if heads_anew else ()
-        self.contents.note(chains, family, rule_id, there, anew)
+        self._note(chains, family, rule_id, there, anew)
         after = _sum(there.lines_of(rule_id))
         if after.packets < before.packets:
             carried = self._carried.get(rule_id, Count(0, 0))
             self._carried[rule_id] = carried.plus(before).minus(after)
 
-    def _own_lines(self) -> list[TableState]:
-        """Return what is in our chains, of both variants and families, as far as that can be read."""
-        places = itertools.product(self.variants.there(), FAMILIES)
-        return [readable(partial(chains.own_lines, family), TableState()) for chains, family in places]
-
-    def _read_to_change(self, chains: Chains, family: int) -> TableState:
-        """Read a family's table, and keep what it was like before the first rule; raises FwtopError."""
-        state = chains.writable(family)
-        if not state.chains and chains.variant.name == NFT:  # a legacy table stays once it was loaded
-            self._memory.remember_before(family, chains.native_chains(family))
-        return state
-
-
-def _sum(lines: list[Listed]) -> Count:
-    counted = [line for line in lines if not line.passing]
-    return Count(sum(line.packets for line in counted), sum(line.bytes for line in counted))
-
-
-class LineContents:
-    """The lines of rules, and those of the chains themselves, in both variants and families."""
-
-    def __init__(self, baseline: Baseline) -> None:
-        self._baseline = baseline
-
-    def note(
+    def _note(
         self,
         chains: Chains,
         family: int,
@@ -175,15 +151,22 @@ class LineContents:
         """Return whether those say something else."""
         return self._baseline.differs(_rule_key("beside", rule_id), map(_digest, found))
 
-    def forget(self, rule_ids: Iterable[str]) -> None:
-        """Forget rules that ended."""
-        names = set(rule_ids)
-        self._baseline.forget(lambda key: key.rpartition("/rule/")[2] in names)
+    def _own_lines(self) -> list[TableState]:
+        """Return what is in our chains, of both variants and families, as far as that can be read."""
+        places = itertools.product(self.variants.there(), FAMILIES)
+        return [readable(partial(chains.own_lines, family), TableState()) for chains, family in places]
 
-    def forget_chains(self, chains: Chains, family: int) -> None:
-        """Forget all of a family, whose chains are gone."""
-        place = _place(chains, family)
-        self._baseline.forget(lambda key: key.startswith(f"{place}/"))
+    def _read_to_change(self, chains: Chains, family: int) -> TableState:
+        """Read a family's table, and keep what it was like before the first rule; raises FwtopError."""
+        state = chains.writable(family)
+        if not state.chains and chains.variant.name == NFT:  # a legacy table stays once it was loaded
+            self._memory.remember_before(family, chains.native_chains(family))
+        return state
+
+
+def _sum(lines: list[Listed]) -> Count:
+    counted = [line for line in lines if not line.passing]
+    return Count(sum(line.packets for line in counted), sum(line.bytes for line in counted))
 
 
 def _digest(text: str) -> str:

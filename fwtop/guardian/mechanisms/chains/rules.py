@@ -12,7 +12,7 @@ from fwtop.guardian.mechanisms.chains import sets
 from fwtop.guardian.mechanisms.chains.allow_sets import AllowSets, names_of
 from fwtop.guardian.mechanisms.chains.chain import Chains, Variants
 from fwtop.guardian.mechanisms.chains.compare import ChainComparison
-from fwtop.guardian.mechanisms.chains.raw_lines import FAMILIES, LineContents, RawLines
+from fwtop.guardian.mechanisms.chains.raw_lines import FAMILIES, RawLines
 from fwtop.guardian.mechanisms.chains.table_raw import add_text
 from fwtop.guardian.mechanisms.mechanism import (
     Baseline,
@@ -58,7 +58,7 @@ class ChainRules(Mechanism):
         failpoints: Failpoints,
         serve_urgent: Callable[[], None],
     ) -> None:
-        self.lines = RawLines(Variants(chains), LineContents(baseline), memory)
+        self.lines = RawLines(Variants(chains), baseline, memory)
         self.variants = self.lines.variants
         self._allow_sets = AllowSets()
         self._comparison = ChainComparison(self.lines, self._allow_sets)
@@ -214,7 +214,7 @@ class ChainRules(Mechanism):
         if services:
             beside = self.variants.of(rule_id).beside
             beside.install(rule_id, services, timeout_seconds)
-            self.lines.contents.note_beside(rule_id, beside.contents(rule_id))
+            self.lines.note_beside(rule_id, beside.contents(rule_id))
 
     def present(self, expected: Expected) -> bool:  # noqa: D102
         if not {spec.name for spec in expected.objects.sets} <= sets.names():

@@ -81,7 +81,11 @@ class Running:
     def close(self, patience: float = 1.0) -> None:
         """Wait `patience` seconds for it to exit, then kill it."""
         self._mine.close()
-        _end(self._child, patience)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(patience)
+        if not self.over:
+            self._child.kill()
+            self._child.wait()
 
 
 def ask(request: Request, serve_urgent: Callable[[], None] = lambda: None) -> Loaded:
@@ -91,14 +95,6 @@ def ask(request: Request, serve_urgent: Callable[[], None] = lambda: None) -> Lo
         return running.answer(serve_urgent)
     finally:
         running.close()
-
-
-def _end(process: subprocess.Popen[bytes], patience: float) -> None:
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(patience)
-    if process.poll() is None:
-        process.kill()
-        process.wait()
 
 
 class Precompiler:

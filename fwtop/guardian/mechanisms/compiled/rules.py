@@ -107,6 +107,10 @@ class CompiledRules(Mechanism):
         except FwtopError as error:
             syslog.syslog(syslog.LOG_WARNING, f"pins of deleted namespaces were left: {safe_text(error)}")
 
+    def _numbers(self) -> dict[int, int]:
+        """Return the number of the rule in each slot."""
+        return self._slots.numbers() if self._slots is not None else {}
+
     @property
     def _pins(self) -> Path:
         return PIN_DIRECTORY / str(self._netns)
@@ -131,7 +135,7 @@ class CompiledRules(Mechanism):
         """Compile a rule, swap the program, enable the rule; returns where it runs. Raises FwtopError."""
         rule, allow = wanted.rule, wanted.allow
         self._look()
-        used = self._slots.numbers() if self._slots is not None else {}
+        used = self._numbers()
         if any(str(number) not in self._rules for number in used.values()):
             raise FwtopError("XDP rules of a former guardian are still being looked at; try again")
         slot = self._take_ahead(rule, allow)
@@ -192,7 +196,7 @@ class CompiledRules(Mechanism):
 
     def _prepare(self, rule: Rule, allow: AllowList, *, instead: bool) -> None:
         """Compile in a child what `install` will load; that then finds it in the cache or waits for it."""
-        used = self._slots.numbers() if self._slots is not None else {}
+        used = self._numbers()
         if not all(str(number) in self._rules for number in used.values()):
             return
         with contextlib.suppress(FwtopError, OSError):
@@ -329,9 +333,7 @@ class CompiledRules(Mechanism):
     def rule_ids(self) -> set[str]:
         """Return the ids of all rules with a slot; raises FwtopError if they can't be read."""
         self._look()
-        return (
-            {str(number) for number in self._slots.numbers().values()} if self._slots is not None else set()
-        )
+        return set(map(str, self._numbers().values()))
 
     def counts(self) -> dict[str, Count]:
         """Return the packets and bytes that each rule dropped since it was installed."""
