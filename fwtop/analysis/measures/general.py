@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from fwtop.analysis.context import NEW, AnalysisContext
-from fwtop.analysis.engine.entries import Group, Least, feature
-from fwtop.analysis.window.traffic import Rows
+from fwtop.analysis.engine.entries import Feature, Group, Least, feature
+from fwtop.analysis.window.features import Features
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Mask
 
@@ -32,28 +34,37 @@ def threshold_ratio(group: Group) -> float:
 ENOUGH = threshold_ratio.at_least(1)  # as large as the least that counts
 
 
-@feature("samples")
-def samples(group: Group) -> float:
-    """Sampled packets."""
-    return group.packets.n
+def _of_packets(name: str, unit: str, meaning: str, read: Callable[[Features], float]) -> Feature:
+    """Register what the packets of a group tell by themselves as a feature."""
+
+    def measure(group: Group) -> float:
+        return read(group.packets)
+
+    measure.__name__, measure.__doc__ = name, meaning
+    return feature(unit)(measure)
 
 
-@feature("share")
-def share(group: Group) -> float:
-    """Part of all arrived packets."""
-    return group.packets.share
-
-
-@feature("packets a second")
-def rate(group: Group) -> float:
-    """Mean rate over the window."""
-    return group.packets.pps
-
-
-@feature("packets a second")
-def peak(group: Group) -> float:
-    """Rate in the busiest second."""
-    return group.packets.peak_pps
+_PPS = "packets a second"
+samples = _of_packets("samples", "samples", "Sampled packets.", lambda it: it.n)
+share = _of_packets("share", "share", "Part of all arrived packets.", lambda it: it.share)
+rate = _of_packets("rate", _PPS, "Mean rate over the window.", lambda it: it.pps)
+peak = _of_packets("peak", _PPS, "Rate in the busiest second.", lambda it: it.peak_pps)
+sources = _of_packets("sources", "sources", "Distinct source addresses seen.", lambda it: it.sources)
+per_source = _of_packets("per_source", _PPS, "Mean rate of a source.", lambda it: it.pps_per_source)
+mean_length = _of_packets("mean_length", "bytes", "Mean IP length.", lambda it: it.mean_length)
+lengths = _of_packets("lengths", "lengths", "Distinct IP lengths.", lambda it: it.top("ip_length").distinct)
+same_length = _of_packets(
+    "same_length", "share", "Part that has the most common IP length.", lambda it: it.top("ip_length").share
+)
+same_port = _of_packets(
+    "same_port", "share", "Part that goes to the most common destination port.",
+    lambda it: it.top("dport").share,
+)  # fmt: skip
+port = _of_packets("port", "port", "The most common destination port.", lambda it: it.top("dport").value)
+ports = _of_packets("ports", "ports", "Distinct destination ports.", lambda it: it.top("dport").distinct)
+flow_singles = _of_packets(
+    "flow_singles", "share", "Part whose flow was sampled once.", lambda it: it.flow_singles
+)
 
 
 @feature("packets a second")
@@ -62,64 +73,10 @@ def pace(group: Group) -> float:
     return min(group.packets.peak_pps, group.packets.packets)
 
 
-@feature("sources")
-def sources(group: Group) -> float:
-    """Distinct source addresses seen."""
-    return group.packets.sources
-
-
-@feature("packets a second")
-def per_source(group: Group) -> float:
-    """Mean rate of a source."""
-    return group.packets.pps_per_source
-
-
 @feature("probability")
 def spoofed(group: Group) -> float:
     """Probability that the source addresses are forged."""
     return group.spoof.probability
-
-
-@feature("bytes")
-def mean_length(group: Group) -> float:
-    """Mean IP length."""
-    return group.packets.mean_length
-
-
-@feature("lengths")
-def lengths(group: Group) -> float:
-    """Distinct IP lengths."""
-    return group.packets.top("ip_length").distinct
-
-
-@feature("share")
-def same_length(group: Group) -> float:
-    """Part that has the most common IP length."""
-    return group.packets.top("ip_length").share
-
-
-@feature("share")
-def same_port(group: Group) -> float:
-    """Part that goes to the most common destination port."""
-    return group.packets.top("dport").share
-
-
-@feature("port")
-def port(group: Group) -> float:
-    """The most common destination port."""
-    return group.packets.top("dport").value
-
-
-@feature("ports")
-def ports(group: Group) -> float:
-    """Distinct destination ports."""
-    return group.packets.top("dport").distinct
-
-
-@feature("share")
-def flow_singles(group: Group) -> float:
-    """Part whose flow was sampled once."""
-    return group.packets.flow_singles
 
 
 @feature("yes or no")
@@ -153,20 +110,17 @@ def newcomers_first(context: AnalysisContext, every: Mask, normal: str) -> Group
     Beside a tunnel, a flood at its rate is as much as usual twice: as a whole it is no news, without the
     tunnel's packets it is.
     """
-    usual = context.baseline_sources(normal)
-    whole = np.flatnonzero(every)
-    if not 0 < len(usual) <= _FEW:
-        return _compared(context, whole, normal)
-    known = np.isin(context.traffic.source_key[whole], usual)
+    usual, whole = context.baseline_sources(normal), np.flatnonzero(every)
+
+    def compared() -> Group:
+        return Group(context, context.features(whole), Least(normal=normal))
+
+    known = np.isin(context.traffic.source_key[whole], usual if len(usual) <= _FEW else ())
     if not known.any() or known.all():
-        return _compared(context, whole, normal)
+        return compared()
     group = Group(context, context.features(whole[~known]), Least(normal=NEW))
-    group.otherwise = lambda: _compared(context, whole, normal)
+    group.otherwise = compared
     return group
-
-
-def _compared(context: AnalysisContext, rows: Rows, normal: str) -> Group:
-    return Group(context, context.features(rows), Least(normal=normal))
 
 
 def unclaimed_of(context: AnalysisContext, protocol: int) -> Mask:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fwtop.analysis.engine.entries import Group, feature
+from fwtop.analysis.engine.entries import Group, feature, noted
 from fwtop.analysis.measures import conversations
 from fwtop.analysis.measures.conversations import framed
 from fwtop.analysis.parsers import dns, tls
@@ -233,10 +233,11 @@ def match_answers(group: Group) -> Match:
     )
 
 
-@feature("share")
-def valid_answers(group: Group) -> float:
-    """Part of the payloads that are answers of the service; -1 if too few bytes were captured to tell."""
-    return float(group.notes["fit"])
+valid_answers = noted(
+    "valid_answers", "share",
+    "Part of the payloads that are answers of the service; -1 if too few bytes were captured to tell.",
+    note="fit",
+)  # fmt: skip
 
 
 @feature("yes or no")

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.engine.entries import Group, feature
+from fwtop.analysis.engine.entries import Group, feature, noted
 from fwtop.analysis.measures.general import of_protocol
 from fwtop.analysis.parsers import http
 from fwtop.analysis.window.counting import among
@@ -174,7 +174,8 @@ def forwarded(group: Group) -> float:
     return sum(request.forwarded for request in parsed) / max(1, len(parsed))
 
 
-@feature("share")
-def records_alike(group: Group) -> float:
-    """Part of the records with one of the two most common sizes: the same request again and again."""
-    return float(group.notes["one_size"])
+records_alike = noted(
+    "records_alike", "share",
+    "Part of the records with one of the two most common sizes: the same request again and again.",
+    note="one_size",
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The fields that a packet filter can name, each read from the columns of a batch.
+"""The fields that a packet filter can name, read from the columns of a batch, and the tests made of them.
 
 Names and meanings are Wireshark's (https://www.wireshark.org/docs/dfref/). As there, an ICMP error also has
 the fields of the packet that it quotes, so a field can have several values in one packet.
@@ -6,6 +6,7 @@ the fields of the packet that it quotes, so a field can have several values in o
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
@@ -16,13 +17,18 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from fwtop.analysis.window.traffic import Rows, ip_start
-from fwtop.model.traffic.packets import FLAG_MALFORMED, FLAG_VLAN, U8, U16, Fragment, Mask, PacketBatch
+from fwtop.model.traffic.packets import FLAG_MALFORMED, FLAG_VLAN, U8, Fragment, Mask, PacketBatch
 from fwtop.model.traffic.protocols import TCP_FLAGS
-from fwtop.parse.general import MAX_VLAN_TAGS, VLAN_TYPES
+from fwtop.parse.general import MAX_VLAN_TAGS, VLAN_TYPES, be16
 from fwtop.parse.packets import parse_packets
 
 Values = NDArray[Any]
 Found = tuple[Mask, Values]  # where the field is present, and its value there
+Present = Callable[[PacketBatch], Mask]  # where a protocol is present
+_ORDER: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_FRAGMENT_BITS = 6  # offset in the IPv4 header
 _TCP, _UDP = 6, 17
 _QUOTING = {1: (3, 4, 5, 11, 12), 58: (1, 2, 3, 4)}  # types of ICMP errors (RFC 792, RFC 4443)
 
@@ -90,9 +96,6 @@ def _quoted(packets: PacketBatch) -> Headers | None:
     return Headers(inner, rows, quoted=True)
 
 
-# -- where a protocol is present
-
-
 def _ipv4(packets: PacketBatch) -> Mask:
     return np.asarray(packets.family == 4)
 
@@ -138,30 +141,20 @@ def _dns(packets: PacketBatch) -> Mask:
     return np.asarray(_udp_payload(packets) & ((packets.sport == 53) | (packets.dport == 53)))
 
 
-# -- values
+def _columns(names: Sequence[str], present: Present, headers: Headers) -> list[Found]:
+    there = present(headers.packets)
+    return [(there, getattr(headers.packets, name)) for name in names]
 
 
-def _column(name: str, present: Callable[[PacketBatch], Mask], headers: Headers) -> list[Found]:
-    return [(present(headers.packets), getattr(headers.packets, name))]
-
-
-def _ports(present: Callable[[PacketBatch], Mask], headers: Headers) -> list[Found]:
+def _addresses(sides: Sequence[str], present: Present, headers: Headers) -> list[Found]:
+    """Return addresses as columns of two 64-bit numbers."""
     packets = headers.packets
     there = present(packets)
-    return [(there, packets.sport), (there, packets.dport)]
+    halves = ((getattr(packets, f"{side}_hi"), getattr(packets, f"{side}_lo")) for side in sides)
+    return [(there, np.stack(both, axis=1)) for both in halves]
 
 
-def _addresses(sides: Sequence[str], present: Callable[[PacketBatch], Mask], headers: Headers) -> list[Found]:
-    there = present(headers.packets)
-    return [(there, _address(headers.packets, side)) for side in sides]
-
-
-def _address(packets: PacketBatch, side: str) -> Values:
-    """Return an address as a column of two 64-bit numbers."""
-    return np.stack((getattr(packets, f"{side}_hi"), getattr(packets, f"{side}_lo")), axis=1)
-
-
-def _protocol(present: Callable[[PacketBatch], Mask], headers: Headers) -> list[Found]:
+def _protocol(present: Present, headers: Headers) -> list[Found]:
     there = present(headers.packets)
     return [(there, there)]
 
@@ -179,11 +172,11 @@ def _tcp_flags(headers: Headers) -> list[Found]:
     return [(_tcp_whole(packets), (high << 8) | packets.tcp_flags)]
 
 
-def _ip_word(offset: int, shift: int, mask: int, headers: Headers) -> list[Found]:
-    """Return bits of a 16-bit number in the IPv4 header."""
+def _fragment_bits(shift: int, mask: int, headers: Headers) -> list[Found]:
+    """Return bits of the 16-bit number in the IPv4 header that tells of fragments."""
     packets = headers.packets
-    at = ip_start(packets, np.arange(len(packets))) + offset
-    there = _ipv4(packets) & (packets.payload_offset > 0) & (at > offset)
+    at = ip_start(packets, np.arange(len(packets))) + _FRAGMENT_BITS
+    there = _ipv4(packets) & (packets.payload_offset > 0) & (at > _FRAGMENT_BITS)
     value = _byte(packets, at).astype(np.uint16) << 8 | _byte(packets, at + 1)
     return [(np.asarray(there), (value >> shift) & mask)]
 
@@ -200,26 +193,18 @@ def _vlan_ids(headers: Headers) -> list[Found]:
     packets = headers.packets
     found: list[Found] = []
     present = _tagged(packets)
-    for depth in range(MAX_VLAN_TAGS):
-        at = 12 + 4 * depth
-        if packets.data.shape[1] < at + 4:
-            break
-        present = present & np.isin(_be16(packets.data, at), VLAN_TYPES) & (packets.captured >= at + 4)
-        found.append((np.asarray(present), _be16(packets.data, at + 2) & 0xFFF))
+    for at in range(12, min(12 + 4 * MAX_VLAN_TAGS, packets.data.shape[1] - 3), 4):
+        present = present & np.isin(be16(packets.data, at), VLAN_TYPES) & (packets.captured >= at + 4)
+        found.append((np.asarray(present), be16(packets.data, at + 2) & 0xFFF))
     return found
 
 
-def _be16(data: U8, at: int) -> U16:
-    return np.asarray(data[:, at].astype(np.uint16) << 8 | data[:, at + 1], np.uint16)
-
-
 def _whole_frame(headers: Headers) -> list[Found]:
-    packets = headers.packets
-    span = np.stack((np.zeros(len(packets), np.int64), packets.captured.astype(np.int64)), axis=1)
-    return [(_everything(packets), span)]
+    end = headers.packets.captured.astype(np.int64)
+    return [(_everything(headers.packets), np.stack((np.zeros_like(end), end), axis=1))]
 
 
-def _payload(present: Callable[[PacketBatch], Mask], headers: Headers) -> list[Found]:
+def _payload(present: Present, headers: Headers) -> list[Found]:
     packets = headers.packets
     start = packets.payload_offset.astype(np.int64)
     end = np.minimum(start + packets.payload_length, packets.captured)
@@ -229,107 +214,147 @@ def _payload(present: Callable[[PacketBatch], Mask], headers: Headers) -> list[F
 
 def _text(name: str, headers: Headers) -> list[Found]:
     values = headers.texts.get(name)
-    if values is None:
-        return []
-    return [(np.asarray(values != ""), values)]
+    return [] if values is None else [(np.asarray(values != ""), values)]
 
 
-# -- the table
-
-
-def _numbers() -> list[Field]:
-    columns = (
-        ("frame.len", "length", _everything, 32),
-        ("ip.ttl", "ttl", _ipv4, 8),
-        ("ip.len", "ip_length", _ipv4, 16),
-        ("ip.id", "ip_id", _ipv4, 16),
-        ("ip.proto", "protocol", _ipv4, 8),
-        ("ipv6.hlim", "ttl", _ipv6, 8),
-        ("tcp.srcport", "sport", _tcp, 16),
-        ("tcp.dstport", "dport", _tcp, 16),
-        ("tcp.hdr_len", "tcp_header", _tcp_whole, 8),
-        ("tcp.window_size_value", "tcp_window", _tcp_whole, 16),
-        ("tcp.seq_raw", "tcp_seq", _tcp_whole, 32),
-        ("tcp.len", "payload_length", _tcp_whole, 32),
-        ("udp.srcport", "sport", _udp, 16),
-        ("udp.dstport", "dport", _udp, 16),
-        ("icmp.type", "icmp_type", _icmp, 8),
-        ("icmp.code", "icmp_code", _icmp, 8),
-        ("icmpv6.type", "icmp_type", _icmpv6, 8),
-        ("icmpv6.code", "icmp_code", _icmpv6, 8),
-    )
-    own = ("frame.len", "tcp.seq_raw", "tcp.len")  # Wireshark doesn't read the others from quoted packets
-    found = [
-        Field(name, Type.NUMBER, partial(_column, column, present), (1 << bits) - 1, name not in own)
-        for name, column, present, bits in columns
-    ]
-    others: tuple[tuple[str, Callable[[Headers], Sequence[Found]], int, bool], ...] = (
-        ("tcp.port", partial(_ports, _tcp), 16, True),
-        ("udp.port", partial(_ports, _udp), 16, True),
-        ("tcp.flags", _tcp_flags, 16, True),
-        ("ip.frag_offset", partial(_ip_word, 6, 0, 0x1FFF), 16, True),
-        ("vlan.id", _vlan_ids, 16, False),
-    )
-    return found + [
-        Field(name, Type.NUMBER, read, (1 << bits) - 1, quoted) for name, read, bits, quoted in others
-    ]
-
-
-def _booleans() -> list[Field]:
-    names = {"RST": "reset", "PSH": "push"}
-    found = [
-        Field(f"tcp.flags.{names.get(flag, flag.lower())}", Type.BOOLEAN, partial(_flag, bit), 1)
+_PROTOCOLS: dict[str, Present] = {
+    "ip": _ipv4, "ipv6": _ipv6, "tcp": _tcp, "udp": _udp, "icmp": _icmp, "icmpv6": _icmpv6,
+    "igmp": partial(_ip_protocol, 2), "gre": partial(_ip_protocol, 47), "esp": partial(_ip_protocol, 50),
+    "sctp": partial(_ip_protocol, 132), "arp": partial(_ethertype, 0x0806), "vlan": _tagged, "dns": _dns,
+}  # fmt: skip
+_COLUMNS: tuple[tuple[str, tuple[str, ...], Present, int], ...] = (  # the last: bits of the number
+    ("frame.len", ("length",), _everything, 32),
+    ("ip.ttl", ("ttl",), _ipv4, 8),
+    ("ip.len", ("ip_length",), _ipv4, 16),
+    ("ip.id", ("ip_id",), _ipv4, 16),
+    ("ip.proto", ("protocol",), _ipv4, 8),
+    ("ipv6.hlim", ("ttl",), _ipv6, 8),
+    ("tcp.srcport", ("sport",), _tcp, 16),
+    ("tcp.dstport", ("dport",), _tcp, 16),
+    ("tcp.port", ("sport", "dport"), _tcp, 16),
+    ("tcp.hdr_len", ("tcp_header",), _tcp_whole, 8),
+    ("tcp.window_size_value", ("tcp_window",), _tcp_whole, 16),
+    ("tcp.seq_raw", ("tcp_seq",), _tcp_whole, 32),
+    ("tcp.len", ("payload_length",), _tcp_whole, 32),
+    ("udp.srcport", ("sport",), _udp, 16),
+    ("udp.dstport", ("dport",), _udp, 16),
+    ("udp.port", ("sport", "dport"), _udp, 16),
+    ("icmp.type", ("icmp_type",), _icmp, 8),
+    ("icmp.code", ("icmp_code",), _icmp, 8),
+    ("icmpv6.type", ("icmp_type",), _icmpv6, 8),
+    ("icmpv6.code", ("icmp_code",), _icmpv6, 8),
+)
+_OWN = ("frame.len", "tcp.seq_raw", "tcp.len", "arp", "vlan")  # which Wireshark reads from no quoted packet
+_FLAG_NAMES = {"RST": "reset", "PSH": "push"}
+_SIDES = {"src": ("src",), "dst": ("dst",), "addr": ("src", "dst")}
+_ALL = (
+    *(
+        Field(name, Type.NUMBER, partial(_columns, columns, present), (1 << bits) - 1, name not in _OWN)
+        for name, columns, present, bits in _COLUMNS
+    ),
+    Field("tcp.flags", Type.NUMBER, _tcp_flags, 0xFFFF),
+    Field("ip.frag_offset", Type.NUMBER, partial(_fragment_bits, 0, 0x1FFF), 0xFFFF),
+    Field("vlan.id", Type.NUMBER, _vlan_ids, 0xFFFF, quoted=False),
+    *(
+        Field(f"tcp.flags.{_FLAG_NAMES.get(flag, flag.lower())}", Type.BOOLEAN, partial(_flag, bit), 1)
         for flag, bit in TCP_FLAGS.items()
         if flag not in ("ECE", "CWR")  # Wireshark has renamed these
-    ]
-    return [
-        *found,
-        Field("ip.flags.df", Type.BOOLEAN, partial(_ip_word, 6, 14, 1), 1),
-        Field("ip.flags.mf", Type.BOOLEAN, partial(_ip_word, 6, 13, 1), 1),
-    ]
+    ),
+    Field("ip.flags.df", Type.BOOLEAN, partial(_fragment_bits, 14, 1), 1),
+    Field("ip.flags.mf", Type.BOOLEAN, partial(_fragment_bits, 13, 1), 1),
+    *(
+        Field(f"{name}.{end}", kind, partial(_addresses, sides, _PROTOCOLS[name]))
+        for name, kind in (("ip", Type.IPV4), ("ipv6", Type.IPV6))
+        for end, sides in _SIDES.items()
+    ),
+    *(
+        Field(name, Type.PROTOCOL, partial(_protocol, present), quoted=name not in _OWN)
+        for name, present in _PROTOCOLS.items()
+    ),
+    Field("frame", Type.BYTES, _whole_frame, quoted=False),
+    Field("tcp.payload", Type.BYTES, partial(_payload, _tcp), quoted=False),
+    Field("udp.payload", Type.BYTES, partial(_payload, _udp)),
+    Field("fwtop.verdict", Type.TEXT, partial(_text, "fwtop.verdict"), quoted=False),
+    Field("fwtop.who", Type.TEXT, partial(_text, "fwtop.who"), quoted=False),
+)
+FIELDS = {field.name: field for field in _ALL}
 
 
-def _address_fields() -> list[Field]:
-    sides = {"src": ("src",), "dst": ("dst",), "addr": ("src", "dst")}
-    return [
-        Field(f"{name}.{end}", kind, partial(_addresses, columns, present))
-        for name, kind, present in (("ip", Type.IPV4, _ipv4), ("ipv6", Type.IPV6, _ipv6))
-        for end, columns in sides.items()
-    ]
+class Network(Struct, frozen=True):
+    """An address or prefix: its upper and lower 64 bits, and the masks of both."""
+
+    hi: int
+    lo: int
+    mask_hi: int
+    mask_lo: int
 
 
-def _protocols() -> list[Field]:
-    named: tuple[tuple[str, Callable[[PacketBatch], Mask]], ...] = (
-        ("ip", _ipv4),
-        ("ipv6", _ipv6),
-        ("tcp", _tcp),
-        ("udp", _udp),
-        ("icmp", _icmp),
-        ("icmpv6", _icmpv6),
-        ("igmp", partial(_ip_protocol, 2)),
-        ("gre", partial(_ip_protocol, 47)),
-        ("esp", partial(_ip_protocol, 50)),
-        ("sctp", partial(_ip_protocol, 132)),
-        ("arp", partial(_ethertype, 0x0806)),
-        ("vlan", _tagged),
-        ("dns", _dns),
-    )
-    return [
-        Field(name, Type.PROTOCOL, partial(_protocol, present), quoted=name not in ("arp", "vlan"))
-        for name, present in named
-    ]
+class Span(Struct, frozen=True):
+    """An inclusive range of numbers; a single one has equal ends."""
+
+    low: int
+    high: int
 
 
-def _others() -> list[Field]:
-    return [
-        Field("frame", Type.BYTES, _whole_frame, quoted=False),
-        Field("tcp.payload", Type.BYTES, partial(_payload, _tcp), quoted=False),
-        Field("udp.payload", Type.BYTES, partial(_payload, _udp)),
-        Field("fwtop.verdict", Type.TEXT, partial(_text, "fwtop.verdict"), quoted=False),
-        Field("fwtop.who", Type.TEXT, partial(_text, "fwtop.who"), quoted=False),
-    ]
+Value = Network | Span | bytes | str
+Test = Callable[[Sequence[Headers]], Mask]  # marks the packets that it selects
 
 
-FIELDS = {
-    item.name: item for item in (*_numbers(), *_booleans(), *_address_fields(), *_protocols(), *_others())
-}
+def present(field: Field) -> Test:
+    """Test whether a packet has the field."""
+    return partial(_any, field, lambda found, _: found[0])
+
+
+def compare(field: Field, relation: str, values: tuple[Value, ...] = (), bits: int | None = None) -> Test:
+    """Test whether any value of the field is in this relation to one of `values`; "!=": none is equal.
+
+    Relations are ==, !=, <, <=, >, >=, in, contains, and "&": any of the bits is set. With `bits`, only these
+    are compared.
+    """
+    if relation == "!=":
+        there, equal = present(field), compare(field, "==", values, bits)
+        return lambda headers: there(headers) & ~equal(headers)
+
+    def holds(found: Found, packets: PacketBatch) -> Mask:
+        there, have = found
+        if relation == "contains" and field.type is Type.BYTES:
+            return _contains(values[0], packets, have, there)
+        if relation == "contains":
+            return np.asarray(there & (np.char.find(have, str(values[0])) >= 0))
+        if bits is not None:
+            have = have & have.dtype.type(bits & int(np.iinfo(have.dtype).max))
+        if relation == "&":
+            return np.asarray(there & (have != 0))
+        return np.asarray(there & np.logical_or.reduce([_relates(relation, have, one) for one in values]))
+
+    return partial(_any, field, holds)
+
+
+def _any(field: Field, test: Callable[[Found, PacketBatch], Mask], headers: Sequence[Headers]) -> Mask:
+    """Mark the rows in which the test holds for any value of the field."""
+    marked = np.zeros(len(headers[0].rows), np.bool_)
+    for part in headers:
+        for found in field.read(part) if field.quoted or not part.quoted else ():
+            if found[0].any():
+                marked[part.rows[test(found, part.packets)]] = True
+    return marked
+
+
+def _relates(relation: str, values: Values, value: Value) -> Mask:
+    if isinstance(value, Network):
+        hi = (values[:, 0] & np.uint64(value.mask_hi)) == np.uint64(value.hi)
+        return np.asarray(hi & ((values[:, 1] & np.uint64(value.mask_lo)) == np.uint64(value.lo)))
+    if isinstance(value, Span):
+        if relation == "in":
+            return np.asarray((values >= value.low) & (values <= value.high))
+        return np.asarray(_ORDER[relation](values.astype(np.int64), value.low))
+    return np.asarray(values == value)
+
+
+def _contains(needle: Value, packets: PacketBatch, spans: Values, rows: Mask) -> Mask:
+    """Search each row's bytes between the two offsets of its span."""
+    hit = np.zeros(len(packets), np.bool_)
+    for row in np.flatnonzero(rows).tolist():
+        start, end = spans[row].tolist()
+        hit[row] = isinstance(needle, bytes) and needle in packets.data[row, start:end].tobytes()
+    return hit

@@ -16,19 +16,18 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from fwtop.analysis.packets.expression import (
-    All,
-    AnyOf,
-    Compare,
+from fwtop.analysis.packets.fields import (
+    FIELDS,
+    Field,
     Network,
-    Node,
-    Not,
-    Present,
     Span,
+    Test,
+    Type,
     Value,
-    evaluate,
-)
-from fwtop.analysis.packets.fields import FIELDS, Field, Type, headers_of
+    compare,
+    headers_of,
+    present,
+)  # fmt: skip
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.packets import Mask, PacketBatch
 
@@ -40,16 +39,8 @@ _TOKEN = re.compile(
     r'\s*(?:(?P<text>"(?:[^"\\]|\\.)*")|(?P<sign>&&|\|\||==|!=|<=|>=|[<>!&(){},])|(?P<word>[\w.:/\-]+))'
 )
 _WORDS = {
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "and": "&&",
-    "or": "||",
-    "not": "!",
-}
+    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "&&", "or": "||", "not": "!",
+}  # fmt: skip
 _RELATIONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]{1,16}|0|[1-9][0-9]{0,19}")
 _BYTES = re.compile(r"[0-9a-fA-F]{2}(?:[:-][0-9a-fA-F]{2})+")
@@ -72,7 +63,7 @@ class PacketFilter(Struct, frozen=True):
     """A parsed filter."""
 
     text: str
-    tree: Node | None = None  # None selects every packet
+    test: Test | None = None  # None selects every packet
 
     def mask(
         self,
@@ -82,11 +73,11 @@ class PacketFilter(Struct, frozen=True):
         who: NDArray[np.str_] | None = None,
     ) -> Mask:
         """Mark the packets that the filter selects; without verdicts or `who`, fwtop's fields are absent."""
-        if self.tree is None or not len(packets):
+        if self.test is None or not len(packets):
             return np.ones(len(packets), np.bool_)
         texts = {"fwtop.verdict": verdicts, "fwtop.who": who}
         known = {name: values for name, values in texts.items() if values is not None}
-        return evaluate(self.tree, headers_of(packets, known))
+        return self.test(headers_of(packets, known))
 
 
 def parse_filter(text: str) -> PacketFilter:
@@ -134,27 +125,26 @@ class _Parser:
         self._depth = 0
         self._tests = 0
 
-    def whole(self) -> Node:
+    def whole(self) -> Test:
         """Parse all tokens."""
         node = self._either()
-        if self._next < len(self._tokens):
-            token = self._tokens[self._next]
+        if (token := self._token()) is not None:
             raise FilterError(token.at, f"expected && or ||, not {_shown(token.value)}")
         return node
 
-    def _either(self) -> Node:
+    def _either(self) -> Test:
         parts = [self._both()]
         while self._take("||"):
             parts.append(self._both())
-        return parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
+        return lambda headers: np.logical_or.reduce([part(headers) for part in parts])
 
-    def _both(self) -> Node:
+    def _both(self) -> Test:
         parts = [self._one()]
         while self._take("&&"):
             parts.append(self._one())
-        return parts[0] if len(parts) == 1 else All(tuple(parts))
+        return lambda headers: np.logical_and.reduce([part(headers) for part in parts])
 
-    def _one(self) -> Node:
+    def _one(self) -> Test:
         at = self._position()
         for sign in ("!", "("):
             if not self._take(sign):
@@ -162,15 +152,15 @@ class _Parser:
             self._depth += 1
             if self._depth > MAX_DEPTH:
                 raise FilterError(at, f"nested more than {MAX_DEPTH} deep")
-            node = Not(self._one()) if sign == "!" else self._either()
+            node = _negated(self._one()) if sign == "!" else self._either()
             if sign == "(":
                 self._expect(")")
             self._depth -= 1
             return node
         return self._test()
 
-    def _test(self) -> Node:
-        token = self._word("a field such as tcp.dstport")
+    def _test(self) -> Test:
+        token = self._of_kind("word", "a field such as tcp.dstport")
         field = _field(token)
         self._tests += 1
         if self._tests > MAX_TESTS:
@@ -180,17 +170,17 @@ class _Parser:
         if sign in _RELATIONS:
             self._next += 1
             _check_relation(field, sign, at)
-            return Compare(field, sign, (self._value(field),), bits)
+            return compare(field, sign, (self._value(field),), bits)
         if sign == "in":
             self._next += 1
             _check_set(field, at)
-            return Compare(field, "in", self._set(field), bits)
+            return compare(field, "in", self._set(field), bits)
         if sign == "contains":
             self._next += 1
-            return Compare(field, "contains", (self._needle(field, at),))
+            return compare(field, "contains", (self._needle(field, at),))
         if bits is not None:
-            return Compare(field, "&", (), bits)
-        return Present(field)
+            return compare(field, "&", (), bits)
+        return present(field)
 
     def _bits(self, field: Field) -> int | None:
         at = self._position()
@@ -198,7 +188,7 @@ class _Parser:
             return None
         if field.type is not Type.NUMBER:
             raise FilterError(at, f"& needs a number, and {field.name} is not one")
-        return _number(field, self._word("a number"))
+        return _number(field, self._of_kind("word", "a number"))
 
     def _set(self, field: Field) -> tuple[Value, ...]:
         self._expect("{")
@@ -213,7 +203,7 @@ class _Parser:
         return tuple(values)
 
     def _element(self, field: Field) -> Value:
-        token = self._tokens[self._next] if self._next < len(self._tokens) else None
+        token = self._token()
         if token is None or token.kind != "word" or ".." not in token.value or field.type is not Type.NUMBER:
             value = self._value(field)
             return Span(value.low, value.low) if isinstance(value, Span) else value
@@ -224,9 +214,9 @@ class _Parser:
 
     def _value(self, field: Field) -> Value:
         if field.type is Type.TEXT:
-            token = self._text(f'"text" in quotes: {field.name} is text')
+            token = self._of_kind("text", f'"text" in quotes: {field.name} is text')
             return _unquoted(token).decode("utf-8", "replace")
-        token = self._word(f"{_article(field.type.value)} {field.type.value}")
+        token = self._of_kind("word", f"{_article(field.type.value)} {field.type.value}")
         if field.type is Type.BOOLEAN:
             if token.value not in _TRUTH:
                 raise FilterError(token.at, f"{field.name} is 1 or 0")
@@ -238,32 +228,36 @@ class _Parser:
 
     def _needle(self, field: Field, at: int) -> Value:
         if field.type is Type.TEXT:
-            return _unquoted(self._text('"text" in quotes')).decode("utf-8", "replace")
+            return _unquoted(self._of_kind("text", '"text" in quotes')).decode("utf-8", "replace")
         if field.type is not Type.BYTES:
             raise FilterError(at, f"{field.name} has no contains: frame, tcp.payload and udp.payload have")
         expected = '"text" or bytes such as 01:02:ff'
-        if self._next < len(self._tokens) and self._tokens[self._next].kind == "text":
-            token = self._text(expected)
+        ahead = self._token()
+        if ahead is not None and ahead.kind == "text":
+            token = self._of_kind("text", expected)
             data = _unquoted(token)
             if not data:
                 raise FilterError(token.at, "an empty text is in every packet")
             return data
-        token = self._word(expected)
+        token = self._of_kind("word", expected)
         if _BYTES.fullmatch(token.value) is None:
             raise FilterError(token.at, f"expected {expected}, not {_shown(token.value)}")
         return bytes.fromhex(re.sub("[:-]", "", token.value))
 
     # -- tokens
 
+    def _token(self) -> _Token | None:
+        """Return the next token, None at the end."""
+        return self._tokens[self._next] if self._next < len(self._tokens) else None
+
     def _position(self) -> int:
-        return self._tokens[self._next].at if self._next < len(self._tokens) else self._end
+        token = self._token()
+        return self._end if token is None else token.at
 
     def _peek(self) -> str:
         """Return the next sign, or word that stands for one; "" if neither comes."""
-        if self._next == len(self._tokens) or self._tokens[self._next].kind == "text":
-            return ""
-        value = self._tokens[self._next].value
-        return _WORDS.get(value, value)
+        token = self._token()
+        return _WORDS.get(token.value, token.value) if token is not None and token.kind != "text" else ""
 
     def _take(self, sign: str) -> bool:
         found = self._peek() == sign
@@ -274,22 +268,20 @@ class _Parser:
         if not self._take(sign):
             raise FilterError(self._position(), f"expected {_shown(sign)}{self._instead()}")
 
-    def _word(self, expected: str) -> _Token:
-        return self._of_kind("word", expected)
-
-    def _text(self, expected: str) -> _Token:
-        return self._of_kind("text", expected)
-
     def _of_kind(self, kind: str, expected: str) -> _Token:
-        if self._next == len(self._tokens) or self._tokens[self._next].kind != kind:
+        token = self._token()
+        if token is None or token.kind != kind:
             raise FilterError(self._position(), f"expected {expected}{self._instead()}")
         self._next += 1
-        return self._tokens[self._next - 1]
+        return token
 
     def _instead(self) -> str:
-        if self._next == len(self._tokens):
-            return ", but the filter ends"
-        return f", not {_shown(self._tokens[self._next].value)}"
+        token = self._token()
+        return ", but the filter ends" if token is None else f", not {_shown(token.value)}"
+
+
+def _negated(test: Test) -> Test:
+    return lambda headers: np.logical_not(test(headers))
 
 
 def _article(noun: str) -> str:

@@ -155,7 +155,7 @@ class PacketBook(Struct):
             self.error = error
             return
         self.error = None
-        if found != self.filter:
+        if found.text != self.filter.text:
             self.filter = found
             self._select()
 
