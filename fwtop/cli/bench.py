@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from fwtop.cli.options import EndingSignals, flag, option, positive
+from fwtop.cli.options import ending_by_signals, flag, option, positive
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
@@ -71,7 +71,7 @@ def measure(args: argparse.Namespace, tables: Sequence[Table], command: str, *, 
         raise FwtopError(
             f"table {table.name} needs root to make namespaces; nothing was measured; use sudo", 3
         )
-    with EndingSignals():
+    with ending_by_signals():
         document = measured(table, Options(args.rounds, args.quick, tuple(args.captures), seed))
     if getattr(args, "calibrate", False):
         document = _kept(document)

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from fwtop.cli.options import EndingSignals, flag, option, seconds, whole
+from fwtop.cli.options import ending_by_signals, flag, option, seconds, whole
 from fwtop.model.errors import FwtopError
 
 HELP = "Attack a victim in network namespaces and watch it with fwtop. No packet leaves them."
@@ -42,11 +42,11 @@ def run(args: argparse.Namespace) -> int:
         raise FwtopError("a scenario and --capture exclude each other", 2)
     lab = Lab("calm", capture=Path(args.capture)) if args.capture else Lab(args.scenario or _DEFAULT)
     if not args.json and sys.stdin.isatty() and sys.stdout.isatty():
-        with EndingSignals(), lab:
+        with ending_by_signals(), lab:
             status = watch.show(lab, args.pps)
         print("fwtop: the lab is gone, with its namespaces and all rules in them")
         return status
-    with EndingSignals(), lab:
+    with ending_by_signals(), lab:
         result = watch.observe(lab, args.seconds, args.pps, store=args.store)
     print(json.dumps(result, indent=None if args.json else 1))
     return 0

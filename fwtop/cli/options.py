@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 import signal
-from collections.abc import Callable
-from types import FrameType, TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fwtop.model.errors import FwtopError
@@ -130,25 +131,23 @@ class _Ended(BaseException):
     """A signal asked the lab to end; a BaseException, so that no handler on the way swallows it."""
 
 
-class EndingSignals:
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def ending_by_signals() -> Iterator[None]:
     """Turn the first SIGINT, SIGTERM or SIGHUP into an exception, so that clean-up runs."""
 
-    def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._end) for number in _SIGNALS}
-
-    def _end(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        for ignored in _SIGNALS:
+    def end(number: int, _frame: FrameType | None) -> None:
+        for ignored in _ENDING:
             signal.signal(ignored, signal.SIG_IGN)
-        raise _Ended(number)
+        raise _Ended(signal.Signals(number).name)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
+    before = {number: signal.signal(number, end) for number in _ENDING}
+    try:
+        yield
+    except _Ended as ended:
+        raise FwtopError(f"ended by {ended}; the lab was taken down") from None
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
-        if isinstance(error, _Ended):
-            name = signal.Signals(error.args[0]).name
-            raise FwtopError(f"ended by {name}; the lab was taken down") from None
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

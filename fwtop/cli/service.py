@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from msgspec import Struct
-
 from fwtop.cli.launcher import require_root
 from fwtop.kernel.programs import CommandError
 from fwtop.kernel.programs import run as run_program
@@ -45,58 +43,32 @@ def run(args: argparse.Namespace) -> int:
     if args.what != "status":
         require_root("changing the service")
         _systemctl(*_CALLS[args.what], _UNIT)
-    state = ServiceView.parse(_systemctl("show", f"--property={','.join(_FIELDS)}", _UNIT))
-    print(state.line())
-    return int(state.is_wrong() or (args.what == "enable" and not state.is_active))
+    line, is_active, is_wrong = told(_systemctl("show", f"--property={','.join(_FIELDS)}", _UNIT))
+    print(line)
+    return int(is_wrong or (args.what == "enable" and not is_active))
 
 
-class ServiceView(Struct, frozen=True):
-    """The unit's state according to systemd."""
+def told(shown: str) -> tuple[str, bool, bool]:
+    """Put what `systemctl show` prints in a line; return also whether it is active, and whether that is wrong.
 
-    is_enabled: bool
-    active: str
-    status: str
-    result: str
-    memory_bytes: int | None
-    restarts: int
-
-    @classmethod
-    def parse(cls, text: str) -> ServiceView:
-        """Parse the output of `systemctl show`."""
-        found = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    It is wrong if the service has failed, or should run and doesn't. The line says what to do then.
+    """
+    found = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    enabled, active = found.get("UnitFileState") == "enabled", found.get("ActiveState", "unknown")
+    boot = "starts at boot" if enabled else "doesn't start at boot"
+    if active == "active":
+        parts = [f"recording, {boot}", *filter(None, [safe_text(found.get("StatusText", ""), limit=200)])]
         memory, restarts = found.get("MemoryCurrent", ""), found.get("NRestarts", "")
-        return cls(
-            found.get("UnitFileState") == "enabled",
-            found.get("ActiveState", "unknown"),
-            safe_text(found.get("StatusText", ""), limit=200),
-            found.get("Result", ""),
-            int(memory) if memory.isdigit() and len(memory) < 16 else None,
-            int(restarts) if restarts.isdigit() else 0,
-        )
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it runs."""
-        return self.active == "active"
-
-    def is_wrong(self) -> bool:
-        """Whether it has failed, or should run and doesn't."""
-        return (self.is_enabled and not self.is_active) or self.active == "failed"
-
-    def line(self) -> str:
-        """Return the state in a line, with what to do if it is wrong."""
-        boot = "starts at boot" if self.is_enabled else "doesn't start at boot"
-        if self.is_active:
-            parts = [f"recording, {boot}", *([self.status] if self.status else [])]
-            if self.memory_bytes is not None:
-                parts.append(f"{self.memory_bytes / (1 << 20):.0f} MiB")
-            if self.restarts:
-                parts.append(f"restarts after failures: {self.restarts} (journalctl -u fwtop)")
-            return "; ".join(parts)
-        if self.is_wrong():
-            why = f" ({safe_text(self.result, limit=40)})" if self.result not in ("", "success") else ""
-            return f"{safe_text(self.active, limit=20)}{why}, {boot}; see: journalctl -u fwtop"
-        return f"off, {boot}; to record from now on: sudo fwtop service enable"
+        if memory.isdigit() and len(memory) < 16:
+            parts.append(f"{int(memory) / (1 << 20):.0f} MiB")
+        if restarts.isdigit() and int(restarts):
+            parts.append(f"restarts after failures: {int(restarts)} (journalctl -u fwtop)")
+        return "; ".join(parts), True, False
+    if enabled or active == "failed":
+        result = found.get("Result", "")
+        why = f" ({safe_text(result, limit=40)})" if result not in ("", "success") else ""
+        return f"{safe_text(active, limit=20)}{why}, {boot}; see: journalctl -u fwtop", False, True
+    return f"off, {boot}; to record from now on: sudo fwtop service enable", False, False
 
 
 def _systemctl(*words: str) -> str:

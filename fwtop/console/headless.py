@@ -19,7 +19,7 @@ from fwtop.console.judging import failure_line
 from fwtop.console.publish.outputs import Outputs
 from fwtop.console.recorder import Recorder
 from fwtop.model.rule import Rule
-from fwtop.model.traffic.snapshot import LedgerRow, Sampling, Share, Snapshot
+from fwtop.model.traffic.snapshot import LedgerRow, Share, Snapshot
 from fwtop.model.wire import of_plain, plain
 from fwtop.render.numbers import percent, si
 from fwtop.render.observation import observation_json, rfc3339
@@ -225,58 +225,48 @@ _TEXT_ROWS = 10
 def render(snapshot: Snapshot, *, top: int = _TEXT_ROWS) -> str:
     """Render a snapshot for a terminal or an e-mail; all text in it is sanitised already."""
     tables, totals = snapshot.tables, snapshot.tables.totals
+    sampling, estimated = tables.sampling, ""
+    if sampling.watched < 1:
+        estimated = f"; drops are estimated from {percent(sampling.watched, 1)} of the packets"
     where = snapshot.origin.file or ", ".join(snapshot.origin.interfaces) or "no interface"
     lines = [
         f"{snapshot.host}  {where}  {snapshot.seconds:.1f} s",
         f"{totals.packets:,} packets  {si(totals.pps)}pps  {si(totals.bps)}bit/s  "
         f"dropped {totals.dropped:,}  accepted {totals.accepted:,}",
-        f"sampled 1 in {tables.sampling.one_in:.0f}: {tables.sampling.samples:,} samples, "
-        f"{tables.sampling.lost:,} lost{_estimated(tables.sampling)}",
+        f"sampled 1 in {sampling.one_in:.0f}: {sampling.samples:,} samples, "
+        f"{sampling.lost:,} lost{estimated}",
         "",
     ]
     lines += _attacks(snapshot)
-    lines += _table(
-        "signatures",
-        (
+    rows, judged, sources = min(top, _TEXT_ROWS), snapshot.judgement, tables.sources
+    shown: dict[str, list[tuple[str, ...]]] = {
+        "signatures": [
             (_share(one.share), f"normal {percent(one.baseline_share)}", describe(one.match))
-            for one in snapshot.judgement.signatures[: min(top, _TEXT_ROWS)]
-        ),
-    )
-    sources = tables.sources
+            for one in judged.signatures[:rows]
+        ]
+    }
     for title, entries in (("sources", sources.address), ("prefixes", sources.prefix), ("AS", sources.asn)):
-        lines += _table(
-            title,
-            (
-                (entry.key, _share(entry.share), entry.who, entry.country or "", (entry.as_name or "")[:40])
-                for entry in entries[: min(top, _TEXT_ROWS)]
-            ),
-        )
-    lines += _table(
-        "to those behind",
-        (
-            (target.key, _share(target.share), " ".join(target.serves) or target.part)
-            for target in [one for one in tables.destinations if one.part][: min(top, _TEXT_ROWS)]
-        ),
-    )
-    lines += _table(
-        "ports",
-        (
-            (f"{port.protocol} {port.side} {port.port}", _share(port.share), port.service or "")
-            for port in tables.ports[: min(top, _TEXT_ROWS)]
-        ),
-    )
-    payloads = snapshot.judgement.payloads or tables.payloads
-    lines += _table(
-        "payloads",
-        (
-            (payload.dns_name or payload.text or payload.data.hex()[:32], _share(payload.share))
-            for payload in payloads[: min(top, _TEXT_ROWS)]
-        ),
-    )
-    lines += _table(
-        "where packets ended",
-        ((f"{row.layer} {row.reason}", f"{row.packets:,}", _ends_there(row)) for row in tables.ledger),
-    )
+        shown[title] = [
+            (entry.key, _share(entry.share), entry.who, entry.country or "", (entry.as_name or "")[:40])
+            for entry in entries[:rows]
+        ]
+    shown["to those behind"] = [
+        (target.key, _share(target.share), " ".join(target.serves) or target.part)
+        for target in [one for one in tables.destinations if one.part][:rows]
+    ]
+    shown["ports"] = [
+        (f"{port.protocol} {port.side} {port.port}", _share(port.share), port.service or "")
+        for port in tables.ports[:rows]
+    ]
+    shown["payloads"] = [
+        (payload.dns_name or payload.text or payload.data.hex()[:32], _share(payload.share))
+        for payload in (judged.payloads or tables.payloads)[:rows]
+    ]
+    shown["where packets ended"] = [
+        (f"{row.layer} {row.reason}", f"{row.packets:,}", _ends_there(row)) for row in tables.ledger
+    ]
+    for title, cells in shown.items():
+        lines += _table(title, cells)
     lines += _proposals(snapshot)
     lines += [f"note: {note}" for note in snapshot.notes]
     return "\n".join(lines).rstrip() + "\n"
@@ -286,14 +276,6 @@ def _ends_there(row: LedgerRow) -> str:
     if row.rule:
         return f"rule {row.rule}"
     return f"{percent(row.mostly_share)} {describe(row.mostly)}" if row.mostly is not None else ""
-
-
-def _estimated(sampling: Sampling) -> str:
-    return (
-        f"; drops are estimated from {percent(sampling.watched, 1)} of the packets"
-        if sampling.watched < 1
-        else ""
-    )
 
 
 def _attacks(snapshot: Snapshot) -> list[str]:
@@ -331,13 +313,9 @@ def _share(share: Share) -> str:
     return f"{percent(share.share, 1):>7}  {si(share.pps)}pps"
 
 
-def _table(title: str, rows: Iterable[Sequence[str]]) -> list[str]:
-    cells = [list(row) for row in rows]
-    if not cells:
+def _table(title: str, rows: Sequence[Sequence[str]]) -> list[str]:
+    if not rows:
         return []
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    body = [
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
-    return [title, *body, ""]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return [title, *(f"  {line}" for line in lines), ""]

@@ -135,8 +135,7 @@ def test_what_is_wrong_with_the_guardians_unit_is_said(monkeypatch: pytest.Monke
     ],
 )
 def test_the_state_of_the_service_is_one_line(shown: str, line: str, is_wrong: bool) -> None:
-    view = service.ServiceView.parse(shown)
-    assert (view.line(), view.is_wrong()) == (line, is_wrong)
+    assert service.told(shown) == (line, line.startswith("recording"), is_wrong)
 
 
 @pytest.mark.parametrize(("booted", "told"), [(False, "systemd doesn't run"), (True, "run 'make setup'")])
