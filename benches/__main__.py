@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from benches.catalogue import TABLES
-from fwtop.cli.bench import add_table, measure
+from fwtop.cli.trying import add_table, measure
 from fwtop.model.errors import FwtopError
 
 

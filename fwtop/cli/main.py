@@ -51,8 +51,11 @@ VERBS = {
     "bench": "run benchmarks; --calibrate measures the cost of each kind of rule",
 }
 _TOGETHER = {  # verbs that are rows of one module (its VERBS); others are a module each
-    **dict.fromkeys(("limit", "match", "drop", "notrack", "synproxy"), "making"),
+    **dict.fromkeys(("watch", "snapshot"), "watching"),
+    **dict.fromkeys(("record", "service", "alarms"), "recorder"),
+    **dict.fromkeys(("limit", "match", "drop", "notrack", "synproxy", "sysctl", "apply"), "making"),
     **dict.fromkeys(("status", "keep", "repair", "undo", "why"), "standing"),
+    **dict.fromkeys(("lab", "bench"), "trying"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Verbs that make one rule of their options: limit, match, drop, notrack, synproxy.
+"""Verbs that make a rule: limit, match, drop, notrack, synproxy, sysctl of options, apply of a proposal.
 
 What a verb takes follows from the header fields and kinds of rules that it names (rules/fields.py and kinds).
 """
@@ -6,16 +6,23 @@ What a verb takes follows from the header fields and kinds of rules that it name
 from __future__ import annotations
 
 import argparse
+import json
+import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
 from fwtop.cli.mitigation import add_fields, add_rule_options, carry_out, match_of, prefix
-from fwtop.cli.options import Verb, flag, option, read_as, whole
+from fwtop.cli.options import Verb, flag, option, positive, read_as, whole
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.rule import Kind, Match, Rule, Setting
+from fwtop.model.text import safe_text
 from fwtop.model.traffic.dns import type_number
 from fwtop.model.traffic.protocols import TCP
+from fwtop.model.tunables import SHORT_NAMES, TUNABLES, Tunable
+from fwtop.render.numbers import duration
 from fwtop.rules import fields, options
 from fwtop.rules.fields import DPORT, PROTOCOL
 from fwtop.rules.kinds import filters
@@ -133,6 +140,134 @@ def _synproxy_rule(args: argparse.Namespace) -> Rule:
     return Rule("", Kind.SYNPROXY, match, f"answer SYNs to port {match.dport}{where} with cookies", 0)
 
 
+_WORDS = {"on": 1, "always": 2}
+
+
+def _sysctl_arguments(parser: argparse.ArgumentParser) -> None:
+    which = "setting to change (default: show all)"
+    parser.add_argument("setting", nargs="*", metavar="NAME=VALUE", help=which)
+    add_rule_options(parser, families=False)
+
+
+def _sysctl(args: argparse.Namespace) -> int:
+    """Show the settings, or install a rule that changes some."""
+    if not args.setting:
+        return _show_settings(args.netns, as_json=args.json)
+    return carry_out(args, [_sysctl_rule(args)])
+
+
+def _sysctl_rule(args: argparse.Namespace) -> Rule:
+    """Return the requested rule; raises FwtopError (code 2)."""
+    settings = tuple(_setting(text) for text in args.setting)
+    if len({item.name for item in settings}) < len(settings):
+        raise FwtopError("a setting is named twice; nothing was changed", 2)
+    what = ", ".join(f"{TUNABLES[item.name].short} to {item.value}" for item in settings)
+    return Rule("", Kind.SYSCTL, Match(), f"set {what}", args.ttl, created_by="cli", settings=settings)
+
+
+def _setting(text: str) -> Setting:
+    """Read NAME=VALUE, the name short or dotted; raises FwtopError (code 2)."""
+    name, equals, value = text.partition("=")
+    tunable = SHORT_NAMES.get(name) or TUNABLES.get(name)
+    if tunable is None:
+        raise FwtopError(
+            f"{safe_text(name, limit=60)!r} is not a setting that fwtop changes; 'fwtop sysctl' lists them", 2
+        )
+    number = _WORDS.get(value, int(value) if value.isascii() and value.isdigit() else -1)
+    if not equals or not tunable.low <= number <= tunable.high:
+        raise FwtopError(
+            f"{tunable.short} takes a number from {tunable.low} to {tunable.high}; nothing was changed", 2
+        )
+    return Setting(tunable.name, number)
+
+
+def _show_settings(netns: str | None, *, as_json: bool) -> int:
+    from fwtop.kernel import namespaces
+
+    namespaces.enter_named(netns)
+    values = {item.short: _value(item) for item in TUNABLES.values()}
+    if as_json:
+        print(json.dumps({"settings": values}))
+        return 0
+    for item in TUNABLES.values():
+        value = values[item.short]
+        print(f"{item.short:<38} {'-' if value is None else value:>10}  {item.text}")
+    return 0
+
+
+def _value(tunable: Tunable) -> int | None:
+    try:
+        return int(Path(tunable.path).read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+_STALE_SECONDS = 900
+_CLOCK_STEP_SECONDS = 60  # that the clock may have been set back since
+
+
+def _apply_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("number", type=positive, metavar="N", help="the proposal's number")
+    flag(parser, "--old", "allow an observation older than 15 minutes")
+    add_rule_options(parser, families=False)
+
+
+def _apply(args: argparse.Namespace) -> int:
+    """Find the proposal and install it."""
+    from fwtop.cli.launcher import require_root
+    from fwtop.cli.stored import run_unprivileged  # brings the store
+
+    require_root("changing the firewall")
+    found = run_unprivileged(lambda: _last_proposal(args.number, args.netns))
+    # Written by the unprivileged console: parse it as strictly as a message; the guard checks it again.
+    try:
+        if not args.old:
+            _check_age(time.time() - float(found["at"]))
+        rule = Rule.from_dict(found["rule"])
+    except (ValueError, KeyError, TypeError):
+        raise FwtopError("the stored proposal is invalid; nothing was changed") from None
+    chosen = replace(
+        rule,
+        summary=safe_text(rule.summary),
+        ttl_seconds=args.ttl,
+        created_by=f"proposal {args.number}",
+    )
+    return carry_out(args, [chosen])
+
+
+def _check_age(age: float) -> None:
+    """Raise FwtopError for an observation that is old, or of no time that has been."""
+    if -_CLOCK_STEP_SECONDS <= age <= _STALE_SECONDS:
+        return
+    when = f"{duration(age)} old" if age > _STALE_SECONDS else "of the future"
+    raise FwtopError(
+        f"the last observation is {when} and may be of another attack; nothing was "
+        "changed; run 'fwtop snapshot' first, or add --old"
+    )
+
+
+def _last_proposal(number: int, netns: str | None) -> dict[str, Any]:
+    from fwtop.store.reader import list_sessions, load_session
+
+    for info in reversed(list_sessions()):
+        if info.netns != netns or info.state == "damaged":
+            continue
+        snapshots = list(load_session(info.path).snapshots(1))
+        if snapshots:
+            last = snapshots[-1]
+            break
+    else:
+        raise FwtopError("there is no observation yet; run 'fwtop snapshot' first")
+    for proposal in last.judgement.proposals:
+        if proposal.number == number:
+            if proposal.rule is None:
+                raise FwtopError(f"proposal {number} is advice, not a rule: {safe_text(proposal.summary)}")
+            return {"rule": proposal.rule.to_dict(), "at": last.started + last.seconds}
+    count = len(last.judgement.proposals)
+    some = "proposal" if count == 1 else "proposals"
+    raise FwtopError(f"the last observation has {count} {some} and no number {number}; nothing was changed")
+
+
 VERBS = {
     "limit": _verb(
         "Limit the rate of each source prefix, or its open connections; the excess is dropped.",
@@ -165,5 +300,18 @@ VERBS = {
         "fwtop synproxy --dport 443 --ttl 1h --yes",
         _synproxy_arguments,
         _synproxy_rule,
+    ),
+    "sysctl": Verb(
+        "Show kernel settings that help under attack, or change some for a limited time.",
+        "fwtop sysctl syncookies=on conntrack_max=1000000 --ttl 1h --yes",
+        _sysctl_arguments,
+        _sysctl,
+        _sysctl_rule,
+    ),
+    "apply": Verb(
+        "Install a proposal of the running or last observation, by its number.",
+        "sudo fwtop snapshot && sudo fwtop apply 1 --preview",
+        _apply_arguments,
+        _apply,
     ),
 }

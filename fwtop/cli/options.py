@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 if TYPE_CHECKING:
@@ -125,29 +121,3 @@ def ttl(text: str) -> int:
     if not 0 < value <= MAX_TTL_SECONDS:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a time like 30s, 10m, 2h or 1d (24d at most)")
     return value
-
-
-class _Ended(BaseException):
-    """A signal asked the lab to end; a BaseException, so that no handler on the way swallows it."""
-
-
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@contextmanager
-def ending_by_signals() -> Iterator[None]:
-    """Turn the first SIGINT, SIGTERM or SIGHUP into an exception, so that clean-up runs."""
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        for ignored in _ENDING:
-            signal.signal(ignored, signal.SIG_IGN)
-        raise _Ended(signal.Signals(number).name)
-
-    before = {number: signal.signal(number, end) for number in _ENDING}
-    try:
-        yield
-    except _Ended as ended:
-        raise FwtopError(f"ended by {ended}; the lab was taken down") from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

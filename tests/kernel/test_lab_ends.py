@@ -27,7 +27,6 @@ pytestmark = pytest.mark.kernel
 DRIVER = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from fwtop.cli import lab
 from fwtop.cli.main import main
 from fwtop.lab import watch
 

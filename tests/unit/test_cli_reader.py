@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fwtop.cli import apply, mitigation, report, sessions, stored
+from fwtop.cli import making, mitigation, report, sessions, stored
 from fwtop.model.errors import FwtopError
 
 EVIL = "\x1b]0;owned\x07\x9b31m"
@@ -120,7 +120,7 @@ def test_a_reader_does_not_have_the_terminal(capfd: pytest.CaptureFixture[str]) 
 def test_an_observation_of_no_recent_time_is_not_applied(
     monkeypatch: pytest.MonkeyPatch, at: object, says: str
 ) -> None:
-    answering(monkeypatch, apply, json.loads(json.dumps({"rule": {}, "at": float(at)})))  # type: ignore[arg-type]
+    answering(monkeypatch, stored, json.loads(json.dumps({"rule": {}, "at": float(at)})))  # type: ignore[arg-type]
     monkeypatch.setattr("fwtop.cli.launcher.require_root", lambda _: None)
     with pytest.raises(FwtopError, match=says):
-        apply.run(argparse.Namespace(number=1, netns=None, old=False, ttl=60))
+        making.VERBS["apply"].run(argparse.Namespace(number=1, netns=None, old=False, ttl=60))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from stored_samples import POISON, START, attack, snapshot
 
-from fwtop.cli.record import open_lines
+from fwtop.cli.recorder import open_lines
 from fwtop.console.publish import outputs
 from fwtop.console.publish.outputs import JsonLines
 from fwtop.model.errors import FwtopError

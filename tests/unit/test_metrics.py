@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 from stored_samples import POISON, START, attack, rule, snapshot, status
 
-from fwtop.cli.record import listen
+from fwtop.cli.recorder import listen
 from fwtop.console.publish import scrapes
 from fwtop.console.publish.metrics import MAX_KINDS, MAX_RULES, exposition
 from fwtop.console.publish.scrapes import RunningTotals, ScrapeServer, answer

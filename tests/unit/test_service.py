@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 from stored_samples import START, attack, snapshot
 
-from fwtop.cli import service
-from fwtop.cli.record import service_manager
+from fwtop.cli import recorder
+from fwtop.cli.recorder import service_manager
 from fwtop.client import discovery
 from fwtop.console.headless import _GuardianLost
 from fwtop.console.publish.outputs import ServiceState
@@ -135,16 +135,16 @@ def test_what_is_wrong_with_the_guardians_unit_is_said(monkeypatch: pytest.Monke
     ],
 )
 def test_the_state_of_the_service_is_one_line(shown: str, line: str, is_wrong: bool) -> None:
-    assert service.told(shown) == (line, line.startswith("recording"), is_wrong)
+    assert recorder.told(shown) == (line, line.startswith("recording"), is_wrong)
 
 
 @pytest.mark.parametrize(("booted", "told"), [(False, "systemd doesn't run"), (True, "run 'make setup'")])
 def test_without_systemd_or_unit_nothing_is_changed(
     booted: bool, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "SYSTEMD_BOOTED", tmp_path if booted else tmp_path / "none")
-    monkeypatch.setattr(service, "SERVICE_UNIT", tmp_path / SERVICE_UNIT.name)
+    monkeypatch.setattr(recorder, "SYSTEMD_BOOTED", tmp_path if booted else tmp_path / "none")
+    monkeypatch.setattr(recorder, "SERVICE_UNIT", tmp_path / SERVICE_UNIT.name)
     with pytest.raises(FwtopError, match=told) as error:
-        service.run(argparse.Namespace(what="enable"))
+        recorder.VERBS["service"].run(argparse.Namespace(what="enable"))
     assert error.value.code == 3
     assert "nothing was changed" in str(error.value)
