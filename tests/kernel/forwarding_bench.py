@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from msgspec import Struct, field
 
 from tests.kernel.conftest import Host, ip
-from tests.kernel.wire import inside
+from tests.kernel.wire import arrives, inside, let_arrive
 
 PORT = 5300
 FORWARDERS = ("router", "bridge", "bridge with br_netfilter")
@@ -40,25 +40,17 @@ class Forwarder(Struct):
         self.serial += 1
         message = b"#%d" % self.serial
         self.senders[family].sendto(message, (address(self.server, family), PORT))
-        self.receivers[family].settimeout(wait_s)
-        with contextlib.suppress(TimeoutError):
-            while self.receivers[family].recv(2048) != message:
-                pass
-            return True
-        return False
+        return arrives(self.receivers[family], message, wait_s)
 
     def flood_passes(self, family: int, wait_s: float = 0.3) -> bool:
         """Say whether a datagram like those of a flood of zeros reaches the server."""
+        let_arrive()
         self.receivers[family].settimeout(0)
         with contextlib.suppress(BlockingIOError):
             while self.receivers[family].recv(2048):
                 pass
         self.senders[family].sendto(bytes(400), (address(self.server, family), PORT))
-        self.receivers[family].settimeout(wait_s)
-        try:
-            return self.receivers[family].recv(2048) == bytes(400)
-        except TimeoutError:
-            return False
+        return arrives(self.receivers[family], bytes(400), wait_s)
 
     def close(self) -> None:
         for sock in (*self.receivers.values(), *self.senders.values()):
@@ -73,7 +65,7 @@ def udp_socket(host: Host, family: int, port: int = 0) -> socket.socket:
     """Open a datagram socket in a host's namespace, bound to its address."""
     with inside(host.netns):
         sock = socket.socket(FAMILIES[family], socket.SOCK_DGRAM)
-    sock.settimeout(5)
+    sock.settimeout(60)
     sock.bind((address(host, family), port))
     return sock
 

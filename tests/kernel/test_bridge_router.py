@@ -45,7 +45,7 @@ def neighbours(answer: dict) -> int:
 @pytest.mark.one_each
 @pytest.mark.parametrize("family", [4, 6])
 def test_what_it_passes_on_is_counted_as_accepted_once(forwarder: Forwarder, family: int) -> None:
-    assert forwarder.passes(3, family)
+    assert forwarder.passes(30, family)
     with observing(forwarder.victim, ["out0", "in0"]) as observer:
         observer.ask("poll")
         for _ in range(50):
@@ -74,7 +74,7 @@ def test_what_its_rules_drop_was_never_accepted(forwarder: Forwarder, chain: str
     table = "filter" if chain == "FORWARD" else "raw"
     program = "iptables" if family == 4 else "ip6tables"
     rule = ("-p", "udp", "--dport", str(PORT), "-j", "DROP")
-    assert forwarder.passes(3, family)
+    assert forwarder.passes(30, family)
     with observing(forwarder.victim, ["out0", "in0"]) as observer:
         observer.ask("poll")
         for _ in range(5):
@@ -109,13 +109,13 @@ def test_a_rule_protects_those_behind_or_says_that_it_does_not(
     rule = Rule("", kind, Match(sources=(Prefix.parse(address(forwarder.attacker, family)),)), "block", 60)
     warnings = guardian.demand(Plan(rule.to_dict())).data["warnings"]
     told = any("passes packets on without netfilter" in line for line in warnings)
-    assert forwarder.passes(3, family)
+    assert forwarder.passes(30, family)
     rule_id = apply(guardian, rule)
     blind = kind is Kind.IPSET and forwarder.kind == "bridge"
     assert forwarder.passes(family=family) == blind
     assert told == blind
     guardian.demand(Undo((rule_id,)))
-    assert forwarder.passes(3, family)
+    assert forwarder.passes(30, family)
 
 
 @pytest.mark.one_each("bridge")

@@ -26,7 +26,7 @@ from tests.kernel.wire import inside
 
 pytestmark = pytest.mark.kernel
 FIRST_PORT = 40_000  # from which the server asks
-LEARNED_SECONDS = 20.0  # generous: ports of bridges are looked up every 5 s
+LEARNED_SECONDS = 60.0  # generous: ports of bridges are looked up every 5 s
 
 
 class Routers:
@@ -77,9 +77,9 @@ class Talks:
             )
         with inside(there.netns):
             target = (address(here, family), 22)
-            self.client = stack.enter_context(socket.create_connection(target, timeout=5))
+            self.client = stack.enter_context(socket.create_connection(target, timeout=60))
         self.served = stack.enter_context(self.listener.accept()[0])
-        self.served.settimeout(5)
+        self.served.settimeout(60)
         self.services = {port: stack.enter_context(udp_socket(there, family, port)) for port in (53, 123)}
         self.asking = {
             port: stack.enter_context(udp_socket(here, family, FIRST_PORT + port)) for port in self.services
@@ -287,7 +287,7 @@ def answered(talks: Talks) -> bool:
     except TimeoutError:
         return False
     finally:
-        talks.asking[53].settimeout(5)
+        talks.asking[53].settimeout(60)
 
 
 @pytest.mark.one_each

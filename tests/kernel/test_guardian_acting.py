@@ -65,7 +65,7 @@ def check(
         assert rules_of(guardian)[rule_id]["acting"]
         assert not path.passes()
         damage()
-        assert path.passes(wait_s=5)
+        assert path.passes(wait_s=30)
         assert is_told(bench, guardian, rule_id, poll_until)
         if not refilled:
             with pytest.raises(FwtopError, match=f"does not act: .*fwtop repair {rule_id}"):
@@ -78,7 +78,7 @@ def check(
         guardian.demand(Keep(rule_id))
         assert not path.passes()
         guardian.demand(Undo(all=True))
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
 
 
 # Each harm with either family and either variant, and one harm with all four pairs

@@ -28,7 +28,7 @@ from tests.kernel.xdp_bench import XdpBench
 
 pytestmark = pytest.mark.kernel
 BENCH = XdpBench
-REFILLED_SECONDS = 15.0  # generous: the allow-list is compared every 5 s
+REFILLED_SECONDS = 60.0  # generous: the allow-list is compared every 5 s
 KEYS = PayloadMatch(b"keystroke")
 # Prefixes side by side, one inside another, at both ends of the address space, of both families
 LISTED = (
@@ -60,10 +60,10 @@ def test_allow_listed_host_passes_after_ipset_flush(bench: Bench, how: str) -> N
     path = bench.path(4)
     with bench.connect() as guardian:
         rule_id = apply(guardian, IN_TABLE_RAW, force=True)
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
         bench.pair.victim.run("ipset", "flush")
         guardian.demand(ACTIONS[how](rule_id))
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
         assert rules_of(guardian)[max(rules_of(guardian), key=int)]["acting"]
         guardian.demand(Undo(all=True))
 
@@ -93,7 +93,7 @@ def test_ssh_session_outlives_ipset_flush(bench: Bench, monkeypatch, how: Callab
 
 
 def received(server: socket.socket) -> bytes:
-    server.settimeout(3)
+    server.settimeout(60)
     return server.recv(100)
 
 
@@ -144,11 +144,11 @@ def test_changed_allow_list_is_told_and_made_good(bench: Bench, how: str, poll_u
             for verb in ("add", "del"):
                 bench.pair.victim.run("ip", "address", verb, "198.18.99.1/32", "dev", "lo")
         poll_until(lambda: reason(guardian, rule_id) == "", REFILLED_SECONDS)
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
         bench.pair.victim.run("sh", "-c", commands, check=False)
         guardian.demand(Keep(rule_id))
         assert reason(guardian, rule_id) == ""
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
         guardian.demand(Undo(all=True))
 
 
@@ -175,7 +175,7 @@ def test_blocked_source_that_comes_on_the_list_passes_until_it_goes(
         poll_until(lambda: not path.passes() and packets(), REFILLED_SECONDS)
         (bench.directory / "allow").write_text(f"{bench.attacker(family)}\n")
         poll_until(lambda: holds_line("FWTOP-RULES"), REFILLED_SECONDS)
-        assert path.passes(wait_s=5)
+        assert path.passes(wait_s=30)
         assert not holds_line("FWTOP-SOURCES")
         assert reason(guardian, rule_id) == ""
         (bench.directory / "allow").write_text("")
@@ -186,7 +186,7 @@ def test_blocked_source_that_comes_on_the_list_passes_until_it_goes(
         poll_until(lambda: packets() == before + 1, REFILLED_SECONDS)
         assert reason(guardian, rule_id) == ""
         guardian.demand(Undo(all=True))
-    assert path.passes(wait_s=10)
+    assert path.passes(wait_s=30)
 
 
 def elements(bench: Bench, name: str, flag: str = "") -> list[str]:
@@ -215,7 +215,7 @@ def test_rule_for_all_sources_spares_who_comes_on_the_list_until_it_goes(
         bench.pair.victim.run("ipset", "create", f"{name}-new", "hash:net", "family", inet)
         (bench.directory / "allow").write_text(f"{bench.attacker(family)}\n")
         poll_until(is_spared, REFILLED_SECONDS)
-        assert all(path.passes(wait_s=5) for _ in range(3))
+        assert all(path.passes(wait_s=30) for _ in range(3))
         assert reason(guardian, rule_id) == ""
         guardian.demand(Keep(rule_id))
         (bench.directory / "allow").write_text("")
@@ -251,11 +251,11 @@ def test_listed_host_is_spared_to_the_end_when_nothing_of_fwtop_lives(bench: Ben
         bench.kill_guardian()
 
     def is_over() -> bool:
-        assert listed.passes(wait_s=5)
+        assert listed.passes(wait_s=30)
         return other.passes()
 
     assert seen_in_time(install, lambda: not other.passes())
-    poll_until(is_over, 60)
+    poll_until(is_over)
 
 
 def test_too_long_list_keeps_no_gateway_from_passing_compiled_rules(bench: XdpBench, poll_until) -> None:
@@ -268,11 +268,11 @@ def test_too_long_list_keeps_no_gateway_from_passing_compiled_rules(bench: XdpBe
             assert not path.passes()
             allowed = "".join(f"198.18.{number >> 8}.{number & 255}\n" for number in range(4097))
             (bench.directory / "allow").write_text(allowed)
-            poll_until(lambda: "not 4,097" in " ".join(guardian.demand(Status()).data["warnings"]), 15)
+            poll_until(lambda: "not 4,097" in " ".join(guardian.demand(Status()).data["warnings"]))
             bench.pair.victim.run("ip", "route", "add", "default", "via", bench.attacker(4))
-            poll_until(path.passes, 15)
+            poll_until(path.passes)
             (bench.directory / "allow").write_text("")
-            poll_until(lambda: guardian.demand(Status()).data["warnings"] == [], 15)
+            poll_until(lambda: guardian.demand(Status()).data["warnings"] == [])
     finally:
         path.close()
 

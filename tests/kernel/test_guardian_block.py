@@ -39,7 +39,7 @@ FAMILIES = (4, 6)
 def test_block_stops_and_undo_lets_pass(bench: Bench, family: int, variant: str) -> None:
     use_variant(bench, variant)
     path = bench.path(family)
-    assert path.passes(wait_s=10)
+    assert path.passes(wait_s=30)
     with bench.connect() as guardian:
         assert guardian.about["variant"] == variant
         rule_id = apply(guardian, bench.block_rule(family))
@@ -48,7 +48,7 @@ def test_block_stops_and_undo_lets_pass(bench: Bench, family: int, variant: str)
         assert rules_of(guardian)[rule_id]["packets"] == 2
         assert rules_of(guardian)[rule_id]["entries"] == {bench.attacker(family): 2}
         guardian.demand(Undo((rule_id,)))
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
 
 
 @pytest.mark.parametrize("foreign", ["none", *VARIANTS])
@@ -139,7 +139,7 @@ def test_unconfirmed_rule_is_taken_back_and_kept_one_stays(bench: Bench, poll_un
         assert guardian.demand(Keep(kept)).data["status"]["state"] == "confirmed"
         poll_until(lambda: lost not in rules_of(guardian))
         assert rules_of(guardian, finished=True)[lost]["note"] == "not confirmed in time"
-    assert bench.path(6).passes(wait_s=10)
+    assert bench.path(6).passes(wait_s=30)
     # An element of a provisional rule has less time left: it was renewed.
     poll_until(lambda: "timeout 5" in bench.pair.victim.run("ipset", "save").stdout)
     assert not bench.path(4).passes()
@@ -159,7 +159,7 @@ def test_new_guardian_adopts_what_a_killed_one_left(bench: Bench) -> None:
         adopted = rules_of(guardian)[rule_id]
         assert (adopted["state"], adopted["packets"]) == ("confirmed", 2)
         guardian.demand(Undo(all=True))
-    assert path.passes(wait_s=10)
+    assert path.passes(wait_s=30)
     assert bench.state() == before
 
 
@@ -193,7 +193,7 @@ def test_allow_listed_address_passes_a_list_that_holds_it(bench: Bench) -> None:
     with bench.connect() as guardian:
         apply(guardian, rule)
         assert f"add fwtop-1-4 {bench.attacker(4)} timeout" in bench.pair.victim.run("ipset", "save").stdout
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
 
 
 def test_allow_file_is_followed_while_rules_are_active(bench: Bench, poll_until) -> None:
@@ -255,7 +255,7 @@ def test_rule_goes_in_beside_native_rules_and_out_again(bench: Bench) -> None:
         guardian.demand(Repair(second))
         assert not bench.path(4).passes()
         guardian.demand(Undo(all=True))
-    assert bench.path(4).passes(wait_s=10)
+    assert bench.path(4).passes(wait_s=30)
     assert bench.state() == before
 
 
@@ -282,7 +282,7 @@ def test_command_line_blocks_reports_and_undoes(bench: Bench) -> None:
         assert fwtop(bench, "undo", "999999").returncode == 1
     finally:
         assert fwtop(bench, "undo", "--all").returncode == 0
-    assert bench.path(4).passes(wait_s=10)
+    assert bench.path(4).passes(wait_s=30)
 
 
 def test_long_list_is_carried_renewed_and_ends_by_itself(bench: Bench, poll_until) -> None:
@@ -301,8 +301,8 @@ def test_long_list_is_carried_renewed_and_ends_by_itself(bench: Bench, poll_unti
         clock = bench.pair.victim.run("ipset", "list", "fwtop-1-on4").stdout
         assert re.search(r"^128.0.0.0/1 timeout 59\d$", clock, re.MULTILINE)
         bench.pair.victim.run("ipset", "flush", "fwtop-1-4")
-        assert bench.path(4).passes(wait_s=10)
-        guardian.demand(Keep("1", 2))  # puts back what somebody took out
+        assert bench.path(4).passes(wait_s=30)
+        guardian.demand(Keep("1", SOON_SECONDS))  # puts back what somebody took out
         assert not bench.path(4).passes()
         assert rules_of(guardian)["1"]["packets"] == 2
     bench.kill_guardian()
@@ -338,7 +338,7 @@ def test_terminated_guardian_reverts_the_unconfirmed_and_leaves_the_confirmed(
         pid = int(guardian.about["pid"])
         os.kill(pid, signal.SIGTERM)
         poll_until(lambda: ended(pid))
-    assert bench.path(6).passes(wait_s=10)
+    assert bench.path(6).passes(wait_s=30)
     assert not bench.path(4).passes()
     assert list(bench.directory.glob("*.sock")) == []
     with bench.connect() as successor:

@@ -57,7 +57,7 @@ def test_a_console_that_asks_for_connections_keeps_nobody_out_and_its_rule_ends_
     for item in descriptors:
         os.close(item)
     with bench.connect() as cli:
-        poll_until(lambda: not rules_of(cli), 20)
+        poll_until(lambda: not rules_of(cli))
         assert {rule["state"] for rule in rules_of(cli, finished=True).values()} == {"reverted"}
 
 

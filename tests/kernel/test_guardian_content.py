@@ -190,7 +190,7 @@ class Probe(Struct):
             before = self._entries()
             with inside(self.bench.pair.attacker.netns), socket.socket(type=socket.SOCK_DGRAM) as sender:
                 sender.sendto(b"?", (self.bench.pair.victim.ipv4, PORT))
-            assert self.bench.path(4).passes(wait_s=5)
+            assert self.bench.path(4).passes(wait_s=30)
             return self._entries() == before
         payload = b"evil" if self.how == "string" else b""
         return not all(self.bench.path(4).passes(payload, wait_s=0.5) for _ in range(4))
@@ -323,7 +323,7 @@ def test_nobody_changes_the_list_of_a_compiled_rule(bench: XdpBench) -> None:
             os.close(descriptor)
         assert not bench.path(4).passes()
         change(guardian, "remove", str(ATTACKER))
-        assert bench.path(4).passes(wait_s=5), "fwtop puts another in its place"
+        assert bench.path(4).passes(wait_s=30), "fwtop puts another in its place"
 
 
 def test_the_table_of_peers_is_put_back(bench: XdpBench, poll_until) -> None:

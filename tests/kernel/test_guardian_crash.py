@@ -68,7 +68,7 @@ def test_crash_while_installing(bench: Bench, failpoint: Failpoint) -> None:
         else:
             assert rules_of(successor) == {}
             assert rules_of(successor, finished=True)["1"]["state"] == "reverted"
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
     assert bench.state() == before
 
 
@@ -83,7 +83,7 @@ def test_crash_while_undoing(bench: Bench, failpoint: Failpoint) -> None:
     with bench.connect() as successor:
         assert rules_of(successor) == {}
         assert rules_of(successor, finished=True)["1"]["state"] == "reverted"
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
     assert bench.state() == before
 
 
@@ -97,7 +97,7 @@ def test_crash_while_undoing_one_of_two(bench: Bench, failpoint: Failpoint) -> N
             guardian.demand(Undo((gone,)))
     with bench.connect() as successor:
         assert list(rules_of(successor)) == [stays]
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         assert not bench.path(6).passes()
 
 
@@ -105,7 +105,7 @@ def test_crash_while_undoing_one_of_two(bench: Bench, failpoint: Failpoint) -> N
 def test_crash_while_keeping(bench: Bench, failpoint: Failpoint, poll_until) -> None:
     guardian = bench.connect(crash_at=failpoint.value)
     with guardian:
-        rule_id = apply(guardian, bench.block_rule(4), 2 * SOON_SECONDS)  # until a successor has started
+        rule_id = apply(guardian, bench.block_rule(4), SOON_SECONDS + 4)  # until a successor has started
         with pytest.raises(FwtopError, match="ended before it answered"):
             guardian.demand(Keep(rule_id))
     with bench.connect() as successor:
@@ -128,12 +128,12 @@ def test_crash_while_the_allow_list_is_followed(bench: Bench, failpoint: Failpoi
         pid = int(guardian.about["pid"])
         bench.allow = f"{bench.attacker(4)}\n"  # which the next guardian finds, too
         allowed.write_text(bench.allow)
-        poll_until(lambda: ended(pid), 20)
+        poll_until(lambda: ended(pid))
     with bench.connect() as successor:
         assert rules_of(successor)[rule_id]["not_acting"] == ""
-        assert bench.path(4).passes(wait_s=5)
+        assert bench.path(4).passes(wait_s=30)
         allowed.write_text("")
-        poll_until(lambda: not bench.path(4).passes(), 20)
+        poll_until(lambda: not bench.path(4).passes())
         successor.demand(Undo(all=True))
     assert bench.state() == before
 
@@ -173,5 +173,5 @@ def check_repaired(bench: Bench, rule_id: str, before: dict[str, str]) -> None:
         assert not bench.path(4).passes()
         assert not bench.path(6).passes()
         successor.demand(Undo(all=True))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
     assert bench.state() == before

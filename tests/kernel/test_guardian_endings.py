@@ -49,7 +49,7 @@ def test_native_rule_in_table_raw_keeps_nothing_from_ending(bench: Bench, how: s
     with bench.connect() as guardian:
         guardian.demand(Undo(all=True))
         assert rules_of(guardian) == {}
-    assert path.passes(wait_s=10)
+    assert path.passes(wait_s=30)
     assert sysctl(bench) == before
     left = bench.pair.victim.run("nft", "list", "table", "ip", "raw").stdout
     assert "FWTOP" not in left
@@ -79,7 +79,7 @@ def test_more_jumps_keep_no_rule_from_ending(bench: Bench, variant: str, family:
         victim.run("sh", "-c", f"{program} --noflush < {saved}")
         assert not path.passes()
         guardian.demand(Undo(all=True))
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
     assert bench.state() == before
 
 
@@ -94,7 +94,7 @@ def test_lock_of_another_program_keeps_no_rule_from_ending(bench: Bench, poll_un
             fcntl.flock(held, fcntl.LOCK_EX)
             guardian.demand(Undo(all=True), timeout=25)
             assert rules_of(guardian) == {}
-            assert all(bench.path(family).passes(wait_s=10) for family in (4, 6))
+            assert all(bench.path(family).passes(wait_s=30) for family in (4, 6))
             assert sysctl(bench) == before
             fcntl.flock(held, fcntl.LOCK_UN)
         with bench.connect():
@@ -114,7 +114,7 @@ def test_rule_ends_although_its_lines_cannot_be_removed(bench: Bench, poll_until
         assert not path.passes()
         guardian.demand(Undo(all=True))
         assert rules_of(guardian) == {}
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
         assert "fwtop" not in victim.run("ipset", "list", "-n").stdout
         assert "match set" not in victim.run("nft", "list", "table", "ip", "raw").stdout
         victim.run("nft", "delete map ip raw ways")

@@ -146,7 +146,7 @@ def test_many_rules_share_a_list_in_each_mechanism(bench: XdpBench) -> None:
         guardian.demand(Undo((ids[3],)))
         assert not bench.path(4).passes(), "the ipset rules still have the list"
         change(guardian, "remove", bench.attacker(4))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         guardian.demand(Undo(all=True))
         change(guardian, "delete")
     assert bench.state() == before
@@ -261,7 +261,7 @@ def test_lists_survive_their_guardian(bench: XdpBench) -> None:
     with bench.connect() as successor:
         assert all(item["acting"] for item in rules_of(successor).values())
         change(successor, "remove", bench.attacker(4))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         change(successor, "add", bench.attacker(4))
         assert not bench.path(4).passes()
 
@@ -291,7 +291,7 @@ def test_nested_entries_at_netdev_ingress(bench: XdpBench) -> None:
         change(guardian, "replace", "10.77.0.0/16")
         assert not bench.path(4).passes()
         change(guardian, "replace", "10.77.1.0/24", "10.78.0.0/16")
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         assert rules_of(guardian)[rule_id]["acting"]
         with pytest.raises(FwtopError, match="takes up to 10,000"):
             change(guardian, "add", *(f"100.64.{number >> 8}.{number & 255}" for number in range(10_001)))

@@ -295,11 +295,11 @@ def test_sessions_outlive_their_entries_behind_a_syn_proxy(
         assert here.gets_in(here.operator, 10)
         through = here.log_in(here.other)  # nobody knows yet who that is
         assert here.goes_on(through)
-        poll_until(lambda: here.other in str(guardian.demand(Status()).data["allow"]), 20)
+        poll_until(lambda: here.other in str(guardian.demand(Status()).data["allow"]))
         bench.pair.victim.run(
             "conntrack", "-D", "-p", "tcp", "--sport", str(here.session[0].getsockname()[1])
         )
-        poll_until(lambda: tracked(here.session[0]), 20)  # so the other was looked at, too
+        poll_until(lambda: tracked(here.session[0]))  # so the other was looked at, too
         for _ in range(2):
             bench.pair.victim.run("conntrack", "-F")
             assert here.goes_on()

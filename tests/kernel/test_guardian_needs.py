@@ -116,7 +116,7 @@ def test_notrack_ends_both_ways_without_any_process(bench: Bench, family: int, p
     with bench.connect() as guardian:
         apply(guardian, NOTRACK)
         pid = int(guardian.about["pid"])
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
         assert not answered()
     kill(pid)
     assert not answered()

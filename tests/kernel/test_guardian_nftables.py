@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from guardian_bench import PORT, Bench, answers, apply, kill, rules_of, tcp_connection
+from guardian_bench import PORT, SOON_SECONDS, Bench, answers, apply, kill, rules_of, tcp_connection
 
 from fwtop.guardian.failpoints import Failpoint
 from fwtop.model.addresses.address import Prefix
@@ -51,16 +51,16 @@ def test_passes_is_dropped_and_passes_again_without_any_process(
     bench.pair.victim.run("nft", FOREIGN)
     before = ruleset(bench)
     path = bench.path(family)
-    assert path.passes(wait_s=10)
+    assert path.passes(wait_s=30)
     with bench.connect() as guardian:
         source = (Prefix.parse(bench.attacker(family)),)
-        rule_id = apply(guardian, rule(2, sources=source, protocol=UDP, dport=PORT))
+        rule_id = apply(guardian, rule(sources=source, protocol=UDP, dport=PORT))
         assert not path.passes()
         assert not path.passes()
         mine = rules_of(guardian)[rule_id]
         assert (mine["packets"], mine["entries"]) == (2, {bench.attacker(family): 2})
         assert mine["note"] == "netdev ingress of v0"
-        guardian.demand(Keep(rule_id, 3))
+        guardian.demand(Keep(rule_id, SOON_SECONDS))
         pid = int(guardian.about["pid"])
     kill(pid)
     assert not path.passes()
@@ -74,7 +74,7 @@ def test_passes_is_dropped_and_passes_again_without_any_process(
 def test_fields_and_payload_are_matched(bench: Bench, family: int) -> None:
     path = bench.path(family)
     header = 28 if family == 4 else 48
-    assert path.passes(b"first", wait_s=10)
+    assert path.passes(b"first", wait_s=30)
     plain = b"x" * 50
     cases = [
         ({"sport": path.sender.getsockname()[1]}, plain, None),
@@ -93,7 +93,7 @@ def test_fields_and_payload_are_matched(bench: Bench, family: int) -> None:
         for fields, hit, missed in cases:
             rule_id = apply(guardian, rule(family=family, **fields), force=True)
             assert hit is None or not path.passes(hit), fields
-            assert missed is None or path.passes(missed, wait_s=10), fields
+            assert missed is None or path.passes(missed, wait_s=30), fields
             guardian.demand(Undo((rule_id,)))
 
 
@@ -103,7 +103,7 @@ def test_every_fragment_is_dropped_and_nothing_whole(bench: Bench, family: int) 
     with bench.connect() as guardian:
         rule_id = apply(guardian, rule(family=family, fragment=True), force=True)
         path.send(b"x" * 3000)
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
         assert rules_of(guardian)[rule_id]["packets"] == 3
 
 
@@ -114,11 +114,11 @@ def test_icmp_type_is_matched_and_neighbours_live(bench: Bench, family: int, ech
         assert not answers(bench, family, echo)
         assert rules_of(guardian)[rule_id]["packets"] == 1
         guardian.demand(Undo((rule_id,)))
-        assert answers(bench, family, echo, wait_s=10)
+        assert answers(bench, family, echo, wait_s=30)
         apply(guardian, rule(family=family, protocol=1 if family == 4 else 58), force=True)
         assert not answers(bench, family, echo)
         bench.pair.attacker.run("ip", "neighbour", "flush", "all")
-        assert bench.path(family).passes(wait_s=10)
+        assert bench.path(family).passes(wait_s=30)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -164,7 +164,7 @@ def test_undo_of_one_leaves_the_other_and_of_all_the_ruleset_as_before(bench: Be
         second = apply(guardian, rule(family=6, protocol=UDP, dport=PORT))
         assert (bench.path(4).passes(), bench.path(6).passes()) == (False, False)
         guardian.demand(Undo((first,)))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         assert not bench.path(6).passes()
         assert f"r{first}-" not in ruleset(bench)
         guardian.demand(Undo((second,)))
@@ -189,7 +189,7 @@ def test_what_somebody_put_into_our_table_stays(bench: Bench) -> None:
         guardian.demand(Undo((rule_id,)))
         assert "chain theirs" in ruleset(bench)
         assert f"fwtop-{rule_id}" not in ruleset(bench)
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         bench.pair.victim.run("nft", "delete chain netdev fwtop theirs")
         guardian.demand(Undo(all=True))
     assert bench.state()["nft"] == ""
@@ -205,7 +205,7 @@ def test_crash_while_installing(bench: Bench, failpoint: Failpoint) -> None:
     with bench.connect() as successor:
         installed = failpoint is Failpoint.INSTALLED
         assert (list(rules_of(successor)) == ["1"]) == installed
-        assert bench.path(4).passes(wait_s=0.15 if installed else 10) != installed
+        assert bench.path(4).passes(wait_s=0.15 if installed else 30) != installed
         successor.demand(Undo(all=True))
     assert bench.state() == before
 

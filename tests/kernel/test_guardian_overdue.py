@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from guardian_bench import Bench, apply, kill, rules_of
+from guardian_bench import SOON_SECONDS, Bench, apply, kill, rules_of
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Connect, Keep
@@ -19,7 +19,6 @@ from tests.kernel.fuse_server import fuse_file
 
 pytestmark = pytest.mark.kernel
 UDP, ICMP = "net.netfilter.nf_conntrack_udp_timeout", "net.netfilter.nf_conntrack_icmp_timeout"
-SOON_SECONDS = 4
 LATE = "as the guardian was stopped or hung"
 
 
@@ -96,7 +95,7 @@ def test_next_guardian_of_any_namespace_gives_back_what_nobody_else_does(
     bench: Bench, tmp_path: Path, poll_until
 ) -> None:
     with bench.connect() as guardian:
-        apply(guardian, rule(4))
+        apply(guardian, rule(SOON_SECONDS))
         lasting = apply(guardian, rule(3600, ICMP))
     kill_both(bench, poll_until)
     assert (value(bench), value(bench, ICMP)) == (10, 10)

@@ -49,8 +49,8 @@ def test_passes_is_blocked_and_passes_again_with_everything_as_before(bench: Ben
         for program in ("iptables-legacy", "ip6tables-legacy"):  # a legacy table stays once it was read
             bench.pair.victim.run(program, "-t", "raw", "-S")
     before = bench.state()
-    assert bench.path(4).passes(wait_s=10)
-    assert bench.path(6).passes(wait_s=10)
+    assert bench.path(4).passes(wait_s=30)
+    assert bench.path(6).passes(wait_s=30)
     with bench.connect() as guardian:
         plan = guardian.demand(Plan(playbook().to_dict())).data
         assert plan["refused"] is None
@@ -68,8 +68,8 @@ def test_passes_is_blocked_and_passes_again_with_everything_as_before(bench: Ben
         guardian.demand(Repair(rule_id))
         assert not bench.path(4).passes()
         guardian.demand(Undo((rule_id,)))
-    assert bench.path(4).passes(wait_s=10)
-    assert bench.path(6).passes(wait_s=10)
+    assert bench.path(4).passes(wait_s=30)
+    assert bench.path(6).passes(wait_s=30)
     assert (bench.state(), timeout(bench)) == (before, "30")
 
 

@@ -102,7 +102,7 @@ def test_what_is_not_kept_goes(bench: Bench, poll_until, how: str) -> None:
         if how == "undo":
             return fwtop.change_policy("undo")
         if how == "time":
-            poll_until(lambda: not fwtop.status()["rules"], 20)
+            poll_until(lambda: not fwtop.status()["rules"])
             return fwtop.change_policy("keep")
         return None
 
@@ -116,9 +116,9 @@ def test_what_is_not_kept_goes(bench: Bench, poll_until, how: str) -> None:
         assert said == "1 no policy is tried on this connection, or not any more; nothing was changed" or (
             said["kept"] is None
         )
-    poll_until(lambda: passes(bench), 20)
+    poll_until(lambda: passes(bench))
     with bench.connect() as guardian:
-        poll_until(lambda: not Live(guardian).list_names(), 20)
+        poll_until(lambda: not Live(guardian).list_names())
         assert not Live(guardian).rules(POLICY_TRIAL)
     assert asking(bench, lambda fwtop: fwtop.read_policy("history")) == {"versions": []}
 
@@ -137,7 +137,7 @@ def agents(bench: Bench) -> list[int]:
 def test_a_process_that_is_killed_leaves_the_old_policy(bench: Bench, poll_until: Callable[..., Any]) -> None:
     text = BLOCK.format(bench.attacker(4))
     with program.connect(bench.netns, run_directory=bench.directory) as fwtop:
-        fwtop.change_policy("apply", text, confirm_seconds=4)
+        fwtop.change_policy("apply", text, confirm_seconds=12)
         [agent] = agents(bench)
         os.kill(agent, signal.SIGKILL)
         poll_until(lambda: not agents(bench))

@@ -179,33 +179,33 @@ def test_the_highest_priority_decides_and_of_one_the_newest(bench: Bench) -> Non
         low = apply(guardian, protect(PROTECTED, priority=10))
         top = apply(guardian, protect(OPEN, priority=20))
         middle = apply(guardian, protect(CLOSED, priority=15, strict=True))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         guardian.demand(Undo((top,)))
         assert not bench.path(4).passes()
         newest = apply(guardian, protect(OPEN, priority=15))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         for rule_id in (newest, middle):
             guardian.demand(Undo((rule_id,)))
             assert not bench.path(4).passes()
         guardian.demand(Undo((low,)))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
 
 
 def test_a_level_is_provisional_until_it_is_kept(bench: Bench, poll_until: Callable[..., Any]) -> None:
     with bench.connect() as guardian:
         change(guardian, "create", bench.attacker(4))
         rule_id = apply(guardian, protect(PROTECTED))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         trial = apply(guardian, protect(CLOSED, replaces=rule_id), 30)
         assert not bench.path(4).passes()
         guardian.demand(Undo((trial,)))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         assert not bench.path(6).passes(), "the old level acts"
         kept = apply(guardian, protect(CLOSED, replaces=rule_id), 30)
         guardian.demand(Keep(kept))
         assert list(rules_of(guardian)) == [kept]
         short = apply(guardian, protect(OPEN, replaces=kept), SOON_SECONDS)
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         poll_until(lambda: short not in rules_of(guardian))
         assert not bench.path(4).passes()
 
@@ -221,7 +221,7 @@ def test_the_kernel_returns_to_the_old_level_without_a_guardian(
             poll_until(lambda: list(rules_of(guardian)) == [rule_id])
             apply(guardian, protect(OPEN, replaces=rule_id), seconds)
 
-        assert seen_in_time(try_open, lambda: bench.path(4).passes(wait_s=10))
+        assert seen_in_time(try_open, lambda: bench.path(4).passes(wait_s=30))
     bench.kill_guardian()
     poll_until(lambda: not bench.path(4).passes())
 
@@ -259,7 +259,7 @@ def test_a_damaged_rule_is_told_and_repaired(bench: Bench) -> None:
         sentences = " ".join(guardian.demand(Why(rule_id)).data["sentences"])
         assert "gone from chain FWTOP-PORTS" in sentences
         assert f"fwtop repair {rule_id}" in sentences
-        assert bench.path(6).passes(wait_s=10)
+        assert bench.path(6).passes(wait_s=30)
         guardian.demand(Repair(rule_id))
         assert not bench.path(6).passes()
         assert rules_of(guardian)[rule_id]["acting"]
@@ -277,7 +277,7 @@ def test_a_rule_without_a_record_is_found_in_the_kernel(bench: Bench) -> None:
         assert shown["rule"]["kind"] == "protect"
         assert not bench.path(6).passes()
         successor.demand(Undo((rule_id,)))
-        assert bench.path(6).passes(wait_s=10)
+        assert bench.path(6).passes(wait_s=30)
 
 
 def test_nobody_locks_the_operator_out(
@@ -304,5 +304,5 @@ def test_what_the_operator_lists_passes_a_closed_port(bench: Bench) -> None:
     bench.allow = f"{bench.attacker(4)}\n"
     with bench.connect() as guardian:
         apply(guardian, protect(CLOSED, lists=(), strict=True))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         assert not bench.path(6).passes()

@@ -84,7 +84,7 @@ def test_rule_whose_record_is_damaged_is_read_from_the_kernel(bench: Bench, how:
         assert "is not understood" in " ".join(successor.demand(Plan(LIMIT.to_dict())).data["warnings"])
         assert apply(successor, bench.block_rule(6)) not in ids
         successor.demand(Undo((ids[0],)))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         successor.demand(Undo(all=True))
     assert (bench.state(), value(bench)) == (before, 30)
 
@@ -106,14 +106,14 @@ def test_rules_without_any_record_are_read_from_the_kernel(bench: Bench) -> None
         assert not bench.path(4).passes()
         assert int(apply(successor, bench.block_rule(6))) > max(map(int, found))
         successor.demand(Undo((both,)))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         successor.demand(Undo(all=True))
     assert "fwtop" not in str(bench.state()).lower()  # nobody knows any more who made table raw: it stays
 
 
 def test_recovered_rule_ends_by_the_kernel_s_clock(bench: Bench, poll_until) -> None:
     with bench.connect() as guardian:
-        apply(guardian, bench.block_rule(4, ttl=5))
+        apply(guardian, bench.block_rule(4, ttl=SOON_SECONDS))
     bench.kill_guardian()
     for left in bench.directory.glob("state-*"):
         shutil.rmtree(left)
@@ -242,5 +242,5 @@ def test_former_state_that_is_not_understood_keeps_no_guardian_from_ending_rules
         assert list(rules_of(successor)) == ids[: 2 if what == "before" else 1]
         assert "not understood" in warnings(successor)
         successor.demand(Undo(all=True))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         assert "fwtop-" not in bench.pair.victim.run("ipset", "list", "-n").stdout

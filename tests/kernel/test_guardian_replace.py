@@ -88,11 +88,11 @@ def test_no_packet_comes_between_two_lists(bench: Bench, third: Path4or6, kind: 
         old = apply(guardian, listing(kind, bench.attacker(4), THIRD))
         assert not in_both.passes()
         assert not in_old.passes()
-        assert in_new.passes(wait_s=10)
+        assert in_new.passes(wait_s=30)
         with flooded(in_both):
             new = apply(guardian, replace(listing(kind, bench.attacker(4), bench.attacker(6)), replaces=old))
         assert not in_new.passes()
-        assert in_old.passes(wait_s=10)
+        assert in_old.passes(wait_s=30)
         rules = rules_of(guardian, finished=True)
         assert rules[old]["note"] == f"replaced by rule {new}"
         assert rules[old]["packets"] >= 2
@@ -107,7 +107,7 @@ def test_the_old_list_stays_until_the_new_one_is_confirmed(bench: Bench) -> None
         assert not bench.path(4).passes()
         guardian.demand(Keep(new))
         assert list(rules_of(guardian)) == [new]
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         with pytest.raises(FwtopError, match=f"no active rule '{old}'"):
             apply(guardian, replace(listing(Kind.IPSET, bench.attacker(4)), replaces=old))
         guardian.demand(Undo((new,)))
@@ -148,8 +148,8 @@ def test_a_long_list_of_both_families_is_replaced_whole_or_not_at_all(
             new = apply(successor, replace(rule, replaces=old))
         assert list(rules_of(successor)) == [new]
         successor.demand(Undo(all=True))
-        assert bench.path(4).passes(wait_s=10)
-        assert bench.path(6).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
+        assert bench.path(6).passes(wait_s=30)
 
 
 def test_the_command_keeps_kind_and_time_and_leaves_all_as_it_was_when_it_cant(

@@ -101,7 +101,7 @@ def test_random_rules_never_cut_the_operator_off(bench: Bench) -> None:
             for _ in range(RULES_A_ROUND):
                 installed += guardian.request(Apply(random_rule(rng).to_dict(), 0, force=True)).ok
             for family in (4, 6):
-                assert all(bench.path(family).passes(b"operator", wait_s=10) for _ in range(4))
+                assert all(bench.path(family).passes(b"operator", wait_s=30) for _ in range(4))
             assert all(is_alive(client, server) for client, server in logins)
             guardian.demand(Undo(all=True))
             assert bench.state() == before
@@ -112,7 +112,7 @@ def test_neighbour_discovery_survives_a_limit_on_everything(bench: Bench) -> Non
     """A limit on all IPv6 must not cut the link itself: NS and NA pass before it."""
     rule = Rule("", Kind.HASHLIMIT, Match(family=6), "x", 60, limit=RateLimit(1, 1, prefix_v6=1))
     path = bench.path(6)
-    assert path.passes(wait_s=10)
+    assert path.passes(wait_s=30)
     with bench.connect() as guardian:
         apply(guardian, rule, force=True)
         for _ in range(5):
@@ -123,7 +123,7 @@ def test_neighbour_discovery_survives_a_limit_on_everything(bench: Bench) -> Non
         found = bench.pair.attacker.run("ip", "-6", "neigh", "show", bench.pair.victim.ipv6).stdout
         assert "FAILED" not in found
         guardian.demand(Undo(all=True))
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
 
 
 NEIGHBOURS = """*nat
@@ -179,7 +179,7 @@ def test_docker_fail2ban_ufw_and_firewalld_are_left_alone(bench: Bench, variant:
         jumps = [line for line in saved.splitlines() if line.startswith("-A PREROUTING")]
         assert jumps[0] == "-A PREROUTING -j FWTOP"
         guardian.demand(Undo(all=True))
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
     assert bench.state() == before
 
 
@@ -198,9 +198,9 @@ def test_a_full_disk_keeps_no_rule_from_ending(bench: Bench, poll_until) -> None
             with pytest.raises(FwtopError, match="the journal can't be kept"):
                 apply(guardian, bench.block_rule(4, 6))
             guardian.demand(Undo((rule_id,)))
-            assert path.passes(wait_s=10)
+            assert path.passes(wait_s=30)
             poll_until(lambda: rules_of(guardian) == {})
-            assert other.passes(wait_s=10)
+            assert other.passes(wait_s=30)
         bench.close()
     finally:
         subprocess.run(["umount", "-l", str(bench.directory)], check=True)

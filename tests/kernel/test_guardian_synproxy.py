@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from guardian_bench import Bench, apply, inside, kill, rules_of
+from guardian_bench import Bench, apply, kill, rules_of
 
 from fwtop.guardian.failpoints import Failpoint
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Keep, Plan, Undo
 from fwtop.model.rule import Kind, Match, Rule
+from tests.kernel.wire import inside, let_arrive
 
 pytestmark = pytest.mark.kernel
 FAMILIES = (4, 6)
@@ -42,7 +43,7 @@ def server(bench: Bench) -> Iterator[socket.socket]:
     """A listener for both families with a short queue, as a busy one has."""
     with inside(bench.netns):
         listener = socket.create_server(("::", PORT), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4)
-    listener.settimeout(10)
+    listener.settimeout(60)
     with listener:
         yield listener
 
@@ -54,10 +55,10 @@ def rule(seconds: int = 60, **fields) -> Rule:
 def connect(bench: Bench, family: int) -> socket.socket:
     with inside(bench.pair.attacker.netns):
         address = bench.pair.victim.ipv4 if family == 4 else bench.pair.victim.ipv6
-        return socket.create_connection((address, PORT), timeout=10)
+        return socket.create_connection((address, PORT), timeout=60)
 
 
-def talks(client: socket.socket, connection: socket.socket, wait_s: float = 10) -> bool:
+def talks(client: socket.socket, connection: socket.socket, wait_s: float = 60) -> bool:
     """Send more than a segment each way."""
     for sender, receiver in ((client, connection), (connection, client)):
         receiver.settimeout(wait_s)
@@ -89,6 +90,7 @@ def flood(bench: Bench, family: int) -> None:
         sender.bind(("a0", 0))
         for _ in range(FORGED):
             sender.send(ether + syn(family, chance))
+    let_arrive()
 
 
 def syn(family: int, chance: random.Random) -> bytes:
@@ -134,7 +136,7 @@ def test_clients_get_through_a_flood_and_all_ends_by_itself(
     assert tracked(bench) > FORGED // 2  # unprotected: each forged SYN is an entry
     bench.pair.victim.run("conntrack", "-F")
     with bench.connect() as guardian:
-        rule_id = apply(guardian, rule(4))
+        rule_id = apply(guardian, rule())
         flood(bench, family)
         assert all([serves(bench, server, family) for _ in range(5)])
         assert tracked(bench) < 50

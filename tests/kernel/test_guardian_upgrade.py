@@ -55,10 +55,10 @@ def test_compiled_rules_end(bench: XdpBench) -> None:
         assert "an older fwtop compiled" in rules_of(successor)["1"]["not_acting"]
         assert not bench.path(4).passes()
         successor.demand(Undo(("1",)))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         assert not bench.path(6).passes()
         successor.demand(Undo(all=True))
-        assert bench.path(6).passes(wait_s=10)
+        assert bench.path(6).passes(wait_s=30)
         assert bench.state() == before
 
 
@@ -72,5 +72,5 @@ def test_compiled_rules_are_compiled_again(bench: XdpBench) -> None:
         assert not bench.path(4).passes()
         assert not bench.path(6).passes()
         successor.demand(Undo(all=True))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         assert bench.state() == before

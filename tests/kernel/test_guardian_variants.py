@@ -77,7 +77,7 @@ def test_both_variants_at_once_until_each_of_their_rules_is_over(bench: XdpBench
         assert f"fwtop-{new}-" not in saved["nft"]
         bench.pair.victim.run(*["iptables-nft", "-t", "raw", "-F", "FWTOP-SOURCES"])
         poll_until(lambda: not rules_of(guardian)[old]["acting"])
-        assert bench.path(4).passes(wait_s=5)
+        assert bench.path(4).passes(wait_s=30)
         guardian.demand(Repair(old))
         guardian.demand(Keep(old, 60))
         assert not bench.path(4).passes()
@@ -86,7 +86,7 @@ def test_both_variants_at_once_until_each_of_their_rules_is_over(bench: XdpBench
         assert "FWTOP" not in bench.pair.victim.run("ip6tables-legacy-save").stdout
         assert not bench.path(6).passes(), "the rule on the list goes on"
         guardian.demand(Undo(all=True))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
     use(bench, "nft")
     assert bench.state() == before
 
@@ -116,7 +116,7 @@ def test_a_rule_is_looked_for_in_the_other_variant_too(bench: XdpBench, first: s
         assert (bench.path(4).passes(), bench.path(6).passes()) == (False, False)
         guardian.demand(Keep(rule_id, 30))
         guardian.demand(Undo(all=True))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
     use(bench, first)
     assert bench.state() == before
 

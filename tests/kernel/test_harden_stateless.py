@@ -231,7 +231,7 @@ def test_crash_at_any_step_leaves_the_rules_as_they_were(
     rule = Rule("", Kind.HARDEN, Match(), "x", 60, playbook="stateless", parts=(service(17, PORT),))
     crash_within_life(bench, rule, point)
     assert bench.state() == before
-    assert bench.path(4).passes(wait_s=10)
+    assert bench.path(4).passes(wait_s=30)
 
 
 REDIRECT = "-t nat -A PREROUTING -p udp --dport 5353 -j REDIRECT --to-ports 53"

@@ -197,7 +197,7 @@ def test_rules_of_a_policy_are_renewed_and_mended(bench: Bench, poll_until: Call
         rule_id = apply(guardian, rule)
         began = float(rules_of(guardian)[rule_id]["expires"])
         bench.pair.victim.run("iptables", "-t", "raw", "-F", "FWTOP-SOURCES")
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         poll_until(lambda: not bench.path(4).passes())
         poll_until(lambda: float(rules_of(guardian)[rule_id]["expires"]) > began + 2)
         shown = rules_of(guardian)[rule_id]

@@ -14,7 +14,7 @@ from fwtop.lab import network as net
 from fwtop.model.protocol import Undo
 
 pytestmark = pytest.mark.kernel
-_SECONDS = 15.0  # until it is named, on a busy machine
+_SECONDS = 60.0  # until it is named, on a busy machine
 
 # Server, what its attackers do, the name of that, the page they ask for, connections, sources, the rule
 CASES = [

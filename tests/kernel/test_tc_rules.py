@@ -41,7 +41,7 @@ def test_a_filter_drops_is_replaced_and_leaves_nothing_behind(netns_pair, pins: 
         victim.run("tc", "qdisc", "add", "dev", "v0", "clsact")
     before, no_pins = victim.run("tc", "qdisc").stdout, list(pins.iterdir())
     path = Path4or6(netns_pair, 4)
-    assert path.passes(wait_s=2)
+    assert path.passes(wait_s=30)
     with rules(PORT) as hits, rules(PORT + 1) as misses, inside(victim.netns):
         index = socket.if_nametoindex("v0")
         attach.attach_filter(pins, hits.program, index, "ingress")
@@ -51,7 +51,7 @@ def test_a_filter_drops_is_replaced_and_leaves_nothing_behind(netns_pair, pins: 
         clsact.detach(None)
         assert not path.passes()
         attach.attach_filter(pins, misses.program, index, "ingress")
-        assert path.passes(wait_s=2)
+        assert path.passes(wait_s=30)
         assert [(at, mode) for _, at, mode in attach.pinned(pins)] == [(index, "ingress")]
         attach.detach_all(pins)
         assert list(pins.iterdir()) == no_pins

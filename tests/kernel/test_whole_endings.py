@@ -107,7 +107,7 @@ def test_the_console_has_no_privileges_nor_privileged_parts_and_ends_with_its_la
     assert "libbcc" not in mapped
     assert "LLVM" not in mapped
     os.kill(int(status["PPid"]), signal.SIGKILL)
-    poll_until(lambda: console_pid(lab.victim) is None, 30)
+    poll_until(lambda: console_pid(lab.victim) is None)
 
 
 def test_no_mode_of_the_console_imports_bcc_scapy_or_pyroute2() -> None:

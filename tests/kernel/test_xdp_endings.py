@@ -47,15 +47,15 @@ def test_undo_ends_the_rule_even_if_recompilation_fails(bench: XdpBench, poll_un
         link = next(pins.glob("link-*"))
         with broken(link, pins / "slots"):
             guardian.demand(Undo((gone,)))
-            assert path.passes(wait_s=10)
+            assert path.passes(wait_s=30)
             assert list(rules_of(guardian)) == [stays]
             (bench.directory / "allow").write_text("192.0.2.1\n")  # compiled in, which fails, too
-            poll_until(lambda: "192.0.2.1" in allowed(guardian), 15)
+            poll_until(lambda: "192.0.2.1" in allowed(guardian))
             assert list(rules_of(guardian)) == [stays]
         again = apply(guardian, xdp(Match(protocol=17, dport=PORT)))
         assert not path.passes()
         guardian.demand(Undo((again,)))
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
         guardian.demand(Undo(all=True))
     assert "xdp" not in bench.links()
 
@@ -72,7 +72,7 @@ def test_rules_that_cannot_be_opened_stay_active_and_can_be_ended(bench: XdpBenc
             assert list(rules_of(successor)) == [rule_id]
             assert not path.passes()
             successor.demand(Undo((rule_id,)))
-            assert path.passes(wait_s=10)
+            assert path.passes(wait_s=30)
             assert rules_of(successor, finished=True)[rule_id]["note"] == "undone"
     with bench.connect() as successor:
         successor.demand(Undo(all=True))
@@ -93,7 +93,7 @@ def test_ending_one_rule_without_the_pin_of_slots_leaves_the_others(bench: XdpBe
         assert not path.passes()
         assert list(rules_of(successor)) == [stays]
         successor.demand(Undo((stays,)))
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
     assert "xdp" not in bench.links()
 
 

@@ -107,7 +107,7 @@ def test_a_recreated_interface_gets_the_rules_again(bench: XdpBench, poll_until)
         victim.run("ip", "link", "set", "v0", "up")
         attacker.run("ip", "address", "add", f"{attacker.ipv4}/24", "dev", "a0")
         attacker.run("ip", "link", "set", "a0", "up")
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         poll_until(lambda: "xdp" in bench.links())
         assert not bench.path(4).passes()
         victim.run("ip", "link", "set", "v0", "down")
@@ -117,7 +117,7 @@ def test_a_recreated_interface_gets_the_rules_again(bench: XdpBench, poll_until)
         assert not bench.path(4).passes()
         poll_until(lambda: rules_of(guardian)[rule_id]["packets"] >= 2)
         guardian.demand(Undo(all=True))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
 
 
 def test_undo_all_removes_the_pins_of_dead_namespaces(bench: XdpBench, tmp_path: Path, poll_until) -> None:
@@ -183,7 +183,7 @@ def test_a_new_guardian_adopts_rules_and_their_counts(bench: XdpBench, poll_unti
         assert not path.passes()
         counted(successor, 4)
         successor.demand(Undo((first,)))
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
 
 
 def test_no_packet_slips_through_while_programs_are_replaced(bench: XdpBench, poll_until) -> None:
@@ -258,7 +258,7 @@ def test_crash_while_installing(bench: XdpBench, step: str) -> None:
             successor.demand(Undo(all=True))
         else:
             assert rules_of(successor) == {}
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
     assert bench.state() == before
 
 
@@ -273,7 +273,7 @@ def test_crash_while_undoing_one_of_two(bench: XdpBench, step: str) -> None:
             guardian.demand(Undo((gone,)))
     with bench.connect() as successor:
         assert list(rules_of(successor)) == [stays]
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
         assert not bench.path(6).passes()
 
 
@@ -286,14 +286,14 @@ def test_rules_planned_as_a_set_are_compiled_once(bench: XdpBench, poll_until) -
         apply(guardian, four)
         program = program_id(bench)
         assert not bench.path(4).passes()
-        assert bench.path(6).passes(wait_s=10), "the second is only planned"
+        assert bench.path(6).passes(wait_s=30), "the second is only planned"
         second = apply(guardian, six)
         assert program_id(bench) == program
         assert not bench.path(6).passes()
         poll_until(lambda: rules_of(guardian)[second]["packets"] > 0)
         guardian.demand(Undo((second,)))
         assert program_id(bench) != program
-        assert bench.path(6).passes(wait_s=10)
+        assert bench.path(6).passes(wait_s=30)
         assert not bench.path(4).passes()
 
 

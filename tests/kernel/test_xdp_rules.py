@@ -29,7 +29,7 @@ BENCH = XdpBench
 def test_passes_then_blocked_then_passes_again(bench: XdpBench, family: int) -> None:
     before = bench.state()
     path = bench.path(family)
-    assert path.passes(wait_s=10)
+    assert path.passes(wait_s=30)
     with bench.connect() as guardian:
         rule_id = apply(guardian, xdp(Match(family=family, protocol=17, dport=PORT)))
         assert not path.passes()
@@ -40,7 +40,7 @@ def test_passes_then_blocked_then_passes_again(bench: XdpBench, family: int) -> 
         assert "XDP in the driver of v0" in status["note"]
         assert "xdp" in bench.links()
         guardian.demand(Undo((rule_id,)))
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
     assert bench.state() == before
 
 
@@ -52,7 +52,7 @@ def test_at_tc_passes_then_blocked_then_passes_again(bench: XdpBench, family: in
         attach_foreign_xdp(bench.pair.victim, XDP_PASS)
     before = bench.state()
     path = bench.path(family)
-    assert path.passes(wait_s=10)
+    assert path.passes(wait_s=30)
     with bench.connect() as guardian:
         rule_id = apply(guardian, at_tc(Match(family=family, protocol=17, dport=PORT)))
         assert not path.passes()
@@ -60,7 +60,7 @@ def test_at_tc_passes_then_blocked_then_passes_again(bench: XdpBench, family: in
         assert status["packets"] == 1
         assert status["note"] == "tc ingress of v0"
         guardian.demand(Undo((rule_id,)))
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
     assert bench.state() == before
 
 
@@ -79,7 +79,7 @@ def test_rules_at_xdp_and_at_tc_are_independent(bench: XdpBench) -> None:
         guardian.demand(Undo((xdp_rule,)))
         assert "xdp" not in bench.links()
         assert not bench.path(4).passes()
-        assert bench.path(6).passes(wait_s=10)
+        assert bench.path(6).passes(wait_s=30)
         guardian.demand(Undo((tc_rule,)))
     assert bench.state() == before
 
@@ -103,9 +103,9 @@ def test_rules_survive_the_removal_of_a_foreign_program(bench: XdpBench) -> None
         assert not bench.path(6).passes()
         guardian.demand(Undo((xdp_rule, other)))
         assert not bench.path(4).passes()
-        assert bench.path(6).passes(wait_s=10)
+        assert bench.path(6).passes(wait_s=30)
         guardian.demand(Undo((tc_rule,)))
-        assert bench.path(4).passes(wait_s=10)
+        assert bench.path(4).passes(wait_s=30)
 
 
 @pytest.mark.one_each("tc")
@@ -113,7 +113,7 @@ def test_rules_survive_the_removal_of_a_foreign_program(bench: XdpBench) -> None
 def test_a_rate_limit_drops_what_is_above_it(bench: XdpBench, kind: Kind) -> None:
     before = bench.state()
     path = bench.path(4)
-    assert path.passes(wait_s=10)
+    assert path.passes(wait_s=30)
     rule = Rule("", kind, Match(protocol=17, dport=PORT), "limit", 60, limit=RateLimit(1, 20, prefix_v4=24))
     with bench.connect() as guardian:
         rule_id = apply(guardian, rule)
@@ -126,7 +126,7 @@ def test_a_rate_limit_drops_what_is_above_it(bench: XdpBench, kind: Kind) -> Non
         assert passed <= 2 + time.monotonic() - began  # a swap leaves the buckets as they are
         assert rules_of(guardian)[rule_id]["packets"] >= 4
         guardian.demand(Undo(all=True))
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
     assert bench.state() == before
 
 
@@ -166,12 +166,12 @@ def test_a_rule_drops_what_meets_its_conditions_and_nothing_else(bench: XdpBench
     path = bench.path(4)
     with bench.connect() as guardian:
         for name, (match, dropped, passed) in MATCHES.items():
-            assert all(path.passes(payload, wait_s=10) for payload in (*dropped, *passed)), name
+            assert all(path.passes(payload, wait_s=30) for payload in (*dropped, *passed)), name
             rule_id = apply(guardian, xdp(match(bench)), force=True)
             assert not any(path.passes(payload) for payload in dropped), name
-            assert all(path.passes(payload, wait_s=5) for payload in passed), name
+            assert all(path.passes(payload, wait_s=30) for payload in passed), name
             guardian.demand(Undo((rule_id,)))
-    assert path.passes(wait_s=10)
+    assert path.passes(wait_s=30)
 
 
 def _is_dropped(bench: XdpBench, guardian: GuardianClient, family: int, echo: int, rule_id: str) -> bool:
@@ -185,19 +185,19 @@ def _is_dropped(bench: XdpBench, guardian: GuardianClient, family: int, echo: in
 def test_icmp_type_matches_and_neighbour_discovery_passes(bench: XdpBench, kind: Kind, poll_until) -> None:
     """Neighbour discovery passes a rule against all of ICMPv6; without it IPv6 would stop working."""
     path = bench.path(6)
-    assert path.passes(wait_s=10)
+    assert path.passes(wait_s=30)
     with bench.connect() as guardian:
         for family, echo in ((4, 8), (6, 128)):
-            assert answers(bench, family, echo, wait_s=10)
+            assert answers(bench, family, echo, wait_s=30)
             rule_id = apply(guardian, Rule("", kind, Match(family=family, icmp_type=echo), "drop", 60))
             poll_until(partial(_is_dropped, bench, guardian, family, echo, rule_id))
             guardian.demand(Undo((rule_id,)))
-            assert answers(bench, family, echo, wait_s=10)
+            assert answers(bench, family, echo, wait_s=30)
         apply(guardian, Rule("", kind, Match(family=6, protocol=58), "drop", 60), force=True)
         assert not answers(bench, 6, 128)
         for end in (bench.pair.attacker, bench.pair.victim):
             end.run("ip", "neighbour", "flush", "all")
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
 
 
 def test_a_rule_on_fragments_drops_all_of_them_and_no_whole_packet(bench: XdpBench) -> None:
@@ -205,7 +205,7 @@ def test_a_rule_on_fragments_drops_all_of_them_and_no_whole_packet(bench: XdpBen
         apply(guardian, xdp(Match(protocol=17, fragment=True)), force=True)
         assert not bench.path(4).passes(bytes(3000))
         assert not bench.path(6).passes(bytes(3000))
-        assert bench.path(4).passes(b"whole", wait_s=10)
+        assert bench.path(4).passes(b"whole", wait_s=30)
 
 
 def test_behind_vlan_tags(bench: XdpBench, poll_until) -> None:
@@ -270,7 +270,7 @@ def test_with_a_foreign_program_the_rules_run_at_tc(bench: XdpBench, tmp_path: P
             second = apply(guardian, xdp(Match(protocol=17, dport=9)))
             assert rules_of(guardian)[second]["note"] == status["note"]
             guardian.demand(Undo(all=True))
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
         assert f"id {foreign}" in bench.links()
     finally:
         bench.pair.victim.run("ip", "link", "set", "dev", "v0", "xdp", "off")
@@ -280,7 +280,7 @@ def test_generic_xdp_without_driver_support(bench: XdpBench) -> None:
     """A bridge has no native XDP; the rule's note says what that costs."""
     put_behind_a_bridge(bench.pair.victim)
     path = bench.path(4)
-    assert path.passes(wait_s=10)
+    assert path.passes(wait_s=30)
     with bench.connect() as guardian:
         rule_id = apply(guardian, xdp(Match(protocol=17, dport=PORT)))
         assert not path.passes()
@@ -288,7 +288,7 @@ def test_generic_xdp_without_driver_support(bench: XdpBench) -> None:
         assert "generic XDP on br0" in status["note"]
         assert status["packets"] == 1
         guardian.demand(Undo(all=True))
-        assert path.passes(wait_s=10)
+        assert path.passes(wait_s=30)
 
 
 @pytest.mark.one_each("xdp")

@@ -41,7 +41,7 @@ class Watching(Struct):
         self.poll()
         for _ in range(count):
             self.bench.path(4).send()
-        assert answers(self.bench, 4, 8, wait_s=10)  # what was sent before it has come, too
+        assert answers(self.bench, 4, 8, wait_s=30)  # what was sent before it has come, too
         return self.poll()
 
 
@@ -152,7 +152,7 @@ def test_drops_at_tc_are_observed_and_attributed_to_the_rule(bench: Bench) -> No
 def test_generic_drops_are_counted_once(bench: Bench) -> None:
     """The kernel frees packets dropped by generic XDP like any others, and counts them as drops, too."""
     put_behind_a_bridge(bench.pair.victim)
-    assert bench.path(4).passes(wait_s=10)
+    assert bench.path(4).passes(wait_s=30)
     with bench.connect("console") as console, bench.connect() as guardian:
         answer, descriptors = console.watch(Watch())
         with inside(bench.netns):

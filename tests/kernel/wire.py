@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from fwtop.kernel import bpf, netlink
 from tests.kernel.conftest import Host, NetnsPair, ip
 
+HOPS = 4  # at most, at each of which a packet is queued again: there and back over a machine between
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 1, 0x1000  # linux/if_tun.h
 
 
@@ -34,6 +35,41 @@ def inside(netns: str) -> Iterator[None]:
         os.close(there)
 
 
+_sentry = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+_sentry.bind(("127.0.0.1", 0))
+_sentry_lock = threading.Lock()
+
+
+def let_arrive() -> None:
+    """Return when whatever was sent before has left all queues in which it waits to be received.
+
+    On a busy machine it may wait for ksoftirqd's turn. A processor receives in the order of sending
+    (process_backlog, net_rx_action), so a datagram of its own that has come was the last.
+    """
+    home = os.sched_getaffinity(0)
+    with _sentry_lock:
+        try:
+            for _ in range(HOPS):
+                for processor in home:
+                    os.sched_setaffinity(0, {processor})
+                    _sentry.sendto(b"last", _sentry.getsockname())
+                    _sentry.recv(4)
+        finally:
+            os.sched_setaffinity(0, home)
+
+
+def arrives(receiver: socket.socket, message: bytes, wait_s: float) -> bool:
+    """Say whether a datagram that was sent just now arrives within `wait_s`, or is queued that long."""
+    for wait in (wait_s, 0.0):
+        receiver.settimeout(wait)
+        with contextlib.suppress(TimeoutError, BlockingIOError):
+            while receiver.recv(2048) != message:
+                pass
+            return True
+        let_arrive()
+    return False
+
+
 def family_of(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
@@ -49,6 +85,7 @@ def send_datagrams(host: Host, address: str, port: int, count: int, payload: str
         for _ in range(count):
             with contextlib.suppress(OSError):  # an output rule may refuse it
                 sender.sendto(payload.encode(), (address, port))
+    let_arrive()
 
 
 @contextmanager
@@ -101,6 +138,7 @@ def send_frames(host: Host, *frames: bytes, times: int = 1) -> None:
         for _ in range(times):
             for frame in frames:
                 sender.send(frame)
+    let_arrive()
 
 
 def meet(pair: NetnsPair, *addresses: str) -> None:
@@ -112,7 +150,7 @@ def meet(pair: NetnsPair, *addresses: str) -> None:
         with datagram_socket(pair.victim, address) as there, datagram_socket(pair.attacker, address) as here:
             there.bind((address, 7))
             there.settimeout(4)  # the kernel asks for a neighbour three times, once a second
-            for _ in range(3):
+            for _ in range(8):
                 here.sendto(b"hello", (address, 7))
                 with contextlib.suppress(TimeoutError):
                     there.recv(10)
