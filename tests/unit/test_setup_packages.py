@@ -69,6 +69,7 @@ class Calls:
     def __init__(self, tree: ast.Module) -> None:
         self.programs: set[str] = set()
         self._lists: dict[str, list[ast.expr]] = {}
+        self._open: set[str] = set()  # names on the way: a list may begin with what it was before
         calls = []
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
@@ -98,10 +99,18 @@ class Calls:
         if isinstance(first, ast.List | ast.Tuple):
             yield from self._flat(first.elts)
         elif isinstance(first, ast.Name) and first.id in self._lists:
-            for found in self._lists[first.id]:
-                yield from self._expanded([found])
+            yield from self._named(first.id)
         else:
             yield from self._flat(values)
+
+    def _named(self, name: str) -> Iterator[list[str]]:
+        """Yield the argument lists that a name was given."""
+        if name in self._open:
+            return
+        self._open.add(name)
+        for found in self._lists[name]:
+            yield from self._expanded([found])
+        self._open.remove(name)
 
     def _flat(self, elements: list[ast.expr]) -> Iterator[list[str]]:
         """Yield the words of a list; one for each thing that a starred name in it can be."""
@@ -110,9 +119,8 @@ class Calls:
             if isinstance(element, ast.Starred):
                 inner = element.value
                 if isinstance(inner, ast.Name) and inner.id in self._lists:
-                    for found in self._lists[inner.id]:
-                        for words in self._expanded([found]):
-                            yield done + words
+                    for words in self._named(inner.id):
+                        yield done + words
                     return
                 done += text_of(inner).split() or [""]  # unknown words
             elif at > 4:
