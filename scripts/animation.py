@@ -20,6 +20,20 @@ _CELL, _LINE = 8.43, 18  # pixels; DejaVu Sans Mono of 14 px
 _MARGIN = 12
 _DIM = 0.45  # of the background
 
+# What the sixteen colours look like in pictures made from the screen.
+PICTURE_THEME = TerminalTheme(
+    (16, 20, 26),
+    (214, 221, 230),
+    [
+        (38, 45, 55), (236, 95, 86), (98, 186, 116), (222, 174, 78),
+        (98, 152, 232), (186, 130, 214), (84, 184, 200), (214, 221, 230),
+    ],
+    [
+        (110, 122, 138), (250, 125, 115), (130, 210, 146), (240, 200, 110),
+        (130, 176, 246), (208, 160, 232), (120, 208, 222), (245, 248, 252),
+    ],
+)  # fmt: skip
+
 
 class Frame(Struct, frozen=True):
     """The screen from `at` seconds on, as lines with ANSI colours."""

@@ -23,10 +23,9 @@ from msgspec import Struct
 CLONE = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CLONE))
 
-from animation import Frame, animated_svg, asciicast  # noqa: E402 - the clone isn't installed into this environment
+from animation import PICTURE_THEME, Frame, animated_svg, asciicast  # noqa: E402 - the clone isn't installed into this environment
 
 from fwtop.kernel.programs import module_argv  # noqa: E402
-from fwtop.ui.style import PICTURE_THEME  # noqa: E402
 
 TARGET = CLONE / "screenshots"
 DEADLINE_SECONDS = 90.0

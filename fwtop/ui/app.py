@@ -132,13 +132,10 @@ class FwtopApp(Guarded, App[None]):
 
         A terminal that shrinks and grows within a moment has lost cells, although its size is as before.
         """
-        self.set_timer(_SETTLED_SECONDS, self._send_whole_frame)
+        self.set_timer(_SETTLED_SECONDS, self.action_send_again)
 
     def action_send_again(self) -> None:
         """Send a whole frame: another program wrote on the terminal, or cleared it."""
-        self._send_whole_frame()
-
-    def _send_whole_frame(self) -> None:
         if not self.main.is_mounted or not self.screen_stack:  # not yet, or not any more
             return
         try:
@@ -163,8 +160,8 @@ class FwtopApp(Guarded, App[None]):
         if wait > 0 or self._stalled():
             self._waiting = True
             self.set_timer(max(wait, self._frame_seconds / 2), self._draw)
-            return
-        self._draw()
+        else:
+            self._draw()
 
     def _draw(self) -> None:
         self._waiting = False
@@ -248,7 +245,7 @@ class FwtopApp(Guarded, App[None]):
         self._shown.forget()
         self.drawing_failed(_FRAME, error)
         if self._exception is None and not self._exit:
-            self.call_later(self._send_whole_frame)
+            self.call_later(self.action_send_again)
 
     def _end_with(self, error: Exception) -> None:
         """Close at once, without Textual's screenful of traceback with local values."""

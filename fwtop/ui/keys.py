@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -106,11 +107,7 @@ def _row(
     does: tuple[str | int, ...] = (),
     *,
     label: str = "",
-    footer: str = "",
-    takes: str = "",
-    changes: bool = False,
-    useless: str = "",
-    spoken: bool = True,
+    **more: Any,  # noqa: ANN401 - other fields of an action
 ) -> Action:
     """Make an action of keys as people write them; without `does` it calls the part's method of its name.
 
@@ -125,12 +122,8 @@ def _row(
         help,
         group,
         does or (f"{part}.{name}",),
-        footer,
-        takes,
-        "packets" if group == "Packets" else "",
-        changes,
-        useless,
-        spoken,
+        tab="packets" if group == "Packets" else "",
+        **more,
     )
 
 

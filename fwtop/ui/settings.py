@@ -271,13 +271,15 @@ _SECTIONS = {
 def sample() -> str:
     """Write `docs/screen.toml`: every setting with its default and what it means."""
 
-    def lines(setting: Setting) -> list[str]:
+    def lines(item: Value) -> list[str]:
+        setting = item.setting
         assigned = f"#{setting.name} = {written(setting.plain(setting.default))}"
         if len(assigned) + len(setting.help) + 4 <= _WIDTH:
             return [f"{assigned}  # {setting.help}"]
         return [*textwrap.wrap(setting.help, _WIDTH, initial_indent="# ", subsequent_indent="# "), assigned]
 
-    return _HEAD + "\n" + _in_sections(all_settings(), lambda item: item, lines, heading="#[{}]")
+    defaults = [Value(item, item.default) for item in all_settings()]
+    return _HEAD + "\n" + _in_sections(defaults, lines, heading="#[{}]")
 
 
 def show(effective: Effective) -> str:
@@ -288,20 +290,14 @@ def show(effective: Effective) -> str:
         return [f"{assigned}  # {safe_text(item.origin)}"]
 
     wrong = "".join(f"# wrong: {safe_text(line, limit=300)}\n" for line in effective.wrong)
-    return wrong + _in_sections(effective.values, lambda item: item.setting, lines, heading="[{}]")
+    return wrong + _in_sections(effective.values, lines, heading="[{}]")
 
 
-def _in_sections(
-    items: Iterable[Any],
-    setting: Callable[[Any], Setting],
-    lines: Callable[[Any], list[str]],
-    *,
-    heading: str,
-) -> str:
+def _in_sections(items: Iterable[Value], lines: Callable[[Value], list[str]], *, heading: str) -> str:
     found: list[str] = []
     present = ""
     for item in items:
-        section = setting(item).section
+        section = item.setting.section
         if section != present:
             present = section
             intro = [f"# {_SECTIONS[section]}"] if heading.startswith("#") else []
@@ -312,11 +308,12 @@ def _in_sections(
 
 def as_json(effective: Effective) -> dict[str, Any]:
     """Return the effective settings with their origins, and what is wrong."""
-    settings: dict[str, dict[str, Any]] = {}
-    for item in effective.values:
-        settings[dotted(item.setting.place)] = {
+    settings = {
+        dotted(item.setting.place): {
             "value": item.setting.plain(item.value),
             "default": item.setting.plain(item.setting.default),
             "from": item.origin,
         }
+        for item in effective.values
+    }
     return {"settings": settings, "wrong": list(effective.wrong)}

@@ -30,10 +30,8 @@ from fwtop.ui.style import STRONG, Line
 from fwtop.ui.tabs import TAB, Content
 from fwtop.ui.terminal import LinkBudget
 
-_SLOW_LIST_SECONDS = (
-    5.0  # at least between two drawings of long lists with --slow: in a flood all rows change
-)
-_CLOCK_SECONDS, _EARLY_SECONDS = 1.0, 0.05
+_SLOW_LIST_SECONDS = 5.0  # at least between two drawings of long lists with --slow: in a flood all change
+_CLOCK_SECONDS = 0.95  # a little early
 
 
 class SnapshotView:
@@ -80,7 +78,8 @@ class SnapshotView:
             with self._guard.surviving():
                 self._note(snapshot, desk.now())
             room = not desk.slow or self._has_room()
-            self._lists_due = room and not (desk.slow and self._lists_are_new())
+            new = 0 <= desk.clock() - self._listed < _SLOW_LIST_SECONDS
+            self._lists_due = room and not (desk.slow and new)
             if room:
                 with self._guard.surviving():
                     tabs.place_again()  # which moves lists
@@ -147,9 +146,6 @@ class SnapshotView:
         self._budget.note(self._desk.clock(), self.sent())
         width, height = self._desk.size
         return self._budget.has_room(width * height)
-
-    def _lists_are_new(self) -> bool:
-        return 0 <= self._desk.clock() - self._listed < _SLOW_LIST_SECONDS
 
     # -- drawing
 
@@ -229,7 +225,7 @@ class SnapshotView:
 
     def redraw_clocks(self) -> None:
         """Let the clocks in header and status go on where no snapshot came that drew them, too."""
-        if time.monotonic() - self._redrawn >= _CLOCK_SECONDS - _EARLY_SECONDS:
+        if time.monotonic() - self._redrawn >= _CLOCK_SECONDS:
             self.redraw_lines()
 
     def redraw_lines(self) -> None:
@@ -253,7 +249,7 @@ class SnapshotView:
     def _draw_tabs(self, snapshot: Snapshot) -> None:
         desk, shown = self._desk, self._tabs.shown.name
         if shown == "log":
-            desk.log.seen()
+            desk.log.unread = 0
         counts = {
             "rules": len(active_rules(snapshot)),
             "log": desk.log.unread,

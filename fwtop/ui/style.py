@@ -18,7 +18,6 @@ from rich.cells import cell_len
 from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
-from rich.terminal_theme import TerminalTheme
 from textual.strip import Strip
 from textual.theme import Theme
 
@@ -169,20 +168,6 @@ THEME = Theme(
     },
 )
 
-# What the sixteen colours look like in pictures made from the screen.
-PICTURE_THEME = TerminalTheme(
-    (16, 20, 26),
-    (214, 221, 230),
-    [
-        (38, 45, 55), (236, 95, 86), (98, 186, 116), (222, 174, 78),
-        (98, 152, 232), (186, 130, 214), (84, 184, 200), (214, 221, 230),
-    ],
-    [
-        (110, 122, 138), (250, 125, 115), (130, 210, 146), (240, 200, 110),
-        (130, 176, 246), (208, 160, 232), (120, 208, 222), (245, 248, 252),
-    ],
-)  # fmt: skip
-
 Span = tuple[str, Style]
 Line = list[Span]
 
@@ -325,14 +310,14 @@ def paragraph(text: str, width: int, style: Style = TEXT) -> list[Line]:
     return [[(line, style)] for line in wrap(text, width)]
 
 
-def labelled(label: str, line: Line, *, width: int = 10) -> Line:
+def labelled(label: str, line: Line) -> Line:
     """Set a line beside its dim label."""
-    return [(label.ljust(width), DIM), *line]
+    return [(label.ljust(LABEL), DIM), *line]
 
 
 def detail(label: str, text: str) -> Line:
     """Set a plain text beside its label."""
-    return labelled(label, [(text, TEXT)], width=LABEL)
+    return labelled(label, [(text, TEXT)])
 
 
 def wrapped(label: str, text: str) -> list[Line]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import runpy
+from pathlib import Path
 
 from rich.console import Console
 
 from fwtop.ui.app import FwtopApp
-from fwtop.ui.style import PICTURE_THEME
+
+PICTURE_THEME = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "animation.py"))["PICTURE_THEME"]
 
 SVG_FORMAT = """\
 <svg class="rich-terminal" xml:space="preserve" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">

@@ -109,7 +109,7 @@ async def test_a_change_of_tab_sends_no_cell_that_is_shown_already() -> None:
                 shown.note(renderable)
 
         run.app._display = display  # type: ignore[method-assign]
-        run.app._send_whole_frame()
+        run.app.action_send_again()
         for tab in ("traffic", "path", "rules", "overview"):
             before = run.lines()
             sent.clear()

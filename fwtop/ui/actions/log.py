@@ -76,7 +76,7 @@ class SessionLog:
 
     def __init__(self) -> None:
         self.unread = 0
-        self._entries: deque[LogEntry] = deque(maxlen=MOST_ENTRIES)
+        self.entries: deque[LogEntry] = deque(maxlen=MOST_ENTRIES)
         self._events = EventLog()
         self._last: Snapshot | None = None
         self._notes: dict[str, None] = {}  # in order of appearance
@@ -85,11 +85,6 @@ class SessionLog:
         self._marks: Sequence[Mark] = ()
         self._times: list[float] = []
         self._recorded: tuple[LogEntry, ...] = ()
-
-    @property
-    def entries(self) -> Sequence[LogEntry]:
-        """Return all entries."""
-        return self._entries
 
     def take(self, snapshot: Snapshot) -> list[LogEntry]:
         """Add the events between the last snapshot and this one, and its new notes; return what was added."""
@@ -113,10 +108,10 @@ class SessionLog:
 
     def _count_proposals(self, count: int, at: float) -> None:
         """Sum proposals up: a flood brings a dozen, and the overview lists them."""
-        last = self._entries[-1] if self._entries else None
+        last = self.entries[-1] if self.entries else None
         if last is not None and last.kind == EventKind.RULE_PROPOSED:
             count += self._proposed
-            self._entries.pop()
+            self.entries.pop()
             self.unread = max(self.unread - 1, 0)
         self._proposed = count
         words = "1 rule proposed" if count == 1 else f"{count} rules proposed"
@@ -127,11 +122,11 @@ class SessionLog:
     def note(self, kind: str, text: str, at: float) -> LogEntry:
         """Add what the screen did; the same again is counted."""
         said = safe_text(text, limit=400)
-        last = self._entries[-1] if self._entries else None
+        last = self.entries[-1] if self.entries else None
         again = last is not None and (last.kind, last.text) == (kind, said) and at - last.at < _AGAIN_SECONDS
         if last is not None and again:
-            self._entries[-1] = replace(last, at=at, count=last.count + 1)
-            return self._entries[-1]
+            self.entries[-1] = replace(last, at=at, count=last.count + 1)
+            return self.entries[-1]
         return self._add(LogEntry(0, at, kind, kind, "", said, _STYLES.get(kind, TEXT)))
 
     def replay(self, marks: Sequence[Mark], now: float) -> list[LogEntry]:
@@ -141,21 +136,17 @@ class SessionLog:
             self._recorded = tuple(
                 replace(_entry(mark.event, ()), number=number) for number, mark in enumerate(marks)
             )
-        before = len(self._entries)
+        before = len(self.entries)
         until = bisect_right(self._times, now)
         if until != before:
-            self._entries = deque(self._recorded[:until], maxlen=MOST_ENTRIES)
+            self.entries = deque(self._recorded[:until], maxlen=MOST_ENTRIES)
         return list(self._recorded[before:until])
-
-    def seen(self) -> None:
-        """Take all entries as read."""
-        self.unread = 0
 
     def _add(self, entry: LogEntry) -> LogEntry:
         self._number += 1
         self.unread += 1
         numbered = replace(entry, number=self._number)
-        self._entries.append(numbered)
+        self.entries.append(numbered)
         return numbered
 
 
@@ -327,7 +318,7 @@ class News:
             added = self.log.replay(state.marks, at)
             played = state.playing and 0 < now - self._before <= _PASSED_SECONDS * max(state.speed, 1.0)
             added = added if played else []
-            self.log.seen()
+            self.log.unread = 0
         if now < self._before or (state is not None and state.whole):
             self._toasts.clear()  # a recording went back: that hasn't happened yet
         for entry in added if self._began else []:

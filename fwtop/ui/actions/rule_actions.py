@@ -28,7 +28,7 @@ from fwtop.ui.style import BAD, GOOD, STRONG, TEXT, WARN, Line
 _EXTEND_SECONDS = (600, 1800, 3600, 21600, 86400)
 KEEP_RULE, REMOVE_RULE = "Keep it", "Remove it"
 _EXPLAIN = "explain"  # the one verb that changes nothing
-_ON_ALL = ("keep", "repair")  # jobs that without an id concern every rule in need of them
+_ON_ONE = {"undo": "remove", "extend": "extend", "change": "change", "why": _EXPLAIN}  # jobs, and their verbs
 # What the screen may not do, because it parses what attackers send: the command for another terminal.
 _ELSEWHERE = {
     "confirm": "fwtop keep {id}",
@@ -64,21 +64,23 @@ class RuleActions:
             self._desk.redraw()
 
     def on_rule(self, job: str, rule_id: str = "") -> None:
-        """Do something with the rule of an id, or else the selected one; jobs are methods of this class."""
-        snapshot = self._desk.current()
-        rule = self._tabs.selected_rule()  # now, not when the task begins: the row under the finger counts
+        """Do something with the rule of an id, or else the selected one; jobs are methods of this class.
+
+        Without an id `keep` and `repair` concern every rule in need of them.
+        """
+        snapshot, rule = self._desk.current(), None
         if rule_id:
             found = (item for item in snapshot.mitigations if item.rule.id == rule_id)
             rule = next((item for item in found if item.state in ACTIVE_STATES), None)
             if rule is None:
                 self._say(f"rule {rule_id} is no longer active", BAD)
                 return
-        elif job in _ON_ALL:
-            rule = None
         if obstacle := self.obstacle(previews=job == "why"):
             self._say(obstacle, BAD)
-        else:
-            self._desk.begin(getattr(self, job), snapshot, rule, group="rules")
+        elif job not in _ON_ONE:
+            self._desk.begin(getattr(self, job), rule, group="rules")
+        elif chosen := self._chosen(snapshot, rule or self._tabs.selected_rule(), _ON_ONE[job]):
+            self._desk.begin(getattr(self, job), chosen, group="rules")
 
     def obstacle(self, *, previews: bool = False) -> str:
         """Return why a rule key can't work now; "" if it can. Previews work in read-only mode too."""
@@ -97,9 +99,9 @@ class RuleActions:
         """Preview rules, each with its attack's letter, and install them if the operator agrees."""
         self._desk.begin(self._decide, rules, group="actions")
 
-    async def keep(self, snapshot: Snapshot, rule: RuleStatus | None) -> None:
+    async def keep(self, rule: RuleStatus | None = None) -> None:
         """Keep one rule, or all unconfirmed ones."""
-        waiting = [rule] if rule is not None else pending(snapshot.mitigations)
+        waiting = [rule] if rule is not None else pending(self._desk.current().mitigations)
         key, expired = KEY_MAP.label("keep"), self.expiry.expired
         if not waiting and self._installing:
             self._say(f"{key} confirms the rule once it is installed …")
@@ -111,19 +113,16 @@ class RuleActions:
             if not self._shows_command("confirm", status.rule):
                 await self._report(f"confirming rule {status.rule.id}", self._keep(status.rule.id))
 
-    async def repair(self, snapshot: Snapshot, rule: RuleStatus | None) -> None:
+    async def repair(self, rule: RuleStatus | None) -> None:
         """Put back one rule, or all that do not act."""
-        broken = [rule] if rule is not None else not_acting(snapshot.mitigations)
+        broken = [rule] if rule is not None else not_acting(self._desk.current().mitigations)
         if not broken:
             self._say("every active rule acts")
         for status in broken:
             await self._report(f"restoring rule {status.rule.id}", self._repair(status.rule.id))
 
-    async def undo(self, snapshot: Snapshot, selected: RuleStatus | None) -> None:
-        """Remove the selected rule, or else the newest active one; a confirmed one only after a question."""
-        chosen = self._chosen(snapshot, selected, "remove")
-        if chosen is None:
-            return
+    async def undo(self, chosen: RuleStatus) -> None:
+        """Remove a rule; a confirmed one only after a question."""
         rule = chosen.rule
         if chosen.state is State.CONFIRMED:
             question = f"Rule {rule.id} ({rule.summary}) is confirmed and drops {number(chosen.pps)} pps now."
@@ -133,7 +132,7 @@ class RuleActions:
                 return
         await self._report(f"removing rule {rule.id}", self._undo(rule.id))
 
-    async def redo(self, _: Snapshot, __: RuleStatus | None) -> None:
+    async def redo(self, _: RuleStatus | None) -> None:
         """Preview the rule that was removed or expired last, to install it again."""
         lost = self.expiry.expired or self._removed
         if lost is None:
@@ -145,11 +144,8 @@ class RuleActions:
         if rule is not None:
             await self._decide([(replace(rule, id="", created=self._desk.clock(), replaces=""), "")])
 
-    async def extend(self, snapshot: Snapshot, selected: RuleStatus | None) -> None:
+    async def extend(self, chosen: RuleStatus) -> None:
         """Set how long a rule stays from now on; this confirms an unconfirmed one."""
-        chosen = self._chosen(snapshot, selected, "extend")
-        if chosen is None:
-            return
         rule = chosen.rule
         times = {duration_words(seconds): seconds for seconds in _EXTEND_SECONDS}
         left = f" It has {duration(chosen.expires - self._desk.clock())} left." if chosen.expires else ""
@@ -158,11 +154,8 @@ class RuleActions:
         if answer is not None:
             await self._report(f"extending rule {rule.id}", self._keep(rule.id, times[answer]))
 
-    async def change(self, snapshot: Snapshot, selected: RuleStatus | None) -> None:
+    async def change(self, chosen: RuleStatus) -> None:
         """Edit a rule: the new one is installed beside the old one, which ends when the new one is kept."""
-        chosen = self._chosen(snapshot, selected, "change")
-        if chosen is None:
-            return
         old = chosen.rule
         whole = await self._desk.attempt(self._controls.whole(chosen))
         if whole is None:
@@ -176,11 +169,8 @@ class RuleActions:
                 GOOD,
             )
 
-    async def why(self, snapshot: Snapshot, selected: RuleStatus | None) -> None:
+    async def why(self, chosen: RuleStatus) -> None:
         """Show what a rule matches, or what keeps it from matching."""
-        chosen = self._chosen(snapshot, selected, _EXPLAIN)
-        if chosen is None:
-            return
         rule_id = chosen.rule.id
         self._say(f"examining rule {rule_id} …")
         sentences = await self._desk.attempt(self._controls.why(rule_id))

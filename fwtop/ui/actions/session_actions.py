@@ -146,7 +146,7 @@ class SessionActions:
             question = "1 rule is not confirmed. Quitting removes it, and the traffic it stops returns."
         answer = await self._desk.choose("quit", question, (_STAY, KEEP_AND_QUIT, QUIT))
         if answer == KEEP_AND_QUIT:
-            await self._rules.keep(self._desk.current(), None)
+            await self._rules.keep()
             if self._unconfirmed():
                 return  # the status line says why
         if answer in (KEEP_AND_QUIT, QUIT):

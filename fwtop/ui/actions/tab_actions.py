@@ -17,7 +17,7 @@ from fwtop.ui.layout import Guarded, Lines, frame
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.panels import PANELS, with_chosen
 from fwtop.ui.settings import Settings
-from fwtop.ui.tabs import TAB, TABS, Content
+from fwtop.ui.tabs import TAB, TABS, Arrangement, Content
 
 
 class _FilterLine(Guarded, Input):
@@ -59,18 +59,14 @@ class TabActions:
         self._content = self.measure()
         recorded = desk.feed.player is not None
         around = frame(width, height, self.shown.name, slow=desk.slow, recorded=recorded)
-        boxes = dict(around.boxes) if around is not None else {}
-        slots: dict[str, tuple[str, ...]] = {}
-        if around is not None:
-            arrangement = self.shown.arrange(around.room, self._content)
-            boxes |= arrangement.boxes
-            slots = arrangement.slots
+        inner = self.shown.arrange(around.room, self._content) if around is not None else Arrangement({})
+        boxes = inner.boxes if around is None else around.boxes | inner.boxes
         desk.bars.place(boxes)
         for name, text in (*self.texts.items(), ("tabs", self.tab_bar), ("timebar", self.time_bar)):
             text.place(boxes.get(name))
         for name, panel in self.panels.items():
             panel.place(boxes.get(name))
-            panel.slot = slots.get(name, ())
+            panel.slot = inner.slots.get(name, ())
         if around is None:
             self.filter_line.display = False
             desk.bars.show_too_small(width, height)

@@ -235,18 +235,18 @@ def preview_lines(preview: Preview, known: int) -> list[Line]:
     stops += [(number(preview.attack_pps), STRONG), (of_all, TEXT)]
     hits: Line = [*clients_hit(preview.collateral_share, known, guess=preview.guess)]
     hits += [(f" client-like packets, {number(preview.collateral_pps)} a second", TEXT)]
-    lines = [labelled("stops", stops, width=LABEL)]
+    lines = [labelled("stops", stops)]
     if several:
         each = (f"{safe_text(title)} {percent(share)}" for title, share in preview.attacks[:_ATTACKS])
-        lines.append(labelled("", [(", ".join(each), DIM)], width=LABEL))
+        lines.append(labelled("", [(", ".join(each), DIM)]))
     active, together = dict(preview.already).get(preview.attack, 0.0), dict(preview.together)
     if active:
         words = f"active rules stop {percent(active)} of it already, both {percent(together[preview.attack])}"
-        lines.append(labelled("", [(words, WARN)], width=LABEL))
-    lines.append(labelled("clients hit", hits, width=LABEL))
+        lines.append(labelled("", [(words, WARN)]))
+    lines.append(labelled("clients hit", hits))
     warned = any("baseline" in warning or "guess" in warning for warning in preview.warnings)
     if preview.guess and not warned:
-        lines.append(labelled("", [(NO_BASELINE, WARN)], width=LABEL))
+        lines.append(labelled("", [(NO_BASELINE, WARN)]))
     return lines
 
 
@@ -254,12 +254,12 @@ def example_lines(preview: Preview) -> list[Line]:
     """Write who would be hit, and all that matches."""
     lines: list[Line] = []
     for number_of, example in enumerate(preview.examples):
-        lines.append(labelled("such as" if number_of == 0 else "", [(safe_text(example), TEXT)], width=LABEL))
+        lines.append(labelled("such as" if number_of == 0 else "", [(safe_text(example), TEXT)]))
     if not preview.examples and preview.collateral_share == 0:
         unhit: Line = [("No client-like packet matches", DIM if preview.guess else GOOD)]
-        lines.append(labelled("", unhit, width=LABEL))
+        lines.append(labelled("", unhit))
     matches: Line = [(f"{number(preview.total_pps)} pps", DIM)]
-    return [*lines, labelled("matches now", matches, width=LABEL)]
+    return [*lines, labelled("matches now", matches)]
 
 
 def command_lines(commands: Sequence[str], width: int) -> list[Line]:
@@ -278,9 +278,7 @@ def relief_lines(rule: Rule, width: int) -> list[Line]:
     is_exempt = of(rule.kind).untracks
     does = "its packets stay out of the connection table" if is_exempt else rule.summary
     rows = wrap(safe_text(f"drops nothing: {does}"), width - LABEL)
-    return [
-        labelled("effect" if place == 0 else "", [(row, TEXT)], width=LABEL) for place, row in enumerate(rows)
-    ]
+    return [labelled("effect" if place == 0 else "", [(row, TEXT)]) for place, row in enumerate(rows)]
 
 
 # -- a set: rules that are installed together, one for each attack
@@ -323,16 +321,12 @@ def total_harm(parts: Sequence[Part]) -> float:
 def sum_lines(parts: Sequence[Part], known: int) -> list[Line]:
     """Write what a set stops, which is at least what the best of its rules stops, and its harm."""
     lines = [
-        labelled(
-            "stops" if place == 0 else "",
-            [(percent(share), STRONG), (f" of {safe_text(title)}", TEXT)],
-            width=LABEL,
-        )
+        labelled("stops" if place == 0 else "", [(percent(share), STRONG), (f" of {safe_text(title)}", TEXT)])
         for place, (title, share) in enumerate(stopped(parts).items())
     ]
     guess = any(part.preview.guess for part in parts if part.preview and not part.left_out)
     hit: Line = [("at most ", DIM), *clients_hit(total_harm(parts), known, guess=guess)]
-    return [*lines, labelled("clients hit", [*hit, (" client-like packets", TEXT)], width=LABEL)]
+    return [*lines, labelled("clients hit", [*hit, (" client-like packets", TEXT)])]
 
 
 def part_lines(part: Part, known: int, width: int, told: set[str]) -> list[Line]:

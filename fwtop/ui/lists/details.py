@@ -48,7 +48,6 @@ from fwtop.ui.style import (
     ACCENT,
     DIM,
     GOOD,
-    LABEL,
     STRONG,
     TEXT,
     WARN,
@@ -240,8 +239,8 @@ def _proposal(item: Proposal) -> list[Line]:
             ("stops", f"{percent(item.attack_share)} of the attack, {number(item.stopped_pps)} pps"),
             ("", already if item.already_share else ""),
         ),
-        labelled("clients hit", [*harmed, (" of client-like packets", TEXT)], width=LABEL),
-        *([labelled("", [(NO_BASELINE, WARN)], width=LABEL)] if item.guess else []),
+        labelled("clients hit", [*harmed, (" of client-like packets", TEXT)]),
+        *([labelled("", [(NO_BASELINE, WARN)])] if item.guess else []),
         *listed("such as", item.collateral_examples),
         *facts(
             ("costs", "" if item.cost_ns is None else f"{nanoseconds(item.cost_ns)} a packet ({where})"),

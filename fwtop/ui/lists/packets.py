@@ -31,7 +31,6 @@ from fwtop.ui.style import (
     DIM,
     ELSEWHERE,
     GOOD,
-    LABEL,
     STRONG,
     TEXT,
     WARN,
@@ -258,7 +257,7 @@ def packet_details(item: PacketRow) -> list[Line]:
     verdict = f"{item.verdict.text or 'not known'}{inferred}" if item.shown.judged else ""
     sender: Line = [(source_text(item), STRONG), ("  ", TEXT), *who_line(item)]
     return [
-        labelled("from", sender, width=LABEL),
+        labelled("from", sender),
         *facts(("to", target_text(item)), ("length", length), ("verdict", verdict)),
         [],
         *_hex(item.data),

@@ -26,7 +26,6 @@ from fwtop.ui.style import (
     DETAILS_WIDTH,
     DIM,
     GOOD,
-    LABEL,
     STRONG,
     TEXT,
     TITLE,
@@ -123,9 +122,9 @@ def rule_details(item: RuleStatus, now: float) -> tuple[str, list[Line]]:
     rule = item.rule
     return f"rule {rule.id}", [
         *wrapped("rule", rule.summary),
-        labelled("state", rule_state(item, now), width=LABEL),
+        labelled("state", rule_state(item, now)),
         *facts(("note", item.note)),
-        labelled("now", [*rate_line(item), *_ask_why(item)], width=LABEL),
+        labelled("now", [*rate_line(item), *_ask_why(item)]),
         *_prediction(rule),
         *rule_facts(item, now),
     ]
@@ -158,7 +157,7 @@ def effect_lines(item: RuleStatus, effects: RuleEffects) -> list[Line]:
     """Write what the selected rule does and what changed since it was installed."""
     rule = item.rule
     below = [
-        labelled("matches", [*rate_line(item), *_ask_why(item)], width=LABEL),
+        labelled("matches", [*rate_line(item), *_ask_why(item)]),
         *_prediction(rule),
         *facts(("note", item.note)),
     ]
@@ -230,7 +229,7 @@ def _service_changes(before: TcpService, after: TcpService) -> list[Line]:
 
 
 def _change(name: str, old: str, new: str, unit: str) -> Line:
-    return labelled(name, [(f"{old:>7} → ", DIM), (f"{new:>7}", STRONG), (f"  {unit}", DIM)], width=LABEL)
+    return labelled(name, [(f"{old:>7} → ", DIM), (f"{new:>7}", STRONG), (f"  {unit}", DIM)])
 
 
 def _indented(line: Line) -> Line:
