@@ -189,7 +189,10 @@ def complete(line: str, known: Sequence[Command]) -> list[Completion]:
             for command in known
         ]
         found += [choice for command in known if command.name == "proposal" for choice in command.choices]
-        return [Completion(_with_room(choice.word, known), choice) for choice in ranked(name, found)]
+        more = {command.name for command in known if command.choices or command.argument.free}
+        return [
+            Completion(choice.word + " " * (choice.word in more), choice) for choice in ranked(name, found)
+        ]
     try:
         command = _named(name.lower(), known)
     except CommandError:
@@ -201,16 +204,10 @@ def complete(line: str, known: Sequence[Command]) -> list[Completion]:
     return [Completion(before + choice.word, choice) for choice in ranked(wanted, command.choices)]
 
 
-def _with_room(word: str, known: Sequence[Command]) -> str:
-    command = next((command for command in known if command.name == word), None)
-    return f"{word} " if command is not None and (command.choices or command.argument.free) else word
-
-
 def ranked(pattern: str, choices: Iterable[Choice]) -> list[Choice]:
     """Return the choices that match, best first; equally good ones keep their order."""
     scored = [(score, choice) for choice in choices if (score := fuzzy(pattern, choice.word)) is not None]
-    scored.sort(key=lambda item: item[0])
-    return [choice for _, choice in scored]
+    return [choice for _, choice in sorted(scored, key=lambda item: item[0])]
 
 
 def fuzzy(pattern: str, word: str) -> int | None:

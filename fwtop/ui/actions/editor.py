@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -199,23 +199,22 @@ _LONGEST_SECONDS = 30 * 86400
 
 def fields_of(original: Rule) -> tuple[Field, ...]:
     """Return the fields of a rule, given as it was when the dialog opened."""
-    match = original.match
+    match, known = original.match, of(original.kind)
     found: list[Field] = []
     if match.sources and original.origin is None:
         found.append(sources_field(match.sources))
     if len(match.payload) == 1:
         found += payload_fields(match.payload[0])
-    found.append(header_field(PROTOCOL))
-    known = of(original.kind)
     is_early = known.layer < Layer.RAW
-    if is_early or known.keeps is not None or known.untracks or match.sport is not None:
-        found.append(header_field(SPORT))
-    found.append(header_field(DPORT))
-    if is_early or match.ip_length is not None:
-        found.append(header_field(LENGTH))
-    if match.tcp_flags is not None or (is_early and match.protocol == 6):
-        found.append(header_field(TCP_FLAGS))
-    found += [header_field(field) for field in (TTL, IP_ID, *SEGMENT) if field.of(match) is not None]
+    offered = (  # besides those that it has
+        (PROTOCOL, True),
+        (SPORT, is_early or known.keeps is not None or known.untracks),
+        (DPORT, True),
+        (LENGTH, is_early),
+        (TCP_FLAGS, is_early and match.protocol == TCP),
+        *((field, False) for field in (TTL, IP_ID, *SEGMENT)),
+    )
+    found += [header_field(field) for field, always in offered if always or field.of(match) is not None]
     if original.limit is not None:
         found += [_RATE, _PER]
     if len(alternatives(original)) > 1:
@@ -264,13 +263,11 @@ _FOR = Field(
 
 
 def _limit(rule: Rule) -> RateLimit:
-    if rule.limit is None:
-        raise InvalidInput("this rule has no rate")
-    return rule.limit
+    return cast(RateLimit, rule.limit)  # only a rule with a rate has these fields
 
 
-def _with_limit(rule: Rule, limit: RateLimit) -> Rule:
-    return with_summary(replace(rule, limit=limit))
+def _limited(rule: Rule, **changes: int) -> Rule:
+    return with_summary(replace(rule, limit=replace(_limit(rule), **changes)))
 
 
 def _write_rate(rule: Rule, text: str) -> Rule:
@@ -278,23 +275,23 @@ def _write_rate(rule: Rule, text: str) -> Rule:
     thousands = value.endswith("k")
     number_of = whole_number(value.removesuffix("k"), 1, 10_000_000, "a rate a second (5k: 5000)")
     rate = number_of * 1000 if thousands else number_of
-    return _with_limit(rule, replace(_limit(rule), per_second=rate, burst=rate))
+    return _limited(rule, per_second=rate, burst=rate)
 
 
 def _write_per(rule: Rule, text: str) -> Rule:
     four, six = lengths(text, whole=64)
-    return _with_limit(rule, replace(_limit(rule), prefix_v4=four, prefix_v6=six))
+    return _limited(rule, prefix_v4=four, prefix_v6=six)
 
 
 def _step_rate(rule: Rule, delta: int) -> Rule:
     rate = stepped(_RATE_STEPS, _limit(rule).per_second, delta)
-    return _with_limit(rule, replace(_limit(rule), per_second=rate, burst=rate))
+    return _limited(rule, per_second=rate, burst=rate)
 
 
 def _step_per(rule: Rule, delta: int) -> Rule:
     present = (_limit(rule).prefix_v4, _limit(rule).prefix_v6)
     four, six = stepped(PREFIXES, present, -delta)
-    return _with_limit(rule, replace(_limit(rule), prefix_v4=four, prefix_v6=six))
+    return _limited(rule, prefix_v4=four, prefix_v6=six)
 
 
 _RATE = Field("rate", lambda rule: f"{_limit(rule).per_second}/s", _write_rate, _step_rate)

@@ -72,6 +72,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         super().__init__()
         self._wanted = tuple(rules)
         self._is_set = len(self._wanted) > 1
+        self._install = "Install all" if self._is_set else "Install"
         self.editor = Editor(rules[0][0], ()) if self._is_set else Editor.of(rules[0][0])
         self.parts: tuple[Part, ...] = ()
         self.word = ""  # typed confirmation of an overly broad rule
@@ -81,7 +82,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         self._controls = controls
         self._conflict = conflict
         self._known = known
-        self._marked = CANCEL
+        self.marked = CANCEL  # or INSTALL, or the name of a field
         self._default_set = False
 
     def on_mount(self) -> None:
@@ -110,11 +111,6 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
     @property
     def _needs_force(self) -> str:
         return "" if self._is_set else self._first.plan.needs_force
-
-    @property
-    def marked(self) -> str:
-        """The marked field's name, "install" or "cancel"."""
-        return self._marked
 
     @property
     def refusal(self) -> str:
@@ -191,9 +187,9 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
     def _set_default(self) -> None:
         if not self._default_set:
             self._default_set = True
-            self._marked = INSTALL if self.harmless else CANCEL
-        elif self._marked == INSTALL and self.refusal:
-            self._marked = CANCEL
+            self.marked = INSTALL if self.harmless else CANCEL
+        elif self.marked == INSTALL and self.refusal:
+            self.marked = CANCEL
 
     def _fire(self) -> None:
         """Install if the counted numbers allow it unseen; otherwise leave the decision to the operator."""
@@ -201,44 +197,46 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         if self.harmless and not self._needs_force:
             self.dismiss(Decision(self.rules, force=False))
             return
-        self._marked = CANCEL
+        self.marked = CANCEL
         self.disarmed = "" if self.refusal else "not installed yet: read the harm first"
 
     # -- keys
-
-    def _targets(self) -> list[str]:
-        return [*self.editor.names, *([] if self.refusal else [INSTALL]), CANCEL]
 
     def action_mark(self, delta: int) -> None:
         """Mark the next field or button; typed text is committed first."""
         if not self._commit():
             return
         self._default_set, self.armed = True, False
-        targets = self._targets()
-        present = targets.index(self._marked) if self._marked in targets else len(targets) - 1
-        self._marked = targets[(present + delta) % len(targets)]
+        targets = [*self.editor.names, *([] if self.refusal else [INSTALL]), CANCEL]
+        present = targets.index(self.marked) if self.marked in targets else len(targets) - 1
+        self.marked = targets[(present + delta) % len(targets)]
         self.draw()
 
     def action_turn(self, delta: int) -> None:
         """Change the marked field, or go to the other button."""
-        if self._marked in (INSTALL, CANCEL):
-            self.action_mark(delta if self._marked == (INSTALL if delta > 0 else CANCEL) else 0)
+        if self.marked in (INSTALL, CANCEL):
+            self.action_mark(delta if self.marked == (INSTALL if delta > 0 else CANCEL) else 0)
             return
         before = self.rule
-        if self.editor.step(self._marked, delta) and self.rule != before:
+        if self.editor.step(self.marked, delta) and self.rule != before:
             self._ask()
         self.draw()
 
     def action_choose(self) -> None:
         """Press the marked button; while the preview is counting, arm instead."""
-        if self._marked not in (INSTALL, CANCEL):
-            if self.editor.typed is None:
-                self._marked = CANCEL if self.refusal else INSTALL
-            else:
+        if self.marked not in (INSTALL, CANCEL):
+            if self.editor.typed is not None:
                 self._commit()
-        elif self.measuring and self.readable and not self.refusal and not self._chose_cancel:
+            else:
+                self.marked = CANCEL if self.refusal else INSTALL
+        elif (
+            self.measuring
+            and self.readable
+            and not self.refusal
+            and not (self._default_set and self.marked == CANCEL)
+        ):
             self.armed = True
-        elif self._marked == CANCEL:
+        elif self.marked == CANCEL:
             self.dismiss(None)
             return
         elif self.may_install:
@@ -250,18 +248,10 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         """Return the buttons that are shown."""
         return ("Close",) if self.refusal else (self._install, "Cancel")
 
-    @property
-    def _install(self) -> str:
-        return "Install all" if self._is_set else "Install"
-
     def press_button(self, text: str) -> None:
         """Choose a button, as Enter does on it."""
-        self._marked = INSTALL if text == self._install else CANCEL
+        self.marked = INSTALL if text == self._install else CANCEL
         self.action_choose()
-
-    @property
-    def _chose_cancel(self) -> bool:
-        return self._default_set and self._marked == CANCEL
 
     def action_close(self) -> None:
         """Discard what is being typed, or else cancel."""
@@ -273,7 +263,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
 
     def _commit(self) -> bool:
         before = self.rule
-        understood = self.editor.commit(self._marked)
+        understood = self.editor.commit(self.marked)
         if self.rule != before:
             self._ask()
         self.draw()
@@ -284,9 +274,9 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         character = event.character if event.character and event.character.isprintable() else ""
         if event.key != "backspace" and not character:
             return
-        if self._marked in self.editor.names:
+        if self.marked in self.editor.names:
             if event.key == "backspace":
-                self.editor.erase(self._marked)
+                self.editor.erase(self.marked)
             else:
                 self.editor.type(safe_text(character))
         elif self._default_set and self._needs_force:
@@ -302,7 +292,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         elif character.isalpha():
             self.word = (self.word + character)[-len(FORCE_WORD) :]
             if self.word == FORCE_WORD:
-                self._marked = INSTALL
+                self.marked = INSTALL
 
     # -- drawing
 
@@ -353,11 +343,11 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         buttons = [[*self._buttons(), *hints("Enter chooses", "Tab moves", "Esc cancels", indent=5)]]
         if not self.editor.names:
             return [*end, [], *buttons] if len(end) + 2 <= room else [*end, *buttons]
-        fields = self.editor.lines(self._marked, width)
+        fields = self.editor.lines(self.marked, width)
         if len(fields) + len(end) + 2 <= room:
             return [*fields, *end, [], *buttons]
-        if len(end) + 2 <= room or self._marked in self.editor.names:
-            return [self.editor.collapsed(self._marked), *end, *buttons]
+        if len(end) + 2 <= room or self.marked in self.editor.names:
+            return [self.editor.collapsed(self.marked), *end, *buttons]
         return [*end, *buttons]
 
     def _outlook(self, width: int) -> list[Line]:
@@ -383,8 +373,8 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
 
     def _button(self, name: str, words: str) -> Line:
         if name == INSTALL and not self.may_install:
-            return [(f"▸ {words} " if self._marked == name else f"  {words} ", DIM)]
-        if self._marked != name or not (self._default_set or self.refusal):
+            return [(f"▸ {words} " if self.marked == name else f"  {words} ", DIM)]
+        if self.marked != name or not (self._default_set or self.refusal):
             return [(f"  {words} ", TEXT)]
         risky = name == INSTALL and total_harm(self.parts) >= HARM_LIMIT
         return [(f"▸ {words} ", BUTTON_BAD if risky else BUTTON)]

@@ -49,14 +49,12 @@ class SessionActions:
 
     def _peak_line(self, peak: Snapshot) -> str:
         attacks = ", ".join(safe_text(attack.title) for attack in peak.judgement.attacks[:3]) or "no attack"
-        done = [
-            f"rule {rule_id} ({safe_text(summary)})"
-            for rule_id, summary in self._rules.installed_rules.items()
-        ]
-        installed = f"installed {', '.join(done[:3])}" if done else "no rule installed"
+        installed = self._rules.installed_rules.items()
+        done = [f"rule {rule_id} ({safe_text(summary)})" for rule_id, summary in installed]
+        told = f"installed {', '.join(done[:3])}" if done else "no rule installed"
         more = f" and {len(done) - 3} more" if len(done) > 3 else ""
         at = utc(peak.started + peak.seconds)
-        return f"peak {number(peak.tables.totals.pps)} pps at {at} ({attacks}); {installed}{more}"
+        return f"peak {number(peak.tables.totals.pps)} pps at {at} ({attacks}); {told}{more}"
 
     def pause(self) -> None:
         """Freeze or resume the display; play or pause a recording, which isn't played again by itself."""
@@ -79,8 +77,7 @@ class SessionActions:
 
     def player(self, method: str, value: float) -> None:
         """Have the player do something with a value: step, skip or seek."""
-        found = self._found()
-        if found is not None:
+        if found := self._found():
             getattr(found[0], method)(value)
 
     def faster(self, steps: int) -> None:
@@ -139,11 +136,11 @@ class SessionActions:
 
     async def _ask_to_leave(self) -> None:
         count = self._unconfirmed()
-        question = (
-            f"{count} rules are not confirmed. Quitting removes them, and the traffic they stop returns."
-        )
-        if count == 1:
-            question = "1 rule is not confirmed. Quitting removes it, and the traffic it stops returns."
+        question = "1 rule is not confirmed. Quitting removes it, and the traffic it stops returns."
+        if count != 1:
+            question = (
+                f"{count} rules are not confirmed. Quitting removes them, and the traffic they stop returns."
+            )
         answer = await self._desk.choose("quit", question, (_STAY, KEEP_AND_QUIT, QUIT))
         if answer == KEEP_AND_QUIT:
             await self._rules.keep()

@@ -246,15 +246,13 @@ def info(item: PacketRow, *, short: bool = False) -> str:
     """Describe a packet after its protocol; `short` leaves sequence numbers out."""
     if not item.field("family"):
         return f"vlan {item.field('vlan')}" if item.field("vlan") else ""
-    later = item.field("fragment") == Fragment.LATER
-    words = _fragment(item) if later else _transport(item, short=short)
+    if item.field("fragment") == Fragment.LATER:
+        words = f"fragment of id 0x{item.field('ip_id'):x}, {item.field('payload_length')} bytes"
+    else:
+        words = _transport(item, short=short)
     if item.field("flags") & FLAG_MALFORMED:
         words = f"malformed {words}"
     return words.strip()
-
-
-def _fragment(item: PacketRow) -> str:
-    return f"fragment of id 0x{item.field('ip_id'):x}, {item.field('payload_length')} bytes"
 
 
 def _transport(item: PacketRow, *, short: bool) -> str:
@@ -315,13 +313,11 @@ def _is_dns(item: PacketRow) -> bool:
 
 
 def _question(item: PacketRow) -> str:
-    found = parse_question(item.payload)
+    found, length = parse_question(item.payload), f"len {item.field('payload_length')}"
     if found is None:
-        return f"len {item.field('payload_length')}"
+        return length
     asked = f"{type_name(found.qtype)} {found.name}"
-    if found.response:
-        return f"answer {asked} len {item.field('payload_length')}"
-    return f"query {asked}"
+    return f"answer {asked} {length}" if found.response else f"query {asked}"
 
 
 def _beginning(item: PacketRow) -> str:

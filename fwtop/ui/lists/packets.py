@@ -24,7 +24,7 @@ from fwtop.ui.lists.packet_rows import (
     source_text,
     target_text,
 )
-from fwtop.ui.lists.table import GAP, CellContext, View, columns_of
+from fwtop.ui.lists.table import GAP, Cell, CellContext, View, columns_of
 from fwtop.ui.style import (
     ACCENT,
     BAD,
@@ -93,10 +93,6 @@ def _listener(item: PacketRow, context: CellContext) -> str:
     )
 
 
-def _info(item: PacketRow, *_: object) -> Line:
-    return [(protocol_of(item), STRONG), (f" {info(item)}", TEXT)]
-
-
 def _info_to(item: PacketRow, _: CellContext, width: int) -> Line:
     port = port_text(item)
     to: Line = [(f"→{port} ", DIM)] if port else []
@@ -104,22 +100,14 @@ def _info_to(item: PacketRow, _: CellContext, width: int) -> Line:
     return [*to, (protocol_of(item), STRONG), (f" {words}", TEXT)]
 
 
-_COLUMNS = dict(
-    zip(
-        PACKET.columns.split(),
-        columns_of(
-            PACKET,
-            {
-                "source": lambda item, *_: [(source_text(item), TEXT)],
-                "length": lambda item, *_: [(length_text(item), TEXT)],
-                "who": who_line,
-                "verdict": verdict_line,
-                "contents": _info,
-            },
-        ),
-        strict=True,
-    )
-)
+_CELLS: dict[str, Cell] = {
+    "source": lambda item, *_: [(source_text(item), TEXT)],
+    "length": lambda item, *_: [(length_text(item), TEXT)],
+    "who": who_line,
+    "verdict": verdict_line,
+    "contents": lambda item, *_: [(protocol_of(item), STRONG), (f" {info(item)}", TEXT)],
+}
+_COLUMNS = dict(zip(PACKET.columns.split(), columns_of(PACKET, _CELLS), strict=True))
 
 
 def packet_view(width: int, items: Sequence[PacketRow], *, judged: bool) -> View:

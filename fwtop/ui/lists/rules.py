@@ -258,9 +258,8 @@ def _rate(item: Row, *_: object) -> Line:
     return [(number(item.pps), BAD if item.abnormal else STRONG if item.pps else DIM)]
 
 
-def _usual(item: Row, *_: object) -> Line:
-    usual = item.usual if isinstance(item, RatedRule) else None
-    return [("–" if usual is None else number(usual), DIM)]
+def _count(value: float | None) -> Line:
+    return [("–" if value is None else number(value), DIM)]
 
 
 def _history(item: Row, context: CellContext, _: int) -> Line:
@@ -269,9 +268,8 @@ def _history(item: Row, context: CellContext, _: int) -> Line:
     return [(spark(item.history), BAD if item.abnormal else DIM)]
 
 
-def _packets(item: Row, *_: object) -> Line:
-    count = item.entries if isinstance(item, ListedSet) else item.rule.packets
-    return [("–" if count is None else number(count), DIM)]
+def _packets(item: Row) -> int | None:
+    return item.entries if isinstance(item, ListedSet) else item.rule.packets
 
 
 def _where(item: Row, *_: object) -> Line:
@@ -304,9 +302,9 @@ MACHINE_RULES_VIEW = View(
     "",
     (
         Column("pps", 6, _rate, right=True),
-        Column("usual", 6, _usual, right=True, keep=20),
+        Column("usual", 6, lambda item, *_: _count(getattr(item, "usual", None)), right=True, keep=20),
         Column("history", SPARK, _history, keep=30),
-        Column("packets", 7, _packets, right=True, keep=10),
+        Column("packets", 7, lambda item, *_: _count(_packets(item)), right=True, keep=10),
         Column("where", 20, _where, grow=1, keep=5),
         Column("rule or set", 20, _text, grow=2),
     ),
