@@ -250,10 +250,7 @@ class SnapshotView:
         desk, shown = self._desk, self._tabs.shown.name
         if shown == "log":
             desk.log.unread = 0
-        counts = {
-            "rules": len(active_rules(snapshot)),
-            "log": desk.log.unread,
-        }
+        counts = {"rules": len(active_rules(snapshot)), "log": desk.log.unread}
         scoped = f"only {desk.scope.letter(desk.scope.chosen)}" if desk.scope.chosen else ""
         self._tabs.tab_bar.write(shown, counts, scoped)
 

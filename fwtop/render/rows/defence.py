@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from fwtop.model.traffic.snapshot import Attack, LedgerRow
+from fwtop.model.rule import RuleStatus
+from fwtop.model.traffic.snapshot import Attack, LedgerRow, Proposal
 from fwtop.render.rows.field import Field, RowType, Unit, alphabetical
 from fwtop.rules.words import describe
 
@@ -15,6 +16,7 @@ def reaching_share(attack: Attack) -> float:
 
 
 ATTACK = RowType(
+    of=Attack,
     key=lambda item: item.key,
     search=lambda item: f"{item.title} {item.target} {item.sources}",
     fields=(
@@ -46,6 +48,7 @@ ATTACK = RowType(
 
 
 PROPOSAL = RowType(
+    of=Proposal,
     key=lambda item: f"{item.number} {item.kind}",  # the summary quotes figures that change
     search=lambda item: f"{item.kind} {item.summary}",
     fields=(
@@ -74,6 +77,7 @@ PROPOSAL = RowType(
 
 
 RULE = RowType(
+    of=RuleStatus,
     key=lambda item: item.rule.id,
     search=lambda item: f"{item.rule.id} {item.state.value} {item.rule.summary}",
     fields=(
@@ -109,6 +113,7 @@ def _reported_ledger(item: LedgerRow) -> tuple[str, str]:
 
 _SAMPLED = "{mostly}: {mostly_share} of the samples"
 LEDGER = RowType(
+    of=LedgerRow,
     key=lambda item: f"{item.layer}/{item.reason}/{item.rule}",
     search=lambda item: f"{item.layer} {item.reason} rule {item.rule}",
     fields=(

@@ -72,6 +72,7 @@ class RowType(Struct, frozen=True):
 
     key: Callable[[Any], str]
     search: Callable[[Any], str]
+    of: type = Struct  # the rows' class, by which it is found
     fields: tuple[Field, ...] = ()
     columns: str = ""  # names of fields in the order of a table
     details: str = ""

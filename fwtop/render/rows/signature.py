@@ -77,6 +77,7 @@ def _reported(item: PacketSignature) -> tuple[str, str]:
 
 _MOSTLY = "{attack_share} of its packets, mostly {attack}"
 SIGNATURE = RowType(
+    of=PacketSignature,
     key=_matches,
     search=lambda item: f"{' '.join(signature_words(item.match))} {item.attack}",
     fields=(

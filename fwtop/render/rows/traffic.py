@@ -45,6 +45,7 @@ def _packets_of_source(item: Source) -> str:
 
 
 SOURCE = RowType(
+    of=Source,
     key=lambda item: item.key,
     search=lambda item: f"{item.key} {item.who} {item.country or ''} AS{item.asn or ''} {item.as_name or ''}",
     fields=(
@@ -80,6 +81,7 @@ def part_text(item: Destination) -> str:
 
 
 DESTINATION = RowType(
+    of=Destination,
     key=lambda item: item.key,
     search=lambda item: f"{item.key} {part_text(item)}",
     fields=(
@@ -112,6 +114,7 @@ def _packets_of_port(item: Port) -> str:
 
 
 PORT = RowType(
+    of=Port,
     key=port_name,
     search=lambda item: f"{port_name(item)} {item.service or ''}",
     fields=(
@@ -149,6 +152,7 @@ def _reported_payload(item: Payload) -> tuple[str, str]:
 
 
 PAYLOAD = RowType(
+    of=Payload,
     key=lambda item: f"{item.offset}:{item.data.hex()}",
     search=lambda item: f"{payload_name(item)} {item.data.hex()}",
     fields=(

@@ -30,11 +30,7 @@ KEEP_RULE, REMOVE_RULE = "Keep it", "Remove it"
 _EXPLAIN = "explain"  # the one verb that changes nothing
 _ON_ONE = {"undo": "remove", "extend": "extend", "change": "change", "why": _EXPLAIN}  # jobs, and their verbs
 # What the screen may not do, because it parses what attackers send: the command for another terminal.
-_ELSEWHERE = {
-    "confirm": "fwtop keep {id}",
-    "extend": "fwtop keep {id} --ttl 1d",
-    "remove": "fwtop undo {id}",
-}
+_ELSEWHERE = {"confirm": "fwtop keep {id}", "extend": "fwtop keep {id} --ttl 1d", "remove": "fwtop undo {id}"}
 
 
 class RuleActions:

@@ -27,13 +27,7 @@ from fwtop.render.numbers import DAY_AND_TIME, utc
 from fwtop.render.rows import ROW_TYPES
 from fwtop.render.rows.field import Field, RowType, Unit
 from fwtop.rules.costs import CALIBRATE
-from fwtop.ui.format import (
-    duration,
-    hex_dump,
-    nanoseconds,
-    number,
-    percent,
-)
+from fwtop.ui.format import duration, hex_dump, nanoseconds, number, percent
 from fwtop.ui.lists.attacks import NO_BASELINE, clients_hit
 from fwtop.ui.lists.history import TrendItem
 from fwtop.ui.lists.packet_rows import PacketRow, clock_text

@@ -72,8 +72,7 @@ LOG_VIEW = View(
         Column("", 24, _text, grow=1, whole=True),
     ),
     RowType(
-        key=lambda item: str(item.number),
-        search=lambda item: f"{item.words} {item.subject} {item.text}",
+        key=lambda item: str(item.number), search=lambda item: f"{item.words} {item.subject} {item.text}"
     ),
     newest_last=True,
     empty="nothing has happened yet",

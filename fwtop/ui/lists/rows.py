@@ -11,13 +11,7 @@ from msgspec.structs import replace
 from rich.style import Style
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.traffic.snapshot import (
-    Attack,
-    PartTraffic,
-    Snapshot,
-    Source,
-    TrafficPart,
-)
+from fwtop.model.traffic.snapshot import Attack, PartTraffic, Snapshot, Source, TrafficPart
 from fwtop.render.rows.field import RowType
 from fwtop.render.rows.traffic import SOURCE_LISTS
 from fwtop.ui.style import Line

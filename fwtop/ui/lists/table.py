@@ -11,15 +11,7 @@ from msgspec.structs import replace
 from rich.style import Style
 
 from fwtop.model.traffic.flow import flow_of
-from fwtop.model.traffic.snapshot import (
-    Attack,
-    Destination,
-    PacketSignature,
-    Payload,
-    Port,
-    Snapshot,
-    Source,
-)
+from fwtop.model.traffic.snapshot import Attack, Destination, PacketSignature, Payload, Port, Snapshot, Source
 from fwtop.render.rows.field import Field, RowType, Unit
 from fwtop.ui.format import bar, error_bar, nanoseconds, number, octets, percent, scale_of
 from fwtop.ui.lists.history import NOTHING, HistoryAnswer, RecentRates
