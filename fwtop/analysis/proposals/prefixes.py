@@ -49,13 +49,7 @@ class Cover(Struct, frozen=True):
 
 
 def fewest_prefixes(
-    attack: Addresses,
-    weight: F64,
-    normal: Addresses,
-    *,
-    target: float,
-    limit: int,
-    shortest: int = 10,
+    attack: Addresses, weight: F64, normal: Addresses, *, target: float, limit: int, shortest: int = 10
 ) -> Cover:
     """Choose at most `limit` prefixes that cover `target` of the weight.
 

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.proposals.candidates import USEFUL, Candidate, candidates, for_table
+from fwtop.analysis.proposals.candidates import USEFUL, candidates
 from fwtop.analysis.proposals.effect import (
     Remainder,
     Remaining,
@@ -24,6 +24,7 @@ from fwtop.analysis.proposals.effect import (
 )
 from fwtop.analysis.proposals.held import proposals
 from fwtop.analysis.proposals.normal import Normal
+from fwtop.analysis.proposals.services import Candidate, for_table
 from fwtop.analysis.proposals.signatures import Signature
 from fwtop.analysis.proposals.upstream import upstream
 from fwtop.model.rule import RANGES, Kind, Rule
