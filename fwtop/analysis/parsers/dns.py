@@ -12,10 +12,10 @@ import numpy as np
 
 from fwtop.analysis.window.counting import among, numbered
 from fwtop.analysis.window.features import Features
-from fwtop.analysis.window.traffic import Rows, Traffic, distinct_texts, mix, payload
+from fwtop.analysis.window.traffic import Rows, Traffic, distinct_texts, mix, payload, payload_texts
 from fwtop.model.text import dns_name_text, safe_text
 from fwtop.model.traffic.dns import TYPES
-from fwtop.model.traffic.packets import F64, I64, U8, U64, Mask, PacketBatch
+from fwtop.model.traffic.packets import F64, I64, U8, U64, Mask
 from fwtop.parse.dns_question import HEADER, Question, parse_question
 from fwtop.render.numbers import percent
 
@@ -48,22 +48,13 @@ def edns_evidence(parsed: list[Question]) -> list[str]:
 def questions(traffic: Traffic, rows: Rows, limit: int = _PARSED) -> list[Question]:
     """Parse the questions of at most `limit` rows, evenly spaced."""
     known, found = traffic.parsed_questions, []
-    for message in _messages(traffic.packets, Features(traffic, rows).spread(limit)):
+    for message in payload_texts(traffic.packets, Features(traffic, rows).spread(limit)):
         rest = message[_NUMBER:]  # of floods, most are the same but for their number
         if rest not in known:
             known[rest] = parse_question(message)
         if (question := known[rest]) is not None:
             found.append(question)
     return found
-
-
-def _messages(packets: PacketBatch, rows: Rows) -> list[bytes]:
-    """Return the captured payload of each row."""
-    data, width = packets.data.take(rows, axis=0).tobytes(), packets.data.shape[1]
-    starts = packets.payload_offset[rows].tolist()
-    ends = np.minimum(packets.captured[rows], width).tolist()
-    at = range(0, width * len(rows), max(1, width))
-    return [data[row + start : row + end] for row, start, end in zip(at, starts, ends, strict=False)]
 
 
 def questions_of(features: Features) -> list[Question]:

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 from msgspec import Struct
 
-from fwtop.analysis.window.traffic import Rows, Traffic, payload
+from fwtop.analysis.window.traffic import Rows, Traffic, payload, payload_texts
 from fwtop.model.text import payload_text
 from fwtop.model.traffic.packets import I64, Mask, PacketBatch
 from fwtop.render.numbers import percent
@@ -100,14 +100,8 @@ def headers_frame(traffic: Traffic, rows: Rows) -> I64:
 
 def requests(traffic: Traffic, rows: Rows) -> list[Request]:
     """Parse the given rows' requests."""
-    packets = traffic.packets
-    found = []
-    for row in rows.tolist():
-        start = int(packets.payload_offset[row])
-        request = parse_request(packets.data[row, start : int(packets.captured[row])][:_HELD].tobytes())
-        if request is not None:
-            found.append(request)
-    return found
+    texts = payload_texts(traffic.packets, rows)
+    return [*filter(None, (parse_request(text[:_HELD]) for text in texts))]
 
 
 def describe(parsed: list[Request]) -> list[str]:

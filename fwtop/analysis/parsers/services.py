@@ -221,14 +221,8 @@ def _be16(payload: U8, at: int) -> I64:
     return (payload[:, at].astype(np.int64) << 8) | payload[:, at + 1]
 
 
-_QUAKE = starts(
-    b"\xff\xff\xff\xffstatusResponse",
-    b"\xff\xff\xff\xffinfoResponse",
-    b"\xff\xff\xff\xffgetserversResponse",
-    b"\xff\xff\xff\xffprint",
-    b"\xff\xff\xff\xffn",
-    b"\xff\xff\xffinfo",
-)
+_QUAKE_ANSWERS = (b"statusResponse", b"infoResponse", b"getserversResponse", b"print", b"n")
+_QUAKE = starts(*(b"\xff\xff\xff\xff" + word for word in _QUAKE_ANSWERS), b"\xff\xff\xffinfo")
 _STEAM = starts(*(b"\xff\xff\xff\xff" + bytes([c]) for c in b"IDEAmjl"), b"\xfe\xff\xff\xff")
 _XML = starts(b"<?xml", b"<SOAP", b"<soap", b"<s:Env", b"<env", b"<Env", b"\xef\xbb\xbf<")
 _SSDP = starts(b"HTTP/1.1 200", b"NOTIFY * HTTP", b"HTTP/1.0 200")
@@ -299,11 +293,7 @@ SERVICES: tuple[Service, ...] = (
 # Requests of query floods: name, port (if the bytes alone aren't specific), shape
 FIRST_OF_QUIC = "first packets of QUIC connections"
 QUESTIONS: tuple[tuple[str, int | None, Shape], ...] = (
-    (
-        "queries of the Source engine (A2S)",
-        None,
-        starts(*(b"\xff\xff\xff\xff" + bytes([c]) for c in b"TUVWi")),
-    ),
+    ("queries of the Source engine (A2S)", None, starts(*(b"\xff\xff\xff\xff%c" % c for c in b"TUVWi"))),
     ("status requests of Quake's engine", None, starts(b"\xff\xff\xff\xffget", b"\xff\xff\xff\xffstatus")),
     ("openings of TeamSpeak 3 connections", None, starts(b"TS3INIT1")),
     ("pings of Minecraft Bedrock or RakNet", None, starts(b"\x01\0\0\0\0\0\0")),
@@ -320,10 +310,7 @@ QUESTIONS: tuple[tuple[str, int | None, Shape], ...] = (
 
 # Requests with amplified answers: floods of them carry the spoofed address of a victim
 REFLECTED_REQUESTS: dict[str, tuple[int, Shape]] = {
-    "ntp": (
-        123,
-        starts(b"\x17\0\x03\x2a", b"\x17\0\x02\x2a", b"\x27\0\x03\x2a", b"\x16\x02\0", b"\x16\x01\0"),
-    ),
+    "ntp": (123, starts(b"\x17\0\x03*", b"\x17\0\x02*", b"\x27\0\x03*", b"\x16\x02\0", b"\x16\x01\0")),
     "memcached": (11211, starts(b"stats", b"get", b"gets ", at=8)),
     "ssdp": (1900, starts(b"M-SEARCH")),
     "cldap": (389, cldap_search),

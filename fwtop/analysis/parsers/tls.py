@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from fwtop.analysis.window.counting import among, distinct_values, part_marked
 from fwtop.analysis.window.features import Features
-from fwtop.analysis.window.traffic import Rows, Traffic, payload
+from fwtop.analysis.window.traffic import Rows, Traffic, payload, payload_texts
 from fwtop.model.traffic.packets import I64, U8, Mask, PacketBatch
 from fwtop.render.numbers import percent
 
@@ -108,14 +108,7 @@ def parse_hello(data: bytes) -> Hello | None:
 
 def hellos(traffic: Traffic, rows: Rows) -> list[Hello]:
     """Parse the given rows' hellos."""
-    packets = traffic.packets
-    found = []
-    for row in rows.tolist():
-        start = int(packets.payload_offset[row])
-        hello = parse_hello(packets.data[row, start : int(packets.captured[row])].tobytes())
-        if hello is not None:
-            found.append(hello)
-    return found
+    return [*filter(None, map(parse_hello, payload_texts(traffic.packets, rows)))]
 
 
 def _server_name(data: bytes) -> bytes:

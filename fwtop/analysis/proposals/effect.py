@@ -160,7 +160,8 @@ def harm(
     packets = normal.packets
     if normal.guess and _bars_every_connection(match, limit):
         # Certain although not measured: unclaimed traffic contains no SYNs
-        return Harm(1.0, normal.total_pps, (f"every new connection{_to_port(match)}",))
+        port = f" to TCP port {match.dport}" if match.dport is not None else ""
+        return Harm(1.0, normal.total_pps, (f"every new connection{port}",))
     if len(packets) == 0:
         return Harm(0.0, 0.0, ())
     hit = match_rows(match, packets)
@@ -216,17 +217,9 @@ def _bars_every_connection(match: Match, limit: RateLimit | None) -> bool:
     """Check for a rule that drops SYNs, or all of TCP, only by port and flags: no client passes it."""
     ranges = (getattr(match, name) for name in RANGES)
     narrow = (match.sources, match.payload, match.sport, match.fragment, *ranges)
-    opens = match.protocol == TCP if match.tcp_flags is None else _matches_syn(match.tcp_flags)
+    mask, value = match.tcp_flags or (0, 0)
+    opens = SYN & mask == value and (match.protocol == TCP or match.tcp_flags is not None)
     return limit is None and opens and not any(narrow)
-
-
-def _to_port(match: Match) -> str:
-    return f" to TCP port {match.dport}" if match.dport is not None else ""
-
-
-def _matches_syn(flags: tuple[int, int]) -> bool:
-    mask, value = flags
-    return (SYN & mask) == value
 
 
 def _examples(part: F64, normal: Normal) -> tuple[str, ...]:
@@ -341,27 +334,26 @@ class Remaining(Struct, frozen=True):
         chosen = [
             rule for rule in replayable(rules) if of(rule.kind).layer is Layer.DRIVER or not only_driver
         ]
-        if chosen:
-            stopped = stopped_by_all(chosen, context)
-            left = tuple(_remainder(context, finding, stopped) for finding in context.findings)
-        else:
-            left = tuple(Remainder(finding, finding, 1.0) for finding in context.findings)
-        return Remaining(tuple(rules), left)
+        whole = tuple(Remainder(finding, finding, 1.0) for finding in context.findings)
+        if not chosen:
+            return Remaining(tuple(rules), whole)
+        dropped = stopped_by_all(chosen, context)
+        return Remaining(tuple(rules), tuple(_remainder(context, one, dropped) for one in whole))
 
     def does(self, rule: Rule | None) -> bool:
         """Tell whether an active rule does what another would."""
         return rule is not None and any(includes(active, rule) for active in self.rules)
 
 
-def _remainder(context: AnalysisContext, finding: Finding, stopped: F64) -> Remainder:
-    rows = finding.rows
+def _remainder(context: AnalysisContext, whole: Remainder, stopped: F64) -> Remainder:
+    finding, rows = whole.whole, whole.whole.rows
     if finding.state or finding.held is not None or len(rows) == 0:
-        return Remainder(finding, finding, 1.0)
+        return whole
     share = 1.0 - share_of(stopped, context.traffic, rows)
     passes = stopped[rows] < _STOPPED
     through = context.traffic.weight[rows] * (1.0 - stopped[rows])
     if float(through[passes].sum()) < _MAIN * float(through.sum()):
         passes = stopped[rows] < 1.0  # a limit lets a part of each source pass
     if passes.all() and share == 1.0:
-        return Remainder(finding, finding, 1.0)
+        return whole
     return Remainder(finding, replace(finding, rows=rows[passes]), share, stopped)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from fwtop.analysis.connections import Held
 from fwtop.analysis.context import AnalysisContext, Finding, count
 from fwtop.analysis.proposals.matching import cut, in_prefixes
+from fwtop.analysis.proposals.services import proposed, without_rule
 from fwtop.analysis.window.traffic import TCP, mix
 from fwtop.model.addresses.address import format_address
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Preview, Rule
@@ -18,7 +19,6 @@ from fwtop.model.traffic.connections import Connections, SocketTable
 from fwtop.model.traffic.packets import F64, U64
 from fwtop.model.traffic.snapshot import Proposal
 from fwtop.render.numbers import plural
-from fwtop.rules.exports.commands import shell_commands
 from fwtop.rules.kinds import drops_nothing, of
 from fwtop.rules.words import describe
 
@@ -40,22 +40,18 @@ def proposals(context: AnalysisContext, finding: Finding) -> Iterator[tuple[str,
     held = finding.held
     if held is None:
         return
-    made = [_block(context, held), _limit(context, held)]
-    measured = [one for one in made if one is not None and one[1].stopped >= _WORTH]
-    for rule, effect, why in sorted(measured, key=lambda one: 8 * one[1].harm - one[1].stopped):
-        yield rule.kind.value, _proposal(context, finding, rule, effect, why)
-    yield (
-        "service",
-        Proposal(
-            number=0,
-            kind="service",
-            summary=f"let the server on port {held.port} end such connections sooner: its timeouts",
-            attack=finding.title,
-            attack_share=0.0,
-            collateral_share=0.0,
-            commands=finding.settings,
-        ),
-    )
+    tried = [_block(context, held), _limit(context, held)]
+    measured = [one for one in tried if one is not None and one[1].stopped >= _WORTH]
+    for draft, effect, why in sorted(measured, key=lambda one: 8 * one[1].harm - one[1].stopped):
+        rule = replace(draft, predicted_attack_share=effect.stopped, predicted_collateral_share=effect.harm)
+        made = proposed(
+            context, finding, rule, f"{why}; {of(rule.kind).evaded}",
+            collateral_examples=effect.examples,
+            stopped_pps=context.traffic.pps(finding.rows) * effect.stopped,
+        )  # fmt: skip
+        yield rule.kind.value, made
+    what = f"let the server on port {held.port} end such connections sooner: its timeouts"
+    yield "service", without_rule(finding, "service", what, finding.settings)
 
 
 def _block(context: AnalysisContext, held: Held) -> tuple[Rule, Effect, str] | None:
@@ -83,29 +79,6 @@ def _limit(context: AnalysisContext, held: Held) -> tuple[Rule, Effect, str] | N
             summary = f"limit {describe(match)} to {most} connections per source and close those above"
             return replace(rule, summary=summary), effect, "hardly any other client has as many"
     return None
-
-
-def _proposal(context: AnalysisContext, finding: Finding, rule: Rule, effect: Effect, why: str) -> Proposal:
-    pps = context.traffic.pps(finding.rows) * effect.stopped
-    rule = replace(
-        rule,
-        predicted_attack_share=effect.stopped,
-        predicted_collateral_share=effect.harm,
-    )
-    return Proposal(
-        number=0,
-        kind=rule.kind.value,
-        summary=f"{rule.summary} ({why}; {of(rule.kind).evaded})",
-        attack=finding.title,
-        attack_share=effect.stopped,
-        collateral_share=effect.harm,
-        collateral_examples=effect.examples,
-        cost_ns=context.config.cost_ns.get(rule.kind.value),
-        cost_measured=rule.kind.value in context.config.measured_costs,
-        commands=shell_commands(rule),
-        rule=rule,
-        stopped_pps=pps,
-    )
 
 
 def effect_on(rule: Rule, held: Held) -> Effect:

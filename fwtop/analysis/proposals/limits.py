@@ -25,9 +25,8 @@ from fwtop.xdp.maps import BUCKETS
 _STEP_NS = 100_000_000
 _COARSE = 0.25  # of the burst per sample: too coarse to see bursts
 _SEEN = 3  # samples from which the rate of a source is known
-REMEMBERED_SECONDS = (
-    HASHLIMIT_EXPIRE_MS / 1000 + 1.0
-)  # expired entries are collected once a second (gc-interval)
+# Expired entries are collected once a second (gc-interval).
+REMEMBERED_SECONDS = HASHLIMIT_EXPIRE_MS / 1000 + 1.0
 _HEADROOM = 0.5  # of the table: the estimate is a lower bound, and attacks grow
 _FEWEST = 30  # samples from which anything can be extrapolated
 _SHORTER = ((28, 60), (24, 56), (20, 52), (16, 48), (12, 40), (8, 32))  # prefix lengths of IPv4 and IPv6
@@ -39,13 +38,21 @@ def sustained(limit: RateLimit, packets: PacketBatch, rows: Rows, weight: F64, s
     `weight` is the number of packets per row. The burst is exhausted. The first sample of a bucket only
     shows that the source exists; its rate is estimated from the others, so one seen once has none.
     """
-    size = packets.ip_length[rows].astype(np.float64) if limit.in_bytes else np.ones(len(rows))
+    size = _sizes(limit, packets, rows)
     _, inverse = np.unique(limit_groups(limit, packets, rows), return_inverse=True)
     total, samples = np.bincount(inverse, weight * size), np.bincount(inverse)
     own = np.bincount(inverse, size)
-    rate = (total - (total - own) / np.maximum(samples, 1)) / max(seconds, 1e-6)
-    part = 1.0 - limit.per_second / np.maximum(rate, limit.per_second)
-    return np.asarray(part[inverse], np.float64)
+    return _above(limit, (total - (total - own) / np.maximum(samples, 1)) / max(seconds, 1e-6))[inverse]
+
+
+def _sizes(limit: RateLimit, packets: PacketBatch, rows: Rows) -> F64:
+    """Return the size of each row in what the limit counts: bytes or packets."""
+    return packets.ip_length[rows].astype(np.float64) if limit.in_bytes else np.ones(len(rows))
+
+
+def _above(limit: RateLimit, rate: F64) -> F64:
+    """Return the share (0 to 1) of constant rates that is above a limit."""
+    return np.asarray(1.0 - limit.per_second / np.maximum(rate, limit.per_second), np.float64)
 
 
 def replayed(limit: RateLimit, packets: PacketBatch, rows: Rows, amount: F64, seconds: float) -> F64:
@@ -54,16 +61,13 @@ def replayed(limit: RateLimit, packets: PacketBatch, rows: Rows, amount: F64, se
     `amount` is the number of packets per row in `seconds` of normal traffic. If that is too coarse
     to see bursts, mean rates are used.
     """
-    size = packets.ip_length[rows].astype(np.float64) if limit.in_bytes else np.ones(len(rows))
-    amount = amount * size
+    amount = amount * _sizes(limit, packets, rows)
     dropped = np.zeros(len(rows))
     if len(rows) == 0:
         return dropped
     _, inverse = np.unique(limit_groups(limit, packets, rows), return_inverse=True)
     if float(np.median(amount)) > _COARSE * limit.burst:
-        rate = np.bincount(inverse, amount) / max(seconds, 1e-6)
-        part = 1.0 - limit.per_second / np.maximum(rate, limit.per_second)
-        return np.asarray(part[inverse], np.float64)
+        return _above(limit, np.bincount(inverse, amount) / max(seconds, 1e-6))[inverse]
     # Only a bucket that received more than its burst can drop anything
     heavy = np.flatnonzero((np.bincount(inverse, amount) > limit.burst)[inverse])
     order = heavy[np.lexsort((packets.time_ns[rows[heavy]], inverse[heavy]))]
@@ -154,27 +158,23 @@ def evicts_buckets(rule: Rule, traffic: Traffic) -> bool:
 
 def full_table_warning(rule: Rule, traffic: Traffic) -> str | None:
     """Warn that the table of the limit is too small, and name an alternative; None if it isn't."""
-    if evicts_buckets(rule, traffic):
-        shorter = _that_fits(rule, traffic)
-        instead = f"; use --per {shorter}" if shorter is not None else ""
+    limit, evicts = rule.limit, evicts_buckets(rule, traffic)
+    if limit is None or not (evicts or fills_table(rule, traffic)):
+        return None
+    shorter = _that_fits(rule, limit, traffic)
+    way = f"--per {shorter}" if shorter is not None else ""
+    if evicts:
         return (
             f"too many sources: the limit keeps {BUCKETS:,} prefixes at a time, and lets more than its rate "
-            f"pass from sources that it has evicted{instead}"
+            f"pass from sources that it has evicted{way and f'; use {way}'}"
         )
-    if not fills_table(rule, traffic):
-        return None
-    shorter = _that_fits(rule, traffic)
-    way = f", or --per {shorter}" if shorter is not None else ""
     return (
         f"too many sources: the table of {HASHLIMIT_MAX:,} prefixes would fill up, and a full table drops "
-        f"every new client; use --via xdp{way}"
+        f"every new client; use --via xdp{way and f', or {way}'}"
     )
 
 
-def _that_fits(rule: Rule, traffic: Traffic) -> int | None:
-    limit = rule.limit
-    if limit is None:
-        return None
+def _that_fits(rule: Rule, limit: RateLimit, traffic: Traffic) -> int | None:
     for four, six in _SHORTER:
         shorter = replace(limit, prefix_v4=min(four, limit.prefix_v4), prefix_v6=min(six, limit.prefix_v6))
         tried = replace(rule, limit=shorter)

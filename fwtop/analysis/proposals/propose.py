@@ -24,13 +24,12 @@ from fwtop.analysis.proposals.effect import (
 )
 from fwtop.analysis.proposals.held import proposals
 from fwtop.analysis.proposals.normal import Normal
-from fwtop.analysis.proposals.services import Candidate, for_table
+from fwtop.analysis.proposals.services import Candidate, for_table, proposed
 from fwtop.analysis.proposals.signatures import Signature
 from fwtop.analysis.proposals.upstream import upstream
 from fwtop.model.rule import RANGES, Kind, Rule
 from fwtop.model.traffic.snapshot import Proposal
 from fwtop.rules.command_line import command_line
-from fwtop.rules.exports.commands import shell_commands
 from fwtop.rules.kinds import drops_nothing, of
 
 _PER_ATTACK = 5
@@ -72,15 +71,23 @@ def offers(
     """
     vectors = [one for one in remaining.attacks if not one.whole.state]
     vectors.sort(key=lambda one: -context.traffic.share(one.whole.rows))
-    lists = [_of_held(context, one) for one in remaining.attacks if one.whole.held is not None]
+    lists = [  # attacks that hold connections are measured on these
+        [
+            Offer(f"{one.whole.key} {name}", made, made.attack_share)
+            for name, made in proposals(context, one.whole)
+        ]
+        for one in remaining.attacks
+        if one.whole.held is not None
+    ]
     for one in vectors:
         lists.append(_of_attack(context, one, normal, found.get(one.whole.key, ()), before))
         if not one.is_worth_a_rule:
             lists[-1] = [offer for offer in lists[-1] if remaining.does(offer.proposal.rule)]
     first = [offers[0] for offers in lists if offers]
     rest = [offer for offers in lists for offer in offers[1:]]
-    unique = {offer.key: offer for offer in (*first, *rest, *_for_state(context, remaining.attacks, normal))}
-    return list(unique.values())
+    full = [one for one in remaining.attacks if Trait.FULL_TABLE in one.whole.traits]
+    state = [_measured(context, one, rule, normal) for one in full for rule in for_table(context)]
+    return [*{offer.key: offer for offer in (*first, *rest, *state)}.values()]
 
 
 def numbered(offer: Offer, number: int) -> Proposal:
@@ -120,63 +127,35 @@ def _effects(offered: Sequence[Offer]) -> list[tuple[float, float]]:
     return [*each, (sum(stopped for stopped, _ in parts), sum(harmed for _, harmed in parts))]
 
 
-def _of_held(context: AnalysisContext, left: Remainder) -> list[Offer]:
-    """Return proposals for an attack that holds connections, measured on these."""
-    return [
-        Offer(f"{left.whole.key} {name}", made, made.attack_share)
-        for name, made in proposals(context, left.whole)
-    ]
-
-
-def _for_state(context: AnalysisContext, remaining: Sequence[Remainder], normal: Normal) -> list[Offer]:
-    """Return proposals for an exhausted connection table."""
-    full = [one for one in remaining if Trait.FULL_TABLE in one.whole.traits]
-    return [_measured(context, one, rule, normal) for one in full for rule in for_table(context)]
-
-
 def _measured(context: AnalysisContext, left: Remainder, candidate: Candidate, normal: Normal) -> Offer:
     """Replay a candidate on the attack, on what is left of it, and on normal traffic."""
     rule, traffic, finding = candidate.rule, context.traffic, left.whole
     rows, rest, before = finding.rows, left.finding.rows, left.stopped
-    partly = left.is_worth_a_rule and left.share < 1.0
     drops = not drops_nothing(rule)
     if any(item.offset is None for part in (rule, *rule.parts) for item in part.match.payload):
         traffic, chosen = context.subset
         rows, rest = (np.flatnonzero(np.isin(chosen, one)) for one in (rows, rest))
         before = before[chosen] if before is not None else None
     dropped = stopped_by(rule, context, traffic) if drops else np.zeros(len(traffic))
-    share = share_stopped(dropped, rule.match, traffic, finding, rows) if drops else 0.0
-    gain = (
-        share_stopped(dropped, rule.match, traffic, finding, rest, before=before)
-        if drops and partly
-        else share
-    )
+    share = gain = share_stopped(dropped, rule.match, traffic, finding, rows) if drops else 0.0
+    if drops and left.is_worth_a_rule and left.share < 1.0:
+        gain = share_stopped(dropped, rule.match, traffic, finding, rest, before=before)
     cost = harm_by(rule, normal, context.traffic) if drops else None
     pps = dropped_pps(dropped, rule.match, traffic, np.arange(len(traffic)))
-    collateral = cost.share if cost else 0.0
     rule = replace(
         rule,
         predicted_pps=pps,
         predicted_attack_share=share,
-        predicted_collateral_share=collateral,
+        predicted_collateral_share=cost.share if cost else 0.0,
         predicted_guess=normal.guess,
     )
-    made = Proposal(
-        number=0,
-        kind=rule.kind.value,
-        summary=f"{rule.summary} ({candidate.why}; {of(_looks_at(rule)).evaded})",
-        attack=finding.title,
-        attack_share=share,
+    made = proposed(
+        context, finding, rule, f"{candidate.why}; {of(_looks_at(rule)).evaded}",
         already_share=max(0.0, share - gain * left.share),
-        collateral_share=collateral,
         collateral_examples=cost.examples if cost else (),
-        cost_ns=context.config.cost_ns.get(rule.kind.value),
-        cost_measured=rule.kind.value in context.config.measured_costs,
-        commands=shell_commands(rule),
-        rule=rule,
         guess=normal.guess,
         stopped_pps=pps,
-    )
+    )  # fmt: skip
     key = f"{finding.key} {_looks_at(candidate.rule).value} {candidate.form}"
     return Offer(key, made, gain, candidate.beside)
 

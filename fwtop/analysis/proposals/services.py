@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
@@ -16,8 +16,10 @@ from fwtop.harden.playbook import Options, rule_of
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, RateLimit, Rule, Setting
 from fwtop.model.traffic.packets import Fragment
+from fwtop.model.traffic.snapshot import Proposal
 from fwtop.model.tunables import TUNABLES
 from fwtop.render.numbers import plural
+from fwtop.rules.exports.commands import shell_commands
 from fwtop.rules.words import describe, with_summary
 
 if TYPE_CHECKING:
@@ -52,6 +54,35 @@ class Candidate(Struct, frozen=True):
 def drafted(context: AnalysisContext, kind: Kind, match: Match, limit: RateLimit | None = None) -> Rule:
     """Return a rule with what it does as its summary."""
     return with_summary(Rule("", kind, match, "", context.config.ttl_seconds, limit=limit))
+
+
+def proposed(
+    context: AnalysisContext,
+    finding: Finding,
+    rule: Rule,
+    why: str,
+    **measured: Any,  # noqa: ANN401
+) -> Proposal:
+    """Return a rule as a proposal without a number, with the shares that it predicts."""
+    kind = rule.kind.value
+    return Proposal(
+        number=0,
+        kind=kind,
+        summary=f"{rule.summary} ({why})",
+        attack=finding.title,
+        attack_share=rule.predicted_attack_share or 0.0,
+        collateral_share=rule.predicted_collateral_share or 0.0,
+        cost_ns=context.config.cost_ns.get(kind),
+        cost_measured=kind in context.config.measured_costs,
+        commands=shell_commands(rule),
+        rule=rule,
+        **measured,
+    )
+
+
+def without_rule(finding: Finding, kind: str, summary: str, commands: tuple[str, ...]) -> Proposal:
+    """Return what only others than fwtop can do, with the words or lines for it."""
+    return Proposal(0, kind, summary, 0.0, 0.0, commands=commands, attack=finding.title)
 
 
 def proxied(context: AnalysisContext, finding: Finding, base: Match) -> Iterator[Candidate]:

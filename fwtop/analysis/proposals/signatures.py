@@ -73,14 +73,21 @@ def find_signatures(
     later = packets.fragment[loaded] == Fragment.LATER
     begun = loaded[~later]
     found = []
-    if (
-        len(loaded) and later.mean() > _FRAGMENTED
-    ):  # a string in first and later fragments has no fixed offset
+    if len(loaded) and later.mean() > _FRAGMENTED:
         attack = _sample(traffic, loaded)
-        found += _good([_scored(whole, attack, normal, guess=guess) for whole in _free(attack)], config)
-        found = [one for one in found if one.match.offset is None]
+        good = _good(_free(attack), attack, normal, config, guess=guess)
+        found = [one for one in good if one.match.offset is None]  # in later fragments, too: no fixed offset
     if len(begun) >= max(10, _LOADED * len(rows)):
-        found += _of_begun(_sample(traffic, begun), normal, config, guess=guess)
+        attack = _sample(traffic, begun)
+        left = np.ones(len(attack), np.bool_)
+        for _ in range(_ROUNDS):  # a tool may send several payloads: search in the unexplained rest
+            if left.sum() < max(10, _REST * len(attack)):
+                break
+            best = _best(attack, left, normal, config, guess=guess)
+            if best is None:
+                break
+            found.append(best)
+            left &= ~attack.hits(best.match)
     return sorted(found, key=lambda one: -round(one.attack_share, 2))
 
 
@@ -90,27 +97,11 @@ def _sample(traffic: Traffic, rows: Rows) -> Texts:
     )
 
 
-def _of_begun(attack: Texts, normal: Texts, config: AdviseConfig, *, guess: bool) -> list[Signature]:
-    """Search anchored payloads, repeatedly in the unexplained rest."""
-    found: list[Signature] = []
-    left = np.ones(len(attack), np.bool_)
-    for _ in range(_ROUNDS):
-        if left.sum() < max(10, _REST * len(attack)):
-            break
-        best = _best(attack, left, normal, config, guess=guess)
-        if best is None:
-            break
-        found.append(best)
-        left &= ~attack.hits(best.match)
-    return found
-
-
 def _best(attack: Texts, left: Mask, normal: Texts, config: AdviseConfig, *, guess: bool) -> Signature | None:
     """Return the signature that explains most of the rest."""
     rest = attack.select(left)
     for candidates in (_runs, _masked, _free):
-        good = _good([_scored(whole, attack, normal, guess=guess) for whole in candidates(rest)], config)
-        if good:
+        if good := _good(candidates(rest), attack, normal, config, guess=guess):
             most = max(round(one.attack_share, 2) for one in good)
             equal = [one for one in good if round(one.attack_share, 2) == most]
             # Of equals prefer those absent from normal traffic, then those with more distinct bytes
@@ -118,10 +109,17 @@ def _best(attack: Texts, left: Mask, normal: Texts, config: AdviseConfig, *, gue
     return None
 
 
-def _good(scored: list[Signature], config: AdviseConfig) -> list[Signature]:
-    return [
-        one for one in scored if one.baseline_share <= config.collateral_limit and one.attack_share >= _WORTH
-    ]
+def _good(
+    wholes: list[PayloadMatch], attack: Texts, normal: Texts, config: AdviseConfig, *, guess: bool
+) -> list[Signature]:
+    """Return those that separate the attack from normal traffic, cut to the shortest pieces that do."""
+    found = []
+    for whole in wholes:
+        match = _shortened(whole, normal, _PIECES_GUESS if guess else _PIECES)
+        one = Signature(match, whole, attack.share(match), normal.share(match))
+        if one.baseline_share <= config.collateral_limit and one.attack_share >= _WORTH:
+            found.append(one)
+    return found
 
 
 def _rarity(one: Signature, normal: Texts) -> tuple[bool, int]:
@@ -129,14 +127,9 @@ def _rarity(one: Signature, normal: Texts) -> tuple[bool, int]:
     return nowhere, _richness(one.whole.data)
 
 
-def _scored(whole: PayloadMatch, attack: Texts, normal: Texts, *, guess: bool) -> Signature:
-    match = _shortened(whole, normal, _PIECES_GUESS if guess else _PIECES)
-    return Signature(match, whole, attack.share(match), normal.share(match))
-
-
 def _runs(texts: Texts) -> list[PayloadMatch]:
     """Find runs of columns in which nearly all packets share a byte."""
-    best, share = _columns(texts)
+    best, share = _majority(texts.matrix, texts)
     common = share >= _COMMON
     edges = np.flatnonzero(np.diff(np.concatenate(([0], common.view(np.int8), [0]))))
     spans = [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True) if b - a >= _SHORTEST]
@@ -146,7 +139,7 @@ def _runs(texts: Texts) -> list[PayloadMatch]:
 
 def _masked(texts: Texts) -> list[PayloadMatch]:
     """Find constant bytes and nibbles with varying ones in between."""
-    best, share = _columns(texts)
+    best, share = _majority(texts.matrix, texts)
     top_half, half_share = _majority(texts.matrix >> np.uint8(4), texts)
     care = np.where(share >= _COMMON, 0xFF, np.where(half_share >= _COMMON, 0xF0, 0)).astype(np.uint8)
     data = np.where(care == 0xFF, best, top_half << 4).astype(np.uint8) & care
@@ -161,10 +154,6 @@ def _masked(texts: Texts) -> list[PayloadMatch]:
         if bits >= _MASKED_BITS and (care[first:end] == 0xFF).sum() >= 2:
             found.append(PayloadMatch(data[first:end].tobytes(), first, care[first:end].tobytes()))
     return found
-
-
-def _columns(texts: Texts) -> tuple[U8, NDArray[np.float64]]:
-    return _majority(texts.matrix, texts)
 
 
 def _majority(matrix: U8, texts: Texts) -> tuple[U8, NDArray[np.float64]]:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding, count
 from fwtop.analysis.proposals.matching import always_pass
+from fwtop.analysis.proposals.services import without_rule
 from fwtop.analysis.window.features import Features, targets_of
 from fwtop.analysis.window.traffic import weighted_top
 from fwtop.model.addresses.address import Prefix, format_address
@@ -26,6 +27,14 @@ _FROM_LINK = 0.5  # of the attack
 _ONE_LENGTH = 0.95
 _ONE_TARGET = 0.9
 _TOP = 10
+# Neighbour discovery from the link: no rule drops it, no provider sees it
+_ONLY_THE_SWITCH = (
+    "only the switch can stop it: no rule drops neighbour discovery from the link, or IPv6 ends"
+)
+_ON_THE_SWITCH = (
+    "# on the switch: RA Guard (RFC 6105), a limit of neighbour discovery for each port\n"
+    "# if no router of this link is needed: sysctl -w net.ipv6.conf.all.accept_ra=0"
+)
 
 
 def upstream(
@@ -40,37 +49,11 @@ def upstream(
         return None
     features = Features(context.traffic, finding.rows)
     if always_pass(context.traffic.packets)[finding.rows].mean() > _FROM_LINK:
-        return _by_the_switch(finding)
+        return without_rule(finding, "switch", _ONLY_THE_SWITCH, (_ON_THE_SWITCH,))
     rule = FlowSpec(_target(features), _filter(finding.match, features))
-    return Proposal(
-        number=0,
-        kind="upstream",
-        summary=f"call the provider: {reason}",
-        attack=finding.title,
-        attack_share=0.0,
-        collateral_share=0.0,
-        commands=(
-            "\n".join(_text(context, finding, features, rule)),
-            rule.text,
-            f"# the same as NLRI (RFC 8955): {rule.nlri.hex()}",
-        ),
-    )
-
-
-def _by_the_switch(finding: Finding) -> Proposal:
-    """Return what stops neighbour discovery from the link, which no rule drops and no provider sees."""
-    return Proposal(
-        number=0,
-        kind="switch",
-        summary="only the switch can stop it: no rule drops neighbour discovery from the link, or IPv6 ends",
-        attack=finding.title,
-        attack_share=0.0,
-        collateral_share=0.0,
-        commands=(
-            "# on the switch: RA Guard (RFC 6105), a limit of neighbour discovery for each port\n"
-            "# if no router of this link is needed: sysctl -w net.ipv6.conf.all.accept_ra=0",
-        ),
-    )
+    text = "\n".join(_text(context, finding, features, rule))
+    commands = text, rule.text, f"# the same as NLRI (RFC 8955): {rule.nlri.hex()}"
+    return without_rule(finding, "upstream", f"call the provider: {reason}", commands)
 
 
 def _text(context: AnalysisContext, finding: Finding, features: Features, rule: FlowSpec) -> list[str]:

@@ -276,6 +276,15 @@ def _flow_of(src: U64, dst: U64, sport: U16, dport: U16, protocol: U8) -> U64:
     return mix(mix(src, dst), ports)
 
 
+def payload_texts(packets: PacketBatch, rows: Rows) -> list[bytes]:
+    """Return the captured payload of each row."""
+    data, width = packets.data.take(rows, axis=0).tobytes(), packets.data.shape[1]
+    starts = packets.payload_offset[rows].tolist()
+    ends = np.minimum(packets.captured[rows], width).tolist()
+    at = range(0, width * len(rows), max(1, width))
+    return [data[row + start : row + end] for row, start, end in zip(at, starts, ends, strict=False)]
+
+
 def payload(packets: PacketBatch, rows: Rows, width: int) -> tuple[U8, I64]:
     """Gather the first `width` bytes of each row's transport payload, zero-padded.
 
