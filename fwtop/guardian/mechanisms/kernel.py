@@ -7,7 +7,7 @@ repeated: after a crash it finds what exists and does the rest.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from fwtop.guardian.allow.allowlist import AllowList
@@ -170,18 +170,13 @@ class Kernel:
         now = time.monotonic()
         if force or now - self._looked_at >= _LOOK_SECONDS:
             wanted = [self._expected[rule_id] for rule_id in rule_ids if rule_id in self._expected]
-            self._short, self._looked_at = self._compare(wanted), now
+            self._short, self._looked_at = {}, now
+            for item in self._to_end:
+                mine = [expected for expected in wanted if item.is_used(expected.objects)]
+                for rule_id, short in item.compare(mine).items():
+                    if rule_id not in self._short or short.is_worse_than(self._short[rule_id]):
+                        self._short[rule_id] = short
         return self._short
-
-    def _compare(self, rules: Sequence[Expected]) -> dict[str, Shortfall]:
-        """Return which rules the kernel has not as they should be, and the worst of it; never raises."""
-        found: dict[str, Shortfall] = {}
-        for item in self._to_end:
-            mine = [expected for expected in rules if item.is_used(expected.objects)]
-            for rule_id, short in item.compare(mine).items():
-                if rule_id not in found or short.is_worse_than(found[rule_id]):
-                    found[rule_id] = short
-        return found
 
     def rule_ids(self) -> set[str]:
         """Return the ids of all rules with any readable object in the kernel."""

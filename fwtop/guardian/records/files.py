@@ -48,10 +48,7 @@ class Records:
     def __init__(
         self, run_directory: Path, netns: int, boot: str, inode: int = 0, lasting: Path | None = None
     ) -> None:
-        """Take the namespace's cookie and its inode, by which others see whether it still exists.
-
-        `lasting` is the directory of what outlasts the boot.
-        """
+        """By its `inode` others see whether the namespace still exists; `lasting` outlasts the boot."""
         self.directory = run_directory / f"state-{netns}-{inode}"
         self.numbers = Numbers(run_directory, lasting)
         self._boot = boot

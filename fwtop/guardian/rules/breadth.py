@@ -111,7 +111,8 @@ def _why_shared(rule: Rule) -> str | None:
 def _is_from_anywhere(match: Match, allow: AllowList) -> bool:
     """Return whether a match's addresses spare hardly anybody."""
     at_login = match.dport in allow.login_ports and match.protocol in (None, TCP)
-    if match.sources and not _holds(match, _LOGIN_SHARE if at_login else _WIDE_SHARE):
+    least = _LOGIN_SHARE if at_login else _WIDE_SHARE
+    if match.sources and all(_share(match.sources, family) <= least for family in match.families):
         return False
     return not match.destinations or _is_all_of(match, allow)
 
@@ -174,7 +175,7 @@ def _is_all_of(match: Match, allow: AllowList) -> bool:
     """Return whether the destinations hold every address that a family of this host is reached at."""
     if not match.destinations:
         return False
-    if any(_share((match.destinations,), family) > _WIDE_SHARE for family in match.families):
+    if any(_share(match.destinations, family) > _WIDE_SHARE for family in match.families):
         return True
     own = [entry.prefix for entry in allow.entries if entry.role is Role.OWN]
     own = [prefix for prefix in own if not prefix.network.is_link_local and not prefix.network.is_loopback]
@@ -186,12 +187,8 @@ def _is_all_of(match: Match, allow: AllowList) -> bool:
     return False
 
 
-def _holds(match: Match, share: float) -> bool:
-    return any(_share((match.sources,), family) > share for family in match.families)
-
-
-def _share(lists: Sequence[Sequence[Prefix]], family: int) -> float:
-    return covered(lists, family) / SPACE[family]
+def _share(prefixes: Sequence[Prefix], family: int) -> float:
+    return covered((prefixes,), family) / SPACE[family]
 
 
 def _wide_source(match: Match) -> Prefix | None:

@@ -183,18 +183,13 @@ def _still_pass(rule: Rule, allow: AllowList) -> tuple[str, ...]:
     if not rule.match.sources or drops_nothing(rule):
         return ()
     index: Listed = listed(rule.match.sources)
-    found: dict[Role, dict[str, None]] = {}
-    for entry in allow.entries:
-        if entry.role in _IN_ROLE and index.overlapping(entry.prefix) is not None:
-            found.setdefault(entry.role, {})[str(entry.prefix)] = None
-    behind: dict[Role, dict[str, None]] = {}
-    for item in allow.behind:
-        for sender in item.conversation.senders:
-            if index.overlapping(sender) is not None:
-                behind.setdefault(item.role, {})[str(sender)] = None
-    lines = [_IN_ROLE[role].format(_named(list(names))) for role, names in found.items()]
-    lines += [_BEHIND[role].format(_named(list(names))) for role, names in behind.items()]
-    return tuple(lines)
+    passing = [(_IN_ROLE.get(entry.role), entry.prefix) for entry in allow.entries]
+    passing += [(_BEHIND[item.role], sender) for item in allow.behind for sender in item.conversation.senders]
+    found: dict[str, dict[str, None]] = {}  # who still passes, by what is said of that
+    for line, prefix in passing:
+        if line is not None and index.overlapping(prefix) is not None:
+            found.setdefault(line, {})[str(prefix)] = None
+    return tuple(line.format(_named(list(names))) for line, names in found.items())
 
 
 def _named(names: list[str] | list[Prefix]) -> str:

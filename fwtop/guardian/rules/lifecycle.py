@@ -50,10 +50,7 @@ class Lifecycle:
         set_watchdog: Callable[[float | None], None] = lambda _: None,
         serve_urgent: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take the shared state, and what tells the watchdog when the next sysctl is to be restored.
-
-        `serve_urgent` serves what can't wait until slow work has ended.
-        """
+        """`set_watchdog` is told when the next sysctl is to be restored."""
         self._state = state
         self._journal, self._kernel = state.journal, state.kernel
         self._failpoints = failpoints

@@ -105,8 +105,7 @@ class NamedLists:
         """Return a rule on a list with the list's entries as its sources; raises FwtopError."""
         if rule.list_name is None:
             return rule
-        self._settle(rule.list_name)
-        return _on(rule, self.find(rule.list_name))
+        return _on(rule, self._settled(rule.list_name))
 
     def key_of(self, rule: Rule) -> str:
         """Return what the compiled maps of a rule's list are named by; "" if it is on none."""
@@ -133,7 +132,7 @@ class NamedLists:
         if len(self._lists) >= MAX_LISTS:
             raise FwtopError(f"there are {MAX_LISTS} lists already; nothing was changed")
         named = NamedList(name)
-        named = named.changed(self._entered(named.addition(entries, _end(ttl_seconds))))
+        named = named.changed(_entered(named.addition(entries, _end(ttl_seconds))))
         number = 1 + max((item.number for item in self._lists.values()), default=0)
         recorded = Recorded(named, number, time.monotonic_ns())
         self._log.write(recorded)
@@ -143,22 +142,17 @@ class NamedLists:
 
     def add(self, name: str, entries: Sequence[Prefix], ttl_seconds: int | None, *, force: bool) -> Done:
         """Add entries, and give those that are there the same time to live; raises FwtopError."""
-        self._settle(name)
-        return self._change(
-            name, self._entered(self.find(name).addition(entries, _end(ttl_seconds))), force=force
-        )
+        change = self._settled(name).addition(entries, _end(ttl_seconds))
+        return self._change(name, _entered(change), force=force)
 
     def remove(self, name: str, entries: Sequence[Prefix]) -> Done:
         """Remove entries, as far as they are listed; raises FwtopError."""
-        self._settle(name)
-        return self._change(name, self.find(name).removal(entries), force=True)
+        return self._change(name, self._settled(name).removal(entries), force=True)
 
     def replace(self, name: str, entries: Sequence[Prefix], ttl_seconds: int | None, *, force: bool) -> Done:
         """Give a list these entries and no others; raises FwtopError."""
-        self._settle(name)
-        return self._change(
-            name, self._entered(self.find(name).replacement(entries, _end(ttl_seconds))), force=force
-        )
+        change = self._settled(name).replacement(entries, _end(ttl_seconds))
+        return self._change(name, _entered(change), force=force)
 
     def delete(self, name: str) -> Done:
         """Delete a list that no rule uses; raises FwtopError."""
@@ -244,15 +238,12 @@ class NamedLists:
             raise FwtopError(f"there is no list {name}; there are: {known}; nothing was changed")
         return recorded
 
-    def _settle(self, name: str) -> None:
-        """Remove what has ended from a list that no rule uses; `tick` does that for the others."""
-        named = self._recorded(name).named
-        if not self._rules_on(name) and len(named.expiry(time.monotonic()).removed):
-            self._change(name, named.expiry(time.monotonic()), force=True)
-
-    def _entered(self, change: Change) -> Change:
-        check_entries(change.added)
-        return change
+    def _settled(self, name: str) -> NamedList:
+        """Return a list; from one that no rule uses goes what has ended, as `tick` does for the others."""
+        named = self.find(name)
+        if not self._rules_on(name) and len((over := named.expiry(time.monotonic())).removed):
+            self._change(name, over, force=True)
+        return self.find(name)
 
     def _expire(self, named: NamedList, now: float) -> None:
         compiled = any(of(entry.rule.kind).is_compiled for entry in self.users(named.name))
@@ -362,7 +353,14 @@ class NamedLists:
 
 
 def _on(rule: Rule, named: NamedList) -> Rule:
-    return replace(rule, match=replace(rule.match, sources=_of_family(named.rows, rule.match.family)))
+    family = rule.match.family
+    rows = named.rows if family is None else named.rows.of_family(family)
+    return replace(rule, match=replace(rule.match, sources=rows))
+
+
+def _entered(change: Change) -> Change:
+    check_entries(change.added)
+    return change
 
 
 def _single(rows: Rows) -> Rows:
@@ -378,10 +376,6 @@ def _delta(old: NamedList, new: NamedList, added: Rows, removed: Rows) -> ListDe
         added = chosen(after, positions(before, after) < 0)
         removed = chosen(before, positions(after, before) < 0)
     return ListDelta(old.name, before, after, added, removed)
-
-
-def _of_family(rows: Rows, family: int | None) -> Rows:
-    return rows if family is None else rows.of_family(family)
 
 
 def _end(ttl_seconds: int | None) -> float:

@@ -50,14 +50,6 @@ _NOT_TRIED = "no policy is tried on this connection, or not any more"
 _MOST, _MOST_OF_USER = 4, 2  # children: each is a Python with the lists of a policy
 
 
-class Asked(Struct, frozen=True):
-    """A request whose permission is being looked up."""
-
-    peer: Peer
-    asked: NumberedRequest
-    attached: int | None  # a copy, closed once the request was served
-
-
 class Programs:
     """The programs' socket and their permissions; of the event loop's thread."""
 
@@ -91,10 +83,10 @@ class Programs:
         peer: Peer,
         asked: NumberedRequest,
         attached: int | None,
-        serve: Callable[[Asked, tuple[str, ...]], None],
+        serve: Callable[[Peer, NumberedRequest, int | None, tuple[str, ...]], None],
     ) -> None:
         """Have a program's scopes looked up; then `serve` its request, or answer what is missing."""
-        ready = Asked(peer, asked, copy_of(attached))
+        kept = copy_of(attached)
 
         def done(answer: Answer) -> None:
             try:
@@ -102,10 +94,10 @@ class Programs:
                 if refused is not None:
                     self._connections.reply(peer, refused)
                 elif peer in self._connections:
-                    serve(ready, answer.data["scopes"])
+                    serve(peer, asked, kept, answer.data["scopes"])
             finally:
-                if ready.attached is not None:
-                    os.close(ready.attached)
+                if kept is not None:
+                    os.close(kept)
 
         self._connections.suspend(peer)
         self._worker.ask(asked.request, lambda: {"scopes": self._scopes(peer)}, done)

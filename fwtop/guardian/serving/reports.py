@@ -43,10 +43,7 @@ class Reports:
         warnings: tuple[str, ...] = (),
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Take the shared state; `warnings` about this machine go with every plan.
-
-        `wait` sleeps between two readings of counters, and may serve urgent requests meanwhile.
-        """
+        """`warnings` about this machine go with every plan; `wait` may serve urgent requests meanwhile."""
         self._state = state
         self._warnings = warnings
         self._wait = wait

@@ -24,7 +24,7 @@ from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.serving.cloakroom import Received, brings_descriptors
 from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.peer import Client, NotAMessage, Peer, PeerGone, close_aside, copy_of, too_long
-from fwtop.guardian.serving.programs import Asked, Policies, Programs, greet, signed
+from fwtop.guardian.serving.programs import Policies, Programs, greet, signed
 from fwtop.guardian.serving.requests import Handlers, carry_out, check_attached, fault
 from fwtop.guardian.serving.watching import StatusCache, Watching
 from fwtop.guardian.serving.worker import Worker
@@ -85,10 +85,7 @@ class Server:
         programs: Path,
         policies: Sequence[str],
     ) -> None:
-        """Take what serves requests; `programs` is the path of the socket for programs.
-
-        `policies` are the arguments of the children that work on policies.
-        """
+        """`programs` is the path of their socket, `policies` the arguments of the children for policies."""
         self._handlers = handlers  # for the worker's thread alone
         self._identity = identity
         self._operators = operators  # SSH sessions that a client came from → when it was last seen
@@ -233,7 +230,10 @@ class Server:
             self._connections.dismiss(peer, fault("the request", error))
 
     def _begin(self, peer: Peer, message: bytes, attached: int | None = None, *, brought: bool) -> None:
-        """Start a request; `brought`: a descriptor came with it, which may be no memory file."""
+        """Start a request; `brought`: a descriptor came with it, which may be no memory file.
+
+        Programs that are not root's need a permission first.
+        """
         if peer.refusal:
             self._connections.dismiss(peer, peer.refusal, number=number_in(message))
             return
@@ -247,9 +247,6 @@ class Server:
             peer.number = error.number
             self._connections.reply(peer, Answer(False, safe_text(f"not understood: {error}", limit=500), 2))
             return
-        self._serve(peer, asked, attached)
-
-    def _serve(self, peer: Peer, asked: NumberedRequest, attached: int | None) -> None:
         request = asked.request
         if peer.client is None and not isinstance(request, Hello):
             self._connections.dismiss(peer, "say hello first; nothing was done", 2)
@@ -260,11 +257,13 @@ class Server:
         elif peer.client is not None:
             self._serve_client(peer, peer.client, asked, attached)
 
-    def _serve_program(self, asked: Asked, scopes: tuple[str, ...]) -> None:
+    def _serve_program(
+        self, peer: Peer, asked: NumberedRequest, attached: int | None, scopes: tuple[str, ...]
+    ) -> None:
         """Serve a request that its program may make."""
-        peer, request = asked.peer, asked.asked.request
+        request = asked.request
         if peer.client is not None:
-            self._serve_client(peer, peer.client, asked.asked, asked.attached)
+            self._serve_client(peer, peer.client, asked, attached)
         elif isinstance(request, Hello):
             refused = greet(request)
             if refused is None:

@@ -14,12 +14,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from fwtop.guardian.mechanisms.chains.table_raw import (
     TABLE,
     TableState,
-    add_text,
     is_dormant,
     native,
     read_nft,
@@ -39,7 +37,7 @@ from fwtop.netfilter.iptables import (
     Variant,
     loaded_tables,
 )
-from fwtop.rules.objects import HOOK_CHAINS, ChainLine
+from fwtop.rules.objects import HOOK_CHAINS
 
 if TYPE_CHECKING:
     from fwtop.guardian.mechanisms.chains.beside import Beside
@@ -118,38 +116,6 @@ class Chains(Struct, frozen=True):
             return _ALL_THERE
         chains = nf_tables.table_chains(native(family))
         return frozenset(chains) if chains is not None else None
-
-    def add(self, state: TableState, family: int, lines: Iterable[ChainLine]) -> None:
-        """Append a rule's lines, creating and hooking the chains if necessary; raises FwtopError.
-
-        `state` is what `writable` read.
-        """
-        self.apply(family, add_text(state, family, lines))
-
-    def restore_missing(
-        self,
-        state: TableState,
-        family: int,
-        rule_id: str,
-        lines: Iterable[ChainLine],
-        *,
-        heads_anew: bool = False,
-    ) -> None:
-        """Replace a rule's lines and the jumps to them, in one transaction; raises FwtopError.
-
-        As long as all of its lines are there, they keep their counters. `heads_anew`: so are the chains' own
-        lines.
-        """
-        without, doomed, wanted = {}, [], list(lines)
-        for chain, there in state.chains.items():
-            doomed += [f"-D {chain} {line.number}" for line in reversed(there) if line.rule_id == rule_id]
-            kept = [line for line in there if line.rule_id != rule_id]
-            without[chain] = [replace(line, number=number) for number, line in enumerate(kept, 1)]
-        mine = state.lines_of(rule_id)
-        counted = mine if len(mine) == len(wanted) else ()
-        state = replace(state, chains=without)
-        first, *rest = add_text(state, family, wanted, counted, heads_anew=heads_anew).splitlines()
-        self.apply(family, "\n".join([first, *doomed, *rest, ""]))
 
     def remove(self, family: int, rule_ids: set[str], before: frozenset[str] | None) -> bool:
         """Delete the lines of rules, and fwtop's chains with the last one; returns whether nothing is left.

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
 from fwtop.guardian.mechanisms.chains.chain import Chains, Variants
-from fwtop.guardian.mechanisms.chains.table_raw import Listed, TableState, own_lines
+from fwtop.guardian.mechanisms.chains.table_raw import Listed, TableState, add_text, own_lines, restore_text
 from fwtop.guardian.mechanisms.mechanism import Baseline, Count, digest, each, head_key, readable
 from fwtop.guardian.records.former import FormerState
 from fwtop.netfilter.iptables import NFT
@@ -90,7 +90,7 @@ class RawLines:
         """Append a rule's lines of a family, hooking the chains if necessary; raises FwtopError."""
         chains = self.variants.of(rule_id)
         before = self._read_to_change(chains, family)
-        chains.add(before, family, lines)
+        chains.apply(family, add_text(before, family, lines))
         made = {line.hook for line in lines if HOOK_CHAINS[line.hook] not in before.chains}
         self._note(chains, family, rule_id, chains.own_lines(family), made)
 
@@ -101,7 +101,7 @@ class RawLines:
         """
         chains = self.variants.of(rule_id)
         state = self._read_to_change(chains, family)
-        chains.restore_missing(state, family, rule_id, lines, heads_anew=heads_anew)
+        chains.apply(family, restore_text(state, family, rule_id, lines, heads_anew=heads_anew))
         before, there = _sum(state.lines_of(rule_id)), chains.own_lines(family)
         anew = {line.hook for line in lines} if heads_anew else ()
         self._note(chains, family, rule_id, there, anew)

@@ -311,6 +311,26 @@ def add_text(
     return "\n".join([*text, "COMMIT", ""])
 
 
+def restore_text(
+    state: TableState, family: int, rule_id: str, lines: list[ChainLine], *, heads_anew: bool
+) -> str:
+    """Return the transaction that replaces a rule's lines and the jumps to them.
+
+    As long as all of its lines are there, they keep their counters. `heads_anew`: so are the chains' own
+    lines.
+    """
+    without, doomed = {}, []
+    for chain, there in state.chains.items():
+        doomed += [f"-D {chain} {line.number}" for line in reversed(there) if line.rule_id == rule_id]
+        kept = [line for line in there if line.rule_id != rule_id]
+        without[chain] = [replace(line, number=number) for number, line in enumerate(kept, 1)]
+    mine = state.lines_of(rule_id)
+    counted = mine if len(mine) == len(lines) else ()
+    state = replace(state, chains=without)
+    first, *rest = add_text(state, family, lines, counted, heads_anew=heads_anew).splitlines()
+    return "\n".join([first, *doomed, *rest, ""])
+
+
 def _places(state: TableState, lines: Iterable[ChainLine]) -> list[int | None]:
     """Return the number that each line gets in its chain, None for the last."""
     found: list[int | None] = []
