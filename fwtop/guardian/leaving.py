@@ -46,7 +46,6 @@ def main() -> int:
 
 
 def _leave(options: Options, arguments: tuple[str, ...], inode: int, path: str) -> int:
-    """Leave one namespace, in a process of its own; returns 1 if something is left."""
     name = namespaces.name_of(inode)
     where = safe_text(f"network namespace {name or inode}", limit=80)
     try:

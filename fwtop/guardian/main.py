@@ -133,7 +133,6 @@ def _give_back(options: Options) -> int:
 
 
 def _netns(options: Options) -> int:
-    """Open the network namespace to work in; raises FwtopError."""
     if options.netns_fd >= 0:
         return options.netns_fd
     if not options.netns_path:

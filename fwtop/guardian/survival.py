@@ -144,7 +144,6 @@ def protect() -> None:
 
 
 def _start_scope(name: str) -> str:
-    """Have systemd move this process into a scope; returns its complaint, else ""."""
     try:
         done = subprocess.run(
             scope_argv(name, os.getpid()),
@@ -174,7 +173,6 @@ def scope_argv(name: str, pid: int) -> list[str]:
 
 
 def _cgroup2_root() -> Path | None:
-    """Return where the root of cgroup v2 is mounted read-write."""
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
         found = _CGROUP2.match(line)
         if found and found[1] == "/" and "ro" not in found[3].split(","):

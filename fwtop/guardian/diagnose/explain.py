@@ -92,7 +92,6 @@ def explain(state: GuardianState, entry: Entry, wait: Callable[[float], None] = 
 
 
 def _parse_errors(before: int, total: int) -> list[str]:
-    """Count the malformed packets, which compiled rules let pass."""
     new = f"{total - before:,} in the last {_SAMPLE}"
     if not total:
         return []

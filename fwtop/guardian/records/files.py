@@ -242,7 +242,6 @@ class Numbers:
         return found[-1]
 
     def _keep(self) -> None:
-        """Have the last number written to the disk."""
         if self._kept is not None and (self._keeper is None or not self._keeper.is_alive()):
             self._keeper = threading.Thread(target=self._write, name="fwtop-numbers", daemon=True)
             self._keeper.start()

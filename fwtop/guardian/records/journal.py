@@ -167,7 +167,6 @@ class Journal:
             self._records.drop(_name(_OPEN, rule_id))
 
     def _prune(self) -> None:
-        """Forget all but the latest finished rules."""
         for rule_id in self._numbers(_OVER)[:-_MOST_FINISHED]:
             self._records.drop(_name(_OVER, rule_id))
 

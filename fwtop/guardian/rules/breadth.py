@@ -149,13 +149,11 @@ def _of_everything(match: Match) -> str | None:
 
 
 def _is_usual(match: Match) -> bool:
-    """Return whether half of ordinary datagrams or more have what the ranges ask for."""
     spans = {name: getattr(match, name) for name in _ORDINARY}
     return all(span is None or _part(span, _ORDINARY[name]) >= 0.5 for name, span in spans.items())
 
 
 def _part(span: Range, values: Sequence[int]) -> float:
-    """Return which part of some values a range holds."""
     if isinstance(values, range):
         return max(0, min(span.high, values[-1]) - max(span.low, values[0]) + 1) / len(values)
     return sum(span.low <= value <= span.high for value in values) / len(values)
@@ -238,7 +236,6 @@ def _span_in(item: Rule, rule: Rule, name: str) -> Range | None:
 
 
 def _hull(spans: Sequence[Range]) -> Range | None:
-    """Return the range around some, None where they leave more than half of it free."""
     low, high = min(span.low for span in spans), max(span.high for span in spans)
     held, end = 0, low - 1
     for span in sorted(spans, key=lambda item: item.low):

@@ -179,7 +179,6 @@ def _barred(rule: Rule, allow: AllowList) -> list[Prefix]:
 
 
 def _still_pass(rule: Rule, allow: AllowList) -> tuple[str, ...]:
-    """Name the sources that still pass in their role."""
     if not rule.match.sources or drops_nothing(rule):
         return ()
     index: Listed = listed(rule.match.sources)

@@ -180,7 +180,6 @@ class Lifecycle:
         return min(timeout, MAX_TIMEOUT_SECONDS)
 
     def _close_open(self, rule: Rule) -> str:
-        """End the open connections that the rule would not have let in; returns what came of it."""
         if not rule.close_open:
             return ""
         try:
@@ -192,7 +191,6 @@ class Lifecycle:
         return f"closed {closed:,} open connections" + (f"; {safe_text(trouble)}" if trouble else "")
 
     def _forget(self, rule: Rule) -> str:
-        """Delete the entries of connections that it exempts from tracking; returns what came of it."""
         try:
             gone = connections.forget(rule, self._serve_urgent)
         except OSError as error:
@@ -369,7 +367,6 @@ class Lifecycle:
                     self.ending.log_once(f"policy {rule_id}", error)
 
     def _keep_sessions(self, now: float) -> float | None:
-        """Keep operators' sessions tracked where a SYN proxy is active; returns when to look again."""
         due = None
         try:
             due = self._strict.look((entry.rule for entry in self.active.values()), self._state.allow, now)
@@ -429,7 +426,6 @@ class Lifecycle:
 
 
 def _require(verdict: guard.Verdict, *, force: bool) -> None:
-    """Raise FwtopError unless a rule may be installed."""
     if verdict.refused is not None:
         raise FwtopError(f"refused: {verdict.refused}")
     if verdict.broad is not None and not force:

@@ -194,7 +194,6 @@ class NamedLists:
             self._tables.tidy_lists(names)
 
     def _used(self) -> set[str]:
-        """Return the names of the lists that active rules look up."""
         return {name for entry in list(self._active.values()) for name in entry.rule.lists_used}
 
     def restore_unfinished(self) -> list[str]:
@@ -345,7 +344,6 @@ class NamedLists:
                 syslog.syslog(syslog.LOG_ERR, f"list {name} is not as it was: {safe_text(error, limit=400)}")
 
     def _give_sources(self, named: NamedList) -> None:
-        """Let the rules on a list have its entries."""
         for entry in self.users(named.name):
             self._active[entry.rule.id] = replace(entry, rule=_on(entry.rule, named))
         for rule in self._rules_on(named.name):

@@ -354,5 +354,4 @@ class RuleCounters:
 
 
 def _shortened(rule: Rule) -> Rule:
-    """Shorten a long list of sources for an answer."""
     return replace(rule, match=replace(rule.match, sources=rule.match.sources[:_SHOWN_SOURCES]))

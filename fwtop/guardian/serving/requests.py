@@ -83,7 +83,6 @@ def carry_out(
 
 
 def _change(lifecycle: Lifecycle, request: Keep | Repair | Undo, *, console: bool, by: str) -> dict[str, Any]:
-    """Confirm a rule, put it back, or end some."""
     match request:
         case Keep():
             return lifecycle.keep(request.id, request.ttl_seconds, console=console)

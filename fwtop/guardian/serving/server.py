@@ -260,7 +260,6 @@ class Server:
     def _serve_program(
         self, peer: Peer, asked: NumberedRequest, attached: int | None, scopes: tuple[str, ...]
     ) -> None:
-        """Serve a request that its program may make."""
         request = asked.request
         if peer.client is not None:
             self._serve_client(peer, peer.client, asked, attached)
@@ -295,7 +294,6 @@ class Server:
                 self._submit(peer, client, asked, attached)
 
     def _submit(self, peer: Peer, client: Client, asked: NumberedRequest, attached: int | None) -> None:
-        """Hand a request to the worker."""
         owner = client if client.hello.role == "console" else None
         by = f"program of user {peer.uid}" if peer.program else "console" if owner is not None else ""
         request = signed(asked.request, by)
@@ -327,7 +325,6 @@ class Server:
         return Answer(True, data={"guardian": self._about(hello.readonly)})
 
     def _branch(self, peer: Peer, client: Client) -> None:
-        """Give a client another connection."""
         try:
             theirs = self._connections.branch(peer, client)
         except (FwtopError, OSError) as error:
@@ -364,6 +361,5 @@ class Server:
 
 
 def _drain(wake: socket.socket) -> None:
-    """Read what a signal wrote."""
     with contextlib.suppress(BlockingIOError):
         wake.recv(4096)

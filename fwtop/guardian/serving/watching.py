@@ -82,7 +82,6 @@ class Watching:
         self.observers.finish()
 
     def _loaded(self, loading: Loading) -> None:
-        """Take the answer of a loader, and pass it on to the client that asked."""
         self._selector.unregister(loading.sock)
         taken = self.observers.take(loading)
         if taken is None:

@@ -101,7 +101,6 @@ class Beside(Struct, frozen=True):
                 raise FwtopError(f"{service_name(match)} must be tracked: {reasons[0]}; nothing was changed")
 
     def _inserts(self, services: Sequence[Match]) -> list[Insert]:
-        """Return the lines that untracked services need in table filter."""
         found: list[Insert] = []
         for family in FAMILIES:
             mine = [match for match in services if family in match.families]

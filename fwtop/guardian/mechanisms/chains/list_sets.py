@@ -175,7 +175,6 @@ class ListSets:
         return aside
 
     def _build(self, name: str, target: str, family: int, rows: Rows) -> None:
-        """Create and fill a set that is to be `target`."""
         room = max(_LEAST_ROOM, 2 * len(rows))
         hash_size = 1 << max(6, (len(rows) - 1).bit_length() - 1)
         inet, counters = (
@@ -206,7 +205,6 @@ class ListSets:
 
 
 def _are_in(rows: Rows, found: list[ipset.Entry]) -> list[bool]:
-    """Return for each element of a set whether it is among the rows."""
     if isinstance(rows, PortRows):
         single = ((entry.prefix, entry.element) for entry in found)
         entries = [PortEntry(prefix, of.protocol, of.port, of.port) for prefix, of in single]

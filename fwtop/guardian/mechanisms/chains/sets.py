@@ -263,7 +263,6 @@ def _other(spec: SetSpec) -> Change:
 
 
 def _keys(spec: SetSpec) -> set[bytes]:
-    """Return what `ipset.keys` should find."""
     if of_ports(spec.elements):
         return {
             item.prefix.packed + item.low.to_bytes(2, "big") + bytes((item.prefix.length, item.protocol))

@@ -108,7 +108,6 @@ class CompiledRules(Mechanism):
             syslog.syslog(syslog.LOG_WARNING, f"pins of deleted namespaces were left: {safe_text(error)}")
 
     def _numbers(self) -> dict[int, int]:
-        """Return the number of the rule in each slot."""
         return self._slots.numbers() if self._slots is not None else {}
 
     @property

@@ -400,7 +400,6 @@ def _rule_of(expected: Expected) -> NftRule:
 
 
 def _allow_lines(layout: Layout, allow: AllowList) -> tuple[list[str], list[str]]:
-    """Return the commands that fill the allow-list's sets, and those for the chains that ask them first."""
     passes = [allow.passes(family) for family in (4, 6)]
     sets = [line for item in passes for line in allow_lines(layout, item)]
     return sets, [line for item in passes for line in listed_lines(layout, item)]
@@ -431,14 +430,12 @@ def _apply(lines: Iterable[str], *, check: bool = False) -> None:
 
 
 def _wake(layout: Layout) -> None:
-    """Make one of fwtop's tables active again that somebody switched off; raises FwtopError."""
     table = layout.table
     if nf_tables.is_dormant(table) and all(nf_tables.has_set(table, name) for name in MARKS):
         _apply([f"add table {table}"])
 
 
 def _elements(rows: Rows, family: int) -> frozenset[Prefix] | frozenset[str]:
-    """Return what a named list's set of a family holds."""
     mine = rows.of_family(family)
     if of_ports(mine):
         return frozenset(elements_of_ports(mine))
