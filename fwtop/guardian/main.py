@@ -171,7 +171,10 @@ def _detached(options: Options, writer: int) -> NoReturn:
     cgroup = Cgroup(os.stat("/proc/self/ns/net").st_ino)
     try:
         os.setsid()
-        _redirect_standard_streams()
+        null = os.open("/dev/null", os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+        os.close(null)
         syslog.openlog("fwtop-guardian", syslog.LOG_PID, syslog.LOG_DAEMON)
         cgroup.enter()
         code = _serve(options, lambda: report("0 "))
@@ -186,13 +189,6 @@ def _detached(options: Options, writer: int) -> NoReturn:
     finally:
         cgroup.leave()
         os._exit(code)
-
-
-def _redirect_standard_streams() -> None:
-    null = os.open("/dev/null", os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(null, descriptor)
-    os.close(null)
 
 
 def _serve(options: Options, ready: Callable[[], None]) -> int:

@@ -44,16 +44,15 @@ class FormerState:
         self._records = records
         self._settings: dict[tuple[str, str], Changed] = {}  # by rule and name
         self._before: dict[int, frozenset[str] | None] = {}  # by family
-        for name, record in records.records("before"):
+        for name, record in (*records.records("before"), *records.records("setting")):
+            kind, _, family = name.partition("-")
             try:
-                chains = of_plain(_Before, record).chains
-                self._before[int(name.partition("-")[2])] = frozenset(chains) if chains is not None else None
-            except ValueError as error:
-                warn(f"the record {name} is not understood: {error}")
-        for name, record in records.records("setting"):
-            try:
-                item = of_plain(Changed, record)
-                self._settings[item.rule_id, item.name] = item
+                if kind == "setting":
+                    item = of_plain(Changed, record)
+                    self._settings[item.rule_id, item.name] = item
+                else:
+                    chains = of_plain(_Before, record).chains
+                    self._before[int(family)] = frozenset(chains) if chains is not None else None
             except ValueError as error:
                 warn(f"the record {name} is not understood: {error}")
 

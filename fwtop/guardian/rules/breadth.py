@@ -16,7 +16,7 @@ from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.coverage import SPACE, covered, listed, of_ports
 from fwtop.model.addresses.roles import Role
-from fwtop.model.rule import RANGES, Kind, Level, Match, PayloadMatch, Range, Rule
+from fwtop.model.rule import RANGES, Kind, Level, Match, Range, Rule
 from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.rehearsal.rehearse import Met, rehearse, why_cut
 from fwtop.rules.kinds import drops_nothing, of
@@ -131,7 +131,8 @@ def _why_datagrams(kind: Kind, match: Match) -> str | None:
         return None
     if match.dport is not None or match.sport is not None or not _is_usual(match):
         return None
-    met_by_chance = all(map(_is_met_by_chance, match.payload)) or not of(kind).reads_payload
+    bits = [sum(byte.bit_count() for byte in item.compared_bits) for item in match.payload]
+    met_by_chance = all(number < _LEAST_BITS for number in bits) or not of(kind).reads_payload
     return _of_everything(match) if met_by_chance else None
 
 
@@ -163,10 +164,6 @@ def _met(flags: tuple[int, int]) -> list[int]:
     """Return the flags of ordinary segments that a condition lets through to the rule."""
     mask, value = flags[0] & _FLAG_BITS, flags[1] & _FLAG_BITS
     return [ordinary for ordinary in _ORDINARY_FLAGS if ordinary & mask == value & mask]
-
-
-def _is_met_by_chance(item: PayloadMatch) -> bool:
-    return sum(byte.bit_count() for byte in item.compared_bits) < _LEAST_BITS
 
 
 def _is_all_of(match: Match, allow: AllowList) -> bool:

@@ -69,7 +69,8 @@ def judge(
 ) -> Verdict:
     """Check whether a rule may be installed now; `untracked` as in `why_broad`."""
     hits = (_hits_allowed(part, allow) for part in rule.parts or (rule,))
-    refused = _too_many(rule, active_rules) or next(filter(None, hits), None)
+    full = f"{active_rules} rules are active already; undo some first" if active_rules >= MAX_RULES else None
+    refused = full or why_too_many(rule.kind, rule.match.sources) or next(filter(None, hits), None)
     empty = rule.list_name is not None and not rule.match.sources  # judged as it is filled
     broad = None if empty else why_broad(rule, allow, untracked)
     if broad is None and (barred := _barred(rule, allow)):
@@ -91,12 +92,6 @@ def why_double(rule: Rule, others: Sequence[Rule]) -> str | None:
     return (
         f"rule {found} does this already: 'fwtop keep {found}' renews it, 'fwtop repair {found}' restores it"
     )
-
-
-def _too_many(rule: Rule, active_rules: int) -> str | None:
-    if active_rules >= MAX_RULES:
-        return f"{active_rules} rules are active already; undo some first"
-    return why_too_many(rule.kind, rule.match.sources)
 
 
 def _hits_allowed(rule: Rule, allow: AllowList) -> str | None:
@@ -364,14 +359,12 @@ def bridge_notes(rule: Rule, interfaces: Collection[str]) -> tuple[str, ...]:
     if layer <= Layer.NETDEV:  # at the ports, before a bridge decides
         masters = {link.index for link in chosen}
         bridges = [bridge for bridge in crossed(links, chosen) if bridge.link.index in masters]
-        return tuple(_beside(bridge) for bridge in bridges if not _has_port(bridge, masters))
+        return tuple(
+            _beside(bridge) for bridge in bridges if not any(port.index in masters for port in bridge.ports)
+        )
     if layer is Layer.NOWHERE:
         return ()
     return tuple(note for bridge in crossed(links, chosen) if (note := _unseen(bridge, rule)))
-
-
-def _has_port(bridge: Bridge, indexes: set[int]) -> bool:
-    return any(port.index in indexes for port in bridge.ports)
 
 
 def _beside(bridge: Bridge) -> str:

@@ -22,12 +22,8 @@ from fwtop.model.protocol import LAST, MAX_MESSAGE, MORE, PART, Answer, Hello, e
 
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
 _SO_PEERGROUPS = 59  # asm-generic/socket.h
+TOO_LONG = f"has at most {MAX_MESSAGE:,} bytes"
 _MOST_GROUPS = 256  # socket.getsockopt takes no more than 1,024 bytes
-
-
-def too_long() -> str:
-    """Say what a message is allowed to be."""
-    return f"has at most {MAX_MESSAGE:,} bytes"
 
 
 def copy_of(descriptor: int | None) -> int | None:
@@ -124,7 +120,7 @@ class Peer(Struct, eq=False):
         if not message:
             raise PeerGone
         if flags & socket.MSG_TRUNC:
-            raise NotAMessage(f"a message {too_long()}", number_in(message))
+            raise NotAMessage(f"a message {TOO_LONG}", number_in(message))
         self.used = time.monotonic()
         return message
 

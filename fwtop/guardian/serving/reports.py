@@ -15,7 +15,7 @@ from fwtop.guardian.allow.behind import Learned
 from fwtop.guardian.limits import Limits
 from fwtop.guardian.mechanisms.mechanism import Wanted
 from fwtop.guardian.ownership import single_threaded
-from fwtop.guardian.records.journal import own_sources
+from fwtop.guardian.records.journal import Entry, own_sources
 from fwtop.guardian.rules import connections, guard
 from fwtop.guardian.rules.guard import bridge_notes, check_share, mosh_warning
 from fwtop.guardian.rules.state import GuardianState
@@ -183,10 +183,7 @@ class Reports:
 
         The descriptor of a long list is the caller's, as data["descriptors"]; a named list stays where it is.
         """
-        entry = self._state.active.get(rule_id) or self._state.journal.find(rule_id)
-        if entry is None:
-            shown = safe_text(rule_id, limit=20)
-            raise FwtopError(f"there is no rule {shown!r}: see 'fwtop status --all'")
+        entry = self._entry(rule_id)
         if entry.sources_cut:
             line = f"rule {entry.rule.id} has ended, and {entry.sources_cut:,} of its sources are not kept"
             raise FwtopError(f"{line}; block the list again: sudo fwtop block @FILE")
@@ -196,6 +193,13 @@ class Reports:
         rule = replace(entry.rule, match=replace(entry.rule.match, sources=()))
         return {"rule": rule.to_dict(), "descriptors": [sealed(sources)]}
 
+    def _entry(self, rule_id: str) -> Entry:
+        entry = self._state.active.get(rule_id) or self._state.journal.find(rule_id)
+        if entry is None:
+            shown = safe_text(rule_id, limit=20)
+            raise FwtopError(f"there is no rule {shown!r}: see 'fwtop status --all'")
+        return entry
+
     def why(self, rule_id: str) -> list[str]:
         """Explain in sentences what a rule matches or what keeps it from matching; takes about a second."""
         from fwtop.guardian.diagnose.explain import explain, over_text  # for nothing else
@@ -203,12 +207,7 @@ class Reports:
         state = self._state
         entry = state.active.get(rule_id)
         if entry is None:
-            over = state.journal.find(rule_id)
-            if over is None:
-                raise FwtopError(
-                    f"there is no rule {safe_text(rule_id, limit=20)!r}: see 'fwtop status --all'"
-                )
-            return [over_text(over)]
+            return [over_text(self._entry(rule_id))]
         if of(entry.rule.kind).layer is Layer.NOWHERE and not entry.rule.parts:
             return state.kernel.settings.sentences(rule_id)
         return explain(state, entry, self._wait)

@@ -23,7 +23,7 @@ from fwtop.guardian.allow.found import Session, note_operator, operator_of
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.serving.cloakroom import Received, brings_descriptors
 from fwtop.guardian.serving.connections import Connections
-from fwtop.guardian.serving.peer import Client, NotAMessage, Peer, PeerGone, close_aside, copy_of, too_long
+from fwtop.guardian.serving.peer import TOO_LONG, Client, NotAMessage, Peer, PeerGone, close_aside, copy_of
 from fwtop.guardian.serving.programs import Policies, Programs, greet, signed
 from fwtop.guardian.serving.requests import Handlers, carry_out, check_attached, fault
 from fwtop.guardian.serving.watching import StatusCache, Watching
@@ -213,7 +213,7 @@ class Server:
 
     def _take_aside(self, peer: Peer, received: Received) -> None:
         if received.many or received.too_long:
-            why = "brings one descriptor at most" if received.many else too_long()
+            why = "brings one descriptor at most" if received.many else TOO_LONG
             raise NotAMessage(f"a message {why}", number_in(received.message))
         self._begin(peer, received.message, received.memory_file, brought=True)
 

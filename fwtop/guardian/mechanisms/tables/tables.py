@@ -88,11 +88,10 @@ class NftTables(Mechanism):
         self._failpoints = failpoints
         self._interfaces = interfaces
         self._allowed: dict[tuple[str, int], Passes] = {}
-        self._allow_checked: dict[str, tuple[int, str]] = {}  # by table: rule set's number, what was found
         self._in_use: set[str] = set()  # tables that have rules; the others are not read again
         self._hooked: dict[str, set[int]] = {}  # by table: interfaces that had a base chain
         self._list_sets: set[str] = set()  # those of named lists
-        self._compared: tuple[int, dict[str, str]] = 0, {}  # rule set's number, shortfall by rule
+        self._compared: tuple[int, dict[str, str]] = 0, {}  # rule set's number, shortfall by rule and table
 
     def is_used(self, objects: KernelObjects) -> bool:  # noqa: D102
         return objects.nft is not None
@@ -224,16 +223,20 @@ class NftTables(Mechanism):
 
     def shortfall(self, expected: Expected) -> Shortfall | None:
         """Return what the kernel lacks of a rule; read when the rule set is another. Raises FwtopError."""
+        if text := self._once(expected.rule.id, lambda: self._lines_short(expected)):
+            return Shortfall(text)
+        text = self.allow_shortfall(_rule_of(expected).layout)
+        return Shortfall(text, elements_only=True) if text else None
+
+    def _once(self, what: str, compare: Callable[[], str]) -> str:
+        """Compare something once as long as the rule set is the same."""
         now = nf_tables.generation()
         if not now or now != self._compared[0]:
             self._compared = now, {}
-        texts, rule_id = self._compared[1], expected.rule.id
-        if rule_id not in texts:
-            texts[rule_id] = self._lines_short(expected)
-        if texts[rule_id]:
-            return Shortfall(texts[rule_id])
-        text = self.allow_shortfall(_rule_of(expected).layout)
-        return Shortfall(text, elements_only=True) if text else None
+        texts = self._compared[1]
+        if what not in texts:
+            texts[what] = compare()
+        return texts[what]
 
     def _lines_short(self, expected: Expected) -> str:
         """Describe damage to a rule's lines, to what leads to them, or to its sets; "" if none."""
@@ -315,16 +318,12 @@ class NftTables(Mechanism):
         each(refresh, self._used())
 
     def allow_shortfall(self, layout: Layout) -> str:
-        """Name a set of the allow-list that was changed, "" if none; read when the rule set is another.
+        """Name a set of the allow-list that was changed, "" if none; raises FwtopError."""
 
-        Raises FwtopError.
-        """
-        now = nf_tables.generation()
-        before, text = self._allow_checked.get(layout.table, (0, ""))
-        if not now or now != before:
-            text = next((text for item in self._filled(layout) if (text := difference(layout, item))), "")
-            self._allow_checked[layout.table] = (now, text)
-        return text
+        def compare() -> str:
+            return next((text for item in self._filled(layout) if (text := difference(layout, item))), "")
+
+        return self._once(layout.table, compare)
 
     def _filled(self, layout: Layout) -> list[Passes]:
         """Return what this guardian put into a table's allow-list, by family."""
