@@ -13,11 +13,8 @@ from fwtop.model.addresses.targets import check_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import (
     SOURCES_LEFT,
-    ConnectionLimit,
     Level,
     Match,
-    PayloadMatch,
-    RateLimit,
     Rule,
 )
 from fwtop.model.text import safe_text
@@ -94,8 +91,7 @@ def _check_rule(rule: Rule) -> None:
         _require(value is None or abs(value) < 1e15, name)
     _check_match(rule.match)
     _check_owners(rule)
-    if rule.limit is not None:
-        _check_limit(rule.limit)
+    _check_limits(rule)
     _check_settings(rule)
     _check_connections(rule)
     _check_protection(rule)
@@ -140,17 +136,13 @@ def _check_parts(rule: Rule) -> None:
 
 
 def _check_connections(rule: Rule) -> None:
-    limit = rule.connections
     plain = Match(family=rule.match.family, protocol=rule.match.protocol, dport=rule.match.dport)
     can_forget = rule.match == plain and plain.dport is not None
     for name in ("forget", "stateless"):
         _require(can_forget or not getattr(rule, name), f"{name} (of a notrack rule on a port)")
     _require(not rule.stateless or plain.protocol in (6, 17), "stateless (of TCP or UDP)")
-    can_close = bool(limit or rule.match.sources) and not rule.match.payload
+    can_close = bool(rule.connections or rule.match.sources) and not rule.match.payload
     _require(not rule.close_open or can_close, "close_open (of blocked sources or a limit of connections)")
-    if limit is not None:
-        _whole("most", limit.most, 1, MAX_CONNECTIONS)
-        _check_prefixes(limit)
 
 
 def _check_protection(rule: Rule) -> None:
@@ -188,25 +180,22 @@ def _check_match(match: Match) -> None:
             _require(match.family in (None, *field.families), f"{field.name} (IPv6 packets have none)")
     _require(len(match.payload) <= MAX_PAYLOADS, f"payload (at most {MAX_PAYLOADS} strings)")
     for item in match.payload:
-        _check_payload(item)
+        _require(1 <= len(item.data) <= MAX_PAYLOAD_BYTES, f"payload (1 to {MAX_PAYLOAD_BYTES} bytes)")
+        if item.offset is not None:
+            _whole("offset", item.offset, 0, MAX_OFFSET)
+        _require(item.mask is None or len(item.mask) == len(item.data), "payload mask")
 
 
-def _check_payload(item: PayloadMatch) -> None:
-    _require(1 <= len(item.data) <= MAX_PAYLOAD_BYTES, f"payload (1 to {MAX_PAYLOAD_BYTES} bytes)")
-    if item.offset is not None:
-        _whole("offset", item.offset, 0, MAX_OFFSET)
-    _require(item.mask is None or len(item.mask) == len(item.data), "payload mask")
-
-
-def _check_limit(limit: RateLimit) -> None:
-    _whole("per_second", limit.per_second, 1, MAX_RATE)
-    _whole("burst", limit.burst, 1, MAX_RATE)
-    _check_prefixes(limit)
-
-
-def _check_prefixes(limit: RateLimit | ConnectionLimit) -> None:
-    _whole("prefix_v4", limit.prefix_v4, 1, 32)
-    _whole("prefix_v6", limit.prefix_v6, 1, 128)
+def _check_limits(rule: Rule) -> None:
+    if rule.limit is not None:
+        _whole("per_second", rule.limit.per_second, 1, MAX_RATE)
+        _whole("burst", rule.limit.burst, 1, MAX_RATE)
+    if rule.connections is not None:
+        _whole("most", rule.connections.most, 1, MAX_CONNECTIONS)
+    for limit in (rule.limit, rule.connections):
+        if limit is not None:
+            _whole("prefix_v4", limit.prefix_v4, 1, 32)
+            _whole("prefix_v6", limit.prefix_v6, 1, 128)
 
 
 def _whole(name: str, value: object, low: int, high: int) -> None:

@@ -208,15 +208,10 @@ def _are_in(rows: Rows, found: list[ipset.Entry]) -> list[bool]:
     if isinstance(rows, PortRows):
         single = ((entry.prefix, entry.element) for entry in found)
         entries = [PortEntry(prefix, of.protocol, of.port, of.port) for prefix, of in single]
-        kept = {entry for entry, at in zip(entries, _places_of(rows, entries), strict=True) if at >= 0}
+        wanted = PortRows.of(entries)
+        kept = {entry for entry, at in zip(wanted.entries(), positions(rows, wanted), strict=True) if at >= 0}
         return [entry in kept for entry in entries]
     prefixes = [entry.prefix for entry in found]
     known = PrefixRows.of(prefixes)
     stay = {item for item, at in zip(known, positions(rows, known), strict=True) if at >= 0}
     return [prefix in stay for prefix in prefixes]
-
-
-def _places_of(rows: PortRows, entries: list[PortEntry]) -> list[int]:
-    wanted = PortRows.of(entries)
-    at = dict(zip(wanted.entries(), positions(rows, wanted).tolist(), strict=True))
-    return [at[entry] for entry in entries]
