@@ -11,6 +11,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from msgspec import Struct
@@ -142,13 +143,17 @@ def connections(ports: Collection[int]) -> Iterator[tuple[Prefix, Session]]:
 
 def _open(chosen: Callable[[list[str]], bool]) -> Iterator[tuple[Prefix, Session]]:
     """Yield the open connections of chosen lines; the others, however many, are only split into words."""
-    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
+    for fields in _rows("/proc/net/tcp", "/proc/net/tcp6"):
+        if fields[3] == _ESTABLISHED and chosen(fields):
+            (own, _, local_port), (peer, _, port) = (text.partition(":") for text in fields[1:3])
+            yield hex_address(own), Session(hex_address(peer), int(port, 16), int(local_port, 16))
+
+
+def _rows(*names: str) -> Iterator[list[str]]:
+    """Yield the fields of each socket that files like /proc/net/tcp list."""
+    for name in names:
         for line in read_text(name).splitlines()[1:]:
-            fields = line.split(maxsplit=10)
-            if fields[3] == _ESTABLISHED and chosen(fields):
-                (own, _, local_port), (peer, _, port) = (text.partition(":") for text in fields[1:3])
-                session = Session(hex_address(peer), int(port, 16), int(local_port, 16))
-                yield hex_address(own), session
+            yield line.split(maxsplit=10)
 
 
 def _ancestors(pid: int) -> Iterator[int]:
@@ -203,18 +208,10 @@ def time_servers_talked_to(
     udp: Path = Path("/proc/net/udp"), udp6: Path = Path("/proc/net/udp6")
 ) -> list[Prefix]:
     """Return the peers of connected UDP sockets on the NTP port that system users hold."""
-    found: list[Prefix] = []
-    for file in (udp, udp6):
-        try:
-            lines = file.read_text(errors="replace").splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            fields = line.split()
-            address, _, port = fields[2].partition(":")
-            if int(port, 16) == NTP_PORT and int(fields[7]) < _FIRST_USER:
-                found.append(hex_address(address))
-    return found[:_MAX_PEERS]
+    rows = (fields for fields in _rows(str(udp), str(udp6)) if int(fields[7]) < _FIRST_USER)
+    found = (fields[2].partition(":") for fields in rows)
+    peers = (hex_address(address) for address, _, port in found if int(port, 16) == NTP_PORT)
+    return list(islice(peers, _MAX_PEERS))
 
 
 def hex_address(text: str) -> Prefix:
@@ -275,8 +272,7 @@ def mosh_ports() -> set[int]:
     """Return the UDP ports of this namespace that mosh servers have open."""
     servers = [pid for pid in processes() if command_name(pid) == _MOSH_SERVER]
     held = {str(inode) for pid in servers for inode in sockets_of(pid)}
-    names = ("/proc/net/udp", "/proc/net/udp6") if held else ()
-    rows = [line.split() for name in names for line in read_text(name).splitlines()[1:]]
+    rows = _rows("/proc/net/udp", "/proc/net/udp6") if held else ()
     return {int(fields[1].partition(":")[2], 16) for fields in rows if fields[9] in held}
 
 
