@@ -8,6 +8,7 @@ files.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pwd
@@ -20,6 +21,7 @@ from msgspec.structs import replace
 
 from fwtop.model.config_file import ConfigText, read_regular
 from fwtop.model.errors import FwtopError
+from fwtop.model.paths import exports_directory
 from fwtop.model.text import safe_text
 from fwtop.sandbox.child import NoAnswerError, ask
 
@@ -60,7 +62,7 @@ def screen_files(system: Path = SYSTEM_FILE, user: pwd.struct_passwd | None = No
 def read_config(path: Path, *, owners: tuple[int, ...] | None = None) -> ConfigText | None:
     """Read one file; None if there is none. With `owners`, it must be theirs and nobody else's to write."""
     try:
-        text = checked_text(read_regular(path, MAX_BYTES, owners=owners, follow=False))
+        text = _checked_text(read_regular(path, MAX_BYTES, owners=owners, follow=False))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -71,7 +73,7 @@ def read_config(path: Path, *, owners: tuple[int, ...] | None = None) -> ConfigT
     return ConfigText(str(path), text)
 
 
-def checked_text(data: bytes) -> str:
+def _checked_text(data: bytes) -> str:
     """Decode a file; raises ValueError with a reason."""
     if len(data) > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES >> 10} KiB")
@@ -104,7 +106,7 @@ def _read_as(user: pwd.struct_passwd, path: Path) -> ConfigText | None:
         )
         if found is not None:
             wrong = safe_text(found.wrong, limit=300)
-            return ConfigText(str(path), "" if wrong else checked_text(found.text.encode()), wrong)
+            return ConfigText(str(path), "" if wrong else _checked_text(found.text.encode()), wrong)
     except FwtopError as error:
         late = isinstance(error, NoAnswerError) and error.late
         return ConfigText(str(path), "", "it could not be read in time" if late else "reading it failed")
@@ -189,3 +191,13 @@ def _link_target(directory: int, name: str, path: Path) -> Path | None:
 def _is_trusted(owner: int) -> bool:
     mine = os.geteuid()
     return mine != 0 or owner == 0
+
+
+def make_exports_directory() -> tuple[Path, ...]:
+    """Return the caller's directory for exports; nothing for root, who becomes the sessions' owner."""
+    if os.geteuid() == 0:
+        return ()
+    directory = exports_directory()
+    with contextlib.suppress(OSError):  # the export key then says why it can't write
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return (directory,)

@@ -77,7 +77,7 @@ def entries_of(given: Sequence[str]) -> Sequence[Prefix]:
     """Return the prefixes that were named, and those in files; raises FwtopError."""
     files = [item for item in given if item.startswith("@")]
     texts = [item for item in given if not item.startswith("@")]
-    named = entries_named(texts)
+    named = _entries_named(texts)
     if not files:
         return named
     read = [read_prefix_file(name[1:], ports=True) for name in files]
@@ -86,7 +86,7 @@ def entries_of(given: Sequence[str]) -> Sequence[Prefix]:
     return _together([named, *read])
 
 
-def entries_named(texts: Sequence[str]) -> Sequence[Prefix]:
+def _entries_named(texts: Sequence[str]) -> Sequence[Prefix]:
     """Parse entries; raises FwtopError (code 2)."""
     if not any(
         text[:1] == "[" or (":" in text and ("." in text or text.endswith(("/tcp", "/udp"))))

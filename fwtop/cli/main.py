@@ -55,6 +55,9 @@ _TOGETHER = {  # verbs that are rows of one module (its VERBS); others are a mod
     **dict.fromkeys(("record", "service", "alarms"), "recorder"),
     **dict.fromkeys(("limit", "match", "drop", "notrack", "synproxy", "sysctl", "apply"), "making"),
     **dict.fromkeys(("status", "keep", "repair", "undo", "why"), "standing"),
+    **dict.fromkeys(("rules", "events"), "rules"),
+    **dict.fromkeys(("read", "replay"), "playing"),
+    **dict.fromkeys(("sessions", "trends"), "sessions"),
     **dict.fromkeys(("lab", "bench"), "trying"),
 }
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _DEST = "match_"  # begins the names of what options of fields give: --ttl is no field
 DEFAULT_TTL_SECONDS = 600
-MEASURE_SECONDS = 2.0
+_MEASURE_SECONDS = 2.0
 _MAX_SOURCES = 100_000  # previewing a longer list takes too long
 _MOST_BYTES = 1 << 24  # of the child's previews
 
@@ -75,7 +75,7 @@ def _observed(rules: list[Rule], netns: str | None) -> bytes:
     os.lseek(given, 0, os.SEEK_SET)
     for number, descriptor in enumerate((given, result, os.open(os.devnull, os.O_WRONLY))):
         os.dup2(descriptor, number)
-    if launch(Options(mode="dry_run", seconds=MEASURE_SECONDS, netns=netns, store=False)):
+    if launch(Options(mode="dry_run", seconds=_MEASURE_SECONDS, netns=netns, store=False)):
         raise FwtopError("nothing was observed")
     os.lseek(result, 0, os.SEEK_SET)
     with open(result, "rb") as file:

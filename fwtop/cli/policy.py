@@ -38,7 +38,7 @@ HELP = (
     "It is applied as a whole, on trial until you confirm it, and then survives restarts (docs/POLICY.md)."
 )
 EXAMPLE = "fwtop policy apply"
-POLICY_FILE = "/etc/fwtop/policy.toml"
+_POLICY_FILE = "/etc/fwtop/policy.toml"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with rollback (default: the one before)",
     )
-    option(parser, "--file", "FILE", f"default {POLICY_FILE}", Path, default=Path(POLICY_FILE))
+    option(parser, "--file", "FILE", f"default {_POLICY_FILE}", Path, default=Path(_POLICY_FILE))
     flag(parser, "--yes", "keep it without a trial")
     span = f"length of the trial (default {DEFAULT_CONFIRM_SECONDS}s)"
     option(parser, "--confirm", "TIME", span, seconds, default=float(DEFAULT_CONFIRM_SECONDS))

@@ -1,30 +1,32 @@
-"""fwtop sessions: list stored sessions."""
+"""Verbs on what is stored: a list of the sessions, and averages of the last hour, day and 15 days."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from fwtop.cli.options import flag
-from fwtop.cli.stored import add_directory, run_unprivileged, sanitised
+from fwtop.cli.options import Verb, flag, option
+from fwtop.cli.stored import StoredSession, add_directory, run_unprivileged, sanitised
 from fwtop.model.errors import FwtopError
+from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.wire import of_plain, plain
 from fwtop.render.observation import rfc3339
+from fwtop.render.trends import trends_json, trends_text
+from fwtop.store.history import FILE_NAME
 from fwtop.store.reader import list_sessions
-
-HELP = "List the stored sessions, the latest last; 'fwtop report ID' shows one in detail."
-EXAMPLE = "fwtop sessions --json"
+from fwtop.store.trends import read_trends
 
 _HEADS = ("SESSION", "STARTED (UTC)", "LENGTH", "WHERE", "PEAK", "ATTACK", "RULES", "")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _sessions_arguments(parser: argparse.ArgumentParser) -> None:
     flag(parser, "--json", "print one JSON document")
     add_directory(parser)
 
@@ -46,7 +48,7 @@ class Entry(Struct, frozen=True):
     bytes: int
 
 
-def run(args: argparse.Namespace) -> int:
+def _sessions(args: argparse.Namespace) -> int:
     """Print the list."""
     directory: Path = args.directory
     told = run_unprivileged(lambda: _entries(directory), read=(directory,))
@@ -117,3 +119,51 @@ def _table(rows: list[tuple[str, ...]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _trends_arguments(parser: argparse.ArgumentParser) -> None:
+    flag(parser, "--json", "print one JSON document")
+    interface = "the history of these interfaces; repeatable (default: those recorded last)"
+    parser.add_argument("-i", "--interface", action="append", metavar="IF", help=interface)
+    option(parser, "--netns", "NAME", "the history of this network namespace")
+    directory = f"where {FILE_NAME} is (default {STATE_DIRECTORY})"
+    option(parser, "--directory", "DIR", directory, Path, default=STATE_DIRECTORY)
+
+
+def _trends(args: argparse.Namespace) -> int:
+    """Print the trends, read without root."""
+    directory: Path = args.directory
+    path, now = directory / FILE_NAME, time.time()
+    # Elsewhere the file is the caller's: it is opened with the caller's rights, and a copy is read.
+    own = directory == STATE_DIRECTORY or not path.is_file()
+    located = nullcontext(path) if own else StoredSession(str(path.absolute()), directory).located()
+
+    def document() -> dict[str, Any]:
+        with located as place:
+            return trends_json(read_trends(place, now, interfaces=args.interface, netns=args.netns))
+
+    told = run_unprivileged(document)
+    try:
+        checked = sanitised(told)
+        text = json.dumps(checked, indent=1) + "\n" if args.json else trends_text(checked)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        raise FwtopError("the unprivileged reader gave no trends; nothing was changed") from None
+    print(text, end="")
+    return 0
+
+
+VERBS = {
+    "sessions": Verb(
+        "List the stored sessions, the latest last; 'fwtop report ID' shows one in detail.",
+        "fwtop sessions --json",
+        _sessions_arguments,
+        _sessions,
+    ),
+    "trends": Verb(
+        "Show the averages of the last hour, day and 15 days: traffic, sources, target ports and addresses. "
+        "Every screen and 'fwtop record' adds to them.",
+        "fwtop trends --json | jq '.countries[0]'",
+        _trends_arguments,
+        _trends,
+    ),
+}

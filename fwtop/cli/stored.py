@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import os
 import shutil
@@ -16,7 +15,6 @@ from typing import Any, BinaryIO, TypeVar
 from fwtop.cli.files import open_file
 from fwtop.cli.options import option
 from fwtop.model.errors import FwtopError
-from fwtop.model.paths import exports_directory
 from fwtop.model.text import safe_text
 from fwtop.sandbox.child import ask, unprivileged
 from fwtop.sandbox.confine import Profile
@@ -130,13 +128,3 @@ def sanitised(value: Any, depth: int = 6) -> Any:  # noqa: ANN401 - whatever JSO
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("not a number")
     return safe_text(value) if isinstance(value, str) else value
-
-
-def make_exports_directory() -> tuple[Path, ...]:
-    """Return the caller's directory for exports; nothing for root, who becomes the sessions' owner."""
-    if os.geteuid() == 0:
-        return ()
-    directory = exports_directory()
-    with contextlib.suppress(OSError):  # the export key then says why it can't write
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return (directory,)

@@ -52,11 +52,11 @@ def _lab(args: argparse.Namespace) -> int:
         raise FwtopError("a scenario and --capture exclude each other", 2)
     lab = Lab("calm", capture=Path(args.capture)) if args.capture else Lab(args.scenario or _DEFAULT)
     if not args.json and sys.stdin.isatty() and sys.stdout.isatty():
-        with ending_by_signals(), lab:
+        with _ending_by_signals(), lab:
             status = watch.show(lab, args.pps)
         print("fwtop: the lab is gone, with its namespaces and all rules in them")
         return status
-    with ending_by_signals(), lab:
+    with _ending_by_signals(), lab:
         result = watch.observe(lab, args.seconds, args.pps, store=args.store)
     print(json.dumps(result, indent=None if args.json else 1))
     return 0
@@ -84,7 +84,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def ending_by_signals() -> Iterator[None]:
+def _ending_by_signals() -> Iterator[None]:
     """Turn the first SIGINT, SIGTERM or SIGHUP into an exception, so that clean-up runs."""
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -149,7 +149,7 @@ def measure(args: argparse.Namespace, tables: Sequence[Table], command: str, *, 
         raise FwtopError(
             f"table {table.name} needs root to make namespaces; nothing was measured; use sudo", 3
         )
-    with ending_by_signals():
+    with _ending_by_signals():
         document = measured(table, Options(args.rounds, args.quick, tuple(args.captures), seed))
     if getattr(args, "calibrate", False):
         document = _kept(document)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -17,17 +18,29 @@ from fwtop.analysis.proposals.preview import Basis, basis, preview_on
 from fwtop.console.frugal import FreedMemory, RefreshRate
 from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.judging import failure_line, not_judged
-from fwtop.console.publish.scrapes import RunningTotals
 from fwtop.console.rules import RuleMonitor, SurveyMonitor
 from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import LiveSource
 from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Preview, Rule, RuleStatus
-from fwtop.model.traffic.snapshot import Judgement, Origin, Sampling, Snapshot, Sources, Tables, Totals
+from fwtop.model.traffic.counters import Counters
+from fwtop.model.traffic.flow import end_of
+from fwtop.model.traffic.packets import Hook, PacketBatch
+from fwtop.model.traffic.snapshot import (
+    Judgement,
+    LedgerRow,
+    Origin,
+    Sampling,
+    Snapshot,
+    Sources,
+    Tables,
+    Totals,
+)
 from fwtop.model.traffic.window import Window
 from fwtop.stats.destinations import with_rates
 from fwtop.stats.engine import Engine
+from fwtop.stats.ledger import attributed, is_before_arrival
 
 if TYPE_CHECKING:  # a recorder has none
     from fwtop.console.packet_ring import PacketRing
@@ -80,6 +93,37 @@ class RulePreviews:
             raise FwtopError(f"{failure_line('the preview', failure)}; nothing was changed") from None
 
 
+class RunningTotals:
+    """Packets since the observation began, by what became of them: windows overlap, and don't add up."""
+
+    def __init__(self) -> None:
+        self.packets = 0
+        self.bytes = 0
+        self.samples = 0
+        self.lost = 0  # samples
+        self.ends = {"mine": 0, "other": 0, "kernel": 0, "reaches": 0}
+
+    def add(self, batch: PacketBatch, counters: Counters) -> None:
+        """Add one poll; its samples tell which rules dropped packets."""
+        self.packets += counters.arrived_packets
+        self.bytes += counters.arrived_bytes
+        self.samples += len(batch)
+        self.lost += counters.records_lost
+        left, late = counters.arrived_packets, 0
+        for drop in attributed(counters, batch.select(np.flatnonzero(batch.hook == Hook.DROP))):
+            self.ends[end_of(LedgerRow(drop.layer, drop.reason, drop.packets, 0.0, drop.rule))] += (
+                drop.packets
+            )
+            if is_before_arrival(drop):  # neither counted as arrived so far nor part of what is left
+                self.packets += drop.packets
+                self.bytes += drop.bytes
+            else:
+                left -= drop.packets
+            late += 0 if drop.before_delivery else drop.packets
+        accepted = counters.accepted_packets
+        self.ends["reaches"] += max(left if accepted is None else accepted - late, 0)
+
+
 class LiveSession:
     """Turns polls into snapshots: `tick` builds one, `run` calls it on schedule."""
 
@@ -114,7 +158,6 @@ class LiveSession:
         self._notes = tuple(notes)
         self._late = late
         self._late_notes: dict[str, float] = {}  # line → monotonic time until which it is shown
-        self._started = time.time()
         self._rules = RuleMonitor(link)
         self._survey = SurveyMonitor(link, origin.interfaces)
         self._refresh = refresh or RefreshRate()
@@ -148,7 +191,6 @@ class LiveSession:
         if self._connections is not None:
             self._connections.poll()
         self._rules.counts()
-        self._started = time.time()
 
     def observe(self) -> None:
         """Consume pending samples without building a snapshot."""

@@ -48,7 +48,7 @@ class LiveControls(Looking):
 
     async def expand(self, rule: Rule) -> Rule:
         """Expand an AS or a country to its prefixes."""
-        return await in_thread(expand_origin, rule)
+        return await in_thread(_expand_origin, rule)
 
     async def plan(self, rule: Rule, *, follows: bool = False) -> PlanView:
         """Ask the guardian which commands it would run."""
@@ -133,7 +133,7 @@ def live_controls(console: LiveConsole, ring: PacketRing) -> LiveControls:
     )
 
 
-def expand_origin(rule: Rule) -> Rule:
+def _expand_origin(rule: Rule) -> Rule:
     """Expand a rule's origin `asn:N` or `country:CC` to prefixes; return other rules unchanged."""
     kind, _, name = (rule.origin or "").partition(":")
     if rule.match.sources or kind not in ("asn", "country"):

@@ -35,10 +35,10 @@ from fwtop.render.numbers import duration, percent
 
 TITLE = "a connection table that fills up: room for new clients"
 NAME = "conntrack"
-WORTH = 0.01  # share of the entries from which a timeout is worth changing
-CROWDED = 0.5  # fill from which there is something to do
+_WORTH = 0.01  # share of the entries from which a timeout is worth changing
+_CROWDED = 0.5  # fill from which there is something to do
 # Seconds. A handshake takes one; 2 h 4 min is what RFC 5382 (REQ-5) asks for connections that are idle.
-SHORTER = {
+_SHORTER = {
     "tcp_timeout_syn_sent": 10, "tcp_timeout_syn_recv": 10, "tcp_timeout_established": 7440,
     "tcp_timeout_fin_wait": 20, "tcp_timeout_close_wait": 20, "tcp_timeout_last_ack": 10,
     "tcp_timeout_time_wait": 10, "tcp_timeout_close": 5, "udp_timeout": 10, "udp_timeout_stream": 60,
@@ -61,7 +61,7 @@ def plan_for(table: Table, options: Options, needs: Needs) -> Plan:
     steps: list[str] = []
     parts: list[Rule] = []
     kept: list[str] = []
-    if table.fill >= CROWDED or table.seconds_to_full is not None:
+    if table.fill >= _CROWDED or table.seconds_to_full is not None:
         room, no_room = _room(table)
         settings = [*room, *_timeouts(table)]
         kept += no_room
@@ -95,7 +95,7 @@ def plan_for(table: Table, options: Options, needs: Needs) -> Plan:
 def _here(table: Table, steps: Sequence[str]) -> str:
     fill = f"{table.count:,} of {table.most:,} entries ({percent(table.fill)})"
     if not steps:
-        return f"{fill}: {'nothing helps' if table.fill >= CROWDED else 'there is room, nothing to do'}"
+        return f"{fill}: {'nothing helps' if table.fill >= _CROWDED else 'there is room, nothing to do'}"
     more = len(steps) - 1
     last = f", and {more} more step{'s' * (more > 1)}" if more else ""
     return f"{fill}; would {steps[-1]}{last}"
@@ -165,8 +165,8 @@ def _held(table: Table) -> Iterator[tuple[str, float, int, int]]:
     """Yield the timeouts that hold a share of the entries worth having: name, share, seconds now and then."""
     for name, share in table.top(timeout_of, 20):
         now = table.timeouts.get(name)
-        if now is not None and share >= WORTH:
-            yield name, share, now, SHORTER.get(name, now)
+        if now is not None and share >= _WORTH:
+            yield name, share, now, _SHORTER.get(name, now)
 
 
 def _room(table: Table) -> tuple[list[Setting], tuple[str, ...]]:
@@ -216,7 +216,7 @@ def _mib(size: float) -> str:
     return f"{size / (1 << 20):,.0f} MiB"
 
 
-HEAVY = 0.1  # share of the table from which a service is looked at
+_HEAVY = 0.1  # share of the table from which a service is looked at
 _MOST_SERVICES = 4
 _MOSTLY = 0.5  # of a service's entries
 _LIMIT = 100  # connections a source address
@@ -241,7 +241,7 @@ def reliefs(table: Table, needs: Needs, ttl_seconds: int) -> list[_Relief]:
     behind_tracking = False  # one SYN proxy or one limit of connections
     for name, share in table.top(service_of, _MOST_SERVICES):
         mine = [entry for entry in table.sampled if service_of(entry) == name]
-        if share < HEAVY or mine[0].protocol not in (TCP, UDP):
+        if share < _HEAVY or mine[0].protocol not in (TCP, UDP):
             continue
         match = Match(protocol=mine[0].protocol, dport=mine[0].dport)
         reasons = needs(match)

@@ -34,7 +34,7 @@ from fwtop.netfilter.tracking import needs_tracking, service_name
 
 TITLE = "a stateful firewall: its services without connection tracking"
 NAME = "stateless"
-MOST_SERVICES = 16
+_MOST_SERVICES = 16
 _LOGIN = 22
 _LOGS_IN = "where operators log in"
 _SAMPLED = 8_192  # entries: rare ones count here, servers that are asked from a service's own port
@@ -58,7 +58,7 @@ def plan(options: Options) -> Plan:
     if not stateful:
         return Plan("no rule of iptables or nft needs connection tracking here: nothing to convert")
     tracked = sampled_entries(_SAMPLED)
-    asks = own_questions(tracked, {ipaddress.ip_address(own).packed for own in addresses()})
+    asks = _own_questions(tracked, {ipaddress.ip_address(own).packed for own in addresses()})
     kept, needed = [_own_questions_text(asks)], list[str]()  # needed: by a rule
     done: list[str] = []  # services that are not tracked as it is
     chosen: list[Match] = []
@@ -70,7 +70,7 @@ def plan(options: Options) -> Plan:
             (needed if reasons[0] != _LOGS_IN else kept).append(f"{service_name(match)}: {reasons[0]}")
         elif not (names(lines, match) or nft_stateless.names(listed, match)):
             kept.append(f"{service_name(match)}: no rule that lets packets in names its port")
-        elif len(chosen) < MOST_SERVICES:
+        elif len(chosen) < _MOST_SERVICES:
             chosen.append(match)
     replayed, told = _replay(variant, chosen, tracked, options.clients)
     for match, reason in told.items():
@@ -172,7 +172,7 @@ def why_tracked(variant: iptables.Variant, match: Match, tracked: Sequence[Entry
     return [asked] if asked else obstacles(variant, match)
 
 
-def own_questions(tracked: Iterable[Entry], own: Collection[bytes]) -> dict[str, list[str]]:
+def _own_questions(tracked: Iterable[Entry], own: Collection[bytes]) -> dict[str, list[str]]:
     """Return what this machine asks others, by service: their addresses, those of most connections first.
 
     The connection table is the window: it holds questions for 30 s after their last packet, the rest longer.

@@ -28,8 +28,8 @@ _DATAGRAMS_PER_READ = 512
 _SEGMENT_BYTES = 1448  # payload of a full TCP segment on Ethernet, with timestamps
 
 
-class Logged(Struct, frozen=True):
-    """Logged packets, each from its IP header on, and their total number."""
+class _Logged(Struct, frozen=True):
+    """_Logged packets, each from its IP header on, and their total number."""
 
     data: U8  # (n, DATA_BYTES), zero-padded
     captured: U16
@@ -51,7 +51,7 @@ class NflogReader:
         self._channel = socket.socket(fileno=descriptor)
         self._next = 0  # the kernel counts from 0 since the group was bound
 
-    def read(self) -> Logged:
+    def read(self) -> _Logged:
         """Consume what is pending, up to some ten thousand packets."""
         found: list[tuple[int, int, bytes]] = []
         for _ in range(_DATAGRAMS_PER_READ):
@@ -66,17 +66,17 @@ class NflogReader:
             found += parse_datagram(datagram)
         return self._gathered(found)
 
-    def _gathered(self, found: list[tuple[int, int, bytes]]) -> Logged:
+    def _gathered(self, found: list[tuple[int, int, bytes]]) -> _Logged:
         count = 0
         for sequence, _, _ in found:
             count += ((sequence - self._next) & 0xFFFFFFFF) + 1
             self._next = (sequence + 1) & 0xFFFFFFFF
         rows = [payload[:DATA_BYTES].ljust(DATA_BYTES, b"\0") for _, _, payload in found]
         data = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), DATA_BYTES)
-        return Logged(
+        return _Logged(
             data,
             np.array([min(len(payload), DATA_BYTES) for _, _, payload in found], np.uint16),
-            ip_lengths(data),
+            _ip_lengths(data),
             np.array([ifindex for _, ifindex, _ in found], np.uint32),
             count,
         )
@@ -105,7 +105,7 @@ def parse_datagram(datagram: bytes) -> list[tuple[int, int, bytes]]:
     return found
 
 
-def ip_lengths(data: U8) -> U32:
+def _ip_lengths(data: U8) -> U32:
     """Read the total length of each row's IP packet from its header (0: neither version)."""
     wide = data.astype(np.uint32)
     version = wide[:, 0] >> 4
@@ -149,7 +149,7 @@ class LoggedAccepted:
             records_lost=counters.records_lost + logged.count - len(segments),
         )
 
-    def _track_merged(self, logged: Logged, largest: int) -> None:
+    def _track_merged(self, logged: _Logged, largest: int) -> None:
         """Track how much the log varies by chance where GRO merges packets.
 
         Each logged packet then stands for a different number, so the balance decays instead of adding up.
@@ -175,7 +175,7 @@ class LoggedAccepted:
         self._balance -= expected - accepted
         return accepted
 
-    def _batch(self, logged: Logged, time_ns: int) -> PacketBatch:
+    def _batch(self, logged: _Logged, time_ns: int) -> PacketBatch:
         rows = len(logged.captured)
         segments = logged.segments
         return parse_packets(

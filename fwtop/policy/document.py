@@ -53,7 +53,7 @@ from fwtop.sandbox.confine import Profile, limit
 Lists = Mapping[str, Sequence[Prefix]]
 Entries = Callable[[str, ListTable], Sequence[Prefix]]
 SECONDS = MAX_TTL_SECONDS - 3600  # of a rule's clock in the kernel, which the guardian renews at half time
-UNCHANGED = "nothing was changed"
+_UNCHANGED = "nothing was changed"
 _NOT_COMPARED = frozenset({"id", "summary", "ttl_seconds", "created", "created_by", "replaces"})
 _Ruled = PortTable | BlockTable | LimitTable | SignatureTable
 _READER_CPU_SECONDS, _READER_SECONDS = 30, 60.0
@@ -104,7 +104,7 @@ def read(path: Path) -> Policy:
         text = path.read_text("utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise FwtopError(f"cannot read {safe_text(path)}: {reason}; {UNCHANGED}", 2) from None
+        raise FwtopError(f"cannot read {safe_text(path)}: {reason}; {_UNCHANGED}", 2) from None
     return parse(text, str(path), lambda _, table: _entries(table, path.parent))
 
 
@@ -158,7 +158,7 @@ def read_draft(text: str, name: str) -> Draft:
     found = read_settings(PolicyFile, file)
     if found.mistakes:  # of another version everything may be wrong
         first = min(found.mistakes, key=lambda item: item.place != ("schema",))
-        raise FwtopError(told(file, first.place, first.said, UNCHANGED, first.line), 2)
+        raise FwtopError(told(file, first.place, first.said, _UNCHANGED, first.line), 2)
     policy = found.value
     rules = tuple(replace(rule, mended=policy.monitor.repair) for rule in _rules(file, policy))
     return Draft(rules, policy.lists, policy.thresholds.max_change)
@@ -173,8 +173,8 @@ def shape(rule: Rule) -> str:
 
 def wrong(file: ConfigText, place: Place, reason: str) -> FwtopError:
     """Return the error that says what is wrong at a place of a policy."""
-    said = f"{dotted(place)}: {reason.removesuffix(f'; {UNCHANGED}')}"
-    return FwtopError(told(file, place, said, UNCHANGED), 2)
+    said = f"{dotted(place)}: {reason.removesuffix(f'; {_UNCHANGED}')}"
+    return FwtopError(told(file, place, said, _UNCHANGED), 2)
 
 
 def _rules(file: ConfigText, policy: PolicyFile) -> Iterator[Rule]:

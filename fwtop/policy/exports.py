@@ -65,11 +65,11 @@ def documents(policy: Policy, name: str, format: str, allow_file: Path) -> dict[
     """Return the lines of the files that a format has, by their names; raises FwtopError."""
     found = _exported(policy, allow_file)
     if format == "nft":
-        return {"policy.nft": nft_lines(found, name)}
+        return {"policy.nft": _nft_lines(found, name)}
     if format == "sh":
-        return {"policy.sh": script_lines(found, name)}
-    tables = {f"policy.{PROGRAMS[family]}": xtables_lines(found, family, name) for family in _FAMILIES}
-    return {"policy.ipset": ipset_lines(found, name), **tables}
+        return {"policy.sh": _script_lines(found, name)}
+    tables = {f"policy.{PROGRAMS[family]}": _xtables_lines(found, family, name) for family in _FAMILIES}
+    return {"policy.ipset": _ipset_lines(found, name), **tables}
 
 
 def _write_file(path: Path, lines: Iterator[str], mode: int) -> None:
@@ -131,7 +131,7 @@ def _comment(rule: Rule) -> str:
     return f"# {rule.id}: {safe_text(rule.summary, limit=200)}"
 
 
-def nft_lines(policy: _Exported, name: str) -> Iterator[str]:
+def _nft_lines(policy: _Exported, name: str) -> Iterator[str]:
     """Yield the input of `nft -f`; raises FwtopError (code 2) before the first line if nft can't say it."""
     rules = [(rule, _in_nft(rule)) for rule in policy.rules]
     yield from _heading(name, f"Load it with nft -f; take it out with: nft delete table {TABLE}")
@@ -185,20 +185,20 @@ def _in_nft(rule: Rule) -> nft.Plain:
         ) from None
 
 
-def ipset_lines(policy: _Exported, name: str) -> Iterator[str]:
+def _ipset_lines(policy: _Exported, name: str) -> Iterator[str]:
     """Yield the input of `ipset restore`."""
     yield from _heading(name, "Load it first: ipset -exist restore < policy.ipset")
     yield from _set_lines(policy)
 
 
-def xtables_lines(policy: _Exported, family: int, name: str) -> Iterator[str]:
+def _xtables_lines(policy: _Exported, family: int, name: str) -> Iterator[str]:
     """Yield the input of `iptables-restore --noflush`, or of ip6tables-restore."""
     program = PROGRAMS[family]
     yield from _heading(name, f"Load it once, after the sets: {program}-restore --noflush < policy.{program}")
     yield from _tables(policy, family)
 
 
-def script_lines(policy: _Exported, name: str) -> Iterator[str]:
+def _script_lines(policy: _Exported, name: str) -> Iterator[str]:
     """Yield a shell script that puts the policy in, again if it is there, or takes it out."""
     yield "#!/bin/sh"
     yield from _heading(name, "Run it as root; with the argument 'remove' it takes the policy out.")

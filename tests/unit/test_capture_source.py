@@ -21,7 +21,7 @@ from frames import ethernet, ipv4, udp
 from fwtop.capture import records
 from fwtop.capture.reader import open_source, read_capture
 from fwtop.capture.records import Stream
-from fwtop.cli import read
+from fwtop.cli import playing
 from fwtop.model.errors import FwtopError
 
 FRAME = ethernet(ipv4(udp(53, 4000, b"four"), 17, "192.0.2.4"), 0x0800)
@@ -185,14 +185,16 @@ def test_progress_is_a_bar_of_a_file_on_a_terminal_and_is_taken_away(
     main, other = pty.openpty()
     with os.fdopen(other, "w") as terminal, open_source(tmp_path / "x") as source:
         monkeypatch.setattr(sys, "stderr", terminal)
-        monkeypatch.setattr(read, "_SILENT_SECONDS", 0.0)
-        shown = read.Progress(source)
+        monkeypatch.setattr(playing, "_SILENT_SECONDS", 0.0)
+        shown = playing.Progress(source)
         source.read(len(CAPTURE) // 2)
         shown.read(25)
         shown.end()
-        said = os.read(main, 1000).decode()
+        said = b""
+        while said.count(b"\x1b[K") < 2:  # the line, and that it is taken away: two writes
+            said += os.read(main, 1000)
     os.close(main)
-    assert said == f"\r\x1b[Kreading x {'█' * 12}{'░' * 12}  50%  25 packets\r\x1b[K"
+    assert said.decode() == f"\r\x1b[Kreading x {'█' * 12}{'░' * 12}  50%  25 packets\r\x1b[K"
 
 
 def test_progress_leaves_the_document_alone(tmp_path: Path) -> None:

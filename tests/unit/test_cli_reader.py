@@ -32,7 +32,7 @@ def test_a_list_of_sessions_is_sanitised(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answering(monkeypatch, sessions, [ENTRY])
-    assert sessions.run(argparse.Namespace(directory=Path("x"), json=False)) == 0
+    assert sessions.VERBS["sessions"].run(argparse.Namespace(directory=Path("x"), json=False)) == 0
     assert capsys.readouterr().out.replace("\n", "").isprintable()
 
 
@@ -45,7 +45,7 @@ def test_a_list_that_makes_no_sense_is_an_error(
 ) -> None:
     answering(monkeypatch, sessions, [ENTRY | wrong])
     with pytest.raises(FwtopError, match="no list of sessions"):
-        sessions.run(argparse.Namespace(directory=Path("x"), json=False))
+        sessions.VERBS["sessions"].run(argparse.Namespace(directory=Path("x"), json=False))
 
 
 def test_a_report_on_a_terminal_is_sanitised(

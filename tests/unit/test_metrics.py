@@ -15,9 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from stored_samples import POISON, START, attack, rule, snapshot, status
 
 from fwtop.cli.recorder import listen
-from fwtop.console.publish import scrapes
+from fwtop.console.live import RunningTotals
+from fwtop.console.publish import outputs
 from fwtop.console.publish.metrics import MAX_KINDS, MAX_RULES, exposition
-from fwtop.console.publish.scrapes import RunningTotals, ScrapeServer, answer
+from fwtop.console.publish.outputs import ScrapeServer, answer
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount, RuleCount, TcpService
 from fwtop.model.traffic.packets import PacketBatch
@@ -139,9 +140,9 @@ def test_clients_that_send_nothing_or_too_much_are_dropped(
 ) -> None:
     path, server = place
     server.publish(b"x 1\n")
-    monkeypatch.setattr(scrapes, "_SECONDS", 0.1)
-    monkeypatch.setattr(scrapes, "_CHECK_SECONDS", 0.05)
-    silent = [socket.socket(socket.AF_UNIX) for _ in range(scrapes._CLIENTS)]
+    monkeypatch.setattr(outputs, "_SCRAPE_SECONDS", 0.1)
+    monkeypatch.setattr(outputs, "_CHECK_SECONDS", 0.05)
+    silent = [socket.socket(socket.AF_UNIX) for _ in range(outputs._CLIENTS)]
     for sock in silent:
         sock.settimeout(20)
         sock.connect(path)

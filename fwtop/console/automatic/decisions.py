@@ -110,7 +110,7 @@ class Decider:
         if now < trial.asked_until:
             return
         age = now - trial.began
-        loss = self._clients.loss(trial.before) if RECENT_SECONDS < age < _WATCHED_SECONDS else 0.0
+        loss = self._clients.loss(trial.before) if _RECENT_SECONDS < age < _WATCHED_SECONDS else 0.0
         if loss > policy.lost_handshakes:
             yield Decision("undo", rule, f"is taken back: clients lost {percent(loss)} of their handshakes")
         elif not trial.is_judged:
@@ -241,7 +241,7 @@ def _identity(rule: Rule) -> tuple[object, ...]:
     return rule.kind, match, rule.limit, rule.connections
 
 
-RECENT_SECONDS = 5.0
+_RECENT_SECONDS = 5.0
 _CALM_SECONDS = 60.0
 _LEAST = 2.0  # handshakes a second: fewer say nothing
 _FEWEST = 3  # observations of a mean
@@ -258,7 +258,7 @@ class Clients(Struct):
         if snapshot.tcp is None:
             return
         now = snapshot.at
-        _keep(self._recent, now, snapshot.tcp.handshakes_per_s, RECENT_SECONDS)
+        _keep(self._recent, now, snapshot.tcp.handshakes_per_s, _RECENT_SECONDS)
         if not (snapshot.judgement.attacks or snapshot.judgement.not_judged):
             _keep(self._calm, now, snapshot.tcp.handshakes_per_s, _CALM_SECONDS)
 
@@ -317,7 +317,7 @@ class Trial(Struct):
             self.attacked_seconds += max(now - self.seen_at, 0.0)
         self.seen_at = now
 
-    def is_effective(self, rule: Rule) -> bool:
+    def _is_effective(self, rule: Rule) -> bool:
         """Test whether it has dropped what may be expected."""
         return self.best_pps >= max(_EFFECT * self.left * (rule.predicted_pps or 0.0), 1.0)
 
@@ -329,7 +329,7 @@ class Trial(Struct):
         age = now - self.began
         if age < seconds:
             return ""
-        if self.is_effective(rule):
+        if self._is_effective(rule):
             return "works"
         if self.attacked_seconds >= seconds:
             return "fails"

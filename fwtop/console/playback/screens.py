@@ -64,7 +64,7 @@ def show_capture(
     return FwtopApp(StoredFeed(reel.opened, controls), settings=read_settings(files)).run_to_exit()
 
 
-def trends_beside(path: Path, at: float) -> Trends:
+def _trends_beside(path: Path, at: float) -> Trends:
     """Return the trends of what a session watched, from the history beside its directory."""
     info = session_info(path)
     history = path.parent.parent / FILE_NAME
@@ -76,7 +76,7 @@ def show_session(path: Path, *, speed: float = 1.0, files: Iterable[ConfigText] 
     controls = ReadOnlyControls(
         "this is a stored session",
         preview=None,
-        trends=partial(trends_beside, path),
+        trends=partial(_trends_beside, path),
         export=lambda format_name: _exported(feed.shown(), format_name),
         export_formats=_FORMATS,
     )

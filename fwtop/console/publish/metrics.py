@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from fwtop import __version__
-from fwtop.console.publish.scrapes import RunningTotals
+from fwtop.console.live import RunningTotals
 from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.render.rows.defence import reaching_share

@@ -1,31 +1,31 @@
-"""fwtop read: analyse a capture file."""
+"""Verbs that play what was recorded, a capture or a stored session: on the screen, as text or as JSON."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from fwtop.capture.reader import STDIN, CaptureSource, open_source
-from fwtop.cli.files import screen_files
-from fwtop.cli.options import add_observation, flag
-from fwtop.cli.stored import make_exports_directory
+from fwtop.cli.files import make_exports_directory, screen_files
+from fwtop.cli.options import Verb, add_observation, flag, option, positive
 from fwtop.dissect.supervisor import start_dissector
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.render.observation import observation_json
 from fwtop.sandbox.confine import Profile, close_inherited, confine, drop_privileges
 
-HELP = "Analyse a capture (pcap or pcapng, also gzipped): on the screen in a terminal, else as text or JSON."
-EXAMPLE = "fwtop read attack.pcap.gz --json"
 
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's arguments."""
+def _read_arguments(parser: argparse.ArgumentParser) -> None:
     what = "a pcap or pcapng file, also gzip, or a named pipe; -: standard input"
     parser.add_argument("capture", type=Path, metavar="CAPTURE", help=what)
     flag(parser, "--text", "print plain text even in a terminal")
@@ -55,7 +55,7 @@ def _watched(source: CaptureSource) -> Iterator[Progress]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def run(args: argparse.Namespace) -> int:
+def _read(args: argparse.Namespace) -> int:
     """Open the file as the caller, then judge it unprivileged and sandboxed, and show the result."""
     source = open_source(args.capture)  # closed below, once root is given away
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads started earlier would escape the sandbox
@@ -145,3 +145,79 @@ class Progress:
 def _put(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()
+
+
+def _replay_arguments(parser: argparse.ArgumentParser) -> None:
+    from fwtop.cli.stored import add_session
+
+    add_session(parser)
+    flag(parser, "--json", "print one observation per line instead")
+    option(parser, "--top", "N", "entries of each list", positive, default=50)
+    option(parser, "--speed", "X", "playback speed on the screen (default 1)", _speed, default=1.0)
+
+
+def _replay(args: argparse.Namespace) -> int:
+    """Play or print the session, parsed unprivileged and sandboxed."""
+    from fwtop.cli.stored import StoredSession  # brings the store
+    from fwtop.store.reader import replay
+
+    session = StoredSession(args.session, args.directory)
+    on_screen = not args.json
+    if on_screen:
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise FwtopError("replaying on the screen needs a terminal; --json prints the observations", 2)
+        import fwtop.console.playback.screens
+    files = screen_files() if on_screen else ()
+    exports = make_exports_directory() if on_screen else ()
+    close_inherited()
+    drop_privileges()
+    with _scratch() as scratch, session.located() as path:
+        read, write = (path.parent.absolute(),), (scratch, *exports)
+        confine(Profile.READER, read=read, write=write, remove=(scratch.parent,))
+        if on_screen:
+            return fwtop.console.playback.screens.show_session(path, speed=args.speed, files=files)
+        return _print(replay(path), args.top)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Make a directory for all temporary files, copies of sessions among them, and remove it at the end."""
+    with tempfile.TemporaryDirectory(prefix="fwtop-") as name:
+        before, tempfile.tempdir = tempfile.tempdir, name
+        try:
+            yield Path(name)
+        finally:
+            tempfile.tempdir = before
+
+
+def _print(snapshots: Iterator[Snapshot], top: int) -> int:
+    for snapshot in snapshots:
+        sys.stdout.write(json.dumps(observation_json(snapshot, top=top), separators=(",", ":")) + "\n")
+    return 0
+
+
+def _speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = math.nan
+    if not 0 < speed <= 1_000:
+        raise argparse.ArgumentTypeError("a factor above 0, at most 1000")
+    return speed
+
+
+VERBS = {
+    "read": Verb(
+        "Analyse a capture (pcap or pcapng, also gzipped): on the screen in a terminal, else as text or "
+        "JSON.",
+        "fwtop read attack.pcap.gz --json",
+        _read_arguments,
+        _read,
+    ),
+    "replay": Verb(
+        "Play a stored session on the screen, or print its observations, one JSON document per line.",
+        "fwtop replay 2026-11-21T03 --json | jq .totals.pps",
+        _replay_arguments,
+        _replay,
+    ),
+}
