@@ -10,6 +10,7 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from fwtop.cli.doctor.checks import MISSING, OK, UNKNOWN, WARNING, Check
 from fwtop.kernel.programs import module_argv
@@ -44,11 +45,14 @@ def run() -> list[Check]:
         return [Check("kernel", "features", UNKNOWN, detail)]
 
 
-def _tried(name: str, attempt: Callable[[], str], *, group: str, mend: str, essential: bool = False) -> Check:
+def _tried(
+    group: str, name: str, attempt: Callable[[], object], works: str, mend: str, *, essential: bool = True
+) -> Check:
     try:
-        return Check(group, name, OK, attempt(), essential=essential)
+        attempt()
     except (OSError, FwtopError) as error:
         return Check(group, name, MISSING, safe_text(error, limit=200), mend, essential)
+    return Check(group, name, OK, works, essential=essential)
 
 
 def _bpf_checks() -> Iterator[Check]:
@@ -62,47 +66,30 @@ def _bpf_checks() -> Iterator[Check]:
     def load(kind: bpf.ProgramType, value: int, target: int = 0) -> int:
         return bpf.load_program(kind, "fwtop_doctor", returning(value), target)
 
-    def tcx() -> str:
-        bpf.attach_tcx_ingress(load(bpf.TC, _TC_PASS), _LOOPBACK)
-        return "attaches"
+    def tracepoint() -> int:
+        return bpf.attach_tracepoint(load(bpf.TRACEPOINT, 0, Kernel.read().tracepoint))
 
-    def xdp() -> str:
-        load(bpf.ProgramType(_XDP), 2)
-        return "loads"
-
-    def tracepoint() -> str:
-        bpf.attach_tracepoint(load(bpf.TRACEPOINT, 0, Kernel.read().tracepoint))
-        return "attaches"
-
-    def ring_buffer() -> str:
-        bpf.create_map(bpf.MAP_RINGBUF, "fwtop_doctor", entries=4096)
-        return "can be made"
-
-    def tc() -> str:
-        load(bpf.TC, _TC_PASS)
-        return "loads"
+    def ring() -> int:
+        return bpf.create_map(bpf.MAP_RINGBUF, "fwtop_doctor", entries=4096)
 
     newer = "install a newer kernel of the distribution"
-    yield _tried("BPF at tc ingress", tc, group="kernel", mend=newer, essential=True)
-    yield _tried("BPF ring buffer", ring_buffer, group="kernel", mend=newer, essential=True)
-    yield _tried("drop tracepoint", tracepoint, group="kernel", mend=newer)
-    yield _tried("BPF at XDP", xdp, group="kernel", mend=newer)
-    if (attached := _tried("TCX", tcx, group="kernel", mend="")).state == OK:
-        yield attached
-    else:
+    yield _tried("kernel", "BPF at tc ingress", lambda: load(bpf.TC, _TC_PASS), "loads", newer)
+    yield _tried("kernel", "BPF ring buffer", ring, "can be made", newer)
+    yield _tried("kernel", "drop tracepoint", tracepoint, "attaches", newer, essential=False)
+    xdp = bpf.ProgramType(_XDP)
+    yield _tried("kernel", "BPF at XDP", lambda: load(xdp, 2), "loads", newer, essential=False)
+    try:
+        bpf.attach_tcx_ingress(load(bpf.TC, _TC_PASS), _LOOPBACK)
+        yield Check("kernel", "TCX", OK, "attaches")
+    except (OSError, FwtopError):
         yield Check("kernel", "TCX", WARNING, "not available (needs Linux 6.6); clsact is used instead")
 
 
 def _bcc_check() -> Check:
     from fwtop.compile.compiler import compile_programs
 
-    def compile_nothing() -> str:
-        compile_programs([], {}, [])
-        return "compiles"
-
-    return _tried(
-        "bcc", compile_nothing, group="kernel", mend="apt-get install python3-bpfcc", essential=True
-    )
+    mend = "apt-get install python3-bpfcc"
+    return _tried("kernel", "bcc", lambda: compile_programs([], {}, []), "compiles", mend)
 
 
 def _xtables_checks() -> Iterator[Check]:
@@ -138,12 +125,11 @@ def _matches_check(name: str, set_name: str) -> Check:
 
 
 def _nft_check() -> Check:
-    def ingress() -> str:
-        chain = "{ type filter hook ingress device lo priority 0; }"
-        run_program(["nft", "-f", "-"], text=f"add table netdev fwtop\nadd chain netdev fwtop c {chain}\n")
-        return "works, with netdev ingress"
-
-    return _tried("nftables", ingress, group="filters", mend="apt-get install nftables")
+    chain = "{ type filter hook ingress device lo priority 0; }"
+    text = f"add table netdev fwtop\nadd chain netdev fwtop c {chain}\n"
+    mend, works = "apt-get install nftables", "works, with netdev ingress"
+    load = partial(run_program, ["nft", "-f", "-"], text=text)
+    return _tried("filters", "nftables", load, works, mend, essential=False)
 
 
 def main() -> None:
