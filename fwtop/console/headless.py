@@ -93,10 +93,9 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
     agent, watch = _automatic(options, console), _rule_watch(options, console, outputs)
 
     def act(snapshot: Snapshot) -> None:
-        for action in agent.take(snapshot) if agent is not None else ():
-            at = rfc3339(snapshot.at)
-            outputs.tell(Alarm("automatic", at, snapshot.host, action.subject, action.sentence))
-            print(f"fwtop: {action.sentence}", file=sys.stderr)
+        for subject, sentence in agent.take(snapshot) if agent is not None else ():
+            outputs.tell(Alarm("automatic", rfc3339(snapshot.at), snapshot.host, subject, sentence))
+            print(f"fwtop: {sentence}", file=sys.stderr)
 
     def deliver(snapshot: Snapshot) -> None:
         failed = [snapshot.judgement.not_judged] if snapshot.judgement.not_judged else []
@@ -146,7 +145,7 @@ def _rule_watch(options: Options, console: LiveConsole, outputs: Outputs) -> Rul
     from fwtop.console.rules import read_ruleset
 
     session, link = console.session, console.links[0]  # which a recorder needs for nothing else
-    return RuleWatch(console.host, lambda: read_ruleset(link), lambda: session.statuses, outputs.tell)
+    return RuleWatch(console.host, lambda: read_ruleset(link), lambda: session.rules.statuses, outputs.tell)
 
 
 def _stored_as(recorder: Recorder | None) -> str:

@@ -23,7 +23,7 @@ from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import LiveSource
 from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import ACTIVE_STATES, Preview, Rule, RuleStatus
+from fwtop.model.rule import ACTIVE_STATES, Preview, Rule
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.flow import end_of
 from fwtop.model.traffic.packets import Hook, PacketBatch
@@ -158,7 +158,7 @@ class LiveSession:
         self._notes = tuple(notes)
         self._late = late
         self._late_notes: dict[str, float] = {}  # line → monotonic time until which it is shown
-        self._rules = RuleMonitor(link)
+        self.rules = RuleMonitor(link)
         self._survey = SurveyMonitor(link, origin.interfaces)
         self._refresh = refresh or RefreshRate()
         self._judgement = Judgement()
@@ -169,19 +169,9 @@ class LiveSession:
         self._ring = ring
         self.totals: RunningTotals | None = None  # kept if set
 
-    @property
-    def statuses(self) -> tuple[RuleStatus, ...]:
-        """The rules as last polled."""
-        return self._rules.statuses
-
-    @property
-    def allowed(self) -> tuple[AllowedPeer, ...]:
-        """The allow-list as last polled."""
-        return self._rules.allowed
-
     def rules_changed(self) -> None:
         """Poll the rules on the next tick, and refresh at the normal rate: an action changed a rule."""
-        self._rules.poll_soon()
+        self.rules.poll_soon()
         self._refresh.changed()
 
     def start(self) -> None:
@@ -190,16 +180,16 @@ class LiveSession:
         self._service.sample()
         if self._connections is not None:
             self._connections.poll()
-        self._rules.counts()
+        self.rules.counts()
 
     def observe(self) -> None:
         """Consume pending samples without building a snapshot."""
         batch, counters = self._source.poll()
-        before = self._rules.in_force
-        counters = replace(counters, rules=self._rules.counts())
-        batch = self._rules.attribute(batch, counters)
+        before = self.rules.in_force
+        counters = replace(counters, rules=self.rules.counts())
+        batch = self.rules.attribute(batch, counters)
         self._engine.feed(batch, counters, time.time())
-        if self._rules.in_force != before:
+        if self.rules.in_force != before:
             self._engine.rules_changed()
         if self._ring is not None:
             self._ring.add(batch, counters)
@@ -217,7 +207,7 @@ class LiveSession:
         judgement, tables = self._judged(window)
         surroundings = self._survey.last
         listeners = with_rates(surroundings.listeners, window)
-        self.latest = Observed(window, self._baseline, self._rules.allowed, self._rules.effective)
+        self.latest = Observed(window, self._baseline, self.rules.allowed, self.rules.effective)
         return Snapshot(
             host=self._host,
             origin=self._origin,
@@ -226,7 +216,7 @@ class LiveSession:
             tables=tables,
             judgement=judgement,
             conntrack=window.counters.conntrack,
-            mitigations=self._rules.rated(window.seconds, tables.ledger),
+            mitigations=self.rules.rated(window.seconds, tables.ledger),
             guardian=f"lost: {self._link.lost}" if self._link.lost else "ready",
             softirq_share=window.counters.softirq_share,
             tcp=service,
@@ -240,7 +230,7 @@ class LiveSession:
 
     def mark(self, sources: Sources) -> Sources:
         """Tell who the sources are and which rules cover them; safe in any thread."""
-        return self._advisor.standing.mark(self._rules.mark(sources))
+        return self._advisor.standing.mark(self.rules.mark(sources))
 
     def run(
         self, stop: threading.Event, tick_seconds: float, on_snapshot: Callable[[Snapshot], None]
@@ -276,7 +266,7 @@ class LiveSession:
                 self._last,
                 started=time.time() - self._last.seconds,
                 judgement=judgement,
-                mitigations=self._rules.statuses,
+                mitigations=self.rules.statuses,
                 notes=(*_told(judgement), *self._notes, *self._guardian_notes()),
             )
         return self._last
@@ -298,12 +288,12 @@ class LiveSession:
         is_due = self._refresh.judge_now(tables.totals.pps, self._mix(tables), _ends(tables))
         if is_due or self._judgement.not_judged:
             try:
-                self._judgement = self._advisor.judge(window, tables, self._rules.effective)
+                self._judgement = self._advisor.judge(window, tables, self.rules.effective)
                 self._baseline = self._advisor.baseline.copy()
             except Exception as failure:
                 self._judgement = not_judged(self._judgement, failure)
         attacks = frozenset(attack.kind for attack in self._judgement.attacks)
-        rules = tuple((status.rule.id, status.state) for status in self._rules.statuses)
+        rules = tuple((status.rule.id, status.state) for status in self.rules.statuses)
         served = _order(len(window.sockets.connections)) if window.sockets is not None else 0
         self._refresh.update(
             cpu_saturated=self._source.cpu_saturated,
@@ -324,7 +314,7 @@ class LiveSession:
         now = time.monotonic()
         self._late_notes |= dict.fromkeys(self._late(), now + _LATE_SECONDS)
         self._late_notes = {line: until for line, until in self._late_notes.items() if until > now}
-        return (*self._late_notes, *([self._rules.problem] if self._rules.problem else []))
+        return (*self._late_notes, *([self.rules.problem] if self.rules.problem else []))
 
 
 def _told(judgement: Judgement) -> tuple[str, ...]:

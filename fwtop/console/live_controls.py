@@ -104,6 +104,7 @@ class LiveControls(Looking):
 def live_controls(console: LiveConsole, ring: PacketRing) -> LiveControls:
     """Return the controls of a console whose newest packets `ring` keeps."""
     options, session, advisor = console.options, console.session, console.advisor
+    rules = session.rules
     link, quick, _ = console.links
     dissector = None
     if options.dissector_fd is not None:
@@ -125,7 +126,7 @@ def live_controls(console: LiveConsole, ring: PacketRing) -> LiveControls:
         "started with --readonly" if options.readonly else "",
         preview=console.preview,
         samples=SamplePackets(console.latest_window, console.lookup, dissector),
-        packets=lambda: judged_packets(ring.latest, session.statuses, session.allowed, advisor.standing),
+        packets=lambda: judged_packets(ring.latest, rules.statuses, rules.allowed, advisor.standing),
         parts=TrafficParts(lambda: advisor.judged, session.mark, console.lookup, options.top),
         trends=trends,
         export=export,

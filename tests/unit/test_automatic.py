@@ -225,8 +225,9 @@ def test_what_was_done_or_refused_is_told(refusal: str, poll_until: Callable[...
     assert isinstance(link.asked[0], Apply)
     assert not link.asked[0].force
     assert link.asked[0].confirm_seconds > POLICY.trial_seconds
-    assert refusal in told[0].sentence
-    assert told[0].subject == ("" if refusal else "7")
+    subject, sentence = told[0]
+    assert refusal in sentence
+    assert subject == ("" if refusal else "7")
 
 
 def test_the_sample_holds_the_defaults() -> None:

@@ -6,8 +6,6 @@ import queue
 import threading
 from collections.abc import Callable
 
-from msgspec import Struct
-
 from fwtop.console.automatic import Policy
 from fwtop.console.automatic.decisions import CONFIRM_SLACK_SECONDS, Decider, Decision
 from fwtop.console.guardian_link import GuardianLink
@@ -20,11 +18,9 @@ from fwtop.model.traffic.snapshot import Snapshot
 _MOST_WAITING = 64
 
 
-class Action(Struct, frozen=True):
-    """What was done, as a sentence for the journal, alarms and standard error."""
-
-    subject: str  # the rule's id, or the kind of attack that nothing is done against; "" if refused
-    sentence: str
+# What was done, as a sentence for the journal, alarms and standard error; before it the rule's id, the kind of
+# attack that nothing is done against, or "" if it was refused.
+Action = tuple[str, str]
 
 
 class Agent:
@@ -57,7 +53,7 @@ class Agent:
             for decision in self._decider.next(snapshot):
                 if not self._decisions.full():  # else a later snapshot leads to the same decision
                     self._decisions.put_nowait(decision)
-        actions += [Action(kind, safe_text(line, limit=390)) for kind, line in self._decider.unable]
+        actions += [_action(kind, line) for kind, line in self._decider.unable]
         self._decider.unable.clear()
         return actions
 
@@ -68,25 +64,29 @@ class Agent:
 
     def _work(self) -> None:
         while (decision := self._decisions.get()) is not None:
+            rule_id, verb = decision.rule.id, decision.verb
             try:
-                self._done.put((self._carry_out(decision), decision, False))
+                rule_id = self._carry_out(decision)
+                action = _action(rule_id, f"Rule {rule_id} {decision.why} ({decision.rule.summary})")
+                self._done.put((action, decision, False))
             except Exception as error:
-                what = (
-                    "not installed" if decision.verb == "install" else f"still there ({decision.verb} failed)"
-                )
+                what = "not installed" if verb == "install" else f"still there ({verb} failed)"
                 why = error if isinstance(error, FwtopError) else failure_line("the request", error)
-                sentence = f"Rule {decision.rule.id or 'of the policy'} is {what}: {why}"
-                self._done.put((Action(decision.rule.id, safe_text(sentence, limit=390)), decision, True))
+                action = _action(rule_id, f"Rule {rule_id or 'of the policy'} is {what}: {why}")
+                self._done.put((action, decision, True))
             self._changed()
 
-    def _carry_out(self, decision: Decision) -> Action:
+    def _carry_out(self, decision: Decision) -> str:
+        """Return the rule's id."""
         rule = decision.rule
         if decision.verb == "install":
             confirm = int(self._policy.trial_seconds + CONFIRM_SLACK_SECONDS)
             answer: Answer = self._link.demand_for_rule(Apply({}, confirm_seconds=confirm), rule)
-            rule_id = safe_text(answer.data["status"]["rule"]["id"], limit=20)
-        else:
-            request = Keep(rule.id, self._policy.ttl_seconds) if decision.verb == "keep" else Undo((rule.id,))
-            self._link.demand(request)
-            rule_id = rule.id
-        return Action(rule_id, safe_text(f"Rule {rule_id} {decision.why} ({rule.summary})", limit=390))
+            return safe_text(answer.data["status"]["rule"]["id"], limit=20)
+        is_kept = decision.verb == "keep"
+        self._link.demand(Keep(rule.id, self._policy.ttl_seconds) if is_kept else Undo((rule.id,)))
+        return rule.id
+
+
+def _action(subject: str, sentence: str) -> Action:
+    return subject, safe_text(sentence, limit=390)
