@@ -185,7 +185,7 @@ def test_memory_holds_one_snapshot(tmp_path: Path, poll_until: Until) -> None:
     session.close()
     with session_recording(path_of(session))() as reel:
         sizes = {type(value).__name__ for value in vars(reel).values()}
-        assert sizes == {"Playback", "tuple"}
+        assert sizes == {"Playback", "method", "tuple"}
 
 
 def test_a_session_is_opened_and_closed_in_the_player_s_thread(tmp_path: Path, poll_until: Until) -> None:

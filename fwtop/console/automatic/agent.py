@@ -18,8 +18,8 @@ from fwtop.model.traffic.snapshot import Snapshot
 _MOST_WAITING = 64
 
 
-# What was done, as a sentence for the journal, alarms and standard error; before it the rule's id, the kind of
-# attack that nothing is done against, or "" if it was refused.
+# What was done, as a sentence for the journal, alarms and standard error; before it the rule's id, or the
+# kind of attack that nothing is done against, "" if refused.
 Action = tuple[str, str]
 
 

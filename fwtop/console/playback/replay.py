@@ -45,6 +45,7 @@ class SessionReel:
         self._stored = stored
         self._marks = stored.marks()
         self._unstored = unstored(mark.event for mark in self._marks)
+        self.beside, self.locate = stored.beside, stored.locate
 
     def span(self) -> tuple[float, float]:
         """Return the times of the first and last snapshot."""
@@ -61,30 +62,20 @@ class SessionReel:
         """Return None: a session is shown from its beginning."""
         return None
 
-    def beside(self, at: float, count: int) -> float | None:
-        """Return the time of a snapshot after or before."""
-        return self._stored.beside(at, count)
-
-    def locate(self, at: float) -> float:
-        """Return the time of the snapshot that was on the screen."""
-        return self._stored.locate(at)
-
     def frame(self, at: float) -> Frame | None:
         """Load a snapshot and its past."""
         snapshot = self._stored.snapshot(at)
         if snapshot is None:
             return None
-        series = self._stored.series(at - HISTORY_SECONDS, at)
-        past = tuple(map(_past, series))
+        past = tuple(map(_past, self._stored.series(at - HISTORY_SECONDS, at)))
         return Frame(self._marked(snapshot, at), past, self._installed(at))
 
     def _marked(self, snapshot: Snapshot, at: float) -> Snapshot:
         """Say so where a time is shown of which nothing was stored: the snapshot is of another."""
         for gap in self._unstored:
             if gap.since < at <= gap.until:
-                words = (
-                    f"nothing was stored from {utc(gap.since, CLOCK)} to {utc(gap.until, CLOCK)}: {gap.why}"
-                )
+                since, until = utc(gap.since, CLOCK), utc(gap.until, CLOCK)
+                words = f"nothing was stored from {since} to {until}: {gap.why}"
                 return replace(snapshot, notes=(words, *snapshot.notes))
         return snapshot
 
