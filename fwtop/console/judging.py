@@ -24,7 +24,7 @@ class LoadedConfig(Struct, frozen=True):
 
 
 def load_config(uplinks: Iterable[str] = (), directory: Path = _INTERFACES) -> LoadedConfig:
-    """Read costs and thresholds; `uplinks` are the watched interfaces whose link speed matters, if any."""
+    """Read costs and thresholds; `uplinks` are the watched interfaces with a speed: a capture has none."""
     costs = load_costs()
     config = AdviseConfig(
         cost_ns=costs.cost_ns, measured_costs=costs.measured, link_bits_per_second=_speed(uplinks, directory)
@@ -46,12 +46,6 @@ def _speed(interfaces: Iterable[str], directory: Path) -> float | None:
             return None
         total += speed
     return total * 1e6 or None
-
-
-def load_capture_config() -> LoadedConfig:
-    """Return the configuration for captures: they say nothing about this machine's links."""
-    found = load_config()
-    return replace(found, config=replace(found.config, link_bits_per_second=None))
 
 
 def failure_line(what: str, failure: Exception) -> str:

@@ -113,7 +113,7 @@ def exports() -> dict[str, str]:
 
 def captured(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return what `read` prints of a capture: text, JSON, explanations."""
-    monkeypatch.setattr(capture, "load_capture_config", lambda: LoadedConfig(AdviseConfig(), ()))
+    monkeypatch.setattr(capture, "load_config", lambda: LoadedConfig(AdviseConfig(), ()))
     monkeypatch.setattr("socket.gethostname", lambda: "reader")
     with path.open("rb") as file:
         result = capture.observe_capture(file, path.name, top=TOP, lookup=NoOrigin(), explains=True)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
 from fwtop.capture.reader import Opened, read_capture
-from fwtop.console.judging import load_capture_config, not_judged
+from fwtop.console.judging import load_config, not_judged
 from fwtop.console.playback.player import Frame, Reel
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -84,7 +84,7 @@ def observe_capture(
     if tables.totals.packets == 0:
         why = f" ({'; '.join(capture.notes)})" if capture.notes else ""
         raise FwtopError(f"{safe_text(name)} holds no packets{safe_text(why)}; nothing to judge")
-    loaded = load_capture_config()
+    loaded = load_config()
     advisor = Advisor(loaded.config, lookup=lookup, explains=explains)
     judgement, tables = _judged(advisor, window, tables)
     snapshot = Snapshot(
