@@ -15,8 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.bench.frame import until
-from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
+from fwtop.bench.programs import fwtop_argv, run_fwtop
 from fwtop.console.recorder import HistorySampler
+from fwtop.lab.processes import Program
 from fwtop.lab.run import Lab
 from fwtop.lab.scenario import parse
 from fwtop.model.errors import FwtopError

@@ -16,7 +16,8 @@ from msgspec import Struct
 from benches.everyday import EverydayLab
 from fwtop.bench.frame import Document, Options, Result, progress, until
 from fwtop.bench.measured_harm import forget_session
-from fwtop.bench.programs import Program, fwtop_argv
+from fwtop.bench.programs import fwtop_argv
+from fwtop.lab.processes import Program
 from fwtop.model.errors import FwtopError
 
 _MINUTES, _QUICK_MINUTES = 60, 2

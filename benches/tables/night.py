@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from fwtop.bench.frame import Document, Options, Result
 from fwtop.bench.measured_harm import forget_session
-from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
+from fwtop.bench.programs import fwtop_argv, run_fwtop
+from fwtop.lab.processes import Program
 from fwtop.lab.run import Lab
 from fwtop.lab.scenario import DIRECTORY, load
 from fwtop.model.errors import FwtopError

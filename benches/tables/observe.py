@@ -14,10 +14,11 @@ from functools import partial
 
 from benches.screens import Screen, process_in
 from fwtop.bench.frame import Document, Options, Row, measure
-from fwtop.bench.programs import Program, fwtop_argv
+from fwtop.bench.programs import fwtop_argv
 from fwtop.bench.receiver import PORT
 from fwtop.bench.testbed import Testbed, per_second, processor_seconds
 from fwtop.lab.network import VICTIM_INTERFACE
+from fwtop.lab.processes import Program
 from fwtop.lab.run import Lab
 
 _DROP = ["iptables", "-t", "raw", "-{}", "PREROUTING", "-p", "udp", "--dport", str(PORT), "-j", "DROP"]

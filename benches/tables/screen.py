@@ -23,9 +23,10 @@ from msgspec.structs import replace
 
 from benches.screens import Screen, process_in
 from fwtop.bench.frame import Document, Options, Row, measure, until
-from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
+from fwtop.bench.programs import fwtop_argv, run_fwtop
 from fwtop.bench.receiver import PORT
 from fwtop.bench.testbed import Testbed, flood_text, processor_seconds
+from fwtop.lab.processes import Program
 from fwtop.model.errors import FwtopError
 
 _PATIENCE_SECONDS = 20.0

@@ -16,13 +16,14 @@ from functools import partial
 from fwtop.bench import drop_methods
 from fwtop.bench.drop_methods import FWTOP_PORT, DropMethod, throughput, xdp_drop, xdp_read_and_drop
 from fwtop.bench.frame import Document, Options, Row, measure
-from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
+from fwtop.bench.programs import fwtop_argv, run_fwtop
 from fwtop.bench.receiver import PORT
 from fwtop.bench.testbed import SOURCES, Testbed
 from fwtop.kernel import bpf
 from fwtop.kernel.links import list_links
 from fwtop.kernel.namespaces import inside
 from fwtop.lab.network import VICTIM_INTERFACE
+from fwtop.lab.processes import Program
 
 _FIRST = "XDP_DROP alone"
 _ALONE, _UNIT = ", by itself", "packets/s and core"

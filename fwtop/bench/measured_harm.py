@@ -18,10 +18,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from fwtop.bench.programs import Program, fwtop_argv, run_fwtop
+from fwtop.bench.programs import fwtop_argv, run_fwtop
 from fwtop.bench.testbed import TwoHosts
 from fwtop.lab import scenario
 from fwtop.lab.namespaces import run as run_tool
+from fwtop.lab.processes import Program
 from fwtop.lab.run import Lab
 from fwtop.lab.traffic.pools import PAGES, ZONE, LegitimateClients, draw_clients, request
 from fwtop.model.addresses.address import Prefix

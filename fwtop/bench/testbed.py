@@ -8,7 +8,6 @@ find its queue full are lost before that and don't count.
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import shutil
 import subprocess
@@ -16,18 +15,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from fwtop.bench.receiver import PORT
 from fwtop.lab import namespaces, scenario
+from fwtop.lab.namespaces import Namespaces
 from fwtop.lab.network import ATTACKER_INTERFACE, GATEWAY_4, VICTIM_4, VICTIM_INTERFACE, Wire
 from fwtop.lab.processes import Child
 from fwtop.lab.run import Lab
 from fwtop.lab.traffic.craft import templates
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.errors import FwtopError
-from fwtop.model.text import safe_text
 
 SOURCES = "198.19.0.0/24"  # within the benchmarking range of RFC 2544
 SMALL, STRONGARM = 18, 100  # payload bytes: frames of 60 bytes, IP packets of 128
@@ -61,9 +57,7 @@ class Testbed:
         self.lab.pause_clients()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Take down the lab."""
         self.lab.close()
 
@@ -80,17 +74,7 @@ class Testbed:
 
     def run(self, *argv: str, text: str | None = None) -> str:
         """Run a system tool on the victim, with time for long lists; raises FwtopError with its message."""
-        words = ["ip", "netns", "exec", self.victim, *argv]
-        try:
-            done = subprocess.run(
-                words, input=text, capture_output=True, text=True, timeout=_TOOL_SECONDS, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise FwtopError(f"{argv[0]} took over {_TOOL_SECONDS:.0f} s; the lab is taken down") from None
-        if done.returncode:
-            complaint = (done.stderr or done.stdout).strip().splitlines()[:1]
-            raise FwtopError(f"{' '.join(argv[:4])}: {safe_text(''.join(complaint))}; the lab is taken down")
-        return done.stdout
+        return namespaces.run("ip", "netns", "exec", self.victim, *argv, text=text, seconds=_TOOL_SECONDS)
 
     @contextlib.contextmanager
     def flooded(self, pps: int = 0) -> Iterator[None]:
@@ -166,40 +150,17 @@ def processor_seconds(pid: int) -> float:
     return total
 
 
-class TwoHosts:
-    """The namespaces and what runs in them, for the duration of the `with` block.
+class TwoHosts(Namespaces):
+    """A watched host and its peers' addresses in the far namespace, and what runs in both.
 
-    All `peers` are IPv4 addresses of the far namespace. Subclasses start servers in `_serve`.
+    All `peers` are IPv4 addresses. Subclasses start servers in `_serve`.
     """
 
     def __init__(self, peers: Iterable[str]) -> None:
-        self.victim, self.attacker = (namespaces.name(role, os.getpid()) for role in namespaces.ROLES)
+        super().__init__()
         self.folder = Path()  # for files of the servers, during the block
         self._peers = tuple(peers)
-        self._lock = -1
         self._daemons: list[subprocess.Popen[bytes]] = []
-
-    def __enter__(self) -> Self:
-        """Set everything up; on failure, take it all down again."""
-        if os.geteuid() != 0:
-            raise FwtopError("the lab needs root to make namespaces; nothing was started; use sudo", 3)
-        self._require()
-        namespaces.remove_stale()
-        self._lock = namespaces.hold_lock(os.getpid())
-        self.folder = Path(tempfile.mkdtemp(prefix="fwtop-lab-"))
-        try:
-            self._cable()
-            self._serve()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Take everything down."""
-        self.close()
 
     def close(self) -> None:
         """End the daemons and remove the namespaces; idempotent."""
@@ -207,11 +168,9 @@ class TwoHosts:
             daemon.terminate()
             daemon.wait()
         self._daemons.clear()
-        if self._lock >= 0:
-            namespaces.remove([self.victim, self.attacker])
-            namespaces.release_lock(os.getpid(), self._lock)
+        if self.folder != Path():
             shutil.rmtree(self.folder, ignore_errors=True)
-            self._lock = -1
+        super().close()
 
     def start(self, netns: str, *argv: str) -> subprocess.Popen[bytes]:
         """Start a program in one of the namespaces."""
@@ -229,19 +188,18 @@ class TwoHosts:
         """Start a program that ends with the block; it must stay in the foreground."""
         self._daemons.append(self.start(netns, *argv))
 
-    def _cable(self) -> None:
-        run = namespaces.run
+    def _set_up(self) -> None:
+        self._require()
+        self.folder = Path(tempfile.mkdtemp(prefix="fwtop-lab-"))
         for name in (self.victim, self.attacker):
-            run("ip", "netns", "add", name)
-            run("ip", "-n", name, "link", "set", "lo", "up")
-        far = ("peer", "name", ATTACKER_INTERFACE, "netns", self.attacker)
-        run("ip", "-n", self.victim, "link", "add", VICTIM_INTERFACE, "type", "veth", *far)
-        for name, interface, address in (
-            (self.victim, VICTIM_INTERFACE, VICTIM_4),
-            (self.attacker, ATTACKER_INTERFACE, GATEWAY_4),
+            namespaces.run("ip", "netns", "add", name)
+        near, far = VICTIM_INTERFACE, ATTACKER_INTERFACE
+        made = f"link add {near} type veth peer name {far} netns {self.attacker}"
+        for name, interface, address, first in (
+            (self.victim, near, VICTIM_4, [made]),
+            (self.attacker, far, GATEWAY_4, [f"address add {peer}/32 dev lo" for peer in self._peers]),
         ):
-            run("ip", "-n", name, "address", "add", f"{address}/24", "dev", interface)
-            run("ip", "-n", name, "link", "set", interface, "up")
-        run("ip", "-n", self.victim, "route", "add", "default", "via", GATEWAY_4)
-        addresses = "".join(f"address add {address}/32 dev lo\n" for address in self._peers)
-        run("ip", "-n", self.attacker, "-batch", "-", text=addresses)
+            up = f"link set {interface} up"
+            namespaces.ip(name, *first, "link set lo up", f"address add {address}/24 dev {interface}", up)
+        namespaces.ip(self.victim, f"route add default via {GATEWAY_4}")
+        self._serve()

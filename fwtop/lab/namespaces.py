@@ -17,6 +17,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -47,19 +48,18 @@ def name(role: str, pid: int) -> str:
     return f"{PREFIX}{pid}-{role}"
 
 
-def run(*argv: str, text: str | None = None) -> str:
+def run(*argv: str, text: str | None = None, seconds: float = 30.0) -> str:
     """Run a system tool and return its output; raises FwtopError with its message on failure."""
+    tool = argv[4:] if argv[:3] == ("ip", "netns", "exec") else argv
     try:
-        done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=seconds, check=False)
     except FileNotFoundError:
         raise FwtopError(f"{argv[0]} is not installed; nothing was started; see 'fwtop doctor'", 3) from None
     except subprocess.TimeoutExpired:
-        raise FwtopError(f"{argv[0]} did not answer within 30 s; the lab is taken down again") from None
+        raise FwtopError(f"{tool[0]} took over {seconds:.0f} s; the lab is taken down again") from None
     if done.returncode:
-        complaint = (done.stderr or done.stdout).strip().splitlines()[:1]
-        raise FwtopError(
-            f"{' '.join(argv[:4])}: {safe_text(''.join(complaint))}; the lab is taken down again"
-        )
+        complaint = safe_text("".join((done.stderr or done.stdout).strip().splitlines()[:1]))
+        raise FwtopError(f"{' '.join(tool[:4])}: {complaint}; the lab is taken down again")
     return done.stdout
 
 
@@ -79,22 +79,51 @@ def _deciding() -> Iterator[None]:
         yield
 
 
-def hold_lock(pid: int) -> int:
-    """Take this process's lock and return its descriptor; the lab counts as alive while it is open."""
-    with _deciding():
-        lock = os.open(LOCKS / str(pid), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+class Namespaces:
+    """Two namespaces of this process for the duration of the `with` block; `_set_up` makes and fills them.
+
+    `victim` and `attacker` are their names. Leaving the block removes everything; the remains of a killed lab
+    are removed when the next one starts.
+    """
+
+    def __init__(self) -> None:
+        self.victim, self.attacker = (name(role, os.getpid()) for role in ROLES)
+        self._lock = -1  # the lab counts as alive while it is open
+
+    def __enter__(self) -> Self:
+        """Set everything up; on failure, take it all down again."""
+        if os.geteuid() != 0:
+            raise FwtopError("the lab needs root to make namespaces; nothing was started; use sudo", 3)
+        remove_stale()
+        with _deciding():
+            lock = os.open(LOCKS / str(os.getpid()), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                raise FwtopError("this process has a lab already; end it before starting another") from None
+        self._lock = lock
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise FwtopError("this process has a lab already; end it before starting another") from None
-    return lock
+            self._set_up()
+        except BaseException:
+            self.close()
+            raise
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        """Take everything down."""
+        self.close()
 
-def release_lock(pid: int, lock: int) -> None:
-    """Release the lock and remove its file."""
-    (LOCKS / str(pid)).unlink(missing_ok=True)
-    os.close(lock)
+    def _set_up(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Remove the namespaces with all that runs in them; idempotent."""
+        if self._lock >= 0:
+            remove([self.victim, self.attacker])
+            (LOCKS / str(os.getpid())).unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = -1
 
 
 def remove_stale() -> list[str]:
@@ -204,7 +233,7 @@ def schedule_receiving(threads: set[int], *, paced: bool) -> None:
             os.sched_setaffinity(thread, processors[-1:] if paced else processors[:-1] or processors)
 
 
-def _ip(own: str, *commands: str) -> None:
+def ip(own: str, *commands: str) -> None:
     """Run commands of ip(8) in a namespace, in one process."""
     run("ip", "-n", own, "-batch", "-", text="".join(f"{command}\n" for command in commands))
 
@@ -213,10 +242,10 @@ def connect(victim: str, attacker: str, clients: list[str], vlans: list[int]) ->
     """Connect both namespaces and configure both ends; return the MAC addresses."""
     near, far = net.VICTIM_INTERFACE, net.ATTACKER_INTERFACE
     queues = "numtxqueues 1 numrxqueues 1"
-    _ip(attacker, f"link add {far} {queues} type veth peer name {near} netns {victim} {queues}")
+    ip(attacker, f"link add {far} {queues} type veth peer name {near} netns {victim} {queues}")
     wire = Wire(_hardware(victim, near), _hardware(attacker, far))
     wide = str(net.WIDE_4).partition("/")[0]
-    _ip(
+    ip(
         victim,
         *_end(near, victim, wire.attacker, (net.VICTIM_4, net.GATEWAY_4), (net.VICTIM_6, net.GATEWAY_6)),
         f"address add {wide}/{net.WIDE_4.length} dev lo",
@@ -227,8 +256,8 @@ def connect(victim: str, attacker: str, clients: list[str], vlans: list[int]) ->
     for vlan in vlans:
         with contextlib.suppress(FwtopError):  # a kernel without 802.1Q drops the tagged packets instead
             made = f"link add link {near} name {near}.{vlan} type vlan id {vlan}"
-            _ip(victim, made, f"link set {near}.{vlan} up")
-    _ip(
+            ip(victim, made, f"link set {near}.{vlan} up")
+    ip(
         attacker,
         *_end(far, attacker, wire.victim, (net.GATEWAY_4, net.VICTIM_4), (net.GATEWAY_6, net.VICTIM_6)),
         f"link add {net.PARKED_INTERFACES[0]} type veth peer name {net.PARKED_INTERFACES[1]}",

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
 import signal
 import subprocess
 import sys
 import tempfile
-from typing import Any
+import time
+from typing import IO, Any
 
 from fwtop.kernel.programs import module_argv
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 _ANSWER_SECONDS = 20.0
+READY_SECONDS = 120.0  # while a watcher lives: starting takes that long on a very busy machine
 
 
 class Child:
@@ -72,8 +75,7 @@ class Child:
 
     def _died(self) -> FwtopError:
         self.process.wait(timeout=5)
-        self._stderr.seek(0)
-        said = self._stderr.read().decode("utf-8", "replace").strip().splitlines()
+        said = _text(self._stderr).strip().splitlines()
         reason = safe_text(said[-1]) if said else f"status {self.process.returncode}"
         return FwtopError(f"{self._module} ended: {reason}; the lab is taken down")
 
@@ -82,14 +84,101 @@ class Child:
         with contextlib.suppress(OSError):
             if self.process.stdin is not None:
                 self.process.stdin.close()
-        try:
-            self.process.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(timeout=5)
+        _await_end(self.process, 2.0)
         if self.process.stdout is not None:
             self.process.stdout.close()
         self._stderr.close()
+
+
+class Program:
+    """A program that runs for the duration of the `with` block and gets SIGTERM at its end.
+
+    With `ready`, entering waits for the line that fwtop writes to FWTOP_READY_FD once it is counting.
+    """
+
+    def __init__(
+        self, argv: list[str], *, ready: bool = False, environment: dict[str, str] | None = None
+    ) -> None:
+        self._argv, self._ready, self._environment = argv, ready, {**os.environ, **(environment or {})}
+        self._said, self._answer = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+
+    def __enter__(self) -> Program:
+        """Start the program; raises FwtopError if it ends before it is ready."""
+        reader, writer = os.pipe()
+        told = {"FWTOP_READY_FD": str(writer)} if self._ready else {}
+        try:
+            self.process = subprocess.Popen(
+                self._argv,
+                env={**self._environment, **told},
+                pass_fds=[writer] if self._ready else [],
+                stdin=subprocess.DEVNULL,
+                stdout=self._answer,
+                stderr=self._said,
+            )
+            os.close(writer)
+            if self._ready and not self._is_ready(reader):
+                raise self._failure()
+        finally:
+            os.close(reader)
+        return self
+
+    def _is_ready(self, reader: int) -> bool:
+        end = time.monotonic() + READY_SECONDS
+        while time.monotonic() < end and self.process.poll() is None:
+            if select.select([reader], [], [], 0.1)[0]:
+                return bool(os.read(reader, 64))
+        return False
+
+    def finish(self, seconds: float) -> str:
+        """Wait for the program to end by itself and return its output; raises FwtopError if it fails."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise FwtopError("the watcher did not end in time; the lab is taken down") from None
+        if self.process.returncode:
+            raise self._failure()
+        return _text(self._answer)
+
+    def _failure(self) -> FwtopError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=1)
+        status = self.process.poll() or 0
+        last = _text(self._said).strip().splitlines()[-1:] or [
+            f"exit status {status}" if status else "not ready in time"
+        ]
+        self.close()
+        reason = safe_text(last[0].removeprefix("fwtop: "))
+        return FwtopError(f"watching the victim failed: {reason}", status if 0 < status < 128 else 1)
+
+    def __exit__(self, *_: object) -> None:
+        """End the program."""
+        self.close()
+
+    def close(self) -> None:
+        """End the program."""
+        end(self.process)
+        self._said.close()
+        self._answer.close()
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process by SIGTERM, after 10 s by SIGKILL."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    _await_end(process, 10.0)
+
+
+def _await_end(process: subprocess.Popen[bytes], seconds: float) -> None:
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(timeout=5)
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8", "replace")
 
 
 def ignore_terminal_signals() -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from fwtop.kernel.namespaces import inside
 from fwtop.lab import namespaces
 from fwtop.lab import network as net
-from fwtop.lab.namespaces import Link, run
+from fwtop.lab.namespaces import Link, Namespaces, run
 from fwtop.lab.processes import Child
 from fwtop.lab.scenario import DIRECTORY, Scenario, load
 from fwtop.lab.traffic.crowds import addresses as crowd_addresses
@@ -29,23 +27,18 @@ _TX_DROPPED = 11  # column of /proc/net/dev
 _GATEWAYS = (net.GATEWAY_4, net.GATEWAY_6)
 
 
-class Lab:
-    """Namespaces, services and clients for one scenario, for the duration of the `with` block.
-
-    `victim` and `attacker` are the names of the namespaces. Leaving the block removes everything; the remains
-    of a killed lab are removed when the next one starts.
-    """
+class Lab(Namespaces):
+    """Namespaces, services and clients for one scenario, for the duration of the `with` block."""
 
     def __init__(self, scenario: Scenario | str, *, capture: Path | None = None, source: str = "") -> None:
         """Take a scenario by name or path, or parsed, with its TOML text as `source`.
 
         With `capture`, its packets are sent instead of the scenario's; the clients remain the scenario's.
         """
+        super().__init__()
         self.scenario = load(scenario) if isinstance(scenario, str) else scenario
         self._text = source or _source(scenario if isinstance(scenario, str) else self.scenario.name)
         self._capture = capture
-        pid = os.getpid()
-        self.victim, self.attacker = (namespaces.name(role, pid) for role in namespaces.ROLES)
         self.interface = net.VICTIM_INTERFACE
         self.legitimate = draw_clients(self.scenario.seed)
         self._crowd = [
@@ -54,7 +47,6 @@ class Lab:
             for address in crowd_addresses(number, crowd.clients, self.scenario.seed)
         ]
         self._receiving: set[int] = set()
-        self._lock = -1
         self._children: list[Child] = []
         self._sender: Child | None = None
         self._clients: Child | None = None
@@ -63,19 +55,6 @@ class Lab:
         self._flood_started: float | None = None
         self._at_mark: dict[tuple[str, str], tuple[int, int]] = {}
         self._arrived_at_mark = (0, 0)
-
-    def __enter__(self) -> Lab:
-        """Set everything up; on failure, take it all down again."""
-        if os.geteuid() != 0:
-            raise FwtopError("the lab needs root to make namespaces; nothing was started; use sudo", 3)
-        namespaces.remove_stale()
-        self._lock = namespaces.hold_lock(os.getpid())
-        try:
-            self._set_up()
-        except BaseException:
-            self.close()
-            raise
-        return self
 
     def _set_up(self) -> None:
         everyone = [*self.legitimate.all, *self._crowd]
@@ -113,21 +92,12 @@ class Lab:
         self._children.append(child)
         return child
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Take everything down."""
-        self.close()
-
     def close(self) -> None:
         """End the processes and remove the namespaces; idempotent."""
         for child in reversed(self._children):
             child.close()
         self._children.clear()
-        if self._lock >= 0:
-            namespaces.remove([self.victim, self.attacker])
-            namespaces.release_lock(os.getpid(), self._lock)
-            self._lock = -1
+        super().close()
 
     @property
     def name(self) -> str:

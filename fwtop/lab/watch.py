@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
-import signal
 import subprocess
-import tempfile
 import time
-from typing import IO, Any
+from typing import Any
 
 from fwtop.kernel.programs import module_argv
+from fwtop.lab.processes import READY_SECONDS, Program, end
 from fwtop.lab.run import Lab
 from fwtop.model.errors import FwtopError
-from fwtop.model.text import safe_text
 
-_READY_SECONDS = 120.0  # while the watcher lives: starting takes that long on a very busy machine
 _CALM_SECONDS = 1.0
 _TAIL_SECONDS = 0.3
 
@@ -36,76 +32,14 @@ def observe(
     lab.pause_clients()
     options = ["--netns", lab.victim, "--seconds", f"{seconds:g}", "--json"]
     argv = watcher or module_argv("fwtop", "snapshot", *options, *([] if store else ["--no-store"]))
-    with _Watcher(argv, _environment(lab)) as watching:
-        watching.wait_ready()
-        started = time.monotonic()
-        _play(lab, started, seconds, pps)
+    with Program(argv, ready=True, environment=_told(lab)) as watching:
+        _play(lab, time.monotonic(), seconds, pps)
         truth = lab.truth()
-        observation = watching.finish(seconds + _READY_SECONDS)
-    return {"scenario": lab.name, "truth": truth, "observation": observation}
-
-
-class _Watcher:
-    """The observing child, which writes a line to the descriptor FWTOP_READY_FD once it is counting."""
-
-    def __init__(self, argv: list[str], environment: dict[str, str]) -> None:
-        self._files = contextlib.ExitStack()
-        self._said = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-        self._answer = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-        self._ready, writer = os.pipe()
-        self._files.callback(os.close, self._ready)
-        try:
-            self._process = subprocess.Popen(
-                argv,
-                env=environment | {"FWTOP_READY_FD": str(writer)},
-                pass_fds=[writer],
-                stdin=subprocess.DEVNULL,
-                stdout=self._answer,
-                stderr=self._said,
-            )
-        except OSError:
-            self._files.close()
-            raise
-        finally:
-            os.close(writer)
-
-    def __enter__(self) -> _Watcher:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        _end(self._process)
-        self._files.close()
-
-    def wait_ready(self) -> None:
-        """Wait until the watcher is counting; raises FwtopError if it exits first."""
-        end = time.monotonic() + _READY_SECONDS
-        while time.monotonic() < end:
-            if select.select([self._ready], [], [], 0.1)[0]:
-                if os.read(self._ready, 64):
-                    return
-                self._process.wait(timeout=5)
-            if self._process.poll() is not None:
-                raise self._failure()
-        raise FwtopError(f"the watcher was not ready within {_READY_SECONDS:.0f} s; the lab is taken down")
-
-    def finish(self, timeout: float) -> Any:  # noqa: ANN401 - whatever JSON holds
-        """Wait for the watcher to exit and return the JSON document that it printed."""
-        try:
-            self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise FwtopError("the watcher did not end in time; the lab is taken down") from None
-        if self._process.returncode:
-            raise self._failure()
-        try:
-            return json.loads(_text(self._answer))
-        except ValueError:
-            raise FwtopError("the watcher printed something that is not one JSON document") from None
-
-    def _failure(self) -> FwtopError:
-        status = self._process.returncode
-        last = _text(self._said).strip().splitlines()[-1:] or [f"exit status {status}"]
-        reason = safe_text(last[0].removeprefix("fwtop: "))
-        return FwtopError(f"watching the victim failed: {reason}", status if 0 < status < 128 else 1)
+        text = watching.finish(seconds + READY_SECONDS)
+    try:
+        return {"scenario": lab.name, "truth": truth, "observation": json.loads(text)}
+    except ValueError:
+        raise FwtopError("the watcher printed something that is not one JSON document") from None
 
 
 def _play(lab: Lab, started: float, seconds: float, pps: int | None) -> None:
@@ -124,11 +58,11 @@ def show(lab: Lab, pps: int | None = None) -> int:
     lab.mark()
     lab.start_flood(pps)
     argv = module_argv("fwtop", "watch", "--netns", lab.victim)
-    process = subprocess.Popen(argv, env=_environment(lab))
+    process = subprocess.Popen(argv, env={**os.environ, **_told(lab)})
     try:
         return process.wait()
     finally:
-        _end(process)
+        end(process)
         _undo_all(lab)
 
 
@@ -146,20 +80,5 @@ def _undo_all(lab: Lab) -> None:
         )
 
 
-def _environment(lab: Lab) -> dict[str, str]:
-    return {**os.environ, "SSH_CONNECTION": lab.ssh_connection}
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        process.wait(timeout=5)
-    if process.poll() is None:
-        process.kill()
-        process.wait(timeout=5)
-
-
-def _text(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read().decode("utf-8", "replace")
+def _told(lab: Lab) -> dict[str, str]:
+    return {"SSH_CONNECTION": lab.ssh_connection}

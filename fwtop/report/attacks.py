@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -17,7 +17,6 @@ from fwtop.model.traffic.session import (
     SessionRecord,
 )
 from fwtop.model.traffic.snapshot import (
-    Attack,
     Destination,
     PacketSignature,
     PartTraffic,
@@ -39,12 +38,11 @@ class AttackDetail(Struct, frozen=True):
 
     looks: int = 0  # how often its packets were looked at
     tables: dict[str, tuple[Row, ...]] = field(default_factory=dict)
-    packets: tuple[SamplePacket, ...] = ()
     shown: SamplePacket | None = None
     dissection: Dissection = field(default_factory=Dissection)
 
 
-class AttackSpan(Struct, frozen=True):
+class AttackSpan(Struct):
     """One attack from its beginning to its end; `ended` is None when the record ends first."""
 
     kind: str
@@ -52,19 +50,19 @@ class AttackSpan(Struct, frozen=True):
     began: float
     ended: float | None
     until: float  # `ended`, or the end of the record
-    peak_pps: float
-    peak_at: float
-    share: float  # of all packets, at the peak
-    confidence: float
-    spoofed: bool
-    evidence: tuple[str, ...]
+    peak_pps: float = 0.0
+    peak_at: float = 0.0
+    share: float = 0.0  # of all packets, at the peak
+    confidence: float = 0.0
+    spoofed: bool = False
+    uncertain: bool = False  # whether its sources are forged can't be told: nobody is accused
+    evidence: tuple[str, ...] = ()
     target: str = ""
     packets: float = 0.0
     stopped: float | None = None  # share of its packets that firewalls dropped; None: not known
     reached: float | None = None  # share that reached services
     points: tuple[tuple[float, float], ...] = ()  # time and packets a second
     detail: AttackDetail = field(default_factory=AttackDetail)
-    uncertain: bool = False  # whether its sources are forged can't be told: nobody is accused
 
     @property
     def seconds(self) -> float:
@@ -73,117 +71,84 @@ class AttackSpan(Struct, frozen=True):
 
 
 def attack_spans(
-    record: SessionRecord, snapshots: Iterable[Snapshot], dissect: Dissect | None = None
+    record: SessionRecord, snapshots: Sequence[Snapshot], dissect: Dissect | None = None
 ) -> tuple[AttackSpan, ...]:
     """Find the spans of all attacks, in the order in which they began; `dissect` decodes a packet of each."""
-    sightings = _sightings(snapshots)
     kinds = dict.fromkeys(event.subject for event in record.events if event.kind is EventKind.ATTACK_BEGAN)
     spans = [
-        _detailed(record, _span_of(record, kind, time, sightings.get(kind, [])), dissect)
+        _span_of(record, kind, time, snapshots, dissect)
         for kind in kinds
-        for time in _merged(_pairs(record.events, kind))
+        for time in _times(record.events, kind)
     ]
     return tuple(sorted(spans, key=lambda span: (span.began, -span.peak_pps)))
 
 
-def _pairs(events: tuple[Event, ...], kind: str) -> list[tuple[float, float | None]]:
-    pairs: list[tuple[float, float | None]] = []
-    began: float | None = None
+def _times(events: tuple[Event, ...], kind: str) -> list[tuple[float, float | None]]:
+    """Return when an attack began and ended, short pauses left out."""
+    times: list[tuple[float, float | None]] = []
     for event in events:
         if event.subject != kind:
             continue
-        if event.kind is EventKind.ATTACK_BEGAN and began is None:
-            began = event.at
-        elif event.kind is EventKind.ATTACK_ENDED and began is not None:
-            pairs.append((began, event.at))
-            began = None
-    if began is not None:
-        pairs.append((began, None))
-    return pairs
-
-
-def _merged(pairs: list[tuple[float, float | None]]) -> list[tuple[float, float | None]]:
-    merged: list[tuple[float, float | None]] = []
-    for began, ended in pairs:
-        previous = merged[-1][1] if merged else None
-        if previous is not None and began - previous <= _MERGE_SECONDS:
-            merged[-1] = (merged[-1][0], ended)
-        else:
-            merged.append((began, ended))
-    return merged
-
-
-def _sightings(snapshots: Iterable[Snapshot]) -> dict[str, list[tuple[float, Attack]]]:
-    found: dict[str, list[tuple[float, Attack]]] = {}
-    for snapshot in snapshots:
-        for attack in snapshot.judgement.attacks:
-            found.setdefault(attack.kind, []).append((snapshot.at, attack))
-    return found
+        began, ended = times[-1] if times else (0.0, float("-inf"))
+        if event.kind is EventKind.ATTACK_ENDED and ended is None:
+            times[-1] = began, event.at
+        elif event.kind is EventKind.ATTACK_BEGAN and ended is not None:
+            if event.at - ended <= _MERGE_SECONDS:
+                times[-1] = began, None
+            else:
+                times.append((event.at, None))
+    return times
 
 
 def _span_of(
-    record: SessionRecord, kind: str, time: tuple[float, float | None], sightings: list[tuple[float, Attack]]
+    record: SessionRecord,
+    kind: str,
+    time: tuple[float, float | None],
+    snapshots: Sequence[Snapshot],
+    dissect: Dissect | None,
 ) -> AttackSpan:
     began, ended = time
     last = record.ticks[-1].at if record.ticks else record.info.ended
     until = last if ended is None else ended
-    span = AttackSpan(
-        kind, kind.replace("_", " "), began, ended, until, 0.0, began, 0.0, 0.0, spoofed=False, evidence=()
-    )
-    shown = [attack for at, attack in sightings if began <= at <= until]
+    span = AttackSpan(kind, kind.replace("_", " "), began, ended, until, peak_at=began)
+    times = (snapshot for snapshot in snapshots if began <= snapshot.at <= until)
+    shown = [attack for one in times for attack in one.judgement.attacks if attack.kind == kind]
     if shown:
         best = max(shown, key=lambda attack: attack.pps)
-        span = replace(
-            span,
-            title=best.title,
-            peak_pps=best.pps,
-            share=best.share,
-            confidence=best.confidence,
-            spoofed=best.spoofed,
-            evidence=best.evidence,
-            target=best.target,
-            uncertain=not best.spoofed and _doubted(shown),
-        )
-    return _with_points(record, span)
+        span.title, span.peak_pps, span.share, span.confidence = (
+            best.title, best.pps, best.share, best.confidence,
+        )  # fmt: skip
+        span.spoofed, span.evidence, span.target = best.spoofed, best.evidence, best.target
+        doubts = sum(attack.spoofed or attack.uncertain for attack in shown)
+        span.uncertain = not best.spoofed and doubts > _DOUBTED * len(shown)
+    _add_points(record, span)
+    span.detail = attack_detail(record, kind, began, until, spoofed=span.spoofed, dissect=dissect)
+    return span
 
 
-def _doubted(shown: list[Attack]) -> bool:
-    doubts = sum(attack.spoofed or attack.uncertain for attack in shown)
-    return doubts > _DOUBTED * len(shown)
-
-
-def _with_points(record: SessionRecord, span: AttackSpan) -> AttackSpan:
+def _add_points(record: SessionRecord, span: AttackSpan) -> None:
     """Add the time series: of one kind against several targets, their sum."""
     by_time: dict[float, list[AttackTick]] = {}
     for point in record.attacks:
         if point.kind == span.kind and span.began <= point.at <= span.until:
             by_time.setdefault(point.at, []).append(point)
     if not by_time:
-        return span
-    at, most = max(by_time.items(), key=lambda item: _peak(item[1]))
+        return
+    span.peak_at, most = max(by_time.items(), key=lambda item: _peak(item[1]))
+    span.peak_pps = _peak(most)
+    span.share = min(sum(point.share for point in most), 1.0)
+    span.confidence = max(point.confidence for point in most)
+    span.points = tuple((at, sum(point.pps for point in points)) for at, points in by_time.items())
     widths = {tick.at: seconds for tick, seconds in timed(record.ticks, record.info.started)}
-    whole = stopped = kernel = 0.0
-    for moment, points in by_time.items():
-        share = stopped_share(points)
-        packets = sum(point.pps for point in points) * widths.get(moment, 0.0)
-        whole, stopped = whole + packets, stopped + packets * share
-        kernel += sum(point.pps * point.kernel_share for point in points) * widths.get(moment, 0.0)
-    return replace(
-        span,
-        peak_pps=_peak(most),
-        peak_at=at,
-        share=min(sum(point.share for point in most), 1.0),
-        confidence=max(point.confidence for point in most),
-        packets=whole,
-        stopped=stopped / whole if whole > 0 else None,
-        reached=max(whole - stopped - kernel, 0.0) / whole if whole > 0 else None,
-        points=tuple((moment, sum(point.pps for point in points)) for moment, points in by_time.items()),
-    )
-
-
-def _detailed(record: SessionRecord, span: AttackSpan, dissect: Dissect | None) -> AttackSpan:
-    detail = attack_detail(record, span.kind, span.began, span.until, spoofed=span.spoofed, dissect=dissect)
-    return replace(span, detail=detail)
+    stopped = kernel = 0.0
+    for (at, pps), points in zip(span.points, by_time.values(), strict=True):
+        seconds = widths.get(at, 0.0)
+        span.packets += pps * seconds
+        stopped += pps * seconds * stopped_share(points)
+        kernel += sum(point.pps * point.kernel_share for point in points) * seconds
+    if span.packets > 0:
+        span.stopped = stopped / span.packets
+        span.reached = max(span.packets - stopped - kernel, 0.0) / span.packets
 
 
 def _peak(points: Iterable[AttackTick]) -> float:
@@ -199,12 +164,12 @@ def attack_detail(
 ) -> AttackDetail:
     """Sum up the evidence of an attack's time."""
     looks = [item for item in record.evidence if item.kind == kind and began <= item.at <= until]
-    packets = tuple(item for item in record.packets if item.kind == kind and began - 10 <= item.at <= until)
+    packets = (item for item in record.packets if item.kind == kind and began - 10 <= item.at <= until)
     shown = max(packets, key=lambda packet: (not _is_later_fragment(packet), len(packet.data)), default=None)
     decoded = Dissection()
     if shown is not None and dissect is not None:
         decoded = dissect(shown.data, LINK_ETHERNET if shown.is_ethernet else LINK_IP)
-    return AttackDetail(len(looks), _tables(looks, spoofed=spoofed), packets, shown, decoded)
+    return AttackDetail(len(looks), _tables(looks, spoofed=spoofed), shown, decoded)
 
 
 def _is_later_fragment(packet: SamplePacket) -> bool:
@@ -238,7 +203,8 @@ def _rows(part: PartTraffic) -> Iterator[tuple[str, Row]]:
     for name in SOURCE_LISTS:
         for source in getattr(tables.sources, name):
             row = _row(source)
-            detail = " · ".join(text for text in (row.detail, _who(source.who)) if text)
+            who = "" if source.who == "attack" else source.who
+            detail = " · ".join(text for text in (row.detail, who) if text)
             yield name, replace(row, detail=detail)
     listed = ("target", tables.destinations), ("port", tables.ports), ("payload", part.payloads)
     for name, items in (*listed, ("signature", part.signatures)):
@@ -248,7 +214,3 @@ def _rows(part: PartTraffic) -> Iterator[tuple[str, Row]]:
 def _row(item: Source | Destination | Port | Payload | PacketSignature) -> Row:
     key, detail = ROW_TYPES[type(item)].named(item)
     return Row(key, detail, share=item.share.share, hex=item.data.hex() if isinstance(item, Payload) else "")
-
-
-def _who(who: str) -> str:
-    return "" if who in ("", "attack") else who

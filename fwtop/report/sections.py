@@ -270,14 +270,10 @@ def _tables_note(span: AttackSpan) -> str:
 def _table(name: str, title: str, rows: tuple[Row, ...]) -> Table:
     largest = max(row.share for row in rows) or 1.0
     cells = [
-        (Key(row.key, _detail(row), row.share / largest, name in _MONO), percent(row.share, None))
+        (Key(row.key, row.about(48), row.share / largest, name in _MONO), percent(row.share, None))
         for row in rows
     ]
     return Table((title, "share"), cells, "wide" if name in _WIDE else "")
-
-
-def _detail(row: Row) -> str:
-    return " · ".join(part for part in (row.detail, row.hex[: 2 * 24]) if part)
 
 
 def _packet(detail: AttackDetail) -> Iterator[Section]:

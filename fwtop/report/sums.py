@@ -182,6 +182,10 @@ class Row(Struct):
     hex: str = ""
     sums: dict[Field, float] = field(default_factory=dict)  # of what is averaged, over its packets
 
+    def about(self, digits: int) -> str:
+        """Return what is known besides the key, with so many hexadecimal digits."""
+        return " · ".join(part for part in (self.detail, self.hex[:digits]) if part)
+
     def averages(self) -> dict[Field, float]:
         """Return what is averaged."""
         return {

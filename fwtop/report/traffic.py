@@ -8,7 +8,7 @@ from fwtop.model.rule import Kind
 from fwtop.model.traffic.history import TREND_HOURS, TrendRow, Trends
 from fwtop.model.traffic.session import Tick
 from fwtop.render.numbers import duration_words, percent, plural
-from fwtop.render.rows.field import Field, Unit
+from fwtop.render.rows.field import Unit
 from fwtop.render.rows.traffic import SOURCE_LISTS
 from fwtop.render.trends import TITLES, TRAFFIC_WORDS, coverage
 from fwtop.report.chart import rate_chart
@@ -68,25 +68,20 @@ def _table(name: str, title: str, rows: list[Row]) -> Table:
     shown = [measure for measure in rows[0].averages() if measure.reported]
     cells: list[Sequence[Cell]] = [
         [
-            Key(row.key, _detail(row), row.share / largest, name in _MONO),
+            Key(row.key, row.about(_MOST_HEX), row.share / largest, name in _MONO),
             si(row.packets),
             percent(row.share, None),
-            *(_average(row, measure) for measure in shown),
+            *(
+                percent(value, None) if measure.unit is Unit.SHARE else si(value)
+                for measure, value in row.averages().items()
+                if measure.reported
+            ),
         ]
         for row in rows
         if row.packets > 0
     ]
     heads = (title, "packets", "share", *(measure.heading for measure in shown))
     return Table(heads, cells, "wide" if name == "payload" else "")
-
-
-def _average(row: Row, measure: Field) -> str:
-    value = row.averages().get(measure, 0.0)
-    return percent(value, None) if measure.unit is Unit.SHARE else si(value)
-
-
-def _detail(row: Row) -> str:
-    return " · ".join(part for part in (row.detail, row.hex[:_MOST_HEX]) if part)
 
 
 def users_section(digest: Digest) -> Section:
