@@ -79,6 +79,24 @@ def _deciding() -> Iterator[None]:
         yield
 
 
+def hold_lock(pid: int) -> int:
+    """Take this process's lock and return its descriptor; the lab counts as alive while it is open."""
+    with _deciding():
+        lock = os.open(LOCKS / str(pid), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise FwtopError("this process has a lab already; end it before starting another") from None
+    return lock
+
+
+def release_lock(pid: int, lock: int) -> None:
+    """Release the lock and remove its file."""
+    (LOCKS / str(pid)).unlink(missing_ok=True)
+    os.close(lock)
+
+
 class Namespaces:
     """Two namespaces of this process for the duration of the `with` block; `_set_up` makes and fills them.
 
@@ -88,21 +106,14 @@ class Namespaces:
 
     def __init__(self) -> None:
         self.victim, self.attacker = (name(role, os.getpid()) for role in ROLES)
-        self._lock = -1  # the lab counts as alive while it is open
+        self._lock = -1
 
     def __enter__(self) -> Self:
         """Set everything up; on failure, take it all down again."""
         if os.geteuid() != 0:
             raise FwtopError("the lab needs root to make namespaces; nothing was started; use sudo", 3)
         remove_stale()
-        with _deciding():
-            lock = os.open(LOCKS / str(os.getpid()), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(lock)
-                raise FwtopError("this process has a lab already; end it before starting another") from None
-        self._lock = lock
+        self._lock = hold_lock(os.getpid())
         try:
             self._set_up()
         except BaseException:
@@ -121,8 +132,7 @@ class Namespaces:
         """Remove the namespaces with all that runs in them; idempotent."""
         if self._lock >= 0:
             remove([self.victim, self.attacker])
-            (LOCKS / str(os.getpid())).unlink(missing_ok=True)
-            os.close(self._lock)
+            release_lock(os.getpid(), self._lock)
             self._lock = -1
 
 

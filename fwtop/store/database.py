@@ -11,6 +11,7 @@ with other fields ignores unknown ones and uses defaults for missing ones.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import zlib
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from fwtop.model.wire import pack, unpack
 
@@ -45,15 +48,9 @@ def connect(path: Path, *, timeout: float, mode: str = "rw") -> sqlite3.Connecti
     return database
 
 
-def for_appending(database: sqlite3.Connection, max_bytes: int) -> None:
-    """Set up a connection that adds a little each second; raises sqlite3.Error."""
-    database.execute("PRAGMA journal_mode=WAL")
-    # A power failure loses seconds at most; an fsync per snapshot would stall the console.
-    database.execute("PRAGMA synchronous=NORMAL")
-    database.execute("PRAGMA journal_size_limit=4194304")
-    database.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
-    page_size = int(database.execute("PRAGMA page_size").fetchone()[0])
-    database.execute(f"PRAGMA max_page_count={max(max_bytes // page_size, 64)}")
+def make_file(path: Path, flags: int = os.O_EXCL) -> None:
+    """Make an empty file that only its owner can read; raises OSError."""
+    os.close(os.open(path, os.O_CREAT | os.O_NOFOLLOW | os.O_WRONLY | os.O_CLOEXEC | flags, 0o600))
 
 
 def check_pages(database: sqlite3.Connection) -> None:
@@ -63,19 +60,49 @@ def check_pages(database: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError("damaged pages")
 
 
-def make_tables(database: sqlite3.Connection, tables: str, application_id: int, version: int) -> None:
-    """Make the tables of an empty database, and write down whose they are and in which format."""
-    database.execute(f"PRAGMA application_id={application_id}")
-    database.executescript(f"BEGIN IMMEDIATE;{tables}PRAGMA user_version={version};COMMIT;")
+class Format(Struct, frozen=True):
+    """Whose tables these are, in which format."""
 
+    application_id: int  # in the file header, for file(1) and readers
+    version: int
+    tables: str
 
-def check_format(database: sqlite3.Connection, application_id: int, version: int) -> None:
-    """Raise sqlite3.DatabaseError unless these are those tables, in this format."""
-    if database.execute("PRAGMA application_id").fetchone()[0] != application_id:
-        raise sqlite3.DatabaseError("not written by fwtop")
-    found = database.execute("PRAGMA user_version").fetchone()[0]
-    if found != version:
-        raise sqlite3.DatabaseError(f"written in format {found}, this fwtop reads {version}")
+    def check(self, database: sqlite3.Connection) -> None:
+        """Raise sqlite3.DatabaseError unless these are those tables, in this format."""
+        if database.execute("PRAGMA application_id").fetchone()[0] != self.application_id:
+            raise sqlite3.DatabaseError("not written by fwtop")
+        found = database.execute("PRAGMA user_version").fetchone()[0]
+        if found != self.version:
+            raise sqlite3.DatabaseError(f"written in format {found}, this fwtop reads {self.version}")
+
+    def appending(
+        self, path: Path, max_bytes: int, *, timeout: float = 1.0, make: bool = False, whole: bool = False
+    ) -> sqlite3.Connection:
+        """Open a database to add a little each second; raises sqlite3.Error.
+
+        `make` makes the tables of an empty one, `whole` checks all pages. WAL permits concurrent readers, and
+        committed data survives kill -9. The page limit is the last line of defence against growth.
+        """
+        database = connect(path, timeout=timeout)
+        try:
+            database.execute("PRAGMA journal_mode=WAL")
+            # A power failure loses seconds at most; an fsync per snapshot would stall the console.
+            database.execute("PRAGMA synchronous=NORMAL")
+            database.execute("PRAGMA journal_size_limit=4194304")
+            database.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
+            page_size = int(database.execute("PRAGMA page_size").fetchone()[0])
+            database.execute(f"PRAGMA max_page_count={max(max_bytes // page_size, 64)}")
+            if make and database.execute("PRAGMA schema_version").fetchone()[0] == 0:
+                database.execute(f"PRAGMA application_id={self.application_id}")
+                version = f"PRAGMA user_version={self.version}"
+                database.executescript(f"BEGIN IMMEDIATE;{self.tables}{version};COMMIT;")
+            self.check(database)
+            if whole:
+                check_pages(database)
+        except BaseException:
+            database.close()
+            raise
+        return database
 
 
 def is_damage(error: Exception) -> bool:

@@ -5,7 +5,6 @@ A minute is kept in memory, of which each tick leaves a copy in the database.
 
 from __future__ import annotations
 
-import os
 import secrets
 import sqlite3
 import time
@@ -19,15 +18,12 @@ from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.history import KINDS, TRAFFIC, HistoryPart, HistorySample
 from fwtop.store.database import (
-    check_format,
-    check_pages,
-    connect,
+    Format,
     decode_value,
     encode_value,
-    for_appending,
     identity,
     is_gone,
-    make_tables,
+    make_file,
     transaction,
     used_bytes,
 )
@@ -70,6 +66,7 @@ CREATE VIEW parts AS SELECT
   FROM part JOIN name ON name.id = part.name JOIN bucket USING (scope, span, at)
   JOIN scope ON scope.id = part.scope WHERE seconds > 0 ORDER BY part.at;
 """
+FORMAT = Format(APPLICATION_ID, VERSION, _TABLES)
 
 
 class Bucket(Struct):
@@ -356,20 +353,9 @@ def open_for_writing(path: Path, max_bytes: int = MAX_BYTES) -> tuple[sqlite3.Co
 
 
 def _opened(path: Path, max_bytes: int) -> sqlite3.Connection:
-    flags = os.O_CREAT | os.O_NOFOLLOW | os.O_WRONLY | os.O_CLOEXEC
     if not path.exists():
-        os.close(os.open(path, flags, 0o600))
-    database = connect(path, timeout=0.5)
-    try:
-        for_appending(database, max_bytes)
-        if int(database.execute("PRAGMA schema_version").fetchone()[0]) == 0:
-            make_tables(database, _TABLES, APPLICATION_ID, VERSION)
-        check_format(database, APPLICATION_ID, VERSION)
-        check_pages(database)
-    except BaseException:
-        database.close()
-        raise
-    return database
+        make_file(path, 0)
+    return FORMAT.appending(path, max_bytes, timeout=0.5, make=True, whole=True)
 
 
 def prune(database: sqlite3.Connection, now: float, max_bytes: int = MAX_BYTES) -> None:

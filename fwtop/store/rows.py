@@ -33,28 +33,24 @@ def insert_series(database: sqlite3.Connection, snapshot: Snapshot, seconds: flo
     table = (conntrack.count, conntrack.max, conntrack.new_per_s) if conntrack else (None, None, None)
     flow = flow_of(snapshot) or Flow()
     row = (
-        at,
-        totals.pps,
-        totals.bps,
-        totals.dropped / length,
-        totals.accepted / length,
-        sampling.one_in,
-        sampling.lost / length,
-        *table,
-        snapshot.softirq_share,
-        *service,
-        flow.mine,
-        flow.other,
-        flow.kernel,
+        at, totals.pps, totals.bps, totals.dropped / length, totals.accepted / length, sampling.one_in,
+        sampling.lost / length, *table, snapshot.softirq_share, *service, flow.mine, flow.other, flow.kernel,
         seconds,
-    )
+    )  # fmt: skip
     database.execute(_INSERT_TICK, row)
     database.executemany(
         "INSERT INTO attack(at, kind, target, pps, share, confidence, mine_share, other_share, "
         "kernel_share) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        [(at, *_attack(attack)) for attack in snapshot.judgement.attacks],
+        [
+            (at, one.kind, one.target, one.pps, one.share, one.confidence, *_dropped(one))
+            for one in snapshot.judgement.attacks
+        ],
     )
     insert_rule_ticks(database, ((at, status) for status in snapshot.mitigations))
+
+
+def _dropped(attack: Attack) -> tuple[float | None, ...]:
+    return attack.mine_share, attack.other_share, attack.kernel_share
 
 
 def insert_rule_ticks(database: sqlite3.Connection, ticks: Iterable[tuple[float, RuleStatus]]) -> None:
@@ -71,11 +67,6 @@ def insert_events(database: sqlite3.Connection, events: Iterable[Event]) -> None
         "INSERT INTO event(at, kind, subject, text) VALUES (?, ?, ?, ?)",
         [(event.at, event.kind.value, event.subject, event.text) for event in events],
     )
-
-
-def _attack(attack: Attack) -> tuple[object, ...]:
-    shares = (attack.mine_share, attack.other_share, attack.kernel_share)
-    return attack.kind, attack.target, attack.pps, attack.share, attack.confidence, *shares
 
 
 MOST_TABLES, MOST_PACKETS = 48, 64  # of each kind of attack

@@ -1,4 +1,4 @@
-"""The tables of a session's database, and how it is created and opened."""
+"""The tables of a session's database, and how it is opened for reading."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.store.database import check_format, check_pages, connect, for_appending, make_tables
+from fwtop.store.database import Format, check_pages, connect
 
 APPLICATION_ID = 0x66777470  # "fwtp" in the file header, for file(1) and the reader
 VERSION = 4
 
-TABLES = """
+_TABLES = """
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE snapshot(n INTEGER PRIMARY KEY, at REAL, pinned INTEGER, data BLOB);
 CREATE INDEX snapshot_at ON snapshot(at, pinned);
@@ -63,33 +63,7 @@ CREATE VIEW rules AS SELECT
 """
 
 
-def create(path: Path, *, max_bytes: int) -> sqlite3.Connection:
-    """Create a database that only its owner can read; raises OSError or sqlite3.Error.
-
-    WAL permits concurrent readers, and committed data survives kill -9. The page limit is the last line of
-    defence against growth.
-    """
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    database = connect(path, timeout=1.0)
-    try:
-        for_appending(database, max_bytes)
-        make_tables(database, TABLES, APPLICATION_ID, VERSION)
-    except BaseException:
-        database.close()
-        raise
-    return database
-
-
-def reopen(path: Path, *, max_bytes: int) -> sqlite3.Connection:
-    """Open a session that this process was writing, to go on with it; raises sqlite3.Error."""
-    database = connect(path, timeout=1.0)
-    try:
-        for_appending(database, max_bytes)
-        check_format(database, APPLICATION_ID, VERSION)
-    except BaseException:
-        database.close()
-        raise
-    return database
+FORMAT = Format(APPLICATION_ID, VERSION, _TABLES)
 
 
 @contextmanager
@@ -126,14 +100,14 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     copy: tempfile.TemporaryDirectory[str] | None = None
     try:
         try:
-            check_format(database, APPLICATION_ID, VERSION)
+            FORMAT.check(database)
         except sqlite3.OperationalError:
             # Reading a WAL database needs a writable directory: on read-only media or as another user, read
             # a copy.
             database.close()
             copy = tempfile.TemporaryDirectory(prefix="fwtop-")
             database = connect(_copied(path, Path(copy.name)), timeout=2.0)
-            check_format(database, APPLICATION_ID, VERSION)
+            FORMAT.check(database)
         yield database
     finally:
         database.close()

@@ -75,22 +75,14 @@ def _rule(rule: Rule) -> Rule:
 def _status(status: RuleStatus) -> RuleStatus:
     entries = status.entries
     if len(entries) > _PREFIXES:
-        top = sorted(entries.items(), key=lambda item: item[1], reverse=True)[:_PREFIXES]
-        entries = dict(top)
-    rule = _rule(status.rule)
-    return (
-        status
-        if rule is status.rule and entries is status.entries
-        else replace(status, rule=rule, entries=entries)
-    )
+        entries = dict(sorted(entries.items(), key=lambda item: item[1], reverse=True)[:_PREFIXES])
+    return replace(status, rule=_rule(status.rule), entries=entries)
 
 
 def _proposal(proposal: Proposal, *, installable: bool) -> Proposal:
     commands = tuple(command[:COMMAND_CHARACTERS] for command in proposal.commands[:COMMANDS])
     rule = _rule(proposal.rule) if proposal.rule and not installable else proposal.rule
     line = proposal.fwtop[:COMMAND_CHARACTERS]
-    if rule is proposal.rule and commands == proposal.commands and line == proposal.fwtop:
-        return proposal
     return replace(proposal, rule=rule, commands=commands, fwtop=line)
 
 

@@ -13,8 +13,8 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.history import KINDS, TRAFFIC, TREND_DAYS, TREND_HOURS, TrendGroup, TrendRow, Trends
 from fwtop.model.traffic.session import SessionInfo
-from fwtop.store.database import check_format, connect
-from fwtop.store.history import APPLICATION_ID, FILE_NAME, HOUR, MINUTE, VERSION
+from fwtop.store.database import connect
+from fwtop.store.history import FILE_NAME, FORMAT, HOUR, MINUTE
 
 _COLUMNS = TREND_DAYS * TREND_HOURS
 _LEAST_SECONDS = 1.0  # observed of an hour, below which it has no average
@@ -66,7 +66,7 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
         raise FwtopError(f"{shown} can't be read: {error.strerror}") from None
     try:
         with closing(connect(path, timeout=2.0, mode="ro")) as database:
-            check_format(database, APPLICATION_ID, VERSION)
+            FORMAT.check(database)
             yield database
     except sqlite3.Error as error:
         raise FwtopError(

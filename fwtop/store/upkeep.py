@@ -11,10 +11,10 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Event, EventKind, SessionInfo
 from fwtop.render.numbers import duration
-from fwtop.store.database import check_format, check_pages, connect
+from fwtop.store.database import check_pages, connect
 from fwtop.store.directory import DAMAGED, is_running, lock_session, session_paths, unlock_session
 from fwtop.store.reader import session_info
-from fwtop.store.schema import APPLICATION_ID, VERSION
+from fwtop.store.schema import FORMAT, VERSION
 
 
 def put_in_order(directory: Path) -> list[str]:
@@ -76,7 +76,7 @@ def _needs_care(path: Path) -> bool:
 def _merge(path: Path) -> None:
     """Check a session, and merge its WAL into the file; raises sqlite3.Error."""
     with closing(connect(path, timeout=1.0)) as database:
-        check_format(database, APPLICATION_ID, VERSION)
+        FORMAT.check(database)
         check_pages(database)
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         database.execute("PRAGMA journal_mode=DELETE")

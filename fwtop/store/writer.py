@@ -14,7 +14,15 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import RuleStatus
 from fwtop.model.traffic.session import AttackEvidence, Event
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.store.database import encode_value, identity, is_damage, is_gone, transaction, used_bytes
+from fwtop.store.database import (
+    encode_value,
+    identity,
+    is_damage,
+    is_gone,
+    make_file,
+    transaction,
+    used_bytes,
+)
 from fwtop.store.directory import (
     DEFAULT_MAX_BYTES,
     SESSION_DIRECTORY,
@@ -25,7 +33,7 @@ from fwtop.store.directory import (
 )
 from fwtop.store.events import EventLog, derive
 from fwtop.store.rows import halve_evidence, insert_events, insert_evidence, insert_rule_ticks, insert_series
-from fwtop.store.schema import create, reopen
+from fwtop.store.schema import FORMAT
 from fwtop.store.thinning import FULL_SECONDS, PINNED_EVENT, PINNED_PEAK, halve, roll_up, thin, truncated
 from fwtop.store.trouble import Gap, Trouble, true_cause
 from fwtop.store.upkeep import set_aside
@@ -145,7 +153,7 @@ class SessionWriter:
         if self.path is None:
             return self._create(started)
         if self._database is None:
-            self._database = reopen(self.path, max_bytes=self._max_bytes // 2)
+            self._database = FORMAT.appending(self.path, self._max_bytes // 2)
         return self._database
 
     def _create(self, started: float) -> sqlite3.Connection:
@@ -153,7 +161,8 @@ class SessionWriter:
         drop_old(self._directory, self._max_bytes // 4 * 3)
         path, lock = new_session(self._directory, started, self._interfaces)
         try:
-            database = create(path, max_bytes=self._max_bytes // 2)
+            make_file(path)
+            database = FORMAT.appending(path, self._max_bytes // 2, make=True)
             self._set_meta(database, {**self._meta, "started": repr(started)})
             self._file = identity(path)
         except BaseException:
@@ -269,7 +278,10 @@ class SessionWriter:
         if not has_events and not is_peak and 0 <= at - self._last_at < _MIN_SPACING_SECONDS:
             return
         otherwise = PINNED_EVENT if has_events else 0
-        self._truncate_last(database)
+        if self._whole is not None:  # the proposals of what is no longer the newest
+            row_id, shorter = self._whole
+            database.execute("UPDATE snapshot SET data = ? WHERE n = ?", (encode_value(shorter), row_id))
+            self._whole = None
         newest, later = truncated(snapshot, installable=True), truncated(snapshot)
         row = (at, PINNED_PEAK if is_peak else otherwise, encode_value(newest))
         cursor = database.execute("INSERT INTO snapshot(at, pinned, data) VALUES (?, ?, ?)", row)
@@ -280,13 +292,6 @@ class SessionWriter:
             if self._peak is not None:
                 database.execute("UPDATE snapshot SET pinned = ? WHERE n = ?", (self._peak[2], self._peak[1]))
             self._peak = (pps, cursor.lastrowid or 0, otherwise)
-
-    def _truncate_last(self, database: sqlite3.Connection) -> None:
-        """Truncate the proposals of the snapshot that is no longer the newest."""
-        if self._whole is not None:
-            row, snapshot = self._whole
-            database.execute("UPDATE snapshot SET data = ? WHERE n = ?", (encode_value(snapshot), row))
-            self._whole = None
 
 
 def _shrink(database: sqlite3.Connection, now: float, *, pressure: int = 0) -> None:
