@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from msgspec import Struct, field
@@ -16,6 +17,7 @@ from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding, make_context
 from fwtop.analysis.engine.entries import Hypothesis
 from fwtop.analysis.engine.weights import FITTED, Weights, calibrated
+from fwtop.report.document import Markup, tag
 
 NOTHING, ORDINARY = "nothing", "ordinary"
 _MOST = 0.5  # of a finding's packets belong to what it is about
@@ -242,3 +244,68 @@ def expected_calibration_error(stated: Sequence[tuple[float, bool]]) -> float:
     """Return how far confidence and share of right findings differ, weighted by bin (Naeini et al. 2015)."""
     total = max(1, len(stated))
     return sum(one.count / total * abs(one.stated - one.right) for one in bins(stated))
+
+
+_CELL, _LEFT, _TOP, _SIDE, _GAP = 17, 190, 200, 340, 70
+_INK, _SOFT, _FAINT, _GOOD, _BAD = "#1f2328", "#6e7781", "#d8dee4", "#1a7f37", "#cf222e"
+_STYLE = "font-family:ui-sans-serif,system-ui,sans-serif;font-size:11px;background:#fff"
+
+
+def draw(scores: Scores) -> str:
+    """Return an SVG: true kinds down, said kinds across, and beside it confidence against the truth."""
+    down = [*scores.kinds, ORDINARY]
+    across = [*sorted({said for _, said in scores.confusion} - {NOTHING}), NOTHING]
+    right = _LEFT + _CELL * len(across) + _GAP
+    width, height = right + _SIDE + 20, max(_TOP + _CELL * len(down) + 20, _TOP + _SIDE + 60)
+    return tag(
+        "svg",
+        _text(10, 20, f"{scores.windows:,} windows, macro F1 {scores.macro_f1:.3f}", size=15),
+        _text(10, 40, "each row: what was sent; each column: what it was called", fill=_SOFT),
+        *_matrix(scores, down, across),
+        *_reliability(scores, right),
+        xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width} {height}", role="img",
+        aria_label="how attacks of the corpus are named", style=_STYLE,
+    )  # fmt: skip
+
+
+def _text(x: float, y: float, text: str, *, size: int = 11, fill: str = _INK, **more: str) -> Markup:
+    return tag("text", text, x=x, y=y, font_size=size, fill=fill, **more)
+
+
+def _matrix(scores: Scores, down: list[str], across: list[str]) -> Iterator[Markup]:
+    for column, said in enumerate(across):
+        x = _LEFT + _CELL * (column + 0.7)
+        yield _text(x, _TOP - 6, said, transform=f"rotate(-60 {x:.1f} {_TOP - 6})")
+    ground = partial(tag, "rect", fill=_FAINT, fill_opacity=0.3)
+    yield ground(x=_LEFT, y=_TOP, width=_CELL * len(across), height=_CELL * len(down))
+    for row, true in enumerate(down):
+        y = _TOP + _CELL * row
+        total = sum(scores.confusion[true, said] for said in across)
+        yield _text(_LEFT - 6, y + 12, true, text_anchor="end")
+        for column, said in enumerate(across):
+            if count := scores.confusion[true, said]:
+                x, good = _LEFT + _CELL * column, said == true or (true, said) == (ORDINARY, NOTHING)
+                look = {"fill": _GOOD if good else _BAD, "fill_opacity": f"{0.15 + 0.85 * count / total:.2f}"}
+                yield tag("rect", x=x, y=y, width=_CELL - 1, height=_CELL - 1, **look)
+                yield _text(x + _CELL / 2 - 0.5, y + 12, str(count), size=9, text_anchor="middle")
+
+
+def _reliability(scores: Scores, left: float) -> Iterator[Markup]:
+    """Draw stated confidence against the share that is right; the area of a dot is its number of findings."""
+    bottom = _TOP + _SIDE
+    yield tag("rect", x=left, y=_TOP, width=_SIDE, height=_SIDE, fill="none", stroke=_FAINT)
+    ends = {"x1": left, "y1": bottom, "x2": left + _SIDE, "y2": _TOP}
+    yield tag("line", **ends, stroke=_SOFT, stroke_dasharray="4")
+    error = f"reliability; expected calibration error {scores.calibration_error:.3f}"
+    yield _text(left, _TOP - 26, error, size=13)
+    yield _text(left, _TOP - 8, "upwards: share of findings that are right", fill=_SOFT)
+    yield _text(left, bottom + 32, "stated confidence", fill=_SOFT)
+    for tenth in range(0, 11, 2):
+        x, y = left + _SIDE * tenth / 10, bottom - _SIDE * tenth / 10
+        yield _text(x, bottom + 14, f"{tenth / 10:.1f}", text_anchor="middle", fill=_SOFT)
+        yield _text(left - 4, y + 4, f"{tenth / 10:.1f}", text_anchor="end", fill=_SOFT)
+    total = max(1, len(scores.stated))
+    for one in bins(scores.stated):
+        x, y = left + _SIDE * one.stated, bottom - _SIDE * one.right
+        yield tag("circle", cx=x, cy=y, r=4 + 16 * (one.count / total) ** 0.5, fill=_GOOD, fill_opacity=0.5)
+        yield _text(x, y + 3, str(one.count), size=9, text_anchor="middle")

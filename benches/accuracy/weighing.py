@@ -1,21 +1,27 @@
-"""Fitting the entries on the corpus: how strongly each feature speaks, cross-validated by family.
+"""Fitting on the corpus, cross-validated by family: how strongly features speak, and confidence.
 
 A penalty holds what authors declared; the corpus moves a weight only as far as it says something about it.
+Confidence is a logistic regression. Families are dealt to folds: for each fold the hypotheses' weights, then
+those of confidence, are fitted on the windows of all other families. Mixtures hold packets of other families,
+so they teach nothing here.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from benches.accuracy.fitting import FOLDS, fold_of
-from benches.accuracy.naming import Outcome
+from benches.accuracy.naming import Outcome, judged
+from benches.corpus.cases import MIXTURES, cases, families
+from benches.corpus.version import version
+from fwtop.analysis.attacks import DECLARED
 from fwtop.analysis.engine.compete import Explained, said
 from fwtop.analysis.engine.entries import Hypothesis
+from fwtop.analysis.engine.weights import FittedWeights, Weights, features_of, is_calibrated
 
 _PURE = 0.9  # of a group's packets have one cause; others teach nothing
 _PENALTY = 4.0  # of squared changes: that many groups' worth of evidence moves a weight
@@ -167,3 +173,119 @@ def _posteriors(
     p = share / share.sum(1, keepdims=True)
     true = np.where(right, np.maximum(share, 1e-300), 0.0)
     return p, true / true.sum(1, keepdims=True)
+
+
+_NEWTON_STEPS = 50
+_CONFIDENCE_PENALTY = (
+    1.0  # of the weights' squared distance from what the engine states: few findings are wrong
+)
+FOLDS = 10
+
+
+class Judged(Struct, frozen=True):
+    """One finding of the corpus: its family, features, what the engine stated, and whether it was right."""
+
+    family: str
+    features: tuple[float, ...]
+    stated: float
+    right: bool
+
+    @staticmethod
+    def of(outcome: Outcome) -> list[Judged]:
+        """Return the findings of a judged window whose confidence is fitted."""
+        return [
+            Judged(
+                outcome.case.family,
+                features_of(outcome.context, one.finding),
+                one.finding.confidence,
+                one.right,
+            )
+            for one in outcome.named
+            if is_calibrated(one.finding)
+        ]
+
+
+def fold_of(families: Iterable[str]) -> dict[str, int]:
+    """Deal families to folds: neighbours, which are alike, to different ones."""
+    return {family: place % FOLDS for place, family in enumerate(sorted(set(families)))}
+
+
+def fit(judged: Sequence[Judged]) -> Vector:
+    """Return the weights by Newton's method.
+
+    Where hardly any finding is wrong, they stay near those that leave the engine's odds, the second feature,
+    as they are: findings that are all right must not make every confidence 1.
+    """
+    x = np.array([one.features for one in judged])
+    y = np.array([one.right for one in judged], np.float64)
+    as_stated = np.eye(x.shape[1])[1]
+    weights = as_stated
+    for _ in range(_NEWTON_STEPS):
+        p = _sigmoid(x @ weights)
+        gradient = x.T @ (y - p) - _CONFIDENCE_PENALTY * (weights - as_stated)
+        curvature = (x * (p * (1 - p))[:, None]).T @ x + _CONFIDENCE_PENALTY * np.eye(x.shape[1])
+        step = np.linalg.solve(curvature, gradient)
+        weights = weights + step
+        if float(np.abs(step).max()) < 1e-9:
+            break
+    return np.asarray(weights)
+
+
+def cross_validated(judged: Sequence[Judged]) -> list[tuple[float, bool]]:
+    """Return the probability of each finding by weights that were fitted without its family."""
+    fold = fold_of(one.family for one in judged)
+    found: list[tuple[float, bool]] = []
+    for number in range(FOLDS):
+        held_out = [one for one in judged if fold[one.family] == number]
+        rest = [one for one in judged if fold[one.family] != number]
+        if not held_out or not rest:
+            continue
+        weights = fit(rest)
+        p = _sigmoid(np.array([one.features for one in held_out]) @ weights)
+        found += [(float(value), one.right) for value, one in zip(p, held_out, strict=True)]
+    return found
+
+
+def log_loss(stated: Sequence[tuple[float, bool]]) -> float:
+    """Return the mean surprise of the truth in nats; lower is better."""
+    p = np.clip(np.array([value for value, _ in stated]), 0.005, 0.995)
+    right = np.array([right for _, right in stated])
+    return float(-np.where(right, np.log(p), np.log(1 - p)).mean()) if len(stated) else 0.0
+
+
+def _sigmoid(odds: Vector) -> Vector:
+    return np.asarray(1 / (1 + np.exp(-np.clip(odds, -30, 30))))
+
+
+class FoldWeights(Struct, frozen=True):
+    """What was fitted without a fold's families."""
+
+    hypotheses: tuple[Hypothesis, ...]
+    confidence: Weights
+
+
+def fold_weights(each: int, seed: int, progress: Callable[[str], None]) -> dict[str, FoldWeights]:
+    """Return for each family the weights that know nothing of it, from `each` windows of every other one."""
+    names = families()
+    fold = fold_of(names)
+    single = tuple(name for name in names if name not in MIXTURES)
+    groups: list[Case] = []
+    for case in cases(each, seed, single):
+        progress(f"hypotheses: {case.name}")
+        groups += cases_of(judged(case, confidence=None, hypotheses=DECLARED, explains=True))
+    fitted = [
+        FittedWeights.parsed("\n".join(tables([one for one in groups if fold[one.family] != number])))
+        for number in range(FOLDS)
+    ]
+    entries = [weights.applied(DECLARED) for weights in fitted]
+    found: dict[int, list[Judged]] = defaultdict(list)
+    for case in cases(each, seed, single):
+        progress(f"confidence: {case.name}")
+        for number in set(range(FOLDS)) - {fold[case.family]}:
+            outcome = judged(case, confidence=None, hypotheses=entries[number])
+            found[number] += Judged.of(outcome)
+    made = [
+        FoldWeights(entries[number], Weights(version(), tuple(fit(found[number]).tolist())))
+        for number in range(FOLDS)
+    ]
+    return {name: made[fold[name]] for name in names}

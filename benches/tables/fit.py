@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benches.accuracy import weighing
-from benches.accuracy.fitting import FOLDS, Judged, cross_validated, fit, log_loss
 from benches.accuracy.naming import expected_calibration_error, judged
+from benches.accuracy.weighing import FOLDS, Judged, cross_validated, fit, log_loss
 from benches.corpus.cases import SEED, cases
 from benches.corpus.version import version
 from fwtop.analysis.attacks import DECLARED

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from benches.accuracy.diagrams import draw
-from benches.accuracy.held_out import fold_weights
-from benches.accuracy.naming import Scores, judged
+from benches.accuracy.naming import Scores, draw, judged
 from benches.accuracy.onsets import PATIENCE, Onset, onsets
+from benches.accuracy.weighing import fold_weights
 from benches.corpus.cases import SEED, cases
 from benches.corpus.profiles import methods
 from benches.corpus.version import version

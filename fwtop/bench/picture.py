@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
+from functools import partial
 
 from msgspec import Struct
 
 from fwtop.bench.frame import Document, Result, number
+from fwtop.report.document import Markup, tag
 
 _ROW, _HEAD, _GAP, _FOOT = 26, 78, 12, 40
 _NAMES, _PLOT, _FIGURE, _TIMES = 330, 400, 90, 76
@@ -56,19 +57,18 @@ def draw(document: Document) -> str:
     has_gap = any(map(_is_own, rows)) and not all(map(_is_own, rows))
     bottom = _HEAD + _ROW * len(rows) + (_GAP if has_gap else 0)
     width = _NAMES + _PLOT + _FIGURE + _TIMES
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + _FOOT}" role="img" '
-        f'aria-label="{escape(document.table)}" style="{_STYLE}">',
-        *_heading(document, rows, bool(published), width),
-        *_grid(scale, bottom),
-    ]
+    parts = [*_heading(document, rows, bool(published), width), *_grid(scale, bottom)]
     top = float(_HEAD)
     for place, result in enumerate(rows):
         if has_gap and _is_own(result) and (place == 0 or not _is_own(rows[place - 1])):
             top += _GAP
         parts += _row(result, top, scale, published.get(result.name))
         top += _ROW
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    size = f"0 0 {width} {bottom + _FOOT}"
+    return tag(
+        "svg", *parts, xmlns="http://www.w3.org/2000/svg", viewBox=size, role="img",
+        aria_label=document.table, style=_STYLE,
+    )  # fmt: skip
 
 
 def _is_own(result: Result) -> bool:
@@ -82,61 +82,51 @@ def _published(result: Result, rows: Sequence[Result]) -> float | None:
     return None if base is None else result.published * base.to_json()["median"]
 
 
-def _heading(document: Document, rows: Sequence[Result], has_rings: bool, width: int) -> list[str]:
+def _heading(document: Document, rows: Sequence[Result], has_rings: bool, width: int) -> list[Markup]:
     machine = f"{document.machine}, kernel {document.kernel}"
     unit = rows[0].unit if rows and len({row.unit for row in rows}) == 1 else ""
     bases = {row.versus for row in rows if row.ratio is not None}
+    heads = "" if not bases else "× first" if len(bases) == 1 else "ratio"
     parts = [
         _text(12, 22, document.table, _INK, weight=600),
         _text(12, 41, machine, _SOFT),
         _text(_NAMES, _HEAD - 12, unit, _SOFT),
-        _text(width - 12, _HEAD - 12, _ratio_title(bases), _SOFT, anchor="end"),
+        _text(width - 12, _HEAD - 12, heads, _SOFT, anchor="end"),
     ]
     if has_rings:
-        words = "as published, by the ratio to the first row"
-        parts += [
-            f'<circle cx="{_NAMES + 5}" cy="36.5" r="4.5" fill="#fff" stroke="{_SOFT}" stroke-width="1.4"/>',
-            _text(_NAMES + 17, 41, words, _SOFT),
-        ]
+        parts.append(_ring(_NAMES + 5, 36.5))
+        parts.append(_text(_NAMES + 17, 41, "as published, by the ratio to the first row", _SOFT))
     return parts
 
 
-def _ratio_title(bases: set[str | None]) -> str:
-    return "" if not bases else "× first" if len(bases) == 1 else "ratio"
+def _ring(x: float, y: float) -> Markup:
+    return tag("circle", cx=x, cy=y, r=4.5, fill="#fff", stroke=_SOFT, stroke_width=1.4)
 
 
-def _grid(scale: _Scale, bottom: float) -> list[str]:
+def _grid(scale: _Scale, bottom: float) -> list[Markup]:
     parts = []
     for power in scale.powers:
         at = scale.across(power)
-        parts += [
-            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{_HEAD - 4}" y2="{bottom + 4}" stroke="{_FAINT}"/>',
-            _text(at, bottom + 22, short(power), _SOFT, anchor="middle"),
-        ]
+        parts.append(tag("line", x1=at, x2=at, y1=_HEAD - 4, y2=bottom + 4, stroke=_FAINT))
+        parts.append(_text(at, bottom + 22, short(power), _SOFT, anchor="middle"))
     return parts
 
 
-def _row(result: Result, top: float, scale: _Scale, published: float | None) -> list[str]:
+def _row(result: Result, top: float, scale: _Scale, published: float | None) -> list[Markup]:
     figures = result.to_json()
     middle, at = top + _ROW / 2, scale.across(figures["median"])
     low, high = scale.across(figures["low"]), scale.across(figures["high"])
-    colour = _OWN if _is_own(result) else _OTHER
-    line = f'y1="{middle:.1f}" y2="{middle:.1f}"'
+    colour, right = _OWN if _is_own(result) else _OTHER, _NAMES + _PLOT + _FIGURE
+    line = partial(tag, "line", y1=middle, y2=middle, stroke=colour)
     parts = [
         _text(_NAMES - 14, middle + 4.5, result.name, _INK, anchor="end"),
-        f'<line x1="{_NAMES}" x2="{at:.1f}" {line} stroke="{colour}" stroke-opacity="0.35" '
-        'stroke-width="2"/>',
-        f'<line x1="{low:.1f}" x2="{high:.1f}" {line} stroke="{colour}" stroke-width="3"/>',
+        line(x1=_NAMES, x2=at, stroke_opacity=0.35, stroke_width=2),
+        line(x1=low, x2=high, stroke_width=3),
     ]
     if published is not None:
-        ring = scale.across(published)
-        parts.append(
-            f'<circle cx="{ring:.1f}" cy="{middle:.1f}" r="4.5" fill="#fff" stroke="{_SOFT}" '
-            'stroke-width="1.4"/>'
-        )
-    right = _NAMES + _PLOT + _FIGURE
+        parts.append(_ring(scale.across(published), middle))
     parts += [
-        f'<circle cx="{at:.1f}" cy="{middle:.1f}" r="5.5" fill="{colour}"/>',
+        tag("circle", cx=at, cy=middle, r=5.5, fill=colour),
         _text(right, middle + 4.5, short(figures["median"]), _INK, anchor="end", weight=600),
     ]
     if result.ratio is not None:
@@ -144,13 +134,8 @@ def _row(result: Result, top: float, scale: _Scale, published: float | None) -> 
     return parts
 
 
-def _text(x: float, y: float, text: str, fill: str, *, anchor: str = "start", weight: int = 400) -> str:
-    if not text:
-        return ""
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}" fill="{fill}">'
-        f"{escape(text)}</text>"
-    )
+def _text(x: float, y: float, text: str, fill: str, *, anchor: str = "start", weight: int = 400) -> Markup:
+    return tag("text", text, x=x, y=y, text_anchor=anchor, font_weight=weight, fill=fill)
 
 
 def short(value: float) -> str:

@@ -1,19 +1,18 @@
-"""An independent, slow packet parser, capture reader and recorder, to check fwtop's own against."""
+"""An independent, slow packet parser and recorder, to check fwtop's own against."""
 
 from __future__ import annotations
 
 import contextlib
-import gzip
 import ipaddress
 import socket
 import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO
 
 from msgspec import Struct
+from scapy.error import Scapy_Exception
+from scapy.utils import RawPcapReader
 
 from fwtop.kernel.namespaces import inside
 from fwtop.lab import network as net
@@ -110,60 +109,12 @@ def _transport(source: str, protocol: int, body: bytes, *, later: bool) -> Packe
 
 def capture_records(path: Path) -> Iterator[tuple[bytes, int, int]]:
     """Yield (bytes, wire length, link type) of each packet in a pcap or pcapng file, gzipped or not."""
-    with open(path, "rb") as plain:
-        packed = plain.read(2) == b"\x1f\x8b"
-    opened = gzip.open(path) if packed else open(path, "rb")  # noqa: SIM115 - closed below
-    with opened as file:
-        magic = file.read(4)
-        if magic == b"\x0a\x0d\x0d\x0a":
-            yield from _pcapng(file)  # type: ignore[arg-type]  # a GzipFile reads like any other
-        elif (order := _PCAP.get(magic)) is not None:
-            yield from _pcap(file, order)  # type: ignore[arg-type]
-        else:
-            raise FwtopError(f"{safe_text(path)} is neither pcap nor pcapng; nothing was measured")
-
-
-_PCAP = {
-    b"\xd4\xc3\xb2\xa1": "<",
-    b"\x4d\x3c\xb2\xa1": "<",
-    b"\xa1\xb2\xc3\xd4": ">",
-    b"\xa1\xb2\x3c\x4d": ">",
-}
-
-
-def _pcap(file: BinaryIO, order: str) -> Iterator[tuple[bytes, int, int]]:
-    link = struct.unpack(order + "I", file.read(20)[16:])[0] & 0x0FFFFFFF
-    while len(head := file.read(16)) == 16:
-        captured, length = struct.unpack(order + "8xII", head)
-        data = file.read(captured)
-        if len(data) == captured:
-            yield data, length, link
-
-
-def _pcapng(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
-    """Read section header, interface, simple and enhanced packet blocks (draft-ietf-opsawg-pcapng)."""
-    order, links = "<", list[int]()
-    kind_bytes = b"\x0a\x0d\x0d\x0a"
-    while len(kind_bytes) == 4:
-        size_bytes = file.read(4)
-        if kind_bytes == b"\x0a\x0d\x0d\x0a":
-            byte_order = file.read(4)
-            order, links = ("<" if byte_order == b"\x4d\x3c\x2b\x1a" else ">"), []
-            size = struct.unpack(order + "I", size_bytes)[0]
-            file.read(size - 12)
-        else:
-            kind = struct.unpack(order + "I", kind_bytes)[0]
-            size = struct.unpack(order + "I", size_bytes)[0]
-            body = file.read(size - 8)[:-4]
-            if kind == 1:
-                links.append(struct.unpack_from(order + "H", body)[0])
-            elif kind == 6:
-                interface, captured, length = struct.unpack_from(order + "I8xII", body)
-                yield body[20 : 20 + captured], length, links[interface]
-            elif kind == 3:
-                length = struct.unpack_from(order + "I", body)[0]
-                yield body[4 : 4 + length], length, links[0]
-        kind_bytes = file.read(4)
+    try:
+        with RawPcapReader(str(path)) as reader:
+            for data, about in reader:
+                yield data, about.wirelen, getattr(about, "linktype", None) or reader.linktype
+    except Scapy_Exception:
+        raise FwtopError(f"{safe_text(path)} is neither pcap nor pcapng; nothing was measured") from None
 
 
 _ALL = 3  # ETH_P_ALL
@@ -190,19 +141,16 @@ class Recorder:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop recording; the lists are final afterwards."""
         self._ending.set()
         self._thread.join(timeout=5)
 
     def _record(self) -> None:
         with inside(self._netns), contextlib.closing(_packet_socket()) as end:
-            while not self._ending.is_set() and (len(self.other) < _WANTED or len(self.legitimate) < _WANTED):
+            # Once the others' are full the flood has started: clients have been recorded before it
+            while not self._ending.is_set() and len(self.other) < _WANTED:
                 self._take(end)
-                if len(self.other) >= _WANTED:
-                    return  # the flood has started: clients have been recorded before it
 
     def _take(self, end: socket.socket) -> None:
         try:

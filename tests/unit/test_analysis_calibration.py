@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from benches.accuracy.fitting import Judged, cross_validated, fit, log_loss
 from benches.accuracy.naming import expected_calibration_error, judged
+from benches.accuracy.weighing import Judged, cross_validated, fit, log_loss
 from benches.corpus.cases import draw
 from benches.corpus.version import version
 from benches.tables import fit as table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benches.cells import Cells
+from benches.screens import Cells
 from benches.tables.walk import _rates
 
 OUTPUT = (

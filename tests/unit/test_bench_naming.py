@@ -5,17 +5,17 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from benches.accuracy.diagrams import draw
-from benches.accuracy.held_out import FoldWeights
 from benches.accuracy.naming import (
     NOTHING,
     ORDINARY,
     Scores,
     bins,
+    draw,
     expected_calibration_error,
     judged,
 )
 from benches.accuracy.onsets import PATIENCE, Onset, onsets
+from benches.accuracy.weighing import FoldWeights
 from benches.corpus.cases import draw as draw_case
 from benches.tables.naming import run
 from fwtop.analysis.attacks import DECLARED

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from benches.accuracy.promises import Counts, Promise, compared, offered
-from benches.tables.proposals import chosen, missed, run, to_document
+from benches.tables.proposals import Counts, Promise, chosen, compared, missed, offered, run, to_document
 from fwtop.bench.frame import Options
 from fwtop.model.errors import FwtopError
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benches.accuracy.held_out import fold_weights
 from benches.accuracy.naming import judged
-from benches.accuracy.weighing import Case, Places, cases_of, fit_weights, held_out, surprise, tables
+from benches.accuracy.weighing import (
+    Case,
+    Places,
+    cases_of,
+    fit_weights,
+    fold_weights,
+    held_out,
+    surprise,
+    tables,
+)
 from benches.corpus.cases import draw
 from fwtop.analysis.attacks.syn_flood import unanswered_syns
 from fwtop.analysis.engine.entries import Hypothesis
@@ -58,12 +66,12 @@ def test_a_family_is_judged_by_weights_that_never_saw_it() -> None:
 
 def test_what_a_family_holds_never_changes_the_weights_that_judge_it(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["lab: syn_flood", "lab: icmp_flood", "ordinary: browsing"]
-    monkeypatch.setattr("benches.accuracy.held_out.families", lambda: names)
+    monkeypatch.setattr("benches.accuracy.weighing.families", lambda: names)
 
     def weights(number: int) -> dict[str, object]:
         """Fit on one window of each family, of the first family on that of a number."""
         drawn = [draw(name, number if name == names[0] else 0) for name in names]
-        monkeypatch.setattr("benches.accuracy.held_out.cases", lambda *_: iter(drawn))
+        monkeypatch.setattr("benches.accuracy.weighing.cases", lambda *_: iter(drawn))
         found = fold_weights(1, 13, lambda _: None)
         return {
             name: (one.confidence, [(entry.key, entry.prior, entry.evidence) for entry in one.hypotheses])
