@@ -50,11 +50,13 @@ def write_history(directory: Path, now: float, *, seed: int = 15) -> Path:
     chance = random.Random(seed)  # noqa: S311 - not for secrets
     writer = HistoryWriter(directory, interfaces=(INTERFACE,), note=NOTE)
     try:
-        for hour in _whole_hours(now):
+        first = int(now) // HOUR * HOUR - (TREND_DAYS * TREND_HOURS - 1) * HOUR
+        minutes = (int(now) - KEPT[MINUTE]) // HOUR * HOUR + HOUR  # from which on they are kept
+        for hour in range(first, minutes, HOUR):
             bucket = Bucket(hour)
             bucket.add(_sample(hour + HOUR, HOUR, now, chance))
             writer.add_span(HOUR, bucket)
-        for minute in _minutes(now):
+        for minute in range(minutes, int(now) // MINUTE * MINUTE, MINUTE):
             writer.add(_sample(minute + MINUTE - 0.001, MINUTE, now, chance))
             if writer.problem:
                 raise FwtopError(writer.problem)
@@ -63,20 +65,6 @@ def write_history(directory: Path, now: float, *, seed: int = 15) -> Path:
     finally:
         writer.close()
     return writer.path
-
-
-def _first_minute(now: float) -> int:
-    """Return the whole hour from which on minutes are kept."""
-    return (int(now) - KEPT[MINUTE]) // HOUR * HOUR + HOUR
-
-
-def _whole_hours(now: float) -> Iterator[int]:
-    first = int(now) // HOUR * HOUR - (TREND_DAYS * TREND_HOURS - 1) * HOUR
-    yield from range(first, _first_minute(now), HOUR)
-
-
-def _minutes(now: float) -> Iterator[int]:
-    yield from range(_first_minute(now), int(now) // MINUTE * MINUTE, MINUTE)
 
 
 def _sample(at: float, seconds: float, now: float, chance: random.Random) -> HistorySample:

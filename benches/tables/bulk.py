@@ -89,14 +89,22 @@ class _Lists:
         few = f"({_ADDED:,} measured, scaled)"
         return [
             self._row(_RESTORE, 1.91, partial(self._restore, self._by_address)),
-            self._row(f"ipset add, one by one {scaled}", 336.5, self._add_one_by_one),
+            self._row(
+                f"ipset add, one by one {scaled}", 336.5, partial(self._ipset_each, _ONE_BY_ONE, self._count)
+            ),
             self._row(
                 f"nft add element in batches of {_BATCH:,}", 12.0, partial(self._nft, _BATCH, self._count)
             ),
             self._row("nft -f", 1.65, partial(self._nft, self._count, self._count)),
             self._row("ipset save", 0.85, self._save),
             Row(_FEW_FILE, "s", partial(self._nft, _FEW, _FEW)),
-            Row(f"{_FEW:,}: ipset add, one by one {few}", "s", self._few_by_ipset, _FEW_FILE, 20.4 / 0.10),
+            Row(
+                f"{_FEW:,}: ipset add, one by one {few}",
+                "s",
+                partial(self._ipset_each, _ADDED, _FEW),
+                _FEW_FILE,
+                20.4 / 0.10,
+            ),
             Row(f"{_FEW:,}: nft add element, one by one {few}", "s", self._few_by_nft, _FEW_FILE, 214 / 0.10),
         ]
 
@@ -127,19 +135,13 @@ class _Lists:
         self._testbed.run("ipset", "destroy")
         return taken
 
-    def _add_one_by_one(self) -> float:
-        return self._ipset_each(_ONE_BY_ONE) * self._count / _ONE_BY_ONE
-
-    def _few_by_ipset(self) -> float:
-        return self._ipset_each(_ADDED) * _FEW / _ADDED
-
-    def _ipset_each(self, count: int) -> float:
-        """Return the seconds to add `count` entries, one ipset process each."""
+    def _ipset_each(self, count: int, of: int) -> float:
+        """Add `count` entries, one ipset process each; return the seconds for `of`."""
         self._testbed.run("ipset", *self._empty)
         lines = ["ipset " + line for line in self._adding(self._addresses[:count])]
         taken = seconds_of(partial(self._testbed.run, "sh", str(self._write("script", ["set -e"], lines))))
         self._testbed.run("ipset", "destroy", _SET)
-        return taken
+        return taken * of / count
 
     def _few_by_nft(self) -> float:
         """Add to a half-full set: nft reads the whole set each time, so its size sets the cost."""

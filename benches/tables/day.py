@@ -118,7 +118,8 @@ def _truth(day: Day, told: Digest) -> _Figures:
 
 def _store(day: Day, live: SessionRecord, told: Digest) -> _Figures:
     """Count ticks whose replay is not what was live, and the report's figures that the store denies."""
-    replayed = {_key(line): line for line in map(_comparable, replay(day.path))}
+    observed = (_without(observation_json(one, top=_TOP)) for one in replay(day.path))
+    replayed = {_key(line): line for line in observed}
     lines = {_key(line): line for line in map(_without, day.lines)}
     yield "ticks observed live", "ticks", float(len(lines)), None
     yield "ticks that are stored", "ticks", float(len(lines.keys() & replayed.keys())), "ticks observed live"
@@ -129,10 +130,6 @@ def _store(day: Day, live: SessionRecord, told: Digest) -> _Figures:
 
 def _key(line: Mapping[str, Any]) -> tuple[Any, Any]:
     return line["started"], line["seconds"]
-
-
-def _comparable(snapshot: Snapshot) -> dict[str, Any]:
-    return _without(observation_json(snapshot, top=_TOP))
 
 
 def _without(line: dict[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from fwtop.model.protocol import ListChange
 _WHOLE, _QUICK = 1_000_000, 50_000
 _SET, _TABLE, _NFT_SET = "bench", "bench", "entries"
 _CREATE = f"create {_SET} hash:ip family inet maxelem 4194304\n"
+_RESTORE = ["ipset", "-exist", "restore", "-f"]
 _NFT = (
     f"add table inet {_TABLE}\n"
     f"add set inet {_TABLE} {_NFT_SET} {{ type ipv4_addr; }}\n"
@@ -85,8 +86,13 @@ class _Changes:
         more = self._more[:size]
         restore = f"{size:,}: ipset restore"
         found = [
-            Row(restore, "s", partial(self._restore, more)),
-            Row(f"{size:,}: nft -f", "s", partial(self._nft, more), restore),
+            Row(restore, "s", partial(self._timed, self._restore_lines, "del", more, _RESTORE)),
+            Row(
+                f"{size:,}: nft -f",
+                "s",
+                partial(self._timed, self._nft_line, "delete", more, ["nft", "-f"]),
+                restore,
+            ),
         ]
         file = self._write(f"more-{size}", more)
         entries = PrefixRows.of([Prefix.parse(text) for text in more])
@@ -98,16 +104,10 @@ class _Changes:
             ]
         return found
 
-    def _restore(self, more: list[str]) -> float:
-        adding, removing = (self._restore_lines(verb, more) for verb in ("add", "del"))
-        return self._timed(adding, removing, ("ipset", "-exist", "restore", "-f"))
-
-    def _nft(self, more: list[str]) -> float:
-        adding, removing = (self._nft_line(verb, more) for verb in ("add", "delete"))
-        return self._timed(adding, removing, ("nft", "-f"))
-
-    def _timed(self, adding: str, removing: str, command: tuple[str, ...]) -> float:
-        paths = [self._write(name, [text]) for name, text in (("adding", adding), ("removing", removing))]
+    def _timed(
+        self, lines: Callable[[str, Sequence[str]], str], remove: str, more: list[str], command: list[str]
+    ) -> float:
+        paths = [self._write(verb, [lines(verb, more)]) for verb in ("add", remove)]
         taken = seconds_of(partial(self._testbed.run, *command, str(paths[0])))
         self._testbed.run(*command, str(paths[1]))
         return taken

@@ -124,19 +124,20 @@ class _BareLists:
 
     def rows(self, notes: list[str]) -> Iterator[Row]:
         """Yield the rows; without nft's where the lists are too long for it, which a note says."""
-        yield Row("nothing is changed, nothing blocked", "s", self._nothing)
+        yield Row(
+            "nothing is changed, nothing blocked",
+            "s",
+            partial(seconds_of, partial(time.sleep, _WATCHED_SECONDS)),
+        )
         yield Row(_IPSET_SWITCH, "s", self._switch)
         yield Row(_IPSET_LOAD, "s", self._load)
         yield Row(_SAVE, "s", self._save)
         if self._files.entries > _NFT_MOST:
             notes.append(f"nft -f is left out: it needs too much memory for more than {_NFT_MOST:,}")
             return
-        yield Row(_NFT_LOAD, "s", self._nft_load, _IPSET_LOAD)
+        load = partial(self._testbed.run, "nft", "-f", str(self._files.nft_script))
+        yield Row(_NFT_LOAD, "s", partial(seconds_of, load), _IPSET_LOAD)
         yield Row(_NFT_SWITCH, "s", self._nft_switch, _IPSET_SWITCH)
-
-    @staticmethod
-    def _nothing() -> float:
-        return seconds_of(partial(time.sleep, _WATCHED_SECONDS))
 
     def _switch(self) -> float:
         halves = ("0.0.0.0/1", "128.0.0.0/1")
@@ -164,9 +165,6 @@ class _BareLists:
         for name in LISTS:
             self._testbed.run("ipset", "destroy", f"bench-{name}")
         return taken
-
-    def _nft_load(self) -> float:
-        return seconds_of(partial(self._testbed.run, "nft", "-f", str(self._files.nft_script)))
 
     def _nft_switch(self) -> float:
         """Change two small sets in the table that the row before loaded, then delete it."""
@@ -201,7 +199,12 @@ class _Operations:
             Row("  the slowest of them", "s ", lambda: self._slowest, _IPSET_SWITCH),
             Row("switch a level, fwtop protect --yes", "s", self._command, _IPSET_SWITCH),
             Row("put the policy in", "s", self._put_in, _IPSET_LOAD),
-            Row("put in another with three signatures more", "s", self._other, _IPSET_LOAD),
+            Row(
+                "put in another with three signatures more",
+                "s",
+                partial(self._policy, "apply", SECOND),
+                _IPSET_LOAD,
+            ),
             Row("export it for ipset and iptables", "s", self._export, _SAVE),
             Row("go back", "s", partial(self._policy, "rollback", FIRST), _IPSET_LOAD),
             Row("restore after a restart", "s", self._restore, _IPSET_LOAD),
@@ -222,9 +225,6 @@ class _Operations:
     def _put_in(self) -> float:
         self._policy("apply", NOTHING)
         return self._policy("apply", FIRST)
-
-    def _other(self) -> float:
-        return self._policy("apply", SECOND)
 
     def _restore(self) -> float:
         self._forget()

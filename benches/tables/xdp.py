@@ -87,7 +87,8 @@ def _everything(testbed: Testbed, count: int) -> Iterator[None]:
         file.writelines(f"{_prefix(number)}\n" for number in range(count))
         file.flush()
         words = [["block", f"@{file.name}", "--via", "xdp"]]
-        words += [_missing_rule(number) for number in range(_RULES - 1)]
+        missing = ["drop", "--via", "xdp", "--length", "100:200", "--proto", "udp", "--dport"]
+        words += [[*missing, str(port)] for port in range(PORT + 1, PORT + _RULES)]
         words.append(["drop", *FWTOP_PORT, "--via", "xdp"])
         stack.callback(run_fwtop, "undo", "--all", "--netns", testbed.victim)
         for rule in words:
@@ -101,11 +102,6 @@ def _prefix(number: int) -> str:
     """Return the n-th of many disjoint /24s and addresses above 20.0.0.0, none of them in the flood."""
     value = (20 << 24) + number * 1024
     return f"{value >> 24}.{value >> 16 & 255}.{value >> 8 & 255}.{'0/24' if number % 2 else '7'}"
-
-
-def _missing_rule(number: int) -> list[str]:
-    port = str(PORT + 1 + number)
-    return ["drop", "--proto", "udp", "--dport", port, "--length", "100:200", "--via", "xdp"]
 
 
 @contextlib.contextmanager

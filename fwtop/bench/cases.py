@@ -120,8 +120,9 @@ class Case(Struct, frozen=True):
 def run_scenario(lab: Lab, seconds: float) -> Case:
     """Run a lab's scenario once, watched by fwtop and recorded independently."""
     clients = {*lab.legitimate.all}
+    watching = ["snapshot", "--netns", lab.victim, "--seconds", f"{seconds:g}", "--json", "--no-store"]
     with Recorder(lab.victim, clients) as recorder:
-        result = observe(lab, seconds, watcher=fwtop_argv(*_watching(lab, seconds)))
+        result = observe(lab, seconds, watcher=fwtop_argv(*watching))
     fill = _conntrack_fill(lab)
     truth = result["truth"]
     # Frames lost to the victim's full queue count as drops of its interface, and thus in fwtop's total.
@@ -162,10 +163,6 @@ def _conntrack_fill(lab: Lab) -> float:
             int(Path(f"/proc/sys/net/netfilter/nf_conntrack_{name}").read_text()) for name in ("count", "max")
         )
     return count / most
-
-
-def _watching(lab: Lab, seconds: float) -> list[str]:
-    return ["snapshot", "--netns", lab.victim, "--seconds", f"{seconds:g}", "--json", "--no-store"]
 
 
 def _sent_sources(lab: Lab, truth: dict[str, Any], observation: dict[str, Any]) -> dict[str, int]:

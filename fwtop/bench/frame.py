@@ -160,7 +160,8 @@ def _lines(document: Document) -> list[str]:
     titles += ["to"] if has_ratio else []
     rows = [titles]
     for result in document.results:
-        cells = _figures(result)
+        figures = result.to_json()
+        cells = [result.name, *(number(figures[name]) for name in ("median", "low", "high")), result.unit]
         cells += [_ratio(result.ratio)] if has_ratio else []
         cells += [_ratio(result.published)] if has_published else []
         cells += [result.versus or ""] if has_ratio else []
@@ -174,11 +175,6 @@ def _lines(document: Document) -> list[str]:
         ).rstrip()
         for row in rows
     ]
-
-
-def _figures(result: Result) -> list[str]:
-    figures = result.to_json()
-    return [result.name, *(number(figures[name]) for name in ("median", "low", "high")), result.unit]
 
 
 def _ratio(value: float | None) -> str:

@@ -21,7 +21,7 @@ from fwtop.capture.pcap import MAGIC, MAGICS, PcapngReader, PcapReader
 from fwtop.capture.records import LINK_TYPES, ROWS, Gunzip, GzipError, Source, Stream
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.packets import I64, PacketBatch
+from fwtop.model.traffic.packets import PacketBatch
 
 STDIN = "-"
 _NOTHING = "nothing was read"
@@ -285,7 +285,8 @@ def _with_plausible_times(batches: Iterator[PacketBatch], notes: list[str]) -> I
         if not len(time):
             yield batch
             continue
-        middle = int(np.partition(time, len(time) // 2)[len(time) // 2]) if _is_wide(time) else int(time[0])
+        wide = int(time.max()) - int(time.min()) > _YEAR_NS
+        middle = int(np.partition(time, len(time) // 2)[len(time) // 2]) if wide else int(time[0])
         first = middle if first is None else first
         if abs(middle - first) > _LIFETIME_NS:
             middle = first
@@ -302,7 +303,3 @@ def _with_plausible_times(batches: Iterator[PacketBatch], notes: list[str]) -> I
             else f"{replaced:,} packets have impossible times"
         )
         notes.append(f"{packets}; replaced by those of neighbouring packets")
-
-
-def _is_wide(time: I64) -> bool:
-    return int(time.max()) - int(time.min()) > _YEAR_NS

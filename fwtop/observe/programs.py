@@ -102,7 +102,8 @@ class Observers:
         }
         code = byte_code(["ingress.c", "drops.c", "accepted.c"], definitions, _PROGRAMS)
         code = {name: relocate(data, maps) for name, data in code.items()}
-        self._attach_drops(code["fwtop_drop"], kernel.tracepoint)
+        drops = bpf.load_program(bpf.TRACEPOINT, "fwtop_drop", code["fwtop_drop"], kernel.tracepoint)
+        self._attach_program(drops, [AttachPoint("tracepoint")])
         self._attach_accepted(code["fwtop_accepted"], watched)
         ports = self._attach_bridged(code["fwtop_bridged"], links, chosen)
         scope.write(maps[_MAP_NUMBERS["scope"]], padded, links, bridged=ports > 0)
@@ -112,6 +113,7 @@ class Observers:
             for bridge in unwatched(links, chosen)
         ]
         self._attach_ingress(code, lowest_links(links, chosen))
+        by_links = (self._ingress, self._accepted) == ("tcx", "netfilter")
         return Observation(
             interfaces=tuple(Interface(link.name, link.index, link.ethernet) for link in chosen),
             max_watched=max_watched,
@@ -126,13 +128,9 @@ class Observers:
             ring_bytes=RING_BYTES,
             ingress=self._ingress,
             accepted=self._accepted,
-            attachments=tuple(self._attachments) if self._by_links else (),  # arrivals are counted last
+            attachments=tuple(self._attachments) if by_links else (),  # arrivals are counted last
             log_one_in=LOG_ONE_IN,
         )
-
-    @property
-    def _by_links(self) -> bool:
-        return (self._ingress, self._accepted) == ("tcx", "netfilter")
 
     def _warnings(self, kernel: Kernel) -> tuple[str, ...]:
         if kernel.reasons:
@@ -177,10 +175,6 @@ class Observers:
                 self._keep(SHARED_MAPS + name, descriptor)
             for name, descriptor in xdp_maps.console_descriptors(shared).items():
                 self._keep(XDP_COUNTERS + name, descriptor)
-
-    def _attach_drops(self, code: bytes, tracepoint: int) -> None:
-        program = bpf.load_program(bpf.TRACEPOINT, "fwtop_drop", code, tracepoint)
-        self._attach_program(program, [AttachPoint("tracepoint")])
 
     def _attach_accepted(self, code: bytes, watched: list[int]) -> None:
         try:

@@ -20,7 +20,8 @@ def write(descriptor: int, watched: list[int], links: list[Link], *, bridged: bo
 
     `bridged`: whether fwtop_bridged is attached to the ports of their bridges; None: as before.
     """
-    with mmap.mmap(descriptor, _pages(scope_bytes(len(watched)))) as scope:
+    size = -(-scope_bytes(len(watched)) // mmap.PAGESIZE) * mmap.PAGESIZE
+    with mmap.mmap(descriptor, size) as scope:
         if bridged is None:
             bridged = bool(struct.unpack_from("<2I", scope)[1])
         roles = _roles(links, watched) if bridged else [PLAIN] * len(watched)
@@ -46,7 +47,3 @@ def renew(descriptor: int, chosen: list[tuple[int, str]], max_watched: int) -> N
     found = [by_index.get(index) or by_name.get(name) for index, name in chosen]
     watched = watched_indexes(links, [link for link in found if link is not None])[:max_watched]
     write(descriptor, watched + [NO_INTERFACE] * (max_watched - len(watched)), links)
-
-
-def _pages(size: int) -> int:
-    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

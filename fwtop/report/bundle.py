@@ -104,17 +104,14 @@ def pcap_files(record: SessionRecord) -> dict[str, bytes]:
     """Return captures by name; packets with and without Ethernet header can't be in one."""
     groups: dict[tuple[str, bool], list[SamplePacket]] = {}
     for packet in record.packets:
-        groups.setdefault((_plain(packet.kind), packet.is_ethernet), []).append(packet)
+        kind = re.sub(r"[^a-z0-9_]", "_", packet.kind.lower())[:40] or "attack"
+        groups.setdefault((kind, packet.is_ethernet), []).append(packet)
     files = {}
     for (kind, is_ethernet), packets in groups.items():
         rows = [(round(packet.at * 1e9), packet.length, packet.data) for packet in packets]
         name = f"packets/{kind}.pcap" if is_ethernet else f"packets/{kind}-ip.pcap"
         files[name] = pcap_of(rows, ETHERNET if is_ethernet else RAW)
     return files
-
-
-def _plain(kind: str) -> str:
-    return re.sub(r"[^a-z0-9_]", "_", kind.lower())[:40] or "attack"
 
 
 _ACCUSED = ("", "attack")  # what `Source.who` says of everybody else is that they aren't attackers

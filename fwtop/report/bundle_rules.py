@@ -127,15 +127,11 @@ def provider_text(digest: Digest) -> str:
     for offer in [item for item in proposals if item.kind == "upstream"][:5]:
         lines += [
             f"{offer.summary}:",
-            *(line for command in offer.commands for line in _indented(command)),
+            *(f"  {line}" for command in offer.commands for line in command.split("\n")),
             "",
         ]
     lines.append("FlowSpec rules for your routers are in rules.flowspec.")
     return "".join(f"{safe_text(line, limit=1_000)}\n" for line in lines)
-
-
-def _indented(text: str) -> list[str]:
-    return [f"  {line}" for line in text.split("\n")]
 
 
 def _attack(span: AttackSpan) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from math import floor, log10
 
@@ -74,7 +74,11 @@ def traffic_chart(
         *_bands(frame, spans),
         *(_shade("unstored", frame, gap.since, gap.until) for gap in missing),
         _grid(frame, _axis_label, "packets/s"),
-        *(_area(frame, run, upper, lower, name) for run in runs for name, lower, upper in _layers()),
+        *(
+            _area(frame, run, _edge(place + 1), _edge(place), name)  # one upon the other
+            for run in runs
+            for place, name in enumerate(_STACKED)
+        ),
         *(_line(frame, run, lambda tick: tick.pps, "arrived") for run in runs),
         *(_mark(frame, effect) for effect in effects),
         *_bars(frame, spans),
@@ -192,12 +196,6 @@ def nice_ceiling(value: float) -> float:
 
 def _axis_label(value: float) -> str:
     return re.sub(r"\.?0+( |$)", r"\1", si(value)) if "." in si(value) else si(value)
-
-
-def _layers() -> Iterator[tuple[str, _Take, _Take]]:
-    """Yield name, lower and upper edge of what is drawn one upon the other."""
-    for place, look in enumerate(_STACKED):
-        yield look, _edge(place), _edge(place + 1)
 
 
 def _edge(count: int) -> _Take:

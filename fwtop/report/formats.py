@@ -40,12 +40,15 @@ def export_snapshot(snapshot: Snapshot, format: str, directories: Iterable[Path]
 
     Raises FwtopError for an unknown format, or when the file can't be written.
     """
-    writers = {"json": _json, "csv": snapshot_csv}
-    if format not in writers:
+    if format == "json":
+        text = json.dumps(observation_json(snapshot), indent=1, default=_number) + "\n"
+    elif format == "csv":
+        text = snapshot_csv(snapshot)
+    else:
         raise FwtopError(
             f"a snapshot can be written as json or csv, not as {safe_text(format, limit=20)!r}", 2
         )
-    return write_export(snapshot.at, format, writers[format](snapshot).encode(), directories)
+    return write_export(snapshot.at, format, text.encode(), directories)
 
 
 def snapshot_csv(snapshot: Snapshot) -> str:
@@ -63,10 +66,6 @@ def csv_text(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     for row in (head, *rows) if head else rows:
         writer.writerow([_cell(value) for value in row])
     return out.getvalue()
-
-
-def _json(snapshot: Snapshot) -> str:
-    return json.dumps(observation_json(snapshot), indent=1, default=lambda value: value.item()) + "\n"
 
 
 def _tables(data: dict[str, Any]) -> Iterable[Sequence[object]]:

@@ -259,7 +259,7 @@ def _common(counted: KeyedSums, least: float, samples: int) -> list[int]:
 def _pick_names(names: KeyedSums, least: float, samples: int) -> list[_Pick]:
     out = []
     for row in _common(names, least, samples):
-        data = names.tags["data"][row, : int(names.tags["size"][row])].tobytes()
+        data = _bytes(names, row)
         out.append(_Pick(data, 12, dns_name_text(labels_of(data)), names.sums[:, row]))
     return out
 

@@ -136,7 +136,10 @@ def drop_old(directory: Path, max_bytes: int) -> list[Path]:
     deleted paths.
     """
     sessions = session_paths(directory)
-    paths = sorted([*sessions, *_loose_reports(directory, sessions)], key=_moment)
+    # By time: names start with it, those of exported snapshots after a prefix
+    paths = sorted(
+        [*sessions, *_loose_reports(directory, sessions)], key=lambda path: path.stem.removeprefix("fwtop-")
+    )
     sizes = {path: size_bytes(path) for path in paths}
     total, dropped = sum(sizes.values()), []
     for path in paths:
@@ -177,11 +180,6 @@ def _loose_reports(directory: Path, sessions: list[Path]) -> list[Path]:
         for path in found
         if (path.suffix in _REPORTS and path.stem not in stems) or path.suffix == DAMAGED
     ]
-
-
-def _moment(path: Path) -> str:
-    """Return a sort key by time: names start with it, those of exported snapshots after a prefix."""
-    return path.stem.removeprefix("fwtop-")
 
 
 _SAME_NAME = 1_000
