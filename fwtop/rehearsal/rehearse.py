@@ -8,18 +8,38 @@ a rule's sources spare, and that the operator's own addresses pass in their role
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit
+from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP
-from fwtop.rehearsal.logins import SYSTEMS, Open, Segment, answers, cut, flat, length_of, login
+from fwtop.rehearsal.logins import (
+    ACK,
+    SYN,
+    SYN_ACK,
+    SYSTEMS,
+    Open,
+    Segment,
+    answers,
+    cut,
+    flat,
+    length_of,
+    login,
+)
 from fwtop.rules.kinds import of
 from fwtop.rules.kinds.compiled import SEARCHED_BYTES
 
+if TYPE_CHECKING:
+    from fwtop.netfilter.own_verdicts import HostRules, Probe
+
 _LEAST_RATE = {False: 10, True: 10_000}  # packets, bytes a second that a login needs
 _SHOWN_BYTES = 16
+_CLIENT, _SERVER = 40_000, 443  # ports of an untracked packet
 CHANCE = 1 / 8  # of segments that differ in what is left open: from this share on, they count as matched
 
 
@@ -70,18 +90,15 @@ def _has_flags(match: Match, segment: Segment) -> bool:
 def why_cut(met: Met, match: Match) -> str | None:
     """Say in a sentence what would be dropped, None if nothing would."""
     if met.segments:
-        names = dict.fromkeys(segment.system for segment in met.segments)
-        whose = "" if len(names) == len(SYSTEMS) else f" from {_listed([*names])} hosts"
+        names = [*dict.fromkeys(segment.system for segment in met.segments)]
+        listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        whose = "" if len(names) == len(SYSTEMS) else f" from {listed} hosts"
         what = _described(met.segments, match)
         return f"new SSH logins{whose} would be dropped ({what})"
     if met.answers:
         what = _described(met.answers, match)
         return f"answers to connections that this host opens would be dropped ({what})"
     return None
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _described(segments: Sequence[Segment], match: Match) -> str:
@@ -99,13 +116,9 @@ def _described(segments: Sequence[Segment], match: Match) -> str:
         words.append(f"TCP header of {first.header} bytes")
     if match.payload and (first.payload or first.step != "SYN"):
         data = match.payload[0].data
-        text = data.decode("ascii", "replace")
-        shown = (
-            f"'{text[:_SHOWN_BYTES]}'"
-            if data.isascii() and text.isprintable()
-            else data.hex()[: 2 * _SHOWN_BYTES]
-        )
-        words.append(f"with {shown}")
+        text = data[:_SHOWN_BYTES].decode("ascii", "replace")
+        readable = data.isascii() and data.decode("ascii").isprintable()
+        words.append(f"with '{text}'" if readable else f"with {data[:_SHOWN_BYTES].hex()}")
     return ", ".join(words)
 
 
@@ -119,7 +132,10 @@ def _span(span: Range) -> str:
 
 def matches(kind: Kind, match: Match, segment: Segment) -> bool:
     """Return whether a rule with this match, addresses aside, is about a segment."""
-    return _header(match, segment) and (not of(kind).reads_payload or _payloads(kind, match, segment))
+    return _header(match, segment) and all(
+        _anywhere(kind, item, segment) if item.offset is None else _at(item, item.offset, segment.payload)
+        for item in (match.payload if of(kind).reads_payload else ())
+    )
 
 
 def _header(match: Match, segment: Segment) -> bool:
@@ -129,9 +145,8 @@ def _header(match: Match, segment: Segment) -> bool:
         return False
     if match.dport not in (None, segment.dport) or (match.sport is not None and match.sport != segment.sport):
         return False
-    mask, value = match.tcp_flags or (0, 0)
     return (
-        segment.flags & mask == value
+        _has_flags(match, segment)
         and _within(match.ip_length, segment.length)
         and _within(match.tcp_header, segment.header)
         and (match.ttl is None or _meet(match.ttl, segment.ttls))
@@ -166,15 +181,8 @@ def _meet(one: Range, other: Range) -> bool:
 
 def _by_chance(span: Range | None, value: int | None, bits: int) -> bool:
     if span is None or value is not None:
-        return span is None or (value is not None and _within(span, value))
+        return _within(span, value or 0)
     return (span.high - span.low + 1) / (1 << bits) >= CHANCE
-
-
-def _payloads(kind: Kind, match: Match, segment: Segment) -> bool:
-    return all(
-        _anywhere(kind, item, segment) if item.offset is None else _at(item, item.offset, segment.payload)
-        for item in match.payload
-    )
 
 
 def _at(item: PayloadMatch, offset: int, payload: Open) -> bool:
@@ -205,11 +213,45 @@ def _anywhere(kind: Kind, item: PayloadMatch, segment: Segment) -> bool:
 
 def _joined(parts: Open) -> list[bytes]:
     """Return the runs of known bytes."""
-    found, run = [], b""
-    for part in parts:
-        if isinstance(part, int):
-            found.append(run)
-            run = b""
-        else:
-            run += part
-    return [*found, run]
+    runs = groupby(parts, lambda part: isinstance(part, bytes))
+    return [b"".join(map(bytes, run)) for known, run in runs if known]
+
+
+def why_lost(match: Match, ports: Iterable[int], rules: HostRules) -> str | None:
+    """Say in a sentence what would be dropped because it is no longer tracked, None if nothing would."""
+    for what, probe in (*_logins(match, ports), *_asked(match)):
+        verdict = rules.lost(probe)
+        if verdict is not None:
+            by = f"'{safe_text(verdict.by, limit=140)}'" if verdict.by else "what lets them pass now"
+            return f"{what} would be dropped by this host's own rules: untracked, they don't meet {by}"
+    return None
+
+
+def _logins(match: Match, ports: Iterable[int]) -> Iterator[tuple[str, Probe]]:
+    """Yield the packets of logins that a match is about, as they are while tracked."""
+    from fwtop.netfilter.own_verdicts import Probe
+    from fwtop.netfilter.saved import Packets  # the guardian needs both for nothing else
+
+    for port in sorted(ports):
+        for family in match.families:
+            segments = [item for client in login(port, family) for item in client]
+            met = {item.step for item in segments if matches(Kind.NOTRACK, match, item)}
+            there, back = Packets(TCP, _CLIENT, port), Packets(TCP, port, _CLIENT)
+            if "SYN" in met:
+                yield "new SSH logins", Probe(family, True, SYN, there, "NEW")
+            if met - {"SYN"}:
+                yield "new SSH logins", Probe(family, True, ACK, there, "ESTABLISHED")
+            if met and match.tcp_flags is None:
+                yield "answers to SSH logins", Probe(family, False, SYN_ACK, back, "ESTABLISHED")
+
+
+def _asked(match: Match) -> Iterator[tuple[str, Probe]]:
+    """Yield the answers to this host that a match is about."""
+    from fwtop.netfilter.own_verdicts import Probe
+    from fwtop.netfilter.saved import Packets
+
+    port, anywhere = match.sport or _SERVER, replace(match, sport=None)
+    for family in match.families:
+        if any(matches(Kind.NOTRACK, anywhere, item) for item in answers(family)):
+            what = "answers to connections that this host opens"
+            yield what, Probe(family, True, SYN_ACK, Packets(TCP, port, _CLIENT), "ESTABLISHED")

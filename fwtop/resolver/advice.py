@@ -100,10 +100,9 @@ def _from_service_ports(view: View, steps: list[_Step], kept: list[str]) -> None
         if view.share(count) < _SEEN:
             kept.append(f"questions from port {port}: {view.rate(count):,.0f} a second, no rule needed")
             continue
-        text = (
-            f"drop questions from port {port} ({percent(view.share(count))} of them): answers to them go to "
-        )
-        text += "a DNS server or to nobody" if port else "nobody"
+        whom = "a DNS server or to nobody" if port else "nobody"
+        share = percent(view.share(count))
+        text = f"drop questions from port {port} ({share} of them): answers to them go to {whom}"
         match = Match(protocol=UDP, sport=port, dport=PORT, payload=(_ONE_QUESTION,))
         steps.append((text, Kind.STRING, match, None))
 
@@ -111,11 +110,9 @@ def _from_service_ports(view: View, steps: list[_Step], kept: list[str]) -> None
 def _abused(view: View, steps: list[_Step], kept: list[str]) -> None:
     asked_any = view.types.get("ANY", 0)
     if view.share(asked_any) >= _SEEN:
-        text = (
-            f"drop questions of type ANY by UDP ({percent(view.share(asked_any))} of them; TCP still answers)"
-        )
-        match = Match(protocol=UDP, dport=PORT, payload=(PayloadMatch(_ANY_IN),))
-        steps.append((text, Kind.STRING, match, None))
+        share = percent(view.share(asked_any))
+        text = f"drop questions of type ANY by UDP ({share} of them; TCP still answers)"
+        steps.append(_by_payload(text, PayloadMatch(_ANY_IN)))
     else:
         kept.append("questions of type ANY: hardly any, no rule needed")
     for name in view.names:
@@ -124,9 +121,12 @@ def _abused(view: View, steps: list[_Step], kept: list[str]) -> None:
                 f"drop questions about {name.name} by UDP ({percent(view.share(name.questions))} of them, "
                 f"answered with {name.factor:.0f} times the bytes; evaded by another name)"
             )
-            payload = PayloadMatch(name.wire, dns_name=name.name)
-            steps.append((text, Kind.STRING, Match(protocol=UDP, dport=PORT, payload=(payload,)), None))
-    steps += [(*_random_step(view, zone), None) for zone in view.zones if _is_random(view, zone)]
+            steps.append(_by_payload(text, PayloadMatch(name.wire, dns_name=name.name)))
+    steps += [_random_step(view, zone) for zone in view.zones if _is_random(view, zone)]
+
+
+def _by_payload(text: str, *payload: PayloadMatch) -> _Step:
+    return text, Kind.STRING, Match(protocol=UDP, dport=PORT, payload=payload), None
 
 
 def _is_abused(view: View, name: NameRow) -> bool:
@@ -140,36 +140,30 @@ def _is_random(view: View, zone: ZoneRow) -> bool:
     return large and is_random(zone.names, zone.questions)
 
 
-def _random_step(view: View, zone: ZoneRow) -> tuple[str, Kind, Match]:
-    share, length = percent(view.share(zone.questions)), zone.first_label
+def _random_step(view: View, zone: ZoneRow) -> _Step:
+    length = zone.first_label
+    rest = f"({percent(view.share(zone.questions))} of them ask {zone.names:,} different ones)"
     if length is None:
-        payload: tuple[PayloadMatch, ...] = (PayloadMatch(zone.wire, dns_name=zone.name),)
-        which = f"any name in {zone.name}, real ones too"
-    else:
-        first = PayloadMatch(bytes([length]), _HEADER)
-        payload = (first, PayloadMatch(zone.wire, _HEADER + 1 + length, dns_name=zone.name))
-        which = f"names of {length} letters directly below {zone.name}"
-    text = f"drop questions about {which} ({share} of them ask {zone.names:,} different ones)"
-    return text, Kind.STRING, Match(protocol=UDP, dport=PORT, payload=payload)
+        text = f"drop questions about any name in {zone.name}, real ones too {rest}"
+        return _by_payload(text, PayloadMatch(zone.wire, dns_name=zone.name))
+    text = f"drop questions about names of {length} letters directly below {zone.name} {rest}"
+    first = PayloadMatch(bytes([length]), _HEADER)
+    return _by_payload(text, first, PayloadMatch(zone.wire, _HEADER + 1 + length, dns_name=zone.name))
 
 
 def _forged(machine: Machine, steps: list[_Step], kept: list[str]) -> None:
     """Drop what comes in the name of a broadcast address; say who drops what comes in this machine's own."""
     if machine.broadcasts:
         which = ", ".join(map(str, machine.broadcasts))
-        text = f"drop questions in the name of broadcast addresses ({which}): without rp_filter the kernel "
-        text += "passes them"
+        names = f"drop questions in the name of broadcast addresses ({which})"
+        text = f"{names}: without rp_filter the kernel passes them"
         match = Match(sources=machine.broadcasts, protocol=UDP, dport=PORT)
         steps.append((text, Kind.IPSET, match, None))
-    if machine.lenient:
-        which = ", ".join(machine.lenient)
-        kept.append(
-            f"forged sources: {which} lets packets in that claim to come from this machine: set it to 0"
-        )
-    else:
-        kept.append(
-            "questions in this machine's own name or a multicast one (IPv4): the kernel drops them (martians)"
-        )
+    which = ", ".join(machine.lenient)
+    text = "questions in this machine's own name or a multicast one (IPv4): the kernel drops them (martians)"
+    if which:
+        text = f"forged sources: {which} lets packets in that claim to come from this machine: set it to 0"
+    kept.append(text)
 
 
 def _lenient() -> tuple[str, ...]:

@@ -202,6 +202,11 @@ class Name(Struct):
     answered_bytes: int = 0
     prefixes: set[str] = field(default_factory=set)
 
+    def row(self, wire: bytes) -> NameRow:
+        """Return what a view says of it."""
+        counts = self.asked_bytes, self.answers, self.answered_bytes
+        return NameRow(wire, self.questions, len(self.prefixes), *counts)
+
 
 class Zone(Struct):
     """Questions about names below a parent: random ones are asked once each."""
@@ -210,6 +215,12 @@ class Zone(Struct):
     names: set[bytes] = field(default_factory=set)
     lengths: Counter[int] = field(default_factory=Counter)  # of first labels
     failures: int = 0  # answers with an error, or that the name does not exist
+
+    def row(self, wire: bytes) -> ZoneRow:
+        """Return what a view says of it, with the length of first labels that nearly all have."""
+        length, most = _top(self.lengths)[0]
+        alike = most >= 0.9 * self.questions and 0 < length < 64
+        return ZoneRow(wire, self.questions, len(self.names), length if alike else None, self.failures)
 
 
 class DnsCounters(Totals):
@@ -254,30 +265,20 @@ class DnsCounters(Totals):
         self.types[question.qtype] += 1
         if source in self.prefixes and len(asked := self.asked.setdefault(source, set())) < _FEW:
             asked.add(question.wire)
-        name = self._name(question.wire)
-        if name is not None:
+        if question.wire in self.names or len(self.names) < _MOST:
+            name = self.names.setdefault(question.wire, Name())
             name.questions += 1
             name.asked_bytes += length
             if len(name.prefixes) < _FEW:
                 name.prefixes.add(source)
-        if len(question.labels) > 1:
-            self._below(question.wire)
-
-    def _below(self, wire: bytes) -> None:
-        first = wire[0]
-        parent = wire[1 + first :]
-        if parent not in self.zones and len(self.zones) >= _MOST:
-            return
-        zone = self.zones.setdefault(parent, Zone())
-        zone.questions += 1
-        zone.lengths[first] += 1
-        if len(zone.names) < _MOST:
-            zone.names.add(wire[1 : 1 + first])
-
-    def _name(self, wire: bytes) -> Name | None:
-        if wire not in self.names and len(self.names) >= _MOST:
-            return None
-        return self.names.setdefault(wire, Name())
+        first = question.wire[0]
+        parent = question.wire[1 + first :]
+        if len(question.labels) > 1 and (parent in self.zones or len(self.zones) < _MOST):
+            zone = self.zones.setdefault(parent, Zone())
+            zone.questions += 1
+            zone.lengths[first] += 1
+            if len(zone.names) < _MOST:
+                zone.names.add(question.wire[1 : 1 + first])
 
     def _answer(self, message: bytes, length: int) -> None:
         self.answers += 1
@@ -308,23 +309,9 @@ def view_of(counts: DnsCounters, seconds: float, one_in: int) -> View:
         tuple((Prefix.parse(prefix), count) for prefix, count in _top(counts.prefixes)),
         len(counts.prefixes),
         _usual(counts) * one_in / seconds,
-        tuple(
-            NameRow(
-                wire, name.questions, len(name.prefixes), name.asked_bytes, name.answers, name.answered_bytes
-            )
-            for wire, name in names
-        ),
-        tuple(
-            ZoneRow(wire, zone.questions, len(zone.names), _first_label(zone), zone.failures)
-            for wire, zone in zones
-        ),
+        tuple(name.row(wire) for wire, name in names),
+        tuple(zone.row(wire) for wire, zone in zones),
     )
-
-
-def _first_label(zone: Zone) -> int | None:
-    """Return the length that nearly all first labels have, None if they differ."""
-    length, most = _top(zone.lengths)[0]
-    return length if most >= 0.9 * zone.questions and 0 < length < 64 else None
 
 
 def _usual(counts: DnsCounters) -> int:
@@ -372,10 +359,6 @@ def _transport(data: bytes) -> tuple[str, int, int, int] | None:
     if local or protocol not in (UDP, TCP) or len(data) < at + 8:
         return None
     length = at + int.from_bytes(data[at + 4 : at + 6], "big") if protocol == UDP else len(data)
-    return _prefix(family, value), protocol, at, length
-
-
-def _prefix(family: int, value: int) -> str:
-    length = _PREFIX[family]
-    spare = (32 if family == 4 else 128) - length
-    return str(Prefix(family, value >> spare << spare, length))
+    size = _PREFIX[family]
+    spare = (32 if family == 4 else 128) - size
+    return str(Prefix(family, value >> spare << spare, size)), protocol, at, length

@@ -26,6 +26,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
 from fwtop.model.text import safe_text
 from fwtop.netfilter.ctnetlink import udp_peers
+from fwtop.rehearsal.rehearse import why_lost
 from fwtop.rules import kinds
 from fwtop.rules.limits import as_kept, rounding_text
 from fwtop.rules.objects import KernelObjects
@@ -128,7 +129,6 @@ class GuardianState:
     def _why_untracked(self, match: Match, ports: frozenset[int]) -> str | None:
         """Say what the host's own rules would drop of what is no longer tracked."""
         from fwtop.netfilter.own_verdicts import read_host_rules
-        from fwtop.rehearsal.untracked import why_lost  # for nothing else
 
         try:
             rules = read_host_rules(self.kernel.chains.variants.in_use.variant, match.families)
