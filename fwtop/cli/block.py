@@ -112,9 +112,8 @@ def _rule(args: argparse.Namespace, found: Sequence[Prefix], origin: str | None)
     sources = _of_family(found, args.family)
     if not sources:
         which = f" IPv{args.family}" if args.family else ""
-        raise FwtopError(
-            f"{safe_text(origin or 'the list')} contains no{which} prefix; nothing was changed", 2
-        )
+        line = f"{safe_text(origin or 'the list')} contains no{which} prefix; nothing was changed"
+        raise FwtopError(line, 2)
     if origin is not None:
         what = f"{origin} ({len(sources):,} prefixes)"
     else:

@@ -175,9 +175,8 @@ def _place(
         found = run_unprivileged(examined, Contents, read=(args.directory,))
         found = replace(found, kind=safe_text(found.kind))
     except FwtopError as error:
-        raise FwtopError(
-            f"{name} is not used: {str(error).partition(';')[0]}; nothing was replaced", error.code
-        ) from None
+        line = f"{name} is not used: {str(error).partition(';')[0]}; nothing was replaced"
+        raise FwtopError(line, error.code) from None
     target = args.directory / (file_name or _file_name(found.kind, found.countries, found.systems))
     replaced = None
     if target.exists():

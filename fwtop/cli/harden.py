@@ -51,9 +51,8 @@ def run(args: argparse.Namespace) -> int:
         with _inside(args.netns):
             return _list(args)
     if args.apply and not (args.preview or args.yes or sys.stdin.isatty()):
-        raise FwtopError(
-            "no terminal to ask for confirmation; nothing was changed; use --yes or --preview", 2
-        )
+        line = "no terminal to ask for confirmation; nothing was changed; use --yes or --preview"
+        raise FwtopError(line, 2)
     rule = _planned(args)
     if rule is None or not args.apply:
         return 0

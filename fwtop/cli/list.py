@@ -106,9 +106,8 @@ def _together(lists: Sequence[Sequence[Prefix]]) -> Sequence[Prefix]:
     if not with_ports:
         return PrefixRows.union(lists)
     if len(with_ports) < sum(1 for item in lists if len(item)):
-        raise FwtopError(
-            "a list holds addresses, or addresses with ports, but not both; nothing was changed", 2
-        )
+        line = "a list holds addresses, or addresses with ports, but not both; nothing was changed"
+        raise FwtopError(line, 2)
     return PortRows.of(entry for rows in with_ports for entry in rows.entries())
 
 
@@ -187,9 +186,8 @@ def _save(args: argparse.Namespace) -> int:
         with replacing(Path(args.output)) as file:
             _write(file, entries, left)
     except OSError as error:
-        raise FwtopError(
-            f"cannot write {safe_text(args.output)}: {error.strerror}; the file is as it was"
-        ) from None
+        line = f"cannot write {safe_text(args.output)}: {error.strerror}; the file is as it was"
+        raise FwtopError(line) from None
     return 0
 
 

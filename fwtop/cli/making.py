@@ -170,14 +170,12 @@ def _setting(text: str) -> Setting:
     name, equals, value = text.partition("=")
     tunable = SHORT_NAMES.get(name) or TUNABLES.get(name)
     if tunable is None:
-        raise FwtopError(
-            f"{safe_text(name, limit=60)!r} is not a setting that fwtop changes; 'fwtop sysctl' lists them", 2
-        )
+        line = f"{safe_text(name, limit=60)!r} is not a setting that fwtop changes; 'fwtop sysctl' lists them"
+        raise FwtopError(line, 2)
     number = _WORDS.get(value, int(value) if value.isascii() and value.isdigit() else -1)
     if not equals or not tunable.low <= number <= tunable.high:
-        raise FwtopError(
-            f"{tunable.short} takes a number from {tunable.low} to {tunable.high}; nothing was changed", 2
-        )
+        line = f"{tunable.short} takes a number from {tunable.low} to {tunable.high}; nothing was changed"
+        raise FwtopError(line, 2)
     return Setting(tunable.name, number)
 
 

@@ -96,9 +96,8 @@ def open_lines(name: str) -> int:
             raise FwtopError(f"{safe_text(name)} is neither a file nor a pipe; nothing was started", 2)
         os.set_blocking(descriptor, True)
     except (OSError, ValueError) as error:
-        raise FwtopError(
-            f"{safe_text(name)} can't be written: {_why(error)}; nothing was started", 2
-        ) from None
+        line = f"{safe_text(name)} can't be written: {_why(error)}; nothing was started"
+        raise FwtopError(line, 2) from None
     return descriptor
 
 
@@ -120,9 +119,8 @@ def listen(address: str, *, public: bool) -> int:
         )
     except (OSError, ValueError) as error:
         name = safe_text(address)
-        raise FwtopError(
-            f"metrics can't be served at {name}: {_why(error)}; nothing was started", 2
-        ) from None
+        line = f"metrics can't be served at {name}: {_why(error)}; nothing was started"
+        raise FwtopError(line, 2) from None
     return listener.detach()
 
 
@@ -214,9 +212,8 @@ def _start_alarms(config: AlarmConfig) -> Started:
         secret = "" if file is None else file.text.strip()
         if not secret:
             reason = "there is no such file" if file is None else file.wrong or "it is empty"
-            raise FwtopError(
-                f"{safe_text(path)} holds no secret for the webhook: {reason}; nothing was started", 2
-            )
+            line = f"{safe_text(path)} holds no secret for the webhook: {reason}; nothing was started"
+            raise FwtopError(line, 2)
     return start_alarms(config, secret=secret)
 
 

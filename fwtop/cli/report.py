@@ -134,9 +134,8 @@ def _write(path: Path, content: str | bytes) -> None:
         try:
             if path.exists() and not path.is_file():  # a device or pipe: never replace it
                 if not in_trusted_hands(directory):
-                    raise FwtopError(
-                        f"{safe_text(path)} is another user's and no regular file: nothing was written"
-                    )
+                    line = f"{safe_text(path)} is another user's and no regular file: nothing was written"
+                    raise FwtopError(line)
                 path.write_bytes(data)
             else:
                 with replacing(Path(name), "wb", directory=directory) as file:
@@ -187,9 +186,8 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
         finally:
             os.close(folder)
     except FileExistsError:
-        raise FwtopError(
-            f"{safe_text(path)} is there already and was not changed; name a new folder, or a file.zip"
-        ) from None
+        line = f"{safe_text(path)} is there already and was not changed; name a new folder, or a file.zip"
+        raise FwtopError(line) from None
     except OSError as error:
         raise FwtopError(f"{safe_text(path)} was not written: {error.strerror}") from None
 

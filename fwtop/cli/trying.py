@@ -146,9 +146,8 @@ def measure(args: argparse.Namespace, tables: Sequence[Table], command: str, *, 
     if args.captures and not table.takes:
         raise FwtopError(f"table {table.name} takes no captures; nothing was measured", 2)
     if table.needs_root and os.geteuid() != 0:
-        raise FwtopError(
-            f"table {table.name} needs root to make namespaces; nothing was measured; use sudo", 3
-        )
+        line = f"table {table.name} needs root to make namespaces; nothing was measured; use sudo"
+        raise FwtopError(line, 3)
     with _ending_by_signals():
         document = measured(table, Options(args.rounds, args.quick, tuple(args.captures), seed))
     if getattr(args, "calibrate", False):

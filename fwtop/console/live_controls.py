@@ -141,7 +141,6 @@ def _expand_origin(rule: Rule) -> Rule:
         return rule
     prefixes = prefixes_of_asn(int(name)) if kind == "asn" else prefixes_of_country(name)
     if not prefixes:
-        raise FwtopError(
-            f"the address database knows no prefixes of {safe_text(rule.origin)}; nothing was blocked"
-        )
+        line = f"the address database knows no prefixes of {safe_text(rule.origin)}; nothing was blocked"
+        raise FwtopError(line)
     return replace(rule, match=replace(rule.match, sources=tuple(prefixes)))

@@ -180,9 +180,8 @@ def _in_nft(rule: Rule) -> nft.Plain:
         return nft.plain(rule)
     except FwtopError as error:
         why = str(error).partition("; nothing was ")[0]
-        raise FwtopError(
-            f"nftables can't say '{rule.summary}': {why}; nothing was written; use --format iptables or sh", 2
-        ) from None
+        line = f"nftables can't say '{rule.summary}': {why}; nothing was written; use --format iptables or sh"
+        raise FwtopError(line, 2) from None
 
 
 def _ipset_lines(policy: _Exported, name: str) -> Iterator[str]:

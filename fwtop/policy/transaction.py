@@ -157,9 +157,8 @@ def commit(live: Live, versions: Versions, policy: Policy, note: str, *, force: 
             failures: list[str] = []
             live.put_in(old, set(policy.lists), force=True, failed=failures.append)
             if failures:
-                raise FwtopError(
-                    f"{error}; and not all of the old policy is in: {failures[0]}; try: fwtop policy boot"
-                ) from None
+                line = f"{error}; and not all of the old policy is in: {failures[0]}; try: fwtop policy boot"
+                raise FwtopError(line) from None
             versions.abandon()
             raise FwtopError(f"{error}; the old policy acts", error.code) from None
         versions.keep(version)
