@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.traffic.history import TREND_DAYS, TREND_HOURS, HistoryPart, HistorySample
+from fwtop.model.traffic.session import TREND_DAYS, TREND_HOURS, HistoryPart, HistorySample
 from fwtop.store.history import HOUR, KEPT, MINUTE, Bucket, HistoryWriter
 
 NOTE = "synthetic data, made by 'python -m benches.history': nothing of this was measured"

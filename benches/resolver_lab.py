@@ -25,7 +25,7 @@ from fwtop.kernel.namespaces import inside
 from fwtop.lab import namespaces
 from fwtop.lab.network import GATEWAY_4, VICTIM_4
 from fwtop.model.errors import FwtopError
-from fwtop.model.traffic.dns import wire_name
+from fwtop.model.traffic.protocols import wire_name
 
 CLIENTS = tuple(f"198.19.{number}.10" for number in range(1, 41))
 TARGET = "198.19.200.7"  # of reflected answers

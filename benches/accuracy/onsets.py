@@ -23,8 +23,7 @@ from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context
 from fwtop.analysis.memory import Baseline, class_rates
 from fwtop.model.traffic.counters import Counters, DropCount
-from fwtop.model.traffic.packets import PacketBatch
-from fwtop.model.traffic.window import Window
+from fwtop.model.traffic.packets import PacketBatch, Window
 
 PATIENCE = 6.0  # seconds; an attack that isn't named by then isn't named
 _WINDOW, _STEP = 3.0, 0.1  # seconds

@@ -20,8 +20,7 @@ from benches.corpus.copies import mixed
 from benches.corpus.profiles import ORDINARY, TOOLS, Method, Profile, methods, varied
 from fwtop.analysis.memory import Baseline, class_rates
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import Hook, PacketBatch
-from fwtop.model.traffic.window import Window
+from fwtop.model.traffic.packets import Hook, PacketBatch, Window
 from fwtop.parse.packets import parse_packets
 
 SEED = 12

@@ -22,9 +22,7 @@ from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.console.publish.alarms import AlarmEvents
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.flow import FULL_TABLE
-from fwtop.model.traffic.history import Trends
-from fwtop.model.traffic.session import SessionRecord
+from fwtop.model.traffic.session import FULL_TABLE, SessionRecord, Trends
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.observation import observation_json
 from fwtop.report.bundle import bundle_files

@@ -31,8 +31,7 @@ from fwtop.analysis.memory import Baseline
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.capture.reader import read_capture
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import U8, U16, Hook, PacketBatch
-from fwtop.model.traffic.window import NoOrigin, Window
+from fwtop.model.traffic.packets import U8, U16, Hook, NoOrigin, PacketBatch, Window
 from fwtop.parse.packets import parse_packets
 from fwtop.stats.engine import Engine
 

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from fwtop.alarms.message import EVENTS, is_address
-from fwtop.model.config_file import ConfigText
+from fwtop.model.files import ConfigText
 from fwtop.model.paths import CONSOLE_USER
 from fwtop.model.settings_file import must, read, some_of
 

@@ -26,9 +26,8 @@ from fwtop.analysis.snapshot_attacks import Known, Life, Timeline, activity, att
 from fwtop.analysis.standing import Standing
 from fwtop.analysis.window.traffic import TCP
 from fwtop.model.rule import Rule
-from fwtop.model.traffic.packets import F64, PacketBatch
+from fwtop.model.traffic.packets import F64, NoOrigin, OriginLookup, PacketBatch, Window
 from fwtop.model.traffic.snapshot import Judgement, Tables
-from fwtop.model.traffic.window import NoOrigin, OriginLookup, Window
 
 _LEARN_SECONDS = 6.0  # quiet time whose packets are learned together: that copies the whole reservoir
 

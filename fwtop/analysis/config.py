@@ -12,7 +12,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from fwtop.model.config_file import read_regular_text
+from fwtop.model.files import read_regular_text
 from fwtop.model.settings_file import read
 from fwtop.rules.costs import DEFAULT_COST_NS
 

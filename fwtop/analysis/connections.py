@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from fwtop.analysis.window.traffic import mix
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.traffic.connections import Connections, SocketTable
-from fwtop.model.traffic.packets import F64, U64, PacketBatch
+from fwtop.model.traffic.packets import F64, U64, Connections, PacketBatch, SocketTable
 
 _SAME = 0.5  # of the connections are of sources of a greater group: they belong to its attack
 

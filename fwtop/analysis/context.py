@@ -21,10 +21,8 @@ from fwtop.analysis.window.tcp_view import TcpView, answers_to_probes, looks_sam
 from fwtop.analysis.window.traffic import TCP, UDP, Rows, Traffic, flow_key, mix, weighted_top
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match
-from fwtop.model.traffic.connections import SocketTable
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import I64, U8, U16, U64, Mask, PacketBatch
-from fwtop.model.traffic.window import Interval, Window
+from fwtop.model.traffic.packets import I64, U8, U16, U64, Interval, Mask, PacketBatch, SocketTable, Window
 
 _LONG_SECONDS, _CRAWL_PPS = 8.0, 2.0  # a long capture with less than even 1-in-1,000 sampling shows of floods
 Normal = str | Callable[[PacketBatch, Rows], Mask] | None  # what a rate is compared with: see prominence()

@@ -16,8 +16,7 @@ from msgspec import Struct
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.window.traffic import Traffic, mix, subsample
 from fwtop.model.traffic.counters import DropCount
-from fwtop.model.traffic.packets import F64, U64, Hook, PacketBatch
-from fwtop.model.traffic.window import Window
+from fwtop.model.traffic.packets import F64, U64, Hook, PacketBatch, Window
 from fwtop.stats.ledger import attributed, is_before_arrival, number_of
 
 _KNOWN_ROWS = 8_192  # arrived packets to compare with

@@ -21,10 +21,9 @@ from fwtop.analysis.proposals.matching import match_rows
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.window.traffic import ICMP, ICMP6, TCP, Rows, Traffic, payload
 from fwtop.model.rule import Match, PayloadMatch, Range
-from fwtop.model.traffic.packets import F64, I64, U16, Fragment, Mask, PacketBatch
+from fwtop.model.traffic.packets import F64, I64, U16, Fragment, Mask, PacketBatch, Window
 from fwtop.model.traffic.protocols import WITH_PORTS
 from fwtop.model.traffic.snapshot import PacketSignature
-from fwtop.model.traffic.window import Window
 from fwtop.stats.engine import arrived_sums
 from fwtop.stats.sources import Drops
 from fwtop.stats.sums import DROPPED, WEIGHT, Scale

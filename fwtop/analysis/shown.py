@@ -18,9 +18,8 @@ from fwtop.analysis.window.traffic import Rows, Traffic
 from fwtop.model.rule import PayloadMatch
 from fwtop.model.text import payload_text
 from fwtop.model.traffic.counters import Counters, DropCount
-from fwtop.model.traffic.packets import F64, U32, Fragment, Mask, PacketBatch
+from fwtop.model.traffic.packets import F64, U32, Fragment, Mask, OriginLookup, PacketBatch, Window
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Share, Tables, TrafficPart
-from fwtop.model.traffic.window import OriginLookup, Window
 from fwtop.stats.engine import Engine
 from fwtop.stats.sums import wilson_interval
 

@@ -22,9 +22,9 @@ from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, Traffic, weighted_top
 from fwtop.model.addresses.address import format_address
 from fwtop.model.rule import Match
+from fwtop.model.traffic.packets import Interval
 from fwtop.model.traffic.protocols import NAMES
 from fwtop.model.traffic.snapshot import Attack
-from fwtop.model.traffic.window import Interval
 from fwtop.render.numbers import plural
 
 _REAL = 0.3  # probability of forged sources, below which they count as real

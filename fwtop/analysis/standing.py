@@ -18,9 +18,19 @@ from fwtop.analysis.window.traffic import Traffic, mix
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import WHO, AllowedPeer
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import F64, FLAG_OUTBOUND, U8, U64, Mask, PacketBatch
+from fwtop.model.traffic.packets import (
+    F64,
+    FLAG_OUTBOUND,
+    U8,
+    U64,
+    Mask,
+    NoOrigin,
+    OriginColumns,
+    OriginLookup,
+    PacketBatch,
+    Window,
+)
 from fwtop.model.traffic.snapshot import Source, Sources
-from fwtop.model.traffic.window import NoOrigin, OriginColumns, OriginLookup, Window
 
 ATTACK, CLIENT = "attack", "client"
 _MOST = 0.5  # of a source's packets decide who it is

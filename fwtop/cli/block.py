@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from fwtop.cli.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
 from fwtop.cli.options import flag, option
 from fwtop.client import discovery
-from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.address import ASN, COUNTRY, Prefix, asn_of, check_name, prefixes_of
 from fwtop.model.addresses.prefix_file import read_prefix_file
-from fwtop.model.addresses.targets import ASN, COUNTRY, asn_of, check_name, prefixes_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import LIST, Kind, Match, Rule, families_of
 from fwtop.model.text import safe_text

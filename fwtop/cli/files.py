@@ -19,8 +19,8 @@ from typing import BinaryIO
 
 from msgspec.structs import replace
 
-from fwtop.model.config_file import ConfigText, read_regular
 from fwtop.model.errors import FwtopError
+from fwtop.model.files import ConfigText, read_regular
 from fwtop.model.paths import exports_directory
 from fwtop.model.text import safe_text
 from fwtop.sandbox.child import NoAnswerError, ask

@@ -27,8 +27,8 @@ from fwtop.cli.files import open_file
 from fwtop.cli.options import flag, option
 from fwtop.cli.stored import run_unprivileged
 from fwtop.model.errors import FwtopError
+from fwtop.model.files import sync_directory
 from fwtop.model.text import safe_text
-from fwtop.model.whole_file import sync_directory
 from fwtop.sandbox.child import ask, unprivileged
 
 HELP = "Show the GeoIP databases in use, or bring in newer ones: from a file, a URL, or by geoipupdate."

@@ -11,14 +11,13 @@ from typing import IO, Any
 
 from fwtop.cli.options import add_netns, flag, option, ttl
 from fwtop.client import discovery
-from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.address import Prefix, check_name, prefixes_of
 from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.addresses.prefix_list import prefix_text
-from fwtop.model.addresses.targets import check_name, prefixes_of
 from fwtop.model.errors import FwtopError
+from fwtop.model.files import replacing
 from fwtop.model.protocol import LIST_ACTIONS, ListChange, ListShow, ListTest
 from fwtop.model.text import safe_text
-from fwtop.model.whole_file import replacing
 from fwtop.render.numbers import duration
 
 HELP = (

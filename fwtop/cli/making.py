@@ -19,8 +19,7 @@ from fwtop.cli.options import Verb, flag, option, positive, read_as, whole
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, Setting
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.dns import type_number
-from fwtop.model.traffic.protocols import TCP
+from fwtop.model.traffic.protocols import TCP, type_number
 from fwtop.model.tunables import SHORT_NAMES, TUNABLES, Tunable
 from fwtop.render.numbers import duration
 from fwtop.rules import fields, options

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fwtop.cli.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
 from fwtop.cli.options import option, read_as, whole
 from fwtop.client import discovery
-from fwtop.model.addresses.targets import check_name
+from fwtop.model.addresses.address import check_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Level, Match, Protection, Rule
 from fwtop.rules.options import service

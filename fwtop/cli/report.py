@@ -18,10 +18,9 @@ from fwtop.cli.stored import StoredSession, add_session, run_unprivileged
 from fwtop.dissect.client import Dissect, Dissector
 from fwtop.dissect.supervisor import start_dissector
 from fwtop.model.errors import FwtopError
+from fwtop.model.files import replacing
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.history import Trends
-from fwtop.model.traffic.session import SessionRecord
-from fwtop.model.whole_file import replacing
+from fwtop.model.traffic.session import SessionRecord, Trends
 from fwtop.report import FORMATS, render
 from fwtop.report.bundle import bundle_files
 from fwtop.report.summary import digest

@@ -186,8 +186,8 @@ class Program:
         """Ask with the lists in a memory file; the descriptors that come with the answer are the caller's."""
         if not lists:
             return self._guardian.exchange(request)
-        from fwtop.model.addresses.list_bundle import bundle
         from fwtop.model.addresses.named_list import entries_of
+        from fwtop.model.addresses.prefix_list import bundle
 
         with closing(bundle({name: entries_of(entries) for name, entries in lists.items()})) as attached:
             return self._guardian.exchange(replace(request, attached=True), attached)

@@ -14,8 +14,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from fwtop.model.files import replacing
 from fwtop.model.paths import RUN_DIRECTORY
-from fwtop.model.whole_file import replacing
 
 
 def load(name: str, key: object) -> Any:  # noqa: ANN401 - whatever JSON holds

@@ -26,9 +26,8 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Rescan, Symbols
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.packets import PacketBatch
+from fwtop.model.traffic.packets import PacketBatch, Window
 from fwtop.model.traffic.snapshot import Origin, Snapshot
-from fwtop.model.traffic.window import Window
 from fwtop.observe.messages import decode_observation
 from fwtop.stats.engine import Engine
 from fwtop.store.baselines import BaselineStore

@@ -12,7 +12,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
-from fwtop.model.traffic.history import Trends
+from fwtop.model.traffic.session import Trends
 
 _Words = ParamSpec("_Words")
 _Answer = TypeVar("_Answer")

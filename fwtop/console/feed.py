@@ -12,8 +12,8 @@ from fwtop.console.handoff import Handoff, Options
 from fwtop.console.live_controls import live_controls
 from fwtop.console.packet_ring import PacketRing
 from fwtop.console.playback.replay import find_earlier
-from fwtop.model.config_file import ConfigText
 from fwtop.model.errors import FwtopError
+from fwtop.model.files import ConfigText
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.app import FwtopApp
 from fwtop.ui.lists.history import Past

@@ -25,8 +25,8 @@ from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Preview, Rule
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.flow import end_of
-from fwtop.model.traffic.packets import Hook, PacketBatch
+from fwtop.model.traffic.packets import Hook, PacketBatch, Window
+from fwtop.model.traffic.session import end_of
 from fwtop.model.traffic.snapshot import (
     Judgement,
     LedgerRow,
@@ -37,7 +37,6 @@ from fwtop.model.traffic.snapshot import (
     Tables,
     Totals,
 )
-from fwtop.model.traffic.window import Window
 from fwtop.stats.destinations import with_rates
 from fwtop.stats.engine import Engine
 from fwtop.stats.ledger import attributed, is_before_arrival

@@ -22,7 +22,7 @@ from fwtop.model.protocol import Answer, Apply, Keep, Plan, Repair, Undo, Why
 from fwtop.model.rule import PlanView, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.history import Trends
+from fwtop.model.traffic.session import Trends
 from fwtop.store.history import FILE_NAME
 from fwtop.store.trends import read_trends
 

@@ -22,8 +22,7 @@ from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.rule import RuleStatus
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import Hook, Mask, PacketBatch
-from fwtop.model.traffic.window import Window
+from fwtop.model.traffic.packets import Hook, Mask, PacketBatch, Window
 
 _ARRIVED = (Hook.INGRESS, Hook.XDP)
 _MOST_POLLS = 64  # that wait to be joined

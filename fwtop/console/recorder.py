@@ -15,10 +15,8 @@ from fwtop.dissect.client import Dissect
 from fwtop.enrich.geoip import CityLookup
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
-from fwtop.model.traffic.flow import flow_of
-from fwtop.model.traffic.history import HistoryPart, HistorySample
 from fwtop.model.traffic.packets import PacketBatch
-from fwtop.model.traffic.session import AttackEvidence, Event
+from fwtop.model.traffic.session import AttackEvidence, Event, HistoryPart, HistorySample, flow_of
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.rules.costs import load_costs
 from fwtop.store.baselines import BaselineStore

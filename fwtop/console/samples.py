@@ -19,11 +19,9 @@ from fwtop.analysis.shown import JudgedTraffic, part_traffic
 from fwtop.capture.pcap import ETHERNET, RAW, pcap_of
 from fwtop.dissect.client import LINK_ETHERNET, LINK_IP, Dissection, Dissector
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.traffic.flow import FULL_TABLE
-from fwtop.model.traffic.packets import Mask, PacketBatch
-from fwtop.model.traffic.session import AttackEvidence, SamplePacket
+from fwtop.model.traffic.packets import Mask, OriginLookup, PacketBatch, Window
+from fwtop.model.traffic.session import FULL_TABLE, AttackEvidence, SamplePacket
 from fwtop.model.traffic.snapshot import Attack, PartTraffic, Payload, Snapshot, Source, Sources, TrafficPart
-from fwtop.model.traffic.window import OriginLookup, Window
 from fwtop.store.directory import write_export
 
 _CANDIDATES = 4096  # packets searched for a payload, newest first

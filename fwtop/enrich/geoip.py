@@ -17,13 +17,11 @@ import numpy as np
 from msgspec import Struct
 
 from fwtop.enrich.mmdb import STALE_DAYS, CorruptDatabaseError, Database, MmdbFile
-from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.targets import country_of
+from fwtop.model.addresses.address import Prefix, country_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import GEOIP_DIRECTORY
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.packets import U8, U64, Mask, PacketBatch
-from fwtop.model.traffic.window import NoOrigin, OriginColumns, OriginLookup
+from fwtop.model.traffic.packets import U8, U64, Mask, NoOrigin, OriginColumns, OriginLookup, PacketBatch
 
 BUNDLED = GEOIP_DIRECTORY / "origin.mmdb"
 # Where geoipupdate and the distributions' packages put databases.

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.packets import I64, U8, U16, U32, U64
-from fwtop.model.traffic.window import OriginColumns
+from fwtop.model.traffic.packets import I64, U8, U16, U32, U64, OriginColumns
 
 _FIRST_BITS = 16  # levels of the IPv4 tree that are resolved at opening
 _V4_DEPTH = 96  # depth of the IPv4 subtree in a tree of both families

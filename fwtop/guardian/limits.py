@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from fwtop.model.config_file import read_regular_text
+from fwtop.model.files import read_regular_text
 from fwtop.model.protocol import SCOPES
 from fwtop.model.settings_file import IGNORED, must, read, told, written
 

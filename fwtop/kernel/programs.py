@@ -96,6 +96,8 @@ def module_argv(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-I", "-c", _BOOT, str(ROOT), module, *arguments]
 
 
+# Deadlines are nested: a program's is before the worker's, and that before the client's, so that whoever
+# times out can still report what was left untouched.
 RESERVE_SECONDS = 5.0  # to roll back and to answer
 _LEAST_SECONDS = 0.5
 _end: ContextVar[float | None] = ContextVar("end", default=None)

@@ -16,8 +16,8 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.config_file import ConfigText, read_regular_text
 from fwtop.model.errors import FwtopError
+from fwtop.model.files import ConfigText, read_regular_text
 from fwtop.model.settings_file import dotted, must, one_of, read, read_by, told
 from fwtop.model.traffic.protocols import NUMBERS, TCP_FLAGS
 from fwtop.model.wire import of_plain

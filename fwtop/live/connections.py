@@ -19,9 +19,8 @@ from msgspec import Struct
 
 from fwtop.kernel import sockets
 from fwtop.kernel.procfs import parse_conntrack_stats, parse_paired, read_int, read_text
-from fwtop.model.traffic.connections import Connections, ListenQueue, SocketTable
 from fwtop.model.traffic.counters import ConntrackSample, TcpService
-from fwtop.model.traffic.packets import U8, Mask
+from fwtop.model.traffic.packets import U8, Connections, ListenQueue, Mask, SocketTable
 
 _EVERY_SECONDS = 1.0
 _TIMES = 50.0  # a reading's CPU time is 1/50 of a core at most

@@ -265,7 +265,7 @@ class PolicyRead(Reading, frozen=True):
     action: str  # one of POLICY_READS
     text: str = ""
     format: str = POLICY_FORMATS[0]
-    attached: bool = False  # lists come in a descriptor beside the message (model/addresses/list_bundle.py)
+    attached: bool = False  # lists come in a descriptor beside the message (model/addresses/prefix_list.py)
 
 
 class PolicyChange(Verb, frozen=True):

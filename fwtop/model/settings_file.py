@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from fwtop.model.config_file import ConfigText
+from fwtop.model.files import ConfigText
 from fwtop.model.text import safe_text
 
 T = TypeVar("T", bound=Struct)

@@ -25,8 +25,7 @@ from fwtop.model.traffic.protocols import NUMBERS
 if TYPE_CHECKING:  # a guardian without a long list doesn't load numpy
     from numpy.typing import NDArray
 
-    from fwtop.model.addresses.port_rows import PortRows
-    from fwtop.model.addresses.prefix_sets import Rows
+    from fwtop.model.addresses.port_rows import PortRows, Rows
 
 _SUBSYSTEM = 6 << 8  # NFNL_SUBSYS_IPSET
 _DESTROY, _FLUSH, _SWAP, _LIST, _ADD, _DEL, _TEST = (

@@ -197,6 +197,8 @@ def _contains(listed: Listed, line: NftLine, right: Json, value: int) -> bool | 
     return None
 
 
+# Rules in nft's own words, from JSON: it tells where a comment ends, which the text that nft prints does not,
+# as it quotes nothing.
 _DEEPEST = 12  # levels of an expression
 _BARE = frozenset({"iif", "oif", "iifname", "oifname", "iifgroup", "oifgroup"})  # nft writes no "meta" there
 

@@ -23,10 +23,8 @@ from fwtop.client.connection import Connection
 from fwtop.client.discovery import GuardianClient
 from fwtop.guardian.serving.requests import guarded
 from fwtop.kernel import namespaces
-from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.coverage import of_ports
-from fwtop.model.addresses.list_bundle import read_bundle
-from fwtop.model.addresses.targets import prefixes_of
+from fwtop.model.addresses.address import Prefix, of_ports, prefixes_of
+from fwtop.model.addresses.prefix_list import read_bundle
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
     MAX_MESSAGE,

@@ -20,16 +20,15 @@ from msgspec import UNSET, Struct
 from msgspec.structs import asdict, replace
 
 from fwtop.guardian.rules.validate import MAX_TTL_SECONDS, rule_of_wire
-from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.address import Prefix, check_name, prefixes_of
 from fwtop.model.addresses.prefix_file import read_prefix_file
-from fwtop.model.addresses.targets import check_name, prefixes_of
-from fwtop.model.config_file import ConfigText
 from fwtop.model.errors import FwtopError
+from fwtop.model.files import ConfigText
 from fwtop.model.rule import LIST, POLICY, Kind, Level, Match, Protection, Rule
 from fwtop.model.settings_file import Place, dotted, told
 from fwtop.model.settings_file import read as read_settings
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.dns import type_number
+from fwtop.model.traffic.protocols import type_number
 from fwtop.policy.schema import (
     MAX_LIST_NAME,
     RULE_TABLES,

@@ -17,19 +17,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import ALLOW_FILE, read_allow_file
-from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.coverage import of_family
+from fwtop.model.addresses.address import Prefix, of_family
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, prefix_text
 from fwtop.model.errors import FwtopError
+from fwtop.model.files import replacing
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
-from fwtop.model.whole_file import replacing
 from fwtop.policy.document import Policy
 from fwtop.rules import nft_objects
 from fwtop.rules.exports import nft
 from fwtop.rules.exports.xtables import PROGRAMS, Plain, line_text, plain, set_lines
+from fwtop.rules.kind import OUTPUT
 from fwtop.rules.nft_objects import TYPES, list_set_of
-from fwtop.rules.objects import OUTPUT
 from fwtop.rules.xtables import create_line
 
 _FAMILIES = (4, 6)

@@ -93,8 +93,8 @@ class Live:
         entries, _ = self._guardian.read_list(name)
         if pack_prefixes(entries) == pack_prefixes(wanted):
             return ListDifference(name, 0, 0, len(entries))
+        from fwtop.model.addresses.port_rows import positions
         from fwtop.model.addresses.prefix_rows import PrefixRows
-        from fwtop.model.addresses.prefix_sets import positions
 
         before, after = PrefixRows.of(entries), PrefixRows.of(wanted)
         stay = int((positions(before, after) >= 0).sum())

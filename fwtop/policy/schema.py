@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from fwtop.model.addresses.targets import MAX_NAME
+from fwtop.model.addresses.address import MAX_NAME
 from fwtop.model.settings_file import must
 
 TRIAL = ".try"  # how the name of a list ends that is tried before it takes another's place

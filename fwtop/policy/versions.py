@@ -21,9 +21,9 @@ from msgspec import Struct
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import pack_prefixes, unpack_prefixes
 from fwtop.model.errors import FwtopError
+from fwtop.model.files import replacing, sync_directory
 from fwtop.model.paths import GUARDIAN_DIRECTORY
 from fwtop.model.text import safe_text
-from fwtop.model.whole_file import replacing, sync_directory
 from fwtop.model.wire import of_json, to_json
 from fwtop.policy.document import Policy, parse
 from fwtop.policy.schema import ListTable

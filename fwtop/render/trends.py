@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fwtop.model.traffic.history import TREND_DAYS, TREND_HOURS, TrendRow, Trends
+from fwtop.model.traffic.session import TREND_DAYS, TREND_HOURS, TrendRow, Trends
 from fwtop.render.numbers import duration
 from fwtop.render.observation import SCHEMA, rfc3339
 

@@ -10,7 +10,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.flow import FULL_TABLE
+from fwtop.model.traffic.session import FULL_TABLE
 from fwtop.render.numbers import duration_words, percent
 from fwtop.report.attacks import AttackSpan
 from fwtop.report.summary import Digest
@@ -18,8 +18,8 @@ from fwtop.report.wording import day_and_time, si
 from fwtop.rules import kinds
 from fwtop.rules.exports import nft, xtables
 from fwtop.rules.exports.flowspec import routes
+from fwtop.rules.kind import PREROUTING
 from fwtop.rules.nft_objects import set_lines
-from fwtop.rules.objects import PREROUTING
 
 CHAIN = "FWTOP-REPORT"
 TABLE = "inet fwtop-report"

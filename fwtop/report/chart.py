@@ -9,8 +9,7 @@ from math import floor, log10
 
 from msgspec import Struct
 
-from fwtop.model.traffic.flow import FULL_TABLE
-from fwtop.model.traffic.session import Tick, Unstored
+from fwtop.model.traffic.session import FULL_TABLE, Tick, Unstored
 from fwtop.render.trends import averaged
 from fwtop.report.attacks import AttackSpan
 from fwtop.report.document import Markup, join, tag

@@ -15,8 +15,7 @@ from msgspec.structs import asdict
 from fwtop.dissect.client import Dissect
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.history import Trends
-from fwtop.model.traffic.session import SessionRecord
+from fwtop.model.traffic.session import SessionRecord, Trends
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.observation import SCHEMA, observation_json, rfc3339
 from fwtop.render.trends import trends_json
@@ -28,8 +27,8 @@ from fwtop.report.summary import Digest, digest
 from fwtop.report.sums import Row, resample
 from fwtop.report.text import write_markdown, write_text
 from fwtop.report.wording import day_and_time, si
-from fwtop.rules.command_line import command_line
 from fwtop.rules.costs import Costs
+from fwtop.rules.kinds import command_line
 from fwtop.store.directory import write_export
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")

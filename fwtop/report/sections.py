@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from fwtop.dissect.client import Layer
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.flow import FULL_TABLE
-from fwtop.model.traffic.session import Event
+from fwtop.model.traffic.session import FULL_TABLE, Event
 from fwtop.render.numbers import duration_words, percent, plural
 from fwtop.report.attacks import AttackDetail, AttackSpan
 from fwtop.report.chart import attack_chart, traffic_chart
@@ -23,7 +22,7 @@ from fwtop.report.traffic import (
     users_section,
 )
 from fwtop.report.wording import about, clock, day_and_time, si
-from fwtop.rules.command_line import command_line
+from fwtop.rules.kinds import command_line
 
 _NAMES = {"rule_proposed": "proposed", "rule_undone": "rule removed", "records_lost": "samples lost"}
 

@@ -6,13 +6,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.dissect.client import Dissect
-from fwtop.model.traffic.history import Trends
 from fwtop.model.traffic.session import (
     Event,
     EventKind,
     SessionInfo,
     SessionRecord,
     Tick,
+    Trends,
     Unstored,
     unstored,
 )

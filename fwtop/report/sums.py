@@ -7,8 +7,7 @@ from itertools import pairwise
 
 from msgspec import Struct, field
 
-from fwtop.model.traffic.flow import FULL_TABLE, NOTICED, STOPPED
-from fwtop.model.traffic.session import AttackTick, SessionRecord, Tick
+from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED, AttackTick, SessionRecord, Tick
 from fwtop.model.traffic.snapshot import Payload, Snapshot
 from fwtop.render.rows import ROW_TYPES
 from fwtop.render.rows.field import Field

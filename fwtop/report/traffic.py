@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from fwtop.model.rule import Kind
-from fwtop.model.traffic.history import TREND_HOURS, TrendRow, Trends
-from fwtop.model.traffic.session import Tick
+from fwtop.model.traffic.session import TREND_HOURS, Tick, TrendRow, Trends
 from fwtop.render.numbers import duration_words, percent, plural
 from fwtop.render.rows.field import Unit
 from fwtop.render.rows.traffic import SOURCE_LISTS

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fwtop.model.rule import ACTIVE_STATES, State
-from fwtop.model.traffic.flow import FULL_TABLE, STOPPED
-from fwtop.model.traffic.session import SessionInfo, SessionRecord
+from fwtop.model.traffic.session import FULL_TABLE, STOPPED, SessionInfo, SessionRecord
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import CLOCK, duration_words, percent, plural, utc
 from fwtop.report.attacks import AttackSpan

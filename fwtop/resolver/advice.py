@@ -11,8 +11,7 @@ from msgspec import Struct
 from fwtop.kernel.links import broadcast_addresses
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
-from fwtop.model.traffic.dns import type_number
-from fwtop.model.traffic.protocols import UDP
+from fwtop.model.traffic.protocols import UDP, type_number
 from fwtop.render.numbers import percent
 from fwtop.resolver.servers import PORT, Server, find_servers, snippets
 from fwtop.resolver.view import NameRow, View, ZoneRow, is_random

@@ -14,8 +14,7 @@ from msgspec import Meta, Struct, field
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.text import dns_name_text
-from fwtop.model.traffic.dns import split_wire, type_text
-from fwtop.model.traffic.protocols import TCP, UDP
+from fwtop.model.traffic.protocols import TCP, UDP, split_wire, type_text
 from fwtop.parse.dns_question import HEADER, parse_question
 from fwtop.render.numbers import percent
 from fwtop.resolver.servers import PORT

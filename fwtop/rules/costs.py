@@ -16,10 +16,10 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from fwtop.model.errors import FwtopError
+from fwtop.model.files import replacing
 from fwtop.model.paths import COSTS_FILE
 from fwtop.model.rule import Kind
 from fwtop.model.text import safe_text
-from fwtop.model.whole_file import replacing
 from fwtop.model.wire import plain
 from fwtop.rules.kinds import KINDS
 

@@ -1,16 +1,23 @@
-"""What is known of a kind of rule: each kind says it of itself, so that nobody asks which kind it is."""
+"""What is known of a kind of rule, the kernel objects of a rule, and what these depend on beside it.
+
+Each kind says it of itself, so that nobody asks which kind it is. It is a function from a Rule to
+KernelObjects: planning, installing, removing and counting are written once, and every kind can be tested
+without a kernel.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.rule import Kind, RateLimit, Rule
-from fwtop.rules.objects import KernelObjects
-from fwtop.rules.surroundings import Surroundings
+from fwtop.model.rule import Kind, Match, RateLimit, Rule, Setting
+
+if TYPE_CHECKING:
+    from fwtop.rules.nft_objects import NftRule
 
 
 class Layer(IntEnum):
@@ -69,3 +76,117 @@ class RuleKind(Struct, frozen=True):
     def in_netfilter(self) -> bool:
         """Whether netfilter drops its packets, by the kernel's own account."""
         return Layer.NETDEV <= self.layer < Layer.NOWHERE and not (self.drops_nothing or self.answers)
+
+
+class Machine:
+    """A machine of which nothing is known, as where a policy is written for others."""
+
+    def memory_bytes(self) -> int:
+        """Return its memory; 0: unknown."""
+        return 0
+
+    def tcp_peers(self, port: int) -> Sequence[tuple[Prefix, int]]:
+        """Return address and port of those who have a connection to a local port now."""
+        del port
+        return ()
+
+    def udp_peers(self, family: int, port: int, most: int) -> Sequence[tuple[str, int]]:
+        """Return address and port of those who talk with a local UDP service, at most `most`."""
+        del family, port, most
+        return ()
+
+    def mtu(self) -> int:
+        """Return the smallest MTU of the interfaces that receive, bytes."""
+        return 1500
+
+    def window_scale(self) -> int:
+        """Return the scale of TCP windows that a listener announces."""
+        return 7  # of Linux with its defaults
+
+    def without_gro(self) -> Sequence[str]:
+        """Return the interfaces whose packets reach the stack without GRO, which verifies checksums."""
+        return ()
+
+    def takes_stamps(self) -> bool:
+        """Return whether the SYN proxy can pass time stamps through."""
+        return True
+
+
+class Surroundings(Struct, frozen=True):
+    """The allow-list, named lists, other rules and the machine; by default there are none."""
+
+    exceptions: tuple[Prefix, ...] = ()  # prefixes of the allow-list that this rule spares
+    known: tuple[Prefix, ...] = ()  # all prefixes of the allow-list, in whatever role
+    lists: Mapping[str, Sequence[Prefix]] = {}  # of a protected port: what its access lists hold
+    higher: frozenset[str] = frozenset()  # of a protected port: the rules that decide before it
+    machine: Machine = Machine()
+
+
+NONE = Surroundings()
+
+
+PREROUTING = "PREROUTING"
+OUTPUT = "OUTPUT"
+BESIDE = "st"  # role of the sets that lines in table filter ask
+# A hook's chain first asks the lines that spare listed addresses by themselves, sends packets of listed
+# addresses to the chain of roles, and all others on to the other rules.
+HOOK_CHAINS = {PREROUTING: "FWTOP", OUTPUT: "FWTOP-OUT"}
+SOURCE_CHAINS = {PREROUTING: "FWTOP-SOURCES"}  # of lines whose set matches no source of the allow-list
+ROLE_CHAINS = {PREROUTING: "FWTOP-ROLES", OUTPUT: "FWTOP-OUT-ROLES"}
+LISTED_CHAINS = {PREROUTING: "FWTOP-LISTED"}  # of the same rules: listed sources, out of role
+RULE_CHAINS = {PREROUTING: "FWTOP-RULES", OUTPUT: "FWTOP-OUT-RULES"}
+PORT_CHAINS = {PREROUTING: "FWTOP-PORTS"}  # of protected ports, in order of priority; there with the first
+_KINDS = (HOOK_CHAINS, SOURCE_CHAINS, ROLE_CHAINS, LISTED_CHAINS, RULE_CHAINS, PORT_CHAINS)
+OWN_CHAINS = {hook: tuple(kind[hook] for kind in _KINDS if hook in kind) for hook in HOOK_CHAINS}
+
+
+class SetSpec(Struct, frozen=True):
+    """An ipset hash:net of this rule; every element of a timed one gets the rule's timeout."""
+
+    name: str
+    family: int
+    elements: Sequence[Prefix]
+    exceptions: tuple[Prefix, ...] = ()  # `nomatch` elements: inside a listed prefix, but not meant
+    timed: bool = True  # False: a long list, whose lines also match an enable set
+    shared: bool = False  # a named list's, which stays when the rule ends and others use it
+    counted: bool = False  # each element counts what it matched
+    seeds: Callable[[], Sequence[str]] | None = None  # of a set of addresses and ports that packets fill
+
+
+class ChainLine(Struct, frozen=True):
+    """One line of a chain: arguments of iptables. One of its sets carries the rule's id in its name."""
+
+    family: int
+    match: tuple[str, ...]
+    target: tuple[str, ...]
+    hook: str = PREROUTING
+    unlisted: bool = False  # only packets match whose source is not on the allow-list
+    listed: bool = False  # only those match whose source is on it
+    behind: frozenset[str] | None = None  # of a protected port: the rules whose lines come before it
+
+    @property
+    def chain(self) -> str:
+        """The chain that it is in."""
+        if self.behind is not None:
+            return PORT_CHAINS[self.hook]
+        if self.listed:
+            return LISTED_CHAINS[self.hook]
+        return (SOURCE_CHAINS if self.unlisted else RULE_CHAINS)[self.hook]
+
+
+class KernelObjects(Struct, frozen=True):
+    """Everything that a rule puts into the kernel."""
+
+    sets: tuple[SetSpec, ...]
+    lines: tuple[ChainLine, ...]
+    notes: tuple[str, ...] = ()  # costs and side effects, for the preview
+    compiled: Rule | None = None  # without sets and lines
+    settings: tuple[Setting, ...] = ()  # sysctls
+    needs: tuple[Setting, ...] = ()  # sysctls that must be so; changed only where they are not
+    untracked: tuple[Match, ...] = ()  # services whose rules on states get stateless lines beside them
+    nft: NftRule | None = None  # instead of sets and lines
+
+    @property
+    def in_raw(self) -> bool:
+        """Whether packets meet all of it in table raw."""
+        return self.compiled is None and self.nft is None

@@ -10,8 +10,7 @@ import re
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ConnectionLimit, Kind, Match, PayloadMatch, RateLimit, Rule
 from fwtop.model.text import dns_name_text
-from fwtop.model.traffic.dns import wire_name
-from fwtop.model.traffic.protocols import TCP, UDP
+from fwtop.model.traffic.protocols import TCP, UDP, wire_name
 from fwtop.rules.words import with_summary
 
 _UNITS = {"s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60}

@@ -8,12 +8,10 @@ from msgspec.structs import replace
 
 from fwtop.model.rule import Match, PayloadMatch, Rule
 from fwtop.model.text import payload_text, safe_text
-from fwtop.model.traffic.dns import split_wire, type_text
-from fwtop.model.traffic.protocols import spoken_protocol
+from fwtop.model.traffic.protocols import split_wire, spoken_protocol, type_text
 from fwtop.rules import fields
 from fwtop.rules.fields import Field
-from fwtop.rules.kinds import of
-from fwtop.rules.limits import rate_text
+from fwtop.rules.kinds import of, rate_text
 
 _TEXTUAL = 0.75  # share of printable bytes from which a payload is shown as text
 _MAX_PAYLOAD_CHARACTERS = 40

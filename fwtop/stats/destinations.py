@@ -22,10 +22,10 @@ from fwtop.model.traffic.packets import (
     Fragment,
     Mask,
     PacketBatch,
+    Window,
 )
 from fwtop.model.traffic.protocols import NAMES, TCP, UDP
 from fwtop.model.traffic.snapshot import Destination, Listener, Port, Share
-from fwtop.model.traffic.window import Window
 from fwtop.stats.sources import Drops, address_keys
 from fwtop.stats.sums import SAMPLES, WEIGHT, KeyedSums, Scale, mixed
 

@@ -14,9 +14,8 @@ from msgspec.structs import astuple, replace
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import F64, Hook, PacketBatch
+from fwtop.model.traffic.packets import F64, Hook, Interval, OriginLookup, PacketBatch, Window
 from fwtop.model.traffic.snapshot import Sampling, Share, Tables, Totals
-from fwtop.model.traffic.window import Interval, OriginLookup, Window
 from fwtop.stats import destinations, ledger, payloads, sources
 from fwtop.stats.sums import BYTES, DROPPED, SAMPLES, SUMS, VARIANCE, WEIGHT, XDP_DROPPED, KeyedSums, Scale
 from fwtop.stats.window import Reservoir, SlidingRows, add_counters

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import F64, U8, U64, PacketBatch
+from fwtop.model.traffic.packets import F64, U8, U64, OriginLookup, PacketBatch
 from fwtop.model.traffic.snapshot import Share, Source, Sources
-from fwtop.model.traffic.window import OriginLookup
 from fwtop.stats.heavy_hitters import HeavyPrefix, heavy_prefixes
 from fwtop.stats.sums import DROPPED, SAMPLES, VARIANCE, WEIGHT, XDP_DROPPED, KeyedSums, Scale, mixed
 

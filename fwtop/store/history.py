@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.history import KINDS, TRAFFIC, HistoryPart, HistorySample
+from fwtop.model.traffic.session import KINDS, TRAFFIC, HistoryPart, HistorySample
 from fwtop.store.database import (
     Format,
     decode_value,

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from fwtop.model.rule import RuleStatus
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.flow import Flow, flow_of
-from fwtop.model.traffic.session import AttackEvidence, Event, SamplePacket
+from fwtop.model.traffic.session import AttackEvidence, Event, Flow, SamplePacket, flow_of
 from fwtop.model.traffic.snapshot import Attack, PartTraffic, Snapshot
 from fwtop.store.database import decode_value, encode_value
 from fwtop.store.thinning import halve_rows

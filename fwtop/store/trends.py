@@ -11,8 +11,16 @@ from msgspec import Struct, field
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.history import KINDS, TRAFFIC, TREND_DAYS, TREND_HOURS, TrendGroup, TrendRow, Trends
-from fwtop.model.traffic.session import SessionInfo
+from fwtop.model.traffic.session import (
+    KINDS,
+    TRAFFIC,
+    TREND_DAYS,
+    TREND_HOURS,
+    SessionInfo,
+    TrendGroup,
+    TrendRow,
+    Trends,
+)
 from fwtop.store.database import connect
 from fwtop.store.history import FILE_NAME, FORMAT, HOUR, MINUTE
 

@@ -15,8 +15,7 @@ from fwtop.analysis.packets.recent import PacketList
 from fwtop.dissect.client import Dissection
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
-from fwtop.model.traffic.history import Trends
-from fwtop.model.traffic.session import Mark
+from fwtop.model.traffic.session import Mark, Trends
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Snapshot, Source, TrafficPart
 from fwtop.ui.lists.history import Past
 

@@ -6,7 +6,7 @@ from msgspec import Struct
 from rich.style import Style
 
 from fwtop.model.traffic.counters import ConntrackSample
-from fwtop.model.traffic.flow import NOTICED, STOPPED, Flow, flow_of
+from fwtop.model.traffic.session import NOTICED, STOPPED, Flow, flow_of
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.render.numbers import DAY_AND_TIME, utc
 from fwtop.rules.kinds import drops_nothing

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from fwtop.model.config_file import ConfigText
+from fwtop.model.files import ConfigText
 from fwtop.model.settings_file import (
     Place,
     dotted,

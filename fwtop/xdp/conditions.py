@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from fwtop.model.rule import Match, PayloadMatch, Range, RateLimit
 from fwtop.rules.kinds.compiled import SEARCHED_BYTES
-from fwtop.rules.rates import compiled_cost
+from fwtop.rules.xtables import compiled_cost
 
 _ICMP = {4: 1, 6: 58}
 PORTED = frozenset({6, 17, 132, 136})

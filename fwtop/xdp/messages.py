@@ -17,8 +17,7 @@ from msgspec.structs import replace
 
 from fwtop.kernel import children
 from fwtop.kernel.descriptors import closing
-from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.coverage import of_ports
+from fwtop.model.addresses.address import Prefix, of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import MAX_MESSAGE, Answer, ProtocolError, encode_answer
 from fwtop.model.rule import Rule, families_of

@@ -18,8 +18,8 @@ from fwtop.console.headless import render as render_text
 from fwtop.console.judging import LoadedConfig
 from fwtop.console.playback import capture
 from fwtop.model.protocol import POLICY_FORMATS
+from fwtop.model.traffic.packets import NoOrigin
 from fwtop.model.traffic.snapshot import Sources, Tables
-from fwtop.model.traffic.window import NoOrigin
 from fwtop.policy.document import read
 from fwtop.policy.exports import documents
 from fwtop.render.observation import observation_json

@@ -14,9 +14,8 @@ from fwtop.analysis.advisor import Advisor
 from fwtop.lab import scenario
 from fwtop.lab.scenario import Scenario
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import Hook
+from fwtop.model.traffic.packets import Hook, NoOrigin
 from fwtop.model.traffic.snapshot import Origin, Snapshot
-from fwtop.model.traffic.window import NoOrigin
 from fwtop.parse.packets import parse_packets
 from fwtop.render.observation import observation_json
 from fwtop.stats.engine import Engine

@@ -27,8 +27,8 @@ from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import LiveSource
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Undo, Watch
+from fwtop.model.traffic.packets import NoOrigin
 from fwtop.model.traffic.snapshot import Attack, Origin, Proposal, Snapshot
-from fwtop.model.traffic.window import NoOrigin
 from fwtop.observe.messages import decode_reply
 from fwtop.stats.engine import Engine
 from tests.kernel.conftest import Host, NetnsPair

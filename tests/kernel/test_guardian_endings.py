@@ -138,7 +138,7 @@ def test_bulk_load_that_runs_out_of_memory_leaves_no_set(bench: Bench, monkeypat
     from fwtop.kernel import netlink
     from fwtop.model.addresses.address import Prefix
     from fwtop.netfilter.iptables import named
-    from fwtop.rules.objects import KernelObjects, SetSpec
+    from fwtop.rules.kind import KernelObjects, SetSpec
 
     sent: list[int] = []
 

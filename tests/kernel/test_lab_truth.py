@@ -24,7 +24,7 @@ from fwtop.live.connections import TcpServiceMeter
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, Rule
-from fwtop.model.traffic.flow import flow_of
+from fwtop.model.traffic.session import flow_of
 from fwtop.model.traffic.snapshot import Attack, Snapshot
 from tests.kernel import watching
 from tests.kernel.conftest import Host, NetnsPair

@@ -9,10 +9,9 @@ from guardian_bench import VARIANTS, Bench, apply, rules_of
 
 from fwtop.model.protocol import Plan
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
-from fwtop.rules.limits import as_kept, is_rounded
-from fwtop.rules.rates import iptables_bytes
+from fwtop.rules.kinds import as_kept, is_rounded
 from fwtop.rules.words import with_summary
-from fwtop.rules.xtables import limit_args
+from fwtop.rules.xtables import iptables_bytes, limit_args
 
 pytestmark = pytest.mark.kernel
 PACKETS = (1, 3, 700, 999, 30_000, 70_000, 300_000, 333_334, 500_000, 500_001, 600_000, 900_000, 1_000_000)

@@ -34,7 +34,7 @@ from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, State
 from fwtop.netfilter import ipset, iptables
-from fwtop.rules.objects import SetSpec
+from fwtop.rules.kind import SetSpec
 from fwtop.rules.xtables import list_set_name
 from tests.kernel.wire import inside
 

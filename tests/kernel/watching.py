@@ -14,8 +14,8 @@ from fwtop.console.live import LiveSession
 from fwtop.live.connections import TcpServiceMeter
 from fwtop.live.source import LiveSource
 from fwtop.model.protocol import Watch
+from fwtop.model.traffic.packets import NoOrigin
 from fwtop.model.traffic.snapshot import Origin, Snapshot
-from fwtop.model.traffic.window import NoOrigin
 from fwtop.observe.messages import decode_reply
 from fwtop.stats.engine import Engine
 from tests.kernel.wire import inside

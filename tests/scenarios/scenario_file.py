@@ -15,9 +15,8 @@ from typing import Any
 from frames import ethernet, extension, fragment6, ipv4, ipv6, tcp, udp
 
 from fwtop.model.traffic.counters import Counters, DropCount, RuleCount
-from fwtop.model.traffic.packets import Hook, PacketBatch
+from fwtop.model.traffic.packets import Hook, NoOrigin, PacketBatch
 from fwtop.model.traffic.snapshot import Share, Tables
-from fwtop.model.traffic.window import NoOrigin
 from fwtop.stats.engine import Engine
 
 FLAGS = {"F": 1, "S": 2, "R": 4, "P": 8, "A": 16}

@@ -13,8 +13,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus, State
 from fwtop.model.ruleset import Ruleset
-from fwtop.model.traffic.history import Trends
-from fwtop.model.traffic.session import Event, EventKind, Mark
+from fwtop.model.traffic.session import Event, EventKind, Mark, Trends
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Snapshot, Source, TrafficPart
 from fwtop.ui.feed import Player, PlayerState
 from fwtop.ui.lists.history import Past

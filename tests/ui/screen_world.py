@@ -10,7 +10,7 @@ from screen_parts import NOW
 from traffic_scene import spoofed_syns
 
 from fwtop.model.ruleset import IPSET, NFT, ListedRule, ListedSet, Ruleset
-from fwtop.model.traffic.history import TREND_DAYS, TREND_HOURS, TrendGroup, TrendRow, Trends
+from fwtop.model.traffic.session import TREND_DAYS, TREND_HOURS, TrendGroup, TrendRow, Trends
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.lists.traffic import TREND_LISTS
 

@@ -10,7 +10,7 @@ from screen_fakes import FakeFeed
 from screen_parts import NOW
 from screen_run import running
 
-from fwtop.model.traffic.flow import Flow
+from fwtop.model.traffic.session import Flow
 from fwtop.ui.graph import COLUMN_SECONDS, graph_lines
 from fwtop.ui.layout import graph_height
 from fwtop.ui.lists.history import HISTORY_SECONDS, History, Past, Point

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from screen_parts import NOW, few_addresses
 
-from fwtop.model.traffic.flow import Flow
+from fwtop.model.traffic.session import Flow
 from fwtop.model.traffic.snapshot import Source
 from fwtop.ui.format import bar, bits, cut, duration, nanoseconds, number, percent, wrap
 from fwtop.ui.layout import frame

@@ -14,7 +14,7 @@ from screen_factory import provisional, snapshot
 from screen_run import LARGE, running
 
 from fwtop.cli.main import main
-from fwtop.model.config_file import ConfigText
+from fwtop.model.files import ConfigText
 from fwtop.ui import style
 from fwtop.ui.graph import graph_lines
 from fwtop.ui.keys import ACTIONS, KEY_MAP, KeyNameError, key_name, key_text, remapped

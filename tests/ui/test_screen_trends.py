@@ -13,7 +13,7 @@ from test_screen_pictures import compare
 
 from benches.history import write_history
 from fwtop.model.rule import Rule
-from fwtop.model.traffic.history import TrendGroup, TrendRow, Trends
+from fwtop.model.traffic.session import TrendGroup, TrendRow, Trends
 from fwtop.store.trends import read_trends
 from fwtop.ui.tabs import TRENDS
 

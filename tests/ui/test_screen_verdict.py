@@ -15,7 +15,7 @@ from fwtop.console.recorder import Recorder
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import RuleStatus, State
 from fwtop.model.traffic.counters import TcpService
-from fwtop.model.traffic.flow import flow_of
+from fwtop.model.traffic.session import flow_of
 from fwtop.model.traffic.snapshot import Destination, Judgement, LedgerRow, Share, Snapshot
 from fwtop.ui.header import HeaderState, header_lines, rates_line, verdict_line
 from fwtop.ui.lists.history import Badge, Clients, History, verdict_of

@@ -16,7 +16,7 @@ from screen_vectors import syn_proposals, vectors
 from test_screen_player import played, recorded
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.config_file import ConfigText
+from fwtop.model.files import ConfigText
 from fwtop.model.rule import Kind, Match, PlanView, Range, RateLimit, Rule
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.snapshot import LedgerRow, Origin, Proposal, Snapshot

@@ -15,9 +15,8 @@ from analysis_payloads import payload
 from msgspec import Struct, field
 
 from fwtop.model.traffic.counters import ConntrackSample, Counters
-from fwtop.model.traffic.packets import Hook, PacketBatch
+from fwtop.model.traffic.packets import Hook, PacketBatch, Window
 from fwtop.model.traffic.snapshot import Sampling, Tables, Totals
-from fwtop.model.traffic.window import Window
 from fwtop.parse.packets import parse_packets
 
 FLAGS = {"F": 1, "S": 2, "R": 4, "P": 8, "A": 16, "U": 32, "E": 64, "C": 128}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fwtop.model.traffic.connections import Connections, ListenQueue, SocketTable
+from fwtop.model.traffic.packets import Connections, ListenQueue, SocketTable
 
 PORT = 80
 # What a connection of each sort looks like to the server: the defaults of `Connections`' columns

@@ -25,8 +25,7 @@ import fwtop.report.html  # noqa: F401 - as above
 from fwtop.console.playback.replay import find_earlier
 from fwtop.console.recorder import Recorder
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.traffic.history import HistorySample
-from fwtop.model.traffic.session import AttackEvidence
+from fwtop.model.traffic.session import AttackEvidence, HistorySample
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.report.summary import digest
 from fwtop.sandbox.confine import Profile, confine

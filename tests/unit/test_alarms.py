@@ -23,7 +23,7 @@ from fwtop.alarms.config import AlarmConfig, read_alarms
 from fwtop.alarms.courier import CommandRunner, Courier, alarms, run_command
 from fwtop.alarms.message import EVENTS, MAX_BYTES, Alarm, parse_line
 from fwtop.console.publish.alarms import AlarmEvents, Alarms
-from fwtop.model.config_file import ConfigText
+from fwtop.model.files import ConfigText
 from fwtop.model.traffic.snapshot import Attack, Sampling, Snapshot
 from fwtop.model.wire import plain
 

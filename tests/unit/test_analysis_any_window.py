@@ -18,11 +18,9 @@ from test_analysis_scenarios import SCENARIOS, load
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.proposals.preview import preview
 from fwtop.analysis.shown import part_traffic
-from fwtop.model.traffic.connections import SocketTable
 from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount
-from fwtop.model.traffic.packets import Hook, PacketBatch
+from fwtop.model.traffic.packets import Hook, NoOrigin, PacketBatch, SocketTable
 from fwtop.model.traffic.snapshot import TrafficPart
-from fwtop.model.traffic.window import NoOrigin
 from fwtop.stats.engine import Engine
 
 HOOKS = (Hook.INGRESS, Hook.XDP, Hook.DROP, Hook.ACCEPTED)

@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount, RuleCount
-from fwtop.model.traffic.packets import Fragment, Hook, PacketBatch
+from fwtop.model.traffic.packets import Fragment, Hook, PacketBatch, Window
 from fwtop.model.traffic.snapshot import Attack, Sampling, Tables, Totals
-from fwtop.model.traffic.window import Window
 
 SECONDS, WEIGHT = 3.0, 60.0
 NETFILTER, NO_SOCKET = 7, 3

@@ -15,7 +15,7 @@ from fwtop.analysis.attacks.held_connections import ENTRIES, groups
 from fwtop.analysis.proposals.preview import preview
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Preview, Rule
-from fwtop.model.traffic.connections import Connections, SocketTable
+from fwtop.model.traffic.packets import Connections, SocketTable
 from fwtop.model.traffic.snapshot import Judgement, Proposal
 
 CLIENTS = (("kept alive", 60, 30), ("pushed", 20, 20))

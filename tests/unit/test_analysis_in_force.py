@@ -45,9 +45,8 @@ from fwtop.model.rule import (
     Rule,
     Setting,
 )
-from fwtop.model.traffic.packets import Hook, PacketBatch
+from fwtop.model.traffic.packets import Hook, PacketBatch, Window
 from fwtop.model.traffic.snapshot import Judgement
-from fwtop.model.traffic.window import Window
 
 SHARES = (0.0, 0.01, 0.3, 0.5, 0.7, 0.94, 0.96, 0.99, 1.0)
 CLASSES = ("syn_flood", "udp_botnet", "http_flood", "dns_amplification_v6", "mixed_three", "fragments_of_udp",

@@ -12,7 +12,7 @@ from test_analysis_propose import VISITORS, learned
 from fwtop.analysis.proposals.limits import extrapolated
 from fwtop.analysis.proposals.preview import preview
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
-from fwtop.model.traffic.window import Window
+from fwtop.model.traffic.packets import Window
 from fwtop.rules.xtables import HASHLIMIT_MAX
 from fwtop.xdp.maps import BUCKETS
 

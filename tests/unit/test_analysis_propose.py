@@ -19,10 +19,10 @@ from fwtop.analysis.window.tcp_view import ACK, RST, SYN
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.model.traffic.counters import Counters, DropCount
+from fwtop.model.traffic.packets import Window
 from fwtop.model.traffic.snapshot import Judgement, Proposal
-from fwtop.model.traffic.window import Window
-from fwtop.rules.command_line import command_line
-from fwtop.rules.exports.commands import shell_commands
+from fwtop.rules.exports.xtables import shell_commands
+from fwtop.rules.kinds import command_line
 
 VISITORS = {"make": "connections", "src": "60", "count": 300}
 

@@ -10,7 +10,7 @@ from analysis_factory import make_batch, make_frames, make_tables
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.window import NoOrigin
+from fwtop.model.traffic.packets import NoOrigin
 from fwtop.stats.engine import Engine
 
 FLOOD = {"protocol": "tcp", "flags": "S", "dport": 80, "src": "random"}

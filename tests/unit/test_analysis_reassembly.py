@@ -14,8 +14,7 @@ from fwtop.analysis.proposals.preview import preview
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
 from fwtop.model.traffic.counters import ConntrackSample
-from fwtop.model.traffic.packets import Fragment
-from fwtop.model.traffic.window import Window
+from fwtop.model.traffic.packets import Fragment, Window
 
 ANSWERS: dict[str, Any] = {
     "src": "60",

@@ -15,8 +15,8 @@ from fwtop.analysis.snapshot_attacks import Known
 from fwtop.console.playback import replay
 from fwtop.console.playback.replay import Earlier, find_earlier
 from fwtop.model.traffic.counters import Counters
+from fwtop.model.traffic.packets import NoOrigin
 from fwtop.model.traffic.snapshot import Origin
-from fwtop.model.traffic.window import NoOrigin
 from fwtop.stats.engine import Engine
 
 NOW = 1_800_000_000.0

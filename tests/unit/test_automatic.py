@@ -14,8 +14,8 @@ from stored_samples import START, attack, proposal, rule, snapshot
 from fwtop.console.automatic import Policy, read_policy
 from fwtop.console.automatic.agent import Agent
 from fwtop.console.automatic.decisions import CREATED_BY, Decider, Decision
-from fwtop.model.config_file import ConfigText
 from fwtop.model.errors import FwtopError
+from fwtop.model.files import ConfigText
 from fwtop.model.protocol import Answer, Apply, Keep, Undo
 from fwtop.model.rule import Match, RuleStatus, State
 from fwtop.model.traffic.counters import TcpService

@@ -21,9 +21,9 @@ from fwtop.console.playback.capture import CaptureReel, observe_capture
 from fwtop.console.playback.player import Frame, Playhead, Recording, Reel, StoredFeed
 from fwtop.console.playback.replay import session_recording
 from fwtop.model.errors import FwtopError
+from fwtop.model.traffic.packets import NoOrigin
 from fwtop.model.traffic.session import EventKind
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.model.traffic.window import NoOrigin
 
 Until = Callable[..., Any]
 

@@ -13,8 +13,8 @@ from fwtop.console.playback.capture import CaptureResult, observe_capture
 from fwtop.console.samples import SamplePackets, find_sample
 from fwtop.dissect.client import LINK_ETHERNET, Dissection
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.packets import NoOrigin
 from fwtop.model.traffic.snapshot import Payload, Share, Source
-from fwtop.model.traffic.window import NoOrigin
 
 SHARE = Share(1, 1, 1.0, 0.1, 0.1, 0.1)
 MAC = bytes.fromhex("020000000001020000000002")

@@ -19,9 +19,8 @@ from fwtop.analysis.proposals.matching import match_rows, payload_rows
 from fwtop.console.playback.capture import CaptureResult, observe_capture
 from fwtop.model.rule import PayloadMatch
 from fwtop.model.traffic.counters import Counters, DropCount
-from fwtop.model.traffic.packets import PacketBatch
+from fwtop.model.traffic.packets import NoOrigin, PacketBatch
 from fwtop.model.traffic.snapshot import Share
-from fwtop.model.traffic.window import NoOrigin
 from fwtop.stats.engine import Engine
 
 HOST = address("10.10.10.10")

@@ -13,8 +13,7 @@ from benches.corpus.cases import LabelledWindow, draw
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context
-from fwtop.model.traffic.packets import PacketBatch
-from fwtop.model.traffic.window import Window
+from fwtop.model.traffic.packets import PacketBatch, Window
 
 FAMILIES_OF_CASES = (
     "mixture of attacks", "one kind on two targets", "lab: syn_flood", "lab: ack_flood",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fwtop.model.addresses import coverage as listed
+from fwtop.model.addresses import address as listed
 from fwtop.model.addresses import prefix_list
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_rows import PrefixRows

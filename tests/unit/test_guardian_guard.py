@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
 from fwtop.guardian.allow.found import Session
 from fwtop.guardian.rules import guard
-from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.coverage import covered
+from fwtop.model.addresses.address import Prefix, covered
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Kind, Match, RateLimit, Rule

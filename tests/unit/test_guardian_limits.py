@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from fwtop.guardian.allow.found import configured_time_servers, time_servers_talked_to
 from fwtop.guardian.limits import Limits, read_limits
 from fwtop.guardian.rules.guard import check_share
-from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.coverage import covered
+from fwtop.model.addresses.address import Prefix, covered
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
 from fwtop.netfilter.saved import parse

@@ -19,10 +19,9 @@ from fwtop.model.addresses.plain_prefixes import parse_lines
 from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Range
-from fwtop.model.traffic.dns import wire_name
-from fwtop.model.traffic.protocols import read_flags
+from fwtop.model.traffic.protocols import read_flags, wire_name
 from fwtop.rules import options
-from fwtop.rules.command_line import command_line
+from fwtop.rules.kinds import command_line
 
 
 @pytest.mark.parametrize(

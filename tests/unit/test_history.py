@@ -18,7 +18,7 @@ from stored_sessions import Clock
 from benches.history import NOTE, write_history
 from fwtop.console.recorder import HistorySampler
 from fwtop.model.errors import FwtopError
-from fwtop.model.traffic.history import HistoryPart, HistorySample, Trends
+from fwtop.model.traffic.session import HistoryPart, HistorySample, Trends
 from fwtop.render.trends import averaged, spark, trends_json, trends_text
 from fwtop.store.history import DAY, HOUR, MINUTE, HistoryWriter, prune
 from fwtop.store.trends import read_trends

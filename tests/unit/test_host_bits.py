@@ -11,9 +11,9 @@ import pytest
 from fwtop.cli import mitigation
 from fwtop.guardian.allow.allowlist import read_allow_file
 from fwtop.guardian.rules.validate import rule_of_wire
+from fwtop.model.addresses.address import prefixes_of
 from fwtop.model.addresses.named_list import entries_of
 from fwtop.model.addresses.prefix_file import read_prefix_file
-from fwtop.model.addresses.targets import prefixes_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.policy.document import read as read_policy

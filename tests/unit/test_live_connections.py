@@ -11,7 +11,7 @@ import pytest
 
 from fwtop.live import connections
 from fwtop.live.connections import ConnectionMeter
-from fwtop.model.traffic.connections import Connections, ListenQueue, SocketTable
+from fwtop.model.traffic.packets import Connections, ListenQueue, SocketTable
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from fwtop.cli.main import verb_module
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import ConnectionLimit, Kind, Match, PayloadMatch, Range, RateLimit, Rule, Setting
 from fwtop.model.traffic.protocols import flags_option, read_flags
-from fwtop.rules.command_line import command_line
+from fwtop.rules.kinds import command_line
 from fwtop.rules.words import describe, summarise
 
 NET = Prefix.parse("203.0.113.0/24")

@@ -15,17 +15,16 @@ from fwtop.guardian.allow.found import Session
 from fwtop.guardian.records.list_log import ListLog, Recorded
 from fwtop.guardian.rules import guard
 from fwtop.guardian.rules.validate import rule_of_wire
-from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.address import MAX_NAME, Prefix, check_name
 from fwtop.model.addresses.named_list import NEVER, NamedList, check_entries
+from fwtop.model.addresses.port_rows import positions
 from fwtop.model.addresses.prefix_list import detach_sources
 from fwtop.model.addresses.prefix_rows import PrefixRows
-from fwtop.model.addresses.prefix_sets import positions
 from fwtop.model.addresses.roles import Role
-from fwtop.model.addresses.targets import MAX_NAME, check_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Apply
 from fwtop.model.rule import Kind, Match, Rule
-from fwtop.rules.command_line import command_line
+from fwtop.rules.kinds import command_line
 from fwtop.rules.xtables import list_set_name
 
 

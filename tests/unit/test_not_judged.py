@@ -29,10 +29,9 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, Status
 from fwtop.model.rule import Kind, Match, Preview, Rule, RuleStatus, State
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import PacketBatch
+from fwtop.model.traffic.packets import NoOrigin, PacketBatch, Window
 from fwtop.model.traffic.session import EventKind
 from fwtop.model.traffic.snapshot import Judgement, Origin, Snapshot, Tables
-from fwtop.model.traffic.window import NoOrigin, Window
 from fwtop.model.wire import plain
 from fwtop.sandbox.crash_log import CrashLog
 from fwtop.stats.engine import Engine

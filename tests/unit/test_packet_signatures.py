@@ -24,9 +24,8 @@ from fwtop.analysis.proposals.normal import normal_traffic
 from fwtop.analysis.window.traffic import Traffic
 from fwtop.capture.reader import read_capture
 from fwtop.model.rule import Match, PayloadMatch, Range
-from fwtop.model.traffic.packets import Hook, PacketBatch
+from fwtop.model.traffic.packets import Hook, NoOrigin, PacketBatch, Window
 from fwtop.model.traffic.snapshot import PacketSignature
-from fwtop.model.traffic.window import NoOrigin, Window
 from fwtop.stats.engine import Engine
 
 

@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.list_bundle import bundle, read_bundle
-from fwtop.model.addresses.prefix_list import pack_prefixes
+from fwtop.model.addresses.prefix_list import bundle, pack_prefixes, read_bundle
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import ROOT
 from fwtop.model.wire import of_plain

@@ -19,10 +19,9 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Level, Match, Protection, Rule
-from fwtop.rules.command_line import command_line
-from fwtop.rules.kinds import protect
+from fwtop.rules.kind import Surroundings
+from fwtop.rules.kinds import command_line, protect
 from fwtop.rules.kinds.protect import protection_text
-from fwtop.rules.surroundings import Surroundings
 from fwtop.rules.words import summarise
 
 OFFICE = (Prefix.parse("198.51.100.0/24"),)

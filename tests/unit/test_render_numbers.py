@@ -3,7 +3,7 @@
 import pytest
 
 from fwtop.render.numbers import duration, duration_words, percent
-from fwtop.rules.command_line import ttl_option
+from fwtop.rules.kinds import ttl_option
 
 
 @pytest.mark.parametrize(

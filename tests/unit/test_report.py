@@ -41,8 +41,8 @@ from fwtop.report.summary import digest
 from fwtop.report.sums import resample
 from fwtop.report.text import escape
 from fwtop.report.wording import si
-from fwtop.rules.command_line import command_line
 from fwtop.rules.costs import Costs
+from fwtop.rules.kinds import command_line
 from fwtop.store.reader import load_session
 from fwtop.store.writer import SessionWriter
 

@@ -12,8 +12,7 @@ from stored_sessions import sample_session
 
 from benches.history import write_history
 from fwtop.console.recorder import Recorder
-from fwtop.model.traffic.history import TrendGroup, Trends
-from fwtop.model.traffic.session import SessionRecord
+from fwtop.model.traffic.session import SessionRecord, TrendGroup, Trends
 from fwtop.model.traffic.snapshot import Origin
 from fwtop.report import render
 from fwtop.store.reader import load_session

@@ -17,7 +17,7 @@ from fwtop.lab import network, scenario
 from fwtop.lab.traffic.plan import build_plan
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind
-from fwtop.model.traffic.window import NoOrigin
+from fwtop.model.traffic.packets import NoOrigin
 from fwtop.rules.costs import DEFAULT_COST_NS, Costs, load_costs, machine_name, save_costs
 
 _HERE = Costs(machine_name(), platform.release(), "2026-11-21T10:00:00Z", {"ipset": 812.5, "xdp": 90.0})

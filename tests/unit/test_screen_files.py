@@ -12,7 +12,7 @@ import pytest
 from fwtop.cli import files
 from fwtop.cli.files import MAX_BYTES, USER_FILE, caller, read_config
 from fwtop.cli.files import screen_files as read_all
-from fwtop.model.config_file import ConfigText
+from fwtop.model.files import ConfigText
 
 
 def user_at(home: Path, uid: int) -> pwd.struct_passwd:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
 
-from fwtop.model.config_file import ConfigText, read_regular_text
+from fwtop.model.files import ConfigText, read_regular_text
 from fwtop.model.settings_file import line_of, must, one_of, read, read_table, some_of, told
 
 

@@ -10,9 +10,8 @@ from test_packet_signatures import SYNS
 from fwtop.analysis.advisor import Advisor
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import U8, U64
+from fwtop.model.traffic.packets import U8, U64, OriginColumns, Window
 from fwtop.model.traffic.snapshot import Source, Tables
-from fwtop.model.traffic.window import OriginColumns, Window
 from fwtop.stats.engine import Engine
 
 

@@ -13,8 +13,7 @@ from frames import batch_of, ethernet, ipv4, tcp, udp
 from fwtop.capture.reader import read_capture
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount, RuleCount
-from fwtop.model.traffic.packets import I64, U8, U64, Hook, PacketBatch
-from fwtop.model.traffic.window import NoOrigin, OriginColumns
+from fwtop.model.traffic.packets import I64, U8, U64, Hook, NoOrigin, OriginColumns, PacketBatch
 from fwtop.stats import sources as sources_module
 from fwtop.stats.engine import Digest, Engine
 from fwtop.stats.ledger import balance

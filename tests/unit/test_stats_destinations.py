@@ -15,9 +15,8 @@ from test_stats import packets
 
 from fwtop.capture.reader import read_capture
 from fwtop.model.traffic.counters import Counters, DropCount
-from fwtop.model.traffic.packets import Hook, PacketBatch
+from fwtop.model.traffic.packets import Hook, NoOrigin, PacketBatch
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.model.traffic.window import NoOrigin
 from fwtop.stats import destinations
 from fwtop.stats.engine import Engine
 from fwtop.stats.sums import SAMPLES

@@ -13,9 +13,8 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer
 from fwtop.model.traffic.counters import Counters, DropCount
-from fwtop.model.traffic.packets import PacketBatch
+from fwtop.model.traffic.packets import PacketBatch, Window
 from fwtop.model.traffic.snapshot import FilterChain, Listener, Ring, Snapshot, Surroundings
-from fwtop.model.traffic.window import Window
 from fwtop.stats.destinations import with_rates
 from fwtop.store.database import decode_value, encode_value
 

@@ -7,8 +7,7 @@ import pytest
 from test_stats import packets
 
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import U64
-from fwtop.model.traffic.window import NoOrigin
+from fwtop.model.traffic.packets import U64, NoOrigin
 from fwtop.stats.engine import Engine
 from fwtop.stats.sums import SAMPLES, SUMS, VARIANCE, WEIGHT, KeyedSums
 

@@ -14,9 +14,8 @@ from fwtop.analysis.shown import JudgedTraffic
 from fwtop.console.samples import TrafficParts
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.counters import DropCount
-from fwtop.model.traffic.packets import Hook
+from fwtop.model.traffic.packets import Hook, NoOrigin, Window
 from fwtop.model.traffic.snapshot import Judgement, TrafficPart
-from fwtop.model.traffic.window import NoOrigin, Window
 
 FLOOD = {"dport": 27015, "src": "random", "payload": "random_any", "count": 3000}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.model.whole_file import replacing
+from fwtop.model.files import replacing
 
 
 def test_a_file_is_replaced_in_one_step_and_has_its_permissions(tmp_path: Path) -> None:

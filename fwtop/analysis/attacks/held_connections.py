@@ -22,8 +22,7 @@ from fwtop.analysis.engine.entries import Feature, Group, Hypothesis, Least, Pro
 from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.traffic import TCP, Rows, mix, payload
 from fwtop.model.rule import Match
-from fwtop.model.traffic.connections import Connections, SocketTable
-from fwtop.model.traffic.packets import F64, Mask
+from fwtop.model.traffic.packets import F64, Connections, Mask, SocketTable
 from fwtop.render.numbers import percent, plural
 
 _SURE = 0.8  # probability from which an attack is named

@@ -14,8 +14,8 @@ from fwtop.analysis.window.counting import among, numbered
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, Traffic, distinct_texts, mix, payload, payload_texts
 from fwtop.model.text import dns_name_text, safe_text
-from fwtop.model.traffic.dns import TYPES
 from fwtop.model.traffic.packets import F64, I64, U8, U64, Mask
+from fwtop.model.traffic.protocols import TYPES
 from fwtop.parse.dns_question import HEADER, Question, parse_question
 from fwtop.render.numbers import percent
 

@@ -24,8 +24,7 @@ from fwtop.model.rule import RANGES, Level, Match, RateLimit, Rule
 from fwtop.model.traffic.packets import F64, U64, Fragment, Mask, PacketBatch
 from fwtop.render.numbers import percent
 from fwtop.rules.kind import Layer
-from fwtop.rules.kinds import drops_nothing, of
-from fwtop.rules.limits import as_kept
+from fwtop.rules.kinds import as_kept, drops_nothing, of
 from fwtop.rules.overlap import includes
 
 _EXAMPLES = 4

@@ -15,8 +15,7 @@ from fwtop.analysis.proposals.services import proposed, without_rule
 from fwtop.analysis.window.traffic import TCP, mix
 from fwtop.model.addresses.address import format_address
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Preview, Rule
-from fwtop.model.traffic.connections import Connections, SocketTable
-from fwtop.model.traffic.packets import F64, U64
+from fwtop.model.traffic.packets import F64, U64, Connections, SocketTable
 from fwtop.model.traffic.snapshot import Proposal
 from fwtop.render.numbers import plural
 from fwtop.rules.kinds import drops_nothing, of

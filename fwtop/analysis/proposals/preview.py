@@ -28,8 +28,7 @@ from fwtop.analysis.proposals.normal import Normal, normal_traffic, with_unexpla
 from fwtop.analysis.proposals.signatures import matches, signatures
 from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.rule import Preview, Rule
-from fwtop.model.traffic.packets import F64, Mask
-from fwtop.model.traffic.window import Window
+from fwtop.model.traffic.packets import F64, Mask, Window
 from fwtop.render.numbers import percent
 from fwtop.rules.kinds import drops_nothing, of
 

@@ -29,8 +29,7 @@ from fwtop.analysis.proposals.signatures import Signature
 from fwtop.analysis.proposals.upstream import upstream
 from fwtop.model.rule import RANGES, Kind, Rule
 from fwtop.model.traffic.snapshot import Proposal
-from fwtop.rules.command_line import command_line
-from fwtop.rules.kinds import drops_nothing, of
+from fwtop.rules.kinds import command_line, drops_nothing, of
 
 _PER_ATTACK = 5
 _BESIDE = 0.05  # of an attack that an additional rule should stop

@@ -19,7 +19,7 @@ from fwtop.model.traffic.packets import Fragment
 from fwtop.model.traffic.snapshot import Proposal
 from fwtop.model.tunables import TUNABLES
 from fwtop.render.numbers import plural
-from fwtop.rules.exports.commands import shell_commands
+from fwtop.rules.exports.xtables import shell_commands
 from fwtop.rules.words import describe, with_summary
 
 if TYPE_CHECKING:

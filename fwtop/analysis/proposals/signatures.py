@@ -22,8 +22,8 @@ from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.window.traffic import ICMP, ICMP6, TCP, UDP, Rows, Traffic
 from fwtop.model.rule import PayloadMatch
 from fwtop.model.text import dns_name_text
-from fwtop.model.traffic.dns import split_wire, wire_name
 from fwtop.model.traffic.packets import U8, U64, Fragment, Mask
+from fwtop.model.traffic.protocols import split_wire, wire_name
 
 _ROWS = 512
 _LOADED = 0.1  # of the packets must have a payload

@@ -24,8 +24,8 @@ from fwtop.model.traffic.packets import (
     Fragment,
     Mask,
     PacketBatch,
+    Window,
 )
-from fwtop.model.traffic.window import Window
 from fwtop.parse.dns_question import Question
 
 Rows = NDArray[np.intp]

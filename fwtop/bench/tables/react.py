@@ -15,7 +15,7 @@ from fwtop.kernel.namespaces import inside
 from fwtop.lab.run import Lab
 from fwtop.model.errors import FwtopError
 from fwtop.netfilter import nf_tables
-from fwtop.rules.objects import PREROUTING, SOURCE_CHAINS
+from fwtop.rules.kind import PREROUTING, SOURCE_CHAINS
 
 _SCENARIO = "few_sources"
 _TITLE = "UDP flood"  # the name of that attack on the screen

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from fwtop.model.config_file import ConfigText
+from fwtop.model.files import ConfigText
 from fwtop.model.settings_file import must, read, some_of
 from fwtop.rules.kinds import filters
 

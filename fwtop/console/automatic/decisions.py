@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fwtop.console.automatic import Policy
 from fwtop.model.console_scope import maker
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
-from fwtop.model.traffic.flow import NOTICED, STOPPED
+from fwtop.model.traffic.session import NOTICED, STOPPED
 from fwtop.model.traffic.snapshot import Attack, Proposal, Snapshot
 from fwtop.render.numbers import percent
 

@@ -23,11 +23,9 @@ from fwtop.console.judging import load_config, not_judged
 from fwtop.console.playback.player import Frame, Reel
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.flow import Flow
-from fwtop.model.traffic.packets import PacketBatch
-from fwtop.model.traffic.session import Event, EventKind, Mark
+from fwtop.model.traffic.packets import OriginLookup, PacketBatch, Window
+from fwtop.model.traffic.session import Event, EventKind, Flow, Mark
 from fwtop.model.traffic.snapshot import Judgement, Origin, Snapshot, Tables
-from fwtop.model.traffic.window import OriginLookup, Window
 from fwtop.render.numbers import duration_words
 from fwtop.stats.engine import Engine
 from fwtop.ui.lists.history import HISTORY_SECONDS, Past, Point

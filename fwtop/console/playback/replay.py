@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from fwtop.analysis.snapshot_attacks import Known
 from fwtop.console.playback.player import Frame, Reel
 from fwtop.model.errors import FwtopError
-from fwtop.model.traffic.flow import STOPPED, Flow
-from fwtop.model.traffic.session import EventKind, Mark, unstored
+from fwtop.model.traffic.session import STOPPED, EventKind, Flow, Mark, unstored
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.render.numbers import CLOCK, utc
 from fwtop.store.directory import SESSION_DIRECTORY, is_running, session_paths

@@ -15,11 +15,11 @@ from fwtop.console.playback.player import StoredFeed
 from fwtop.console.playback.replay import session_recording
 from fwtop.console.samples import SamplePackets, TrafficParts
 from fwtop.dissect.client import Dissector
-from fwtop.model.config_file import ConfigText
+from fwtop.model.files import ConfigText
 from fwtop.model.rule import Preview, Rule
-from fwtop.model.traffic.history import Trends
+from fwtop.model.traffic.packets import OriginLookup
+from fwtop.model.traffic.session import Trends
 from fwtop.model.traffic.snapshot import Snapshot, Sources
-from fwtop.model.traffic.window import OriginLookup
 from fwtop.store.history import FILE_NAME
 from fwtop.store.reader import session_info
 from fwtop.store.trends import read_trends

@@ -29,7 +29,7 @@ from fwtop.guardian.allow.found import (
 )
 from fwtop.model.addresses.address import HostBitsError, Prefix
 from fwtop.model.addresses.roles import BGP_PORT, DHCP_PORTS, DNS_PORT, NTP_PORT, PASSES, Passes, Role
-from fwtop.model.config_file import read_regular
+from fwtop.model.files import read_regular
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP, UDP

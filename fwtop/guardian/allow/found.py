@@ -21,7 +21,7 @@ from fwtop.kernel.procfs import read_text
 from fwtop.kernel.routes import default_routes
 from fwtop.kernel.sockets import command_name, processes, sockets_of
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.config_file import read_regular
+from fwtop.model.files import read_regular
 from fwtop.model.traffic.protocols import TCP
 from fwtop.netfilter.ctnetlink import Entry, opened_by
 

@@ -27,8 +27,7 @@ from fwtop.model.text import safe_text
 from fwtop.netfilter.iptables import Variant
 from fwtop.netfilter.saved import Line
 from fwtop.rules.kind import Layer
-from fwtop.rules.kinds import of
-from fwtop.rules.limits import heeds_limit
+from fwtop.rules.kinds import heeds_limit, of
 
 if TYPE_CHECKING:
     from fwtop.guardian.rules.state import GuardianState

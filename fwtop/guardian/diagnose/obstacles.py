@@ -19,7 +19,7 @@ from fwtop.model.text import safe_text
 from fwtop.netfilter import nft
 from fwtop.netfilter.iptables import LEGACY, NFT, Variant, loaded_tables, named
 from fwtop.netfilter.saved import Line, Saved
-from fwtop.rules.objects import (
+from fwtop.rules.kind import (
     HOOK_CHAINS,
     LISTED_CHAINS,
     PREROUTING,

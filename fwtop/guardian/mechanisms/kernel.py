@@ -35,8 +35,8 @@ from fwtop.kernel.links import Link
 from fwtop.kernel.programs import unlimited
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
+from fwtop.rules.kind import KernelObjects
 from fwtop.rules.kinds import of
-from fwtop.rules.objects import KernelObjects
 
 _LOOK_SECONDS = 0.9  # between two
 

@@ -11,8 +11,7 @@ from msgspec import Struct
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
-from fwtop.rules.kind import Layer
-from fwtop.rules.objects import KernelObjects
+from fwtop.rules.kind import KernelObjects, Layer
 
 _T = TypeVar("_T")
 HEAD_CHANGED = "the first lines of chain"  # how the reason begins why a rule does not act then

@@ -17,7 +17,7 @@ from fwtop.guardian.records.former import Changed, FormerState
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Setting
 from fwtop.model.tunables import TUNABLES, Direction, Tunable
-from fwtop.rules.objects import KernelObjects
+from fwtop.rules.kind import KernelObjects
 
 
 def restore(memory: FormerState, rule_ids: set[str], restored: Callable[[], None] = lambda: None) -> None:

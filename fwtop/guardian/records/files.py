@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from fwtop.kernel.descriptors import closing
-from fwtop.model.whole_file import replacing
+from fwtop.model.files import replacing
 
 _RECORD = ".json"
 _LIST = ".list"

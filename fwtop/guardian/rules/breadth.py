@@ -13,14 +13,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.coverage import SPACE, covered, listed, of_ports
+from fwtop.model.addresses.address import SPACE, Prefix, covered, listed, of_ports
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import RANGES, Kind, Level, Match, Range, Rule
 from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.rehearsal.rehearse import Met, rehearse, why_cut
-from fwtop.rules.kinds import drops_nothing, of
-from fwtop.rules.limits import heeds_limit
+from fwtop.rules.kinds import drops_nothing, heeds_limit, of
 from fwtop.rules.overlap import is_wider
 
 SHORTEST = {4: 8, 6: 16}  # broader prefixes need force, as sources and as what a limit counts by

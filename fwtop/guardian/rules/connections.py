@@ -27,8 +27,7 @@ from msgspec import Struct
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.found import Session, connections
 from fwtop.kernel import netlink, sockets
-from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.coverage import listed, of_ports
+from fwtop.model.addresses.address import Prefix, listed, of_ports
 from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule

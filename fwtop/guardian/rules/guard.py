@@ -24,17 +24,14 @@ from fwtop.kernel import namespaces
 from fwtop.kernel.bridges import Bridge, crossed
 from fwtop.kernel.links import readable_links, receiving_links
 from fwtop.model import console_scope
-from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.coverage import SPACE, Listed, covered, cut_out, listed, of_ports, sizes
+from fwtop.model.addresses.address import SPACE, Listed, Prefix, covered, cut_out, listed, of_ports, sizes
 from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import POLICY, POLICY_TRIAL, Level, Match, Rule, State
 from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.render.numbers import percent
-from fwtop.rules.command_line import command_line
 from fwtop.rules.kind import Layer
-from fwtop.rules.kinds import drops_nothing, of, why_too_many
-from fwtop.rules.limits import heeds_limit
+from fwtop.rules.kinds import command_line, drops_nothing, heeds_limit, of, why_too_many
 from fwtop.rules.overlap import is_double
 
 MAX_RULES = 256  # active at once: every line costs each packet that passes the chain

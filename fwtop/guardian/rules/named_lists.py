@@ -34,12 +34,10 @@ from fwtop.guardian.mechanisms.kernel import Kernel
 from fwtop.guardian.mechanisms.tables.state import NftListChange
 from fwtop.guardian.records.journal import Entry
 from fwtop.guardian.records.list_log import ListLog, Recorded
-from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.address import Prefix, check_name
 from fwtop.model.addresses.named_list import NEVER, Change, NamedList, check_entries
-from fwtop.model.addresses.port_rows import PortRows
+from fwtop.model.addresses.port_rows import PortRows, Rows, alike, chosen, positions
 from fwtop.model.addresses.prefix_list import MAX_PREFIXES
-from fwtop.model.addresses.prefix_sets import Rows, alike, chosen, positions
-from fwtop.model.addresses.targets import check_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text

@@ -20,17 +20,15 @@ from fwtop.guardian.rules import guard
 from fwtop.guardian.rules.breadth import why_broad_together
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.kernel.links import has_gro, readable_links, receiving_links
-from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.coverage import of_ports
+from fwtop.model.addresses.address import Prefix, of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
 from fwtop.model.text import safe_text
 from fwtop.netfilter.ctnetlink import udp_peers
 from fwtop.rehearsal.rehearse import why_lost
 from fwtop.rules import kinds
-from fwtop.rules.limits import as_kept, rounding_text
-from fwtop.rules.objects import KernelObjects
-from fwtop.rules.surroundings import Machine, Surroundings
+from fwtop.rules.kind import KernelObjects, Machine, Surroundings
+from fwtop.rules.kinds import as_kept, rounding_text
 
 if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
     from fwtop.guardian.rules.named_lists import NamedLists

@@ -8,8 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.targets import check_name
+from fwtop.model.addresses.address import Prefix, check_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import (
     SOURCES_LEFT,

@@ -26,8 +26,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.rules.kind import Layer
-from fwtop.rules.kinds import of
-from fwtop.rules.limits import rounding_text
+from fwtop.rules.kinds import of, rounding_text
 
 _MAX_PEERS = 256  # for the screen's marks
 

@@ -11,7 +11,7 @@ import random
 import struct
 from typing import Any
 
-from fwtop.model.traffic.dns import type_number, wire_name
+from fwtop.model.traffic.protocols import type_number, wire_name
 
 
 def ntp_monlist(rng: random.Random, table: dict[str, Any]) -> bytes:  # noqa: ARG001

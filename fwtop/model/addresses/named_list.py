@@ -15,10 +15,19 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.port_rows import MAX_ELEMENTS, PortEntry, PortRows, parse_entries
+from fwtop.model.addresses.port_rows import (
+    MAX_ELEMENTS,
+    PortEntry,
+    PortRows,
+    Rows,
+    chosen,
+    inserted,
+    parse_entries,
+    places,
+    positions,
+)
 from fwtop.model.addresses.prefix_list import prefix_text
 from fwtop.model.addresses.prefix_rows import PrefixRows
-from fwtop.model.addresses.prefix_sets import Rows, chosen, inserted, places, positions
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from enum import IntEnum
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from numpy.typing import NDArray
+
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic.counters import Counters
 
 U8 = NDArray[np.uint8]
 U16 = NDArray[np.uint16]
@@ -132,3 +135,130 @@ KINDS: dict[str, type[np.generic]] = {
 }  # fmt: skip
 _DTYPES = {name: KINDS[kind] for name, kind in PacketBatch.__annotations__.items() if name != "data"}
 _COLUMNS_OF = attrgetter(*PacketBatch.__struct_fields__)
+
+
+class Interval(Struct, frozen=True):
+    """What one poll saw: exact arrivals and the samples that came with them."""
+
+    started: float  # Unix seconds
+    seconds: float
+    packets: int  # arrived, exact
+    samples: int  # of arrived packets; 0 also where nobody was watching
+
+
+class Window(Struct, frozen=True):
+    """Weighted samples by hook, and the exact counters of the same interval.
+
+    Of a long capture, `arrived` is a uniform subset with scaled weights: sums of `weight` always estimate
+    packets.
+    """
+
+    started: float  # Unix seconds
+    seconds: float
+    arrived: PacketBatch  # hooks INGRESS and XDP
+    dropped: PacketBatch  # hook DROP
+    accepted: PacketBatch  # hook ACCEPTED
+    counters: Counters
+    live: bool = True
+    own: tuple[Prefix, ...] = ()  # this host's addresses, if known
+    intervals: tuple[Interval, ...] = ()  # live: the polls that the window is made of, oldest first
+    clock: float | None = None  # Unix seconds minus packet time; None: the first packet came at `started`
+    sockets: SocketTable | None = None  # live: the connections that this host serves, as last read
+
+
+class OriginColumns(Struct, frozen=True):
+    """Country (two ASCII letters as a big-endian number, 0 unknown) and AS number (0 unknown)."""
+
+    country: U16
+    asn: U32
+
+
+class OriginLookup(Protocol):
+    """Maps addresses to country and autonomous system."""
+
+    def columns(self, family: U8, hi: U64, lo: U64) -> OriginColumns:
+        """Look n addresses up."""
+        ...
+
+    def as_name(self, asn: int) -> str | None:
+        """Return the sanitised name of an autonomous system, if known."""
+        ...
+
+    @property
+    def stale(self) -> str:
+        """The day of the data if that is long ago, else ""."""
+        ...
+
+
+class NoOrigin(Struct, frozen=True):
+    """The lookup without a database: every origin is unknown."""
+
+    names: dict[int, str] = field(default_factory=dict)
+    stale: str = ""
+
+    def columns(self, family: U8, hi: U64, lo: U64) -> OriginColumns:  # noqa: ARG002
+        """Return zeros."""
+        import numpy as np
+
+        return OriginColumns(np.zeros(len(family), np.uint16), np.zeros(len(family), np.uint32))
+
+    def as_name(self, asn: int) -> str | None:
+        """Return a given name, else None."""
+        return self.names.get(asn)
+
+
+class Connections(Struct, frozen=True):
+    """Connections that clients opened; one entry each (struct tcp_info, linux/tcp.h)."""
+
+    family: U8
+    hi: U64  # the peer's address, as in PacketBatch
+    lo: U64
+    peer_port: U16
+    port: U16  # of the service
+    cookie: U64  # the kernel's number of the socket, never used again
+    received: U64  # bytes of data
+    segments_in: U32  # with data
+    segments_out: U32  # with data
+    since_received: F64  # seconds since the last data, or since the handshake
+    since_sent: F64
+    unread: U32  # bytes that the program has not read
+    unsent: U32  # bytes that the peer has not acknowledged
+    window: U32  # bytes that the peer accepts now
+    mss: U32  # bytes of a full segment to the peer
+    held: F64  # seconds that sending waited for the peer's window
+    seen: F64  # seconds since this connection was first observed: its age at least
+
+    def __len__(self) -> int:
+        return len(self.port)
+
+    def select(self, rows: Mask) -> Connections:
+        """Return some of them."""
+        return Connections(*(getattr(self, name)[rows] for name in self.__struct_fields__))
+
+    @staticmethod
+    def empty() -> Connections:
+        """Return none."""
+        none: list[Any] = [np.zeros(0, KINDS[kind]) for kind in Connections.__annotations__.values()]
+        return Connections(*none)
+
+
+class ListenQueue(Struct, frozen=True):
+    """Finished handshakes that wait until a program accepts them."""
+
+    port: int
+    waiting: int
+    limit: int
+
+
+class SocketTable(Struct, frozen=True):
+    """The served connections of this network namespace at one moment."""
+
+    connections: Connections
+    share: float = 1.0  # of all connections, 0 to 1, that were read: a uniform sample of them
+    queues: tuple[ListenQueue, ...] = ()
+    overflows_per_s: float = 0.0  # handshakes lost because a listen queue was full
+
+    def queue(self, port: int) -> ListenQueue | None:
+        """Return the fullest listen queue of a port."""
+        found = [item for item in self.queues if item.port == port]
+        return max(found, key=lambda item: item.waiting / max(item.limit, 1), default=None)

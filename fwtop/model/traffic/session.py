@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from fwtop.model.rule import Rule
-from fwtop.model.traffic.snapshot import PartTraffic, Snapshot
+from fwtop.model.traffic.snapshot import LedgerRow, PartTraffic, Snapshot
 
 
 class EventKind(StrEnum):
@@ -185,3 +185,122 @@ class SessionRecord(Struct, frozen=True):
     evidence: tuple[AttackEvidence, ...]
     packets: tuple[SamplePacket, ...]
     snapshots: Callable[[int], Iterator[Snapshot]]
+
+
+STOPPED = 0.95  # from this share of the attacks' packets they count as stopped; estimates err by some percent
+NOTICED = 0.05  # below this share drops don't count as protection
+FULL_TABLE = "conntrack_exhaustion"  # the effect of other attacks: it has no packets of its own
+_FIREWALLS = ("xdp", "tc", "netfilter")
+_UNKNOWN = ("capture",)  # recorded packets, whose fate isn't
+
+
+class Flow(Struct, frozen=True):
+    """Where the packets of a window went, in packets a second; the parts add up to `arrives`."""
+
+    arrives: float = 0.0
+    mine: float = 0.0  # dropped by fwtop's rules
+    other: float = 0.0  # dropped by other firewalls
+    kernel: float = 0.0  # dropped by NIC, kernel or sockets
+    reaches: float = 0.0  # accepted
+    unaccounted: float = 0.0  # neither dropped nor accepted; negative: more than arrived
+    bps: float = 0.0
+
+
+def flow_of(snapshot: Snapshot) -> Flow | None:
+    """Sum up the ledger; None where the fate of the packets isn't known."""
+    ledger, totals = snapshot.tables.ledger, snapshot.tables.totals
+    if any(row.layer in _UNKNOWN for row in ledger):
+        return None
+    sums = dict.fromkeys(("mine", "other", "kernel", "reaches"), 0.0)
+    for row in ledger:
+        if row.layer != "unexplained":
+            sums[end_of(row)] += row.pps
+    return Flow(
+        arrives=totals.pps,
+        mine=sums["mine"],
+        other=sums["other"],
+        kernel=sums["kernel"],
+        reaches=sums["reaches"],
+        unaccounted=totals.pps - sum(sums.values()),
+        bps=totals.bps,
+    )
+
+
+def end_of(row: LedgerRow) -> str:
+    """Say who took a row's packets: reaches, mine, other or kernel."""
+    if row.layer == "delivered":
+        return "reaches"
+    if row.rule is not None:
+        return "mine"
+    return "other" if row.layer in _FIREWALLS else "kernel"
+
+
+KINDS = ("country", "network", "city", "port", "target")
+TRAFFIC = ("arrived", "mine", "other", "kernel", "accepted")  # where packets ended, after the total
+TREND_HOURS = 24
+TREND_DAYS = 15
+
+
+class HistoryPart(Struct, frozen=True):
+    """Packets with something in common; `kind` is one of KINDS."""
+
+    kind: str
+    key: str  # "NL", "AS64500", "Amsterdam, NL", "tcp/80", "192.0.2.1"
+    packets: float
+    dropped: float | None = None  # None: not known
+    label: str = ""  # the name of the network or service
+
+
+class HistorySample(Struct, frozen=True):
+    """Some seconds of traffic, in packets."""
+
+    at: float  # Unix seconds: the end
+    seconds: float
+    traffic: tuple[float, ...]  # in the order of TRAFFIC
+    bits: float
+    parts: tuple[HistoryPart, ...] = ()
+
+    @property
+    def pps(self) -> float:
+        """Packets that arrived, a second."""
+        return self.traffic[0] / self.seconds if self.seconds > 0 else 0.0
+
+
+class TrendRow(Struct, frozen=True):
+    """Averages of one thing, in packets a second; None where nothing was observed."""
+
+    key: str  # sanitised, as is `label`
+    label: str
+    hour: float | None  # the last 60 minutes
+    hours: tuple[float | None, ...]  # TREND_HOURS whole hours, the present one last
+    day: float | None  # those hours together
+    days: tuple[float | None, ...]  # TREND_DAYS × 24 hours, the present one last
+    dropped_share: float | None = None  # of its packets of the last day, 0 to 1
+
+
+class TrendGroup(Struct, frozen=True):
+    """Rows of one kind, the largest of the last hour first.
+
+    The kinds are traffic, country, network, city, port, service and dark: a target address is dark if at
+    least 99 % of its packets were dropped, by whomever.
+    """
+
+    kind: str
+    rows: tuple[TrendRow, ...]
+
+
+class Trends(Struct, frozen=True):
+    """The last hour, day and 15 days of what was watched on some interfaces."""
+
+    at: float  # Unix seconds
+    interfaces: tuple[str, ...]
+    netns: str | None
+    note: str  # "synthetic" data say so here
+    hour_seconds: float  # observed of the last hour
+    day_seconds: float  # of TREND_HOURS
+    days_seconds: float  # of TREND_DAYS
+    groups: tuple[TrendGroup, ...]
+
+    def group(self, kind: str) -> tuple[TrendRow, ...]:
+        """Return the rows of a kind, none if there is no such group."""
+        return next((group.rows for group in self.groups if group.kind == kind), ())

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.rule import Kind, Rule
-from fwtop.rules.kind import Layer, RuleKind
+from fwtop.model.rule import Kind, RateLimit, Rule
+from fwtop.rules.kind import NONE, KernelObjects, Layer, RuleKind, Surroundings
 from fwtop.rules.kinds import common, harden
-from fwtop.rules.objects import KernelObjects
-from fwtop.rules.surroundings import NONE, Surroundings
 
 _ORDER = {kind: place for place, kind in enumerate(Kind)}
 
@@ -75,3 +76,73 @@ def build(rule: Rule, around: Surroundings = NONE) -> KernelObjects:
     made = of(rule.kind).build(rule, around)
     # Access lists decide at a protected port; all of its lines are behind the allow-list
     return made if rule.protection is not None else common.unlisted_first(made, rule, around.known)
+
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+_MAX_SOURCES = 32  # more would make the line unreadable
+
+
+def command_line(rule: Rule, *, max_sources: int | None = _MAX_SOURCES) -> str | None:
+    """Return the shell command that installs a rule; None if no command can, or it has too many sources.
+
+    The line is always printable.
+    """
+    match = rule.match
+    if max_sources is not None and rule.origin is None and len(match.sources) > max_sources:
+        return None
+    words = of(rule.kind).words(rule) if match.fragment is not False else None
+    if words is None:
+        return None
+    line = shlex.join(["fwtop", *words, "--ttl", ttl_option(rule.ttl_seconds)])
+    return line if line.isprintable() else None
+
+
+def ttl_option(seconds: int) -> str:
+    """Format a time to live as `--ttl` takes it, exactly: 90s, 10m, 2h, 1d."""
+    size, unit = next((size, unit) for size, unit in _UNITS if seconds % size == 0)
+    return f"{seconds // size}{unit}"
+
+
+# The limits of rules as the kernel keeps them, and in words
+
+_NOTABLE = 0.005  # part of the rate
+
+
+def heeds_limit(rule: Rule) -> bool:
+    """Return whether what stays under a rule's limit passes."""
+    return rule.limit is not None and of(rule.kind).keeps is not None
+
+
+def as_kept(rule: Rule) -> RateLimit | None:
+    """Return a rule's limit with the rate that the kernel keeps."""
+    limit, keeps = rule.limit, of(rule.kind).keeps
+    if limit is None or keeps is None or limit.per_second < 1:
+        return limit
+    return replace(limit, per_second=round(keeps(limit)))
+
+
+def is_rounded(rule: Rule) -> bool:
+    """Return whether the kernel keeps a rate that differs notably from what was asked for."""
+    asked, kept = rule.limit, as_kept(rule)
+    if asked is None or kept is None:
+        return False
+    return abs(kept.per_second - asked.per_second) > _NOTABLE * asked.per_second
+
+
+def rate_text(rule: Rule) -> str:
+    """Describe a rule's limit as the kernel keeps it: 1,000/s per /24 (IPv6 /56)."""
+    asked, limit = rule.limit, as_kept(rule)
+    if asked is None or limit is None:
+        return "any rate"
+    unit = " bytes" if limit.in_bytes else ""
+    each = " and port" if limit.by_dport else ""
+    rate = f"{asked.per_second:,}{unit}/s"
+    if is_rounded(rule):
+        rate = f"{limit.per_second:,}{unit}/s ({rate} rounded by {of(rule.kind).keeper})"
+    return f"{rate} per /{limit.prefix_v4} (IPv6 /{limit.prefix_v6}){each}"
+
+
+def rounding_text(rule: Rule) -> str:
+    """Say which rates the kernel keeps instead of those asked for; "" if none, or the summary says it."""
+    told = [rate_text(part) for part in rule.parts or (rule,) if is_rounded(part)]
+    return "; ".join(f"limit: {text}" for text in told if text not in rule.summary)

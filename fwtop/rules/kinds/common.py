@@ -7,12 +7,10 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.coverage import listed, of_family, of_ports
+from fwtop.model.addresses.address import Prefix, listed, of_family, of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
-from fwtop.rules.objects import ChainLine, KernelObjects, SetSpec
-from fwtop.rules.surroundings import Surroundings
+from fwtop.rules.kind import ChainLine, KernelObjects, SetSpec, Surroundings
 from fwtop.rules.xtables import (
     TIMED_ELEMENTS,
     UNLISTED,

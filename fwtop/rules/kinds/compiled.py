@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
-from fwtop.rules.objects import KernelObjects
+from fwtop.rules.kind import KernelObjects
 
 MAX_DESTINATIONS = 1024
 SEARCHED_BYTES = 128  # of the payload, for a match without an offset

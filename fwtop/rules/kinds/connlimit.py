@@ -10,11 +10,9 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Rule
 from fwtop.model.traffic.protocols import TCP
-from fwtop.rules.kind import Layer, RuleKind
+from fwtop.rules.fields import per_words, scope_words
+from fwtop.rules.kind import KernelObjects, Layer, RuleKind, Surroundings
 from fwtop.rules.nft_objects import CONNECTIONS, NftLine, NftRule, NftSet, set_of
-from fwtop.rules.objects import KernelObjects
-from fwtop.rules.surroundings import Surroundings
-from fwtop.rules.verb_words import per_words, scope_words
 
 _BITS = {4: 32, 6: 128}
 _COUNTED = 65_535  # source prefixes; nft_connlimit frees those without a connection

@@ -11,9 +11,7 @@ from msgspec.structs import replace
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
-from fwtop.rules.kind import Layer, RuleKind
-from fwtop.rules.objects import BESIDE, ChainLine, KernelObjects, SetSpec
-from fwtop.rules.surroundings import Surroundings
+from fwtop.rules.kind import BESIDE, ChainLine, KernelObjects, Layer, RuleKind, SetSpec, Surroundings
 from fwtop.rules.xtables import UNLISTED, set_name
 
 

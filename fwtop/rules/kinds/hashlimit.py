@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, RateLimit, Rule
-from fwtop.rules.kind import Layer, RuleKind
+from fwtop.rules.fields import limit_words
+from fwtop.rules.kind import KernelObjects, Layer, RuleKind, Surroundings
 from fwtop.rules.kinds.common import base, filter_lines
-from fwtop.rules.objects import KernelObjects
-from fwtop.rules.rates import hashlimit_rate
-from fwtop.rules.surroundings import Surroundings
-from fwtop.rules.verb_words import limit_words
-from fwtop.rules.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX
+from fwtop.rules.xtables import HASHLIMIT_EXPIRE_MS, HASHLIMIT_MAX, hashlimit_rate
 
 _MAX_COUNTED = 10_000  # source prefixes
 _MAY_FILL = (

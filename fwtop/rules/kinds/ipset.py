@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fwtop.model.rule import Kind, Rule
+from fwtop.rules.fields import block_words
 from fwtop.rules.kind import Layer, RuleKind
 from fwtop.rules.kinds.common import drop_all
-from fwtop.rules.verb_words import block_words
 
 
 def _missing(rule: Rule) -> str:

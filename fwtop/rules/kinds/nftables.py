@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.coverage import looked_up, of_family, of_ports
+from fwtop.model.addresses.address import Prefix, looked_up, of_family, of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
-from fwtop.rules.kind import Layer, RuleKind
+from fwtop.rules.fields import early_words
+from fwtop.rules.kind import KernelObjects, Layer, RuleKind, Surroundings
 from fwtop.rules.kinds.common import families_asked, list_elements
-from fwtop.rules.nft_fields import field_words
 from fwtop.rules.nft_objects import (
     NETDEV,
     NftLine,
     NftRule,
     NftSet,
     address_set,
+    field_words,
     list_set_of,
     port_set,
     set_of,
 )
-from fwtop.rules.objects import KernelObjects
-from fwtop.rules.surroundings import Surroundings
-from fwtop.rules.verb_words import early_words
 
 _PREFIXES = 10_000  # nft reads elements one by one, and the kernel keeps them in a tree
 

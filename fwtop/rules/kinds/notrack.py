@@ -5,11 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fwtop.model.rule import Kind, Rule
-from fwtop.rules.kind import Layer, RuleKind
+from fwtop.rules.fields import has_more, scope_words
+from fwtop.rules.kind import BESIDE, OUTPUT, ChainLine, KernelObjects, Layer, RuleKind, SetSpec, Surroundings
 from fwtop.rules.kinds.common import base
-from fwtop.rules.objects import BESIDE, OUTPUT, ChainLine, KernelObjects, SetSpec
-from fwtop.rules.surroundings import Surroundings
-from fwtop.rules.verb_words import has_more, scope_words
 from fwtop.rules.xtables import field_args, halves, set_name
 
 _TARGET = ("-j", "CT", "--notrack")

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fwtop.model.addresses.coverage import of_family
+from fwtop.model.addresses.address import of_family
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Level, Match, Protection, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP, UDP, protocol_name
-from fwtop.rules.kind import Layer, RuleKind
+from fwtop.rules.fields import family_words
+from fwtop.rules.kind import OUTPUT, ChainLine, KernelObjects, Layer, Machine, RuleKind, SetSpec, Surroundings
 from fwtop.rules.kinds.common import DROP
-from fwtop.rules.objects import OUTPUT, ChainLine, KernelObjects, SetSpec
-from fwtop.rules.surroundings import Machine, Surroundings
-from fwtop.rules.verb_words import family_words
 from fwtop.rules.xtables import field_args, halves, list_set_name, set_name
 
 PROTOCOLS = {TCP: "tcp", UDP: "udp"}

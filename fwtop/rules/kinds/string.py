@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fwtop.model.rule import Kind
+from fwtop.rules.fields import match_words
 from fwtop.rules.kind import Layer, RuleKind
 from fwtop.rules.kinds.common import drop_all
-from fwtop.rules.verb_words import match_words
 
 KIND = RuleKind(
     Kind.STRING, Layer.RAW, drop_all, match_words,

@@ -10,11 +10,9 @@ from __future__ import annotations
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, Setting
 from fwtop.model.traffic.protocols import TCP
-from fwtop.rules.kind import Layer, RuleKind
+from fwtop.rules.fields import family_words
+from fwtop.rules.kind import KernelObjects, Layer, Machine, RuleKind, Surroundings
 from fwtop.rules.nft_objects import PROXY, NftLine, NftRule, NftSet, address_set, set_of
-from fwtop.rules.objects import KernelObjects
-from fwtop.rules.surroundings import Machine, Surroundings
-from fwtop.rules.verb_words import family_words
 
 _HEADERS = {4: 40, 6: 60}  # IP and TCP without options (RFC 9293, 3.7.1)
 _MAX_KNOWN = 65_536

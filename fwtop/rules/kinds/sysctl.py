@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from fwtop.model.rule import Kind, Rule, Setting
-from fwtop.rules.kind import Layer, RuleKind
-from fwtop.rules.objects import KernelObjects
-from fwtop.rules.surroundings import Machine, Surroundings
+from fwtop.rules.kind import KernelObjects, Layer, Machine, RuleKind, Surroundings
 
 _NO_CLOCK = (
     "sysctls have no clock in the kernel: fwtop's guardian gives the old value back when the time is over or "

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from fwtop.model.rule import Kind, Rule
-from fwtop.rules.kind import Layer, RuleKind
+from fwtop.rules.fields import early_words
+from fwtop.rules.kind import KernelObjects, Layer, RuleKind, Surroundings
 from fwtop.rules.kinds import compiled
-from fwtop.rules.objects import KernelObjects
-from fwtop.rules.rates import compiled_rate
-from fwtop.rules.surroundings import Surroundings
-from fwtop.rules.verb_words import early_words
+from fwtop.rules.xtables import compiled_rate
 
 _ATTACH = "some drivers reset the interface for a moment when the first XDP program is attached"
 

@@ -10,8 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.analysis.window.traffic import payload
-from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.targets import origin_of, prefixes_of
+from fwtop.model.addresses.address import Prefix, origin_of, prefixes_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule, RuleStatus
 from fwtop.model.text import safe_text

@@ -12,7 +12,7 @@ from fwtop.model.rule import ACTIVE_STATES, POLICY, POLICY_TRIAL, Rule, RuleStat
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import duration_words
-from fwtop.rules.command_line import command_line
+from fwtop.rules.kinds import command_line
 from fwtop.rules.overlap import covering_rule, same_effect
 from fwtop.ui.actions.desk import Desk
 from fwtop.ui.actions.log import ExpiryWatch

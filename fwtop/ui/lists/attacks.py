@@ -11,7 +11,7 @@ from rich.style import Style
 from fwtop.model.rule import PlanView, Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import ConntrackSample
-from fwtop.model.traffic.flow import FULL_TABLE, NOTICED, STOPPED
+from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED
 from fwtop.model.traffic.snapshot import Attack, Proposal, Snapshot
 from fwtop.render.rows.defence import ATTACK, PROPOSAL, reaching_share
 from fwtop.rules.kinds import drops_nothing, of

@@ -13,8 +13,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
-from fwtop.model.traffic.flow import FULL_TABLE, NOTICED, STOPPED, Flow, flow_of
-from fwtop.model.traffic.history import TrendRow, Trends
+from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED, Flow, TrendRow, Trends, flow_of
 from fwtop.model.traffic.snapshot import Attack, Origin, Sampling, Share, Snapshot, Source, Tables, Totals
 
 NOTHING = Snapshot("", Origin("live"), 0.0, 0.0, Tables(Totals(0, 0, 0.0, 0.0, 0, 0), Sampling(1.0, 0, 0)))

@@ -16,7 +16,7 @@ from rich.style import Style
 
 from fwtop.model.rule import Kind
 from fwtop.model.traffic.counters import ConntrackSample
-from fwtop.model.traffic.flow import STOPPED, end_of, flow_of
+from fwtop.model.traffic.session import STOPPED, end_of, flow_of
 from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Listener, Ring, Snapshot
 from fwtop.render.drop_words import reason_words
 from fwtop.render.rows.field import RowType

@@ -12,7 +12,7 @@ from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
 from fwtop.model.ruleset import ListedSet
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import TcpService
-from fwtop.model.traffic.flow import Flow, flow_of
+from fwtop.model.traffic.session import Flow, flow_of
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import utc
 from fwtop.render.rows.defence import RULE

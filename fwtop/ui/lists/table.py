@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from rich.style import Style
 
-from fwtop.model.traffic.flow import flow_of
+from fwtop.model.traffic.session import flow_of
 from fwtop.model.traffic.snapshot import Attack, Destination, PacketSignature, Payload, Port, Snapshot, Source
 from fwtop.render.rows.field import Field, RowType, Unit
 from fwtop.ui.format import bar, error_bar, nanoseconds, number, octets, percent, scale_of

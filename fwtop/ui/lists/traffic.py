@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 from rich.style import Style
 
-from fwtop.model.traffic.history import TREND_DAYS, TREND_HOURS
+from fwtop.model.traffic.session import TREND_DAYS, TREND_HOURS
 from fwtop.model.traffic.snapshot import Destination, PacketSignature, Payload, Snapshot, Source
 from fwtop.render.rows.field import RowType
 from fwtop.render.rows.signature import SIGNATURE, signature_words

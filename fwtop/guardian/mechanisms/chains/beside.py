@@ -24,7 +24,7 @@ from fwtop.netfilter.nft_stateless import NftInsert, read_native
 from fwtop.netfilter.saved import Line
 from fwtop.netfilter.stateless import Insert, from_below
 from fwtop.netfilter.tracking import service_name
-from fwtop.rules.objects import BESIDE
+from fwtop.rules.kind import BESIDE
 from fwtop.rules.xtables import set_name
 
 FAMILIES = (4, 6)

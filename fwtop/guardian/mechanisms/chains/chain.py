@@ -37,7 +37,7 @@ from fwtop.netfilter.iptables import (
     Variant,
     loaded_tables,
 )
-from fwtop.rules.objects import HOOK_CHAINS
+from fwtop.rules.kind import HOOK_CHAINS
 
 if TYPE_CHECKING:
     from fwtop.guardian.mechanisms.chains.beside import Beside

@@ -30,7 +30,7 @@ from fwtop.model.text import safe_text
 from fwtop.netfilter import ipset, nf_tables
 from fwtop.netfilter.iptables import NFT
 from fwtop.netfilter.saved import Line
-from fwtop.rules.objects import HOOK_CHAINS, OWN_CHAINS
+from fwtop.rules.kind import HOOK_CHAINS, OWN_CHAINS
 
 _SAVE_SECONDS = 2.0  # for iptables-save: with tens of thousands of rules it takes longer
 _SLOW_PAUSE_SECONDS = 60.0  # until it is tried again

@@ -13,12 +13,11 @@ from msgspec import Struct
 
 from fwtop.guardian.mechanisms.chains import sets
 from fwtop.guardian.mechanisms.chains.sets import is_whole
-from fwtop.model.addresses.port_rows import PortEntry, PortRows
+from fwtop.model.addresses.port_rows import PortEntry, PortRows, Rows, positions
 from fwtop.model.addresses.prefix_rows import PrefixRows
-from fwtop.model.addresses.prefix_sets import Rows, positions
 from fwtop.netfilter import ipset
 from fwtop.netfilter.ipset import Edit, Header
-from fwtop.rules.objects import SetSpec
+from fwtop.rules.kind import SetSpec
 from fwtop.rules.xtables import COUNTED_ELEMENTS, list_set_name
 
 _FAMILIES = (4, 6)

@@ -15,7 +15,7 @@ from fwtop.guardian.mechanisms.chains.table_raw import Listed, TableState, add_t
 from fwtop.guardian.mechanisms.mechanism import Baseline, Count, digest, each, head_key, readable
 from fwtop.guardian.records.former import FormerState
 from fwtop.netfilter.iptables import NFT
-from fwtop.rules.objects import HOOK_CHAINS, OWN_CHAINS, PORT_CHAINS, ChainLine
+from fwtop.rules.kind import HOOK_CHAINS, OWN_CHAINS, PORT_CHAINS, ChainLine
 
 FAMILIES = (4, 6)
 

@@ -30,9 +30,8 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, families_of
 from fwtop.netfilter import ipset
-from fwtop.rules.kind import Layer
+from fwtop.rules.kind import BESIDE, ChainLine, KernelObjects, Layer
 from fwtop.rules.kinds.protect import SHUT
-from fwtop.rules.objects import BESIDE, ChainLine, KernelObjects
 from fwtop.rules.xtables import COUNTED_ELEMENTS, UNLISTED, fill_text, list_set_name, set_name
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.guardian.mechanisms.mechanism import each
-from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.coverage import of_ports
+from fwtop.model.addresses.address import Prefix, of_ports
 from fwtop.netfilter import ipset
-from fwtop.rules.objects import SetSpec
+from fwtop.rules.kind import SetSpec
 from fwtop.rules.xtables import create_line, fill_text, set_line
 
 PREFIX = "fwtop-"

@@ -17,7 +17,7 @@ from fwtop.model.addresses import roles
 from fwtop.model.errors import FwtopError
 from fwtop.netfilter import ipset, nf_tables
 from fwtop.netfilter.saved import Saved
-from fwtop.rules.objects import (
+from fwtop.rules.kind import (
     HOOK_CHAINS,
     LISTED_CHAINS,
     OWN_CHAINS,

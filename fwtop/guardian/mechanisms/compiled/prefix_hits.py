@@ -62,8 +62,8 @@ class PrefixHits:
         # Imported here: a guardian without a long list needn't carry numpy.
         import numpy as np
 
+        from fwtop.model.addresses.port_rows import chosen, positions
         from fwtop.model.addresses.prefix_rows import PrefixRows
-        from fwtop.model.addresses.prefix_sets import chosen, positions
 
         was, rows = PrefixRows.of(before.match.sources), PrefixRows.of(after.match.sources)
         totals = _totals(*_read(old, cpus))

@@ -27,9 +27,8 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.paths import PIN_DIRECTORY
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
-from fwtop.rules.kind import Layer
+from fwtop.rules.kind import KernelObjects, Layer
 from fwtop.rules.kinds import of
-from fwtop.rules.objects import KernelObjects
 from fwtop.xdp.messages import Apply, Clear, Compile, Loaded, Open, RequestedRule, Sweep
 
 MAX_ALLOWED = 4096

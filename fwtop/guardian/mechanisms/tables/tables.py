@@ -44,14 +44,13 @@ from fwtop.guardian.mechanisms.tables.state import (
 )
 from fwtop.kernel.links import Link
 from fwtop.kernel.programs import CommandError
-from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.coverage import of_ports
+from fwtop.model.addresses.address import Prefix, of_ports
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.text import safe_text
 from fwtop.netfilter import nf_tables, nft
-from fwtop.rules.kind import Layer
+from fwtop.rules.kind import KernelObjects, Layer
 from fwtop.rules.nft_objects import (
     CONNECTIONS,
     LAYOUTS,
@@ -65,12 +64,11 @@ from fwtop.rules.nft_objects import (
     set_lines,
     set_of,
 )
-from fwtop.rules.objects import KernelObjects
 from fwtop.rules.xtables import COUNTED_ELEMENTS
 
 if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
     from fwtop.guardian.mechanisms.chains.list_sets import ListDelta
-    from fwtop.model.addresses.prefix_sets import Rows
+    from fwtop.model.addresses.port_rows import Rows
 
 _KINDS = {NETDEV.table: Kind.NFTABLES, PROXY.table: Kind.SYNPROXY, CONNECTIONS.table: Kind.CONNLIMIT}
 _PLAIN_NAME = re.compile(r"[\w.@-]{1,15}")

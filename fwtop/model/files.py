@@ -1,12 +1,17 @@
-"""The operator's files as they were read: the text, or why there is none."""
+"""Files of operators and of fwtop: read with care, and written whole.
+
+Anything else than a regular file is refused, and what was there before stays until all is on disk.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, Any
 
 from msgspec import Struct
 
@@ -58,3 +63,39 @@ def read_regular_text(path: Path) -> ConfigText | None:
         return ConfigText(str(path), "", "it is not UTF-8")
     except OSError as error:
         return ConfigText(str(path), "", error.strerror or str(error))
+
+
+@contextmanager
+def replacing(
+    path: Path, how: str = "w", permissions: int = 0o644, *, directory: int | None = None
+) -> Iterator[IO[Any]]:
+    """Yield a file that takes the place of `path` in the end; raises OSError, and leaves no trace then.
+
+    Until then it has a name that nobody can guess, as the directory may be another user's. A relative path is
+    within `directory`, given by its descriptor.
+    """
+    beside = path.parent / f".fwtop-{os.urandom(8).hex()}"
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(beside, flags, 0o600, dir_fd=directory)
+    try:
+        with open(handle, how, encoding=None if "b" in how else "utf-8") as file:
+            yield file
+            file.flush()
+            os.fchmod(handle, permissions)
+            os.fsync(handle)
+        os.replace(beside, path, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(beside, dir_fd=directory)
+        raise
+    if directory is None:
+        sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Wait until the names in a directory are on disk; raises OSError."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
