@@ -2,7 +2,7 @@
 /* The record of a sampled packet, which every hook writes to the ring buffer.
  *
  * All records have the same size, so that the console can read the ring buffer as one numpy array:
- * sizeof(struct fwtop_record) plus the ring buffer's 8-byte header is 256. Reader: fwtop/live/ringbuf.py;
+ * sizeof(struct fwtop_record) plus the ring buffer's 8-byte header is 256. Reader: fwtop/live/mapped.py;
  * fwtop/observe/layout.py has the same layout, and a test compares the two.
  */
 #ifndef FWTOP_RECORD_H

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TextIO
 
-from fwtop.cli.mitigation import add_rule_options, carry_out
+from fwtop.cli.mitigation import add_rule_options, can_ask, carry_out
 from fwtop.cli.options import flag, option
 from fwtop.cli.stored import StoredSession, run_unprivileged
 from fwtop.harden.playbook import DEFAULT_TTL_SECONDS, PLAYBOOKS, Options, Plan, find
@@ -50,9 +50,8 @@ def run(args: argparse.Namespace) -> int:
             raise FwtopError("--apply needs the name of a playbook; nothing was changed", 2)
         with _inside(args.netns):
             return _list(args)
-    if args.apply and not (args.preview or args.yes or sys.stdin.isatty()):
-        line = "no terminal to ask for confirmation; nothing was changed; use --yes or --preview"
-        raise FwtopError(line, 2)
+    if args.apply:
+        can_ask(args)
     rule = _planned(args)
     if rule is None or not args.apply:
         return 0

@@ -131,13 +131,18 @@ def match_of(args: argparse.Namespace, *fields: Field, **other: Any) -> Match:  
 prefix = read_as(Prefix.parse)
 
 
+def can_ask(args: argparse.Namespace) -> None:
+    """Raise FwtopError (code 2) if somebody would have to be asked and nobody can be."""
+    if not (args.preview or args.yes or sys.stdin.isatty()):
+        line = "no terminal to ask for confirmation; nothing was changed; use --yes or --preview"
+        raise FwtopError(line, 2)
+
+
 def carry_out(args: argparse.Namespace, rules: list[Rule]) -> int:
     """Show the plans of rules and install them as requested; return the exit status."""
     from fwtop.client import discovery
 
-    if not (args.preview or args.yes or sys.stdin.isatty()):
-        line = "no terminal to ask for confirmation; nothing was changed; use --yes or --preview"
-        raise FwtopError(line, 2)
+    can_ask(args)
     drops = not all(map(_not_measured, rules))
     measured = measure(rules, args.netns) if drops and (args.preview or not args.yes) else None
     previews: list[Preview | None] = [*measured] if measured is not None else [None] * len(rules)
