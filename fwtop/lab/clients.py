@@ -24,8 +24,9 @@ from msgspec import Struct, field
 
 from fwtop.lab import network as net
 from fwtop.lab.processes import answer, ignore_terminal_signals
+from fwtop.lab.scenario import HELD
 from fwtop.lab.traffic.answers import dns_query
-from fwtop.lab.traffic.crowds import Crowds
+from fwtop.lab.traffic.crowds import Crowd, HeldCrowd
 from fwtop.lab.traffic.pools import HOSTS, OPERATOR_PORT, PAGES, ZONE, request
 
 _HTTP_SECONDS, _DNS_SECONDS, _ECHO_SECONDS = 1.0, 0.5, 1.0
@@ -215,16 +216,18 @@ def _linger_none(writer: asyncio.StreamWriter) -> None:
     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-async def _obey(command: dict[str, Any], clients: Clients, crowds: Crowds) -> dict[str, Any]:
+async def _obey(command: dict[str, Any], clients: Clients, crowds: list[Crowd]) -> dict[str, Any]:
     match command["do"]:
         case "phase":
             clients.phase(str(command["name"]))
         case "pause":
             await clients.pause()
         case "crowd":
-            await (crowds.start() if command["on"] else crowds.stop())
+            for crowd in crowds:
+                crowd.start() if command["on"] else await crowd.stop()
         case "results":
-            return {**clients.results(), "crowds": crowds.results()}
+            tried = [{"tried": crowd.tried, "succeeded": crowd.succeeded} for crowd in crowds]
+            return {**clients.results(), "crowds": tried}
         case "results_by_client":
             return clients.results_by_client()
     return {"time": time.monotonic()}
@@ -236,7 +239,10 @@ async def _serve() -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     setup = json.loads(await reader.readline())
     clients = Clients(setup["clients"], setup["operator"], setup["seed"])
-    crowds = Crowds(setup["crowds"], setup["seed"])
+    crowds = [
+        (HeldCrowd if table["protocol"] in HELD else Crowd)(number, table, setup["seed"])
+        for number, table in enumerate(setup["crowds"])
+    ]
     tasks = clients.tasks()
     answer({"ready": True})
     while line := await reader.readline():

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.model.rule import ACTIVE_STATES, Match, Rule
-from fwtop.model.traffic.session import Event, EventKind, SessionRecord, Tick
+from fwtop.model.traffic.session import EventKind, SessionRecord, Tick
 from fwtop.model.traffic.snapshot import Proposal, Snapshot
 from fwtop.report.attacks import AttackSpan
 from fwtop.report.sums import TimedTick, timed
@@ -80,38 +80,31 @@ def _effect(
 ) -> RuleEffect:
     events = [event for event in record.events if event.subject == rule.id]
     points = [point for point in record.rule_ticks if point.rule_id == rule.id]
-    applied = _when(events, EventKind.RULE_APPLIED)
+    when = {event.kind: event.at for event in reversed(events)}  # the first of each kind
+    applied = when.get(EventKind.RULE_APPLIED)
     end = next((event for event in reversed(events) if event.kind in _ENDINGS), None)
     rates = [point.pps for point in points if point.state in _ACTIVE and point.pps > 0]
+    since, until = (applied or 0.0) + window, end.at if end else float("inf")
     return RuleEffect(
         rule=rule,
         applied=applied,
-        confirmed=_when(events, EventKind.RULE_CONFIRMED),
+        confirmed=when.get(EventKind.RULE_CONFIRMED),
         ended=end.at if end else None,
         ending=_ENDINGS[end.kind] if end else "",
         packets=max((point.packets for point in points), default=0),
         bytes=max((point.bytes for point in points), default=0),
         actual_pps=median(rates) if rates else 0.0,
-        changes=_changes(record.ticks, applied, end.at if end else None, window),
+        changes=_changes(record.ticks, applied, since, until) if applied is not None else (),
         commands=_commands(rule, proposals),
-        users=_users(record, user_figures, applied, end.at if end else None, window),
+        users=_users(record, user_figures, since, until) if applied is not None else (),
     )
 
 
 def _users(
-    record: SessionRecord,
-    user_figures: Sequence[UserFigure],
-    applied: float | None,
-    ended: float | None,
-    window: float,
+    record: SessionRecord, user_figures: Sequence[UserFigure], since: float, until: float
 ) -> tuple[tuple[str, float], ...]:
     """Measure the rule's harm where it shows: what users did meanwhile, against what is normal."""
-    if applied is None:
-        return ()
-    until = float("inf") if ended is None else ended
-    inside = [
-        one for one in timed(record.ticks, record.info.started) if applied + window <= one[0].at < until
-    ]
+    inside = [one for one in timed(record.ticks, record.info.started) if since <= one[0].at < until]
     return tuple(
         (item.name, share)
         for item in user_figures
@@ -119,18 +112,9 @@ def _users(
     )
 
 
-def _when(events: list[Event], kind: EventKind) -> float | None:
-    return next((event.at for event in events if event.kind is kind), None)
-
-
-def _changes(
-    ticks: tuple[Tick, ...], applied: float | None, ended: float | None, window: float
-) -> tuple[Change, ...]:
+def _changes(ticks: tuple[Tick, ...], applied: float, first: float, until: float) -> tuple[Change, ...]:
     """Compare the seconds before with those after, leaving out the windows that hold both."""
-    if applied is None:
-        return ()
-    first = applied + window
-    last = min(first + _AFTER_SECONDS, ended if ended is not None else float("inf"))
+    last = min(first + _AFTER_SECONDS, until)
     before = [tick for tick in ticks if applied - _BEFORE_SECONDS <= tick.at < applied]
     after = [tick for tick in ticks if first <= tick.at < last]
     figures: tuple[tuple[str, str, Callable[[Tick], float | None]], ...] = (

@@ -16,7 +16,6 @@ import time
 from typing import Any
 
 from fwtop.lab import network as net
-from fwtop.lab.scenario import HELD
 from fwtop.lab.traffic.pools import public_address
 
 _AGAIN_SECONDS = 1.0
@@ -26,36 +25,74 @@ _READ = 16  # bytes at a time
 _PIPELINED = 60  # requests of a slow reader: more than its window takes
 
 
-class HeldCrowd:
-    """A crowd that opens its connections at its rate and keeps them."""
+class Crowd:
+    """One crowd of a scenario, made of workers that share its rate evenly."""
 
     def __init__(self, number: int, table: dict[str, Any], seed: int) -> None:
         self._table = table
         self._addresses = addresses(number, int(table["clients"]), seed)
-        self._rng = random.Random(f"crowd/{seed}/{number}/held")  # noqa: S311
+        self._rng = random.Random(f"crowd/{seed}/{number}/pace")  # noqa: S311
         self._tasks: list[asyncio.Task[None]] = []
         self._open: set[socket.socket] = set()
         self.tried = self.succeeded = 0
 
     def start(self) -> None:
-        """Begin to open connections, those of an earlier attack included."""
-        self._close()
-        self._tasks = [
-            asyncio.ensure_future(self._hold(turn, turn / float(self._table["rate"])))
-            for turn in range(int(self._table["connections"]))
-        ]
+        """Start the workers."""
+        pause = _WORKERS / float(self._table["rate"])
+        self._tasks = [asyncio.ensure_future(self._worker(pause)) for _ in range(_WORKERS)]
 
     async def stop(self) -> None:
-        """Send and read nothing more; the connections stay open, as fwtop may look at them last."""
+        """Send and read nothing more; held connections stay open, as fwtop may look at them last."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
 
-    def _close(self) -> None:
+    async def _worker(self, pause: float) -> None:
+        due = time.monotonic() + self._rng.random() * pause
+        while True:
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            due = max(due + pause, time.monotonic() - 1.0)
+            self.tried += 1
+            try:
+                async with asyncio.timeout(_SECONDS):
+                    await self._visit(self._rng.choice(self._addresses))
+                self.succeeded += 1
+            except (OSError, TimeoutError):
+                continue
+
+    async def _visit(self, address: str) -> None:
+        tls = self._table["protocol"] == "tls"
+        port = net.PORT_TLS if tls else net.PORT_HTTP
+        reader, writer = await asyncio.open_connection(net.VICTIM_4, port, local_addr=(address, 0))
+        try:
+            writer.write(client_hello(self._table["host"]) if tls else self._request())
+            while await reader.read(65_536):
+                pass
+        finally:
+            writer.close()
+
+    def _request(self) -> bytes:
+        path = self._rng.choice(self._table["paths"]).replace("{random}", f"{self._rng.getrandbits(40):010x}")
+        agent = self._rng.choice(self._table["agents"])
+        return (
+            f"GET {path} HTTP/1.1\r\nHost: {self._table['host']}\r\nUser-Agent: {agent}\r\n"
+            "Accept: */*\r\nConnection: close\r\n\r\n"
+        ).encode()
+
+
+class HeldCrowd(Crowd):
+    """A crowd that opens its connections at its rate and keeps them."""
+
+    def start(self) -> None:
+        """Begin to open connections, those of an earlier attack included."""
         for end in self._open:
             end.close()
         self._open.clear()
+        self._tasks = [
+            asyncio.ensure_future(self._hold(turn, turn / float(self._table["rate"])))
+            for turn in range(int(self._table["connections"]))
+        ]
 
     async def _hold(self, turn: int, delay: float) -> None:
         await asyncio.sleep(delay)
@@ -119,30 +156,6 @@ class HeldCrowd:
         return b""
 
 
-class Crowds:
-    """All crowds of a scenario."""
-
-    def __init__(self, tables: list[dict[str, Any]], seed: int) -> None:
-        self._crowds: list[Crowd | HeldCrowd] = [
-            (HeldCrowd if table["protocol"] in HELD else Crowd)(number, table, seed)
-            for number, table in enumerate(tables)
-        ]
-
-    async def start(self) -> None:
-        """Start all crowds."""
-        for crowd in self._crowds:
-            crowd.start()
-
-    async def stop(self) -> None:
-        """Stop all crowds."""
-        for crowd in self._crowds:
-            await crowd.stop()
-
-    def results(self) -> list[dict[str, int]]:
-        """Return attempts and successes of each crowd."""
-        return [{"tried": crowd.tried, "succeeded": crowd.succeeded} for crowd in self._crowds]
-
-
 _SECONDS = 2.0
 _WORKERS = 64
 
@@ -163,58 +176,3 @@ def client_hello(host: str) -> bytes:
     except ssl.SSLWantReadError:
         return outgoing.read()
     raise RuntimeError("a handshake can't end without an answer")
-
-
-class Crowd:
-    """One crowd of a scenario, made of workers that share its rate evenly."""
-
-    def __init__(self, number: int, table: dict[str, Any], seed: int) -> None:
-        self._table = table
-        self._addresses = addresses(number, int(table["clients"]), seed)
-        self._rng = random.Random(f"crowd/{seed}/{number}/pace")  # noqa: S311
-        self._tasks: list[asyncio.Task[None]] = []
-        self.tried = self.succeeded = 0
-
-    def start(self) -> None:
-        """Start the workers."""
-        pause = _WORKERS / float(self._table["rate"])
-        self._tasks = [asyncio.ensure_future(self._worker(pause)) for _ in range(_WORKERS)]
-
-    async def stop(self) -> None:
-        """Cancel the workers and wait for them."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
-
-    async def _worker(self, pause: float) -> None:
-        due = time.monotonic() + self._rng.random() * pause
-        while True:
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            due = max(due + pause, time.monotonic() - 1.0)
-            self.tried += 1
-            try:
-                async with asyncio.timeout(_SECONDS):
-                    await self._visit(self._rng.choice(self._addresses))
-                self.succeeded += 1
-            except (OSError, TimeoutError):
-                continue
-
-    async def _visit(self, address: str) -> None:
-        tls = self._table["protocol"] == "tls"
-        port = net.PORT_TLS if tls else net.PORT_HTTP
-        reader, writer = await asyncio.open_connection(net.VICTIM_4, port, local_addr=(address, 0))
-        try:
-            writer.write(client_hello(self._table["host"]) if tls else self._request())
-            while await reader.read(65_536):
-                pass
-        finally:
-            writer.close()
-
-    def _request(self) -> bytes:
-        path = self._rng.choice(self._table["paths"]).replace("{random}", f"{self._rng.getrandbits(40):010x}")
-        agent = self._rng.choice(self._table["agents"])
-        return (
-            f"GET {path} HTTP/1.1\r\nHost: {self._table['host']}\r\nUser-Agent: {agent}\r\n"
-            "Accept: */*\r\nConnection: close\r\n\r\n"
-        ).encode()
