@@ -164,7 +164,7 @@ def _staged(directory: Path) -> Iterator[Path]:
 def _place(
     path: Path, name: str, args: argparse.Namespace, unpacked: Callable[[], None] | None, file_name: str = ""
 ) -> dict[str, Any]:
-    from fwtop.enrich.examine import Contents, examine, objections
+    from fwtop.enrich.geoip import Contents, examine, objections
 
     def examined() -> Contents:
         if unpacked is not None:

@@ -21,7 +21,7 @@ from mmdb_files import write_records
 
 from fwtop.cli import geoip
 from fwtop.cli.main import main
-from fwtop.enrich.examine import _KNOWN
+from fwtop.enrich.geoip import _KNOWN
 
 NOW = int(time.time())
 DAY = 86_400

@@ -8,8 +8,8 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature
+from fwtop.analysis.measures import general
 from fwtop.analysis.measures.general import ENOUGH, match_ip_protocol, pace, sources, spoofed, unclaimed_of
-from fwtop.analysis.parsers import icmp
 from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.tcp_view import errors_to_probes
 from fwtop.analysis.window.traffic import ICMP, ICMP6, IGMP
@@ -43,8 +43,8 @@ def icmp_packets(context: AnalysisContext) -> Iterator[Group]:
     that answer a scan by this host don't.
     """
     packets = context.traffic.packets
-    ordinary = icmp.neighbours(context.traffic)
-    ordinary &= ~icmp.neighbour_flood(context.traffic, context.config.flood_pps)
+    ordinary = general.neighbours(context.traffic)
+    ordinary &= ~general.neighbour_flood(context.traffic, context.config.flood_pps)
     family = (packets.protocol == ICMP) | ((packets.protocol == ICMP6) & ~ordinary)
     pool = family & context.unclaimed & (packets.family != 0) & ~errors_to_probes(context.traffic)
     every = context.features(pool)
@@ -80,7 +80,7 @@ def echo_replies(group: Group) -> float:
 @feature("yes or no")
 def discovery(group: Group) -> float:
     """Whether the most common type is one of ICMPv6 neighbour discovery, which no router forwards."""
-    return group.notes["version"] != "" and icmp.is_discovery(group.packets.top("icmp_type").value)
+    return group.notes["version"] != "" and general.is_discovery(group.packets.top("icmp_type").value)
 
 
 def match_icmp(group: Group) -> Match:

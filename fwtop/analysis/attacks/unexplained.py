@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature
+from fwtop.analysis.measures import general
 from fwtop.analysis.measures.general import observed_live, samples, share, spoofed
-from fwtop.analysis.parsers import icmp
 from fwtop.analysis.window.traffic import TCP, UDP
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Fragment
@@ -41,7 +41,7 @@ def unexplained(context: AnalysisContext) -> Iterator[Group]:
     )
     rows = traffic.rows(plain)
     if len(rows) >= _LEAST:
-        yield Group(context, context.features(rows[~icmp.neighbours(traffic)[rows]]), Least())
+        yield Group(context, context.features(rows[~general.neighbours(traffic)[rows]]), Least())
 
 
 @feature("yes or no")

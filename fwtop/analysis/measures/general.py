@@ -1,4 +1,4 @@
-"""Features of any group: size, rate, sources, lengths, ports, and how its flows look."""
+"""Features of any group: size, rate, sources, lengths, ports, flows; and what neighbours say by ICMPv6."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import numpy as np
 
 from fwtop.analysis.context import NEW, AnalysisContext
 from fwtop.analysis.engine.entries import Feature, Group, Least, feature
+from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import ICMP6, Traffic
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Mask
 
 _ALL = 0.98  # of the packets have a value: a rule may ask for it
+_NEIGHBOURS = (130, 131, 132, 133, 134, 135, 136, 137, 143)
+_TALKATIVE = (135, 136)  # solicitations and advertisements of neighbours: thousands live on large links
 _FEW = 64  # peers: in a class where more are usual, newcomers are no news
 
 
@@ -133,3 +137,30 @@ def match_ip_protocol(group: Group) -> Match:
     """Match the protocol that nearly all have."""
     top = group.packets.top("protocol")
     return Match(protocol=top.value if top.share > 0.98 else None)
+
+
+def is_discovery(icmp_type: int) -> bool:
+    """Tell whether a type of ICMPv6 belongs to neighbour or multicast listener discovery."""
+    return icmp_type in _NEIGHBOURS
+
+
+def neighbours(traffic: Traffic) -> Mask:
+    """Mark neighbour and multicast listener discovery (RFC 4861, 2710, 3810)."""
+    packets = traffic.packets
+    return np.asarray((packets.protocol == ICMP6) & among(packets.icmp_type, _NEIGHBOURS))
+
+
+def neighbour_flood(traffic: Traffic, pps: float) -> Mask:
+    """Mark neighbour discovery in numbers that no link has: router advertisements and the like (RFC 6104).
+
+    `pps` is the least flood; tenfold for messages that each neighbour sends.
+    """
+    packets, flood = traffic.packets, np.zeros(len(traffic), np.bool_)
+    common = neighbours(traffic)
+    for kind in distinct_values(packets.icmp_type[common]).tolist():
+        rows = common & (packets.icmp_type == kind)
+        least = pps * (10 if kind in _TALKATIVE else 1)
+        features = Features(traffic, np.flatnonzero(rows))
+        if min(features.peak_pps, features.packets) >= least:
+            flood |= rows
+    return flood

@@ -8,18 +8,20 @@ from fwtop.analysis.engine.entries import Group, feature, noted
 from fwtop.analysis.measures import conversations
 from fwtop.analysis.measures.conversations import framed
 from fwtop.analysis.parsers import dns, tls
-from fwtop.analysis.parsers.icmp import quoted_datagrams, quoted_requests
 from fwtop.analysis.parsers.services import BY_PORT, COLLECTORS, FIRST_OF_QUIC, QUESTIONS, Service
 from fwtop.analysis.window.counting import count_distinct, marked
 from fwtop.analysis.window.features import Features
-from fwtop.analysis.window.traffic import UDP, distinct_texts, mix, payload
+from fwtop.analysis.window.traffic import ICMP, UDP, Traffic, distinct_texts, mix, payload
 from fwtop.model.rule import Match, PayloadMatch
+from fwtop.model.text import payload_text
+from fwtop.model.traffic.packets import I64, U8
 from fwtop.render.numbers import percent, plural
 from fwtop.rules.words import bytes_text
 
 _BEGIN = 8  # payload bytes that a tool keeps constant
 _FORGED = 0.7  # probability
 _ENCRYPTED = 7.5  # bits a byte, of payloads together
+_QUOTED = 48  # bytes of a packet that an ICMP error quotes
 _HARDLY = 0.2  # of the payloads
 IMITATIONS = -5.0  # log-odds of spoofing: what only looks like an answer may be forged
 REFLECTED = "dropping what comes from the service's port, or a signature of the answers"
@@ -218,8 +220,8 @@ def contents(group: Group) -> list[str]:
         lines += sentences
     notes = group.context.notes
     if "quoted" not in notes:
-        notes["quoted"] = quoted_datagrams(group.context.traffic)
-    request = quoted_requests(notes["quoted"], group.notes["used"])
+        notes["quoted"] = _quoted_datagrams(group.context.traffic)
+    request = _quoted_requests(notes["quoted"], group.notes["used"])
     return [*lines, request] if request else lines
 
 
@@ -249,3 +251,31 @@ def one_to_one(group: Group) -> float:
         and features.flow_singles < 0.1
         and features.top("ip_length").distinct > features.sources
     )
+
+
+def _quoted_datagrams(traffic: Traffic) -> tuple[U8, I64]:
+    """Return the beginnings of UDP packets that ICMP errors quote (RFC 792), and how much was captured."""
+    packets = traffic.packets
+    rows = traffic.rows(traffic.icmp_errors & (packets.protocol == ICMP))[:2048]
+    quoted, length = payload(packets, rows, _QUOTED)
+    header = (quoted[:, 0] & 15).astype(np.int64) * 4
+    good = (quoted[:, 0] >> 4 == 4) & (quoted[:, 9] == UDP) & (header == 20) & (length >= 28)
+    return quoted[good], length[good]
+
+
+def _quoted_requests(datagrams: tuple[U8, I64], ports: list[int]) -> str:
+    """Describe the spoofed requests among quoted datagrams; empty if there are none."""
+    quoted, length = datagrams
+    if not ports or not len(quoted):
+        return ""
+    dport = (quoted[:, 22].astype(np.int64) << 8) | quoted[:, 23]
+    hits = np.flatnonzero(np.isin(dport, ports))
+    if len(hits) == 0:
+        return ""
+    size = int(np.median((quoted[hits, 24].astype(np.int64) << 8) | quoted[hits, 25])) - 8
+    sentence = (
+        f"{len(hits):,} ICMP errors quote the spoofed requests to port {ports[0]} ({size} payload bytes"
+    )
+    longest = hits[np.argmax(length[hits])]
+    content = quoted[longest, 28 : int(length[longest])].tobytes()
+    return sentence + (f", beginning {payload_text(content, limit=20)!r})" if content else ")")
