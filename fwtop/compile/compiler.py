@@ -10,21 +10,24 @@ the ring buffer, so bcc is shown a file of two lines instead.
 from __future__ import annotations
 
 import base64
+import contextlib
 import ctypes
 import hashlib
+import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from fwtop.compile import cache
 from fwtop.kernel.btf import Btf
 from fwtop.model.errors import FwtopError
-from fwtop.model.paths import BPF_DIRECTORY
+from fwtop.model.files import replacing
+from fwtop.model.paths import BPF_DIRECTORY, RUN_DIRECTORY
 from fwtop.model.wire import of_plain, plain
 from fwtop.sandbox.child import NoAnswerError, ask
 from fwtop.sandbox.confine import end_with
@@ -46,12 +49,12 @@ def byte_code(files: list[str], definitions: Mapping[str, object], programs: lis
     It refers to maps by number: see `relocate`. Raises as `compile_programs` does.
     """
     key = [_sources_hash(), dict(definitions), files]
-    cached = cache.load("code", key)
+    cached = load_cached("code", key)
     if isinstance(cached, dict) and set(cached) == set(programs):
         return {name: base64.b64decode(text) for name, text in cached.items()}
     code = compile_programs(files, definitions, programs)
-    cache.store("code", key, {name: base64.b64encode(data).decode() for name, data in code.items()})
-    cache.prune("code", _CACHED)
+    store_cached("code", key, {name: base64.b64encode(data).decode() for name, data in code.items()})
+    prune_cached("code", _CACHED)
     return code
 
 
@@ -205,11 +208,11 @@ class Kernel(Struct, frozen=True):
         Raises FwtopError (code 3) if the kernel has no BTF or lacks a member.
         """
         key = [_OFFSETS, _VERSION]
-        cached = cache.load("kernel", key)
+        cached = load_cached("kernel", key)
         if isinstance(cached, dict):
             return of_plain(Kernel, cached)
         kernel = Kernel._look_up(Btf.read())
-        cache.store("kernel", key, plain(kernel))
+        store_cached("kernel", key, plain(kernel))
         return kernel
 
     @staticmethod
@@ -250,3 +253,45 @@ def _conntrack(types: Btf) -> dict[str, Any]:
     """Return the offsets of conntrack entries, {} if conntrack is a module, whose types vmlinux lacks."""
     entry, status = types.find_offset("sk_buff._nfct"), types.find_offset("nf_conn.status")
     return {} if entry is None or status is None else {"OFF_NFCT": entry, "OFF_CT_STATUS": status}
+
+
+# The cache of kernel definitions and compiled programs, until the next boot. Reading BTF and compiling take
+# 0.3 s on an idle machine and seconds on one under attack; later starts, and other namespaces, skip both.
+# Entries are keyed by kernel and sources and live in /run. Only root writes them, and cached code passes the
+# verifier like any other.
+
+
+def load_cached(name: str, key: object) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """Return the value stored under this name and key, or None."""
+    path = _path(name, key)
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                return None
+            return json.loads(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def store_cached(name: str, key: object, value: object) -> None:
+    """Store a JSON value; failures are ignored, as the next start computes it again."""
+    path = _path(name, key)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with replacing(path, permissions=0o600) as file:
+            json.dump(value, file)
+
+
+def prune_cached(name: str, keep: int) -> None:
+    """Delete all but the latest `keep` entries under this name."""
+    with contextlib.suppress(OSError):
+        paths = sorted(RUN_DIRECTORY.glob(f"{name}-*"), key=lambda path: path.stat().st_mtime)
+        for path in paths[: max(0, len(paths) - keep)]:
+            path.unlink(missing_ok=True)
+
+
+def _path(name: str, key: object) -> Path:
+    kernel = os.uname()
+    text = json.dumps([kernel.release, kernel.version, kernel.machine, key], sort_keys=True)
+    return RUN_DIRECTORY / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"

@@ -1,7 +1,8 @@
-"""The network interfaces of this namespace, by rtnetlink, which needs no privilege.
+"""The network interfaces of this namespace, its default routes, and notice when routes or addresses change.
 
-/sys/class/net shows the namespace that mounted it, which may be another one.
-Source: rtnetlink(7), include/uapi/linux/if_link.h.
+By rtnetlink, which needs no privilege: /sys/class/net shows the namespace that mounted it, which may be
+another one. Sources: rtnetlink(7), include/uapi/linux/if_link.h, net/ipv4/fib_trie.c (fib_route_seq_show),
+net/ipv6/route.c (rt6_info_route), include/uapi/linux/ethtool.h.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import ctypes
 import fcntl
 import socket
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.kernel import netlink
 from fwtop.kernel.netlink import c_string
-from fwtop.kernel.routes import default_routes
+from fwtop.kernel.procfs import read_text
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
@@ -122,12 +124,17 @@ def readable_links() -> list[Link]:
         return []
 
 
+def _addresses() -> Iterator[tuple[int, int, int, dict[int, bytes]]]:
+    """Yield family, prefix length, scope and attributes of each address."""
+    for body in netlink.dump(socket.NETLINK_ROUTE, _RTM_GETADDR, _IFADDRMSG.pack(0, 0, 0, 0, 0)):
+        family, length, _, scope, _ = _IFADDRMSG.unpack_from(body)
+        yield family, length, scope, dict(netlink.attributes(body, _IFADDRMSG.size))
+
+
 def list_addresses(*, every_scope: bool = False) -> list[str]:
     """List this namespace's own addresses, only global ones unless `every_scope`; raises OSError."""
     found: dict[str, None] = {}
-    for body in netlink.dump(socket.NETLINK_ROUTE, _RTM_GETADDR, _IFADDRMSG.pack(0, 0, 0, 0, 0)):
-        family, _, _, scope, _ = _IFADDRMSG.unpack_from(body)
-        attributes = dict(netlink.attributes(body, _IFADDRMSG.size))
+    for family, _, scope, attributes in _addresses():
         # On a point-to-point link IFA_ADDRESS is the peer's
         value = attributes.get(_IFA_LOCAL) or attributes.get(_IFA_ADDRESS)
         if value and (every_scope or scope == _SCOPE_GLOBAL) and family in (socket.AF_INET, socket.AF_INET6):
@@ -138,9 +145,8 @@ def list_addresses(*, every_scope: bool = False) -> list[str]:
 def broadcast_addresses() -> list[str]:
     """List the IPv4 broadcast addresses of the networks on this namespace's links; raises OSError."""
     found: dict[str, None] = {}
-    for body in netlink.dump(socket.NETLINK_ROUTE, _RTM_GETADDR, _IFADDRMSG.pack(0, 0, 0, 0, 0)):
-        family, length, _, scope, _ = _IFADDRMSG.unpack_from(body)
-        value = dict(netlink.attributes(body, _IFADDRMSG.size)).get(_IFA_LOCAL)
+    for family, length, scope, attributes in _addresses():
+        value = attributes.get(_IFA_LOCAL)
         if value and family == socket.AF_INET and scope == _SCOPE_GLOBAL and 0 < length < 31:
             last = int.from_bytes(value, "big") | (1 << (32 - length)) - 1
             found[socket.inet_ntop(family, last.to_bytes(4, "big"))] = None
@@ -288,3 +294,81 @@ def _ethtool(interface: str, question: bytes) -> bytes | None:
         except OSError:
             return None
     return buffer.raw
+
+
+_RTMGRP = 0x10 | 0x40 | 0x100 | 0x400  # IPv4 address and route, IPv6 address and route (linux/rtnetlink.h)
+_NEWADDR, _DELADDR, _NEWROUTE, _DELROUTE = 20, 21, 24, 25
+_ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg
+_MAX_DATAGRAMS = 256  # in one call of `changed`
+_RECEIVE_BYTES = 1 << 16
+_RTF_UP, _RTF_REJECT = 0x1, 0x200
+
+
+class DefaultRoute(Struct, frozen=True):
+    """A route to everywhere; `gateway` is None where the destinations are on the link."""
+
+    interface: str
+    gateway: Prefix | None
+
+
+def default_routes() -> list[DefaultRoute]:
+    """Return the default routes of both families, IPv4 first; read from /proc/net."""
+    return [*_ipv4_routes(read_text("/proc/net/route")), *_ipv6_routes(read_text("/proc/net/ipv6_route"))]
+
+
+def _ipv4_routes(text: str) -> Iterator[DefaultRoute]:
+    for line in text.splitlines()[1:]:
+        words = line.split()  # interface, destination, gateway, flags, …, mask
+        if len(words) > 7 and words[1] == words[7] == "0" * 8 and int(words[3], 16) & _RTF_UP:
+            value = int.from_bytes(bytes.fromhex(words[2])[::-1], "big")
+            yield DefaultRoute(words[0], Prefix(4, value, 32) if value else None)
+
+
+def _ipv6_routes(text: str) -> Iterator[DefaultRoute]:
+    for line in text.splitlines():
+        words = line.split()  # destination, its length, source, its length, gateway, …, flags, interface
+        # A route to everywhere on lo rejects what has no other route.
+        if len(words) > 9 and words[0] == "0" * 32 and words[1] == "00" and words[9] != "lo":
+            value = int(words[4], 16)
+            if not int(words[8], 16) & _RTF_REJECT:
+                yield DefaultRoute(words[9], Prefix(6, value, 128) if value else None)
+
+
+class RouteMonitor:
+    """A socket that becomes readable when routes or addresses of this namespace change. Raises OSError."""
+
+    def __init__(self) -> None:
+        self._sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK)
+        self._sock.bind((0, _RTMGRP))
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll."""
+        return self._sock.fileno()
+
+    def changed(self) -> bool:
+        """Drain the socket and return whether an address or a default route changed.
+
+        Lost notifications (ENOBUFS) count as a change.
+        """
+        found = False
+        for _ in range(_MAX_DATAGRAMS):
+            try:
+                data = self._sock.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                return found
+            except OSError:  # ENOBUFS
+                found = True
+                continue
+            found = found or any(_is_relevant(kind, body) for kind, body in netlink.messages(data))
+        return found
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._sock.close()
+
+
+def _is_relevant(kind: int, body: bytes) -> bool:
+    if kind in (_NEWADDR, _DELADDR):
+        return True
+    is_route = kind in (_NEWROUTE, _DELROUTE) and len(body) >= _ROUTE.size
+    return is_route and _ROUTE.unpack_from(body)[1] == 0  # rtm_dst_len

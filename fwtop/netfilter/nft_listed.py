@@ -236,18 +236,6 @@ def _counted(name: str, value: Json) -> str:
     return f'{name} name "{value}"' if isinstance(value, str) else name
 
 
-def _jump(name: str, value: Json) -> str:
-    return f"{name} {value.get('target', '')}"
-
-
-def _verdict_map(_: str, value: Json) -> str:
-    return f"{_value(value.get('key'))} vmap {_value(value.get('data'))}"
-
-
-def _meter(_: str, value: Json) -> str:
-    return f"meter {value.get('name')} {{ {_value(value.get('key'))} {_statement(value.get('stmt', {}))} }}"
-
-
 def _set_statement(_: str, value: Json) -> str:
     inner = " ".join(_statement(item) for item in value.get("stmt", ()))
     element = _value(value.get("elem")) + (f" {inner}" if inner else "")
@@ -262,26 +250,20 @@ def _limit(_: str, value: Json) -> str:
     return f"limit rate {over}{value.get('rate')}{unit}/{value.get('per', 'second')}"
 
 
-def _mangle(_: str, value: Json) -> str:
-    return f"{_value(value.get('key'))} set {_value(value.get('value'))}"
-
-
-def _xtables(name: str, value: Json) -> str:
-    return f"{name} {value.get('type', '')} {value.get('name', '')}" if isinstance(value, dict) else name
-
-
 _STATEMENTS: dict[str, Callable[[str, Json], str]] = {
     "match": _match,
-    "counter": _counted,
-    "quota": _counted,
-    "jump": _jump,
-    "goto": _jump,
-    "vmap": _verdict_map,
+    **dict.fromkeys(("counter", "quota"), _counted),
+    **dict.fromkeys(("jump", "goto"), lambda name, value: f"{name} {value.get('target', '')}"),
+    "vmap": lambda _, value: f"{_value(value.get('key'))} vmap {_value(value.get('data'))}",
     "set": _set_statement,
-    "meter": _meter,
+    "meter": lambda _, value: (
+        f"meter {value.get('name')} {{ {_value(value.get('key'))} {_statement(value.get('stmt', {}))} }}"
+    ),
     "limit": _limit,
-    "mangle": _mangle,
-    "xt": _xtables,
+    "mangle": lambda _, value: f"{_value(value.get('key'))} set {_value(value.get('value'))}",
+    "xt": lambda name, value: (
+        f"{name} {value.get('type', '')} {value.get('name', '')}" if isinstance(value, dict) else name
+    ),
 }
 
 
@@ -300,11 +282,8 @@ def _value(value: Json, depth: int = 0) -> str:
     return write(name, inner, depth + 1) if write is not None else json.dumps(value)
 
 
-def _joined(between: str) -> Callable[[str, Json, int], str]:
-    def write(_: str, inner: Json, depth: int) -> str:
-        return between.join(_value(item, depth) for item in inner)
-
-    return write
+def _joined(between: str, items: Iterable[Json], depth: int) -> str:
+    return between.join(_value(item, depth) for item in items)
 
 
 def _operation(operator: str, inner: Json, depth: int) -> str:
@@ -327,18 +306,6 @@ def _member(item: Json, depth: int) -> str:
     return _value(item, depth)
 
 
-def _prefix(_: str, inner: Json, depth: int) -> str:
-    return f"{_value(inner.get('addr'), depth)}/{inner.get('len')}"
-
-
-def _element(_: str, inner: Json, depth: int) -> str:
-    return _value(inner.get("val"), depth)
-
-
-def _verdict(name: str, inner: Json, _: int) -> str:
-    return _statement({name: inner})
-
-
 def _payload(_: str, inner: Json, __: int) -> str:
     if "protocol" in inner:
         return f"{inner['protocol']} {inner.get('field', '')}"
@@ -355,21 +322,22 @@ def _conntrack(_: str, inner: Json, __: int) -> str:
     return f"ct{direction} {inner.get('key')}"
 
 
-def _selector(name: str, inner: Json, depth: int) -> str:
-    return f"{name} " + " ".join(_value(item, depth) for item in inner.values())
-
-
 _VALUES: dict[str, Callable[[str, Json, int], str]] = {
     "payload": _payload,
     "meta": _meta,
     "ct": _conntrack,
-    **dict.fromkeys(("rt", "exthdr", "tcp option", "socket", "fib", "osf"), _selector),
-    "set": _members,
-    "map": _members,
-    "range": _joined("-"),
-    "concat": _joined(" . "),
+    **dict.fromkeys(
+        ("rt", "exthdr", "tcp option", "socket", "fib", "osf"),
+        lambda name, inner, depth: f"{name} {_joined(' ', inner.values(), depth)}",
+    ),
+    **dict.fromkeys(("set", "map"), _members),
+    "range": lambda _, inner, depth: _joined("-", inner, depth),
+    "concat": lambda _, inner, depth: _joined(" . ", inner, depth),
     **dict.fromkeys(("&", "|", "^", "<<", ">>"), _operation),
-    "prefix": _prefix,
-    "elem": _element,
-    **dict.fromkeys(("accept", "drop", "return", "continue", "jump", "goto"), _verdict),
+    "prefix": lambda _, inner, depth: f"{_value(inner.get('addr'), depth)}/{inner.get('len')}",
+    "elem": lambda _, inner, depth: _value(inner.get("val"), depth),
+    **dict.fromkeys(
+        ("accept", "drop", "return", "continue", "jump", "goto"),
+        lambda name, inner, _: _statement({name: inner}),
+    ),
 }

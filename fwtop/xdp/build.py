@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from fwtop.compile import cache
+from fwtop.compile import compiler
 from fwtop.compile.compiler import SOURCES, compile_text, relocate
 from fwtop.kernel import bpf
 from fwtop.model.addresses.address import Prefix
@@ -146,7 +146,7 @@ def _compiled(generated: str, definitions: dict[str, object], name: str) -> byte
     """Compile, or take the code from the cache, which lasts until reboot."""
     headers = [(SOURCES / header).read_text() for header in _HEADERS]
     key = [generated, definitions, name, headers]
-    kept = cache.load("rules", key)
+    kept = compiler.load_cached("rules", key)
     if isinstance(kept, str):
         return base64.b64decode(kept)
     before, after = (
@@ -154,8 +154,8 @@ def _compiled(generated: str, definitions: dict[str, object], name: str) -> byte
         for headers in (_CALLED, ("xdp_main.h",))
     )
     code = compile_text(f"{before}{generated}\n{after}", definitions, [name])[name]
-    cache.store("rules", key, base64.b64encode(code).decode())
-    cache.prune("rules", _CACHED)
+    compiler.store_cached("rules", key, base64.b64encode(code).decode())
+    compiler.prune_cached("rules", _CACHED)
     return code
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.kernel.routes import RouteMonitor
+from fwtop.kernel.links import RouteMonitor
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Status, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule

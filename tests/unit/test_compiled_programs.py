@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fwtop.compile import cache, compiler
+from fwtop.compile import compiler
 from fwtop.model.errors import FwtopError
 
 NEXT = bytes([0xB7, 0, 0, 0, 7, 0, 0, 0])  # r0 = 7: looks like map number 7, but is none
@@ -40,35 +40,35 @@ def test_an_unknown_map_is_an_error() -> None:
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "run"
-    monkeypatch.setattr(cache, "RUN_DIRECTORY", folder)
+    monkeypatch.setattr(compiler, "RUN_DIRECTORY", folder)
     return folder
 
 
 def test_a_cached_value_is_found_by_its_own_key_only(kept: Path) -> None:
-    assert cache.load("code", [1, {"a": 2}]) is None
-    cache.store("code", [1, {"a": 2}], {"x": "y"})
-    assert cache.load("code", [1, {"a": 2}]) == {"x": "y"}
-    assert cache.load("code", [1, {"a": 3}]) is None
-    assert cache.load("kernel", [1, {"a": 2}]) is None
+    assert compiler.load_cached("code", [1, {"a": 2}]) is None
+    compiler.store_cached("code", [1, {"a": 2}], {"x": "y"})
+    assert compiler.load_cached("code", [1, {"a": 2}]) == {"x": "y"}
+    assert compiler.load_cached("code", [1, {"a": 3}]) is None
+    assert compiler.load_cached("kernel", [1, {"a": 2}]) is None
     assert [path.stat().st_mode & 0o777 for path in kept.iterdir()] == [0o600]
 
 
 @pytest.mark.parametrize("damage", ["writable", "cut"])
 def test_a_file_that_others_can_write_or_is_damaged_is_ignored(kept: Path, damage: str) -> None:
-    cache.store("code", 1, {"x": "y"})
+    compiler.store_cached("code", 1, {"x": "y"})
     (path,) = kept.iterdir()
     if damage == "writable":
         path.chmod(0o666)
     else:
         path.write_text(path.read_text()[:5])
-    assert cache.load("code", 1) is None
+    assert compiler.load_cached("code", 1) is None
 
 
 def test_without_a_directory_nothing_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(cache, "RUN_DIRECTORY", tmp_path / "file" / "run")
-    cache.store("code", 1, {})
-    assert cache.load("code", 1) is None
+    monkeypatch.setattr(compiler, "RUN_DIRECTORY", tmp_path / "file" / "run")
+    compiler.store_cached("code", 1, {})
+    assert compiler.load_cached("code", 1) is None
 
 
 def test_changed_sources_are_compiled_again(

@@ -16,9 +16,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from fwtop.kernel.links import list_addresses
+from fwtop.kernel.links import default_routes, list_addresses
 from fwtop.kernel.procfs import read_text
-from fwtop.kernel.routes import default_routes
 from fwtop.kernel.sockets import command_name, processes, sockets_of
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.files import read_regular

@@ -28,7 +28,7 @@ from fwtop.guardian.serving.programs import Policies, Programs, greet, signed
 from fwtop.guardian.serving.requests import Handlers, carry_out, check_attached, fault
 from fwtop.guardian.serving.watching import StatusCache, Watching
 from fwtop.guardian.serving.worker import Worker
-from fwtop.kernel.routes import RouteMonitor
+from fwtop.kernel.links import RouteMonitor
 from fwtop.model import console_scope
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (

@@ -79,25 +79,9 @@ def flags_text(mask: int, value: int) -> str:
 
 
 TYPES = {
-    1: "A",
-    2: "NS",
-    5: "CNAME",
-    6: "SOA",
-    12: "PTR",
-    15: "MX",
-    16: "TXT",
-    28: "AAAA",
-    33: "SRV",
-    43: "DS",
-    46: "RRSIG",
-    47: "NSEC",
-    48: "DNSKEY",
-    52: "TLSA",
-    64: "SVCB",
-    65: "HTTPS",
-    99: "SPF",
-    255: "ANY",
-}
+    1: "A", 2: "NS", 5: "CNAME", 6: "SOA", 12: "PTR", 15: "MX", 16: "TXT", 28: "AAAA", 33: "SRV", 43: "DS",
+    46: "RRSIG", 47: "NSEC", 48: "DNSKEY", 52: "TLSA", 64: "SVCB", 65: "HTTPS", 99: "SPF", 255: "ANY",
+}  # fmt: skip
 _NUMBERS = {name: number for number, name in TYPES.items()}
 
 

@@ -37,20 +37,10 @@ _BUFFER_BYTES = 8 << 20  # of a transaction with many rules
 _RECEIVE_BYTES = 1 << 18
 _SUBSYSTEM = 10  # NFNL_SUBSYS_NFTABLES
 _NEWGEN = 15  # NFT_MSG_NEWGEN: the end of a transaction
-_EVENTS = {
-    0: "table_added",
-    2: "table_removed",
-    3: "chain_added",
-    5: "chain_removed",
-    6: "rule_added",
-    8: "rule_removed",
-    9: "set_added",
-    11: "set_removed",
-    18: "object_added",
-    20: "object_removed",
-    22: "flowtable_added",
-    24: "flowtable_removed",
-}
+_OBJECTS = ((0, "table"), (3, "chain"), (6, "rule"), (9, "set"), (18, "object"), (22, "flowtable"))
+_EVENTS = {first: f"{what}_added" for first, what in _OBJECTS} | {
+    first + 2: f"{what}_removed" for first, what in _OBJECTS
+}  # by NFT_MSG_*
 _NEWSETELEM, _DELSETELEM = 12, 14
 _RULE, _CHAIN = frozenset({6, 8}), frozenset({3, 5})
 _MOST = 200  # events of a transaction; the others are counted

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from fwtop.model.rule import Kind, Rule
+from fwtop.model.rule import Kind
 from fwtop.rules.fields import early_words
-from fwtop.rules.kind import KernelObjects, Layer, RuleKind, Surroundings
+from fwtop.rules.kind import Layer, RuleKind
 from fwtop.rules.kinds import compiled
 from fwtop.rules.xtables import compiled_rate
 
 _ATTACH = "some drivers reset the interface for a moment when the first XDP program is attached"
 
-
-def build(rule: Rule, _: Surroundings) -> KernelObjects:
-    """Return the rule to be compiled; raises FwtopError (code 2) if it can't be."""
-    return compiled.build(rule, (_ATTACH,))
-
-
 KIND = RuleKind(
-    Kind.XDP, Layer.DRIVER, build, early_words,
+    Kind.XDP, Layer.DRIVER, lambda rule, _: compiled.build(rule, (_ATTACH,)), early_words,
     optional=("close_open",), place=" in the driver", is_filter=True, reads_payload=True, takes_lists=True,
     keeps=compiled_rate, keeper="the XDP program", too_many=compiled.too_many,
     evaded="evaded by: other header fields",
