@@ -51,7 +51,7 @@ VERBS = {
     "bench": "run benchmarks; --calibrate measures the cost of each kind of rule",
 }
 _TOGETHER = {  # verbs that are rows of one module (its VERBS); others are a module each
-    **dict.fromkeys(("watch", "snapshot"), "watching"),
+    **dict.fromkeys(("watch", "snapshot"), "launcher"),
     **dict.fromkeys(("record", "service", "alarms"), "recorder"),
     **dict.fromkeys(("limit", "match", "drop", "notrack", "synproxy", "sysctl", "apply"), "making"),
     **dict.fromkeys(("status", "keep", "repair", "undo", "why"), "standing"),

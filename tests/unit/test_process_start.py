@@ -33,7 +33,7 @@ _NOT_FOR_A_SCREEN = {
 # What a recorder does without: screen, keys, players, a DNS server's playbook, automatic rules.
 _NOT_FOR_A_RECORDER = _NOT_FOR_A_SCREEN | {
     "asyncio", "fwtop.console.feed", "fwtop.console.automatic.agent", "fwtop.console.controls",
-    "fwtop.console.live_controls", "fwtop.console.playback", "fwtop.report", "fwtop.resolver.advice",
+    "fwtop.console.playback", "fwtop.report", "fwtop.resolver.advice",
     "fwtop.ui", "ssl", "statistics", "subprocess", "textual",
 }  # fmt: skip
 _CONSOLE = (
