@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* The per-CPU counters and sampling state of the observers, in a map that the console maps into memory.
  *
- * fwtop/observe/layout.py has the same layout; a test compares the two. FWTOP_CPUS, FWTOP_REASONS and
+ * fwtop/observe/messages.py has the same layout; a test compares the two. FWTOP_CPUS, FWTOP_REASONS and
  * FWTOP_WATCHED come from the loader.
  */
 #ifndef FWTOP_COUNTERS_H

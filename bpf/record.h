@@ -3,7 +3,7 @@
  *
  * All records have the same size, so that the console can read the ring buffer as one numpy array:
  * sizeof(struct fwtop_record) plus the ring buffer's 8-byte header is 256. Reader: fwtop/live/mapped.py;
- * fwtop/observe/layout.py has the same layout, and a test compares the two.
+ * fwtop/observe/messages.py has the same layout, and a test compares the two.
  */
 #ifndef FWTOP_RECORD_H
 #define FWTOP_RECORD_H

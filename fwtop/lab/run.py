@@ -18,7 +18,6 @@ from fwtop.lab.scenario import DIRECTORY, Scenario, load
 from fwtop.lab.traffic.crowds import addresses as crowd_addresses
 from fwtop.lab.traffic.plan import TOP
 from fwtop.lab.traffic.pools import OPERATOR_PORT, draw_clients
-from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.wire import plain
 
@@ -48,8 +47,6 @@ class Lab(Namespaces):
         ]
         self._receiving: set[int] = set()
         self._children: list[Child] = []
-        self._sender: Child | None = None
-        self._clients: Child | None = None
         self._pps = self.scenario.pps
         self._seconds = 0.0
         self._flood_started: float | None = None
@@ -115,18 +112,18 @@ class Lab(Namespaces):
         The sender stops by itself after `seconds`, punctually even on a busy machine; `stop` must be called
         nevertheless.
         """
-        self._ask_clients(do="phase", name="during")
+        self._clients.ask(do="phase", name="during")
         if self.scenario.crowds:
-            self._ask_clients(do="crowd", on=True)
+            self._clients.ask(do="crowd", on=True)
         rate = self._pps if pps is None else pps
         namespaces.schedule_receiving(self._receiving, paced=0 < rate <= namespaces.PACED_PPS)
-        self._flood_started = self._ask_sender(do="start", pps=rate, seconds=seconds)["time"]
+        self._flood_started = self._sender.ask(do="start", pps=rate, seconds=seconds)["time"]
 
     def stop(self) -> None:
         """Stop the flood; return once the last packet has reached the victim's interface."""
-        stopped = self._ask_sender(do="stop")["time"]
+        stopped = self._sender.ask(do="stop")["time"]
         if self.scenario.crowds:
-            self._ask_clients(do="crowd", on=False)
+            self._clients.ask(do="crowd", on=False)
         if self._flood_started is not None:
             self._seconds += stopped - self._flood_started
             self._flood_started = None
@@ -136,11 +133,11 @@ class Lab(Namespaces):
 
     def phase(self, name: str) -> None:
         """Count the clients' attempts from now on under this name."""
-        self._ask_clients(do="phase", name=name)
+        self._clients.ask(do="phase", name=name)
 
     def pause_clients(self) -> None:
         """Let clients finish pending attempts and start no more until the next phase."""
-        self._ask_clients(do="pause")
+        self._clients.ask(do="pause")
 
     def mark(self) -> None:
         """Start the interval that `truth` covers."""
@@ -149,11 +146,11 @@ class Lab(Namespaces):
 
     def results(self) -> dict[str, Any]:
         """Return the legitimate clients' attempts, successes and latencies, by phase and kind of request."""
-        return self._ask_clients(do="results")
+        return self._clients.ask(do="results")
 
     def results_by_client(self) -> dict[str, list[dict[str, Any]]]:
         """Return, by phase, rows of client, work (kind of request), tried, succeeded."""
-        return self._ask_clients(do="results_by_client")
+        return self._clients.ask(do="results_by_client")
 
     def packets_by_client(self) -> dict[tuple[str, str], int]:
         """Return the packets that the clients have sent so far, by (address, protocol)."""
@@ -196,7 +193,7 @@ class Lab(Namespaces):
         `packets` and `bytes` leave out the `link_full` frames that the victim's full queue lost; the rows of
         vectors, sources, ports and payloads include them.
         """
-        flood = self._ask_sender(do="truth")
+        flood = self._sender.ask(do="truth")
         lost = self.link_full()
         legitimate, crowd, gateway = self._clients_sent()
         kept = 1 - lost / flood["packets"] if flood["packets"] else 1.0
@@ -259,16 +256,6 @@ class Lab(Namespaces):
             _summed([row for row in rows if row["key"] in crowd]),
             _summed([row for row in rows if row["key"] in _GATEWAYS]),
         )
-
-    def _ask_sender(self, **command: object) -> dict[str, Any]:
-        if self._sender is None:
-            raise FwtopError("the lab is not set up")
-        return self._sender.ask(**command)
-
-    def _ask_clients(self, **command: object) -> dict[str, Any]:
-        if self._clients is None:
-            raise FwtopError("the lab is not set up")
-        return self._clients.ask(**command)
 
 
 def _source(name: str) -> str:
