@@ -200,6 +200,7 @@ class TwoHosts(Namespaces):
             (self.attacker, far, GATEWAY_4, [f"address add {peer}/32 dev lo" for peer in self._peers]),
         ):
             up = f"link set {interface} up"
-            namespaces.ip(name, *first, "link set lo up", f"address add {address}/24 dev {interface}", up)
-        namespaces.ip(self.victim, f"route add default via {GATEWAY_4}")
+            commands = [*first, "link set lo up", f"address add {address}/24 dev {interface}", up]
+            namespaces.run("ip", "-n", name, "-batch", "-", text="\n".join(commands))
+        namespaces.run("ip", "-n", self.victim, "route", "add", "default", "via", GATEWAY_4)
         self._serve()
