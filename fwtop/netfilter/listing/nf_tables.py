@@ -181,31 +181,6 @@ def _rule(key: tuple[str, ...], place: str, said: _Text, packets: int | None, si
     return ListedRule(_key(*key), said.source, key[0], where, said.text, said.ours, packets, size)
 
 
-def _counters() -> list[ListedRule]:
-    found = []
-    for item in dumped_counters():
-        said = _Text(NFT, f'counter "{safe_text(item.name, limit=NAME)}"', is_own_name(item.table))
-        key = item.family, item.table, "counter", item.name
-        found.append(_rule(key, item.table, said, item.packets, item.bytes))
-    return found
-
-
-def _sets(end: float) -> list[ListedSet]:
-    return [
-        ListedSet(
-            _key(item.family, item.table, "set", item.name),
-            NFT,
-            item.family,
-            safe_text(f"{item.table} {item.name}", limit=NAME),
-            item.type,
-            is_own_name(item.table),
-            item.entries,
-            item.size,
-        )
-        for item in dumped_sets(end)
-    ]
-
-
 _SUBSYSTEM = 10 << 8  # NFNL_SUBSYS_NFTABLES
 _GETRULE, _GETSET, _GETSETELEM, _GETOBJ = (_SUBSYSTEM | number for number in (7, 10, 13, 19))
 _HEAD = struct.Struct("=HH")
@@ -216,15 +191,9 @@ _COUNTER_OBJECT = 1  # NFT_OBJECT_COUNTER
 _VERDICTS = {0: "drop", 1: "accept", 3: "queue", -1: "continue", -2: "break", -5: "return"}
 _JUMPS = {-3: "jump", -4: "goto"}
 _KEY_TYPES = {
-    7: "ipv4_addr",
-    8: "ipv6_addr",
-    9: "ether_addr",
-    12: "inet_proto",
-    13: "inet_service",
-    19: "mark",
-    20: "iface_index",
-    41: "ifname",
-}
+    7: "ipv4_addr", 8: "ipv6_addr", 9: "ether_addr", 12: "inet_proto", 13: "inet_service", 19: "mark",
+    20: "iface_index", 41: "ifname",
+}  # fmt: skip
 _TYPE_BITS = 6  # of each part of a concatenation
 _CHECK_EVERY = 1024  # rules, between two looks at the clock
 
@@ -239,27 +208,6 @@ class DumpedRule(Struct):
     packets: int | None
     size: int | None  # bytes
     body: bytes  # for `expressions`
-
-
-class DumpedSet(Struct, frozen=True):
-    """A named set or map."""
-
-    family: str
-    table: str
-    name: str
-    type: str
-    entries: int | None
-    size: int | None
-
-
-class DumpedCounter(Struct, frozen=True):
-    """A named counter, to which rules refer."""
-
-    family: str
-    table: str
-    name: str
-    packets: int
-    bytes: int
 
 
 def dumped_rules(end: float) -> Iterator[DumpedRule]:
@@ -332,34 +280,41 @@ def _expression(name: str, data: dict[int, bytes]) -> str:
     return name
 
 
-def dumped_counters() -> list[DumpedCounter]:
-    """List the named counters; raises OSError."""
-    found: list[DumpedCounter] = []
+def _counters() -> list[ListedRule]:
+    """List the named counters, to which rules refer; raises OSError."""
+    found = []
     for body in netlink.dump(NETLINK_NETFILTER, _GETOBJ, netlink.netfilter_header()):
         item = dict(attributes(body, NETFILTER_HEADER_BYTES))
         packets, size = counters_of(item.get(4, b""))
         if int.from_bytes(item.get(3, b""), "big") == _COUNTER_OBJECT and packets is not None:
-            names = c_string(item.get(1, b"")), c_string(item.get(2, b""))
-            found.append(DumpedCounter(FAMILIES.get(body[0], ""), *names, packets, size or 0))
+            table, name = c_string(item.get(1, b"")), c_string(item.get(2, b""))
+            said = _Text(NFT, f'counter "{safe_text(name, limit=NAME)}"', is_own_name(table))
+            key = FAMILIES.get(body[0], ""), table, "counter", name
+            found.append(_rule(key, table, said, packets, size or 0))
     return found
 
 
-def dumped_sets(end: float) -> list[DumpedSet]:
+def _sets(end: float) -> list[ListedSet]:
     """List the named sets and maps; raises OSError."""
-    found: list[DumpedSet] = []
+    found = []
     for body in netlink.dump(NETLINK_NETFILTER, _GETSET, netlink.netfilter_header()):
         item = dict(attributes(body, NETFILTER_HEADER_BYTES))
         flags = int.from_bytes(item.get(3, b""), "big")
         if flags & _ANONYMOUS:
             continue
-        table, name = c_string(item.get(1, b"")), c_string(item.get(2, b""))
+        family, table, name = (
+            FAMILIES.get(body[0], ""),
+            c_string(item.get(1, b"")),
+            c_string(item.get(2, b"")),
+        )
         size = int.from_bytes(dict(attributes(item.get(9, b""))).get(1, b""), "big")
         if 20 in item:  # NFTA_SET_COUNT, since Linux 6.16
             entries: int | None = int.from_bytes(item[20], "big")
         else:
             entries = _count_elements(body[0], item[1], item[2], end)
         kind = key_type(int.from_bytes(item.get(4, b""), "big"))
-        found.append(DumpedSet(FAMILIES.get(body[0], ""), table, name, kind, entries, size or None))
+        key, place = _key(family, table, "set", name), safe_text(f"{table} {name}", limit=NAME)
+        found.append(ListedSet(key, NFT, family, place, kind, is_own_name(table), entries, size or None))
     return found
 
 
