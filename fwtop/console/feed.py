@@ -57,7 +57,7 @@ class LiveFeed:
     def session(self) -> str:
         """The name of the session's file; "" while none is stored."""
         recorder = self._console.recorder
-        return recorder.path.stem if recorder is not None and recorder.path is not None else ""
+        return "" if recorder is None else recorder.name
 
     @property
     def player(self) -> None:

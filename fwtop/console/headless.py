@@ -104,7 +104,8 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
         except Exception as failure:
             failed.append(failure_line("deciding on rules", failure))
         try:
-            outputs.take(snapshot, session=_stored_as(console.recorder))
+            recorder = console.recorder
+            outputs.take(snapshot, session="" if recorder is None or recorder.problem else recorder.name)
         except Exception as failure:
             failed.append(failure_line("an output", failure))
         status.update([*outputs.problems(), *failed])
@@ -148,11 +149,6 @@ def _rule_watch(options: Options, console: LiveConsole, outputs: Outputs) -> Rul
     return RuleWatch(console.host, lambda: read_ruleset(link), lambda: session.rules.statuses, outputs.tell)
 
 
-def _stored_as(recorder: Recorder | None) -> str:
-    """Return the name of the session that is being stored, "" if it is not."""
-    return "" if recorder is None or recorder.problem or recorder.path is None else recorder.path.stem
-
-
 class _GuardianLost:
     """Decides when a service should end, to be started again with the guardian that only root can start."""
 
@@ -187,8 +183,8 @@ class StatusLine:
         """Print what has changed."""
         lines, recording = list(problems), self._recording
         if self._recorder is not None:
-            name = self._recorder.path.stem if self._recorder.path is not None else ""
-            recording = self._recorder.problem or f"recording session {name}; stop with Ctrl-C or SIGTERM"
+            session = f"recording session {self._recorder.name}; stop with Ctrl-C or SIGTERM"
+            recording = self._recorder.problem or session
             if recording != self._recording:
                 lines.insert(0, recording)
             lines += self._recorder.notes()

@@ -90,6 +90,11 @@ class Recorder:
         """The session's file, None before the first snapshot."""
         return self._writer.path
 
+    @property
+    def name(self) -> str:
+        """The session's name; "" before the first snapshot."""
+        return "" if self.path is None else self.path.stem
+
     def write(self, snapshot: Snapshot) -> Snapshot:
         """Store a snapshot, and now and then the baseline; return it with a note if storing fails."""
         found, self._interruption = self._interruption, ()

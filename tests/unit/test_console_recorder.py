@@ -81,7 +81,7 @@ def test_what_was_set_aside_is_said_once_in_one_line(
 class Storing(Struct):
     """As much of a recorder as its line needs."""
 
-    path: Path = Path("2026-11-23.db")
+    name: str = "2026-11-23"
     problem: str = ""
 
     def notes(self) -> list[str]:

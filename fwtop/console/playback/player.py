@@ -43,34 +43,27 @@ class Reel(Protocol):
     @property
     def note(self) -> str:
         """Return what limits this recording; "" if nothing."""
-        ...
 
     def span(self) -> tuple[float, float]:
         """Return when it begins and ends; a session that is being recorded grows."""
-        ...
 
     def marks(self) -> tuple[Mark, ...]:
         """Return its events by time."""
-        ...
 
     def whole(self) -> Frame | None:
         """Return one view of all of it, shown first; None if there is none."""
-        ...
 
     def beside(self, at: float, count: int) -> float | None:
         """Return the time of the frame `count` after (before, if negative) a time, or of the last that way.
 
         None if there is none.
         """
-        ...
 
     def locate(self, at: float) -> float:
         """Return the time of the frame that it shows at a time."""
-        ...
 
     def frame(self, at: float) -> Frame | None:
         """Return that frame; None if nothing there can be read."""
-        ...
 
 
 Recording = Callable[[], AbstractContextManager[Reel]]
