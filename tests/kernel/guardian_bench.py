@@ -108,7 +108,7 @@ class Bench(Struct):
     def attacker(self, family: int) -> str:
         return self.pair.attacker.ipv4 if family == 4 else self.pair.attacker.ipv6
 
-    def block_rule(self, *families: int, ttl: int = 60) -> Rule:
+    def block_rule(self, *families: int, ttl: int = 600) -> Rule:
         sources = tuple(Prefix.parse(self.attacker(family)) for family in families)
         return Rule("", Kind.IPSET, Match(sources=sources), "block the attacker", ttl)
 
@@ -251,8 +251,8 @@ def crash_within_life(bench: Bench, rule: Rule, point: Failpoint) -> None:
     """Install, confirm and undo a rule with a guardian that dies at a step; the next one undoes the rest."""
 
     def live(guardian: GuardianClient) -> None:
-        rule_id = apply(guardian, rule, 30)
-        guardian.demand(Keep(rule_id, 60))
+        rule_id = apply(guardian, rule, 300)
+        guardian.demand(Keep(rule_id, 600))
         guardian.demand(Undo((rule_id,)))
 
     doomed = bench.connect(crash_at=point.value)

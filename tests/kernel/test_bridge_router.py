@@ -106,7 +106,7 @@ def test_what_its_rules_drop_was_never_accepted(forwarder: Forwarder, chain: str
 def test_a_rule_protects_those_behind_or_says_that_it_does_not(
     forwarder: Forwarder, guardian: GuardianClient, kind: Kind, family: int
 ) -> None:
-    rule = Rule("", kind, Match(sources=(Prefix.parse(address(forwarder.attacker, family)),)), "block", 60)
+    rule = Rule("", kind, Match(sources=(Prefix.parse(address(forwarder.attacker, family)),)), "block", 600)
     warnings = guardian.demand(Plan(rule.to_dict())).data["warnings"]
     told = any("passes packets on without netfilter" in line for line in warnings)
     assert forwarder.passes(30, family)

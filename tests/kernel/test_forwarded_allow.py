@@ -271,7 +271,7 @@ def test_answers_forged_in_a_resolvers_name_can_be_dropped(
     wait_until_learned(guardian, talks, poll_until)
     peer = address(talks.forwarder.attacker, talks.family)
     match = Match(sources=(Prefix.parse(peer),), protocol=17, sport=53)
-    rule_id = apply(guardian, Rule("", Kind.NFTABLES, match, "block", 60), force=True)
+    rule_id = apply(guardian, Rule("", Kind.NFTABLES, match, "block", 600), force=True)
     poll_until(lambda: not answered(talks), LEARNED_SECONDS)
     guardian.demand(Undo((rule_id,)))
     poll_until(lambda: answered(talks), LEARNED_SECONDS)
@@ -326,7 +326,7 @@ def test_routers_on_a_bridge_go_on_to_talk(
             return {("router", *pair) for pair in ends} <= learned(guardian)
 
         poll_until(is_learned, LEARNED_SECONDS)
-        rule_id = apply(guardian, Rule("", kind, Match(sources=sources), "block", 60), force=True)
+        rule_id = apply(guardian, Rule("", kind, Match(sources=sources), "block", 600), force=True)
         assert routers.hears(b"link state")
         assert forwarder.passes() == unseen
         guardian.demand(Undo((rule_id,)))

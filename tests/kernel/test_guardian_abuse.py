@@ -84,7 +84,7 @@ def address(bench: Bench, good: GuardianClient) -> Iterator[str]:
 
 def raw(address: str, *messages: bytes) -> socket.socket:
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connected.settimeout(5)
+    connected.settimeout(60)
     connected.setsockopt(socket.SOL_SOCKET, 32, 4 * MAX_MESSAGE)  # SO_SNDBUFFORCE
     connected.connect(address)
     for message in messages:

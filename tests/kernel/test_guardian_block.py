@@ -103,7 +103,7 @@ def test_expired_rule_is_taken_out_by_the_guardian(bench: Bench, poll_until) -> 
 
 
 APPLY = (
-    "rule = Rule('', Kind.IPSET, Match(sources=(Prefix.parse('{source}'),)), 'x', 60)\n"
+    "rule = Rule('', Kind.IPSET, Match(sources=(Prefix.parse('{source}'),)), 'x', 600)\n"
     "guardian.demand(Apply(rule.to_dict(), {confirm}))"
 )
 
@@ -178,7 +178,7 @@ def test_guardian_of_another_build_hands_its_rules_over(bench: Bench) -> None:
 )
 def test_allow_listed_sources_are_refused(bench: Bench, source: str, why: str) -> None:
     bench.allow = "10.77.0.2  # the operator\nfd77::2\n"
-    rule = Rule("", Kind.IPSET, Match(sources=(Prefix.parse(source),)), "x", 60)
+    rule = Rule("", Kind.IPSET, Match(sources=(Prefix.parse(source),)), "x", 600)
     before = bench.state()
     with bench.connect() as guardian:
         assert why in guardian.demand(Plan(rule.to_dict())).data["refused"]
@@ -197,7 +197,7 @@ def test_allow_listed_address_passes_a_list_that_holds_it(bench: Bench) -> None:
 
 
 def test_allow_file_is_followed_while_rules_are_active(bench: Bench, poll_until) -> None:
-    rule = Rule("", Kind.IPSET, Match(sources=(Prefix.parse("10.77.0.2"),)), "x", 60)
+    rule = Rule("", Kind.IPSET, Match(sources=(Prefix.parse("10.77.0.2"),)), "x", 600)
     with bench.connect() as guardian:
         apply(guardian, rule)
         assert not bench.path(4).passes()
@@ -332,8 +332,8 @@ def test_terminated_guardian_reverts_the_unconfirmed_and_leaves_the_confirmed(
     bench: Bench, poll_until
 ) -> None:
     with bench.connect("console") as guardian:
-        unconfirmed = apply(guardian, bench.block_rule(6), 30)
-        confirmed = apply(guardian, bench.block_rule(4), 30)
+        unconfirmed = apply(guardian, bench.block_rule(6), 300)
+        confirmed = apply(guardian, bench.block_rule(4), 300)
         guardian.demand(Keep(confirmed))
         pid = int(guardian.about["pid"])
         os.kill(pid, signal.SIGTERM)

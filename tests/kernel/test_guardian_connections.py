@@ -87,7 +87,7 @@ def test_clients_that_read_nothing_share_the_status_they_wait_for(
             stack.enter_context(item).send(encode_request(Status(), 1, 50))
         peak = max(locked_mib(screens[0]) for _ in range(5) if screens[0].request(Status()).ok)
         assert peak < before + 60
-        poll_until(lambda: all(is_dropped(item) for item in silent), 40, every_s=1)
+        poll_until(lambda: all(is_dropped(item) for item in silent), 120, every_s=1)
 
 
 def locked_mib(client: GuardianClient) -> int:
@@ -107,13 +107,14 @@ def test_a_console_that_keeps_asking_for_a_rescan_starts_one_child_at_a_time(ben
         assert answer.ok, answer.error
         pid = int(console.about["pid"])
         started: set[int] = set()
-        end = time.monotonic() + 2.5
-        while time.monotonic() < end:
+        began = time.monotonic()
+        while len(started) < 3:
             assert console.request(Rescan()).ok
             now = set(scanning(pid))
             assert len(now) <= 1
             started |= now
-        assert 2 <= len(started) <= 3, "one each second"
+            assert time.monotonic() - began < 60
+        assert time.monotonic() - began > 1.0, "one each second"
         for item in descriptors:
             os.close(item)
 

@@ -121,7 +121,7 @@ def test_crash_while_the_allow_list_is_followed(bench: Bench, failpoint: Failpoi
     """The next guardian does the rest: who came on the list passes, and is dropped once off it again."""
     before = bench.state()
     allowed = bench.directory / "allow"
-    rule = Rule("", Kind.STRING, Match(protocol=17, dport=PORT, payload=(PayloadMatch(b"#"),)), "x", 60)
+    rule = Rule("", Kind.STRING, Match(protocol=17, dport=PORT, payload=(PayloadMatch(b"#"),)), "x", 600)
     guardian = bench.connect(crash_at=failpoint.value)
     with guardian:
         rule_id = apply(guardian, rule)
@@ -156,7 +156,7 @@ def test_crash_while_repairing(bench: Bench, failpoint: Failpoint) -> None:
 @pytest.mark.parametrize("failpoint", OTHER_REPAIRS)
 def test_crash_while_repairing_other_kinds(bench: Bench, failpoint: Failpoint) -> None:
     before = bench.state()
-    rule = Rule("", OTHER_REPAIRS[failpoint], Match(protocol=17, dport=PORT), "x", 60)
+    rule = Rule("", OTHER_REPAIRS[failpoint], Match(protocol=17, dport=PORT), "x", 600)
     guardian = bench.connect(crash_at=failpoint.value)
     with guardian:
         rule_id = apply(guardian, rule)

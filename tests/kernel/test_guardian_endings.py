@@ -36,7 +36,7 @@ def native_rule(bench: Bench) -> None:
 def test_native_rule_in_table_raw_keeps_nothing_from_ending(bench: Bench, how: str, poll_until) -> None:
     before, path = sysctl(bench), bench.path(4)
     with bench.connect() as guardian:
-        apply(guardian, bench.block_rule(4, ttl=SOON_SECONDS if how == "expiry" else 60))
+        apply(guardian, bench.block_rule(4, ttl=SOON_SECONDS if how == "expiry" else 600))
         apply(guardian, set_sysctl(bench))
         assert (path.passes(), sysctl(bench)) == (False, 7)
         native_rule(bench)
@@ -153,7 +153,7 @@ def test_bulk_load_that_runs_out_of_memory_leaves_no_set(bench: Bench, monkeypat
 
     elements = tuple(Prefix.parse(f"10.{i >> 8 & 255}.{i & 255}.0/24") for i in range(20_000))
     spec = SetSpec("fwtop-7-4", 4, tuple(dict.fromkeys(elements)), timed=False)
-    rule = Rule("7", Kind.IPSET, Match(), "x", 60)
+    rule = Rule("7", Kind.IPSET, Match(), "x", 600)
     with inside(bench.netns):
         failpoints = Failpoints()
         kernel = Kernel(

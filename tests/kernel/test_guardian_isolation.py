@@ -148,7 +148,7 @@ def test_told_to_end_gives_back_what_the_kernel_has_no_clock_for(bench: Bench, p
     with bench.connect() as guardian:
         stays = apply(guardian, bench.block_rule(4))
         apply(guardian, sysctl_rule(60))
-        apply(guardian, Rule("", Kind.SYNPROXY, Match(family=4, protocol=6, dport=80), "proxy", 60))
+        apply(guardian, Rule("", Kind.SYNPROXY, Match(family=4, protocol=6, dport=80), "proxy", 600))
         pid = int(guardian.about["pid"])
     os.kill(pid, signal.SIGTERM)
     poll_until(lambda: ended(pid))

@@ -117,7 +117,7 @@ def test_ranges_that_overlap_and_lists_of_one_kind(bench: XdpBench, kind: Kind) 
         assert passing(bench) == (True, True)
         with pytest.raises(FwtopError, match="list bad holds addresses with ports"):
             change(guardian, "add", "192.0.2.1")
-        ports = Rule("", Kind.PROTECT, Match(protocol=6, dport=80), "x", 60)
+        ports = Rule("", Kind.PROTECT, Match(protocol=6, dport=80), "x", 600)
         with pytest.raises(FwtopError, match="list bad has ports"):
             apply(guardian, replace(ports, protection=Protection(Level.CLOSED, ("bad",))))
         guardian.demand(Undo((rule_id,)))

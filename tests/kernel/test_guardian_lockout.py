@@ -10,7 +10,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Apply, Plan, Undo
 from fwtop.model.rule import Kind, Match, Rule
 from tests.kernel.guardian_bench import Bench, run_console
-from tests.kernel.wire import inside
+from tests.kernel.wire import connects, inside
 
 pytestmark = pytest.mark.kernel
 PORT = 2222
@@ -21,12 +21,7 @@ def logs_in(bench: Bench) -> bool:
     with inside(bench.pair.attacker.netns):
         client = socket.socket()
     with client:
-        client.settimeout(0.5)
-        try:
-            client.connect((bench.pair.victim.ipv4, PORT))
-        except TimeoutError:
-            return False
-        return True
+        return connects(client, (bench.pair.victim.ipv4, PORT), 60)
 
 
 @pytest.mark.one_each("ipset", "nftables", "xdp")
@@ -38,7 +33,7 @@ def test_new_logins_from_the_operators_address_pass_a_list(
     with inside(bench.netns):
         server = socket.create_server((bench.pair.victim.ipv4, PORT))
     with inside(bench.pair.attacker.netns):
-        session = socket.create_connection((bench.pair.victim.ipv4, PORT), timeout=5)
+        session = socket.create_connection((bench.pair.victim.ipv4, PORT), timeout=60)
     with server, session:
         peer = f"{bench.attacker(4)} {session.getsockname()[1]} {bench.pair.victim.ipv4} {PORT}"
         monkeypatch.setenv("SSH_CONNECTION", peer)

@@ -80,11 +80,11 @@ class Host:
         bench.pair.attacker.run("ip", "address", "add", f"{self.other}/{length}", "dev", "a0", *options)
         with inside(bench.netns):
             self.listener = stack.enter_context(socket.create_server((self.address, PORT), family=self._kind))
-        self.listener.settimeout(10)
+        self.listener.settimeout(60)
         self.session = self.log_in(self.operator)
 
     def log_in(self, source: str) -> tuple[socket.socket, socket.socket]:
-        client, served = self._connect(source, 5)
+        client, served = self._connect(source, 60)
         process = subprocess.Popen(
             ["sshd: root@pts/0", "-c", SSHD, str(served.fileno())],
             executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -138,7 +138,7 @@ class Host:
         """Say whether a session, the operator's first, carries data both ways."""
         client, served = session or self.session
         for sender, receiver in ((client, served), (served, client)):
-            receiver.settimeout(10)
+            receiver.settimeout(60)
             sender.send(BANNER)
             if receiver.recv(100) != BANNER:
                 return False
@@ -154,16 +154,16 @@ def host(bench: Bench, family: int = 4, port: int = PORT) -> Iterator[Host]:
 def check(bench: Bench, made: Rule, family: int, says: str = "") -> None:
     """Refused without force; with it nobody gets in but the operator, whose session goes on."""
     with host(bench, family) as here, bench.connect() as guardian:
-        assert here.gets_in(here.other, 10)
+        assert here.gets_in(here.other, 60)
         with pytest.raises(FwtopError, match=says or "new SSH logins"):
             apply(guardian, made)
         assert rules_of(guardian) == {}
         apply(guardian, made, force=True)
         assert not here.gets_in(here.other, 0.3)
-        assert here.gets_in(here.operator, 10)
+        assert here.gets_in(here.operator, 60)
         assert here.goes_on()
         guardian.demand(Undo(all=True))
-        assert here.gets_in(here.other, 10)
+        assert here.gets_in(here.other, 60)
 
 
 @pytest.mark.parametrize("case", ORDINARY)
@@ -193,7 +193,7 @@ def test_the_operator_gets_in_at_a_redirected_port(bench: Bench) -> None:
                 apply(guardian, closed)
             apply(guardian, closed, force=True)
         assert not here.gets_in(here.other, 0.3)
-        assert here.gets_in(here.operator, 10)
+        assert here.gets_in(here.operator, 60)
 
 
 FEW = {
@@ -215,7 +215,7 @@ def test_limits_spare_the_operator(bench: Bench, kind: str, family: int) -> None
             for end in here.log_in(here.operator):
                 stack.enter_context(end)
         assert not all([here.gets_in(here.other, 0.3) and here.stays(here.other) for _ in range(3)])
-        assert here.gets_in(here.operator, 10)
+        assert here.gets_in(here.operator, 60)
 
 
 NOTRACK = {"all": rule(Kind.NOTRACK, protocol=6), "port": rule(Kind.NOTRACK, protocol=6, dport=PORT)}
@@ -272,7 +272,7 @@ def test_every_notrack_behind_rules_on_states(bench: Bench, way: str, name: str,
 def test_notrack_without_such_rules_needs_no_force(bench: Bench) -> None:
     with host(bench) as here, bench.connect() as guardian:
         apply(guardian, NOTRACK["port"])
-        assert here.gets_in(here.other, 10)
+        assert here.gets_in(here.other, 60)
         assert here.goes_on()
 
 
@@ -292,7 +292,7 @@ def test_sessions_outlive_their_entries_behind_a_syn_proxy(
         with pytest.raises(FwtopError, match=f"port {PORT} is where operators log in"):
             apply(guardian, proxy)
         apply(guardian, proxy, force=True)
-        assert here.gets_in(here.operator, 10)
+        assert here.gets_in(here.operator, 60)
         through = here.log_in(here.other)  # nobody knows yet who that is
         assert here.goes_on(through)
         poll_until(lambda: here.other in str(guardian.demand(Status()).data["allow"]))

@@ -35,7 +35,7 @@ guardian = client.connect(
     netns=netns, run_directory=Path(directory), guardian_arguments=tuple(arguments)
 )
 limit = Rule("", Kind.HASHLIMIT, Match(), "x", 60, limit=RateLimit(99, 99))
-drop = Rule("", Kind.NFTABLES, Match(protocol=17, dport=9), "x", 60)
+drop = Rule("", Kind.NFTABLES, Match(protocol=17, dport=9), "x", 600)
 print(guardian.watch(Watch(("v0",)))[0].ok)
 print(guardian.request(Apply(limit.to_dict(), 0)).error)
 print(guardian.request(Apply(drop.to_dict(), 0)).error)
@@ -126,7 +126,7 @@ def test_notrack_ends_both_ways_without_any_process(bench: Bench, family: int, p
 def test_share_limit_is_read_from_the_file(bench: Bench) -> None:
     (bench.directory / "guard.toml").write_text("max_blocked_share = 0.01\n")
     broad, narrow = (
-        Rule("", Kind.IPSET, Match(sources=(Prefix.parse(text),)), "x", 60)
+        Rule("", Kind.IPSET, Match(sources=(Prefix.parse(text),)), "x", 600)
         for text in ("11.0.0.0/8", "12.0.0.0/7")
     )
     with bench.connect() as guardian:
@@ -140,7 +140,7 @@ def test_share_limit_is_read_from_the_file(bench: Bench) -> None:
 
 
 def test_broad_rules_want_force(bench: Bench) -> None:
-    rule = Rule("", Kind.IPSET, Match(sources=(Prefix.parse("12.0.0.0/7"),)), "x", 60)
+    rule = Rule("", Kind.IPSET, Match(sources=(Prefix.parse("12.0.0.0/7"),)), "x", 600)
     with bench.connect() as guardian:
         assert "/8" in guardian.demand(Plan(rule.to_dict())).data["needs_force"]
         answer = guardian.request(Apply(rule.to_dict(), 0))

@@ -36,7 +36,7 @@ table inet fwtop-like {
 """
 
 
-def rule(seconds: int = 60, **fields) -> Rule:
+def rule(seconds: int = 600, **fields) -> Rule:
     return Rule("", Kind.NFTABLES, Match(**fields), "drop", seconds)
 
 

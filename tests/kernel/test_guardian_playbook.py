@@ -17,24 +17,24 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Apply, Keep, Plan, Repair, Undo
 from fwtop.model.rule import ConnectionLimit, Kind, Match, RateLimit, Rule, Setting
 from fwtop.netfilter import ctnetlink
-from tests.kernel.wire import inside
+from tests.kernel.wire import inside, let_arrive
 
 pytestmark = pytest.mark.kernel
 UDP_TIMEOUT = "net.netfilter.nf_conntrack_udp_timeout"
 UDP, TCP = 17, 6
 PARTS = (
     Rule("", Kind.SYSCTL, Match(), "", 60, settings=(Setting(UDP_TIMEOUT, 11),)),
-    Rule("", Kind.NOTRACK, Match(protocol=UDP, dport=9), "", 60),
-    Rule("", Kind.IPSET, Match(sources=(Prefix.parse("10.77.0.2"), Prefix.parse("fd77::2"))), "", 60),
-    Rule("", Kind.IPSET, Match(sources=(Prefix.parse("198.51.100.0/24"),)), "", 60),
+    Rule("", Kind.NOTRACK, Match(protocol=UDP, dport=9), "", 600),
+    Rule("", Kind.IPSET, Match(sources=(Prefix.parse("10.77.0.2"), Prefix.parse("fd77::2"))), "", 600),
+    Rule("", Kind.IPSET, Match(sources=(Prefix.parse("198.51.100.0/24"),)), "", 600),
     Rule("", Kind.HASHLIMIT, Match(protocol=UDP, dport=9), "", 60, limit=RateLimit(50, 50)),
     Rule("", Kind.HASHLIMIT, Match(protocol=UDP, dport=10), "", 60, limit=RateLimit(10, 10)),
     Rule("", Kind.CONNLIMIT, Match(protocol=TCP, dport=80), "", 60, connections=ConnectionLimit(20)),
 )
-PROXY = Rule("", Kind.SYNPROXY, Match(protocol=TCP, dport=80), "", 60)
+PROXY = Rule("", Kind.SYNPROXY, Match(protocol=TCP, dport=80), "", 600)
 
 
-def playbook(*parts: Rule, ttl: int = 60) -> Rule:
+def playbook(*parts: Rule, ttl: int = 600) -> Rule:
     return Rule("", Kind.HARDEN, Match(), "several", ttl, playbook="test", parts=parts or PARTS)
 
 
@@ -55,11 +55,11 @@ def test_passes_is_blocked_and_passes_again_with_everything_as_before(bench: Ben
         plan = guardian.demand(Plan(playbook().to_dict())).data
         assert plan["refused"] is None
         assert bench.state() == before
-        rule_id = apply(guardian, playbook(), 30)
+        rule_id = apply(guardian, playbook(), 300)
         assert timeout(bench) == "11"
         assert not bench.path(4).passes()
         assert not bench.path(6).passes()
-        guardian.demand(Keep(rule_id, 60))
+        guardian.demand(Keep(rule_id, 600))
         status = rules_of(guardian)[rule_id]
         assert status["acting"]
         assert status["state"] == "confirmed"
@@ -77,11 +77,11 @@ def test_passes_is_blocked_and_passes_again_with_everything_as_before(bench: Ben
 def test_entries_of_what_is_no_longer_tracked_are_deleted(bench: Bench, at_once: bool, monkeypatch) -> None:
     """Those of other services stay; where the kernel can't choose them, fwtop does."""
     bench.pair.victim.run("iptables-nft", "-A", "INPUT", "-m", "conntrack", "--ctstate", "NEW")
-    with inside(bench.netns):
-        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with inside(bench.netns), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         for port in (9, 9, 11):
             for number in range(20):
                 sender.sendto(b"x", (f"127.0.0.{number + 1}", port))
+        let_arrive()
         rule = playbook(replace(PARTS[1], forget=True))
         if not at_once:
             refused = OSError(errno.EINVAL, "no filter here")
@@ -97,7 +97,7 @@ def test_entries_of_what_is_no_longer_tracked_are_deleted(bench: Bench, at_once:
         (playbook(playbook()), "harden can't be one"),
         (playbook(PARTS[0], PARTS[0]), "named twice"),
         (
-            playbook(PARTS[6], Rule("", Kind.SYNPROXY, Match(protocol=TCP, dport=80), "", 60)),
+            playbook(PARTS[6], Rule("", Kind.SYNPROXY, Match(protocol=TCP, dport=80), "", 600)),
             "one SYN proxy or",
         ),
     ],

@@ -17,7 +17,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Keep, ListChange, Plan, Repair, Undo, Why
 from fwtop.model.rule import Kind, Level, Match, Protection, Rule
-from tests.kernel.wire import inside
+from tests.kernel.wire import connects, inside, received
 
 pytestmark = pytest.mark.kernel
 PAIR = "shared_pair"
@@ -48,48 +48,38 @@ class Service:
             self.tcp = stack.enter_context(socket.create_server((self.address, PORT), family=self._kind))
             self.udp = stack.enter_context(socket.socket(self._kind, socket.SOCK_DGRAM))
         self.udp.bind((self.address, PORT))
-        self.udp.settimeout(0.15)
 
     def connection(self) -> tuple[socket.socket, socket.socket] | None:
         """Open a TCP connection: both ends, None where nobody is let in."""
         with inside(self._bench.pair.attacker.netns):
             client = self._stack.enter_context(socket.socket(self._kind, socket.SOCK_STREAM))
-        client.settimeout(0.15)
-        try:
-            client.connect((self.address, PORT))
-        except TimeoutError:
+        if not connects(client, (self.address, PORT), 0.15):
             client.close()
             return None
-        accepted = self._stack.enter_context(self.tcp.accept()[0])
-        accepted.settimeout(0.15)
-        return client, accepted
+        return client, self._stack.enter_context(self.tcp.accept()[0])
 
     def conversation(self) -> socket.socket:
         """Return a client's UDP socket."""
         with inside(self._bench.pair.attacker.netns):
             client = self._stack.enter_context(socket.socket(self._kind, socket.SOCK_DGRAM))
         client.connect((self.address, PORT))
-        client.settimeout(0.15)
         return client
 
     def answers(self, client: socket.socket) -> bool:
         """Say whether a datagram arrives; the service answers it then."""
         client.send(b"?")
-        try:
-            _, peer = self.udp.recvfrom(100)
-        except TimeoutError:
+        found = received(self.udp, 0.15)
+        if found is None:
             return False
-        self.udp.sendto(b"!", peer)
+        self.udp.sendto(b"!", found[1])
+        client.settimeout(60)
         return client.recv(100) == b"!"
 
 
 def arrives(ends: tuple[socket.socket, socket.socket]) -> bool:
     """Say whether a byte gets through an open connection."""
     ends[0].send(b"x")
-    try:
-        return ends[1].recv(1) == b"x"
-    except TimeoutError:
-        return False
+    return received(ends[1], 0.15, 1) is not None
 
 
 @pytest.fixture

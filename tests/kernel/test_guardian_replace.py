@@ -37,7 +37,7 @@ MANY = (  # so many that they travel in a memory file, and go into sets without 
 def listing(kind: Kind, *addresses: str) -> Rule:
     """Return a rule with a list that holds some of the attacker's addresses."""
     sources = (*FILLING, *map(Prefix.parse, addresses))
-    return Rule("", kind, Match(sources=sources), "a list", 60)
+    return Rule("", kind, Match(sources=sources), "a list", 600)
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def test_a_long_list_of_both_families_is_replaced_whole_or_not_at_all(
     bench: Bench, kind: Kind, failpoint: Failpoint
 ) -> None:
     both = [Prefix.parse(bench.attacker(family)) for family in (4, 6)]
-    rule = Rule("", kind, Match(sources=(*MANY, *both)), "both families", 60)
+    rule = Rule("", kind, Match(sources=(*MANY, *both)), "both families", 600)
     with bench.connect() as guardian:
         old = apply(guardian, rule)
     bench.kill_guardian()

@@ -44,7 +44,7 @@ def forged_rules(address: str) -> dict[str, Rule]:
     return {
         "ipset": Rule("", Kind.IPSET, Match(sources=sources), "x", 60, origin="@list"),
         "hashlimit": Rule("", Kind.HASHLIMIT, udp, "x", 60, limit=SLOW),
-        "string": Rule("", Kind.STRING, Match(protocol=17, family=family, payload=(EVIL,)), "x", 60),
+        "string": Rule("", Kind.STRING, Match(protocol=17, family=family, payload=(EVIL,)), "x", 600),
         "nftables": Rule("", Kind.NFTABLES, Match(sources=sources), "x", 60, origin="@list"),
         "xdp": Rule("", Kind.XDP, Match(sources=sources), "x", 60, origin="@list"),
         "xdp limit": Rule("", Kind.XDP, udp, "x", 60, limit=SLOW),

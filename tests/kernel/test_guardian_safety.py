@@ -36,7 +36,7 @@ def random_rule(rng: random.Random) -> Rule:
         return Rule("", kind, Match(), "random", 60, settings=(setting,))
     if kind is Kind.SYNPROXY:
         match = Match(family=rng.choice([4, 6, None]), protocol=6, dport=rng.choice([LOGIN, 80]))
-        return Rule("", kind, match, "random", 60)
+        return Rule("", kind, match, "random", 600)
     family = rng.choice([4, 6])
     base = Prefix.parse("10.77.0.2" if family == 4 else "fd77::2")
     sources = tuple(
@@ -72,14 +72,14 @@ def sessions(bench: Bench) -> Iterator[list[tuple[socket.socket, socket.socket]]
             with inside(bench.netns):
                 server = stack.enter_context(socket.create_server((address, LOGIN), family=kind))
             with inside(bench.pair.attacker.netns):
-                client = stack.enter_context(socket.create_connection((address, LOGIN), timeout=5))
+                client = stack.enter_context(socket.create_connection((address, LOGIN), timeout=60))
             found.append((client, stack.enter_context(server.accept()[0])))
         yield found
 
 
 def is_alive(client: socket.socket, server: socket.socket) -> bool:
     for sender, receiver in ((client, server), (server, client)):
-        receiver.settimeout(5)
+        receiver.settimeout(60)
         sender.send(b"operator")
         if receiver.recv(100) != b"operator":
             return False
@@ -173,7 +173,7 @@ def test_docker_fail2ban_ufw_and_firewalld_are_left_alone(bench: Bench, variant:
     with bench.connect() as guardian:
         assert guardian.about["variant"] == variant
         apply(guardian, bench.block_rule(4, 6))
-        apply(guardian, Rule("", Kind.NOTRACK, Match(protocol=17, dport=PORT), "x", 60))
+        apply(guardian, Rule("", Kind.NOTRACK, Match(protocol=17, dport=PORT), "x", 600))
         assert not path.passes()
         saved = victim.run(f"iptables-{variant}-save", "-t", "raw").stdout
         jumps = [line for line in saved.splitlines() if line.startswith("-A PREROUTING")]

@@ -93,7 +93,7 @@ def test_rules_live_and_end_in_time_on_a_frozen_disk(bench: Bench, freezable: Pa
     bench.kill_guardian()
     with frozen(freezable), bench.connect() as successor:
         kept = apply(successor, bench.block_rule(6), 30)
-        successor.demand(Keep(kept, 60))
+        successor.demand(Keep(kept, 600))
         assert list(rules_of(successor)) == [str(number + 1) for number in range(RULES + 1)]
         with undoing(successor) as took:
             assert seconds_until_passes(bench) < SOON

@@ -48,7 +48,7 @@ def server(bench: Bench) -> Iterator[socket.socket]:
         yield listener
 
 
-def rule(seconds: int = 60, **fields) -> Rule:
+def rule(seconds: int = 600, **fields) -> Rule:
     return Rule("", Kind.SYNPROXY, Match(protocol=TCP, dport=PORT, **fields), "proxy", seconds)
 
 
@@ -190,11 +190,11 @@ def test_two_proxies_share_the_settings_until_the_last_is_gone(bench: Bench, ser
     bench.pair.victim.run("sysctl", "-qw", f"{COOKIES}=0")
     with bench.connect() as guardian:
         first = apply(guardian, rule())
-        second = apply(guardian, Rule("", Kind.SYNPROXY, Match(protocol=TCP, dport=PORT + 1), "p", 60))
+        second = apply(guardian, Rule("", Kind.SYNPROXY, Match(protocol=TCP, dport=PORT + 1), "p", 600))
         assert settings(bench) == ["0", "1"]
         guardian.demand(Undo((second,)))
         assert settings(bench) == ["0", "1"]
-        third = apply(guardian, Rule("", Kind.SYNPROXY, Match(protocol=TCP, dport=PORT + 1), "p", 60))
+        third = apply(guardian, Rule("", Kind.SYNPROXY, Match(protocol=TCP, dport=PORT + 1), "p", 600))
         guardian.demand(Undo((first,)))
         assert settings(bench) == ["0", "1"]
         guardian.demand(Undo((third,)))
@@ -265,7 +265,7 @@ def test_plan_says_what_is_done_and_other_conditions_are_refused(bench: Bench) -
         assert any("synproxy mss 1440" in line for line in plan["commands"])
         assert any("stall when the rule is taken out" in line for line in plan["warnings"])
         for bad in (Match(protocol=TCP), Match(protocol=17, dport=1), Match(protocol=TCP, dport=1, sport=2)):
-            refused = guardian.demand(Plan(Rule("", Kind.SYNPROXY, bad, "p", 60).to_dict())).data["refused"]
+            refused = guardian.demand(Plan(Rule("", Kind.SYNPROXY, bad, "p", 600).to_dict())).data["refused"]
             assert "TCP port and destinations only" in refused
     assert settings(bench) == ["1", "1"]
 

@@ -25,7 +25,7 @@ COOKIES, UDP = "net.ipv4.tcp_syncookies", "net.netfilter.nf_conntrack_udp_timeou
 MAX = "net.netfilter.nf_conntrack_max"
 
 
-def rule(ttl: int = 60, **values: int) -> Rule:
+def rule(ttl: int = 600, **values: int) -> Rule:
     named = {"cookies": COOKIES, "udp": UDP, "most": MAX}
     settings = tuple(Setting(named[name], value) for name, value in values.items())
     return Rule("", Kind.SYSCTL, Match(), "set", ttl, settings=settings)
@@ -64,7 +64,7 @@ def test_expiry_and_missing_confirmation_give_back_and_keep_keeps(bench: Bench, 
         poll_until(lambda: values(bench)[1] == 30)
         assert rules_of(guardian, finished=True)[lost]["note"] == "not confirmed in time"
         kept = apply(guardian, rule(udp=12), 60)
-        guardian.demand(Keep(kept, 60))
+        guardian.demand(Keep(kept, 600))
     with bench.connect() as guardian:
         assert (list(rules_of(guardian)), values(bench)[1]) == ([kept], 12)
 

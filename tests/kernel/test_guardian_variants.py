@@ -60,7 +60,7 @@ def test_both_variants_at_once_until_each_of_their_rules_is_over(bench: XdpBench
         change(guardian, "create", bench.attacker(6))
         listed = apply(guardian, on_list(Kind.IPSET))
         old = apply(guardian, bench.block_rule(4))
-        untracked = apply(guardian, Rule("", Kind.NOTRACK, Match(protocol=17, dport=9, family=4), "x", 60))
+        untracked = apply(guardian, Rule("", Kind.NOTRACK, Match(protocol=17, dport=9, family=4), "x", 600))
         assert not bench.path(4).passes()
     use(bench, "legacy")
     stop(bench, poll_until)
@@ -79,7 +79,7 @@ def test_both_variants_at_once_until_each_of_their_rules_is_over(bench: XdpBench
         poll_until(lambda: not rules_of(guardian)[old]["acting"])
         assert bench.path(4).passes(wait_s=30)
         guardian.demand(Repair(old))
-        guardian.demand(Keep(old, 60))
+        guardian.demand(Keep(old, 600))
         assert not bench.path(4).passes()
         assert "FWTOP" not in bench.pair.victim.run("iptables-legacy-save").stdout
         guardian.demand(Undo((new,)))

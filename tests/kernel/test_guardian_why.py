@@ -170,7 +170,7 @@ def test_full_table_of_a_rate_limit_is_named(bench: Bench) -> None:
 def test_allow_listed_sender_is_named(bench: Bench) -> None:
     """An operator who tries a rule from the own machine is never matched."""
     bench.allow = f"{bench.attacker(4)}\n"
-    rule = Rule("", Kind.NOTRACK, Match(protocol=UDP, dport=PORT, family=4), "x", 60)
+    rule = Rule("", Kind.NOTRACK, Match(protocol=UDP, dport=PORT, family=4), "x", 600)
     with bench.connect() as guardian, traffic(bench):
         said = why(guardian, apply(guardian, rule))
     assert "the allow-list let" in said
@@ -189,7 +189,7 @@ def test_vlan_without_an_interface_is_named(bench: Bench) -> None:
 
 def test_other_namespace_and_other_chain_are_named(bench: Bench) -> None:
     """Traffic for the attacker's side: here it is quiet, and a process lives where it is not."""
-    rule = Rule("", Kind.IPSET, Match(sources=bench.block_rule(6).match.sources), "x", 60)
+    rule = Rule("", Kind.IPSET, Match(sources=bench.block_rule(6).match.sources), "x", 600)
     with inside(bench.pair.attacker.netns):
         witness = subprocess.Popen(["sleep", "30"])
     try:
@@ -220,7 +220,7 @@ def test_other_namespace_and_other_chain_are_named(bench: Bench) -> None:
 
 
 def test_drop_further_down_is_named(bench: Bench) -> None:
-    rule = Rule("", Kind.NOTRACK, Match(protocol=UDP, dport=9), "x", 60)
+    rule = Rule("", Kind.NOTRACK, Match(protocol=UDP, dport=9), "x", 600)
     bench.pair.victim.run("iptables-nft", "-A", "INPUT", "-p", "udp", "--dport", str(PORT), "-j", "DROP")
     with bench.connect() as guardian, traffic(bench):
         said = why(guardian, apply(guardian, rule))
@@ -229,7 +229,7 @@ def test_drop_further_down_is_named(bench: Bench) -> None:
 
 
 def test_xdp_rule_says_what_it_matched_and_where_it_is_not(bench: Bench) -> None:
-    rule = Rule("", Kind.XDP, Match(protocol=UDP, dport=PORT), "x", 60)
+    rule = Rule("", Kind.XDP, Match(protocol=UDP, dport=PORT), "x", 600)
     with bench.connect() as guardian, traffic(bench):
         rule_id = apply(guardian, rule)
         try:
@@ -255,7 +255,7 @@ def test_xdp_rule_says_what_it_matched_and_where_it_is_not(bench: Bench) -> None
 
 @pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC, Kind.NFTABLES])
 def test_own_rule_of_an_earlier_layer_is_named_not_its_program(bench: Bench, kind: Kind) -> None:
-    early = Rule("", kind, Match(protocol=UDP, dport=PORT), "x", 60)
+    early = Rule("", kind, Match(protocol=UDP, dport=PORT), "x", 600)
     with bench.connect() as guardian, traffic(bench):
         behind = apply(guardian, bench.block_rule(4))
         before = apply(guardian, early)
@@ -270,7 +270,9 @@ def test_own_rule_of_an_earlier_layer_is_named_not_its_program(bench: Bench, kin
 
 def test_quiet_rule_at_netdev_ingress_names_the_family_and_the_chain_before(bench: Bench) -> None:
     with bench.connect() as guardian, traffic(bench, 6):
-        rule_id = apply(guardian, Rule("", Kind.NFTABLES, Match(family=4, protocol=UDP, dport=PORT), "x", 60))
+        rule_id = apply(
+            guardian, Rule("", Kind.NFTABLES, Match(family=4, protocol=UDP, dport=PORT), "x", 600)
+        )
         for words in (
             "add table netdev theirs",
             'add chain netdev theirs early { type filter hook ingress device "v0" priority -600 ; }',

@@ -28,7 +28,7 @@ from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.netfilter import ctnetlink
 from fwtop.store.writer import SessionWriter
 from tests.kernel.conftest import ip
-from tests.kernel.wire import inside
+from tests.kernel.wire import connects, inside
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 from stored_samples import START, poisoned, session_ticks
@@ -97,7 +97,7 @@ def served(netns: str, port: int) -> Iterator[None]:
             while True:
                 peer = listener.accept()[0]
                 with contextlib.suppress(OSError), peer:
-                    peer.settimeout(5)
+                    peer.settimeout(60)
                     peer.sendall(bytes(SIZE))
 
     thread = threading.Thread(target=serve, daemon=True)
@@ -107,25 +107,32 @@ def served(netns: str, port: int) -> Iterator[None]:
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(10)
+        thread.join(60)
 
 
 def fetched(
-    netns: str, address: str, port: int, seconds: float = 5, end: tuple[str, int] | None = None
+    netns: str,
+    address: str,
+    port: int,
+    seconds: float = 60,
+    end: tuple[str, int] | None = None,
+    *,
+    more_seconds: float = 60,
 ) -> int:
-    """Return how many bytes came to our end (None: any); -1 without a connection."""
+    """Return how many bytes came to our end (None: any); -1 without a connection within `seconds`."""
     with inside(netns):
         client = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     with client:
-        client.settimeout(seconds)
         count = -1
         if end is not None:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # no TIME_WAIT
             client.bind(end)
         with contextlib.suppress(OSError):
-            client.connect((address, port))
+            if not connects(client, (address, port), seconds):
+                return count
             count = 0
+            client.settimeout(more_seconds)
             while data := client.recv(1 << 16):
                 count += len(data)
         return count
@@ -138,7 +145,7 @@ def listed(bench: Bench, chain: str) -> str:
 
 def planned(bench: Bench) -> Rule:
     with inside(bench.netns):
-        found = stateless.plan(Options(60))
+        found = stateless.plan(Options(600))
     assert found.rule is not None
     assert found.data["services"] == ["tcp/80", "udp/5353"]
     return found.rule
@@ -169,11 +176,11 @@ def test_same_packets_pass_untracked_and_undo_leaves_the_rules_as_they_were(
         assert verdicts() == [True, True, True, -1, True, True]
         with bench.connect() as guardian:
             assert guardian.demand(Plan(rule.to_dict())).data["refused"] is None
-            rule_id = apply(guardian, rule, 30)
+            rule_id = apply(guardian, rule, 300)
             with inside(bench.netns):
                 assert verdicts() == [True, True, True, -1, True, True]
                 assert {entry.dport for entry in ctnetlink.sample(100)} == {22}
-                again = stateless.plan(Options(60))
+                again = stateless.plan(Options(600))
             assert again.rule is None
             assert again.here.startswith("tcp/80, udp/5353 are not tracked already; nothing more")
             assert f"tcp/80: not tracked now, by fwtop's rule {rule_id}" in again.kept
@@ -200,7 +207,7 @@ def test_service_that_asks_others_from_its_own_port_stays_tracked(bench: Bench) 
     ):
         own.bind((victim.ipv4, PORT))
         own.sendto(b"what time is it?", (other.ipv4, 123))
-        found = stateless.plan(Options(60))
+        found = stateless.plan(Options(600))
     assert found.data["services"] == ["tcp/80"]
     assert any(f"asks {other.ipv4} port 123 from it" in line for line in found.kept)
     assert any(line.endswith(f"; now: udp/123 of {other.ipv4}") for line in found.kept)
@@ -263,7 +270,7 @@ def test_refuses_what_has_no_stateless_equivalent(bench: Bench, variant: str, ru
     bench.path(4)
     before = bench.state()
     with inside(bench.netns):
-        found = stateless.plan(Options(60))
+        found = stateless.plan(Options(600))
     assert found.rule is None
     assert said in found.refused
     with bench.connect() as guardian, pytest.raises(FwtopError, match=f"must be tracked: .*{said}"):
@@ -277,11 +284,11 @@ def test_refuses_beside_stateful_rules_of_the_other_variant(bench: Bench) -> Non
     load(bench, "nft")
     victim.run("iptables-legacy", "-A", "INPUT", "-p", "tcp", "--dport", "81", "-j", "ACCEPT")
     with served(victim.netns, 80), inside(bench.netns):
-        assert stateless.plan(Options(60)).data["services"] == ["tcp/80"]
+        assert stateless.plan(Options(600)).data["services"] == ["tcp/80"]
         victim.run(
             "iptables-legacy", "-A", "INPUT", *["-m", "state", "--state", "ESTABLISHED", "-j", "ACCEPT"]
         )
-        refused = stateless.plan(Options(60)).refused
+        refused = stateless.plan(Options(600)).refused
     assert refused.startswith("tcp/80: a rule on states, '-A INPUT -m state --state ESTABLISHED -j ACCEPT'")
     assert refused.endswith("of legacy iptables, beside nft")
 
@@ -309,7 +316,7 @@ def test_what_was_blocked_stays_blocked_untracked(bench: Bench, rule: str) -> No
         before = reached()
         assert before == [True, False]
         with inside(bench.netns):
-            found = stateless.plan(Options(60))
+            found = stateless.plan(Options(600))
         assert found.rule is not None
         apply(guardian, found.rule)
         assert reached() == before
@@ -349,7 +356,7 @@ def test_each_line_comes_beside_its_own_whatever_follows(bench: Bench) -> None:
         assert reached() == [True, False]
         before = texts()
         with inside(bench.netns):
-            found = stateless.plan(Options(60))
+            found = stateless.plan(Options(600))
         assert found.rule is not None
         apply(guardian, found.rule)
         assert reached() == [True, False]
@@ -369,7 +376,7 @@ def test_a_service_without_tracking_already_is_left_as_it_is(bench: Bench) -> No
         bench.pair.victim.run(program, *line.split())
     bench.path(4)
     with served(bench.netns, 80), inside(bench.netns):
-        found = stateless.plan(Options(60))
+        found = stateless.plan(Options(600))
     assert found.data["services"] == ["udp/5353"]
     assert any(line.startswith("tcp/80: not tracked now, by '-A PREROUTING -p tcp") for line in found.kept)
 
@@ -411,8 +418,8 @@ def test_jumbo_frames_reach_a_path_of_1500_bytes_only_with_the_errors_let_in(ben
             assert fetched(far, "10.78.0.1", 80) == SIZE
             ip("-n", victim.netns, "route", "flush", "cache")
             victim.run("iptables-nft", "-I", "INPUT", "-p", "tcp", "--dport", "80", "-j", "ACCEPT")
-            bare = apply(guardian, Rule("", Kind.NOTRACK, Match(protocol=6, dport=80), "by hand", 60))
-            assert 0 <= fetched(far, "10.78.0.1", 80, 1) < SIZE
+            bare = apply(guardian, Rule("", Kind.NOTRACK, Match(protocol=6, dport=80), "by hand", 600))
+            assert 0 <= fetched(far, "10.78.0.1", 80, more_seconds=1) < SIZE
             guardian.demand(Undo((bare,)))
             victim.run("iptables-nft", "-D", "INPUT", "1")
             ip("-n", victim.netns, "route", "flush", "cache")
@@ -428,7 +435,7 @@ def test_dockers_rules_are_refused_with_their_nat(bench: Bench, variant: str) ->
     load(bench, variant)
     victim.run(f"iptables-{variant}-restore", "--noflush", str(RULE_SETS / "docker-20.10.24.rules"))
     with served(victim.netns, 80), inside(bench.netns):
-        before, found = bench.state(), stateless.plan(Options(60))
+        before, found = bench.state(), stateless.plan(Options(600))
         assert found.rule is None
         assert "tcp/80: NAT, '-A POSTROUTING -s 172.17.0.0/16" in found.refused
         with bench.connect() as guardian, pytest.raises(FwtopError, match="must be tracked: NAT"):
@@ -436,7 +443,7 @@ def test_dockers_rules_are_refused_with_their_nat(bench: Bench, variant: str) ->
         assert bench.state() == before
         victim.run(f"iptables-{variant}", "-t", "nat", "-F")
         victim.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
-        assert "forwards IPv4" in stateless.plan(Options(60)).refused
+        assert "forwards IPv4" in stateless.plan(Options(600)).refused
         victim.run("sysctl", "-qw", "net.ipv4.ip_forward=0")
 
 

@@ -121,7 +121,7 @@ class Guardian(Struct, dict=True):
 def guardian(netns_pair, tmp_path, monkeypatch) -> Iterator[Guardian]:
     """Lists in the victim's namespace, whose sets are small."""
     monkeypatch.setattr(list_sets, "_LEAST_ROOM", ROOM)
-    monkeypatch.setattr(list_sets, "_MOST_EDITED", 60)
+    monkeypatch.setattr(list_sets, "_MOST_EDITED", 600)
     monkeypatch.setattr(list_sets, "_SHRINK_ABOVE", 20)
     with inside(netns_pair.victim.netns):
         journal, failpoints = Journal(Records(tmp_path, 1, boot_id())), Failpoints(None)

@@ -111,7 +111,7 @@ def test_an_ip_id_alone_is_one_of_ipv4(bench: Bench) -> None:
     with bench.connect() as guardian:
         for kind in (Kind.NFTABLES, Kind.XDP):
             rule_id = apply(
-                guardian, Rule("", kind, Match(ip_id=Range(0, 0xFFFF)), "any IP id", 60), force=True
+                guardian, Rule("", kind, Match(ip_id=Range(0, 0xFFFF)), "any IP id", 600), force=True
             )
             assert not bench.path(4).passes()
             assert bench.path(6).passes(wait_s=30)

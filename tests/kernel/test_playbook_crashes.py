@@ -24,7 +24,7 @@ from fwtop.resolver.view import DnsCounters, view_of
 from tests.kernel.wire import inside
 
 pytestmark = pytest.mark.kernel
-OPTIONS = Options(60)
+OPTIONS = Options(600)
 SETTINGS = ("udp_timeout", "tcp_timeout_established")
 STATEFUL = "-p udp --dport 9 -m conntrack --ctstate NEW,ESTABLISHED -j ACCEPT"
 NATIVE = """

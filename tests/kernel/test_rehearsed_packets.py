@@ -123,7 +123,7 @@ def packet_of(bench: Bench, segment: Segment, match: Match) -> bytes:
 def check(bench: Bench, made: Rule, poll_until: Callable[..., object]) -> None:
     if made.kind is Kind.IPSET:
         sources = tuple(Prefix.parse(bench.attacker(family)) for family in (4, 6))
-        made = Rule("", made.kind, Match(**_fields(made.match) | {"sources": sources}), "x", 60)
+        made = Rule("", made.kind, Match(**_fields(made.match) | {"sources": sources}), "x", 600)
     victim = bench.pair.victim
     for tool in ("iptables", "ip6tables"):  # no answers, which a notrack rule would count
         victim.run(tool, "-A", "INPUT", "-p", "tcp", "--dport", str(PORT), "-j", "DROP")

@@ -48,7 +48,7 @@ def look(lab: ResolverLab) -> Plan:
     asking.start()
     with inside(lab.victim), pytest.MonkeyPatch.context() as patch:
         patch.setattr(resolver, "OBSERVE_SECONDS", SECONDS)
-        found = resolver.plan(Options(60))
+        found = resolver.plan(Options(600))
     asking.join()
     return found
 
@@ -114,7 +114,7 @@ def test_a_stub_on_loopback_is_named_and_needs_nothing(netns_pair: NetnsPair) ->
                 stub.bind((address, 53))
                 if kind == socket.SOCK_STREAM:
                     stub.listen()
-        found = resolver.plan(Options(60))
+        found = resolver.plan(Options(600))
         assert found.rule is None
         assert "UDP and TCP 53, of loopback addresses only" in found.refused
         assert not any(item.port == 53 for item in listening_sockets() if not item.local)

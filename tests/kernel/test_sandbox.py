@@ -34,7 +34,7 @@ pytestmark = pytest.mark.kernel
 CLONE = Path(__file__).resolve().parents[2]
 Poll = Callable[..., Any]
 DENIED = {errno.EPERM, errno.EACCES, errno.ENOSYS}
-BROAD = Rule("", Kind.IPSET, Match(sources=(Prefix.parse("12.0.0.0/7"),)), "x", 60)
+BROAD = Rule("", Kind.IPSET, Match(sources=(Prefix.parse("12.0.0.0/7"),)), "x", 600)
 
 
 def tried(profile: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def netns_inode(bench: XdpBench) -> int:
 
 def compile_ahead(guardian: GuardianClient, rule: Rule) -> None:
     """Have a rule compiled, so that installing it takes a moment."""
-    guardian.demand(Undo((apply(guardian, replace(rule, ttl_seconds=60)),)))
+    guardian.demand(Undo((apply(guardian, replace(rule, ttl_seconds=600)),)))
 
 
 @pytest.mark.one_each

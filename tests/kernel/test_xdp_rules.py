@@ -189,11 +189,11 @@ def test_icmp_type_matches_and_neighbour_discovery_passes(bench: XdpBench, kind:
     with bench.connect() as guardian:
         for family, echo in ((4, 8), (6, 128)):
             assert answers(bench, family, echo, wait_s=30)
-            rule_id = apply(guardian, Rule("", kind, Match(family=family, icmp_type=echo), "drop", 60))
+            rule_id = apply(guardian, Rule("", kind, Match(family=family, icmp_type=echo), "drop", 600))
             poll_until(partial(_is_dropped, bench, guardian, family, echo, rule_id))
             guardian.demand(Undo((rule_id,)))
             assert answers(bench, family, echo, wait_s=30)
-        apply(guardian, Rule("", kind, Match(family=6, protocol=58), "drop", 60), force=True)
+        apply(guardian, Rule("", kind, Match(family=6, protocol=58), "drop", 600), force=True)
         assert not answers(bench, 6, 128)
         for end in (bench.pair.attacker, bench.pair.victim):
             end.run("ip", "neighbour", "flush", "all")

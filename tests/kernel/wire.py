@@ -7,6 +7,7 @@ import ctypes
 import fcntl
 import json
 import os
+import select
 import socket
 import struct
 import threading
@@ -58,15 +59,33 @@ def let_arrive() -> None:
             os.sched_setaffinity(0, home)
 
 
-def arrives(receiver: socket.socket, message: bytes, wait_s: float) -> bool:
-    """Say whether a datagram that was sent just now arrives within `wait_s`, or is queued that long."""
+def received(receiver: socket.socket, wait_s: float, size: int = 2048) -> tuple[bytes, object] | None:
+    """Return what arrives within `wait_s`, or is queued that long, and from where; None if nothing."""
     for wait in (wait_s, 0.0):
         receiver.settimeout(wait)
         with contextlib.suppress(TimeoutError, BlockingIOError):
-            while receiver.recv(2048) != message:
-                pass
-            return True
+            return receiver.recvfrom(size)
         let_arrive()
+    return None
+
+
+def connects(client: socket.socket, address: tuple[str, int], wait_s: float) -> bool:
+    """Say whether a connection comes about within `wait_s`, or is queued that long."""
+    client.settimeout(wait_s)
+    try:
+        client.connect(address)
+    except TimeoutError:
+        let_arrive()
+        done = bool(select.select([], [client], [], 0)[1])
+        return done and client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+    return True
+
+
+def arrives(receiver: socket.socket, message: bytes, wait_s: float) -> bool:
+    """Say whether a datagram that was sent just now arrives within `wait_s`, or is queued that long."""
+    while (found := received(receiver, wait_s)) is not None:
+        if found[0] == message:
+            return True
     return False
 
 
