@@ -109,15 +109,16 @@ class Lab(Namespaces):
     def start_flood(self, pps: int | None = None, *, seconds: float | None = None) -> None:
         """Start sending at `pps` packets per second in total (None: the scenario's rate, 0: unlimited).
 
-        The sender stops by itself after `seconds`, punctually even on a busy machine; `stop` must be called
-        nevertheless.
+        The sender stops by itself so many `seconds` after the call, also on a busy machine; `stop` must be
+        called nevertheless.
         """
+        until = None if seconds is None else time.monotonic() + seconds
         self._clients.ask(do="phase", name="during")
         if self.scenario.crowds:
             self._clients.ask(do="crowd", on=True)
         rate = self._pps if pps is None else pps
         namespaces.schedule_receiving(self._receiving, paced=0 < rate <= namespaces.PACED_PPS)
-        self._flood_started = self._sender.ask(do="start", pps=rate, seconds=seconds)["time"]
+        self._flood_started = self._sender.ask(do="start", pps=rate, until=until)["time"]
 
     def stop(self) -> None:
         """Stop the flood; return once the last packet has reached the victim's interface."""

@@ -100,10 +100,10 @@ class Sender:
         self._started = self._due = self._next = self._end = 0.0
         self._phase = plan.phases[0]
 
-    def start(self, pps: float, seconds: float | None) -> None:
-        """Start sending for `seconds` or until stopped; rate 0 means unlimited."""
+    def start(self, pps: float, until: float | None) -> None:
+        """Start sending until that monotonic time or until stopped; rate 0 means unlimited."""
         self._started = self._due = self._next = time.monotonic()
-        self._end = self._started + seconds if seconds is not None else math.inf
+        self._end = math.inf if until is None else max(self._started, until)
         self._pps = pps
         _set_realtime(0 < pps <= PACED_PPS)
 
@@ -182,8 +182,7 @@ def _commands(sender: Sender) -> None:
 
 def _obey(sender: Sender, command: dict[str, Any]) -> dict[str, Any]:
     if command["do"] == "start":
-        seconds = command.get("seconds")
-        sender.start(float(command["pps"]), None if seconds is None else float(seconds))
+        sender.start(float(command["pps"]), command.get("until"))
     elif command["do"] == "stop":
         return {"time": sender.stop()}
     elif command["do"] == "truth":

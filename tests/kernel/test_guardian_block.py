@@ -262,7 +262,7 @@ def test_rule_goes_in_beside_native_rules_and_out_again(bench: Bench) -> None:
 def fwtop(bench: Bench, *words: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "fwtop", *words, "--netns", bench.netns]
     return subprocess.run(
-        argv, capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL
+        argv, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL
     )
 
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from guardian_bench import Bench, apply, ended, kill, rules_of
+from guardian_bench import SOON_SECONDS, Bench, apply, ended, kill, rules_of
 
 from fwtop.client import discovery
 from fwtop.guardian.survival import OOM_GUARDIAN, scope_argv
@@ -109,7 +109,7 @@ def test_end_of_the_service_that_started_it_does_not_end_it(
     console = _started_in(bench, join)
     with console:
         with bench.connect() as guardian:
-            apply(guardian, sysctl_rule(3))
+            apply(guardian, sysctl_rule(SOON_SECONDS))
             pid = int(guardian.about["pid"])
             watchdog = bench.the_watchdog(poll_until)
         assert console.pid in map(int, (service_cgroup / "cgroup.procs").read_text().split())
@@ -117,7 +117,7 @@ def test_end_of_the_service_that_started_it_does_not_end_it(
         assert own
         for member in map(int, (service_cgroup / "cgroup.procs").read_text().split()):
             os.kill(member, signal.SIGKILL)  # what systemd does to a service's cgroup in the end
-        console.wait(20)
+        console.wait(60)
     assert not ended(pid)
     assert not ended(watchdog)
     poll_until(lambda: value(bench) == 30)

@@ -246,7 +246,7 @@ def test_command_line_previews_what_it_runs(bench: Bench) -> None:
     def fwtop(*words: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "fwtop", *words, "--netns", bench.netns]
         return subprocess.run(
-            argv, capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL
+            argv, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL
         )
 
     words = ("block", bench.attacker(4), bench.attacker(6), "--via", "nftables")

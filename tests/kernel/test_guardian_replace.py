@@ -157,7 +157,7 @@ def test_the_command_keeps_kind_and_time_and_leaves_all_as_it_was_when_it_cant(
 ) -> None:
     def fwtop(*words: str) -> subprocess.CompletedProcess[str]:
         command = ["/usr/local/bin/fwtop", *words, "--netns", bench.netns]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     old, new, bad = (tmp_path / name for name in ("old", "new", "bad"))
     old.write_text(f"{bench.attacker(4)}\n192.0.2.0/24\n")

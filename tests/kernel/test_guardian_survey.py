@@ -51,7 +51,7 @@ def test_listeners_are_named_and_those_elsewhere_unknown(bench: Bench, poll_unti
         name = "web·[2Jserver"
         wanted = [["udp", 8053, name], ["tcp", 8080, name]]
         assert poll_until(lambda: listeners() == wanted, every_s=0.1), listeners()
-        server.communicate("\n", timeout=30)
+        server.communicate("\n", timeout=120)
         assert poll_until(lambda: listeners() == [], every_s=0.1), listeners()
 
 

@@ -276,7 +276,7 @@ def test_command_line_proxies_servers_behind_this_machine(bench: Bench) -> None:
 
     def fwtop(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            words, capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL
+            words, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL
         )
 
     done = fwtop(*argv, "--yes", "--json", *tail)

@@ -201,7 +201,7 @@ def test_command_line_shows_changes_and_undoes(bench: Bench) -> None:
     def fwtop(*words: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "fwtop", *words, "--netns", bench.netns]
         return subprocess.run(
-            argv, capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL
+            argv, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL
         )
 
     shown = json.loads(fwtop("sysctl", "--json").stdout)["settings"]

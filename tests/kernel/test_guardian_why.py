@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import threading
@@ -24,10 +25,12 @@ UDP = 17
 
 @contextmanager
 def repeatedly(send: Callable[[], object]) -> Iterator[None]:
-    """Send a few hundred packets a second while the block runs."""
+    """Send a few hundred packets a second while the block runs, ahead of all others: one second counts."""
     over = threading.Event()
 
     def run() -> None:
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -20)
         while not over.wait(0.004):
             with suppress(ConnectionRefusedError):  # where nobody listens
                 send()
@@ -191,7 +194,7 @@ def test_other_namespace_and_other_chain_are_named(bench: Bench) -> None:
     """Traffic for the attacker's side: here it is quiet, and a process lives where it is not."""
     rule = Rule("", Kind.IPSET, Match(sources=bench.block_rule(6).match.sources), "x", 600)
     with inside(bench.pair.attacker.netns):
-        witness = subprocess.Popen(["sleep", "30"])
+        witness = subprocess.Popen(["sleep", "600"])
     try:
         with bench.connect() as guardian:
             rule_id = apply(guardian, rule)

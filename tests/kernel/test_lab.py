@@ -27,7 +27,7 @@ Poll = Callable[..., object]
 
 def in_netns(name: str, *argv: str) -> str:
     done = subprocess.run(
-        ["ip", "netns", "exec", name, *argv], capture_output=True, text=True, timeout=30, check=False
+        ["ip", "netns", "exec", name, *argv], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -124,7 +124,7 @@ def run_sender(netns: str | None) -> dict[str, object]:
         input=json.dumps(setup) + "\n" + json.dumps({"do": "start", "pps": 10}) + "\n",
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 2, done.stderr

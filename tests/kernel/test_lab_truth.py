@@ -26,6 +26,7 @@ from fwtop.model.protocol import Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, Rule
 from fwtop.model.traffic.session import flow_of
 from fwtop.model.traffic.snapshot import Attack, Snapshot
+from tests.conftest import poll_until_true
 from tests.kernel import watching
 from tests.kernel.conftest import Host, NetnsPair
 
@@ -59,10 +60,15 @@ class Watched(Struct):
             time.sleep(0.2)
         self.lab.stop()
         self.lab.pause_clients()
-        time.sleep(1.0)  # the guardian reads rules' counters once a second
-        shown = self._within(self.session.tick)
+        shown = poll_until_true(self._told_all)
         assert isinstance(shown, Snapshot)
         return shown
+
+    def _told_all(self) -> Snapshot | None:
+        """Look until rules' counters, which the guardian reads once a second, are told as they are."""
+        shown = self._within(self.session.tick)
+        told = {status.rule.id: status.packets for status in shown.mitigations}
+        return shown if self.lab.under_way() == 0 and told == self.in_rules() else None
 
     def _within(self, action: Any) -> Any:
         with inside(self.lab.victim):

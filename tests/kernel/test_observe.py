@@ -12,7 +12,16 @@ import pytest
 
 from tests.kernel.conftest import Host, NetnsPair
 from tests.kernel.observing import named, observing, samples, send
-from tests.kernel.wire import attach_foreign_xdp, checksummed, inside, mac, meet, send_datagrams, send_frames
+from tests.kernel.wire import (
+    attach_foreign_xdp,
+    checksummed,
+    inside,
+    let_arrive,
+    mac,
+    meet,
+    send_datagrams,
+    send_frames,
+)
 
 pytestmark = pytest.mark.kernel
 XDP_DROP = 1
@@ -167,7 +176,7 @@ def test_merged_tcp_is_counted_in_wire_packets(netns_pair: NetnsPair, without: s
 
 
 def read_all(server: socket.socket) -> None:
-    server.settimeout(10)
+    server.settimeout(60)
     connection, _ = server.accept()
     with connection:
         while connection.recv(65536):
@@ -191,6 +200,7 @@ def test_new_connections_are_counted_once_each(netns_pair: NetnsPair, without: s
             sender.bind(("", port))
             for _ in range(3):
                 sender.sendto(b"x", (netns_pair.victim.ipv4, 4242))
+        let_arrive()
         answer = observer.ask("poll")
     assert answer["new_connections"] == 100
 

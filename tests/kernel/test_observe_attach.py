@@ -112,7 +112,7 @@ def test_windows_give_the_full_totals(netns_pair: NetnsPair, poll_until: Any) ->
         before = observer.ask("poll")["link_packets"]
         with subprocess.Popen(["ip", "netns", "exec", netns_pair.attacker.netns, *flood]) as sender:
             try:  # on a busy machine it takes its time until a window was open and shut again
-                poll_until(lambda: answers.append(observer.ask("watch 1")) or is_in_windows(answers), 60)
+                poll_until(lambda: answers.append(observer.ask("watch 1")) or is_in_windows(answers), 300)
             finally:
                 sender.kill()
         answers.append(observer.ask("watch 1"))  # samples are held back for up to 0.6 s
@@ -135,18 +135,28 @@ def is_in_windows(answers: list[dict[str, Any]]) -> bool:
     return len(answers) > 2 and scaled > 100_000 and scaled > sum(answer["arrived"] for answer in answers) / 2
 
 
-def test_accepted_packets_by_nflog_on_older_kernels(netns_pair: NetnsPair) -> None:
+def logged(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for answer in answers for row in samples(answer, hook="ACCEPTED", dport=4242)]
+
+
+def test_accepted_packets_by_nflog_on_older_kernels(netns_pair: NetnsPair, poll_until: Any) -> None:
     meet(netns_pair)
     before = attached(netns_pair.victim)
     with observing(netns_pair.victim, without="netfilter") as observer:
         assert "table inet fwtop" in attached(netns_pair.victim)
         send(netns_pair, 4242, 2000, "logged")
-        answer = observer.ask("wait 2000")
-        late = observer.ask("watch 0.5")
-    logged = samples(answer, hook="ACCEPTED", dport=4242) + samples(late, hook="ACCEPTED", dport=4242)
-    assert sum(row["weight"] for row in logged) == pytest.approx(2000, abs=128)
-    assert {row["payload"] for row in logged} == {b"logged".hex()}
-    assert answer["accepted"] + late["accepted"] == pytest.approx(2000, abs=150)
+        answers = [observer.ask("wait 2000")]
+        seldom = 128  # packets that may wait to be logged
+        poll_until(
+            lambda: (
+                answers.append(observer.ask("watch 0.5"))
+                or sum(row["weight"] for row in logged(answers)) >= 2000 - seldom
+            )
+        )
+    assert sum(row["weight"] for row in logged(answers)) <= 2000 + seldom
+    assert {row["payload"] for row in logged(answers)} == {b"logged".hex()}
+    assert sum(answer["accepted"] for answer in answers) == pytest.approx(2000, abs=150)
+    answer = answers[0]
     assert answer["drops"]["socket/NO_SOCKET/after"] == 2000
     if observer.ready["ingress"] == "clsact":
         netns_pair.victim.run(sys.executable, "-m", "fwtop.observe.loader", "--detach", "0")

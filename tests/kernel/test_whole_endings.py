@@ -58,7 +58,7 @@ def test_with_both_processes_killed_the_rule_expires_in_the_kernel(
     lab.stop()
     lab.start_flood(200)  # a trickle tells as well, for the half minute that the rule lasts
     lab.pause_clients()
-    poll_until(passes, 60, every_s=0.5)
+    poll_until(passes, 120, every_s=0.5)
     assert guardian_pid(lab.victim) is None, "nothing of fwtop ran when the rule ended"
     subprocess.run(["ip", "netns", "exec", lab.victim, "nft", "delete", "table", "inet", "probe"], check=True)
     fwtop("undo", "--all", "--netns", lab.victim)
@@ -120,7 +120,7 @@ def test_no_mode_of_the_console_imports_bcc_scapy_or_pyroute2() -> None:
         [str(paths.INSTALLED_PYTHON), "-I", "-c", code],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=True,
     )
     assert done.stdout.strip() == "[]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Plan, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
-from tests.kernel.wire import attach_foreign_xdp, put_behind_a_bridge
+from tests.kernel.wire import attach_foreign_xdp, let_arrive, put_behind_a_bridge
 
 pytestmark = pytest.mark.kernel
 BENCH = XdpBench
@@ -221,13 +222,11 @@ def test_behind_vlan_tags(bench: XdpBench, poll_until) -> None:
 
         def arrives(frame: bytes) -> bool:
             sender.send(frame)
-            end = time.monotonic() + 0.3
-            while time.monotonic() < end:
-                try:
-                    if frame[-16:] in receiver.recv(2048):
-                        return True
-                except BlockingIOError:
-                    time.sleep(0.005)
+            let_arrive()
+            with suppress(BlockingIOError):
+                while frame[-16:] not in receiver.recv(2048):
+                    pass
+                return True
             return False
 
         tags = ((0x88A8, 7), (0x8100, 5))

@@ -17,7 +17,7 @@ FWTOP = "/usr/local/bin/fwtop"
 PPS = 100_000
 
 
-def fwtop(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def fwtop(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Run the installed program without a terminal."""
     return subprocess.run(
         [FWTOP, *arguments],
@@ -29,7 +29,7 @@ def fwtop(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[s
     )
 
 
-def fwtop_json(*arguments: str, timeout: float = 60) -> Any:
+def fwtop_json(*arguments: str, timeout: float = 120) -> Any:
     """Run a verb that must succeed and return the JSON document it prints."""
     done = fwtop(*arguments, timeout=timeout)
     assert done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stderr}\n{done.stdout[-2000:]}"
@@ -90,7 +90,7 @@ class Tmux:
         """Return the visible text."""
         return self._tmux("capture-pane", "-p", "-t", "t")
 
-    def wait_for(self, shown: str | Callable[[str], object], seconds: float = 60) -> str:
+    def wait_for(self, shown: str | Callable[[str], object], seconds: float = 120) -> str:
         """Wait until a text is on the screen (or a predicate of it holds) and return the screen."""
         end = time.monotonic() + seconds
         while True:
