@@ -134,7 +134,7 @@ class SlowLab(Struct):
     def proposal(self, kind: str) -> Proposal:
         return next(one for one in self.seen[-1].judgement.proposals if one.kind == kind)
 
-    def served(self, tries: int = 8, seconds: float = 1.0) -> int:
+    def served(self, tries: int = 8, seconds: float = 30.0) -> int:
         """Let a real client ask for the page some times; return how often it got it."""
         return sum(self._fetch(seconds) for _ in range(tries))
 
@@ -207,7 +207,7 @@ def slow_lab(crowds: str, directory: Path, server: str, *, tls: bool = False) ->
 
 
 def _wait_for_server(made: SlowLab) -> None:
-    end = time.monotonic() + 20
-    while not made.served(1):
+    end = time.monotonic() + 120
+    while not made.served(1, 5.0):
         assert time.monotonic() < end, "the web server does not answer"
         time.sleep(0.1)

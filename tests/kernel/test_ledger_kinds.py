@@ -147,7 +147,7 @@ def test_drops_are_booked_to_the_rule(
                 flood(tracking, family)
                 taken()
             try:
-                poll_until(partial(settled, rule_id, before), 20)
+                poll_until(partial(settled, rule_id, before))
             except pytest.fail.Exception:
                 counted, booked, others = compared(rule_id)
                 wrong[name] = f"{counted} counted, {booked} booked, {others - before} to others"

@@ -205,7 +205,7 @@ def test_the_loader_without_privilege_says_what_it_needs(netns_pair: NetnsPair) 
         text=True,
         env=environment,
         cwd=CLONE,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 3
