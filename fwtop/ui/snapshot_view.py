@@ -24,7 +24,7 @@ from fwtop.ui.layout import HEADER_ROWS, Box, Guarded
 from fwtop.ui.lists.history import NOTHING, RecentRates, active_rules
 from fwtop.ui.lists.path import Stage, path_lines, stage_details
 from fwtop.ui.lists.rows import PART_PANELS
-from fwtop.ui.lists.rules import RuleEffects, effect_and_facts, effect_lines
+from fwtop.ui.lists.rules import RuleEffects, effect_lines
 from fwtop.ui.lists.table import CellContext
 from fwtop.ui.style import STRONG, Line
 from fwtop.ui.tabs import TAB, Content
@@ -219,9 +219,8 @@ class SnapshotView:
         selected = self._tabs.selected_rule() or max(active, key=lambda item: item.rule.created, default=None)
         if selected is None:
             return []
-        if self._tabs.shown.name == "rules":
-            return effect_and_facts(selected, self._effects, self._desk.now())
-        return effect_lines(selected, self._effects)
+        now = self._desk.now() if self._tabs.shown.name == "rules" else None
+        return effect_lines(selected, self._effects, now)
 
     def redraw_clocks(self) -> None:
         """Let the clocks in header and status go on where no snapshot came that drew them, too."""

@@ -117,7 +117,8 @@ def commands(actions: Iterable[Action], offered: Offer) -> tuple[Command, ...]:
 
 def parse(line: str, known: Sequence[Command]) -> Call:
     """Parse a line; an unambiguous beginning of a name will do. Raises CommandError."""
-    name, argument = split(line)
+    name, _, argument = line.strip().partition(" ")
+    argument = argument.strip()
     if name.isdigit() and not argument:
         name, argument = "proposal", name
     command = _named(name.lower(), known)
@@ -135,12 +136,6 @@ def parse(line: str, known: Sequence[Command]) -> Call:
         except FwtopError as error:
             raise CommandError(str(error)) from None
     return action, chosen
-
-
-def split(line: str) -> tuple[str, str]:
-    """Split a line into the command's name and its argument."""
-    name, _, argument = line.strip().partition(" ")
-    return name, argument.strip()
 
 
 def _named(name: str, known: Sequence[Command]) -> Command:

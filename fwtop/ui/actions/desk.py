@@ -167,12 +167,12 @@ class MachineRulesWatch:
         """Return rules, the busiest first, and sets, those that are nearly full before all."""
         sets = self._ruleset.sets if self._ruleset is not None else ()
         full = [item for item in sets if item.nearly_full]
-        rules = sorted(self._rated, key=_busy, reverse=True)
+        rules = sorted(
+            self._rated,
+            key=lambda item: (bool(item.abnormal), item.pps or 0.0, item.rule.packets or 0),
+            reverse=True,
+        )
         return [*full, *rules, *(item for item in sets if not item.nearly_full)]
-
-
-def _busy(item: RatedRule) -> tuple[bool, float, int]:
-    return bool(item.abnormal), item.pps or 0.0, item.rule.packets or 0
 
 
 class TrendWatch:

@@ -104,9 +104,8 @@ def check_targets(words: Sequence[str]) -> tuple[tuple[Prefix, ...], str | None]
 def rule_from_targets(action: str, words: Sequence[str], now: float) -> Rule:
     """Return the rule that a key would make of typed sources; raises FwtopError."""
     sources, origin = check_targets(words)
-    kind = _KINDS[action]
+    kind, match = _KINDS[action], Match(sources=sources)
     limit = DEFAULT_LIMIT if action == "limit" else None
-    match = Match(sources=sources)
     return with_summary(Rule("", kind, match, "", TTL_SECONDS, now, "command", limit=limit, origin=origin))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from enum import StrEnum
+from statistics import fmean
 
 from msgspec import Struct, field
 
@@ -61,10 +62,7 @@ def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
     if flow_of(snapshot) is None:
         return Verdict(Badge.NOT_JUDGED if not is_judged else Badge.RECORDED if attacks else Badge.CALM)
     whole = attack_pps(snapshot)
-    mine, other, kernel = (
-        _weighted(attacks, [getattr(attack, name) for attack in attacks])
-        for name in ("mine_share", "other_share", "kernel_share")
-    )
+    mine, other, kernel = (_weighted(attacks, name) for name in ("mine_share", "other_share", "kernel_share"))
     mine *= _lasting(snapshot)
     if trials:
         left, part = _time_left(trials[0], now)
@@ -77,10 +75,10 @@ def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
     return Verdict(badge, whole, mine, other, kernel)
 
 
-def _weighted(attacks: tuple[Attack, ...], shares: list[float]) -> float:
-    """Return the share of all attacks' packets."""
+def _weighted(attacks: tuple[Attack, ...], name: str) -> float:
+    """Return a share of all attacks' packets."""
     whole = sum(attack.pps for attack in attacks)
-    part = sum(attack.pps * share for attack, share in zip(attacks, shares, strict=True))
+    part = sum(attack.pps * getattr(attack, name) for attack in attacks)
     return min(max(part / whole, 0.0), 1.0) if whole > 0 else 0.0
 
 
@@ -239,9 +237,7 @@ class History(Struct):
 
 
 def _mean(points: list[Clients]) -> Clients:
-    handshakes = sum(point.handshakes for point in points)
-    acknowledged = sum(point.acknowledged for point in points)
-    return Clients(handshakes / len(points), acknowledged / len(points))
+    return Clients(fmean(point.handshakes for point in points), fmean(point.acknowledged for point in points))
 
 
 TREND_SECONDS = 300

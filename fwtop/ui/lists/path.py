@@ -46,23 +46,17 @@ def conntrack_figures(sample: ConntrackSample | None) -> tuple[Figure, ...]:
     """List the table's figures with what they mean; counts are of the window."""
     if sample is None or not sample.max:
         return ()
-    tracked = f"{number(sample.count)} of {number(sample.max)}"
+    tracked, early = f"{number(sample.count)} of {number(sample.max)}", sample.early_drop
+    holds = "connections in the table; a full one drops new ones"
     new = "connections entered a second; a flood of forged sources enters one a packet"
     failed = "packets that another of their connection was ahead of, or whose bucket was full"
     return (
-        Figure(
-            "tracked",
-            tracked,
-            sample.fill >= CONNTRACK_ALARM,
-            "connections in the table; a full one drops new ones",
-        ),
+        Figure("tracked", tracked, sample.fill >= CONNTRACK_ALARM, holds),
         _fills_up(sample),
         Figure("new", f"{number(sample.new_per_s)}/s", False, new),
         Figure("insert failed", number(sample.insert_failed), sample.insert_failed > 0, failed),
         Figure("dropped", number(sample.drop), sample.drop > 0, "packets dropped because the table was full"),
-        Figure(
-            "early drop", number(sample.early_drop), sample.early_drop > 0, "entries evicted to make room"
-        ),
+        Figure("early drop", number(early), early > 0, "entries evicted to make room"),
     )
 
 

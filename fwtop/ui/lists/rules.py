@@ -147,14 +147,8 @@ def rule_facts(item: RuleStatus, now: float) -> list[Line]:
     return [*lines, *listed("sources", [*sources, *([f"… and {more:,} more"] if more else [])])]
 
 
-def effect_and_facts(item: RuleStatus, effects: RuleEffects, now: float) -> list[Line]:
-    """Write what the selected rule does, what changed since it was installed, and the rest about it."""
-    facts = [_indented(line) for line in rule_facts(item, now)]
-    return [*effect_lines(item, effects), [], *facts]
-
-
-def effect_lines(item: RuleStatus, effects: RuleEffects) -> list[Line]:
-    """Write what the selected rule does and what changed since it was installed."""
+def effect_lines(item: RuleStatus, effects: RuleEffects, now: float | None = None) -> list[Line]:
+    """Write what a rule does and what changed since it was installed; at a time also the rest about it."""
     rule = item.rule
     below = [
         labelled("matches", [*rate_line(item), *_ask_why(item)]),
@@ -168,7 +162,8 @@ def effect_lines(item: RuleStatus, effects: RuleEffects) -> list[Line]:
     else:
         below += [[], [(f"what changed since it was installed {age}", DIM)], *_changes(before, after)]
     first: Line = [(f" rule {rule.id}  ", STRONG), (rule.summary, TEXT)]
-    return [first, *(_indented(line) if line else line for line in below)]
+    below += [] if now is None else [[], *rule_facts(item, now)]
+    return [first, *([(" ", TEXT), *line] if line else line for line in below)]
 
 
 def rate_line(item: RuleStatus) -> Line:
@@ -230,10 +225,6 @@ def _service_changes(before: TcpService, after: TcpService) -> list[Line]:
 
 def _change(name: str, old: str, new: str, unit: str) -> Line:
     return labelled(name, [(f"{old:>7} → ", DIM), (f"{new:>7}", STRONG), (f"  {unit}", DIM)])
-
-
-def _indented(line: Line) -> Line:
-    return [(" ", TEXT), *line]
 
 
 def why_details(status: RuleStatus, sentences: Sequence[str]) -> list[Line]:
