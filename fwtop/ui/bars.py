@@ -135,19 +135,15 @@ class Footer(_Choices):
     """Shows the most important keys of a tab with their words; "" stands for those of the proposals."""
 
     def write(self, *, tab: str, waiting: bool, readonly: bool, origin: str) -> None:
-        """Draw the keys of a tab; `waiting`: a rule waits for confirmation, `origin`: what is watched."""
+        """Draw the keys of a tab, or none; `waiting`: a rule has to be kept, `origin`: what is watched."""
         line: Line = []
         self._ends = []
-        for row in KEY_MAP.footer(self.box.width, tab=tab, pending=waiting, readonly=readonly, origin=origin):
+        width = self.box.width if tab else 0
+        for row in KEY_MAP.footer(width, tab=tab, pending=waiting, readonly=readonly, origin=origin):
             style = NOTICE if row.name == "keep" else TITLE
             line += [(" ", TEXT), (row.label, style), (f" {row.footer}", TEXT), (" ", TEXT)]
             self._ends.append((width_of(line), "" if row.name == "proposal" else row.keys[0]))
         self.show([line])
-
-    def clear(self) -> None:
-        """Show nothing: a dialog has keys of its own."""
-        self._ends = []
-        self.show([[]])
 
 
 class TabBar(_Choices):
@@ -213,7 +209,11 @@ class StatusBars:
         with status.guarded():
             status.show([status_line(snapshot, self.message.current(), state, width)])
         with self._footer.guarded():
-            self._draw_footer(snapshot, state, tab if keys else "")
+            lost, readonly = snapshot.guardian.startswith("lost"), bool(state.readonly)
+            origin = "lost" if lost else snapshot.origin.kind
+            waiting = bool(pending(snapshot.mitigations))
+            shown = tab if keys else ""  # a dialog has keys of its own
+            self._footer.write(tab=shown, waiting=waiting, readonly=readonly or lost, origin=origin)
         if snapshot is NOTHING:
             return
         with header.guarded():
@@ -223,15 +223,6 @@ class StatusBars:
         with self.graph.guarded():
             if self.graph.display:
                 self.graph.write(self.history, in_bits=self.in_bits, cursor=self.cursor, at=at)
-
-    def _draw_footer(self, snapshot: Snapshot, state: HeaderState, tab: str) -> None:
-        if not tab:
-            self._footer.clear()
-            return
-        lost = snapshot.guardian.startswith("lost")
-        origin = "lost" if lost else snapshot.origin.kind
-        waiting = bool(pending(snapshot.mitigations))
-        self._footer.write(tab=tab, waiting=waiting, readonly=bool(state.readonly) or lost, origin=origin)
 
 
 _KEYS = (

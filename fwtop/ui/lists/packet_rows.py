@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
-from typing import overload
 
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
 from fwtop.analysis.packets.language import FilterError, PacketFilter, parse_filter
 from fwtop.analysis.packets.recent import PacketList, Verdict
@@ -27,7 +25,7 @@ _HEAD = 8  # bytes of payload that packets alike have in common
 _TARGET = re.compile(r"(tcp|udp|icmp|icmpv6|gre|esp|sctp)(?:/(\d{1,5}))?")
 
 
-class PacketRow(Struct, frozen=True, eq=False):
+class PacketRow(Struct, frozen=True, eq=False, gc=False):
     """One packet of a list; equal to the same packet of another list."""
 
     shown: PacketList
@@ -93,32 +91,6 @@ class PacketRow(Struct, frozen=True, eq=False):
         return self.data[start : start + self.field("payload_length")] if start else b""
 
 
-class PacketRows(Sequence[PacketRow]):
-    """Some packets of a list. A row is made when it is looked at: of 2,000 a screen shows some forty."""
-
-    def __init__(self, shown: PacketList | None = None, rows: NDArray[np.intp] | None = None) -> None:
-        self._shown = shown
-        self.places = rows if rows is not None else np.zeros(0, np.intp)
-
-    def __len__(self) -> int:
-        """Return the number of packets."""
-        return len(self.places)
-
-    @overload
-    def __getitem__(self, index: int) -> PacketRow: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> PacketRows: ...
-
-    def __getitem__(self, index: int | slice) -> PacketRow | PacketRows:
-        """Return a packet, or some of them."""
-        if isinstance(index, slice):
-            return PacketRows(self._shown, self.places[index])
-        if self._shown is None:
-            raise IndexError(index)
-        return PacketRow(self._shown, int(self.places[index]))
-
-
 class PacketBook(Struct):
     """The packets shown. While it is held, newer lists only wait."""
 
@@ -128,7 +100,7 @@ class PacketBook(Struct):
     error: FilterError | None = None
     scope: str = ""  # the target of the selected attack: tcp/80
     newest: PacketList | None = None
-    rows: PacketRows = field(default_factory=PacketRows)
+    rows: Sequence[PacketRow] = ()
     _waiting: PacketList | None = None
     _kept: PacketList | None = None
 
@@ -169,7 +141,7 @@ class PacketBook(Struct):
     def kept(self) -> PacketList | None:
         """The packets shown, as one list."""
         if self._kept is None and self.newest is not None:
-            self._kept = self.newest.select(self.rows.places)
+            self._kept = self.newest.select(np.array([item.row for item in self.rows], np.intp))
         return self._kept
 
     def alike(self, row: PacketRow) -> Mask:
@@ -186,14 +158,14 @@ class PacketBook(Struct):
     def _select(self) -> None:
         shown, self._kept = self.newest, None
         if shown is None:
-            self.rows = PacketRows()
+            self.rows = ()
             return
         mask = self.filter.mask(
             shown.packets, verdicts=shown.verdict_texts if shown.judged else None, who=shown.who
         )
         if self.scope:
             mask = mask & _to_target(shown.packets, self.scope)
-        self.rows = PacketRows(shown, np.flatnonzero(mask))
+        self.rows = [PacketRow(shown, row) for row in np.flatnonzero(mask).tolist()]
         self._kept = shown if len(self.rows) == len(shown) else None
 
 
