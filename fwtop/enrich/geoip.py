@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from fwtop.enrich.mmdb import STALE_DAYS, CorruptDatabaseError, Database, Leaves, MmdbFile
+from fwtop.enrich.mmdb import STALE_DAYS, CorruptDatabaseError, Database, MmdbFile
 from fwtop.model.addresses.address import Prefix, country_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import GEOIP_DIRECTORY
@@ -248,7 +248,6 @@ class Contents(Struct, frozen=True):
     countries: int
     systems: int
     share: float  # of all IPv4 addresses
-    has_ipv6: bool
     known: int  # addresses of which it should know the origin
     agreed: int  # of these
 
@@ -264,10 +263,8 @@ def examine(path: Path) -> Contents:
     step = -(-len(records) // _MOST_RECORDS) or 1
     origins = database.by_record(records[::step])
     meta = database.file.metadata
-    countries, systems = (
-        len(np.unique(origins.country[origins.country > 0])),
-        len(np.unique(origins.asn[origins.asn > 0])),
-    )
+    countries = len(np.unique(origins.country[origins.country > 0]))
+    systems = len(np.unique(origins.asn[origins.asn > 0]))
     checks = list(_checks(database, countries=countries > 0, systems=systems > 0))
     return Contents(
         safe_text(meta.database_type, limit=60),
@@ -275,16 +272,10 @@ def examine(path: Path) -> Contents:
         sum(len(part.length) for part in leaves),
         countries,
         systems,
-        sum(_share(part) for part in leaves),
-        any(part.family[0] == 6 for part in leaves if len(part.family)),
+        float(sum(np.sum(0.5 ** part.length[part.family == 4].astype(np.float64)) for part in leaves)),
         len(checks),
         sum(checks),
     )
-
-
-def _share(leaves: Leaves) -> float:
-    four = leaves.length[leaves.family == 4]
-    return float(np.sum(0.5 ** four.astype(np.float64)))
 
 
 def _checks(database: Database, *, countries: bool, systems: bool) -> Iterator[bool]:
@@ -307,26 +298,25 @@ def _checks(database: Database, *, countries: bool, systems: bool) -> Iterator[b
 
 def objections(found: Contents, now: float, replaced: Contents | None = None) -> tuple[list[str], list[str]]:
     """Return why a database must not be used, and what only the operator can decide."""
-    wrong: list[str] = []
     if not found.countries and not found.systems:
         return ["its records hold neither countries nor AS numbers"], []
-    if found.build_epoch > now + 2 * _DAY_SECONDS:
-        wrong.append("it is of a day in the future")
-    if 0 < found.countries < _LEAST_COUNTRIES:
-        wrong.append(f"it knows only {found.countries} countries")
-    if 0 < found.systems < _LEAST_SYSTEMS and not found.countries:
-        wrong.append(f"it knows only {found.systems:,} networks")
-    if found.share < _LEAST_SHARE:
-        wrong.append(f"it knows only {found.share:.0%} of the IPv4 addresses")
-    if found.agreed < _LEAST_AGREED * found.known:
-        wrong.append(f"of {found.known} well-known origins it has {found.agreed} right")
-    doubtful: list[str] = []
-    age = int((now - found.build_epoch) / _DAY_SECONDS)
-    if age > STALE_DAYS:
-        doubtful.append(f"it is {age} days old")
-    if replaced is not None and found.build_epoch < replaced.build_epoch:
-        days = -(-(replaced.build_epoch - found.build_epoch) // _DAY_SECONDS)
-        doubtful.append(f"it is {days} days older than the one in place")
-    if replaced is not None and found.networks < _SHRUNK * replaced.networks:
-        doubtful.append(f"it has {found.networks:,} networks, the one in place {replaced.networks:,}")
-    return wrong, doubtful
+    few_systems = 0 < found.systems < _LEAST_SYSTEMS and not found.countries
+    wrong = {
+        "it is of a day in the future": found.build_epoch > now + 2 * _DAY_SECONDS,
+        f"it knows only {found.countries} countries": 0 < found.countries < _LEAST_COUNTRIES,
+        f"it knows only {found.systems:,} networks": few_systems,
+        f"it knows only {found.share:.0%} of the IPv4 addresses": found.share < _LEAST_SHARE,
+        f"of {found.known} well-known origins it has {found.agreed} right": (
+            found.agreed < _LEAST_AGREED * found.known
+        ),
+    }
+    before, age = replaced or found, int((now - found.build_epoch) / _DAY_SECONDS)
+    days = -(-(before.build_epoch - found.build_epoch) // _DAY_SECONDS)
+    doubtful = {
+        f"it is {age} days old": age > STALE_DAYS,
+        f"it is {days} days older than the one in place": found.build_epoch < before.build_epoch,
+        f"it has {found.networks:,} networks, the one in place {before.networks:,}": (
+            found.networks < _SHRUNK * before.networks
+        ),
+    }
+    return [text for text, true in wrong.items() if true], [text for text, true in doubtful.items() if true]

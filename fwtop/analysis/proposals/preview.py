@@ -80,8 +80,7 @@ def preview_on(rule: Rule, judged: Basis, allowed: Sequence[AllowedPeer] = ()) -
     traffic = context.traffic
     passing = allowed_rows(allowed, traffic.packets)
     dropped = np.where(passing, 0.0, stopped_by(rule, context, traffic))
-    everything = np.arange(len(traffic))
-    total_pps = dropped_pps(dropped, rule.match, traffic, everything)
+    total_pps = dropped_pps(dropped, rule.match, traffic, np.arange(len(traffic)))
     if drops_nothing(rule):
         pps = total_pps if of(rule.kind).untracks else 0.0
         return Preview(0.0, 0.0, 0.0, 0.0, pps, guess=normal.guess)
@@ -89,7 +88,7 @@ def preview_on(rule: Rule, judged: Basis, allowed: Sequence[AllowedPeer] = ()) -
     rates = [dropped_pps(dropped, rule.match, traffic, finding.rows) for finding in findings]
     aimed = int(np.argmax(rates)) if findings else None
     cost = harm_by(rule, normal, traffic, allowed_rows(allowed, normal.packets))
-    warnings = _warnings(context, rule, total_pps, cost.share, guess=normal.guess)
+    named = zip((finding.title for finding in findings), shares, strict=True)
     made = Preview(
         attack_share=shares[aimed] if aimed is not None else 0.0,
         attack_pps=sum(rates),
@@ -97,10 +96,10 @@ def preview_on(rule: Rule, judged: Basis, allowed: Sequence[AllowedPeer] = ()) -
         collateral_pps=cost.pps,
         total_pps=total_pps,
         examples=cost.examples,
-        warnings=warnings,
+        warnings=_warnings(context, rule, total_pps, cost.share, guess=normal.guess),
         guess=normal.guess,
         attack=findings[aimed].title if aimed is not None else "",
-        attacks=_by_attack(findings, shares),
+        attacks=tuple(sorted(named, key=lambda item: -item[1])),
     )
     made = _beside_active(made, rule, judged, dropped, passing)
     return with_connections(made, rule, context, judged.held)
@@ -113,47 +112,28 @@ def _beside_active(made: Preview, rule: Rule, judged: Basis, dropped: F64, passi
     context, traffic = judged.context, judged.context.traffic
     before = np.where(passing, 0.0, stopped_by_all(judged.active, context))
     both = np.maximum(before, dropped)
-    found = [
-        (
-            one.title,
-            share_of(before, traffic, one.rows),
-            share_stopped(both, rule.match, traffic, one, one.rows),
-        )
-        for one in judged.findings
-    ]
-    found = [(title, share, max(share, whole)) for title, share, whole in found if share > 0]
-    return replace(
-        made,
-        already=tuple((title, share) for title, share, _ in found),
-        together=tuple((title, share) for title, _, share in found),
-    )
-
-
-def _by_attack(findings: Sequence[Finding], shares: Sequence[float]) -> tuple[tuple[str, float], ...]:
-    named = zip((finding.title for finding in findings), shares, strict=True)
-    return tuple(sorted(named, key=lambda item: -item[1]))
+    already, together = [], []
+    for one in judged.findings:
+        if (share := share_of(before, traffic, one.rows)) > 0:
+            already.append((one.title, share))
+            whole = share_stopped(both, rule.match, traffic, one, one.rows)
+            together.append((one.title, max(share, whole)))
+    return replace(made, already=tuple(already), together=tuple(together))
 
 
 def _warnings(
     context: AnalysisContext, rule: Rule, total_pps: float, share: float, *, guess: bool
 ) -> tuple[str, ...]:
-    found = []
-    forged = [
-        f for f in context.findings if f.spoof.probability > context.config.spoof_threshold and not f.state
-    ]
-    if rule.match.sources and forged:
-        found.append(
-            f"the sources of the {forged[0].title} look spoofed: blocking them stops little and hits others"
-        )
+    vectors = (one for one in context.findings if not one.state)
+    forged = [one.title for one in vectors if one.spoof.probability > context.config.spoof_threshold]
+    whose = f"the sources of the {forged[0] if forged else ''} look spoofed"
     full = full_table_warning(rule, context.traffic)
-    if full is not None:
-        found.append(full)
-    if not context.findings:
-        found.append("no attack is in progress")
-    if total_pps == 0 and rule.connections is None:
-        found.append("no packet of this window matches")
-    if share > _BROAD:
-        found.append(f"it would drop {percent(share)} of normal traffic")
-    if guess:
-        found.append("no baseline yet: client impact is estimated")
-    return tuple(found)
+    found = (
+        (rule.match.sources and forged, f"{whose}: blocking them stops little and hits others"),
+        (full, full or ""),
+        (not context.findings, "no attack is in progress"),
+        (total_pps == 0 and rule.connections is None, "no packet of this window matches"),
+        (share > _BROAD, f"it would drop {percent(share)} of normal traffic"),
+        (guess, "no baseline yet: client impact is estimated"),
+    )
+    return tuple(text for is_so, text in found if is_so)
