@@ -30,11 +30,6 @@ class Question(NamedTuple):
         """Dotted name, safe to show."""
         return dns_name_text(list(self.labels))
 
-    @property
-    def parent(self) -> tuple[bytes, ...]:
-        """The labels after the first."""
-        return self.labels[1:]
-
 
 def parse_question(message: bytes) -> Question | None:
     """Parse the first question of a DNS message; None if there is none, or its name is invalid."""

@@ -87,12 +87,8 @@ def streams(traffic: Traffic, rows: Rows) -> list[Rows]:
     first = _first_of_each(number[flow], len(longest))
     matrix, pairs = _pairs(traffic, rows[first], flow[first])
     of = number[flow[first[pairs]]]
-    counting = np.array(
-        [
-            np.bincount(of[up], minlength=len(longest)) > _RISING * _STREAM_STEPS
-            for up in _rises(matrix, pairs)
-        ]
-    )
+    steps = [np.bincount(of[up], minlength=len(longest)) for up in _rises(matrix, pairs)]
+    counting = np.array(steps) > _RISING * _STREAM_STEPS
     found = []
     while (size := (counting * packets[longest]).sum(1)).any():
         mine = counting[size.argmax()].copy()
@@ -127,13 +123,7 @@ def _rises(matrix: U8, pairs: Rows) -> Iterator[Mask]:
 
 def has_peers(features: Features) -> bool:
     """Check for traffic of known or few peers."""
-    return (
-        conversation(features)
-        or answered(features)
-        or answers(features)
-        or telemetry(features)
-        or video(features)
-    )
+    return any(check(features) for check in (conversation, answered, answers, telemetry, video))
 
 
 def video(features: Features) -> bool:
@@ -185,11 +175,8 @@ def answers(features: Features) -> bool:
     """Check for answers of a few servers to ephemeral ports of this host."""
     packets = features.traffic.packets
     chosen = part_marked(packets.dport[features.rows] >= _CHOSEN)
-    few = (
-        features.sources < 20
-        and features.top("sport").distinct <= 4
-        and features.top("sport").value < _CHOSEN
-    )
+    sport = features.top("sport")
+    few = features.sources < 20 and sport.distinct <= 4 and sport.value < _CHOSEN
     return few and chosen > 0.95 and features.pps_per_source < _SERVER_PPS
 
 
@@ -261,9 +248,8 @@ def framed(matrix: U8, held: I64) -> float:
 def is_filler(matrix: U8, held: I64) -> Mask:
     """Mark the payloads of 16 bytes or more that repeat a byte or a word."""
     ordered = np.sort(matrix, axis=1)
-    distinct = (
-        1 + (ordered[:, 1:] != ordered[:, :-1]).sum(1) - ((held < matrix.shape[1]) & (ordered[:, 0] == 0))
-    )
+    padded = (held < matrix.shape[1]) & (ordered[:, 0] == 0)
+    distinct = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(1) - padded
     return np.asarray((held >= _TOLD) & (distinct <= _FEW))
 
 

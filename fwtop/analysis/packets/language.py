@@ -173,7 +173,8 @@ class _Parser:
             return compare(field, sign, (self._value(field),), bits)
         if sign == "in":
             self._next += 1
-            _check_set(field, at)
+            if field.type in (Type.PROTOCOL, Type.BYTES):
+                raise FilterError(at, f"{field.name} has no values to be in a set")
             return compare(field, "in", self._set(field), bits)
         if sign == "contains":
             self._next += 1
@@ -216,7 +217,8 @@ class _Parser:
         if field.type is Type.TEXT:
             token = self._of_kind("text", f'"text" in quotes: {field.name} is text')
             return _unquoted(token).decode("utf-8", "replace")
-        token = self._of_kind("word", f"{_article(field.type.value)} {field.type.value}")
+        article = "an" if field.type in (Type.IPV4, Type.IPV6) else "a"
+        token = self._of_kind("word", f"{article} {field.type.value}")
         if field.type is Type.BOOLEAN:
             if token.value not in _TRUTH:
                 raise FilterError(token.at, f"{field.name} is 1 or 0")
@@ -284,10 +286,6 @@ def _negated(test: Test) -> Test:
     return lambda headers: np.logical_not(test(headers))
 
 
-def _article(noun: str) -> str:
-    return "an" if noun[0] in "aeiouI" else "a"
-
-
 def _field(token: _Token) -> Field:
     field = FIELDS.get(token.value)
     if field is not None:
@@ -304,11 +302,6 @@ def _check_relation(field: Field, sign: str, at: int) -> None:
         raise FilterError(at, f"{field.name} has only contains")
     if sign not in ("==", "!=") and field.type is not Type.NUMBER:
         raise FilterError(at, f"{field.name} has no order: use == or !=")
-
-
-def _check_set(field: Field, at: int) -> None:
-    if field.type in (Type.PROTOCOL, Type.BYTES):
-        raise FilterError(at, f"{field.name} has no values to be in a set")
 
 
 def _number(field: Field, token: _Token) -> int:

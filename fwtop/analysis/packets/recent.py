@@ -141,19 +141,17 @@ def verdicts(
     found: list[Verdict] = [UNKNOWN] * len(packets)
     active = [status.rule for status in rules if status.state in ACTIVE_STATES]
     matched = _matched(recent, active, peers)
-    _note_accepted(found, recent)
+    for row in np.flatnonzero(joined(packets, recent.accepted) >= 0).tolist():
+        found[row] = ACCEPTED
     _note_dropped(found, recent, frozenset(rule.id for rule in active if rule.limit is not None))
     for row in np.flatnonzero(packets.hook == Hook.XDP).tolist():
         found[row] = Verdict(Fate.MINE, f"rule {int(packets.rule[row])}")
-    _infer_from_rules(found, packets, matched)
+    for rule, rows in matched:
+        for row in np.flatnonzero(rows & (packets.hook == Hook.INGRESS)).tolist():
+            if found[row] is UNKNOWN:
+                found[row] = Verdict(Fate.MINE, f"rule {rule.id}", inferred=True)
     _infer_from_like(found, packets)
     return kinds_of(found)
-
-
-def _note_accepted(found: list[Verdict], recent: RecentPackets) -> None:
-    outcome = joined(recent.arrived, recent.accepted)
-    for row in np.flatnonzero(outcome >= 0).tolist():
-        found[row] = ACCEPTED
 
 
 def _note_dropped(found: list[Verdict], recent: RecentPackets, limits: frozenset[str]) -> None:
@@ -164,10 +162,8 @@ def _note_dropped(found: list[Verdict], recent: RecentPackets, limits: frozenset
         if number:
             found[row] = Verdict(Fate.MINE, f"rule {number}", inferred=str(number) in limits)
             continue
-        reason = recent.reasons.get(code)
-        layer = reason.layer if reason is not None else ""
-        name = reason.name if reason is not None else f"reason {code}"
-        found[row] = Verdict(Fate.OTHER if layer in _FIREWALLS else Fate.KERNEL, name)
+        reason = recent.reasons.get(code, DropReason("", f"reason {code}"))
+        found[row] = Verdict(Fate.OTHER if reason.layer in _FIREWALLS else Fate.KERNEL, reason.name)
 
 
 def _matched(
@@ -187,15 +183,6 @@ def _matched(
     unix = packets.time_ns + recent.clock_ns
     since = [(rule, match_rows(rule.match, packets) & (unix >= int(rule.created * 1e9))) for rule in dropping]
     return [(rule, np.asarray(rows & ~passes)) for rule, rows in since]
-
-
-def _infer_from_rules(
-    found: list[Verdict], packets: PacketBatch, matched: Iterable[tuple[Rule, Mask]]
-) -> None:
-    for rule, rows in matched:
-        for row in np.flatnonzero(rows & (packets.hook == Hook.INGRESS)).tolist():
-            if found[row] is UNKNOWN:
-                found[row] = Verdict(Fate.MINE, f"rule {rule.id}", inferred=True)
 
 
 def _infer_from_like(found: list[Verdict], packets: PacketBatch) -> None:

@@ -56,13 +56,8 @@ class _Reader:
 def starts_hello(packets: PacketBatch, rows: Rows) -> Mask:
     """Mark the rows whose payload starts with a client hello."""
     matrix, length = payload(packets, rows, 6)
-    return np.asarray(
-        (matrix[:, 0] == 0x16)
-        & (matrix[:, 1] == 3)
-        & (matrix[:, 2] <= 4)
-        & (matrix[:, 5] == 1)
-        & (length == 6)
-    )
+    record = (matrix[:, 0] == 0x16) & (matrix[:, 1] == 3) & (matrix[:, 2] <= 4)
+    return np.asarray(record & (matrix[:, 5] == 1) & (length == 6))
 
 
 def record_mask(traffic: Traffic, rows: Rows) -> Mask:

@@ -50,7 +50,7 @@ def upstream(
     features = Features(context.traffic, finding.rows)
     if always_pass(context.traffic.packets)[finding.rows].mean() > _FROM_LINK:
         return without_rule(finding, "switch", _ONLY_THE_SWITCH, (_ON_THE_SWITCH,))
-    rule = FlowSpec(_target(features), _filter(finding.match, features))
+    rule = FlowSpec(_target(features), _with_length(finding.match, features))
     text = "\n".join(_text(context, finding, features, rule))
     commands = text, rule.text, f"# the same as NLRI (RFC 8955): {rule.nlri.hex()}"
     return without_rule(finding, "upstream", f"call the provider: {reason}", commands)
@@ -72,7 +72,7 @@ def _text(context: AnalysisContext, finding: Finding, features: Features, rule: 
     return [*text, f"Please drop {describe(rule.match)} to {rule.destination}."]
 
 
-def _filter(match: Match, features: Features) -> Match:
+def _with_length(match: Match, features: Features) -> Match:
     """Return what a router can match: the fields of the attack, and its length if constant."""
     length = features.top("ip_length")
     if match.ip_length is None and length.share > _ONE_LENGTH:
