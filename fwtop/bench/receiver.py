@@ -18,6 +18,8 @@ import sys
 import time
 from typing import Any
 
+from fwtop.lab.processes import answer
+
 PORT = 9999
 _BATCH = 1024
 _BYTES = 256
@@ -107,7 +109,7 @@ def _obey(receiver: Receiver, command: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     """Receive until the end of standard input."""
     receiver = Receiver()
-    _answer({"ready": True})
+    answer({"ready": True})
     pending = b""
     while True:
         readable, _, _ = select.select([0, receiver.socket.fileno()], [], [])
@@ -117,15 +119,10 @@ def main() -> int:
                 return 0
             *lines, pending = (pending + chunk).split(b"\n")
             for line in lines:
-                _answer(_obey(receiver, json.loads(line)))
+                answer(_obey(receiver, json.loads(line)))
         end = time.monotonic() + _COMMAND_POLL_SECONDS
         while time.monotonic() < end and receiver.take():
             pass
-
-
-def _answer(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -128,21 +128,10 @@ def _header(vector: Vector, sport: int, dport: int, size: int, rng: random.Rando
 
 Maker = Callable[[random.Random, dict[str, Any]], bytes]
 MAKERS: dict[str, Maker] = {
-    function.__name__: function
-    for function in (
-        answers.dns_header, answers.dns_query, answers.dns_response,
-        answers.ntp_monlist, answers.snmp_response, answers.ssdp_response,
-        answers.memcached_response, answers.cldap_response, answers.chargen_response,
-        answers.qotd_response, answers.rpcbind_response, answers.netbios_response,
-        answers.ripv1_response, answers.mssql_response, answers.mdns_response,
-        answers.ws_discovery_response, answers.coap_response, answers.steam_response,
-        answers.sip_response, answers.tftp_response, answers.quic_initial,
-        answers.isakmp_response, answers.bacnet_response, answers.dvr_dhcpdiscover_response,
-        answers.ubiquiti_response, answers.arms_response, answers.l2tp_response,
-        answers.openvpn_response, answers.plex_response, answers.bittorrent_response,
-        answers.quake_response, answers.strange_response,
-    )
-}  # fmt: skip
+    name: made
+    for name, made in vars(answers).items()
+    if name.endswith(("_response", "_query", "_header", "_initial", "_monlist"))
+}
 
 
 def build(parts: tuple[dict[str, Any], ...], rng: random.Random) -> tuple[bytes, int, int, bool]:
