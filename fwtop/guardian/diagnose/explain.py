@@ -73,7 +73,7 @@ def explain(state: GuardianState, entry: Entry, wait: Callable[[float], None] = 
     earlier = _earlier(rule, kinds, took)
     if objects.in_raw:
         obstructed = short.text if short is not None and short.obstructed else ""
-        causes += earlier + obstacles.in_raw(chains, rule, after, gained, obstructed)
+        causes += earlier + obstacles.in_raw(chains, rule, after.lines, gained.lines, obstructed)
         own_xdp = any(of(kind).layer is Layer.DRIVER for kind in kinds.values())
         causes += other_family(rule, gained) + fragments(rule, gained)
         causes += _below_ip(gained, own_xdp=own_xdp)

@@ -7,7 +7,7 @@ Netfilter calls base chains by priority, and at equal priority the one registere
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.chains.compare import ENDS_PACKET, leaves
@@ -28,8 +28,7 @@ from fwtop.rules.kind import (
     SOURCE_CHAINS,
 )
 
-if TYPE_CHECKING:
-    from fwtop.guardian.diagnose.explain import Reading
+Counted = dict[Line, int]  # lines of all chains → packets
 
 _OURS = HOOK_CHAINS[PREROUTING]
 _RAW_PRIORITY = -300  # linux/netfilter_ipv4.h: NF_IP_PRI_RAW
@@ -38,22 +37,22 @@ _FATAL_WORDS = re.compile(r"\b(drop|reject|queue|jump|goto|dnat|fwd)\b")
 _MAX_SHOWN = 3
 
 
-def in_raw(chains: Chains, rule: Rule, now: Reading, gained: Reading, obstructed: str) -> list[str]:
+def in_raw(chains: Chains, rule: Rule, now: Counted, gained: Counted, obstructed: str) -> list[str]:
     """Name what takes packets before a rule in table raw; `obstructed` tells of lines that count nothing."""
     found = _foreign_lines(now, gained) or ([obstructed] if obstructed else [])
     found += _own_lines(now, gained, rule.id) + _native_rules(chains, rule.match.families)
     return found + _other_tables(chains.variant, rule.match.families)
 
 
-def _foreign_lines(now: Reading, gained: Reading) -> list[str]:
+def _foreign_lines(now: Counted, gained: Counted) -> list[str]:
     """Name the lines of raw PREROUTING above our jump that take packets away from it."""
     found: list[tuple[int, str]] = []
-    for line, packets in now.lines.items():
+    for line, packets in now.items():
         if (line.table, line.chain) != ("raw", PREROUTING) or line.number >= _jump_at(now, line.family):
             continue
         if not _takes(line, now):
             continue
-        gain = gained.lines.get(line, 0)
+        gain = gained.get(line, 0)
         rate = f", {gain:,} of them just now" if gain else ""
         what = f"-A {PREROUTING} {line.text}"
         if packets:
@@ -65,14 +64,14 @@ def _foreign_lines(now: Reading, gained: Reading) -> list[str]:
     return [sentence for _, sentence in sorted(found, reverse=True)[:_MAX_SHOWN]]
 
 
-def _own_lines(now: Reading, gained: Reading, rule_id: str) -> list[str]:
+def _own_lines(now: Counted, gained: Counted, rule_id: str) -> list[str]:
     """Name fwtop's own lines that come before a rule's: the allow-list's and other rules'."""
     found: list[str] = []
     for family in (4, 6):
         lines = _own_chains(now, family)
         own = [at for at, line in enumerate(lines) if f"--match-set {PREFIX}{rule_id}-" in line.text]
         for at, line in enumerate(lines[: own[-1]] if own else lines):
-            gain = gained.lines.get(line, 0)
+            gain = gained.get(line, 0)
             if not gain or at in own:
                 continue
             if "fwtop-allow" in line.text:
@@ -87,13 +86,11 @@ def _own_lines(now: Reading, gained: Reading, rule_id: str) -> list[str]:
     return found
 
 
-def _own_chains(now: Reading, family: int) -> list[Line]:
+def _own_chains(now: Counted, family: int) -> list[Line]:
     """Return the lines of fwtop's chains in the order in which packets meet them."""
     kinds = (HOOK_CHAINS, SOURCE_CHAINS, ROLE_CHAINS, LISTED_CHAINS, RULE_CHAINS)
     order = [kind[PREROUTING] for kind in kinds]
-    mine = [
-        line for line in now.lines if (line.table, line.family) == ("raw", family) and line.chain in order
-    ]
+    mine = [line for line in now if (line.table, line.family) == ("raw", family) and line.chain in order]
     return sorted(mine, key=lambda line: (order.index(line.chain), line.number))
 
 
@@ -175,14 +172,14 @@ def _legacy_raw(families: tuple[int, ...]) -> list[str]:
     return found[:_MAX_SHOWN]
 
 
-def _jump_at(now: Reading, family: int) -> int:
-    for line in now.lines:
+def _jump_at(now: Counted, family: int) -> int:
+    for line in now:
         if (line.table, line.chain, line.family) == ("raw", PREROUTING, family) and line.target == _OURS:
             return line.number
     return 0
 
 
-def _takes(line: Line, now: Reading, depth: int = 0) -> bool:
+def _takes(line: Line, now: Counted, depth: int = 0) -> bool:
     """Return whether a line can keep a packet from the ones after it, in the chains it jumps to as well."""
     if line.target in _ENDS_CHAIN:
         return depth == 0 or line.target != "RETURN"
@@ -190,7 +187,7 @@ def _takes(line: Line, now: Reading, depth: int = 0) -> bool:
         return True
     if depth > 8 or not line.target:
         return False
-    inner = [item for item in now.lines if (item.table, item.chain) == (line.table, line.target)]
+    inner = [item for item in now if (item.table, item.chain) == (line.table, line.target)]
     return any(_takes(item, now, depth + 1) for item in inner if item.family == line.family)
 
 
