@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benches.everyday import SERVERS, USES, EverydayLab
+from benches.tables.hour import SERVERS, USES, EverydayLab
 
 pytestmark = pytest.mark.kernel
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benches import everyday
+from benches.tables import hour
 from benches.tables.hour import Watched
 
 
@@ -34,19 +34,17 @@ def test_an_alarm_counts_once_and_each_window_while_it_lasts() -> None:
 
 
 def test_every_use_has_its_server_and_can_be_written_out() -> None:
-    served = {server.port for server in everyday.SERVERS} | {0}
-    assert {use.port for use in everyday.USES} <= served
-    lab = everyday.EverydayLab(1)
-    for use in everyday.USES:
+    served = {server.port for server in hour.SERVERS} | {0}
+    assert {use.port for use in hour.USES} <= served
+    lab = hour.EverydayLab(1)
+    for use in hour.USES:
         words = lab.filled(use.command)
         assert "{" not in words
         assert (
-            use.own
-            or any(peer in words for peer in everyday.PEERS)
-            or use.program in ("wrk", "h2load", "siege")
+            use.own or any(peer in words for peer in hour.PEERS) or use.program in ("wrk", "h2load", "siege")
         )
 
 
 def test_programs_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(everyday.shutil, "which", lambda name: None if "sshd" in name else f"/usr/bin/{name}")
-    assert everyday.EverydayLab(1).missing == ["sshd"]
+    monkeypatch.setattr(hour.shutil, "which", lambda name: None if "sshd" in name else f"/usr/bin/{name}")
+    assert hour.EverydayLab(1).missing == ["sshd"]
