@@ -141,17 +141,14 @@ class Advisor:
                 real = packets.select(new & context.tcp.real & context.unclaimed)
                 self.baseline.renew(real, self.baseline.rows.protocol == TCP)
             return
-        fresh = packets.select(new)
-        fresh = replace(fresh, weight=context.traffic.weight[new])
-        if (
-            seconds > self.config.settle_seconds
-        ):  # one long window, as in `fwtop snapshot`: learn all but its end
-            settle = self.config.settle_seconds
+        fresh = replace(packets.select(new), weight=context.traffic.weight[new])
+        settle = self.config.settle_seconds
+        if seconds > settle:  # one long window, as in `fwtop snapshot`: learn all but its end
             old = fresh.time_ns < self._last_ns - int(settle * 1e9)
             self._keep(self._pending_of(fresh.select(old), end - settle, seconds - settle))
             fresh, seconds = fresh.select(~old), settle
         self._pending.append(self._pending_of(fresh, end, seconds))
-        while self._pending and self._pending[0].end <= end - self.config.settle_seconds:
+        while self._pending and self._pending[0].end <= end - settle:
             self._keep(self._pending.pop(0))
 
     def _pending_of(self, packets: PacketBatch, end: float, seconds: float) -> _Pending:

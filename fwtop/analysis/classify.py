@@ -19,7 +19,6 @@ from fwtop.analysis.context import AnalysisContext, Finding, Trait
 from fwtop.analysis.engine.compete import entries_by_turn, resolve
 from fwtop.analysis.engine.entries import Hypothesis
 from fwtop.analysis.window.counting import among, distinct_values
-from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows, weighted_top
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import U16, U64
@@ -37,7 +36,7 @@ def find_attacks(context: AnalysisContext, hypotheses: Sequence[Hypothesis] = HY
     """Return the attacks of a window; the order of the hypotheses means nothing."""
     for about in entries_by_turn(tuple(hypotheses)).values():
         resolve(context, about)
-    context.findings[:] = _parted(context, _merged(context.findings))
+    context.findings[:] = [part for one in _merged(context.findings) for part in _parts(context, one)]
     for state in (carpet_bombing, conntrack_exhaustion):
         context.findings.extend(state(context))
     return context.findings
@@ -63,23 +62,21 @@ def _merged(findings: list[Finding]) -> list[Finding]:
     return list(result.values())
 
 
-def _parted(context: AnalysisContext, findings: list[Finding]) -> list[Finding]:
-    """Return the findings, those that consist of several attacks as these."""
-    return [part for finding in findings for part in _parts(context, finding)]
-
-
 def _parts(context: AnalysisContext, finding: Finding) -> list[Finding]:
+    """Return the attacks that a finding consists of."""
     if Trait.APART not in finding.traits:
         return [finding]
     traffic, rows = context.traffic, finding.rows
     address = _groups(context, rows, traffic.dest_key[rows])
     if len(address) > 1:
-        return [_part(context, finding, one, _target(context, one)) for one in address]
+        return [_part(context, finding, one, context.features(one).target) for one in address]
     if traffic.later[rows].any():  # fragments have no ports
         return [finding]
     ports = _groups(context, rows, traffic.packets.dport[rows])
     if len(ports) > 1 and all(_differ(context, ports[0], other) for other in ports[1:]):
-        return [_part(context, finding, one, _port(context, one)) for one in ports]
+        return [
+            _part(context, finding, one, f"port {context.features(one).top('dport').value}") for one in ports
+        ]
     return [finding]
 
 
@@ -88,35 +85,24 @@ def _groups(context: AnalysisContext, rows: Rows, keys: U16 | U64) -> list[Rows]
     weight = context.traffic.weight[rows]
     total = max(float(weight.sum()), 1e-9)
     large, sums = weighted_top(keys, weight, _LEAST * total)
-    shares = sums / total
-    seen = (
-        int(np.bincount(np.searchsorted(np.sort(large), keys[among(keys, large)])).min()) if len(large) else 0
-    )
-    few = 2 <= len(large) <= _MOST_PARTS and float(shares.sum()) >= _TOGETHER
-    if not few or seen < context.config.min_samples:
+    parts = [rows[keys == key] for key in large]
+    few = 2 <= len(large) <= _MOST_PARTS and float((sums / total).sum()) >= _TOGETHER
+    if not few or min(map(len, parts)) < context.config.min_samples:
         return [rows]
-    rest = ~among(keys, large)
-    return [rows[(keys == large[0]) | rest], *(rows[keys == key] for key in large[1:])]
+    return [rows[(keys == large[0]) | ~among(keys, large)], *parts[1:]]
 
 
 def _differ(context: AnalysisContext, one: Rows, other: Rows) -> bool:
     """Check for two tools, or two groups of senders."""
-    packets, traffic = context.traffic.packets, context.traffic
-    if any(
-        _distance(getattr(packets, name)[one], getattr(packets, name)[other]) > _APART for name in _FIELDS
-    ):
-        return True
+    traffic = context.traffic
+    for column in (getattr(traffic.packets, name) for name in _FIELDS):
+        counts = [np.bincount(column[rows], minlength=65_536) / len(rows) for rows in (one, other)]
+        if np.abs(counts[0] - counts[1]).sum() / 2 > _APART:
+            return True
     mine, others = (distinct_values(traffic.source_key[rows]) for rows in (one, other))
     if min(len(one), len(other)) < _SENT_AGAIN * max(len(mine), len(others)):
         return False
     return int(among(mine, others).sum()) <= _STRANGERS * min(len(mine), len(others))
-
-
-def _distance(one: np.ndarray, other: np.ndarray) -> float:
-    values, place = np.unique(np.concatenate([one, other]), return_inverse=True)
-    first = np.bincount(place[: len(one)], minlength=len(values)) / len(one)
-    second = np.bincount(place[len(one) :], minlength=len(values)) / len(other)
-    return float(np.abs(first - second).sum()) / 2
 
 
 def _part(context: AnalysisContext, finding: Finding, rows: Rows, where: str) -> Finding:
@@ -127,24 +113,13 @@ def _part(context: AnalysisContext, finding: Finding, rows: Rows, where: str) ->
         sport=sports.value if sports.share > 0.98 and sports.value else finding.match.sport,
         dport=dports.value if dports.share > 0.98 and dports.value else finding.match.dport,
     )
-    sentence = (
-        f"{features.amount('packets')} from {features.senders} to {where}; another of its kind hits others"
-    )
-    spoof = context.spoof(rows)
+    size = f"{features.amount('packets')} from {features.senders} to {where}"
     return replace(
         finding,
         title=f"{finding.title} on {where}",
         rows=rows,
-        evidence=(sentence, *finding.evidence),
-        spoof=spoof,
+        evidence=(f"{size}; another of its kind hits others", *finding.evidence),
+        spoof=context.spoof(rows),
         match=match,
         part=where,
     )
-
-
-def _target(context: AnalysisContext, rows: Rows) -> str:
-    return Features(context.traffic, rows).target
-
-
-def _port(context: AnalysisContext, rows: Rows) -> str:
-    return f"port {Features(context.traffic, rows).top('dport').value}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -95,7 +95,7 @@ class _Reading(Struct, frozen=True):
     served: U64  # sources that got answers
 
 
-class _LastAnswers:
+class LastAnswers:
     """What each connection had received when its last answer was sent.
 
     Of a connection that was answered before it was first read, that is what it had received then.
@@ -139,12 +139,12 @@ class ConnectionMemory:
         self._began: float | None = None
         self._last: SocketTable | None = None
         self._last_learned: SocketTable | None = None
-        self._answers = _LastAnswers()
-        self._known: U64 = np.zeros(0, np.uint64)
+        self.answers = LastAnswers()
+        self.known: U64 = np.zeros(0, np.uint64)  # sources that were served before
         self._recent = self._before = np.zeros(0, np.uint64)  # sources that were answered, in two stretches
         self._turned = 0.0  # when the first began, Unix seconds
         self._encrypted: set[int] = set()  # ports
-        self._posts: dict[int, bool] = {}  # by connection
+        self.posts_of: dict[int, bool] = {}  # by connection: whether its HTTP request announced a body
         self._forms: dict[int, bool] = {}  # by connection
 
     def read(self, now: float, table: SocketTable) -> None:
@@ -154,25 +154,16 @@ class ConnectionMemory:
         if self._last is table:
             return
         self._last = table
-        self._answers.read(table.connections)
+        self.answers.read(table.connections)
         if now - self._turned >= _RECENT_SECONDS:
             self._turned, self._before, self._recent = now, self._recent, np.zeros(0, np.uint64)
         self._recent = np.union1d(self._recent, self._served(table))
-
-    def since_answer(self, held: Connections) -> tuple[U64, U64]:
-        """Return the bytes and segments that connections of the last reading received since their answer."""
-        return self._answers.since(held)
 
     def usual(self, held: Held, behaviour: str) -> float | None:
         """Return how many did the same before; None as long as nothing is known. Notes how many do now."""
         self._numbers[held.port, behaviour] = held.number
         learned = self._learned >= _LEARNED_SECONDS
         return self._usual.get((held.port, behaviour), 0.0) if learned else None
-
-    @property
-    def known(self) -> U64:
-        """Sources that were served before."""
-        return self._known
 
     @property
     def answered(self) -> U64 | None:
@@ -195,31 +186,29 @@ class ConnectionMemory:
         A connection that is held says its request once, and the window forgets it after seconds. A piece that
         isn't form data is a header line, and who sends one has sent no body so far.
         """
-        self._posts |= posts
+        self.posts_of |= posts
         for flow, form in forms.items():
             self._forms[flow] = self._forms.get(flow, True) and form
 
     def posts(self, flows: U64) -> F64:
         """Return which requests of these connections announced a body, without header lines later."""
-        known = (flow for flow in flows.tolist() if flow in self._posts)
-        return np.array([self._posts[flow] and self._forms.get(flow, True) for flow in known], np.float64)
+        known = (flow for flow in flows.tolist() if flow in self.posts_of)
+        return np.array([self.posts_of[flow] and self._forms.get(flow, True) for flow in known], np.float64)
 
     def forms(self, flows: U64) -> F64:
         """Return which of these connections, of those whose request wasn't seen, send form data."""
-        unknown = (flow for flow in flows.tolist() if flow in self._forms and flow not in self._posts)
+        unknown = (flow for flow in flows.tolist() if flow in self._forms and flow not in self.posts_of)
         return np.array([self._forms[flow] for flow in unknown], np.float64)
-
-    @property
-    def requested(self) -> Collection[int]:
-        """The connections on which an HTTP request was seen."""
-        return self._posts.keys()
 
     def learn(self, *, quiet: bool) -> None:
         """Learn from the last reading, once it was judged; while an attack lasts nothing is learned."""
         table = self._last
         if table is None:
             return
-        self._forget_closed(table)
+        if self.posts_of or self._forms:  # of what is closed they are forgotten
+            still = set(flows_of(table.connections).tolist())
+            self.posts_of = {flow: post for flow, post in self.posts_of.items() if flow in still}
+            self._forms = {flow: form for flow, form in self._forms.items() if flow in still}
         if not quiet:
             self._pending.clear()
             return
@@ -230,13 +219,6 @@ class ConnectionMemory:
         while self._pending and self._pending[0].at <= self._now - _SETTLE_SECONDS:
             self._keep(self._pending.popleft())
 
-    def _forget_closed(self, table: SocketTable) -> None:
-        """Forget what connections sent that are no longer open."""
-        if self._posts or self._forms:
-            still = set(flows_of(table.connections).tolist())
-            self._posts = {flow: post for flow, post in self._posts.items() if flow in still}
-            self._forms = {flow: form for flow, form in self._forms.items() if flow in still}
-
     def _keep(self, reading: _Reading) -> None:
         passed = min(_SETTLE_SECONDS, self._pending[0].at - reading.at if self._pending else 1.0)
         self._learned += passed
@@ -245,7 +227,7 @@ class ConnectionMemory:
         usual = {name: max(fade * self._usual.get(name, 0.0), reading.numbers.get(name, 0)) for name in names}
         self._usual = {name: number for name, number in usual.items() if number >= 1}
         if len(reading.served):
-            self._known = np.union1d(self._known, reading.served)[:_MOST_SOURCES]
+            self.known = np.union1d(self.known, reading.served)[:_MOST_SOURCES]
 
     def _served(self, table: SocketTable) -> U64:
         """Return the sources that have got answers; a TLS handshake alone is none."""

@@ -105,16 +105,18 @@ class AnalysisContext(Struct, weakref=True, dict=True):
 
     @cached_property
     def tcp(self) -> TcpView:
-        """TCP packets by flags and behaviour."""
-        return view_tcp(self.traffic, self._served)
+        """TCP packets by flags and behaviour, and as the host's sockets show its connections."""
+        if self.sockets is None:
+            return view_tcp(self.traffic)
+        flows = flows_of_packets(self.traffic.packets)
+        return view_tcp(self.traffic, among(flows, flows_of(self.sockets.connections)) & ~self.traffic.later)
 
     @property
-    def _served(self) -> Mask | None:
-        """Packets of connections that this host serves, by its sockets; None where nobody read them."""
-        if self.sockets is None:
-            return None
-        flows = flows_of_packets(self.traffic.packets)
-        return among(flows, flows_of(self.sockets.connections)) & ~self.traffic.later
+    def data_rows(self) -> Rows:
+        """Unclaimed TCP packets with data that neither open nor end a connection; none if these are few."""
+        data = self.tcp.ack & self.unclaimed & (self.traffic.packets.payload_length > 0)
+        rows = self.traffic.rows(data)
+        return rows if len(rows) >= self.config.min_samples else rows[:0]
 
     @cached_property
     def udp(self) -> Mask:
@@ -213,19 +215,13 @@ class AnalysisContext(Struct, weakref=True, dict=True):
 
     def _normal_rows(self, normal: str) -> Mask:
         """Mark the baseline's packets of a class."""
-        if normal not in self._normal_masks:
-            self._normal_masks[normal] = self._normal_classes == CLASSES.index(normal)
-        return self._normal_masks[normal]
+        return np.asarray(self._normal_classes == CLASSES.index(normal))
 
     def baseline_sources(self, normal: str) -> U64:
         """Return the distinct sources (as `Traffic.source_key`) of a class in the baseline."""
         before = self.baseline.rows
         alike = self._normal_rows(normal)
         return np.unique(mix(before.src_hi[alike], before.src_lo[alike]))
-
-    @cached_property
-    def _normal_masks(self) -> dict[str, Mask]:
-        return {}
 
     @cached_property
     def _normal_classes(self) -> U8:
@@ -258,14 +254,11 @@ class AnalysisContext(Struct, weakref=True, dict=True):
     def spoof(self, rows: Rows | Features, *, prior: float = 0.0, completed: float = 0.0) -> Spoof:
         """Estimate the probability that the sources of the rows are spoofed."""
         features = rows if isinstance(rows, Features) else Features(self.traffic, rows)
-        before = self.distances if self.baseline.ready else None
-        return spoof_estimate(
-            features, prior=prior, own=self.from_this_host, completed=completed, before=before
-        )
+        before = self._distances if self.baseline.ready else None
+        return spoof_estimate(features, self._from_this_host, prior=prior, completed=completed, before=before)
 
     @cached_property
-    def from_this_host(self) -> Mask:
-        """Packets that claim to come from this host itself."""
+    def _from_this_host(self) -> Mask:
         return from_this_host(self.traffic.packets, self.own)
 
     @cached_property
@@ -274,8 +267,7 @@ class AnalysisContext(Struct, weakref=True, dict=True):
         return self.traffic.of_sources(self.tcp.real) | self.memory.acquaintances.among(self.traffic)
 
     @cached_property
-    def distances(self) -> Distances:
-        """Hop distances of the networks in the baseline."""
+    def _distances(self) -> Distances:
         return Distances.of(self.baseline.rows)
 
     @cached_property
@@ -294,12 +286,9 @@ class AnalysisContext(Struct, weakref=True, dict=True):
 
         Source: Moore et al., "Network Telescopes" (CAIDA 2004).
         """
-        spread = features.destinations.distinct > max(64, 0.25 * features.n)
-        return (
-            features.n >= 30
-            and spread
-            and features.pps < min(10 * self.config.flood_pps, _NOISE_PPS * features.likely_destinations)
-        )
+        spread = features.n >= 30 and features.destinations.distinct > max(64, 0.25 * features.n)
+        noise = min(10 * self.config.flood_pps, _NOISE_PPS * features.likely_destinations)
+        return spread and features.pps < noise
 
     @property
     def mixed_sources(self) -> Mask:
@@ -336,11 +325,6 @@ class AnalysisContext(Struct, weakref=True, dict=True):
         """Whether a capture is sampled without saying so (sFlow, NetFlow, a thinned mirror)."""
         return not self.traffic.live and looks_sampled(self.traffic, self.tcp)
 
-    def claim(self, finding: Finding) -> None:
-        """Add a finding and claim its rows."""
-        self.findings.append(finding)
-        self.unclaimed[finding.rows] = False
-
 
 def make_context(
     window: Window, config: AdviseConfig, baseline: Baseline, memory: Memory | None = None
@@ -349,14 +333,13 @@ def make_context(
     traffic = Traffic.of(window, config)
     if not window.live and len(traffic) < _SHORT:
         config = replace(config, min_samples=config.min_samples * 2 // 3)
-    unclaimed = np.ones(len(traffic), np.bool_)
     return AnalysisContext(
         traffic,
         config,
         baseline,
         window.counters,
         window.own,
-        unclaimed,
+        np.ones(len(traffic), np.bool_),
         memory or Memory(),
         intervals=window.intervals,
         clock=window.clock,

@@ -53,25 +53,23 @@ class Fate(Struct, frozen=True):
 
 def fates(context: AnalysisContext, window: Window) -> list[Fate]:
     """Return the fate of each finding, in order; of nothing where it isn't known, as in a capture."""
-    findings, counters = context.findings, window.counters
+    findings, counters, traffic = context.findings, window.counters, context.traffic
     known = window.live and (counters.drops or counters.accepted_packets is not None)
-    if not known or not findings or not len(context.traffic):
+    if not known or not findings or not len(traffic):
         return [Fate()] * len(findings)
-    owner = np.full(len(context.traffic), len(findings), np.intp)
+    owner = np.full(len(traffic), len(findings), np.intp)
     for number, finding in enumerate(findings):
         owner[finding.rows] = number
-    whole = np.asarray(np.bincount(owner, context.traffic.weight, len(findings) + 1), np.float64)
-    ends = _ends(window, _Likeness(context.traffic, owner, len(findings) + 1), whole)
-    seconds = max(counters.seconds, 1e-6)
+    whole = np.asarray(np.bincount(owner, traffic.weight, len(findings) + 1), np.float64)
+    ends = _ends(window, _Likeness(traffic, owner, len(findings) + 1), whole)
     return [
-        _fate(ends[:, number], float(whole[number]), seconds) if len(finding.rows) else Fate()
-        for number, finding in enumerate(findings)
+        _fate(ends[:, number], float(whole[number]), max(counters.seconds, 1e-6)) if len(one.rows) else Fate()
+        for number, one in enumerate(findings)
     ]
 
 
 def _fate(packets: F64, arrived: float, seconds: float) -> Fate:
-    total = float(packets.sum())
-    if total <= 0:
+    if (total := float(packets.sum())) <= 0:
         return Fate()
     total = max(total, arrived) if total < _ACCOUNTED * arrived else total
     mine, other, kernel, accepted = (packets / total).tolist()
@@ -123,9 +121,7 @@ def _evened(ends: F64, whole: F64) -> F64:
 
 
 def _end_of(drop: DropCount) -> int:
-    if drop.rule is not None:
-        return _MINE
-    return _OTHER if drop.layer in _FIREWALLS else _KERNEL
+    return _MINE if drop.rule is not None else _OTHER if drop.layer in _FIREWALLS else _KERNEL
 
 
 class _Likeness:

@@ -27,22 +27,9 @@ _LEARN_ROWS = 512  # new rows per tick, so that a busy tick doesn't fill the res
 _MEMORY_SECONDS = 300.0  # time constant of the average rates
 _READY_SECONDS = 5.0
 _READY_ROWS = 30
-CLASSES = (
-    "tcp.syn",
-    "tcp.syn_ack",
-    "tcp.rst",
-    "tcp.fin",
-    "tcp.ack",
-    "tcp.lone",  # ACKs alone in their flow, as those of idle connections are
-    "tcp.odd",
-    "udp",
-    "dns",
-    "icmp",
-    "fragment",
-    "gre",
-    "esp",
-    "other",
-    "not_ip",
+CLASSES = (  # "tcp.lone": ACKs alone in their flow, as those of idle connections are
+    *("tcp.syn", "tcp.syn_ack", "tcp.rst", "tcp.fin", "tcp.ack", "tcp.lone", "tcp.odd"),
+    *("udp", "dns", "icmp", "fragment", "gre", "esp", "other", "not_ip"),
 )
 _NUMBER = {name: number for number, name in enumerate(CLASSES)}
 
@@ -159,15 +146,8 @@ class Baseline(Struct):
             raise ValueError(f"not a stored baseline: {error}") from error
         wanted = PacketBatch.zeros(0, 0)
         types = [getattr(wanted, item.name).dtype for item in fields(PacketBatch)]
-        good = all(column.dtype == dtype for column, dtype in zip(columns, types, strict=True))
-        same = len({len(column) for column in columns}) == 1
-        if (
-            len(header) != 4
-            or header[0] != _FORMAT
-            or rates.shape != (len(CLASSES), 2)
-            or not good
-            or not same
-        ):
+        good = [column.dtype for column in columns] == types and len(set(map(len, columns))) == 1
+        if not good or len(header) != 4 or header[0] != _FORMAT or rates.shape != (len(CLASSES), 2):
             raise ValueError("not a stored baseline of this version")
         return Baseline(
             capacity=int(header[1]),
@@ -189,29 +169,26 @@ def classes(packets: PacketBatch) -> U8:
     """Return the traffic class (index into CLASSES) of each packet."""
     result = np.full(len(packets), _NUMBER["other"], np.uint8)
     protocol, flags = packets.protocol, packets.tcp_flags & 63
-    tcp = protocol == TCP
-    result[tcp] = _NUMBER["tcp.ack"]
-    result[tcp & _alone(packets)] = _NUMBER["tcp.lone"]
-    result[tcp & ((flags & 1) != 0)] = _NUMBER["tcp.fin"]
-    result[tcp & ((flags & 4) != 0)] = _NUMBER["tcp.rst"]
-    result[tcp & ((flags & 18) == 2)] = _NUMBER["tcp.syn"]
-    result[tcp & ((flags & 18) == 18)] = _NUMBER["tcp.syn_ack"]
-    result[tcp & ((flags & 22) == 0)] = _NUMBER["tcp.odd"]
-    udp = protocol == UDP
-    result[udp] = _NUMBER["udp"]
-    result[udp & (packets.dport == 53)] = _NUMBER["dns"]
-    result[(protocol == ICMP) | (protocol == ICMP6)] = _NUMBER["icmp"]
-    result[protocol == GRE] = _NUMBER["gre"]
-    result[protocol == ESP] = _NUMBER["esp"]
-    result[packets.fragment == Fragment.LATER] = _NUMBER["fragment"]
-    result[packets.family == 0] = _NUMBER["not_ip"]
-    return result
-
-
-def _alone(packets: PacketBatch) -> Mask:
-    """Mark the packets that are the only ones of their flow."""
     _, flow, counts = np.unique(flow_key(packets), return_inverse=True, return_counts=True)
-    return np.asarray(counts[flow] == 1)
+    tcp, udp = protocol == TCP, protocol == UDP
+    for name, mask in (  # the last that is true holds
+        ("tcp.ack", tcp),
+        ("tcp.lone", tcp & (counts[flow] == 1)),
+        ("tcp.fin", tcp & ((flags & 1) != 0)),
+        ("tcp.rst", tcp & ((flags & 4) != 0)),
+        ("tcp.syn", tcp & ((flags & 18) == 2)),
+        ("tcp.syn_ack", tcp & ((flags & 18) == 18)),
+        ("tcp.odd", tcp & ((flags & 22) == 0)),
+        ("udp", udp),
+        ("dns", udp & (packets.dport == 53)),
+        ("icmp", (protocol == ICMP) | (protocol == ICMP6)),
+        ("gre", protocol == GRE),
+        ("esp", protocol == ESP),
+        ("fragment", packets.fragment == Fragment.LATER),
+        ("not_ip", packets.family == 0),
+    ):
+        result[mask] = _NUMBER[name]
+    return result
 
 
 _SOURCES = 4_096  # remembered at once; the oldest are evicted, so spoofed sources cost no more
@@ -274,8 +251,7 @@ class Acquaintances(Struct):
 
     def among(self, traffic: Traffic) -> Mask:
         """Mark the packets of remembered sources."""
-        known = np.fromiter(self.seen, np.uint64, len(self.seen))
-        return np.asarray(among(traffic.source_key, known))
+        return among(traffic.source_key, np.fromiter(self.seen, np.uint64, len(self.seen)))
 
 
 class Memory(Struct, frozen=True):

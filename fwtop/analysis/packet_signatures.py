@@ -42,6 +42,7 @@ _WORD = 4  # of them distinguish variants; fewer in common are chance
 _NO_WORD = -1
 _NOT_IP = -1
 _SEARCH_SECONDS = 4.5  # between two searches while the same attacks, or none, are found
+_RANGES = ("ip_length", "ttl", "tcp_window")  # fields that rules match by ranges
 _BARE = 2  # conditions, family and protocol, that say nothing
 
 
@@ -77,7 +78,10 @@ def packet_signatures(
     if not listed:
         return ()
     hits = np.array([hit for _, hit in listed], np.float64)
-    one_in = _one_in(window, traffic)
+    # For how many records each one stands, without the packets that GRO joined in it; captures have none
+    one_in = traffic.one_in
+    if traffic.live and len(traffic):
+        one_in = counters.one_in * float(traffic.weight[0] / traffic.packets.weight[0])
     each = arrived_sums(replace(traffic.packets, weight=traffic.weight), one_in)
     whole = each.sum(axis=1) + arrived_sums(traffic.outbound, one_in).sum(axis=1)  # as the exact counts do
     sums = each @ hits.T
@@ -93,13 +97,6 @@ def packet_signatures(
     ]
     found.sort(key=lambda one: (-round(one.share.share - one.baseline_share, 3), -one.share.share))
     return tuple(found)
-
-
-def _one_in(window: Window, traffic: Traffic) -> float:
-    """Return for how many records each one stands, without the packets that GRO joined in it."""
-    if not traffic.live or not len(traffic):  # nothing is joined in a capture's records
-        return traffic.one_in
-    return window.counters.one_in * float(traffic.weight[0] / traffic.packets.weight[0])
 
 
 def _listed(traffic: Traffic, found: list[Match]) -> Iterator[tuple[Match, Mask]]:
@@ -145,7 +142,10 @@ class _Sample:
         word = self.head[:, :_WORD].astype(np.int64) @ np.array([1 << 24, 1 << 16, 1 << 8, 1])
         self.word = np.where((self.length >= _WORD) & ~self.later, word, _NO_WORD)
         ported = np.isin(packets.protocol, list(WITH_PORTS)) & ~self.later
-        self.sport, self.dport = self._busy(packets.sport, ported), self._busy(packets.dport, ported)
+        # Each packet's port where many packets share it, else -1, and the weight of all that do
+        (self.sport, self.sport_weight), (self.dport, self.dport_weight) = (
+            self._busy(port, ported) for port in (packets.sport, packets.dport)
+        )
 
     def groups(self) -> Iterator[tuple[Match, Rows]]:
         """Yield the groups by protocol, flags, ICMP type and busier port, heaviest first."""
@@ -155,14 +155,20 @@ class _Sample:
         flags = np.where(segment, (packets.tcp_flags & _FLAGS).astype(np.int64), -1)
         message = np.isin(packets.protocol, (ICMP, ICMP6)) & ~self.later
         kind = np.where(message, packets.icmp_type.astype(np.int64), -1)
-        by_source = self.sport.weight > self.dport.weight
-        sport, dport = np.where(by_source, self.sport.port, -1), np.where(by_source, -1, self.dport.port)
+        by_source = self.sport_weight > self.dport_weight
+        sport, dport = np.where(by_source, self.sport, -1), np.where(by_source, -1, self.dport)
         key = packets.family.astype(np.int64) << 8 | packets.protocol
         key = key << 1 | (packets.fragment != Fragment.NONE)
         for column, bits in ((flags, 7), (kind, 9), (sport, 17), (dport, 17)):
             key = key << bits | (column + 1)
-        for group in self._heaviest(np.where(packets.family != 0, key, _NOT_IP)):
+        key = np.where(packets.family != 0, key, _NOT_IP)
+        _, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
+        sums = np.bincount(inverse, self.weight, len(counts))
+        for one in np.argsort(-sums, kind="stable")[:_GROUPS].tolist():
+            group = np.flatnonzero(inverse == one)
             first = int(group[0])
+            if key[first] == _NOT_IP or not self._enough(group):
+                continue
             match = Match(
                 family=int(packets.family[first]),
                 protocol=int(packets.protocol[first]),
@@ -174,7 +180,7 @@ class _Sample:
             )
             yield match, group
 
-    def _busy(self, port: U16, ported: Mask) -> _Busy:
+    def _busy(self, port: U16, ported: Mask) -> tuple[I64, F64]:
         rows = np.flatnonzero(ported)
         found, weight = np.full(len(port), -1, np.int64), np.zeros(len(port))
         key = self.packets.protocol[rows].astype(np.int64) << 16 | port[rows]
@@ -183,14 +189,7 @@ class _Sample:
         busy = ((sums >= self.least) & (counts >= _FEW))[inverse]
         found[rows[busy]] = port[rows[busy]]
         weight[rows[busy]] = sums[inverse[busy]]
-        return _Busy(found, weight)
-
-    def _heaviest(self, key: I64) -> list[Rows]:
-        _, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
-        sums = np.bincount(inverse, self.weight, len(counts))
-        order = np.argsort(-sums, kind="stable")[:_GROUPS]
-        enough = order[(sums[order] >= self.least) & (counts[order] >= _FEW)]
-        return [rows for one in enough if key[(rows := np.flatnonzero(inverse == one))[0]] != _NOT_IP]
+        return found, weight
 
     def _enough(self, rows: Rows) -> bool:
         return len(rows) >= _FEW and float(self.weight[rows].sum()) >= self.least
@@ -223,10 +222,14 @@ class _Sample:
             "ttl": self.packets.ttl,
             "word": self.word,
             "tcp_window": self.packets.tcp_window,
-            "sport": self.sport.port,
-            "dport": self.dport.port,
+            "sport": self.sport,
+            "dport": self.dport,
         }
-        return {name: _Numbered.of(name, column) for name, column in columns.items()}
+        return {
+            name: _Numbered(name, numbers.astype(np.intp), values)
+            for name, column in columns.items()
+            for values, numbers in [np.unique(column, return_inverse=True)]
+        }
 
     def _fixed(self, open_fields: list[_Numbered], group: Rows) -> tuple[dict[str, int], Rows]:
         """Fix common values one after the other; return them and the packets that have them all."""
@@ -253,9 +256,7 @@ class _Sample:
             base,
             sport=_known(fixed.get("sport", -1)) if base.sport is None else base.sport,
             dport=_known(fixed.get("dport", -1)) if base.dport is None else base.dport,
-            ip_length=_exactly(fixed.get("ip_length")),
-            ttl=_exactly(fixed.get("ttl")),
-            tcp_window=_exactly(fixed.get("tcp_window")),
+            **{name: Range(fixed[name], fixed[name]) for name in _RANGES if name in fixed},
         )
         if fixed.get("word", _NO_WORD) == _NO_WORD:
             return found
@@ -266,25 +267,12 @@ class _Sample:
         return replace(found, payload=(PayloadMatch(head[0, :size].tobytes(), 0),))
 
 
-class _Busy(Struct, frozen=True):
-    """Each packet's port where many packets share it, else -1, and the weight of all that do."""
-
-    port: I64
-    weight: F64
-
-
 class _Numbered(Struct, frozen=True):
     """A column as numbers from 0, and the values that they stand for."""
 
     name: str
     numbers: Rows
     values: NDArray[np.generic]
-
-    @staticmethod
-    def of(name: str, column: NDArray[np.generic]) -> _Numbered:
-        """Number the values of a column."""
-        values, numbers = np.unique(column, return_inverse=True)
-        return _Numbered(name, numbers.astype(np.intp), values)
 
     def top(self, rows: Rows, weight: F64) -> tuple[float, int]:
         """Return the share of the most common value among the rows, and its number."""
@@ -295,7 +283,3 @@ class _Numbered(Struct, frozen=True):
 
 def _known(value: np.int64 | int) -> int | None:
     return int(value) if value >= 0 else None
-
-
-def _exactly(value: int | None) -> Range | None:
-    return None if value is None else Range(value, value)

@@ -12,7 +12,7 @@ import re
 import shlex
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
 
@@ -131,14 +131,13 @@ class RuleRates:
         )
 
     def _rated(self, rule: ListedRule, old: ListedRule | None, seconds: float) -> RatedRule:
+        track = self._tracks.get(rule.key)
         if rule.packets is None or old is None or old.packets is None or rule.packets < old.packets:
-            track = self._tracks.get(rule.key)  # its counters were set to zero
-            return RatedRule(rule, history=tuple(track.rates)) if track else RatedRule(rule)
+            return RatedRule(rule, history=tuple(track.rates) if track else ())  # it was set to zero
         pps = (rule.packets - old.packets) / seconds
         bps = None
         if rule.bytes is not None and old.bytes is not None:
             bps = max(0, rule.bytes - old.bytes) / seconds
-        track = self._tracks.get(rule.key)
         if track is None:
             if not pps:
                 return RatedRule(rule, pps, bps)
@@ -191,7 +190,9 @@ class RuleAlarms:
         self, rated: Iterable[RatedRule], sets: Iterable[ListedSet], statuses: Iterable[RuleStatus]
     ) -> Iterable[RuleAlarm]:
         for item in rated:
-            if item.abnormal and not _counts_everything(item.rule):
+            # Lines of fwtop's that lead packets on count all traffic: with it, all count more at once
+            leads = item.rule.ours and (item.rule.source in (XDP, TC) or _LEADING.search(item.rule.text))
+            if item.abnormal and not leads:
                 yield rate_alarm(item)
         for listed in sets:
             was_on = (SET_FULL, listed.key) in self.active
@@ -204,18 +205,12 @@ class RuleAlarms:
                 yield RuleAlarm(NOT_ACTING, rule_id, text, f"fwtop repair {rule_id}")
 
 
-def _counts_everything(rule: ListedRule) -> bool:
-    """Say whether it is fwtop's and leads packets on: with the traffic, all such lines count more at once."""
-    return rule.ours and (rule.source in (XDP, TC) or _LEADING.search(rule.text) is not None)
-
-
 def rate_alarm(item: RatedRule) -> RuleAlarm:
     """Describe a rule whose rate is not what it usually is."""
     rule = item.rule
-    kind = RATE_HIGH if item.abnormal == "high" else RATE_LOW
-    now, usual = quantity(item.pps), quantity(item.usual)
-    text = f"{where(rule)}: {rule.text[:_TEXT]} counts {now} packets a second, usually {usual}"
-    return RuleAlarm(kind, rule.key, text, _look(rule))
+    rates = f"{quantity(item.pps)} packets a second, usually {quantity(item.usual)}"
+    text = f"{where(rule)}: {rule.text[:_TEXT]} counts {rates}"
+    return RuleAlarm(RATE_HIGH if item.abnormal == "high" else RATE_LOW, rule.key, text, _look(rule))
 
 
 def set_alarm(item: ListedSet) -> RuleAlarm:
@@ -244,19 +239,15 @@ def _enlarge(item: ListedSet) -> str:
     """Return the command that makes room: the kernel can't enlarge a set, but swaps in a larger one."""
     if item.source != IPSET or not item.size or not _is_whole(item.name):
         return ""
-    name, larger = shlex.quote(item.name), shlex.quote(f"{item.name[:26]}-more")
-    size = 2 * item.size
+    copy = f"{item.name[:26]}-more"
+    pattern = re.sub(r"([\\.*\[\]^$/&])", r"\\\1", item.name)
+    target = re.sub(r"([\\/&])", r"\\\1", copy)
+    renaming = shlex.quote(f"s/^\\(create\\|add\\) {pattern} /\\1 {target} /")
+    name, larger = shlex.quote(item.name), shlex.quote(copy)
     return (
-        f"ipset save {name} | sed -e 's/maxelem {item.size}/maxelem {size}/' -e {_renaming(item.name)} "
+        f"ipset save {name} | sed -e 's/maxelem {item.size}/maxelem {2 * item.size}/' -e {renaming} "
         f"| ipset restore && ipset swap {larger} {name} && ipset destroy {larger}"
     )
-
-
-def _renaming(name: str) -> str:
-    """Return the sed expression that gives the copy of a set another name."""
-    pattern = "".join(f"\\{char}" if char in r"\.*[]^$/&" else char for char in name)
-    target = "".join(f"\\{char}" if char in r"\/&" else char for char in f"{name[:26]}-more")
-    return shlex.quote(f"s/^\\(create\\|add\\) {pattern} /\\1 {target} /")
 
 
 def _is_whole(name: str) -> bool:
@@ -265,6 +256,7 @@ def _is_whole(name: str) -> bool:
 
 
 _MOST = 1000  # events of a comparison
+Listed = TypeVar("Listed", ListedRule, ListedSet)
 
 
 def changes(before: Ruleset, after: Ruleset, notified: Collection[str]) -> list[RuleEvent]:
@@ -272,55 +264,41 @@ def changes(before: Ruleset, after: Ruleset, notified: Collection[str]) -> list[
 
     Counters don't count as a change. A rule set that was cut shows only what both readings hold.
     """
-    found: list[RuleEvent] = []
-    more = 0
-    for event in _all(before, after, notified):
-        if len(found) < _MOST:
-            found.append(event)
-        else:
-            more += 1
-    if more:
-        found.append(RuleEvent(after.taken, "more_changes", COMPARED, about={"count": more}))
+    found = []
+    for old, new, item in _paired(before.rules, after.rules, notified):
+        if old is None or new is None or old.text != new.text:
+            event = "rule_added" if old is None else "rule_removed" if new is None else "rule_changed"
+            found.append(_event(event, item, after.taken, {}))
+    for was, now, listed in _paired(before.sets, after.sets, notified):
+        if was is None or now is None:
+            found.append(_event("set_added" if was is None else "set_removed", listed, after.taken, {}))
+        elif (was.type, was.size) != (now.type, now.size):
+            found.append(_event("set_replaced", now, after.taken, {}))
+        elif was.entries != now.entries:
+            found.append(_event("set_changed", now, after.taken, {"entries_before": was.entries}))
+    if len(found) > _MOST:
+        more = {"count": len(found) - _MOST}
+        found[_MOST:] = [RuleEvent(after.taken, "more_changes", COMPARED, about=more)]
     return found
 
 
-def _all(before: Ruleset, after: Ruleset, notified: Collection[str]) -> Iterator[RuleEvent]:
-    old = {rule.key: rule for rule in before.rules if rule.source not in notified}
-    new = {rule.key: rule for rule in after.rules if rule.source not in notified}
-    for key, rule in new.items():
-        if key not in old:
-            yield _rule_event("rule_added", rule, after.taken)
-        elif rule.text != old[key].text:
-            yield _rule_event("rule_changed", rule, after.taken)
-    for key, rule in old.items():
-        if key not in new:
-            yield _rule_event("rule_removed", rule, after.taken)
-    yield from _sets(before, after, notified)
+def _paired(
+    before: Iterable[Listed], after: Iterable[Listed], notified: Collection[str]
+) -> Iterator[tuple[Listed | None, Listed | None, Listed]]:
+    """Yield what stands under each key now, with what stood there; then what is gone."""
+    old = {item.key: item for item in before if item.source not in notified}
+    new = {item.key: item for item in after if item.source not in notified}
+    yield from ((old.get(key), item, item) for key, item in new.items())
+    yield from ((item, None, item) for key, item in old.items() if key not in new)
 
 
-def _sets(before: Ruleset, after: Ruleset, notified: Collection[str]) -> Iterator[RuleEvent]:
-    old = {item.key: item for item in before.sets if item.source not in notified}
-    new = {item.key: item for item in after.sets if item.source not in notified}
-    for key, item in new.items():
-        if key not in old:
-            yield _set_event("set_added", item, after.taken)
-        elif (item.type, item.size) != (old[key].type, old[key].size):
-            yield _set_event("set_replaced", item, after.taken)
-        elif item.entries != old[key].entries:
-            yield _set_event("set_changed", item, after.taken, entries_before=old[key].entries)
-    for key, item in old.items():
-        if key not in new:
-            yield _set_event("set_removed", item, after.taken)
-
-
-def _rule_event(event: str, rule: ListedRule, at: float) -> RuleEvent:
-    about = {"family": rule.family, "place": rule.place, "rule": rule.text}
-    return RuleEvent(at, event, COMPARED, OURS if rule.ours else OTHERS, rule.source, about)
-
-
-def _set_event(event: str, item: ListedSet, at: float, **more: Any) -> RuleEvent:  # noqa: ANN401 - JSON values
-    about = {"family": item.family, "name": item.name, "type": item.type, "entries": item.entries, **more}
-    return RuleEvent(at, event, COMPARED, OURS if item.ours else OTHERS, item.source, about)
+def _event(event: str, item: ListedRule | ListedSet, at: float, more: dict[str, Any]) -> RuleEvent:
+    about: dict[str, Any]
+    if isinstance(item, ListedRule):
+        about = {"family": item.family, "place": item.place, "rule": item.text}
+    else:
+        about = {"family": item.family, "name": item.name, "type": item.type, "entries": item.entries}
+    return RuleEvent(at, event, COMPARED, OURS if item.ours else OTHERS, item.source, {**about, **more})
 
 
 class RuleChanges:
@@ -337,13 +315,9 @@ class RuleChanges:
         """Return the events of a reading and of fwtop's own rules; a first reading has alarms only."""
         events = changes(self._before, found, self._notified) if self._before is not None else []
         self._before = found
-        alarms = self._alarms.take(self._rates.take(found), found.sets, statuses)
-        return [*events, *(_alarm_event(change, found.taken) for change in alarms)]
-
-
-def _alarm_event(change: Change, at: float) -> RuleEvent:
-    alarm = change.alarm
-    about = {"kind": alarm.kind, "text": alarm.text}
-    if change.began:
-        about["mend"] = alarm.mend
-    return RuleEvent(at, "alarm" if change.began else "alarm_over", COMPARED, about=about)
+        for change in self._alarms.take(self._rates.take(found), found.sets, statuses):
+            about = {"kind": change.alarm.kind, "text": change.alarm.text}
+            about |= {"mend": change.alarm.mend} if change.began else {}
+            event = "alarm" if change.began else "alarm_over"
+            events.append(RuleEvent(found.taken, event, COMPARED, about=about))
+        return events

@@ -140,9 +140,8 @@ def shown_payloads(
         return ()
     sample = _sample(traffic)
     made = [_payload(one.whole, traffic) for one in found if one.whole.mask is None]
-    made.sort(key=lambda row: -len(row.data))
     signatures: list[Payload] = []
-    for row in made:  # a longer one may contain a shorter one
+    for row in sorted(made, key=lambda row: -len(row.data)):  # a longer one may contain a shorter one
         if not any(_explains(one, row) for one in signatures):
             signatures.append(row)
     tabled = [_lengthened(row, sample) for row in tables.payloads] if len(sample) else tables.payloads
@@ -191,14 +190,12 @@ def _payload(match: PayloadMatch, traffic: Traffic) -> Payload:
     """Count the packets of both directions that hold these bytes, as the tables' rows are counted."""
     whole = len(traffic) + len(traffic.outbound)
     step = max(1.0, whole / _SEARCHED) if match.offset is None else 1.0
-    hits, chosen = [], []
+    chosen = []
     for packets, weight in ((traffic.packets, traffic.weight), (traffic.outbound, traffic.outbound.weight)):
         rows = np.linspace(0, len(packets) - 1, math.ceil(len(packets) / step)).astype(np.intp)
-        hit = payload_rows(match, packets, rows)
-        hits.append(hit)
-        chosen.append((weight[rows], packets.length[rows]))
-    weight, length = (np.concatenate(column) for column in zip(*chosen, strict=True))
-    share = estimate(np.concatenate(hits), weight, length, traffic)
+        chosen.append((payload_rows(match, packets, rows), weight[rows], packets.length[rows]))
+    hit, weight, length = (np.concatenate(column) for column in zip(*chosen, strict=True))
+    share = estimate(hit, weight, length, traffic)
     return Payload(match.data, payload_text(match.data), match.offset, match.dns_name, share, 0.0)
 
 

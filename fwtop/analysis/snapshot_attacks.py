@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from fwtop.analysis.context import ANY, AnalysisContext, Finding, Trait, count
 from fwtop.analysis.fate import Fate
 from fwtop.analysis.proposals.matching import match_rows
+from fwtop.analysis.window.counting import marked
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, Traffic, weighted_top
 from fwtop.model.addresses.address import format_address
@@ -59,13 +60,10 @@ def attacks_of(
         same = sum(other.kind == attack.kind and other.target.startswith(attack.target) for other in made)
         made.append(replace(attack, target=f"{attack.target} #{same + 1}") if same else attack)
     cause = _cause(made, lives)
-    named = [
-        (
-            replace(attack, effect_of=cause) if Trait.FULL_TABLE in life.finding.traits else attack,
-            life.finding,
-        )
-        for attack, life in zip(made, lives, strict=True)
-    ]
+    for at, life in enumerate(lives):
+        if Trait.FULL_TABLE in life.finding.traits:
+            made[at] = replace(made[at], effect_of=cause)
+    named = zip(made, (life.finding for life in lives), strict=True)
     return sorted(named, key=lambda item: -item[0].share)
 
 
@@ -92,6 +90,8 @@ def _attack(context: AnalysisContext, life: Life, timeline: Timeline) -> Attack:
     if len(finding.rows) or finding.held is not None:
         track.target = target_of(context, finding, track.target)
     spoofed = finding.spoof.probability > context.config.spoof_threshold
+    # Another attack of the same kind hits another address
+    aside = not finding.part.startswith("port ") and not track.target.startswith(finding.part)
     return Attack(
         finding.kind,
         finding.title,
@@ -104,7 +104,7 @@ def _attack(context: AnalysisContext, life: Life, timeline: Timeline) -> Attack:
         track.peak_pps,
         track.until if active.over else None,
         bps=context.traffic.bps(finding.rows) * (pps / sampled if sampled > 0 else 1.0),
-        target=_target(finding, track.target),
+        target=f"{finding.part} {track.target}" if aside else track.target,
         mine_share=fate.mine,
         other_share=fate.other,
         kernel_share=fate.kernel,
@@ -112,12 +112,6 @@ def _attack(context: AnalysisContext, life: Life, timeline: Timeline) -> Attack:
         match=finding.match if len(finding.rows) or finding.held is not None else None,
         uncertain=not spoofed and finding.spoof.probability >= _REAL,
     )
-
-
-def _target(finding: Finding, words: str) -> str:
-    """Add the address to the words, where another attack of the same kind hits another address."""
-    aside = finding.part and not finding.part.startswith("port ") and not words.startswith(finding.part)
-    return f"{finding.part} {words}" if aside else words
 
 
 def _on_sources(finding: Finding, *, spoofed: bool) -> list[str]:
@@ -131,13 +125,6 @@ def _on_sources(finding: Finding, *, spoofed: bool) -> list[str]:
     return evidence
 
 
-class Target(Struct, frozen=True):
-    """What most packets of an attack have in common, and how many share it."""
-
-    words: str
-    share: float
-
-
 def target_of(context: AnalysisContext, finding: Finding, before: str = "") -> str:
     """Name the target: port, origin port of a reflection, else the address and protocol.
 
@@ -147,17 +134,18 @@ def target_of(context: AnalysisContext, finding: Finding, before: str = "") -> s
     if finding.held is not None:
         return f"tcp/{finding.held.port}"
     found = _targets(context.traffic, finding.rows)
-    if before and any(target.words == before and target.share >= _STILL for target in found):
+    if before and any(words == before and share >= _STILL for words, share in found):
         return before
-    return next((target.words for target in found if target.share >= _MAIN), before and "*")
+    return next((words for words, share in found if share >= _MAIN), before and "*")
 
 
-def _targets(traffic: Traffic, rows: Rows) -> list[Target]:
+def _targets(traffic: Traffic, rows: Rows) -> list[tuple[str, float]]:
+    """Return in words what most packets of an attack have in common, and how many share it."""
     if not len(rows):
         return []
     packets, weight = traffic.packets, traffic.weight[rows]
     if not packets.family[rows].any():
-        return [Target("ARP" if (packets.ethertype[rows] == _ARP).all() else "not IP", 1.0)]
+        return [("ARP" if (packets.ethertype[rows] == _ARP).all() else "not IP", 1.0)]
     protocol, ported = packets.protocol[rows], ~traffic.later[rows]
     out = []
     for side, word in (("dport", "/"), ("sport", " from ")):
@@ -165,7 +153,7 @@ def _targets(traffic: Traffic, rows: Rows) -> list[Target]:
         heads = ported & (ports > 0)
         keys = protocol[heads].astype(np.uint32) << np.uint32(16) | ports[heads]
         out += [
-            Target(f"{_name(key >> 16)}{word}{key & 0xFFFF}", share)
+            (f"{_name(key >> 16)}{word}{key & 0xFFFF}", share)
             for key, share in _top(keys, weight[heads], float(weight[ported].sum()))
         ]
     first = rows[0]
@@ -173,8 +161,8 @@ def _targets(traffic: Traffic, rows: Rows) -> list[Target]:
     only = several and bool((traffic.dest_key[rows] == traffic.dest_key[first]).all())
     address = format_address(*(int(getattr(packets, name)[first]) for name in ("family", "dst_hi", "dst_lo")))
     for number, share in _top(protocol, weight, float(weight.sum())):
-        out += [Target(f"{address} {_name(number)}", share)] if only else []
-        out.append(Target(_name(number), share))
+        out += [(f"{address} {_name(number)}", share)] if only else []
+        out.append((_name(number), share))
     return out
 
 
@@ -198,11 +186,10 @@ def sources_of(context: AnalysisContext, finding: Finding, *, spoofed: bool) -> 
     if not len(finding.rows) or not context.traffic.packets.family[finding.rows].any():
         return ""
     features = Features(context.traffic, finding.rows)
-    number, sampled = features.sources, features.packets > 1.05 * features.n and features.singles > _UNSEEN
-    words = plural(number, "source")
-    if sampled:
-        words = f"~{_roughly(_estimated(features))} sources"
-    if number < _MANY:
+    words = plural(features.sources, "source")
+    if features.packets > 1.05 * features.n and features.singles > _UNSEEN:  # the sample misses some
+        words = f"~{_roughly(min(features.likely_sources, features.packets))} sources"
+    if features.sources < _MANY:
         return words
     packets, rows = context.traffic.packets, finding.rows
     four = packets.family[rows] == 4
@@ -216,14 +203,6 @@ def _roughly(number: float) -> str:
     step = 10 ** max(len(str(int(number))) - 2, 0)
     rounded = round(number / step) * step
     return f"{rounded // 1_000:,}k" if rounded >= 10_000 else f"{rounded:,}"
-
-
-def _estimated(features: Features) -> float:
-    """Estimate the number of sources from those sampled once and twice (Chao 1984): a lower bound."""
-    counts = features.source_counts
-    once, twice = int((counts == 1).sum()), int((counts == 2).sum())
-    unseen = once * (once - 1) / (2 * (twice + 1))
-    return min(features.sources + unseen, features.packets)
 
 
 PAUSE_SECONDS = 2.0  # without packets: the attack has stopped, and what follows is another pulse
@@ -276,17 +255,18 @@ def activity(context: AnalysisContext, finding: Finding, pps: float) -> Activity
     if len(rows) == 0:
         return Activity(((finish, finish),), pps, over=False)
     times = traffic.packets.time_ns
-    first, last = int(times.min()), int(times.max())
-    mine = times[rows]
-    place = np.minimum((mine - first) / (last - first + 1) * _PARTS, _PARTS - 1).astype(np.intp)
-    rates = np.bincount(place, traffic.weight[rows], _PARTS)
-    strong = rates >= _STRONG * rates.max()
-    on = (np.sort(mine[strong[place]]) - first) / 1e9
+    first = int(times.min())
+    parts = np.minimum((times - first) / (int(times.max()) - first + 1) * _PARTS, _PARTS - 1).astype(np.intp)
+    rates = np.bincount(parts[rows], traffic.weight[rows], _PARTS)
+    active = (rates >= _STRONG * rates.max())[parts]  # packets of the parts in which it was
+    on = (np.sort(times[rows[active[rows]]]) - first) / 1e9
     spacing = float(np.median(np.diff(on))) if len(on) > 1 else traffic.seconds
     pause = max(PAUSE_SECONDS, 2 * traffic.seconds / _PARTS, _SPACINGS * spacing)
     origin = traffic.started if context.clock is None else max(traffic.started, first / 1e9 + context.clock)
     on = np.minimum(origin + on, finish)
-    presence = _presence(context, strong, rows) if context.intervals else None
+    # The mean over the whole window is the cautious choice: gaps of the observation don't raise it
+    share = marked(active[rows]) / marked(active)
+    presence = Presence(traffic.pps(rows), share) if context.intervals else None
 
     def stopped(begin: float, end: float) -> bool:
         proven = presence is None or presence.paused(begin, end, context.intervals)
@@ -302,18 +282,6 @@ def activity(context: AnalysisContext, finding: Finding, pps: float) -> Activity
     return Activity(pulses, pps if by_chance else max(pps, peak), over, presence)
 
 
-def _presence(context: AnalysisContext, strong: np.ndarray, rows: np.ndarray) -> Presence:
-    """Measure a vector over the parts of the window in which it was active."""
-    traffic = context.traffic
-    times = traffic.packets.time_ns
-    first, last = int(times.min()), int(times.max())
-    place = np.minimum((times - first) / (last - first + 1) * _PARTS, _PARTS - 1).astype(np.intp)
-    active = strong[place]
-    among = int(active.sum())
-    # The mean over the whole window is the cautious choice: gaps of the observation don't raise it
-    return Presence(traffic.pps(rows), float(active[rows].sum()) / among if among else 0.0)
-
-
 def history(active: Activity, pps: float, track: Track) -> list[str]:
     """Write its peak, its pulses, the vector that it replaced and its end, as far as they apply."""
     notes = []
@@ -326,11 +294,6 @@ def history(active: Activity, pps: float, track: Track) -> list[str]:
     if active.over:
         notes.append(f"it ended at {time.strftime('%H:%M:%S', time.gmtime(active.pulses[-1][1]))} UTC")
     return notes
-
-
-def _like(rows: Rows) -> Finding:
-    """Return a finding of packets that only look like one."""
-    return Finding("", "", rows, 0.0, ())
 
 
 _REMEMBERED = 256
@@ -385,7 +348,10 @@ class Timeline(Struct):
         track = self.tracks.get(key)
         if track is None or onset - track.until > self.linger_seconds:
             track = self.tracks[key] = Track(finding.title, *active.pulses[0], active.peak_pps)
-            self._recall(track, finding)
+            for one in self.known:  # its onset may be known from before
+                same = (one.kind, one.sport) == key[:2]
+                if same and one.since <= track.since <= one.until + self.linger_seconds:
+                    track.since, track.peak_pps = one.since, max(track.peak_pps, one.peak_pps)
         for begin, end in active.pulses:
             track.waves += not finding.state and self._paused(track, active, begin)
             track.until = max(track.until, end)
@@ -395,13 +361,6 @@ class Timeline(Struct):
             track.follows = track.follows or self._predecessor(key, track)
         self._trim(until)
         return track
-
-    def _recall(self, track: Track, finding: Finding) -> None:
-        """Give a new track the onset that is known from before."""
-        for one in self.known:
-            same = (one.kind, one.sport) == (finding.kind, finding.match.sport)
-            if same and one.since <= track.since <= one.until + self.linger_seconds:
-                track.since, track.peak_pps = one.since, max(track.peak_pps, one.peak_pps)
 
     def follow(self, context: AnalysisContext) -> None:
         """Note which known vectors go on in a window that none of the rules names them in.
@@ -416,7 +375,9 @@ class Timeline(Struct):
                 continue
             rows = np.flatnonzero(match_rows(track.match, traffic.packets) & context.unclaimed)
             if traffic.pps(rows) >= _QUIET * track.presence.pps:
-                track.until = max(track.until, activity(context, _like(rows), 0.0).pulses[-1][1])
+                track.until = max(
+                    track.until, activity(context, Finding("", "", rows, 0.0, ()), 0.0).pulses[-1][1]
+                )
 
     def _paused(self, track: Track, active: Activity, begin: float) -> bool:
         """Test whether the vector paused before a pulse: as it was then, and as it is now."""

@@ -13,12 +13,12 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from fwtop.analysis.window.counting import distinct_values, marked, occurrences
+from fwtop.analysis.window.counting import distinct_values, marked, occurrences, part_marked
 from fwtop.analysis.window.features import Features
-from fwtop.analysis.window.traffic import Rows, Traffic
+from fwtop.analysis.window.traffic import Rows, Traffic, from_addresses
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import F64, U16, U64, Mask, PacketBatch
-from fwtop.render.numbers import percent
+from fwtop.render.numbers import percent, plural
 
 _FIRST = np.array([32, 64, 128, 255])  # initial TTLs of systems
 _SLACK = 2  # hops: routes change
@@ -27,6 +27,7 @@ _LOOPBACK = np.uint64(127)
 _NETWORKS = 8  # known networks: fewer say nothing
 
 _Hops = NDArray[np.intp]
+Sign = tuple[float, str]  # one observation: its contribution to the log-odds, and a sentence
 
 
 class Distances(Struct, frozen=True):
@@ -104,18 +105,11 @@ class Spoof(Struct, frozen=True):
     evidence: tuple[str, ...]
 
 
-class Sign(Struct, frozen=True):
-    """One observation: its contribution to the log-odds, and a sentence."""
-
-    weight: float
-    sentence: str
-
-
 def spoof_estimate(
     features: Features,
+    own: Mask,
     *,
     prior: float = 0.0,
-    own: Mask,
     completed: float = 0.0,
     before: Distances | None = None,
 ) -> Spoof:
@@ -129,11 +123,15 @@ def spoof_estimate(
     if len(rows) == 0:
         return Spoof(0.0, ())
     packets, counts = traffic.packets, features.source_counts
-    first = rows.take(features.source_first)
-    signs = [*_reuse(features), *_own(own.take(rows))]
+    first = rows.take(features.by_source[0])
+    signs = _reuse(features)
+    if (part := part_marked(own.take(rows))) > 0.01:
+        signs.append((5.0, f"{percent(part)} of the packets claim to come from this host itself"))
     four = packets.family.take(first) == 4
     if marked(four) >= len(first) / 2:
-        signs += _addresses4(packets.src_lo.take(first)[four])
+        addresses = packets.src_lo.take(first)[four]
+        blocks = (addresses >> _BLOCK).astype(np.uint16)
+        signs += [*_space(blocks), *_pattern(addresses, blocks)]
     else:
         six = first[packets.family.take(first) == 6]
         signs += _space6(packets.src_hi.take(six), packets.src_lo.take(six))
@@ -141,10 +139,10 @@ def spoof_estimate(
     if features.n >= _REPEATED * _REPEATING and marked(counts >= _REPEATED) >= _REPEATING:
         signs += _ttl_kept(traffic, rows)
     if completed > 0.2:
-        signs.append(Sign(-4.0, f"{percent(completed)} of the flows continued after the handshake"))
-    odds = prior + sum(sign.weight for sign in signs)
-    telling = sorted(signs, key=lambda sign: -abs(sign.weight))
-    agreeing = tuple(sign.sentence for sign in telling if (sign.weight > 0) == (odds > 0))
+        signs.append((-4.0, f"{percent(completed)} of the flows continued after the handshake"))
+    odds = prior + sum(weight for weight, _ in signs)
+    telling = sorted(signs, key=lambda sign: -abs(sign[0]))
+    agreeing = tuple(sentence for weight, sentence in telling if (weight > 0) == (odds > 0))
     return Spoof(1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, odds)))), agreeing)
 
 
@@ -152,29 +150,13 @@ def _reuse(features: Features) -> list[Sign]:
     """Weigh reuse: real hosts send several packets, spoofed sources are drawn anew for each."""
     sources, packets, once = features.sources, features.n, features.singles
     if sources < 50 and once < 0.9:
-        return [
-            Sign(
-                -3.0,
-                f"only {sources:,} source{'s' * (sources != 1)} for {packets:,} sampled packets: "
-                "each address is reused",
-            )
-        ]
+        few = f"only {plural(sources, 'source')} for {packets:,} sampled packets"
+        return [(-3.0, f"{few}: each address is reused")]
     if sources >= _MANY and once > 0.9:
-        return [Sign(1.2, f"{percent(once)} of the sampled packets have a unique source ({sources:,} seen)")]
+        return [(1.2, f"{percent(once)} of the sampled packets have a unique source ({sources:,} seen)")]
     per = packets / sources
-    if per >= 3:
-        return [
-            Sign(
-                -5.5 if per >= 8 else -3.0, f"{sources:,} sources sent {per:.0f} sampled packets each (mean)"
-            )
-        ]
-    return []
-
-
-def _addresses4(addresses: U64) -> list[Sign]:
-    """Weigh the IPv4 addresses of the sources."""
-    blocks = (addresses >> _BLOCK).astype(np.uint16)
-    return [*_space(blocks), *_pattern(addresses, blocks)]
+    often = f"{sources:,} sources sent {per:.0f} sampled packets each (mean)"
+    return [(-5.5 if per >= 8 else -3.0, often)] if per >= 3 else []
 
 
 def _space(blocks: U16) -> list[Sign]:
@@ -186,16 +168,13 @@ def _space(blocks: U16) -> list[Sign]:
     bogon, quiet = (routeless + both) / n, (silent + both) / n
     signs = []
     if bogon > 0.01:
-        signs.append(Sign(4.0, f"{percent(bogon, 1)} of the sources are unroutable addresses"))
+        signs.append((4.0, f"{percent(bogon, 1)} of the sources are unroutable addresses"))
     if n < _MANY and bogon <= 0.01 and (silent + routeless + both) / n > 0.06:
-        signs.append(Sign(2.0, f"{percent(quiet)} of the sources lie in networks that send no traffic"))
-    if n >= _MANY:
-        if quiet > 0.03:
-            signs.append(
-                Sign(3.0, f"{percent(quiet, 1)} of the sources lie in networks that send no traffic")
-            )
-        elif quiet < 0.01 and bogon < 0.002:
-            signs.append(Sign(-1.5, "no source lies in an unused network, unlike random addresses"))
+        signs.append((2.0, f"{percent(quiet)} of the sources lie in networks that send no traffic"))
+    if n >= _MANY and quiet > 0.03:
+        signs.append((3.0, f"{percent(quiet, 1)} of the sources lie in networks that send no traffic"))
+    elif n >= _MANY and quiet < 0.01 and bogon < 0.002:
+        signs.append((-1.5, "no source lies in an unused network, unlike random addresses"))
     return signs
 
 
@@ -207,31 +186,26 @@ def _pattern(addresses: U64, blocks: U16) -> list[Sign]:
     full = min(8.0, math.log2(len(addresses)))
     signs = []
     if entropies[3] < 3.0 and max(entropies[:3]) > 0.85 * full:
-        signs.append(Sign(3.0, "the last octet of the sources is nearly constant, the others are random"))
+        signs.append((3.0, "the last octet of the sources is nearly constant, the others are random"))
     flat = sum(entropy > 0.97 * full for entropy in entropies)
     if flat == 4 and len(addresses) >= 1000:
-        signs.append(Sign(1.5, "all four octets of the sources are uniformly random"))
+        signs.append((1.5, "all four octets of the sources are uniformly random"))
     networks = len(distinct_values(blocks))
     expected = 65_536 * (1 - math.exp(-len(addresses) / 65_536))
     if networks > 0.8 * expected:
-        signs.append(Sign(1.0, f"spread over {networks:,} /16s: no prefix stands out"))
+        signs.append((1.0, f"spread over {networks:,} /16s: no prefix stands out"))
     elif len(addresses) >= 1000 and _even(addresses):
-        signs.append(Sign(2.5, f"within their /8s the sources cover {networks:,} /16s evenly"))
+        signs.append((2.5, f"within their /8s the sources cover {networks:,} /16s evenly"))
     elif networks < 0.35 * min(expected, len(addresses)) and flat < 3:
-        signs.append(Sign(-1.0, f"the sources cluster in {networks:,} /16s"))
+        signs.append((-1.0, f"the sources cluster in {networks:,} /16s"))
     return signs
 
 
 def _even(addresses: U64) -> bool:
     """Check whether sources share a /16 as often as by chance within their /8s; real hosts cluster."""
-    pairs = [counts * (counts - 1.0) for counts in (_counts(addresses, 16), _counts(addresses, 24))]
-    by_chance = float(pairs[1].sum()) / 256
-    return by_chance > 500 and float(pairs[0].sum()) < 1.3 * by_chance
-
-
-def _counts(addresses: U64, shift: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """Return the number of addresses of each network that has any, ignoring the lowest `shift` bits."""
-    return occurrences((addresses >> np.uint64(shift)).astype(np.intp))
+    of_16, of_8 = (occurrences((addresses >> np.uint64(shift)).astype(np.intp)) for shift in (16, 24))
+    by_chance = float((of_8 * (of_8 - 1.0)).sum()) / 256
+    return by_chance > 500 and float((of_16 * (of_16 - 1.0)).sum()) < 1.3 * by_chance
 
 
 def _space6(hi: U64, lo: U64) -> list[Sign]:
@@ -241,23 +215,21 @@ def _space6(hi: U64, lo: U64) -> list[Sign]:
     signs = []
     unrouted = (hi >> np.uint64(61) != np.uint64(1)) & (hi >> np.uint64(57) != np.uint64(0x7E))
     if unrouted.mean() > 0.01:
-        signs.append(Sign(4.0, f"{percent(unrouted.mean(), 1)} of the sources lie outside 2000::/3"))
-    networks = len(distinct_values(hi))
-    if n >= _MANY and networks > 0.95 * n and len(distinct_values(hi >> np.uint64(32))) > 0.5 * n:
-        signs.append(Sign(2.0, f"nearly every source is in a different /32 ({n:,})"))
-    elif n >= _MANY and networks > 0.95 * n and _random_subnets(hi):
-        signs.append(
-            Sign(2.5, f"the subnets of {n:,} sources are uniformly random; those of real networks are not")
-        )
+        signs.append((4.0, f"{percent(unrouted.mean(), 1)} of the sources lie outside 2000::/3"))
+    if n < _MANY:
+        return signs
+    apart = len(distinct_values(hi)) > 0.95 * n
+    if apart and len(distinct_values(hi >> np.uint64(32))) > 0.5 * n:
+        signs.append((2.0, f"nearly every source is in a different /32 ({n:,})"))
+    elif apart and _random_subnets(hi):
+        random = f"the subnets of {n:,} sources are uniformly random; those of real networks are not"
+        signs.append((2.5, random))
     sites = len(distinct_values(hi >> np.uint64(16)))
-    if n >= _MANY and sites < n / 50:
-        where = f"{sites:,} /48{'s' * (sites != 1)}"
-        signs.append(
-            Sign(-4.0, f"{n:,} sources lie in only {where}, whose owners can use any address in them")
-        )
-    small = lo < np.uint64(1 << 16)
-    if n >= _MANY and small.mean() > 0.3:
-        signs.append(Sign(-1.0, "many sources have manually assigned interface IDs, as servers do"))
+    if sites < n / 50:
+        where = f"only {plural(sites, '/48')}, whose owners can use any address in them"
+        signs.append((-4.0, f"{n:,} sources lie in {where}"))
+    if (lo < np.uint64(1 << 16)).mean() > 0.3:
+        signs.append((-1.0, "many sources have manually assigned interface IDs, as servers do"))
     return signs
 
 
@@ -279,12 +251,12 @@ def _ttl(traffic: Traffic, rows: Rows, sources: int) -> list[Sign]:
     top = int(counts.argmax())
     share = counts[top] / len(ttl)
     if sources >= 100 and share > 0.95:
-        return [Sign(1.5, f"all sources arrive with TTL {top}: they have the same distance")]
+        return [(1.5, f"all sources arrive with TTL {top}: they have the same distance")]
     used = marked(counts > len(ttl) / 2048)
     if sources >= _MANY and used > 160:
-        return [Sign(2.5, f"TTLs are random ({used} values)")]
+        return [(2.5, f"TTLs are random ({used} values)")]
     if sources >= 50 and 5 <= used <= 120 and share < 0.5:
-        return [Sign(-1.0, f"TTLs vary as real distances do ({used} values)")]
+        return [(-1.0, f"TTLs vary as real distances do ({used} values)")]
     return []
 
 
@@ -302,9 +274,9 @@ def _ttl_kept(traffic: Traffic, rows: Rows) -> list[Sign]:
     spread = high - low
     kept = float((spread[repeated] <= 1).mean())
     if kept > 0.9:
-        return [Sign(-3.0, "each source keeps its own TTL")]
+        return [(-3.0, "each source keeps its own TTL")]
     if kept < 0.3:
-        return [Sign(3.0, "the same source arrives with many TTLs")]
+        return [(3.0, "the same source arrives with many TTLs")]
     return []
 
 
@@ -313,22 +285,10 @@ def _ttl_before(traffic: Traffic, rows: Rows, before: Distances | None) -> list[
     found = before.changed(traffic.packets, rows) if before is not None else None
     if found is None:
         return []
-    networks, part = found
+    networks, part = f"{found[0]:,} networks known from the baseline", found[1]
     if part > 0.6:
-        text = (
-            f"{percent(part)} of {networks:,} networks known from the baseline appear at a different distance"
-        )
-        return [Sign(4.0, f"{text} (by TTL)")]
-    if part < 0.2:
-        return [Sign(-2.0, f"{networks:,} networks known from the baseline keep their distance (by TTL)")]
-    return []
-
-
-def _own(claimed: Mask) -> list[Sign]:
-    part = marked(claimed) / max(1, len(claimed))
-    if part > 0.01:
-        return [Sign(5.0, f"{percent(part)} of the packets claim to come from this host itself")]
-    return []
+        return [(4.0, f"{percent(part)} of {networks} appear at a different distance (by TTL)")]
+    return [(-2.0, f"{networks} keep their distance (by TTL)")] if part < 0.2 else []
 
 
 def from_this_host(packets: PacketBatch, own: tuple[Prefix, ...]) -> Mask:
@@ -336,18 +296,10 @@ def from_this_host(packets: PacketBatch, own: tuple[Prefix, ...]) -> Mask:
 
     From a loopback address a host talks to itself (RFC 1122 3.2.1.3); those who capture there see that.
     """
-    ours: Mask = (packets.src_hi == packets.dst_hi) & (packets.src_lo == packets.dst_lo)
-    ours &= ~_on_loopback(packets)
-    for prefix in own:
-        if prefix.is_address:
-            equal = (packets.src_hi == prefix.hi) & (packets.src_lo == prefix.lo)
-            ours |= equal & (packets.family == prefix.family)
-    return ours
-
-
-def _on_loopback(packets: PacketBatch) -> Mask:
-    four = (packets.family == 4) & (packets.src_lo >> np.uint64(24) == _LOOPBACK)
-    return np.asarray(four | ((packets.family == 6) & (packets.src_hi == 0) & (packets.src_lo == 1)))
+    loopback = (packets.family == 4) & (packets.src_lo >> np.uint64(24) == _LOOPBACK)
+    loopback |= (packets.family == 6) & (packets.src_hi == 0) & (packets.src_lo == 1)
+    ours: Mask = (packets.src_hi == packets.dst_hi) & (packets.src_lo == packets.dst_lo) & ~loopback
+    return ours | from_addresses(packets, own)
 
 
 def _octet_entropies(addresses: U64) -> list[float]:

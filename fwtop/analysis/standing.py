@@ -82,24 +82,17 @@ class Standing(Struct, frozen=True, dict=True):
         if context.findings and context.baseline.ready:
             before = context.baseline.rows
             real |= np.isin(mix(hi, lo), mix(before.src_hi, before.src_lo))
-        weight = np.bincount(numbers, traffic.weight, count)
-        claimed = np.bincount(numbers, traffic.weight * ~context.unclaimed, count)
+        weight = np.asarray(np.bincount(numbers, traffic.weight, count), np.float64)
+        claimed = np.asarray(np.bincount(numbers, traffic.weight * ~context.unclaimed, count), np.float64)
         real &= claimed < _MOST * weight
         keys = _attack_keys(context)
-        return Standing(
-            packets.family[first], hi, lo, _numbers(weight), _numbers(claimed), real, keys, lookup
-        )
+        return Standing(packets.family[first], hi, lo, weight, claimed, real, keys, lookup)
 
     def mark(self, sources: Sources) -> Sources:
         """Return the tables with `who` set where it wasn't known and packets tell."""
         self._know(entry for entry in sources.address if entry.prefix is not None and entry.prefix.is_address)
-        return Sources(
-            address=tuple(self._marked(entry) for entry in sources.address),
-            prefix=tuple(self._marked(entry) for entry in sources.prefix),
-            asn=tuple(self._marked(entry) for entry in sources.asn),
-            country=tuple(self._marked(entry) for entry in sources.country),
-            stale=sources.stale,
-        )
+        tables = ("address", "prefix", "asn", "country")
+        return replace(sources, **{name: tuple(map(self._marked, getattr(sources, name))) for name in tables})
 
     def _know(self, entries: Iterable[Source]) -> None:
         """Find out who addresses are, all together: one by one would be a tenth of a calm tick's time."""
@@ -114,13 +107,13 @@ class Standing(Struct, frozen=True, dict=True):
         hi, lo = (np.array([getattr(one, name) for one in new.values()], np.uint64) for name in ("hi", "lo"))
         wanted = mix(hi, lo)
         first = np.searchsorted(keys, wanted)
-        found = np.searchsorted(keys, wanted, "right") - first == 1  # else `_marked` tells them apart
+        alike = np.searchsorted(keys, wanted, "right") - first  # if several, `_marked` tells them apart
         rows = order[np.minimum(first, len(keys) - 1)]
-        found &= (self.family[rows] == [one.family for one in new.values()]) & (self.weight[rows] > 0)
-        attacks = self.claimed[rows] >= _MOST * self.weight[rows]
-        names = np.where(attacks, ATTACK, np.where(self.client[rows], CLIENT, ""))
-        told = zip(new, names.tolist(), found.tolist(), strict=True)
-        self._known.update((key, name) for key, name, is_found in told if is_found)
+        met = (alike == 1) & (self.family[rows] == [one.family for one in new.values()])
+        attacks = met & (self.weight[rows] > 0) & (self.claimed[rows] >= _MOST * self.weight[rows])
+        names = np.where(attacks, ATTACK, np.where(met & self.client[rows], CLIENT, ""))
+        told = zip(new, names.tolist(), (alike <= 1).tolist(), strict=True)
+        self._known.update((key, name) for key, name, is_told in told if is_told)
 
     def clients(self, count: int) -> tuple[Prefix, ...]:
         """Return the clients that send most while an attack is under way, heaviest first."""
@@ -139,21 +132,13 @@ class Standing(Struct, frozen=True, dict=True):
             who = self._known[entry.key] = self._who(self._rows(entry))
         return replace(entry, who=who) if who else entry
 
-    def _rows(self, entry: Source) -> Mask | NDArray[np.intp]:
-        if entry.prefix is not None and entry.prefix.is_address:
-            return self._rows_of_address(entry.prefix)
+    def _rows(self, entry: Source) -> Mask:
         if entry.prefix is not None:
             return in_prefixes(self.family, self.hi, self.lo, [entry.prefix])
         if entry.asn is not None:
             return np.asarray(self._origin.asn == entry.asn)
         letters = entry.key.encode()
         return np.asarray(self._origin.country == int.from_bytes(letters[:2], "big"))
-
-    def _rows_of_address(self, address: Prefix) -> NDArray[np.intp]:
-        keys, order = self._by_key
-        key = mix(np.array([address.hi], np.uint64), np.array([address.lo], np.uint64))
-        rows = order[np.searchsorted(keys, key[0], "left") : np.searchsorted(keys, key[0], "right")]
-        return np.asarray(rows[self.family[rows] == address.family])
 
     @cached_property
     def _by_key(self) -> tuple[U64, NDArray[np.intp]]:
@@ -166,13 +151,14 @@ class Standing(Struct, frozen=True, dict=True):
     def _origin(self) -> OriginColumns:
         return self.lookup.columns(self.family, self.hi, self.lo)
 
-    def _who(self, rows: Mask | NDArray[np.intp]) -> str:
+    def _who(self, rows: Mask) -> str:
         """Name what most packets of some sources are."""
-        weight = self.weight[rows]
-        whole = float(weight.sum())
-        if whole and float(self.claimed[rows].sum()) >= _MOST * whole:
+        whole = float(self.weight[rows].sum())
+        if not whole:
+            return ""
+        if float(self.claimed[rows].sum()) >= _MOST * whole:
             return ATTACK
-        return CLIENT if whole and float(weight[self.client[rows]].sum()) >= _MOST * whole else ""
+        return CLIENT if float(self.weight[rows & self.client].sum()) >= _MOST * whole else ""
 
 
 def _attack_keys(context: AnalysisContext) -> U64:
@@ -183,10 +169,6 @@ def _attack_keys(context: AnalysisContext) -> U64:
     count = np.bincount(number, minlength=len(keys))
     claimed = np.bincount(number, ~context.unclaimed[rows], len(keys))
     return keys[(count >= _LEAST) & (claimed >= _NEARLY_ALL * count)]
-
-
-def _numbers(sums: NDArray[np.generic]) -> F64:
-    return sums.astype(np.float64)
 
 
 def who_of(packets: PacketBatch, peers: Iterable[AllowedPeer], standing: Standing) -> NDArray[np.str_]:

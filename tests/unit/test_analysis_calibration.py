@@ -102,7 +102,7 @@ def test_the_table_writes_weights_with_their_provenance(
     assert "windows = 8\n" in text
     assert all(f"\n{name} = " in text for name in FEATURES)
     assert any(result.name.startswith("truth of groups, fitted") for result in document.results)
-    assert len(FittedWeights.read(path).applied(DECLARED)) == len(DECLARED)
+    assert len(FittedWeights.parsed(path.read_text()).applied(DECLARED)) == len(DECLARED)
     assert any(result.name.startswith("fitted, family held out") for result in document.results)
     with pytest.raises(FwtopError, match="can't be written; nothing was fitted"):
         table.run(Options(rounds=1, captures=(str(tmp_path / "no" / "file"),)))

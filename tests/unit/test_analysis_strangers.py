@@ -153,7 +153,7 @@ def test_a_host_that_talks_to_itself_on_loopback_forges_nothing(host: bytes) -> 
     )
     traffic = Traffic.of(make_window(batch, 1.0), AdviseConfig())
     own = from_this_host(traffic.packets, ())
-    estimate = spoof_estimate(Features(traffic, np.arange(300)), own=own)
+    estimate = spoof_estimate(Features(traffic, np.arange(300)), own)
     assert (estimate.probability > 0.5) is (host[0] == 10)
 
 

@@ -33,18 +33,15 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from fwtop.analysis.engine.entries import Hypothesis
-from fwtop.analysis.engine.weights import WEIGHTS_FILE, FittedWeights
+from fwtop.analysis.engine.weights import WEIGHTS_TEXT, FittedWeights
 
 # What speaks neither for an attack nor for a known use: log-odds of attacks are against this.
 NOTHING_UNUSUAL = Hypothesis("nothing unusual", None)
 
 
-def _declared() -> tuple[Hypothesis, ...]:
-    """Return the entries of all files of this directory."""
-    modules = [import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__)]
-    return (NOTHING_UNUSUAL, *(entry for module in modules for entry in getattr(module, "ENTRIES", ())))
-
-
-DECLARED = _declared()
-# With the weights that the corpus gave them; read with the module: inside the sandbox no file can be opened
-HYPOTHESES = FittedWeights.read(WEIGHTS_FILE).applied(DECLARED)
+_MODULES = [import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__)]
+DECLARED: tuple[Hypothesis, ...] = (
+    NOTHING_UNUSUAL,
+    *(entry for module in _MODULES for entry in getattr(module, "ENTRIES", ())),
+)
+HYPOTHESES = FittedWeights.parsed(WEIGHTS_TEXT).applied(DECLARED)  # with what the corpus gave them

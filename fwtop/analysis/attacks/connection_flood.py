@@ -7,6 +7,7 @@ definition and categorisation" (2013).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -55,10 +56,8 @@ def silent_connections(context: AnalysisContext) -> Iterator[Group]:
     yield Group(context, features, Least("reflection_pps", "tcp.syn"), notes, completed=1.0)
 
 
-silent = noted(
-    "silent", "connections",
-    "Connections that completed the handshake half a second ago and have sent no data.",
-)  # fmt: skip
+silent = noted("silent", "connections",
+    "Connections that completed the handshake half a second ago and have sent no data.")  # fmt: skip
 
 
 @feature("connections a second")
@@ -93,13 +92,12 @@ def sources_without_data(context: AnalysisContext) -> Iterator[Group]:
     data = np.bincount(source, weight * (traffic.packets.payload_length[rows] > 0), size)
     bare = np.bincount(source, weight * (tcp.ack[rows] & ~tcp.fin[rows]), size) - data
     mute = data == 0
-    known = (seen >= _TELL) & (syn > 0)  # of others, a sample tells little
-    told = int(known.sum()) >= _TELL
-    part = (
-        float(syn[known & mute].sum()) / float(syn[known].sum())
-        if told
-        else 1 - min(1.0, float(data.sum()) / max(1.0, float(syn.sum())))
-    )
+    # Of sources with few samples little is known; of hardly any others, openings that no data answers tell
+    known = (seen >= _TELL) & (syn > 0)
+    if known.sum() >= _TELL:
+        part = float(syn[known & mute].sum()) / float(syn[known].sum())
+    else:
+        part = 1 - min(1.0, float(data.sum()) / max(1.0, float(syn.sum())))
     rows = rows[context.unclaimed[rows]]
     mute &= np.bincount(traffic.source_id[rows], minlength=size) > 0
     begun = float(syn[mute].sum())
@@ -133,21 +131,12 @@ def opened_each(group: Group) -> float:
     return float(group.notes["opened"]) / max(1.0, group.packets.likely_sources)
 
 
-acknowledged = noted(
-    "acknowledged", "times",
-    "ACKs without data for each opening: the handshakes are finished.",
-)  # fmt: skip
+acknowledged = noted("acknowledged", "times",
+    "ACKs without data for each opening: the handshakes are finished.")  # fmt: skip
 
 
-@feature("share")
-def no_data_share(group: Group) -> float:
-    """Part of the openings to the port whose sources never send data.
-
-    Of sources with four samples or more; where there are few of these, openings that no data segment answers.
-    """
-    return float(group.notes["no_data_share"])
-
-
+no_data_share = noted("no_data_share", "share",
+    "Part of the openings to the port whose sources never send data.")  # fmt: skip
 silent_share = noted("silent_share", "share", "Part of the port's connections that are silent.")
 
 
@@ -197,23 +186,26 @@ def slow_requests(context: AnalysisContext) -> Iterator[Group]:
     yield Group(context, features, Least(), notes, completed=1.0)
 
 
-slow = noted(
-    "slow", "connections",
-    "Connections whose request comes in pieces of at most 64 bytes, a second or more apart.",
-)  # fmt: skip
+slow = noted("slow", "connections",
+    "Connections whose request comes in pieces of at most 64 bytes, a second or more apart.")  # fmt: skip
+slow_share = noted("slow_share", "share",
+    "Part of the connections with requests whose requests come in such small, late pieces.")  # fmt: skip
 
 
-slow_share = noted(
-    "slow_share", "share",
-    "Part of the connections with requests whose requests come in such small, late pieces.",
-)  # fmt: skip
-
-
+_OPENED = (
+    "{opened:count} connections ({opened_rate:count}/s) to port {silent_port:.0f} of {senders}, "
+    "from whom no data comes"
+)
+_flood = partial(
+    Hypothesis,
+    kind="syn_flood",
+    traits=Trait.APART | Trait.OPENINGS,
+    match=match_opened,
+    stopped_by="a limit of connections for each source",
+)
 ENTRIES = (
-    Hypothesis(
-        "TCP connection flood", silent_connections, 1.8,  # RFC 4987 1
-        kind="syn_flood",
-        traits=Trait.APART | Trait.OPENINGS,
+    _flood(
+        "TCP connection flood", of=silent_connections, prior=1.8,  # RFC 4987 1
         needs=(
             ENOUGH, silent.at_least(100), silent_rate.at_least(20), silent_each.at_least(2),
             silent_share.at_least(0.5),
@@ -224,43 +216,25 @@ ENTRIES = (
             "finished the handshake and sent no data",
             "{silent_share:percent} of the connections to that port do so",
         ),
-        match=match_opened,
-        stopped_by="a limit of connections for each source",
     ),
-    Hypothesis(
-        "TCP connection flood by sources that send no data", sources_without_data, 0.0,
-        kind="syn_flood",
-        traits=Trait.APART | Trait.OPENINGS,
+    _flood(
+        "TCP connection flood by sources that send no data", of=sources_without_data,
         title="TCP connection flood",
         needs=(
             ENOUGH, opened.at_least(100), opened_rate.at_least(20), opened_each.at_least(2),
             acknowledged.at_least(0.5),
         ),
-        lead=(
-            "{opened:count} connections ({opened_rate:count}/s) to port {silent_port:.0f} of {senders}, from "
-            "whom no data comes",
-        ),
-        evidence=(
-            no_data_share.says(0.4, -3.0, 0.9, 2.5),
-            opened_each.says(2, -1.0, 5, 0.5),
-        ),
-        match=match_opened,
-        stopped_by="a limit of connections for each source",
+        lead=_OPENED,
+        evidence=(no_data_share.says(0.4, -3.0, 0.9, 2.5), opened_each.says(2, -1.0, 5, 0.5)),
     ),
-    Hypothesis(
-        "fake TCP sessions of forged sources", sources_without_data, 0.0,
-        kind="syn_flood",
-        traits=Trait.APART | Trait.OPENINGS,
+    _flood(
+        "fake TCP sessions of forged sources", of=sources_without_data,
         title="Flood of fake TCP sessions",
         needs=(
             ENOUGH, opened.at_least(100), opened_rate.at_least(20), acknowledged.at_least(0.5),
             spoofed.at_least(0.9),
         ),
-        lead=(
-            "{opened:count} connections ({opened_rate:count}/s) to port {silent_port:.0f} of {senders}, from "
-            "whom no data comes",
-            "the sources are forged: their acknowledgements answer nothing that this host said",
-        ),
+        lead=(_OPENED, "the sources are forged: their acknowledgements answer nothing that this host said"),
         evidence=(no_data_share.says(0.4, -3.0, 0.9, 2.5),),
         match=to_port,
         stopped_by="a SYN proxy: forged sources never see its cookies",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature
+from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature, measured
 from fwtop.analysis.measures import general
 from fwtop.analysis.measures.general import ENOUGH, match_ip_protocol, pace, sources, spoofed, unclaimed_of
 from fwtop.analysis.spoofing import Spoof
@@ -56,19 +57,13 @@ def icmp_packets(context: AnalysisContext) -> Iterator[Group]:
     features = every if weapon and others < 0.1 else context.features(pool & ~errors)
     top, six = features.top("icmp_type"), features.top("protocol").value != ICMP
     name = (_NAMES6 if six else _NAMES).get(top.value, str(top.value))
-    yield Group(
-        context,
-        features,
-        Least(normal="icmp"),
-        {"type": name, "version": "v6" if six else ""},
-        spoof_prior=-3.0 if name == "echo reply" else 0.0,
-    )
+    notes = {"type": name, "version": "v6" if six else ""}
+    prior = -3.0 if name == "echo reply" else 0.0
+    yield Group(context, features, Least(normal="icmp"), notes, spoof_prior=prior)
 
 
-@feature("share")
-def same_type(group: Group) -> float:
-    """Part that has the most common ICMP type."""
-    return group.packets.top("icmp_type").share
+same_type = measured("same_type", "share",
+    "Part that has the most common ICMP type.", lambda packets: packets.top("icmp_type").share)  # fmt: skip
 
 
 @feature("yes or no")
@@ -93,9 +88,14 @@ def match_icmp(group: Group) -> Match:
     )
 
 
-_ICMP = (
-    "{amount:ICMP packets} from {senders}, {same_type:percent} of type {type}, "
-    "mean length {mean_length:.0f} bytes"
+_icmp_flood = partial(
+    Hypothesis,
+    of=icmp_packets,
+    kind="icmp_flood",
+    traits=Trait.APART,
+    lead="{amount:ICMP packets} from {senders}, {same_type:percent} of type {type}, "
+    "mean length {mean_length:.0f} bytes",
+    match=match_icmp,
 )
 
 
@@ -131,42 +131,23 @@ def link_senders(group: Group) -> float:
 
 
 ENTRIES = (
-    Hypothesis(
-        "ICMP flood", icmp_packets, 2.6,
-        kind="icmp_flood",
-        traits=Trait.APART,
-        needs=(ENOUGH,),
-        lead=_ICMP,
-        match=match_icmp,
-        stopped_by="a rate limit for the ICMP type",
-    ),
-    Hypothesis(
-        "ICMP echo-reply reflection", icmp_packets, 3.6,
-        kind="icmp_flood",
-        traits=Trait.APART,
+    _icmp_flood("ICMP flood", prior=2.6, needs=(ENOUGH,), stopped_by="a rate limit for the ICMP type"),
+    _icmp_flood(
+        "ICMP echo-reply reflection", prior=3.6,
         needs=(ENOUGH, echo_replies.yes, same_type.at_least(0.8), sources.at_least(8)),
-        lead=_ICMP,
-        match=match_icmp,
         stopped_by="dropping echo replies",
     ),
-    Hypothesis(
-        "flood of ICMPv6 neighbour discovery", icmp_packets, 3.6,
-        kind="icmp_flood",
-        traits=Trait.APART,
+    _icmp_flood(
+        "flood of ICMPv6 neighbour discovery", prior=3.6,
         title="ICMPv6 {type} flood",
         needs=(ENOUGH, discovery.yes, same_type.at_least(0.8)),
-        lead=_ICMP,
         evidence=(
             discovery.if_so(0.5,
                   "they come from the link itself: the switch can stop them (RA Guard, RFC 6105)"),
         ),
-        match=match_icmp,
         stopped_by="the switch (RA Guard)",
     ),
-    Hypothesis(
-        "pings of monitoring", icmp_packets, CERTAIN,
-        needs=(sources.at_most(19), pace.at_most(199)),
-    ),
+    Hypothesis("pings of monitoring", icmp_packets, CERTAIN, needs=(sources.at_most(19), pace.at_most(199))),
     Hypothesis(
         "IGMP flood", igmp_packets, 0.0,
         kind="igmp_flood",

@@ -11,20 +11,17 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, matching, noted
 from fwtop.analysis.measures.general import rate, sources
 from fwtop.analysis.parsers import dns
 from fwtop.analysis.parsers.dns import invented, looks_random, random_subdomains, top_name, wire_of
 from fwtop.analysis.parsers.services import dns_query
 from fwtop.analysis.window.counting import among, distinct_values, part_marked
-from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows
-from fwtop.model.rule import Match
 from fwtop.model.text import dns_name_text, safe_text
-from fwtop.model.traffic.packets import U64, Mask
+from fwtop.model.traffic.packets import Mask
 from fwtop.parse.dns_question import Question
 from fwtop.render.numbers import percent
 
@@ -66,8 +63,11 @@ def dns_queries(context: AnalysisContext) -> Iterator[Group]:
     cut_off = sum(question.cut for question in parsed) > 0.5 * len(parsed)
     yield _group(context, rows, parsed, {"names_truncated": cut_off, "part": "all"})
     if not cut_off and (found := _random_names(context, rows, parsed)) is not None:
-        yield _group(context, found.rows, parsed, found.notes)
-    again, why = _again(context, every)
+        yield _group(context, found[0], parsed, found[1])
+    if every.pps_per_source > context.config.flood_pps:
+        again, why = rows, "no source waits for an answer"
+    else:
+        again, why = _standing_out(context, rows)
     if len(again):
         mine = parsed if len(again) == len(rows) else dns.questions(context.traffic, again)
         if mine:
@@ -184,17 +184,10 @@ def query_types(group: Group) -> list[str]:
     parsed = group.notes["every"]
     types = Counter(question.qtype for question in parsed)
     qtype, n = types.most_common(1)[0]
-    kind_of = dns.type_name(qtype)
-    known = f"{percent(n / len(parsed))} ask for type {kind_of}"
-    return [
-        known if kind_of != "?" else "query types are beyond the captured bytes",
-        *dns.edns_evidence(parsed),
-    ]
-
-
-def match_queries(_: Group) -> Match:
-    """Match UDP to port 53."""
-    return Match(protocol=UDP, dport=53)
+    name = dns.type_name(qtype)
+    known = f"{percent(n / len(parsed))} ask for type {name}"
+    asked = known if name != "?" else "query types are beyond the captured bytes"
+    return [asked, *dns.edns_evidence(parsed)]
 
 
 def _tunnels(context: AnalysisContext, rows: Rows) -> Mask:
@@ -216,13 +209,6 @@ def _tunnels(context: AnalysisContext, rows: Rows) -> Mask:
     waits = slow & (np.bincount(place, data, len(asked)) > 0.5 * asked)
     tunnel = ((long & (each < _TUNNEL_PPS)) | waits) & (asked >= _AGAIN)
     return np.asarray((tunnel & (tunnel.sum() <= _TUNNELS))[place], np.bool_)
-
-
-def _again(context: AnalysisContext, features: Features) -> tuple[Rows, str]:
-    """Find queries that are sent again and again, and say why they are no resolver's."""
-    if features.pps_per_source > context.config.flood_pps:
-        return features.rows, "no source waits for an answer"
-    return _standing_out(context, features.rows)
 
 
 def _repeated_names(parsed: list[Question], why: str, *, cut_off: bool) -> dict[str, Any]:
@@ -255,7 +241,10 @@ def _standing_out(context: AnalysisContext, rows: Rows) -> tuple[Rows, str]:
         if _unlike_resolvers(context, mine, rows[names != np.uint64(name)]):
             flooding.append(mine)
     popular = rows[often >= max(context.config.min_samples, least)]
-    if _insistent(context, popular, names[among(rows, popular)], len(rows)):
+    asked, few = context.features(popular), len(distinct_values(names[among(rows, popular)]))
+    # Many sources each of which asks for the same few names several times a second
+    drilled = len(popular) >= 0.5 * len(rows) and few <= _NAMES and asked.sources >= _DRILLED
+    if drilled and asked.pps > _TRIES * few * asked.likely_sources and _weighs(context, popular):
         flooding.append(popular)
     if not flooding and context.spoof(rows).probability > context.config.spoof_threshold:
         flooding.append(rows)
@@ -263,14 +252,6 @@ def _standing_out(context: AnalysisContext, rows: Rows) -> tuple[Rows, str]:
     if context.spoof(found).probability > context.config.spoof_threshold:
         why = "their sources are spoofed"
     return found, why
-
-
-def _insistent(context: AnalysisContext, rows: Rows, names: U64, queries: int) -> bool:
-    """Check for many sources each of which asks for the same few names several times a second."""
-    features, few = context.features(rows), len(distinct_values(names))
-    if len(rows) < 0.5 * queries or few > _NAMES or features.sources < _DRILLED:
-        return False
-    return features.pps > _TRIES * few * features.likely_sources and _weighs(context, rows)
 
 
 def _weighs(context: AnalysisContext, rows: Rows) -> bool:
@@ -298,25 +279,20 @@ def _unlike_resolvers(context: AnalysisContext, rows: Rows, others: Rows) -> boo
         return False
     again = features.n >= _TRIES * features.sources and features.pps_per_source > _TRIES
     busy = features.pps_per_source > context.config.flood_pps / 10
-    return busy or (features.sources >= 20 and (again or _one_type(context, rows)))
-
-
-def _one_type(context: AnalysisContext, rows: Rows) -> bool:
+    if busy or features.sources < 20:
+        return busy
     types = Counter(question.qtype for question in dns.questions(context.traffic, rows))
-    return max(types.values(), default=0) > _ALL * types.total()
+    return again or max(types.values(), default=0) > _ALL * types.total()
 
 
-class _Part(Struct, frozen=True):
-    """Queries that stand out, and what of."""
-
-    rows: Rows
-    notes: dict[str, Any]
-
-
-def _random_names(context: AnalysisContext, rows: Rows, parsed: list[Question]) -> _Part | None:
+def _random_names(
+    context: AnalysisContext, rows: Rows, parsed: list[Question]
+) -> tuple[Rows, dict[str, Any]] | None:
     """Find queries for random names below one zone, dominant or among other queries."""
     traffic = context.traffic
-    once = rows[~_repeated(context, rows)]
+    # Names that are queried repeatedly are real ones, not the attack
+    counts = dns.counts_of(dns.beginnings(traffic, rows))
+    once = rows[counts < max(_AGAIN, 5 * len(rows) / float((1 / counts).sum()))]
     rare = once[~dns.worded(traffic, once, max(_AGAIN, _WORDED * len(once)))]
     found, pool = None, rare
     few = len(rare) < 0.5 * len(rows)
@@ -336,14 +312,7 @@ def _random_names(context: AnalysisContext, rows: Rows, parsed: list[Question]) 
         return None  # random-looking names that are in use, as those of a CDN
     shown = safe_text(dns_name_text(list(parent)), limit=80)
     notes = {"zone": shown, "below_zone": len(pool) / len(rows), "distinct": distinct, "dns_name": zone}
-    return _Part(pool, notes)
-
-
-def _repeated(context: AnalysisContext, rows: Rows) -> Mask:
-    """Mark queries for names that are queried repeatedly: real ones, not the attack."""
-    counts = dns.counts_of(dns.beginnings(context.traffic, rows))
-    names = float((1 / counts).sum())
-    return np.asarray(counts >= max(_AGAIN, 5 * len(rows) / names))
+    return pool, notes
 
 
 _LEAD = "{amount:DNS queries} from {senders}"
@@ -358,7 +327,7 @@ _flood = partial(
     kind="dns_query_flood",
     title="DNS query flood",
     details=(query_types,),
-    match=match_queries,
+    match=matching(protocol=UDP, dport=53),
     stopped_by=_LIMIT,
     traits=Trait.QUESTIONS,
 )

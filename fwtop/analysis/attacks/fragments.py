@@ -8,10 +8,9 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.compete import datagrams_of
-from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Proof, cut, feature
+from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Proof, cut, feature, matching
 from fwtop.analysis.measures.general import ENOUGH, mean_length, newcomers_first, sources
 from fwtop.analysis.window.counting import distinct_values
-from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Fragment
 
 
@@ -58,12 +57,6 @@ def whole_datagrams(group: Group) -> float:
     return float(expected) / max(1, _number_of_datagrams(group))
 
 
-def match_fragments(group: Group) -> Match:
-    """Match fragments of the protocol that nearly all have."""
-    protocol = group.packets.top("protocol")
-    return Match(protocol=protocol.value if protocol.share > 0.98 else None, fragment=True)
-
-
 def _heads(group: Group) -> int:
     packets = group.context.traffic.packets
     return int((packets.fragment[group.packets.rows] == Fragment.FIRST).sum())
@@ -82,7 +75,7 @@ ENTRIES = (
         needs=(ENOUGH,),
         lead="{amount:fragments} from {senders}, {later_fragments:percent} of them not the first, "
         "{pieces:.1f} per datagram, mean length {mean_length:.0f} bytes",
-        match=match_fragments,
+        match=matching("protocol", fragment=True),
         stopped_by="dropping fragments",
     ),
     Hypothesis(

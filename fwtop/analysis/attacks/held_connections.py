@@ -70,70 +70,50 @@ def held_connections(context: AnalysisContext) -> Iterator[Group]:
 
 
 _told = partial(noted, unknown=math.nan)  # what a reading doesn't tell
-unused = _told(
-    "unused", "yes or no", "Whether they have sent nothing for 2 s since the handshake, and got nothing."
-)
-waiting = _told(
-    "waiting", "yes or no", "Whether they have sent something, and the server has not answered for 2 s."
-)
+unused = _told("unused", "yes or no",
+    "Whether they have sent nothing for 2 s since the handshake, and got nothing.")  # fmt: skip
+waiting = _told("waiting", "yes or no",
+    "Whether they have sent something, and the server has not answered for 2 s.")  # fmt: skip
 stalled = _told(
     "stalled", "yes or no",
     "Whether they take less than two segments, while more waits, and have kept data back for 1 s in all.",
 )  # fmt: skip
 held_number = _told("held_number", "connections", "Connections to the port that do the same.")
-held_each = _told(
-    "held_each", "connections", "Connections of the source of a connection (of IPv6 its /64), in the median."
-)
+held_each = _told("held_each", "connections",
+    "Connections of the source of a connection (of IPv6 its /64), in the median.")  # fmt: skip
 of_port = _told("of_port", "share", "Part of the port's connections.")
 times_usual = _told("times_usual", "times", "Times as many as there were before, at least 10.")
 served_before = _told("served_before", "share", "Part from sources that the port has answered before.")
-answered_lately = _told(
-    "answered_lately", "share",
-    "Part from sources that were answered in the last two to four minutes, on any port.",
-)  # fmt: skip
-never_answered = _told(
-    "never_answered", "share",
-    "Part that never got an answer: of a pool's connections earlier requests were answered.",
-)  # fmt: skip
+answered_lately = _told("answered_lately", "share",
+    "Part from sources that were answered in the last two to four minutes, on any port.")  # fmt: skip
+never_answered = _told("never_answered", "share",
+    "Part that never got an answer: of a pool's connections earlier requests were answered.")  # fmt: skip
 in_pieces = _told(
     "in_pieces", "share",
     "Part that sent two or more pieces of at most 128 bytes on average, and got no answer but of TLS.",
 )  # fmt: skip
-begun_alike = _told(
-    "begun_alike",
-    "share",
-    "Part of the first pieces with the same length within 8 bytes: one tool made them.",
-)
+begun_alike = _told("begun_alike", "share",
+    "Part of the first pieces with the same length within 8 bytes: one tool made them.")  # fmt: skip
 announced_bodies = _told(
     "announced_bodies", "share",
     "Part of the sampled requests that announce a body (POST, PUT, PATCH), no header lines later.",
 )  # fmt: skip
-form_data = _told(
-    "form_data", "share", "Part that sends form data, not header lines: of those whose request wasn't seen."
-)
-foreign = _told(
-    "foreign", "share", "Part whose sampled pieces are of neither HTTP nor TLS: logs, measurements, messages."
-)
-sending_pace = _told(
-    "sending_pace", "bytes a second", "Bytes a second that a connection sends, in the median."
-)
+form_data = _told("form_data", "share",
+    "Part that sends form data, not header lines: of those whose request wasn't seen.")  # fmt: skip
+foreign = _told("foreign", "share",
+    "Part whose sampled pieces are of neither HTTP nor TLS: logs, measurements, messages.")  # fmt: skip
+sending_pace = _told("sending_pace", "bytes a second",
+    "Bytes a second that a connection sends, in the median.")  # fmt: skip
 fresh = _told("fresh", "share", "Part that is younger than a minute.")
 peers_window = _told("peers_window", "bytes", "Bytes that the peers accept, in the median.")
-taken = _told(
-    "taken",
-    "segments",
-    "Segments of answers that were sent, in the median: an ordinary window takes ten at once.",
-)
-held_seconds = _told(
-    "held_seconds", "seconds",
-    "Seconds without a request, an answer, or room in the peer's window, in the median.",
-)  # fmt: skip
-listen_queue = _told(
-    "listen_queue", "share", "Part of the port's listen queue in use: the server accepts too slowly."
-)
-lost_handshakes = _told(
-    "lost_handshakes", "handshakes a second", "Handshakes that were lost to a full listen queue."
-)
+taken = _told("taken", "segments",
+    "Segments of answers that were sent, in the median: an ordinary window takes ten at once.")  # fmt: skip
+held_seconds = _told("held_seconds", "seconds",
+    "Seconds without a request, an answer, or room in the peer's window, in the median.")  # fmt: skip
+listen_queue = _told("listen_queue", "share",
+    "Part of the port's listen queue in use: the server accepts too slowly.")  # fmt: skip
+lost_handshakes = _told("lost_handshakes", "handshakes a second",
+    "Handshakes that were lost to a full listen queue.")  # fmt: skip
 
 
 def groups(table: SocketTable) -> Iterator[tuple[Feature, Held]]:
@@ -142,7 +122,12 @@ def groups(table: SocketTable) -> Iterator[tuple[Feature, Held]]:
     done = _behaviours(every)
     for port in np.flatnonzero(np.bincount(every.port)).tolist():
         doing = {behaviour: (every.port == port) & mask for behaviour, mask in done.items()}
-        _move_queued(every, doing)
+        # Requests that the server has not read count to the slow readers of the same sources who occupy it
+        unread = doing[waiting] & (every.unread > 0)
+        if doing[stalled].sum() > (doing[waiting] & ~unread).sum():
+            source = source_of(every)
+            unread &= np.isin(source, source[doing[stalled]])
+            doing[waiting], doing[stalled] = doing[waiting] & ~unread, doing[stalled] | unread
         for behaviour, mine in doing.items():
             if mine.sum() >= _FEWEST:
                 yield behaviour, Held(port, every.select(mine), table)
@@ -159,15 +144,6 @@ def _behaviours(held: Connections) -> dict[Feature, Mask]:
         waiting: asked & quiet & pending & (held.since_sent >= _WAITING_SECONDS),
         stalled: asked & small & (held.unsent > held.window) & (held.held >= _STALLED_SECONDS),
     }
-
-
-def _move_queued(every: Connections, doing: dict[Feature, Mask]) -> None:
-    """Count requests that the server has not read to the slow readers of the same sources who occupy it."""
-    unread = doing[waiting] & (every.unread > 0)
-    if doing[stalled].sum() > (doing[waiting] & ~unread).sum():
-        source = source_of(every)
-        unread &= np.isin(source, source[doing[stalled]])
-        doing[waiting], doing[stalled] = doing[waiting] & ~unread, doing[stalled] | unread
 
 
 def _measured(context: AnalysisContext, group: Held, behaviour: Feature) -> dict[str, Any]:
@@ -219,7 +195,7 @@ def _of_requests(context: AnalysisContext, group: Held) -> dict[str, float]:
     held, memory = group.connections, context.memory.connections
     pieces, flows = _pieces(context, group), flows_of(held)
     encrypted = memory.encrypted(group.port, pieces=[piece for _, piece in pieces])
-    received, segments = memory.since_answer(held)
+    received, segments = memory.answers.since(held)
     size = held.received.astype(np.float64)
     never = held.segments_out <= (HANDSHAKE if encrypted else 0)
     crumbs = received.astype(np.float64) / np.maximum(segments, 1) <= _CRUMB
@@ -265,7 +241,7 @@ def _foreign(context: AnalysisContext, pieces: list[tuple[int, bytes]]) -> F64:
     Parts of a request are header lines or form data; where its beginning was seen, whatever follows is.
     """
     said: dict[int, bool] = {}
-    known = context.memory.connections.requested
+    known = context.memory.connections.posts_of
     for flow, piece in pieces:
         said[flow] = said.get(flow, True) and flow not in known and not _OF_THE_WEB.match(piece)
     return np.array([*said.values()], np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -33,8 +34,8 @@ _FEWEST = 30  # records
 def http2_requests(context: AnalysisContext) -> Iterator[Group]:
     """Segments with HTTP/2 HEADERS frames of fast sources, or with dozens of them (CVE-2023-44487)."""
     packets, config = context.traffic.packets, context.config
-    data = context.traffic.rows(context.tcp.ack & context.unclaimed & (packets.payload_length > 0))
-    if len(data) < config.min_samples:
+    data = context.data_rows
+    if not len(data):
         return
     size = http.headers_frame(context.traffic, data)
     features = context.features(data[size > 0])
@@ -55,10 +56,8 @@ def http2_requests(context: AnalysisContext) -> Iterator[Group]:
     yield Group(context, some, Least("reflection_pps", "", shaped=True), notes, spoof_prior=-4.0)
 
 
-fast_frames = noted(
-    "fast_frames", "share",
-    "Part of the segments with HEADERS frames whose sources send them faster than browsers do.",
-)  # fmt: skip
+fast_frames = noted("fast_frames", "share",
+    "Part of the segments with HEADERS frames whose sources send them faster than browsers do.")  # fmt: skip
 
 
 @cut(Proof.REQUESTS)
@@ -69,9 +68,8 @@ def tiny_records(context: AnalysisContext) -> Iterator[Group]:
     RST_STREAM frames of about 40 bytes each, without flow control.
     """
     packets, config = context.traffic.packets, context.config
-    data = context.traffic.rows(
-        context.tcp.ack & context.unclaimed & (packets.payload_length > 3 * _TINY_RECORD)
-    )
+    data = context.data_rows
+    data = data[packets.payload_length[data] > 3 * _TINY_RECORD]
     if context.sparse or len(data) < config.min_samples:
         return
     data = data[tls.record_mask(context.traffic, data)]
@@ -93,10 +91,8 @@ def tiny_records(context: AnalysisContext) -> Iterator[Group]:
     yield Group(context, some, Least("reflection_pps", "", shaped=True), notes, spoof_prior=-4.0)
 
 
-fast_records = noted(
-    "fast_records", "share",
-    "Part of the segments with tiny records whose sources send them faster than clients do.",
-)  # fmt: skip
+fast_records = noted("fast_records", "share",
+    "Part of the segments with tiny records whose sources send them faster than clients do.")  # fmt: skip
 
 
 def small_records(packets: PacketBatch, rows: Rows) -> Mask:
@@ -117,10 +113,9 @@ def requests_inside_tls(context: AnalysisContext) -> Iterator[Group]:
     if len(rows) < _FEWEST:
         return
     features = context.features(rows)
-    fast = fast_rows(features, config.request_rate_per_source)
-    if not fast.any():
+    some = context.features(rows[fast_rows(features, config.request_rate_per_source)])
+    if not some.n:
         return
-    some = context.features(rows[fast])
     flows = len(distinct_values(context.traffic.flow_id[some.rows]))
     counts = np.sort(np.bincount(packets.payload_length[some.rows].astype(np.intp)))[::-1]
     notes = {"flows": flows, "one_size": float(counts[:_SIZES].sum() / max(1, some.n))}
@@ -149,21 +144,22 @@ def records_as_usual(group: Group) -> float:
     return usual is not None and bool(group.packets.pps <= group.context.config.baseline_factor * usual)
 
 
+_flood = partial(
+    Hypothesis,
+    kind="http_flood",
+    traits=Trait.REQUESTS,
+    match=to_port,
+    rows=with_their_connections,
+    stopped_by=LIMIT,
+)
 ENTRIES = (
-    Hypothesis(
-        "HTTP/2 request flood", http2_requests, 1.8,
-        kind="http_flood",
-        traits=Trait.REQUESTS,
+    _flood(
+        "HTTP/2 request flood", of=http2_requests, prior=1.8,
         needs=(ENOUGH, fast_frames.at_least(0.5)),
         lead="{amount:segments with HTTP/2 requests} from {senders}: {requests}",
-        match=to_port,
-        rows=with_their_connections,
-        stopped_by=LIMIT,
     ),
-    Hypothesis(
-        "HTTP/2 request flood inside TLS", tiny_records, 1.1,
-        kind="http_flood",
-        traits=Trait.REQUESTS,
+    _flood(
+        "HTTP/2 request flood inside TLS", of=tiny_records, prior=1.1,
         title="HTTP/2 request flood",
         needs=(ENOUGH, fast_records.at_least(0.5)),
         lead=(
@@ -171,14 +167,9 @@ ENTRIES = (
             "{record_size:.0f} bytes each: dozens of requests per segment",
             "HTTP/2 clients that wait for answers don't do this (CVE-2023-44487: rapid reset)",
         ),
-        match=to_port,
-        rows=with_their_connections,
-        stopped_by=LIMIT,
     ),
-    Hypothesis(
-        "requests inside TLS without end", requests_inside_tls, -0.5,
-        kind="http_flood",
-        traits=Trait.REQUESTS,
+    _flood(
+        "requests inside TLS without end", of=requests_inside_tls, prior=-0.5,
         title="Flood of requests inside TLS",
         needs=(ENOUGH, records_each.at_least(30)),
         lead=(
@@ -192,8 +183,6 @@ ENTRIES = (
             records_above_normal.says(0.5, 0.0, 1.5, 2.0, "many times as many as usual"),
             records_as_usual.if_so(-6.0),
         ),
-        match=to_port,
-        rows=with_their_connections,
         stopped_by="a limit of requests for each connection in the server; blocking the sources",
     ),
     Hypothesis(

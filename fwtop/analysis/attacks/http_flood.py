@@ -33,7 +33,7 @@ from fwtop.analysis.parsers import http
 from fwtop.analysis.window.counting import distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, distinct_texts, mix, payload
-from fwtop.model.traffic.packets import Mask
+from fwtop.model.traffic.packets import I64, U64, Mask
 
 _ASKED = 100  # identical requests: fewer say nothing
 _TOLD = 30  # requests before their paths or query strings say something
@@ -60,16 +60,14 @@ def http_requests(context: AnalysisContext) -> Iterator[Group]:
     These are outside of connections, with unique query strings, of fast sources, or repeated by their source.
     """
     packets = context.traffic.packets
-    data = context.traffic.rows(context.tcp.ack & context.unclaimed & (packets.payload_length > 0))
-    if len(data) < context.config.min_samples:
-        return
+    data = context.data_rows
     rows = data[http.starts_request(packets, data)]
     every = _group(context, rows, "all")
     if every[threshold_ratio] < 1:
         return
     features = every.packets
     yield every
-    if outside_connections(context, features):
+    if not every.spoof_prior:  # outside of connections
         # Requests on real connections stay unclaimed: client impact is measured on unclaimed packets
         yield _group(context, rows[~context.tcp.real[rows]], "without any connection")
     if not context.sparse:
@@ -106,10 +104,8 @@ def _group(
     features = context.features(rows)
     least = Least("reflection_pps", http.starts_request, shaped=True)
     usual = {"part": part, "part_share": share, **(notes or {})}
-    made = Group(context, features, least, usual)
-    if features.n and not outside_connections(context, features):
-        made.spoof_prior = -4.0
-    return made
+    real = features.n and not outside_connections(context, features)
+    return Group(context, features, least, usual, spoof_prior=-4.0 if real else 0.0)
 
 
 def part_of(name: str, meaning: str = "") -> Feature:
@@ -124,23 +120,11 @@ def part_of(name: str, meaning: str = "") -> Feature:
 
 
 whole = part_of("all", "1 for the group of all requests, 0 for groups of those that stand out.")
-
-
 unconnected = part_of("without any connection")
-
-
 of_strangers = part_of("of sources without a connection")
-
-
 cache_busting = part_of("with unique query strings")
-
-
 of_fast_sources = part_of("of fast sources")
-
-
 again_and_again = part_of("sent again and again")
-
-
 closed_again = part_of("for WebSockets that are closed again")
 
 
@@ -148,14 +132,9 @@ closed_again = part_of("for WebSockets that are closed again")
 def page_load(group: Group) -> float:
     """Whether it is the burst of a browser that loads a page: each resource once."""
     features = group.packets
-    matrix, length = payload(features.traffic.packets, features.rows, _LINE)
-    asked = mix(features.traffic.source_key[features.rows], distinct_texts(matrix))
-    each = float(features.source_counts.max())
-    return (
-        each < _PAGE
-        and len(distinct_values(asked)) > 0.8 * features.n
-        and bool((length == _LINE).mean() > 0.8)
-    )
+    asked, length = _asked(features)
+    few = features.source_counts.max() < _PAGE
+    return bool(few and len(distinct_values(asked)) > 0.8 * features.n and (length == _LINE).mean() > 0.8)
 
 
 @feature("share")
@@ -248,10 +227,15 @@ def each_connection(group: Group) -> float:
     return len(rows) / max(1, len(distinct_values(group.context.traffic.flow_id[rows])))
 
 
+def _asked(features: Features) -> tuple[U64, I64]:
+    """Return a key of each request's source and beginning, and how many bytes that has."""
+    matrix, length = payload(features.traffic.packets, features.rows, _LINE)
+    return mix(features.traffic.source_key[features.rows], distinct_texts(matrix)), length
+
+
 def _again_and_again(features: Features) -> Mask:
     """Mark requests that a source repeats verbatim, faster than any page reloads."""
-    matrix, length = payload(features.traffic.packets, features.rows, _LINE)
-    asked = mix(features.traffic.source_key[features.rows], distinct_texts(matrix))
+    asked, length = _asked(features)
     _, inverse, counts = np.unique(asked, return_inverse=True, return_counts=True)
     rate = np.bincount(inverse, features.weight) / max(features.traffic.seconds, 1.0)
     return np.asarray(((counts >= _TIMES) & (rate > _REPEATS_A_SECOND))[inverse] & (length >= _LINE // 2))
@@ -260,13 +244,17 @@ def _again_and_again(features: Features) -> Mask:
 @feature("yes or no")
 def proxies(group: Group) -> float:
     """Whether the sources represent many users each, as load balancers, CDNs and large NATs do."""
-    return _proxies(group.context, group.packets.rows) or _many_users(group)
+    parsed, few = parsed_requests(group), min(group.packets.sources, 4)
+    agents = Counter(request.agent for request in parsed if request.agent)
+    paths = Counter(request.path for request in parsed)
+    several = len(agents) >= _PEOPLE * few and max(paths.values()) < 0.3 * len(parsed)
+    return several or _many_users(group)
 
 
 @feature("share")
 def changing_agents(group: Group) -> float:
     """Part of a source's requests that name another User-Agent than the one before."""
-    return _agents_change(group.context, group.packets)
+    return _agents_change(group.packets)
 
 
 @feature("yes or no")
@@ -293,27 +281,15 @@ def agents_named_once(group: Group) -> float:
     return sum(n == 1 for n in agents.values()) / agents.total()
 
 
-def _agents_change(context: AnalysisContext, features: Features) -> float:
+def _agents_change(features: Features) -> float:
     """Return how often two requests in a row of one source name different agents; 0 if too few tell."""
-    source = context.traffic.source_key[features.rows]
+    source = features.traffic.source_key[features.rows]
     order = np.argsort(source, kind="stable")
     pairs = order[np.flatnonzero(source[order][1:] == source[order][:-1])[:_PAIRS, None] + np.arange(2)]
-    changed, known = 0, 0
-    for one, two in pairs.tolist():
-        said = http.requests(context.traffic, features.rows[[one, two]])
-        if len(said) == 2 and said[0].agent and said[1].agent:
-            known += 1
-            changed += said[0].agent != said[1].agent
-    return changed / known if known >= _PAIRS // 4 else 0.0
-
-
-def _proxies(context: AnalysisContext, rows: Rows) -> bool:
-    """Check for sources that represent many users: load balancers, CDNs, large NATs."""
-    parsed = http.requests(context.traffic, context.features(rows).spread(PARSED))
-    agents = Counter(request.agent for request in parsed if request.agent)
-    paths = Counter(request.path for request in parsed)
-    sources = context.features(rows).sources
-    return len(agents) >= _PEOPLE * min(sources, 4) and max(paths.values()) < 0.3 * len(parsed)
+    both = (http.requests(features.traffic, features.rows[pair]) for pair in pairs)
+    agents = [[one.agent for one in said if one.agent] for said in both]
+    changed = [named[0] != named[1] for named in agents if len(named) == 2]
+    return sum(changed) / len(changed) if len(changed) >= _PAIRS // 4 else 0.0
 
 
 def _many_users(group: Group) -> bool:
@@ -327,10 +303,14 @@ def _many_users(group: Group) -> bool:
     paths = Counter(request.path for request in http.requests(context.traffic, every.spread(PARSED)))
     total = max(1, paths.total())
     site = len(paths) >= _SITE and max(paths.values()) < _POPULAR * total and len(paths) < _UNSHARED * total
-    return site and _agents_change(context, every) >= _TURNS
+    return site and _agents_change(every) >= _TURNS
 
 
 _REQUESTS = "{amount:HTTP requests} ({rate:count}/s) from {senders}"
+_TELLS = samples.at_least(30)
+_NORMALLY = "{rate:count} requests/s, normally up to {usual:count}"
+_EVEN = even_sources.if_so(1.0, "all sources send about as much")
+_CHANGING = "{changing_agents:percent} of a source's requests name another User-Agent than the one before"
 
 _flood = partial(
     Hypothesis,
@@ -346,38 +326,38 @@ _flood = partial(
 ENTRIES = (
     _flood(
         "requests outside of connections", prior=3.2,
-        needs=(unconnected.at_least(0.001), samples.at_least(30)),
+        needs=(unconnected.at_least(0.001), _TELLS),
         lead=(_REQUESTS, "they belong to no connection: there was no handshake"),
         stopped_by="dropping TCP packets outside of connections",
     ),
     _flood(
         "requests of sources without a connection", prior=3.0,
-        needs=(of_strangers.at_least(0.3), samples.at_least(30)),
+        needs=(of_strangers.at_least(0.3), _TELLS),
         lead=(_REQUESTS, "they belong to no connection: their sources made no handshake"),
         stopped_by="dropping TCP packets outside of connections",
     ),
     _flood(
         "requests that bypass caches", prior=2.8,
-        needs=(cache_busting.at_least(0.001), samples.at_least(30)),
+        needs=(cache_busting.at_least(0.001), _TELLS),
         lead=(_REQUESTS, "{requests_with_unique_query_strings:percent} carry a unique query for one path, "
                          "to bypass caches"),
         evidence=(pace.says(5, -5.0, 50, 0.0),),  # a form that is tried by hand or by a scanner costs little
     ),
     _flood(
         "requests faster than browsers send them", prior=2.4,
-        needs=(of_fast_sources.at_least(0.3), samples.at_least(30)),
+        needs=(of_fast_sources.at_least(0.3), _TELLS),
         lead=(_REQUESTS, "{fast_share:percent} of the requests come from sources that send more than "
                          "{limit:.0f}/s each"),
     ),
     _flood(
         "repeated requests", prior=2.2,
-        needs=(again_and_again.at_least(0.5), samples.at_least(30)),
+        needs=(again_and_again.at_least(0.5), _TELLS),
         lead=(_REQUESTS, "{requests_sent_again_and_again:percent} repeat an earlier request of the same "
                          "source"),
     ),
     _flood(
         "WebSockets closed and reopened", prior=0.0,
-        needs=(closed_again.at_least(0.3), samples.at_least(30)),
+        needs=(closed_again.at_least(0.3), _TELLS),
         lead=(
             _REQUESTS,
             "they ask for a WebSocket and close it again; clients upgrade a connection to keep it",
@@ -393,11 +373,9 @@ ENTRIES = (
         needs=(whole.yes, different_paths.at_least(0.7)),
         lead=(_REQUESTS, "{different_paths:percent} of the requested paths are requested once"),
         evidence=(
-            changing_agents.above(0.6, 1.0,
-                  "{changing_agents:percent} of a source's requests name another User-Agent than the one "
-                  "before"),
-            even_sources.if_so(1.0, "all sources send about as much"),
-            requests_above_normal.above(10, 1.0, "{rate:count} requests/s, normally up to {usual:count}"),
+            changing_agents.above(0.6, 1.0, _CHANGING),
+            _EVEN,
+            requests_above_normal.above(10, 1.0, _NORMALLY),
             random_paths.if_so(2.25, "they look random"),
             different_paths.says(0.7, -2.0, 0.9, 0.0),
             rate.says(50, -1.5, 300, 0.0),
@@ -408,15 +386,13 @@ ENTRIES = (
     _flood(
         "requests with changing User-Agents", prior=-2.5,
         needs=(whole.yes, changing_agents.at_least(0.6)),
-        lead=(_REQUESTS, "{changing_agents:percent} of a source's requests name another User-Agent than the "
-                         "one before"),
+        lead=(_REQUESTS, _CHANGING),
         evidence=(
             agents_named_once.above(0.8, 2.0,
                   "{agents_named_once:percent} of the User-Agents are named only once"),
             even_pages.if_so(2.5, "all pages are asked for about as often: people prefer some"),
-            even_sources.if_so(1.0, "all sources send about as much"),
-            requests_above_normal.says(1, 0.0, 10, 1.5, "{rate:count} requests/s, normally up to "
-                                                         "{usual:count}"),
+            _EVEN,
+            requests_above_normal.says(1, 0.0, 10, 1.5, _NORMALLY),
             rate.says(20, -2.0, 200, 0.0),
             forwarded.says(0.05, 0.0, 0.5, -6.0),
         ),

@@ -96,9 +96,8 @@ def inner_repeats(group: Group) -> float:
     """Part of the GRE packets' inner IPv4 addresses that come again; 0 unless nearly all hold IPv4."""
     matrix, held = payload(group.context.traffic.packets, group.packets.sample, 24)
     inner = matrix[(held == 24) & (matrix[:, 2] == 8) & (matrix[:, 3] == 0), 16:24]
-    if len(inner) <= 0.9 * len(matrix):
-        return 0.0
-    return 1 - len(distinct_values(distinct_texts(inner))) / len(inner)
+    told = len(inner) > 0.9 * len(matrix)
+    return 1 - len(distinct_values(distinct_texts(inner))) / len(inner) if told else 0.0
 
 
 @feature("SPIs")
@@ -132,7 +131,6 @@ def different_spis(group: Group) -> list[str]:
     return [f"{len(distinct_values(first)):,} different SPIs in {len(first):,} packets"]
 
 
-_UNLIKE_A_TUNNEL = (sources.says(2, -1.5, 10, 0.0), rate.says(50, -2.0, 500, 0.0))
 _TUNNEL = (
     sources.at_most(9),
     per_source.at_most(20_000),
@@ -142,16 +140,23 @@ _TUNNEL = (
 )  # a few peers with packets of many sizes at a moderate rate
 
 ENTRIES = (
-    Hypothesis(
-        "GRE flood", gre_packets, 2.6,
-        kind="gre_flood",
-        needs=(ENOUGH,),
-        lead="{amount:GRE packets} from {senders}, mean length {mean_length:.0f} bytes",
-        evidence=_UNLIKE_A_TUNNEL,
-        match=match_ip_protocol,
-        stopped_by="dropping GRE, or all but that of known peers",
+    *(
+        explanation
+        for name, cut, details in (("GRE", gre_packets, ()), ("ESP", esp_packets, (different_spis,)))
+        for explanation in (
+            Hypothesis(
+                f"{name} flood", cut, 2.6,
+                kind=f"{name.lower()}_flood",
+                needs=(ENOUGH,),
+                lead=f"{{amount:{name} packets}} from {{senders}}, mean length {{mean_length:.0f}} bytes",
+                evidence=(sources.says(2, -1.5, 10, 0.0), rate.says(50, -2.0, 500, 0.0)),  # unlike a tunnel
+                details=details,
+                match=match_ip_protocol,
+                stopped_by=f"dropping {name}, or all but that of known peers",
+            ),
+            Hypothesis(f"tunnel between networks ({name})", cut, CERTAIN, needs=_TUNNEL),
+        )
     ),
-    Hypothesis("tunnel between networks (GRE)", gre_packets, CERTAIN, needs=_TUNNEL),
     Hypothesis(
         "tunnel with one kind of inner traffic (GRE)", gre_packets, CERTAIN,  # a backup, a ping
         needs=(
@@ -160,21 +165,8 @@ ENTRIES = (
         ),
     ),
     Hypothesis(
-        "ESP flood", esp_packets, 2.6,
-        kind="esp_flood",
-        needs=(ENOUGH,),
-        lead="{amount:ESP packets} from {senders}, mean length {mean_length:.0f} bytes",
-        evidence=_UNLIKE_A_TUNNEL,
-        details=(different_spis,),
-        match=match_ip_protocol,
-        stopped_by="dropping ESP, or all but that of known peers",
-    ),
-    Hypothesis("tunnel between networks (ESP)", esp_packets, CERTAIN, needs=_TUNNEL),
-    Hypothesis(
         "IPsec between peers", esp_packets, CERTAIN,  # sequence numbers rise (RFC 4303 2.2)
-        needs=(
-            associations_per_source.at_most(4), increasing_sequence.yes, unhandled_protocol.at_most(0.5),
-        ),
+        needs=(associations_per_source.at_most(4), increasing_sequence.yes, unhandled_protocol.at_most(0.5)),
     ),
     Hypothesis(
         "flood of IP protocols that servers don't use", rare_protocols, 2.2,

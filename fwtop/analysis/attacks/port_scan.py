@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.traffic import TCP, UDP, Rows, mix
 from fwtop.model.addresses.address import format_address
 from fwtop.model.rule import Match
-from fwtop.model.traffic.packets import U64
 from fwtop.render.numbers import plural
 
 _FLOOD = 10.0  # times the rate of the least flood, from which a scan is one, too
@@ -59,10 +59,8 @@ def scanners(context: AnalysisContext) -> Iterator[Group]:
     yield Group(context, features, flood, notes, known_spoof=_REAL)
 
 
-scanned_ports = noted(
-    "scanned_ports", "ports",
-    "Pairs of address and port that the busiest scanner tried, now or in the last minutes.",
-)  # fmt: skip
+scanned_ports = noted("scanned_ports", "ports",
+    "Pairs of address and port that the busiest scanner tried, now or in the last minutes.")  # fmt: skip
 
 
 def match_probes(group: Group) -> Match:
@@ -88,8 +86,11 @@ def _scanners(context: AnalysisContext, rows: Rows) -> list[tuple[int, int]]:
     context.memory.scans.forget(now - config.scan_memory_seconds)
     source = traffic.source_key[rows]
     pair = mix(traffic.dest_key[rows], traffic.packets.dport[rows].astype(np.uint64))
-    one = _unique_pairs(source, pair)
-    keys, starts, pairs_of = np.unique(one[:, 0], return_index=True, return_counts=True)
+    in_order = np.lexsort((pair, source))
+    by_source, tried = source[in_order], pair[in_order]
+    new = np.concatenate(([True], (by_source[1:] != by_source[:-1]) | (tried[1:] != tried[:-1])))
+    tried = tried[new]  # the distinct pairs of each source
+    keys, starts, pairs_of = np.unique(by_source[new], return_index=True, return_counts=True)
     weights = np.bincount(np.searchsorted(keys, source), traffic.weight[rows], len(keys))
     connected = among(keys, traffic.source_key[context.tcp.real]) & (pairs_of < _CONNECTS)
     known = among(keys, context.memory.scans.sources)
@@ -98,8 +99,8 @@ def _scanners(context: AnalysisContext, rows: Rows) -> list[tuple[int, int]]:
     hosts = len(distinct_values(traffic.dest_key[rows]))
     found = []
     for i in order[remember[order]][:_NEW_SOURCES].tolist():
-        tried = one[starts[i] : starts[i] + min(int(pairs_of[i]), 512), 1]
-        probes = context.memory.scans.add(int(keys[i]), tried, now)
+        mine = tried[starts[i] : starts[i] + min(int(pairs_of[i]), 512)]
+        probes = context.memory.scans.add(int(keys[i]), mine, now)
         tries = float(weights[i]) / float(pairs_of[i]) / max(1.0, traffic.one_in)
         tries = max(tries, float(weights[i]) / (_PORTS * hosts))
         if len(probes.pairs) >= config.scan_ports and tries <= _TRIES and not connected[i]:
@@ -108,9 +109,7 @@ def _scanners(context: AnalysisContext, rows: Rows) -> list[tuple[int, int]]:
     # If many of all sources "scan", it is a flood to random ports, unless it is slow
     together = float(weights[among(keys, scanning)].sum()) / traffic.seconds
     slow = together < config.flood_pps and traffic.seconds >= _LONG
-    common = (
-        len(keys) >= 8 and float(np.median(pairs_of)) >= _COMMON
-    )  # these only do more of what all sources do
+    common = len(keys) >= 8 and float(np.median(pairs_of)) >= _COMMON  # all do it, and these do more
     return [] if (common or len(scanning) > max(8, len(keys) // 4)) and not slow else found
 
 
@@ -118,13 +117,15 @@ def _without_floods(
     context: AnalysisContext, rows: Rows, found: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """Exclude sources with random source ports, or as much data for each, if all that probe are a flood."""
-    source = context.traffic.source_key[rows]
-    by_source = ((key, rows[source == np.uint64(key)]) for key, _ in found)
-    drawn = [key for key, mine in by_source if _drawn(context, mine) or _loaded(context, mine)]
-    features = context.features(rows)
+    features, source = context.features(rows), context.traffic.source_key[rows]
     if min(features.peak_pps, features.packets) < context.config.flood_pps:
         return found
-    return [pair for pair in found if pair[0] not in drawn]
+    mine = [rows[source == np.uint64(key)] for key, _ in found]
+    return [
+        pair
+        for pair, of_it in zip(found, mine, strict=True)
+        if not (_drawn(context, of_it) or _loaded(context, of_it))
+    ]
 
 
 def _drawn(context: AnalysisContext, rows: Rows) -> bool:
@@ -151,38 +152,28 @@ def _loaded(context: AnalysisContext, rows: Rows) -> bool:
     return int(sizes.argmax()) > 0 and int(sizes.max()) > _ALL * len(rows)
 
 
-def _unique_pairs(source: U64, pair: U64) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:
-    order = np.lexsort((pair, source))
-    source, pair = source[order], pair[order]
-    new = np.concatenate(([True], (source[1:] != source[:-1]) | (pair[1:] != pair[:-1])))
-    return np.stack([source[new], pair[new]], 1)
-
-
-_PROBED = (
-    "{who} probed {probed} ports or addresses and connected to none",
-    "{scanners}, {rate:.1f} probes/s",
+_scan = partial(
+    Hypothesis,
+    of=scanners,
+    kind="port_scan",
+    traits=Trait.SCAN,
+    lead=(
+        "{who} probed {probed} ports or addresses and connected to none",
+        "{scanners}, {rate:.1f} probes/s",
+    ),
+    match=match_probes,
+    stopped_by="blocking the scanner",
 )
-
 ENTRIES = (
-    Hypothesis(
-        "port scan", scanners, 2.6,
-        kind="port_scan",
-        traits=Trait.SCAN,
+    _scan(
+        "port scan", prior=2.6,
         title="Port scan by {who}",
         needs=(scanned_ports.at_least(1),),  # the cut finds those that try as many as configured
-        lead=_PROBED,
-        match=match_probes,
-        stopped_by="blocking the scanner",
     ),
-    Hypothesis(
-        "port scan at the rate of a flood", scanners, 4.6,  # masscan, zmap, nmap --min-rate
-        kind="port_scan",
-        traits=Trait.SCAN,
+    _scan(
+        "port scan at the rate of a flood", prior=4.6,  # masscan, zmap, nmap --min-rate
         title="Port scan by {who}, at the rate of a {flood}",
         needs=(ENOUGH,),
-        lead=_PROBED,
         evidence=(peak.above(0, 0.5, "at {peak:count} packets/s, it is a flood as well"),),
-        match=match_probes,
-        stopped_by="blocking the scanner",
     ),
 )  # fmt: skip

@@ -11,7 +11,17 @@ from functools import partial
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Needs, Proof, cut, feature
+from fwtop.analysis.engine.entries import (
+    CERTAIN,
+    Group,
+    Hypothesis,
+    Least,
+    Needs,
+    Proof,
+    cut,
+    feature,
+    measured,
+)
 from fwtop.analysis.measures import payloads
 from fwtop.analysis.measures.conversations import snmp_numbers
 from fwtop.analysis.measures.general import ENOUGH, mean_length, peak, ports, same_length, share, sources
@@ -60,9 +70,7 @@ def answers_by_port(context: AnalysisContext) -> Iterator[Group]:
     ports, _ = weighted_top(sport, context.traffic.weight[rows], least)
     groups: dict[str, list[int]] = {}
     for port in ports.tolist():
-        if len(groups) >= _GROUPS:
-            break
-        if port in BY_PORT:
+        if port in BY_PORT and len(groups) < _GROUPS:
             groups.setdefault(BY_PORT[port][0].name, []).append(port)
     found = []
     for used in groups.values():
@@ -170,10 +178,9 @@ def distinct_request_ids(group: Group) -> float:
     return len(set(numbers)) / len(numbers) if len(numbers) >= _NUMBERED else 0.0
 
 
-@feature("squared coefficient of variation")
-def unevenness(group: Group) -> float:
-    """How far the numbers of packets of the sources differ: 0 if each sends as many."""
-    return group.packets.evenness
+unevenness = measured("unevenness", "squared coefficient of variation",
+    "How far the numbers of packets of the sources differ: 0 if each sends as many.",
+    lambda packets: packets.evenness)  # fmt: skip
 
 
 @feature("yes or no")
@@ -236,44 +243,6 @@ def without_other_names(group: Group) -> Rows:
     return rows if len(rows) < group.packets.n else group.packets.rows
 
 
-# Proven answers of a name server that are ordinary belong to this host's resolver, whatever shows it.
-_RESOLVED = (dns_answers.yes, ENOUGH, payloads.valid_answers.at_least(0.5))
-_ORDINARY_ANSWERS: tuple[tuple[str, tuple[Needs, ...], tuple[Needs, ...]], ...] = (
-    ("requests, or peers that use one port", (requests_instead.yes,), _RESOLVED),
-    ("BitTorrent peers, who ask and answer", (torrent_questions.at_least(0.05),), _RESOLVED),
-    ("answers of polled devices", (polled_devices.yes,), (ENOUGH, payloads.valid_answers.at_least(0.5))),
-    ("answers of the few servers that a host uses", (sources.at_most(3), more_than_requested.no), _RESOLVED),
-    (
-        "small answers of few servers",
-        (sources.at_least(4), sources.at_most(7), mean_length.at_most(399)),
-        _RESOLVED,
-    ),
-    ("answers to a resolver", (resolver_like.yes,), _RESOLVED),
-    (
-        "answers to this host's clocks and calls",
-        (sources.at_least(4), clock_answers.yes, share.at_most(0.2)),
-        _RESOLVED,
-    ),
-    (
-        "tunnels and calls between peers",
-        (sources.at_least(4), between_peers.yes, payloads.valid_answers.at_most(0.999)),
-        _RESOLVED,
-    ),
-)
-
-_by_port = partial(
-    Hypothesis,
-    of=answers_by_port,
-    kind="{service}_amplification",
-    traits=Trait.REFLECTED | Trait.AMPLIFIED,
-    title="{service_title} amplification",
-    details=(payloads.servers, payloads.contents),
-    match=payloads.match_answers,
-    rows=without_other_names,
-    stopped_by=payloads.REFLECTED,
-)
-
-
 _BEGIN = 4  # payload bytes that all answers of one program share
 
 
@@ -284,12 +253,8 @@ def answers_of_unknown_service(context: AnalysisContext) -> Iterator[Group]:
     pool = context.udp & context.unclaimed & ~context.benign
     features = context.features(pool)
     top = features.top("sport")
-    if (
-        features.n < context.config.min_samples
-        or top.share <= 0.3
-        or top.value in (0, 443)
-        or top.value >= 49_152
-    ):
+    common = features.n >= context.config.min_samples and top.share > 0.3
+    if not common or top.value in (0, 443) or top.value >= 49_152:
         return
     service = Service("udp", f"UDP (unknown service, port {top.value})", (top.value,))
     mine = context.features(pool & (packets.sport == top.value))
@@ -320,17 +285,35 @@ def same_port_both_ends(group: Group) -> float:
     return dport.value == group.packets.top("sport").value and dport.share > 0.9
 
 
-@feature("distinct payloads a packet")
-def payload_variety(group: Group) -> float:
-    """Distinct payload beginnings (32 bytes) for each packet: 0 constant, 1 all different."""
-    return group.packets.payload_variety
+payload_variety = measured("payload_variety", "distinct payloads a packet",
+    "Distinct payload beginnings (32 bytes) for each packet: 0 constant, 1 all different.",
+    lambda packets: packets.payload_variety)  # fmt: skip
+
+
+_PROVEN = (ENOUGH, payloads.valid_answers.at_least(0.5))
+# Proven answers of a name server that are ordinary belong to this host's resolver, whatever shows it.
+_RESOLVED = (dns_answers.yes, *_PROVEN)
+_NEIGHBOURS = (ENOUGH, on_link.at_least(0.95), peak.at_most(999))
+
+_reflection = partial(
+    Hypothesis,
+    kind="{service}_amplification",
+    traits=Trait.REFLECTED | Trait.AMPLIFIED,
+    title="{service_title} amplification",
+    details=(payloads.servers, payloads.contents),
+    match=payloads.match_answers,
+    stopped_by=payloads.REFLECTED,
+)
+_by_port = partial(_reflection, of=answers_by_port, rows=without_other_names)
+
+
+def _asked(name: str, *needs: Needs, settles: tuple[Needs, ...] = _RESOLVED) -> Hypothesis:
+    """Explain answers by what this host asked: none of them goes to a port that only attackers choose."""
+    return Hypothesis(name, answers_by_port, CERTAIN, needs=(to_reserved_port.no, *needs), settles=settles)
 
 
 ENTRIES = (
-    _by_port(
-        "amplification, proven by contents", prior=3.5,
-        needs=(ENOUGH, payloads.valid_answers.at_least(0.5)),
-    ),
+    _by_port("amplification, proven by contents", prior=3.5, needs=_PROVEN),
     _by_port(
         "amplification, by its port", prior=1.4,  # too few bytes were captured to tell contents
         needs=(ENOUGH, payloads.valid_answers.at_most(-1)),
@@ -346,14 +329,18 @@ ENTRIES = (
         "downloads from web servers", answers_by_port, CERTAIN,  # they begin with such packets, too
         needs=(web_port.yes, payloads.valid_answers.at_most(0.799)),
     ),
-    Hypothesis(
-        "neighbours that answer a search", answers_by_port, CERTAIN,
-        needs=(ENOUGH, on_link.at_least(0.95), peak.at_most(999)),
-        settles=(),
+    _asked("requests, or peers that use one port", requests_instead.yes),
+    _asked("BitTorrent peers, who ask and answer", torrent_questions.at_least(0.05)),
+    _asked("answers of polled devices", polled_devices.yes, settles=_PROVEN),
+    _asked("answers of the few servers that a host uses", sources.at_most(3), more_than_requested.no),
+    _asked("small answers of few servers", sources.at_least(4), sources.at_most(7), mean_length.at_most(399)),
+    _asked("answers to a resolver", resolver_like.yes),
+    _asked(
+        "answers to this host's clocks and calls", sources.at_least(4), clock_answers.yes, share.at_most(0.2)
     ),
-    *(
-        Hypothesis(name, answers_by_port, CERTAIN, needs=(to_reserved_port.no, *needs), settles=settles)
-        for name, needs, settles in _ORDINARY_ANSWERS
+    _asked(
+        "tunnels and calls between peers",
+        sources.at_least(4), between_peers.yes, payloads.valid_answers.at_most(0.999),
     ),
     Hypothesis(
         "answers of devices, one to each request", answers_by_port, -1.0,  # many at once, as fast as they can
@@ -363,17 +350,11 @@ ENTRIES = (
             unevenness.says(0.5, 3.0, 2.0, -3.0),
             ports.says(20, 1.0, 200, -3.0),
         ),
-        settles=(ENOUGH, payloads.valid_answers.at_least(0.5)),
+        settles=_PROVEN,
     ),
-    Hypothesis(
+    _reflection(
         "amplification from any port, proven by contents", answers_by_content, 2.4,
-        kind="{service}_amplification",
-        traits=Trait.REFLECTED | Trait.AMPLIFIED,
-        title="{service_title} amplification",
         needs=(ENOUGH, sources.at_least(8)),
-        details=(payloads.servers, payloads.contents),
-        match=payloads.match_answers,
-        stopped_by=payloads.REFLECTED,
     ),
     Hypothesis("conversations of few peers", answers_by_content, CERTAIN, needs=(payloads.one_to_one.yes,)),
     Hypothesis("answers of polled devices", answers_by_content, CERTAIN, needs=(polled_devices.yes,)),
@@ -381,30 +362,24 @@ ENTRIES = (
         "BitTorrent peers, who ask and answer", answers_by_content, CERTAIN,
         needs=(torrent_questions.at_least(0.05),),
     ),
-    Hypothesis(
-        "neighbours that answer a search", answers_by_content, CERTAIN,
-        needs=(ENOUGH, on_link.at_least(0.95), peak.at_most(999)),
-        settles=(),
+    *(
+        Hypothesis("neighbours that answer a search", cut, CERTAIN, needs=_NEIGHBOURS, settles=())
+        for cut in (answers_by_port, answers_by_content)
     ),
-    Hypothesis(
+    _reflection(
         "amplification by a service that no table knows", answers_of_unknown_service, 5.0,
         kind="udp_amplification",
-        traits=Trait.REFLECTED | Trait.AMPLIFIED,
-        title="{service_title} amplification",
         needs=(
-            ENOUGH, sources.at_least(20), mean_length.at_least(300),
-            payload_variety.at_least(0.02), same_length.at_most(0.9),
+            ENOUGH, sources.at_least(20), mean_length.at_least(300), payload_variety.at_least(0.02),
+            same_length.at_most(0.9),
         ),
         details=(payloads.servers,),
-        match=payloads.match_answers,
-        stopped_by=payloads.REFLECTED,
     ),
     Hypothesis(
         "conversations of few peers", answers_of_unknown_service, CERTAIN, needs=(payloads.one_to_one.yes,)
     ),
     Hypothesis(
-        "peers of a symmetric protocol", answers_of_unknown_service, CERTAIN,
-        needs=(same_port_both_ends.yes,),
+        "peers of a symmetric protocol", answers_of_unknown_service, CERTAIN, needs=(same_port_both_ends.yes,)
     ),
     Hypothesis(
         # no amplification, that is: whether they are a UDP flood is asked of their destination ports

@@ -35,12 +35,8 @@ def reflected_requests(context: AnalysisContext) -> Iterator[Group]:
         fits = shape(*context.traffic.heads(rows))
         features = context.features(rows[fits])
         least = Least("reflection_pps", "udp", shaped=True)
-        notes = {
-            "service": name,
-            "service_title": BY_PORT[port][0].title,
-            "fit": float(fits.mean()),
-            "used": port,
-        }
+        title, fit = BY_PORT[port][0].title, float(fits.mean())
+        notes = {"service": name, "service_title": title, "fit": fit, "used": port}
         yield Group(context, features, least, notes, known_spoof=_FORGED)
 
 

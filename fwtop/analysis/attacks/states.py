@@ -22,15 +22,10 @@ def carpet_bombing(context: AnalysisContext) -> list[Finding]:
     keeps its name and its share, so that shares add up to at most one.
     """
     config, traffic = context.config, context.traffic
-    floods = [
-        finding for finding in context.findings if Trait.SCAN not in finding.traits and len(finding.rows)
-    ]
+    floods = [one for one in context.findings if Trait.SCAN not in one.traits and len(one.rows)]
     if not floods:
         return []
-    hit = np.zeros(len(traffic), np.bool_)
-    hit[np.concatenate([finding.rows for finding in floods])] = True
-    rows = traffic.rows(hit)
-    weights, prefix = targets_of(traffic, rows)
+    weights, prefix = targets_of(traffic, np.unique(np.concatenate([one.rows for one in floods])))
     total = float(weights.sum())
     if len(weights) < config.carpet_addresses or weights[0] / total > config.carpet_top_share:
         return []
@@ -43,24 +38,16 @@ def carpet_bombing(context: AnalysisContext) -> list[Finding]:
         f"{len(weights):,} addresses of {prefix} are hit; the busiest receives {busiest}",
         f"by {', '.join(sorted({finding.title for finding in floods}))}",
     )
-    spoof = max((finding.spoof for finding in floods), key=lambda verdict: verdict.probability)
+    spoof = max((one.spoof for one in floods), key=lambda verdict: verdict.probability)
     title = f"Carpet bombing of {len(weights):,} addresses in {prefix}"
-    plain = [finding for finding in floods if Trait.NAMELESS in finding.traits]
+    bombing = Finding("carpet_bombing", title, _NO_ROWS, 0.93, evidence, spoof, state=True)
+    plain = [one for one in floods if Trait.NAMELESS in one.traits]
     if len(plain) != 1:
-        return [Finding("carpet_bombing", title, _NO_ROWS, 0.93, evidence, spoof, state=True)]
+        return [bombing]
     flood = plain[0]
     context.findings.remove(flood)
-    title = f"{title} ({flood.title})"
-    return [
-        replace(
-            flood,
-            kind="carpet_bombing",
-            title=title,
-            confidence=0.93,
-            evidence=(*evidence, *flood.evidence),
-            traits=Trait.NONE,
-        )
-    ]
+    named = {"kind": bombing.kind, "title": f"{title} ({flood.title})", "confidence": bombing.confidence}
+    return [replace(flood, **named, evidence=(*evidence, *flood.evidence), traits=Trait.NONE)]
 
 
 def conntrack_exhaustion(context: AnalysisContext) -> list[Finding]:
@@ -87,17 +74,6 @@ def conntrack_exhaustion(context: AnalysisContext) -> list[Finding]:
     causes = sorted({finding.title for finding in context.findings if not finding.state})
     if causes:
         evidence.append(f"a consequence of {', '.join(causes)}, not an attack of its own")
-    confidence = 0.97 if losing else 0.9 if full else 0.75
-    title = "Exhaustion of the connection table"
-    return [
-        Finding(
-            "conntrack_exhaustion",
-            title,
-            _NO_ROWS,
-            confidence,
-            tuple(evidence),
-            state=True,
-            pps=table.new_per_s,
-            traits=Trait.FULL_TABLE,
-        )
-    ]
+    title, confidence = "Exhaustion of the connection table", 0.97 if losing else 0.9 if full else 0.75
+    found = Finding("conntrack_exhaustion", title, _NO_ROWS, confidence, tuple(evidence), state=True)
+    return [replace(found, pps=table.new_per_s, traits=Trait.FULL_TABLE)]

@@ -20,7 +20,6 @@ from fwtop.render.numbers import percent
 
 _FULL = 1_300  # bytes of an IP packet: full-sized ones are uploads
 _TIRELESS = 10  # data packets on one connection without acknowledging any answer
-_FLOWS = 1
 _SMALL_PIECES = 0.7  # of the packets with data, at least: who has much to send fills them (RFC 1122 4.2.3.4)
 _RANDOM = 7.5  # bits a byte
 _VARIED, _BEGINNING = 0.1, 32  # distinct beginnings a packet, and their bytes
@@ -41,27 +40,22 @@ def one_way_data_connections(context: AnalysisContext) -> Iterator[Group]:
         return
     size = int(traffic.flow_id.max()) + 1
     inverse = traffic.flow_id[small]
-    counts = np.bincount(inverse, minlength=size)
-    odd = (counts >= _TIRELESS) & (
-        counts > _SMALL_PIECES * np.bincount(traffic.flow_id[rows], minlength=size)
-    )
-    if odd.sum() < _FLOWS:
+    counts, every = np.bincount(inverse, minlength=size), np.bincount(traffic.flow_id[rows], minlength=size)
+    odd = (counts >= _TIRELESS) & (counts > _SMALL_PIECES * every)
+    if not odd.any():
         return
     odd &= _constant(ack_numbers(traffic, small), inverse, size)
     junk = small[odd[inverse]]
     spoken = starts_request(traffic.packets, junk) | record_mask(traffic, junk)
     odd[traffic.flow_id[junk[spoken]]] = False
     junk = junk[odd[traffic.flow_id[junk]]]
-    every = traffic.rows(tcp.tcp & context.unclaimed & traffic.of_flows(junk))
-    data = context.features(junk)
-    notes = {"one_way_connections": int(odd.sum()), "data": data}
-    yield Group(context, context.features(every), Least(normal="tcp.ack"), notes, completed=1.0)
+    features = context.features(tcp.tcp & context.unclaimed & traffic.of_flows(junk))
+    notes = {"one_way_connections": int(odd.sum()), "data": context.features(junk)}
+    yield Group(context, features, Least(normal="tcp.ack"), notes, completed=1.0)
 
 
-one_way_connections = noted(
-    "one_way_connections", "connections",
-    "Connections on which a client sends ten or more small packets and acknowledges no answer.",
-)  # fmt: skip
+one_way_connections = noted("one_way_connections", "connections",
+    "Connections on which a client sends ten or more small packets and acknowledges no answer.")  # fmt: skip
 
 
 @feature("connections")

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature
+from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature, measured
 from fwtop.analysis.measures.general import (
     ENOUGH,
     flow_singles,
@@ -162,6 +162,7 @@ def _with_data(group: Group) -> Features:
 
 
 _ACKS = "{with_data:percent} carry data; {same_port:percent} go to port {port:.0f}"
+_REPEATS = ("{amount:ACK packets} whose sequence numbers don't advance as in a connection", _ACKS)
 
 _ack_flood = partial(
     Hypothesis,
@@ -220,12 +221,7 @@ def refusals(group: Group) -> float:
 
 
 match_rst = partial(of_protocol, flags=(RST | SYN, RST))
-
-
 match_fin = partial(of_protocol, flags=(FIN | SYN | RST, FIN))
-
-
-_ENDS = "but only {openings:count} SYNs or SYN-ACKs that could explain them"
 
 
 @cut(Proof.HANDSHAKES)
@@ -237,10 +233,8 @@ def invalid_flags(context: AnalysisContext) -> Iterator[Group]:
         yield Group(context, features, Least("reflection_pps", "tcp.odd", shaped=True), {"flags": flags})
 
 
-@feature("share")
-def same_flags(group: Group) -> float:
-    """Part that has the most common TCP flags."""
-    return group.packets.top("tcp_flags").share
+same_flags = measured("same_flags", "share",
+    "Part that has the most common TCP flags.", lambda packets: packets.top("tcp_flags").share)  # fmt: skip
 
 
 def match_flags(group: Group) -> Match:
@@ -275,7 +269,7 @@ ENTRIES = (
     _ack_flood(
         "ACK flood that repeats numbers", prior=2.4,
         needs=(ENOUGH, flow_singles.at_most(0.5)),
-        lead=("{amount:ACK packets} whose sequence numbers don't advance as in a connection", _ACKS),
+        lead=_REPEATS,
         evidence=(
             constants.above(0, 2.5),
             one_data_size.above(0.8, 2.5),
@@ -286,37 +280,31 @@ ENTRIES = (
     _ack_flood(
         "ACK flood of forged sources", prior=2.4,
         needs=(ENOUGH, spoofed.at_least(0.8)),
-        lead=("{amount:ACK packets} whose sequence numbers don't advance as in a connection", _ACKS),
-    ),
-    Hypothesis(
-        "RST flood", stray_resets, 2.0,
-        kind="rst_flood",
-        traits=Trait.APART,
-        needs=(ENOUGH, share.at_least(0.02)),
-        lead=("{amount:RST packets} from {senders}, " + _ENDS, "{same_port:percent} go to port {port:.0f}"),
-        details=(constant_fields,),
-        match=match_rst,
-        stopped_by=OUTSIDE,
+        lead=_REPEATS,
     ),
     Hypothesis(
         "refusals of a scan that this host makes", stray_resets, 0.0,
         needs=(refusals.at_least(0.9), same_port.at_least(0.9)),
         evidence=(rate.says(2_000, 5.0, 20_000, -2.0),),
     ),
-    Hypothesis(
-        "FIN flood", stray_fins, 2.0,
-        kind="fin_flood",
-        traits=Trait.APART,
-        needs=(ENOUGH, share.at_least(0.02)),
-        lead=("{amount:FIN packets} from {senders}, " + _ENDS, "{same_port:percent} go to port {port:.0f}"),
-        details=(constant_fields,),
-        match=match_fin,
-        stopped_by=OUTSIDE,
-    ),
     *(
         explanation
-        for cut in (stray_resets, stray_fins)
+        for cut, flag, match in ((stray_resets, "RST", match_rst), (stray_fins, "FIN", match_fin))
         for explanation in (
+            Hypothesis(
+                f"{flag} flood", cut, 2.0,
+                kind=f"{flag.lower()}_flood",
+                traits=Trait.APART,
+                needs=(ENOUGH, share.at_least(0.02)),
+                lead=(
+                    f"{{amount:{flag} packets}} from {{senders}}, "
+                    "but only {openings:count} SYNs or SYN-ACKs that could explain them",
+                    "{same_port:percent} go to port {port:.0f}",
+                ),
+                details=(constant_fields,),
+                match=match,
+                stopped_by=OUTSIDE,
+            ),
             Hypothesis("ends of as many connections", cut, CERTAIN, needs=(openings_per_end.at_least(1),)),
             Hypothesis(
                 "ends of connections of a few hosts", cut, CERTAIN,

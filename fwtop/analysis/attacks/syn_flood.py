@@ -26,9 +26,7 @@ from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import Rows, mix
 from fwtop.render.numbers import percent
 
-_ANSWERS = (
-    2.0  # RSTs for each SYN: its SYN-ACK is repeated (tcp_synack_retries), and a second SYN answered, too
-)
+_ANSWERS = 2.0  # RSTs for each SYN: its SYN-ACK is repeated (tcp_synack_retries), a second SYN answered, too
 _CHANCE = 4.0  # standard deviations by which a sample may hold more RSTs than SYNs
 
 
@@ -49,14 +47,12 @@ def unanswered_syns(context: AnalysisContext) -> Iterator[Group]:
     # If connections can be followed, none of these was completed
     followed = completed if context.sparse else 0.0
     bare = context.features(features.rows[header_words(context.traffic, features.rows) == BARE])
-    least = Least(normal="tcp.syn")
-    made = bare.share > 0.1 * features.share and context.significant(
-        bare, floor_pps=context.config.flood_pps, normal="tcp.syn"
-    )
+    made = bare.share > 0.1 * features.share
+    made = made and context.significant(bare, floor_pps=context.config.flood_pps, normal="tcp.syn")
     if made and bare.share < 0.9 * features.share and _crowd(context, features):
         features = bare
     notes = {"completed_syns": completed, "bare": made, "opening": True}
-    yield Group(context, features, least, notes, completed=followed)
+    yield Group(context, features, Least(normal="tcp.syn"), notes, completed=followed)
 
 
 @feature("yes or no")
@@ -144,8 +140,6 @@ def _find_resets(context: AnalysisContext, features: Features) -> Rows:
     return mine if answered else mine[:0]
 
 
-_COOKIES = "SYN cookies, a limit of SYNs, or a signature of their constant fields"
-
 ENTRIES = (
     Hypothesis(
         "SYN flood", unanswered_syns, 1.7,
@@ -162,7 +156,7 @@ ENTRIES = (
         details=(target_port, carried_data, resets_included, constant_fields),
         match=match_syn,
         rows=with_resets,
-        stopped_by=_COOKIES,
+        stopped_by="SYN cookies, a limit of SYNs, or a signature of their constant fields",
     ),
     Hypothesis(
         "visitors whose connections are completed", unanswered_syns, 7.5,  # a flash crowd
@@ -172,22 +166,15 @@ ENTRIES = (
         "attempts of a few hosts at many closed ports", unanswered_syns, CERTAIN,
         needs=(sources.at_most(3), same_port.at_most(0.1), slow_rate.at_most(299)),
     ),
-    Hypothesis(
-        "background scans, some a minute and address", unanswered_syns, CERTAIN,  # Wustrow et al. 2010
-        needs=(
-            observed_live.no, same_port.at_most(0.5), spoofed.at_most(0.9),
-            rate_per_target.at_most(1),
-        ),
-    ),
-    Hypothesis(
-        "background scans of one address", unanswered_syns, CERTAIN,
-        needs=(observed_live.no, same_port.at_most(0.5), spoofed.at_most(0.9), rate.at_most(20)),
-    ),
-    Hypothesis(
-        "background scans beside other traffic", unanswered_syns, CERTAIN,
-        needs=(
-            observed_live.no, same_port.at_most(0.5), spoofed.at_most(0.9), share.at_most(0.5),
-            rate.at_most(100),
-        ),
+    *(
+        Hypothesis(
+            f"background scans{how}", unanswered_syns, CERTAIN,
+            needs=(observed_live.no, same_port.at_most(0.5), spoofed.at_most(0.9), *needs),
+        )
+        for how, needs in (
+            (", some a minute and address", (rate_per_target.at_most(1),)),  # Wustrow et al. 2010
+            (" of one address", (rate.at_most(20),)),
+            (" beside other traffic", (share.at_most(0.5), rate.at_most(100))),
+        )
     ),
 )  # fmt: skip

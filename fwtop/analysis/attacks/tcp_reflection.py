@@ -7,17 +7,17 @@ reflectors; Bock et al., "Weaponizing Middleboxes for TCP Reflected Amplificatio
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
-from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature
+from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature, matching
 from fwtop.analysis.measures.general import ENOUGH, of_protocol, sources
 from fwtop.analysis.parsers import http
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, Rows, payload, weighted_top
-from fwtop.model.rule import Match
 from fwtop.model.text import payload_text
 from fwtop.model.traffic.packets import Mask
 from fwtop.render.numbers import plural
@@ -39,19 +39,10 @@ def unasked_syn_acks(context: AnalysisContext) -> Iterator[Group]:
         return
     ports = _ports(context, features.rows)
     few_ports = float(among(context.traffic.packets.sport[features.rows], ports[:8]).mean()) > 0.8
-    sport = features.top("sport")
-    notes = {
-        "reflectors": plural(features.sources, "server"),
-        "sport": sport.value,
-        "same_sport": sport.share,
-    }
-    yield Group(
-        context,
-        features,
-        Least("reflection_pps", "tcp.syn_ack"),
-        notes,
-        spoof_prior=_SERVICE_PRIOR if few_ports else -2.5,
-    )
+    sport, servers = features.top("sport"), plural(features.sources, "server")
+    notes = {"reflectors": servers, "sport": sport.value, "same_sport": sport.share}
+    prior = _SERVICE_PRIOR if few_ports else -2.5
+    yield Group(context, features, Least("reflection_pps", "tcp.syn_ack"), notes, spoof_prior=prior)
 
 
 @feature("yes or no")
@@ -77,16 +68,12 @@ def with_other_answers(group: Group) -> Rows:
 
 def other_answers(group: Group) -> list[str]:
     """Write how many other answers there are."""
-    weight = group.context.traffic.weight
-    more = float(weight[with_other_answers(group)].sum()) - group.packets.packets
-    return (
-        [f"{count(more)} RSTs and SYNs from the same ports answer the same spoofed SYNs"] if more > 0 else []
-    )
+    more = float(group.context.traffic.weight[with_other_answers(group)].sum()) - group.packets.packets
+    answers = f"{count(more)} RSTs and SYNs from the same ports answer the same spoofed SYNs"
+    return [answers] if more > 0 else []
 
 
-def match_syn_ack(group: Group) -> Match:
-    """Match SYN-ACKs to and from the ports that nearly all have."""
-    return of_protocol(group, flags=(SYN | ACK, SYN | ACK))
+match_syn_ack = partial(of_protocol, flags=(SYN | ACK, SYN | ACK))
 
 
 @cut(Proof.HANDSHAKES)
@@ -121,12 +108,6 @@ def unasked_pages(context: AnalysisContext) -> Iterator[Group]:
     yield Group(context, features, least, notes, spoof_prior=_SERVICE_PRIOR)
 
 
-def match_pages(group: Group) -> Match:
-    """Match TCP from the port that nearly all have."""
-    sport = group.packets.top("sport")
-    return Match(protocol=TCP, sport=sport.value if sport.share > 0.98 else None)
-
-
 def _unasked(context: AnalysisContext, pages: Rows) -> bool:
     """Check that pages don't follow each other on connections, as requested answers do."""
     traffic = context.traffic
@@ -140,10 +121,8 @@ def _unasked(context: AnalysisContext, pages: Rows) -> bool:
 def _ports(context: AnalysisContext, rows: Rows) -> list[int]:
     """Return the dominant source ports of the rows."""
     weight = context.traffic.weight[rows]
-    least = _PORT_SHARE * float(weight.sum())
-    return [
-        int(port) for port in weighted_top(context.traffic.packets.sport[rows], weight, least)[0][:_PORTS]
-    ]
+    ports, _ = weighted_top(context.traffic.packets.sport[rows], weight, _PORT_SHARE * float(weight.sum()))
+    return [int(port) for port in ports[:_PORTS]]
 
 
 def _beside(group: Group) -> Rows:
@@ -188,7 +167,7 @@ ENTRIES = (
             "with their RSTs {amount:packets}, mean length {mean_length:.0f} bytes; "
             "censoring middleboxes answer like this (Bock et al. 2021)",
         ),
-        match=match_pages,
+        match=matching("sport", protocol=TCP),
         stopped_by="dropping TCP packets outside of connections",
     ),
 )  # fmt: skip

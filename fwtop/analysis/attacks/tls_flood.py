@@ -46,9 +46,7 @@ _ALL = 0.95  # of the hellos have one fingerprint
 def client_hellos(context: AnalysisContext) -> Iterator[Group]:
     """TLS client hellos: all, those of fast sources or of busy ones, and those after which nothing comes."""
     packets = context.traffic.packets
-    data = context.traffic.rows(context.tcp.ack & context.unclaimed & (packets.payload_length > 0))
-    if len(data) < context.config.min_samples:
-        return
+    data = context.data_rows
     every = _group(context, data[tls.starts_hello(packets, data)], "all")
     if every.packets.n == 0 or every[threshold_ratio] < 1:
         return
@@ -63,7 +61,7 @@ def client_hellos(context: AnalysisContext) -> Iterator[Group]:
         if busy.mean() > _FAST:
             yield _group(context, features.rows[busy], "busy", busy_hellos=float(busy.mean()))
     parsed = _parsed(every)
-    if _several_each(features) or _one_print(parsed):
+    if _several_each(features) or _same_print(parsed) > _ALL:
         stalled = _stalled(context, features)
         probes = features.sources < _PROBERS and float(stalled.sum()) / context.traffic.seconds < limit
         if stalled.sum() >= _ENOUGH and not probes:
@@ -80,12 +78,8 @@ def _group(context: AnalysisContext, rows: Rows, part: str, **notes: float) -> G
 
 
 no_handshake = noted("no_handshake", "yes or no", "Whether they belong to no connection.", note="stray")
-
-
-busy_hellos = noted(
-    "busy_hellos", "share",
-    "Part of the hellos whose sources open six sessions a second or more; 0 for other groups.",
-)  # fmt: skip
+busy_hellos = noted("busy_hellos", "share",
+    "Part of the hellos whose sources open six sessions a second or more; 0 for other groups.")  # fmt: skip
 
 
 @feature("share")
@@ -109,13 +103,8 @@ fast_hellos = noted(
 )  # fmt: skip
 
 
-@feature("share")
-def stalled_hellos(group: Group) -> float:
-    """Part of the hellos after which the connection sends nothing; 0 for other groups.
-
-    It tells where the sources send several each, or have one fingerprint: a flash crowd has many.
-    """
-    return float(group.notes.get("stalled_hellos", 0.0))
+stalled_hellos = noted("stalled_hellos", "share",
+    "Part of the hellos after which the connection sends nothing; 0 for other groups.")  # fmt: skip
 
 
 @feature("share")
@@ -128,7 +117,7 @@ def only_hellos(group: Group) -> float:
     features = group.packets
     if group.notes["part"] != "all" or features.n < _TOLD or features.sources < _PROBERS:
         return 0.0
-    if not (_several_each(features) or _one_print(_parsed(group))):
+    if not (_several_each(features) or _same_print(_parsed(group)) > _ALL):
         return 0.0
     return _nothing_else(group.context, features)
 
@@ -138,13 +127,9 @@ def hellos_described(group: Group) -> list[str]:
     sentences, parsed = [], _parsed(group)
     names = Counter(hello.server_name for hello in parsed if hello.server_name)
     prints = Counter(hello.ja4 for hello in parsed if hello.ja4)
-    if names:
-        name, n = names.most_common(1)[0]
+    for name, n in names.most_common(1):
         sentences.append(f"{percent(n / len(parsed))} request server name {payload_text(name, limit=60)!r}")
-    if prints:
-        ja4, n = prints.most_common(1)[0]
-        sentences.append(f"{percent(n / len(parsed))} have JA4 {ja4}")
-    return sentences
+    return [*sentences, *(f"{percent(n / len(parsed))} have JA4 {ja4}" for ja4, n in prints.most_common(1))]
 
 
 def with_their_sessions(group: Group) -> Rows:
@@ -163,8 +148,8 @@ def _parsed(group: Group) -> list[tls.Hello]:
 def repeated_handshakes(context: AnalysisContext) -> Iterator[Group]:
     """TLS handshake records of connections that hold more of them than a client needs."""
     traffic = context.traffic
-    data = traffic.rows(context.tcp.ack & context.unclaimed & (traffic.packets.payload_length > 0))
-    if context.sparse or len(data) < context.config.min_samples:
+    data = context.data_rows
+    if context.sparse or not len(data):
         return
     head, length = payload(traffic.packets, data, 3)
     data = data[(head[:, 0] == _HANDSHAKE) & (head[:, 1] == 3) & (length == 3)]
@@ -176,10 +161,8 @@ def repeated_handshakes(context: AnalysisContext) -> Iterator[Group]:
         yield Group(context, features, Least("reflection_pps", "", shaped=True), notes, spoof_prior=-4.0)
 
 
-renegotiating = noted(
-    "renegotiating", "connections",
-    "Connections with ten or more handshake records: a client needs 3.",
-)  # fmt: skip
+renegotiating = noted("renegotiating", "connections",
+    "Connections with ten or more handshake records: a client needs 3.")  # fmt: skip
 
 
 def _stalled(context: AnalysisContext, features: Features) -> Mask:
@@ -222,11 +205,6 @@ def _nothing_else(context: AnalysisContext, features: Features) -> float:
 def _several_each(features: Features) -> bool:
     """Check whether a source sends several hellos, with those that the sample misses."""
     return features.packets >= _SEVERAL * features.likely_sources
-
-
-def _one_print(parsed: list[tls.Hello]) -> bool:
-    """Check whether nearly all share one JA4; a flash crowd has many."""
-    return _same_print(parsed) > _ALL
 
 
 def _same_print(parsed: list[tls.Hello]) -> float:

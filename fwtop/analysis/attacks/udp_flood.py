@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
-from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, matching, measured
 from fwtop.analysis.measures import conversations, payloads
 from fwtop.analysis.measures.general import ENOUGH, of_protocol, per_source, same_length, share, spoofed
 from fwtop.analysis.parsers.services import BY_PORT, SPOKEN, WEB
@@ -32,8 +32,7 @@ def _join(context: AnalysisContext, groups: list[Group], rows: Rows) -> Group:
     if len(ports) < len(groups):
         where += " and others"
     joined = _group(context, context.features(rows))
-    joined.notes["where"] = where
-    joined.notes["several"] = True
+    joined.notes |= {"where": where, "several": True}
     return joined
 
 
@@ -171,40 +170,23 @@ def normal_rate(group: Group) -> list[str]:
     return [f"{count(group.packets.pps)} UDP packets/s, {normally}"]
 
 
-@feature("yes or no")
-def like_conversations(group: Group) -> float:
-    """Whether long flows hold packets of many sizes, or packets that count: tunnel, game, call, download."""
-    return conversations.conversation(group.packets)
-
-
-@feature("yes or no")
-def answered_peers(group: Group) -> float:
-    """Whether this host answers a few peers about one to one, as a capture of both directions shows."""
-    return conversations.answered(group.packets)
-
-
-@feature("yes or no")
-def few_servers(group: Group) -> float:
-    """Whether a few servers answer to ports that this host chose."""
-    return conversations.answers(group.packets)
-
-
-@feature("yes or no")
-def to_collector(group: Group) -> float:
-    """Whether varying payloads go to a collector's port: syslog, metrics, flows, traps."""
-    return conversations.telemetry(group.packets)
-
-
-@feature("yes or no")
-def video(group: Group) -> float:
-    """Whether a few sources send cells of an MPEG transport stream (ISO 13818-1)."""
-    return conversations.video(group.packets)
-
-
-@feature("yes or no")
-def numbered(group: Group) -> float:
-    """Whether a few peers number their packets: a tunnel, a stream or a measurement."""
-    return conversations.numbered(group.packets)
+like_conversations = measured("like_conversations", "yes or no",
+    "Whether long flows hold packets of many sizes, or packets that count: tunnel, game, call, download.",
+    conversations.conversation)  # fmt: skip
+answered_peers = measured("answered_peers", "yes or no",
+    "Whether this host answers a few peers about one to one, as a capture of both directions shows.",
+    conversations.answered)  # fmt: skip
+few_servers = measured("few_servers", "yes or no",
+    "Whether a few servers answer to ports that this host chose.", conversations.answers)  # fmt: skip
+to_collector = measured("to_collector", "yes or no",
+    "Whether varying payloads go to a collector's port: syslog, metrics, flows, traps.",
+    conversations.telemetry)  # fmt: skip
+video = measured("video", "yes or no",
+    "Whether a few sources send cells of an MPEG transport stream (ISO 13818-1).",
+    conversations.video)  # fmt: skip
+numbered = measured("numbered", "yes or no",
+    "Whether a few peers number their packets: a tunnel, a stream or a measurement.",
+    conversations.numbered)  # fmt: skip
 
 
 @feature("share")
@@ -262,11 +244,6 @@ def without_conversations(group: Group) -> Rows:
 def match_datagrams(group: Group) -> Match:
     """Match UDP, and the ports that nearly all have."""
     return Match(protocol=UDP) if "several" in group.notes else of_protocol(group)
-
-
-def match_udp_fragments(_: Group) -> Match:
-    """Match fragments of UDP."""
-    return Match(protocol=UDP, fragment=True)
 
 
 def _tails(context: AnalysisContext) -> Rows:
@@ -339,7 +316,7 @@ ENTRIES = (
         lead="{odd}",
         evidence=_FLOOD,
         details=(udp_size, payloads.asked, one_length, payloads.beginning, normal_rate),
-        match=match_udp_fragments,
+        match=matching(protocol=UDP, fragment=True),
         rows=with_tails,
         stopped_by="dropping fragments",
     ),
@@ -382,14 +359,11 @@ ENTRIES = (
         ),
     ),
     Hypothesis("a video stream (MPEG-TS)", datagrams, 4.0, needs=(ENOUGH, video.yes)),
-    Hypothesis(
-        "a stream of known peers, however fast", datagrams, -3.0,
-        needs=(ENOUGH, known_peers.at_least(0.95), numbered.yes),
-        settles=(),
-    ),
-    Hypothesis(
-        "a stream at the rate of a call or a tunnel", datagrams, -3.0,  # any tool can count
-        needs=(ENOUGH, per_source.at_most(4_999), numbered.yes),
-        settles=(),
+    *(
+        Hypothesis(f"a stream {how}", datagrams, -3.0, needs=(ENOUGH, need, numbered.yes), settles=())
+        for how, need in (
+            ("of known peers, however fast", known_peers.at_least(0.95)),
+            ("at the rate of a call or a tunnel", per_source.at_most(4_999)),  # any tool can count
+        )
     ),
 )  # fmt: skip

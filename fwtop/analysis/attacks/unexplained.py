@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
-from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature
+from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature, matching
 from fwtop.analysis.measures import general
 from fwtop.analysis.measures.general import observed_live, samples, share, spoofed
 from fwtop.analysis.window.traffic import TCP, UDP
@@ -32,14 +32,8 @@ _COLUMNS = {
 def unexplained(context: AnalysisContext) -> Iterator[Group]:
     """Packets that nothing explains, outside of connections and neighbour discovery."""
     traffic = context.traffic
-    plain = (
-        context.unclaimed
-        & ~context.tcp.real
-        & ~context.benign
-        & ~traffic.group
-        & (traffic.packets.family != 0)
-    )
-    rows = traffic.rows(plain)
+    ordinary = context.tcp.real | context.benign | traffic.group
+    rows = traffic.rows(context.unclaimed & ~ordinary & (traffic.packets.family != 0))
     if len(rows) >= _LEAST:
         yield Group(context, context.features(rows[~general.neighbours(traffic)[rows]]), Least())
 
@@ -57,7 +51,8 @@ def above_all_normal(group: Group) -> float:
     baseline, flood_pps = context.baseline, _SURGE * context.config.flood_pps
     if not baseline.ready or not context.traffic.live or pps < flood_pps:
         return 0.0
-    usual = _usual(context)
+    rates = [baseline.rate(name) for name in baseline.mean]
+    usual = sum(rate for rate in rates if rate is not None)
     group.notes["usually"] = usual
     return pps / (context.config.baseline_factor * usual + flood_pps)
 
@@ -77,8 +72,8 @@ def surge(group: Group) -> list[str]:
     """Write what is unusual: the rate, or that nearly all is rejected."""
     if group[above_all_normal] > 1:
         return [f"{count(group.packets.peak_pps)} packets/s, normally up to {count(group.notes['usually'])}"]
-    share = group[rejected]
-    return [f"{percent(share)} of the arriving packets are rejected by this host"] if share > _REFUSED else []
+    part = group[rejected]
+    return [f"{percent(part)} of the arriving packets are rejected by this host"] if part > _REFUSED else []
 
 
 def shared_fields(group: Group) -> list[str]:
@@ -94,21 +89,9 @@ def shared_fields(group: Group) -> list[str]:
 def match_shared(group: Group) -> Match:
     """Match the fields that nearly all packets share."""
     features = group.packets
-    tops = {column: features.top(column) for column in ("protocol", "sport", "dport")}
-    protocol = tops["protocol"].value if tops["protocol"].share > _NEARLY_ALL else None
-    if protocol not in (TCP, UDP) or features.top("fragment").value == Fragment.LATER:
-        return Match(protocol=protocol)
-    sport, dport = tops["sport"], tops["dport"]
-    return Match(
-        protocol=protocol,
-        sport=sport.value if sport.share > _NEARLY_ALL else None,
-        dport=dport.value if dport.share > _NEARLY_ALL else None,
-    )
-
-
-def _usual(context: AnalysisContext) -> float:
-    rates = [context.baseline.rate(name) for name in context.baseline.mean]
-    return sum(rate for rate in rates if rate is not None)
+    later = features.top("fragment").value == Fragment.LATER
+    ported = features.top("protocol").value in (TCP, UDP) and features.top("protocol").share > _NEARLY_ALL
+    return matching("protocol", *(("sport", "dport") if ported and not later else ()))(group)
 
 
 _LEAD = "{amount:packets of no known kind} from {senders}, mean length {mean_length:.0f} bytes"

@@ -9,6 +9,7 @@ it received).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from fwtop.analysis.measures.tcp import (
 )
 from fwtop.analysis.parsers import http, tls
 from fwtop.analysis.window.features import Features
-from fwtop.analysis.window.traffic import Rows
+from fwtop.analysis.window.traffic import Rows, word
 from fwtop.model.traffic.packets import Mask, PacketBatch
 
 _ONE_SEGMENT = 1_440  # bytes: a request with its cookies, no upload
@@ -34,20 +35,7 @@ _REQUESTS = 5  # of a source: with fewer, chance may spread them
 _REST = 0.5  # of the window, that a source which pauses rests at least
 _SHORT = 2.0  # seconds: a page loads that long
 _DEAR = 4.0  # times what a packet costs the server that a request costs
-_RESOURCES = (
-    b"css",
-    b"js",
-    b"png",
-    b"jpg",
-    b"jpeg",
-    b"gif",
-    b"svg",
-    b"webp",
-    b"avif",
-    b"ico",
-    b"woff2",
-    b"woff",
-)
+_RESOURCES = b"css js png jpg jpeg gif svg webp avif ico woff2 woff".split()
 
 
 def request_records(packets: PacketBatch, rows: Rows) -> Mask:
@@ -82,11 +70,9 @@ def connections_without_pauses(context: AnalysisContext) -> Iterator[Group]:
 
 
 def _steady(context: AnalysisContext, starts: Callable[[PacketBatch, Rows], Mask]) -> Iterator[Group]:
-    packets = context.traffic.packets
-    data = context.traffic.rows(context.tcp.ack & context.unclaimed & (packets.payload_length > 0))
-    if len(data) >= context.config.min_samples:
-        usual = context.baseline.rate_of_payloads(starts) if context.baseline.ready else None
-        yield from _of_steady(context, data[starts(packets, data)], starts, usual)
+    data = context.data_rows
+    usual = context.baseline.rate_of_payloads(starts) if context.baseline.ready and len(data) else None
+    yield from _of_steady(context, data[starts(context.traffic.packets, data)], starts, usual)
 
 
 def _of_steady(context: AnalysisContext, rows: Rows, normal: Normal, usual: float | None) -> Iterator[Group]:
@@ -123,10 +109,8 @@ def _tireless(features: Features) -> Mask:
     return np.asarray((often & (longest < _REST * traffic.seconds * 1e9))[source])
 
 
-steady_share = noted(
-    "steady_share", "share",
-    "Part of the requests whose sources ask throughout the window.", note="steady",
-)  # fmt: skip
+steady_share = noted("steady_share", "share",
+    "Part of the requests whose sources ask throughout the window.", note="steady")  # fmt: skip
 
 
 @feature("times the normal rate")
@@ -166,17 +150,15 @@ def received_each(group: Group) -> float:
     if group.context.sparse:
         return 0.0
     packets, flow = traffic.packets, traffic.flow_id[rows]
-    at = packets.payload_offset[rows].astype(np.intp) - packets.tcp_header[rows] + _ACK_AT
-    number = np.zeros(len(rows), np.uint32)
-    for k in range(4):
-        number = (number << np.uint32(8)) | packets.data[rows, np.minimum(at + k, packets.data.shape[1] - 1)]
+    number = word(
+        packets, rows, packets.payload_offset[rows].astype(np.intp) - packets.tcp_header[rows] + _ACK_AT
+    )
     order = np.lexsort((packets.time_ns[rows], flow))
     same = flow[order][1:] == flow[order][:-1]
     steps = np.diff(number[order]).view(np.int32)[same]  # modulo 2^32
     return float(np.maximum(steps, 0).sum(dtype=np.int64)) / max(1, int(same.sum()))
 
 
-_LIMIT = "a limit of requests or connections for each source; blocking the sources"
 _EVEN = even_sources.if_so(1.5, "all sources send about as much")
 _STEADILY = (ENOUGH, samples.at_least(30), steady_share.at_least(0.5))
 _ABOVE = steady_above_normal.says(2, -2.5, 10, 2.0, "{rate:count}/s, normally up to {usual:count}")
@@ -185,14 +167,19 @@ _STEADY = (
     _EVEN,
     per_source.says(2, -1.0, 5, 1.0, "each source asks {per_source:.1f} times per second without a pause"),
 )
-
+_flood = partial(
+    Hypothesis,
+    kind="http_flood",
+    traits=Trait.REQUESTS,
+    needs=_STEADILY,
+    match=to_port,
+    rows=with_their_connections,
+    stopped_by="a limit of requests or connections for each source; blocking the sources",
+)
 ENTRIES = (
-    Hypothesis(
-        "requests without pauses", requests_without_pauses, -2.0,
-        kind="http_flood",
-        traits=Trait.REQUESTS,
+    _flood(
+        "requests without pauses", of=requests_without_pauses, prior=-2.0,
         title="HTTP flood",
-        needs=_STEADILY,
         lead="{amount:HTTP requests} ({rate:count}/s) from {senders}, who ask without pauses",
         evidence=(
             *_STEADY,
@@ -202,14 +189,9 @@ ENTRIES = (
             forwarded.says(0.05, 0.0, 0.5, -6.0),
         ),
         details=(requests_described,),
-        match=to_port,
-        rows=with_their_connections,
-        stopped_by=_LIMIT,
     ),
-    Hypothesis(
-        "requests inside TLS without pauses", tls_requests_without_pauses, -2.5,
-        kind="http_flood",
-        traits=Trait.REQUESTS,
+    _flood(
+        "requests inside TLS without pauses", of=tls_requests_without_pauses, prior=-2.5,
         title="Flood of requests inside TLS",
         # HTTP/1 asks in more; what moves in a game or a device reports takes less
         needs=(*_STEADILY, request_size.at_least(70)),
@@ -223,16 +205,12 @@ ENTRIES = (
             request_size.says(70, -2.0, 110, 0.5),
             records_alike.says(0.3, 0.0, 0.9, 1.0, "{records_alike:percent} have one of two sizes"),
         ),
-        match=to_port,
-        rows=with_their_connections,
-        stopped_by=_LIMIT,
     ),
-    Hypothesis(
-        "connections opened without pauses", connections_without_pauses, -2.0,
+    _flood(
+        "connections opened without pauses", of=connections_without_pauses, prior=-2.0,
         kind="syn_flood",
         traits=Trait.APART | Trait.OPENINGS,
         title="TCP connection flood",
-        needs=_STEADILY,
         lead="{amount:connections} ({rate:count}/s) from {senders} to port {port:.0f}, again and again",
         evidence=(
             _ABOVE,
@@ -240,8 +218,6 @@ ENTRIES = (
             per_source.says(1.5, -1.5, 3, 1.0, "each source opens {per_source:.1f} per second; clients keep "
                                                 "the one that they have"),
         ),
-        match=to_port,
-        rows=with_their_connections,
         stopped_by="a limit of connections for each source; blocking the sources",
     ),
 )  # fmt: skip

@@ -9,7 +9,7 @@ for all attacks beside it, not once for each.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
 
@@ -50,12 +50,6 @@ class Explained(Struct, frozen=True, eq=False, dict=True):
         """The likeliest attack."""
         return next(one for one, _ in self.ranked if one.kind)
 
-    @cached_property
-    def at_stake(self) -> Rows:
-        """The packets of the group, and others that the likeliest explanation takes."""
-        own = self.group.packets.rows
-        return own if self.rows is own else np.concatenate((own, self.rows))
-
     @property
     def settled(self) -> bool:
         """Whether a use is known that weaker proof may not deny."""
@@ -65,7 +59,8 @@ class Explained(Struct, frozen=True, eq=False, dict=True):
         """Whether an attack that was named took some of its packets, or the sources of most connections."""
         if self.group.held is not None and winner.group.held is not None:
             return self.group.held.belongs_to(winner.group.held)
-        return bool(marked(claimed.take(self.at_stake)))
+        own = self.group.packets.rows
+        return bool(marked(claimed.take(own)) or (self.rows is not own and marked(claimed.take(self.rows))))
 
     @cached_property
     def rank(self) -> tuple[tuple[float, ...], float, int, str, str, int]:
@@ -104,9 +99,8 @@ def compete(group: Group, entries: Sequence[Hypothesis]) -> Explained:
     scored = sorted(
         ((one.odds(group), one.name, one) for one in possible), key=lambda item: (-item[0], item[1])
     )
-    odds = [(one, math.exp(score - scored[0][0])) for score, _, one in scored]
-    whole = sum(share for _, share in odds)
-    ranked = tuple((one, share / whole) for one, share in odds)
+    odds = [math.exp(score - scored[0][0]) for score, _, _ in scored]
+    ranked = tuple((one, share / sum(odds)) for (_, _, one), share in zip(scored, odds, strict=True))
     made = Explained(group, ranked, group.packets.rows, _ruled_out(group, entries))
     if made.is_attack and made.best.rows is not own_rows:
         return replace(made, rows=made.best.rows(group))
@@ -152,6 +146,7 @@ def resolve(context: AnalysisContext, about: Mapping[Cut, Sequence[Hypothesis]])
     cuts = {cut.name: cut for cut in about}
     opened: list[Explained] = []  # groups that lost no packets
     stale = set(cuts)  # cuts whose packets are to be cut again
+    told: list[Explained] = []
     for _ in range(_MOST_ATTACKS):
         attacks = [one for one in opened if one.is_attack]
         if not attacks:
@@ -163,17 +158,20 @@ def resolve(context: AnalysisContext, about: Mapping[Cut, Sequence[Hypothesis]])
         winner = max(attacks, key=lambda one: one.rank)
         cut = winner.group.cut
         one = _joined(winner, cuts[cut], [one for one in attacks if one.group.cut == cut])
-        context.claim(one.finding())
-        _tell(context, one)
+        context.findings.append(one.finding())
+        context.unclaimed[one.rows] = False
+        told.append(one)
         attach(context)
         claimed = ~context.unclaimed
         lost = [one for one in opened if one.lost(winner, claimed)]
         stale |= {one.group.cut for one in lost if one.group.cut != cut or cuts[cut].again}
         opened = [one for one in opened if one not in lost]
-    for one in _cut_again(context, opened, {cuts[name]: about[cuts[name]] for name in stale}):
-        _tell(context, one)
+    left = _cut_again(context, opened, {cuts[name]: about[cuts[name]] for name in stale})
+    for one in left:
         if one.settled:
             context.benign[one.group.packets.rows] = True
+    if context.explains:  # they refer to the context: else each window waits for the garbage collector
+        context.explained += (*told, *left)
 
 
 def _cut_again(
@@ -183,15 +181,6 @@ def _cut_again(
     names = {cut.name for cut in stale}
     kept = [one for one in opened if one.group.cut not in names]
     return [*kept, *chain.from_iterable(_explained(context, cut, about) for cut, about in stale.items())]
-
-
-def _tell(context: AnalysisContext, one: Explained) -> None:
-    """Keep an explained group if the operator asks for explanations.
-
-    It refers to its context: otherwise each window's packets would wait for the garbage collector.
-    """
-    if context.explains:
-        context.explained.append(one)
 
 
 def _explained(context: AnalysisContext, cut: Cut, entries: Sequence[Hypothesis]) -> list[Explained]:
@@ -233,12 +222,14 @@ def attach(context: AnalysisContext) -> None:
     later = traffic.rows(traffic.later & context.unclaimed & (packets.protocol == protocol))
     if len(later) == 0:
         return
-    mine = _same_datagram(context, heads, later)
+    mine = among(datagrams_of(context, later), datagrams_of(context, heads))
     most = _NEARLY_ALL
     if Trait.AMPLIFIED in finding.traits:  # a thin sample misses sources (Good 1953)
         mine |= traffic.of_sources(finding.rows)[later]
         most = min(_MOST_OF_ANSWERS, max(_BY_CHANCE, 1 - context.features(finding.rows).singles))
-    if mine.mean() > most or (context.sparse and (mine.mean() > 0.5 or _as_many(context, heads, later))):
+    # A thin sample splits datagrams: there may be about as many first fragments
+    as_many = float(traffic.weight[heads].sum()) > 0.1 * float(traffic.weight[later].sum())
+    if mine.mean() > most or (context.sparse and (mine.mean() > 0.5 or as_many)):
         mine[:] = True  # the first fragments of the rest were not sampled
     if not mine.any():
         return
@@ -251,19 +242,8 @@ def attach(context: AnalysisContext) -> None:
 def datagrams_of(context: AnalysisContext, rows: Rows) -> U64:
     """Return a key of each row's datagram."""
     traffic = context.traffic
-    return mix(
-        traffic.source_key[rows] ^ traffic.dest_key[rows], traffic.packets.ip_id[rows].astype(np.uint64)
-    )
-
-
-def _same_datagram(context: AnalysisContext, heads: Rows, later: Rows) -> Mask:
-    return among(datagrams_of(context, later), datagrams_of(context, heads))
-
-
-def _as_many(context: AnalysisContext, heads: Rows, later: Rows) -> bool:
-    """Check for plausible numbers of first and later fragments; a thin sample splits datagrams."""
-    weight = context.traffic.weight
-    return float(weight[heads].sum()) > 0.1 * float(weight[later].sum())
+    ends = traffic.source_key[rows] ^ traffic.dest_key[rows]
+    return mix(ends, traffic.packets.ip_id[rows].astype(np.uint64))
 
 
 class _Number(float):
@@ -285,28 +265,26 @@ class _Amount:
         return self._group.packets.amount(spec)
 
 
-class _Words(Mapping[str, object]):
+class _Words(dict[str, object]):
+    """What sentences may name: notes of the group, two words, features."""
+
     def __init__(self, group: Group) -> None:
         self._group = group
 
-    def __getitem__(self, name: str) -> object:
+    def __missing__(self, name: str) -> object:
         group = self._group
         if name in group.notes:
             value = group.notes[name]
             return _Number(value) if isinstance(value, int | float) else value
-        if name == "amount":
-            return _Amount(group)
-        if name == "senders":
-            return group.packets.senders
+        if name in ("amount", "senders"):
+            return _Amount(group) if name == "amount" else group.packets.senders
         return _Number(group[FEATURES[name]])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*self._group.notes, *FEATURES, "amount", "senders"))
-
-    def __len__(self) -> int:
-        return len(self._group.notes) + len(FEATURES) + 2
 
 
 def said(template: str, group: Group) -> str:
-    """Fill a template with what was measured."""
+    """Fill a template with what was measured: `{senders}`, `{amount:SYNs}`, `{completed:percent}`.
+
+    Formats besides Python's: `percent`, `percent1` with one decimal, `count` with thousands separators, and
+    for `amount` what is counted.
+    """
     return template.format_map(_Words(group)) if "{" in template else template

@@ -53,7 +53,7 @@ class Feature(Struct, frozen=True, eq=False):
     @property
     def meaning(self) -> str:
         """What it measures: the first paragraph of its docstring, in one line."""
-        return " ".join((getdoc(self.measure) or "").split("\n\n")[0].split())
+        return _first_paragraph(self.measure)
 
     def __call__(self, group: Group) -> float:
         """Measure a group."""
@@ -106,12 +106,22 @@ def feature(unit: str) -> Callable[[Callable[[Group], float]], Feature]:
     return register
 
 
+def _first_paragraph(function: Callable[..., object]) -> str:
+    return " ".join((getdoc(function) or "").split("\n\n")[0].split())
+
+
 def noted(name: str, unit: str, meaning: str, *, note: str = "", unknown: float = 0.0) -> Feature:
     """Register what a cut noted of its groups as a feature; NaN, where nobody knows, says nothing."""
 
-    def measure(group: Group) -> float:
-        return float(group.notes.get(note or name, unknown))
+    return _named(name, unit, meaning, lambda group: float(group.notes.get(note or name, unknown)))
 
+
+def measured(name: str, unit: str, meaning: str, measure: Callable[[Features], float]) -> Feature:
+    """Register what is measured of a group's packets as a feature."""
+    return _named(name, unit, meaning, lambda group: float(measure(group.packets)))
+
+
+def _named(name: str, unit: str, meaning: str, measure: Callable[[Group], float]) -> Feature:
     measure.__name__, measure.__doc__ = name, meaning
     return feature(unit)(measure)
 
@@ -160,17 +170,11 @@ class Group(Struct, eq=False, dict=True):
         made: T = self.notes[name]
         return made
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to explain."""
-        return self.held is None and not self.packets.n
-
     @cached_property
     def spoof(self) -> Spoof:
         """Whether the sources are spoofed."""
-        return self.known_spoof or self.context.spoof(
-            self.packets, prior=self.spoof_prior, completed=self.completed
-        )
+        estimate = self.context.spoof
+        return self.known_spoof or estimate(self.packets, prior=self.spoof_prior, completed=self.completed)
 
 
 class Proof(IntEnum):
@@ -208,11 +212,11 @@ class Cut(Struct, frozen=True, eq=False, dict=True):
     @property
     def meaning(self) -> str:
         """Which packets it takes."""
-        return " ".join((getdoc(self.make) or "").split("\n\n")[0].split())
+        return _first_paragraph(self.make)
 
     def __call__(self, context: AnalysisContext) -> list[Group]:
         """Return the groups, none of them empty."""
-        found = [group for group in self.make(context) if not group.is_empty]
+        found = [group for group in self.make(context) if group.held is not None or group.packets.n]
         for group in found:
             group.cut = self.name
         return found
@@ -276,6 +280,7 @@ class Needs(Struct, frozen=True):
         return f"{name} {' and '.join(filter(None, (low, high)))}"
 
 
+_NEARLY_ALL = 0.98  # of the packets have a value: a rule may ask for it
 CERTAIN = 20.0  # prior log-odds of what its requirements prove: more than attacks add up to
 
 
@@ -284,16 +289,22 @@ def own_rows(group: Group) -> Rows:
     return group.packets.rows
 
 
-def no_match(_: Group) -> Match:
-    """Return a match for any packet."""
-    return Match()
+def matching(*shared: str, **fields: Any) -> Callable[[Group], Match]:  # noqa: ANN401 - of each field its own
+    """Return a match of packets with these header fields, and of those that nearly all of a group share."""
+
+    def match(group: Group) -> Match:
+        tops = {name: group.packets.top(name) for name in shared}
+        found: dict[str, Any] = {name: top.value for name, top in tops.items() if top.share > _NEARLY_ALL}
+        return Match(**fields, **found)
+
+    return match
 
 
 class Hypothesis(Struct, frozen=True, eq=False):
     """One explanation of the groups of a cut: an attack, or, without a kind, what ordinary traffic does.
 
     Its log-odds are `prior` and what `evidence` says; a need that isn't met rules it out. Sentences are
-    templates over features and notes of the group (`engine/words.py`).
+    templates over features and notes of the group (`compete.said`).
     """
 
     name: str
@@ -305,7 +316,7 @@ class Hypothesis(Struct, frozen=True, eq=False):
     title: str = ""  # on the screen; the name where it is empty
     lead: str | tuple[str, ...] = ()  # what it is about: the first sentences
     details: tuple[Callable[[Group], list[str]], ...] = ()  # what parsers add, after what decided
-    match: Callable[[Group], Match] = no_match  # header fields that all its packets share
+    match: Callable[[Group], Match] = matching()  # header fields that all its packets share
     rows: Callable[[Group], Rows] = own_rows  # the packets that it explains, its companions included
     stopped_by: str = ""  # what stops it, in a few words
     settings: tuple[str, ...] = ()  # of servers, that stop it

@@ -29,11 +29,6 @@ class FittedWeights(Struct, frozen=True):
     factors: Mapping[str, Mapping[str, float]]  # by entry and feature
 
     @staticmethod
-    def read(path: Path) -> FittedWeights:
-        """Read the tables of a weights file."""
-        return FittedWeights.parsed(path.read_text(encoding="utf-8"))
-
-    @staticmethod
     def parsed(text: str) -> FittedWeights:
         """Read the tables of the file's text."""
         table = tomllib.loads(text).get("hypotheses", {})
@@ -98,12 +93,10 @@ def features_of(context: AnalysisContext, finding: Finding) -> tuple[float, ...]
     )
 
 
-def _weights(path: Path) -> Weights:
-    table = tomllib.loads(path.read_text(encoding="utf-8"))
-    return Weights(table["corpus"]["version"], tuple(float(table["weights"][name]) for name in FEATURES))
-
-
-FITTED = _weights(WEIGHTS_FILE)  # read with the module: inside the sandbox no file can be opened
+# Read with the module: inside the sandbox no file can be opened
+WEIGHTS_TEXT = WEIGHTS_FILE.read_text(encoding="utf-8")
+_TABLE = tomllib.loads(WEIGHTS_TEXT)
+FITTED = Weights(_TABLE["corpus"]["version"], tuple(float(_TABLE["weights"][name]) for name in FEATURES))
 
 
 def calibrated(

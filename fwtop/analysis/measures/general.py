@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from fwtop.analysis.context import NEW, AnalysisContext
-from fwtop.analysis.engine.entries import Feature, Group, Least, feature
+from fwtop.analysis.engine.entries import Group, Least, feature, measured
 from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import ICMP6, Traffic
@@ -38,35 +36,25 @@ def threshold_ratio(group: Group) -> float:
 ENOUGH = threshold_ratio.at_least(1)  # as large as the least that counts
 
 
-def _of_packets(name: str, unit: str, meaning: str, read: Callable[[Features], float]) -> Feature:
-    """Register what the packets of a group tell by themselves as a feature."""
-
-    def measure(group: Group) -> float:
-        return read(group.packets)
-
-    measure.__name__, measure.__doc__ = name, meaning
-    return feature(unit)(measure)
-
-
 _PPS = "packets a second"
-samples = _of_packets("samples", "samples", "Sampled packets.", lambda it: it.n)
-share = _of_packets("share", "share", "Part of all arrived packets.", lambda it: it.share)
-rate = _of_packets("rate", _PPS, "Mean rate over the window.", lambda it: it.pps)
-peak = _of_packets("peak", _PPS, "Rate in the busiest second.", lambda it: it.peak_pps)
-sources = _of_packets("sources", "sources", "Distinct source addresses seen.", lambda it: it.sources)
-per_source = _of_packets("per_source", _PPS, "Mean rate of a source.", lambda it: it.pps_per_source)
-mean_length = _of_packets("mean_length", "bytes", "Mean IP length.", lambda it: it.mean_length)
-lengths = _of_packets("lengths", "lengths", "Distinct IP lengths.", lambda it: it.top("ip_length").distinct)
-same_length = _of_packets(
+samples = measured("samples", "samples", "Sampled packets.", lambda it: it.n)
+share = measured("share", "share", "Part of all arrived packets.", lambda it: it.share)
+rate = measured("rate", _PPS, "Mean rate over the window.", lambda it: it.pps)
+peak = measured("peak", _PPS, "Rate in the busiest second.", lambda it: it.peak_pps)
+sources = measured("sources", "sources", "Distinct source addresses seen.", lambda it: it.sources)
+per_source = measured("per_source", _PPS, "Mean rate of a source.", lambda it: it.pps_per_source)
+mean_length = measured("mean_length", "bytes", "Mean IP length.", lambda it: it.mean_length)
+lengths = measured("lengths", "lengths", "Distinct IP lengths.", lambda it: it.top("ip_length").distinct)
+same_length = measured(
     "same_length", "share", "Part that has the most common IP length.", lambda it: it.top("ip_length").share
 )
-same_port = _of_packets(
+same_port = measured(
     "same_port", "share", "Part that goes to the most common destination port.",
     lambda it: it.top("dport").share,
 )  # fmt: skip
-port = _of_packets("port", "port", "The most common destination port.", lambda it: it.top("dport").value)
-ports = _of_packets("ports", "ports", "Distinct destination ports.", lambda it: it.top("dport").distinct)
-flow_singles = _of_packets(
+port = measured("port", "port", "The most common destination port.", lambda it: it.top("dport").value)
+ports = measured("ports", "ports", "Distinct destination ports.", lambda it: it.top("dport").distinct)
+flow_singles = measured(
     "flow_singles", "share", "Part whose flow was sampled once.", lambda it: it.flow_singles
 )
 

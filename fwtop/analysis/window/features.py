@@ -89,15 +89,11 @@ class Features(Struct, frozen=True, dict=True):
     @property
     def source_counts(self) -> NDArray[np.intp]:
         """Sampled packets of each distinct source."""
-        return self._by_source[1]
-
-    @property
-    def source_first(self) -> Rows:
-        """Where in `rows` each distinct source comes first."""
-        return self._by_source[0]
+        return self.by_source[1]
 
     @cached_property
-    def _by_source(self) -> tuple[Rows, NDArray[np.intp]]:
+    def by_source(self) -> tuple[Rows, NDArray[np.intp]]:
+        """Where in `rows` each distinct source comes first, and how many packets it has."""
         return first_of_each(self.traffic.source_id[self.rows])
 
     @cached_property
@@ -194,9 +190,7 @@ class Features(Struct, frozen=True, dict=True):
 
     def spread(self, limit: int) -> Rows:
         """Return at most `limit` rows, evenly spaced."""
-        if self.n <= limit:
-            return self.rows
-        return self.rows.take(evenly(self.n, limit))
+        return self.rows if self.n <= limit else self.rows.take(evenly(self.n, limit))
 
     @cached_property
     def head(self) -> tuple[U8, I64]:
@@ -208,18 +202,13 @@ class Features(Struct, frozen=True, dict=True):
         """Distinct payload prefixes (32 bytes) per packet: 0 constant, 1 all different."""
         matrix, length = self.head
         full = matrix[length > 0]
-        if len(full) == 0:
-            return 0.0
-        return len(distinct_values(distinct_texts(full[:, :32]))) / len(full)
+        return len(distinct_values(distinct_texts(full[:, :32]))) / len(full) if len(full) else 0.0
 
     @cached_property
     def payload_entropy(self) -> float:
         """Entropy of the captured payload bytes in bits per byte: 8 is random, 0 constant."""
-        counts = self._bytes
-        if not counts.any():
-            return 0.0
-        p = counts[counts > 0] / counts.sum()
-        return float(-(p * np.log2(p)).sum())
+        p = self._bytes[self._bytes > 0] / max(1, self._bytes.sum())
+        return float(0.0 - (p * np.log2(p)).sum())
 
     @cached_property
     def zero_bytes(self) -> float:
@@ -242,8 +231,7 @@ class Features(Struct, frozen=True, dict=True):
 
     def constants(self, columns: tuple[str, ...], floor: float = 0.95) -> dict[str, Top]:
         """Return the columns in which one value has at least `floor` of the weight."""
-        found = {name: self.top(name) for name in columns}
-        return {name: top for name, top in found.items() if top.share >= floor}
+        return {name: top for name in columns if (top := self.top(name)).share >= floor}
 
 
 def evenly(n: int, limit: int) -> Rows:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from fwtop.analysis.window.counting import distinct_values
+from fwtop.analysis.window.counting import distinct_values, run_edges
 from fwtop.analysis.window.features import Features, header_words
 from fwtop.analysis.window.traffic import (
     ICMP,
@@ -103,44 +103,38 @@ def _conversations(traffic: Traffic, rows: Rows, syn: Mask) -> tuple[Mask, Mask]
     key, time = traffic.flow_id[rows], traffic.packets.time_ns[rows]
     ordered = bool((time[1:] >= time[:-1]).all())
     order = np.argsort(key, kind="stable") if ordered else np.lexsort((time, key))
-    rows, key = rows[order], key[order]
-    edges = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
-    counts = np.diff(np.append(edges, len(rows)))
-    flow = np.repeat(np.arange(len(edges)), counts)
-    advances, sane = _steps(traffic, rows, key, flow, len(edges))
+    rows = rows[order]
+    counts = np.diff(run_edges(key[order]))
+    flow = np.repeat(np.arange(len(counts)), counts)
+    advances, sane = _steps(traffic, rows, flow, len(counts))
     broken = (counts >= _ENOUGH) & (sane < 0.5 * (counts - 1))
-    multiple = counts >= 2
-    good_flow = multiple & (advances >= 1) & (sane >= 0.8 * np.maximum(counts - 1, 1))
+    good_flow = (counts >= 2) & (advances >= 1) & (sane >= 0.8 * np.maximum(counts - 1, 1))
     established[rows] = good_flow[flow]
-    completed[rows] = (_completed(traffic, rows, flow, len(edges), syn) & ~broken)[flow]
+    completed[rows] = (_completed(traffic, rows, flow, len(counts), syn) & ~broken)[flow]
     return established, completed
 
 
-def _steps(
-    traffic: Traffic, rows: Rows, key: Rows, flow: Rows, flows: int
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.intp]], np.ndarray[tuple[int], np.dtype[np.intp]]]:
+def _steps(traffic: Traffic, rows: Rows, flow: Rows, flows: int) -> tuple[Rows, Rows]:
     """Count the steps of each flow in which numbers advance, and those that are possible."""
     packets = traffic.packets
-    acks = ack_numbers(traffic, rows)
-    same = key[1:] == key[:-1]
+    same = flow[1:] == flow[:-1]
     six = packets.tcp_flags[rows] & _SIX
     plain = ((six[1:] | six[:-1]) & (SYN | RST)) == 0
-    seq_step, ack_step = _delta(packets.tcp_seq[rows]), _delta(acks)
+    numbers = (packets.tcp_seq[rows], ack_numbers(traffic, rows))
+    seq_step, ack_step = ((values[1:] - values[:-1]).view(np.int32) for values in numbers)
+    near = (np.minimum(seq_step, ack_step) > -_BACK) & (np.maximum(seq_step, ack_step) < _WINDOW)
     # New data starts where the last ended: tools that count packets take smaller steps
     load = packets.payload_length[rows].astype(np.int32)
     overlap = (seq_step > 0) & (seq_step < load[:-1]) & (load[1:] > 0)
-    possible = same & (_near(seq_step) & _near(ack_step) & ~overlap | ~plain)
-    moved = same & plain & possible & ((seq_step > 0) | (ack_step > 0))
-    pair_flow = flow[1:]
-    return (np.bincount(pair_flow[moved], minlength=flows), np.bincount(pair_flow[possible], minlength=flows))
+    possible = same & (near & ~overlap | ~plain)
+    moved = plain & possible & ((seq_step > 0) | (ack_step > 0))
+    return np.bincount(flow[1:][moved], minlength=flows), np.bincount(flow[1:][possible], minlength=flows)
 
 
 def _completed(traffic: Traffic, rows: Rows, flow: Rows, flows: int, syn: Mask) -> Mask:
     """Mark flows in which a SYN is followed by an ACK with the next sequence number or a later one."""
-    packets = traffic.packets
-    is_syn = syn[rows]
-    first_seq = np.zeros(flows, np.uint32)
-    has_syn = np.zeros(flows, np.bool_)
+    packets, is_syn = traffic.packets, syn[rows]
+    first_seq, has_syn = np.zeros(flows, np.uint32), np.zeros(flows, np.bool_)
     first_seq[flow[is_syn]] = packets.tcp_seq[rows[is_syn]]
     has_syn[flow[is_syn]] = True
     six = packets.tcp_flags[rows] & _SIX
@@ -173,14 +167,6 @@ def ack_numbers(traffic: Traffic, rows: Rows) -> U32:
     return word(traffic.packets, rows, np.where(start < 0, -1, start + 8))
 
 
-def _delta(values: U32) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    return (values[1:] - values[:-1]).view(np.int32)
-
-
-def _near(step: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Mask:
-    return (step > -_BACK) & (step < _WINDOW)
-
-
 def flag_names(flags: int) -> str:
     """Format TCP flags: SYN+ACK."""
     return "+".join(name for bit, name in _NAMES if flags & bit) or "no flags"
@@ -199,8 +185,6 @@ def looks_sampled(traffic: Traffic, tcp: TcpView) -> bool:
     timestamps (RFC 7323), and some of the packets that carry them are FINs.
     """
     rows = traffic.rows(tcp.tcp & ~tcp.syn & ~tcp.odd)
-    if len(rows) < _ENOUGH_STAMPED:
-        return False
     rows = rows[header_words(traffic, rows) == _WORDS]
     if len(rows) < _ENOUGH_STAMPED:
         return False
@@ -275,6 +259,6 @@ def errors_to_probes(traffic: Traffic) -> Mask:
 def _number(octets: U8) -> U64:
     """Read each row as a number in network byte order."""
     result = np.zeros(len(octets), np.uint64)
-    for column in range(octets.shape[1]):
-        result = (result << np.uint64(8)) | octets[:, column]
+    for column in octets.T:
+        result = (result << np.uint64(8)) | column
     return result

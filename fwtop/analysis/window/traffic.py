@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.window.counting import among, numbered, weights_of
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import (
     F64,
     FLAG_OUTBOUND,
@@ -85,10 +87,9 @@ class Traffic(Struct, frozen=True, dict=True):
         if window.live and window.counters.arrived_packets and len(window.arrived):
             # Exact counts take precedence over samples, some of which may be lost
             scale *= window.counters.arrived_packets / float(window.arrived.weight.sum())
-        weight = inbound.weight * scale
-        one_in = float(weight.mean()) if len(weight) else 1.0
-        leaving = packets.select(outbound)
+        weight, leaving = inbound.weight * scale, packets.select(outbound)
         leaving = replace(leaving, weight=leaving.weight * scale)
+        one_in = float(weight.mean()) if len(weight) else 1.0
         seconds = max(window.seconds, 1e-6)
         return Traffic(inbound, leaving, weight, seconds, window.started, window.live, one_in)
 
@@ -261,18 +262,14 @@ def distinct_texts(matrix: U8) -> U64:
 
 def flow_key(packets: PacketBatch, *, reverse: bool = False) -> U64:
     """Hash addresses, ports and protocol; `reverse` gives the key of the answers."""
-    src = mix(packets.src_hi, packets.src_lo)
-    dst = mix(packets.dst_hi, packets.dst_lo)
-    if reverse:
-        return _flow_of(dst, src, packets.dport, packets.sport, packets.protocol)
-    return _flow_of(src, dst, packets.sport, packets.dport, packets.protocol)
+    here = mix(packets.src_hi, packets.src_lo), packets.sport
+    there = mix(packets.dst_hi, packets.dst_lo), packets.dport
+    (src, sport), (dst, dport) = (there, here) if reverse else (here, there)
+    return _flow_of(src, dst, sport, dport, packets.protocol)
 
 
 def _flow_of(src: U64, dst: U64, sport: U16, dport: U16, protocol: U8) -> U64:
-    shift = np.uint64(16)
-    ports = (
-        (protocol.astype(np.uint64) << (shift * np.uint64(2))) | (sport.astype(np.uint64) << shift) | dport
-    )
+    ports = protocol.astype(np.uint64) << np.uint64(32) | sport.astype(np.uint64) << np.uint64(16) | dport
     return mix(mix(src, dst), ports)
 
 
@@ -301,14 +298,17 @@ def payload(packets: PacketBatch, rows: Rows, width: int) -> tuple[U8, I64]:
     places = np.flatnonzero(counts)
     if len(places) > _PLACES:
         flat = rows[:, None] * data_width + np.minimum(start[:, None] + np.arange(width), data_width - 1)
-        return _only(packets.data.reshape(-1)[flat], length), length
-    # Few distinct offsets: copying slices is faster than gathering bytes
-    common = int(counts.argmax())
-    matrix = _stretch(packets, rows, common, width)
-    for place in places[places != common].tolist():
-        these = np.flatnonzero(start == place)
-        matrix[these] = _stretch(packets, rows[these], place, width)
-    return _only(matrix, length), length
+        matrix = packets.data.reshape(-1)[flat]
+    else:  # few distinct offsets: copying slices is faster than gathering bytes
+        common = int(counts.argmax())
+        matrix = _stretch(packets, rows, common, width)
+        for place in places[places != common].tolist():
+            these = np.flatnonzero(start == place)
+            matrix[these] = _stretch(packets, rows[these], place, width)
+    if length.min() < width:
+        small = np.uint8 if width < 256 else np.int64  # comparing bytes is faster
+        matrix *= np.arange(width, dtype=small) < length.astype(small)[:, None]
+    return matrix, length
 
 
 def _stretch(packets: PacketBatch, rows: Rows, place: int, width: int) -> U8:
@@ -316,18 +316,6 @@ def _stretch(packets: PacketBatch, rows: Rows, place: int, width: int) -> U8:
     stretch = packets.data[rows, place : place + width]
     missing = width - stretch.shape[1]
     return np.pad(stretch, ((0, 0), (0, missing))) if missing else stretch
-
-
-def _only(matrix: U8, length: I64) -> U8:
-    """Set to 0 what lies beyond the length of each row."""
-    width = matrix.shape[1]
-    if length.min(initial=width) == width:
-        return matrix
-    if width < 256:  # comparing bytes is faster
-        matrix *= np.arange(width, dtype=np.uint8) < length.astype(np.uint8)[:, None]
-    else:
-        matrix *= np.arange(width) < length[:, None]
-    return matrix
 
 
 def word(packets: PacketBatch, rows: Rows, at: I64) -> U32:
@@ -352,8 +340,7 @@ def ip_start(packets: PacketBatch, rows: Rows) -> I64:
 def transport_start(packets: PacketBatch, rows: Rows) -> I64:
     """Return the offset of the transport header; -1 behind IPv6 extension headers."""
     start = ip_start(packets, rows)
-    data_width = packets.data.shape[1]
-    good = (start >= 0) & (start < min(data_width, 1 << 15))
+    good = (start >= 0) & (start < min(packets.data.shape[1], 1 << 15))
     result = np.full(len(rows), -1, np.int64)
     first = packets.data[rows[good], start[good]]
     version, words = first >> 4, (first & 15).astype(np.int64)
@@ -402,38 +389,36 @@ def with_cut_flags(packets: PacketBatch) -> PacketBatch:
 
 def _outbound(packets: PacketBatch, window: Window) -> Mask:
     """Mark outbound packets: flagged by the capture, or sent from an own address."""
-    marked = (packets.flags & FLAG_OUTBOUND) != 0
+    marked = np.asarray((packets.flags & FLAG_OUTBOUND) != 0)
     if window.live or marked.any() or len(packets) == 0:
-        return np.asarray(marked)
-    for prefix in window.own:
+        return marked
+    return from_addresses(packets, window.own) if window.own else _guessed_outbound(packets)
+
+
+def from_addresses(packets: PacketBatch, own: Sequence[Prefix]) -> Mask:
+    """Mark packets that claim to come from one of these addresses; networks among them don't count."""
+    found = np.zeros(len(packets), np.bool_)
+    for prefix in own:
         if prefix.is_address:
             same = (packets.src_hi == prefix.hi) & (packets.src_lo == prefix.lo)
-            marked |= same & (packets.family == prefix.family)
-    if marked.any() or window.own:
-        return np.asarray(marked)
-    return _guessed_outbound(packets)
+            found |= same & (packets.family == prefix.family)
+    return found
 
 
 def _guessed_outbound(packets: PacketBatch) -> Mask:
     """Find the host of a two-way capture: at one end of nearly all packets, and usually the responder."""
     source, dest = mix(packets.src_hi, packets.src_lo), mix(packets.dst_hi, packets.dst_lo)
     ends, weights = weighted_top(np.concatenate([source, dest]), np.tile(packets.weight, 2))
-    total = float(packets.weight.sum())
     nowhere = np.zeros(len(packets), np.bool_)
-    if weights[0] < _HOST_SHARE * total:
+    if weights[0] < _HOST_SHARE * float(packets.weight.sum()):
         return nowhere
-    asked = _first_asked(packets, dest)
+    # Whom the first packet of each flow, in either direction, is sent to
+    both = np.minimum(flow_key(packets), flow_key(packets, reverse=True))
+    order = np.argsort(packets.time_ns, kind="stable")
+    asked = dest[order][np.unique(both[order], return_index=True)[1]]
     near = ends[:2][weights[:2] > 0.95 * weights[0]]
     host = max(near.tolist(), key=lambda one: int((asked == np.uint64(one)).sum()))
     from_host, to_host = source == np.uint64(host), dest == np.uint64(host)
     if (from_host & to_host).any() or not to_host.any():
         return nowhere  # its own address as source is spoofed; a mere sender is not the host
     return np.asarray(from_host)
-
-
-def _first_asked(packets: PacketBatch, dest: U64) -> U64:
-    """Return the destination of the first packet of each flow, in either direction."""
-    both = np.minimum(flow_key(packets), flow_key(packets, reverse=True))
-    order = np.argsort(packets.time_ns, kind="stable")
-    _, first = np.unique(both[order], return_index=True)
-    return dest[order][first]
