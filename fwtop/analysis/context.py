@@ -154,12 +154,6 @@ class AnalysisContext(Struct, weakref=True, dict=True):
         numbers = rows.nonzero()[0] if rows.dtype == np.bool_ else rows.astype(np.intp, copy=False)
         return Features(self.traffic, numbers, self.config.feature_rows)
 
-    def significant(
-        self, features: Features, *, floor_pps: float, normal: Normal, shaped: bool = False
-    ) -> bool:
-        """Check whether a vector is large enough to be called an attack."""
-        return self.prominence(features, floor_pps=floor_pps, normal=normal, shaped=shaped) >= 1
-
     def prominence(
         self, features: Features, *, floor_pps: float, normal: Normal, shaped: bool = False
     ) -> float:

@@ -55,7 +55,7 @@ def dns_queries(context: AnalysisContext) -> Iterator[Group]:
     rows = _queries(context)
     rows = rows[~_tunnels(context, rows)]
     every = context.features(rows)
-    if not context.significant(every, floor_pps=context.config.flood_pps, normal="dns"):
+    if context.prominence(every, floor_pps=context.config.flood_pps, normal="dns") < 1:
         return
     parsed = dns.questions(context.traffic, rows)
     if len(parsed) < _TELL:
@@ -256,9 +256,8 @@ def _standing_out(context: AnalysisContext, rows: Rows) -> tuple[Rows, str]:
 
 def _weighs(context: AnalysisContext, rows: Rows) -> bool:
     """Check whether queries that no resolver sends are enough for a flood."""
-    return context.significant(
-        context.features(rows), floor_pps=context.config.reflection_pps, normal="dns", shaped=True
-    )
+    features, floor = context.features(rows), context.config.reflection_pps
+    return context.prominence(features, floor_pps=floor, normal="dns", shaped=True) >= 1
 
 
 def _unlike_resolvers(context: AnalysisContext, rows: Rows, others: Rows) -> bool:

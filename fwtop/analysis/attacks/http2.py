@@ -40,7 +40,7 @@ def http2_requests(context: AnalysisContext) -> Iterator[Group]:
     size = http.headers_frame(context.traffic, data)
     features = context.features(data[size > 0])
     # Segments with dozens of requests are few: what is usual of segments says nothing about them
-    if not context.significant(features, floor_pps=config.reflection_pps, normal="", shaped=True):
+    if context.prominence(features, floor_pps=config.reflection_pps, normal="", shaped=True) < 1:
         return
     each = packets.payload_length[features.rows] / size[size > 0]
     fast = fast_rows(features, config.request_rate_per_source)

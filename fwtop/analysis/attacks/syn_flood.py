@@ -48,7 +48,7 @@ def unanswered_syns(context: AnalysisContext) -> Iterator[Group]:
     followed = completed if context.sparse else 0.0
     bare = context.features(features.rows[header_words(context.traffic, features.rows) == BARE])
     made = bare.share > 0.1 * features.share
-    made = made and context.significant(bare, floor_pps=context.config.flood_pps, normal="tcp.syn")
+    made = made and context.prominence(bare, floor_pps=context.config.flood_pps, normal="tcp.syn") >= 1
     if made and bare.share < 0.9 * features.share and _crowd(context, features):
         features = bare
     notes = {"completed_syns": completed, "bare": made, "opening": True}

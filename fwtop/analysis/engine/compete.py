@@ -53,7 +53,8 @@ class Explained(Struct, frozen=True, eq=False, dict=True):
     @property
     def settled(self) -> bool:
         """Whether a use is known that weaker proof may not deny."""
-        return not self.is_attack and any(one.settled(self.group) for one, _ in self.ranked)
+        uses = (one.settles for one, _ in self.ranked if one.settles is not None)
+        return not self.is_attack and any(all(need.met(self.group) for need in needs) for needs in uses)
 
     def lost(self, winner: Explained, claimed: Mask) -> bool:
         """Whether an attack that was named took some of its packets, or the sources of most connections."""

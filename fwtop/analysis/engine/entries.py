@@ -338,10 +338,6 @@ class Hypothesis(Struct, frozen=True, eq=False):
         """Check what it needs, cheapest first as the entry lists it."""
         return all(need.least <= group[need.feature] <= need.most for need in self.needs)
 
-    def settled(self, group: Group) -> bool:
-        """Check whether it is ordinary traffic that no weaker proof may take."""
-        return self.settles is not None and all(need.met(group) for need in self.settles)
-
     def odds(self, group: Group) -> float:
         """Return its log-odds for a group that it may explain."""
         return self.prior + sum(one.about(group) for one in self.evidence)
