@@ -1,4 +1,4 @@
-"""Compile bpf/*.c to byte code with bcc, without kernel headers.
+"""Compile bpf/*.c to byte code with bcc; offsets come from the kernel's BTF, not from headers. Both cached.
 
 bcc runs in a forked child, so that its 100 MB of LLVM are freed before the programs are loaded.
 

@@ -1,4 +1,4 @@
-"""nftables' own rules as `nft -j` lists them, with what can be said of the packets that each is about.
+"""nftables' own rules as `nft -j` lists them: in its words, and what packets each may be about.
 
 Unclear counts as yes: a condition that isn't understood excludes nothing.
 Source: libnftables-json(5).

@@ -1,6 +1,6 @@
-"""Batches of packets as columns, from parsers to aggregation.
+"""A window of traffic: batches of packets as columns, exact counters, and served connections.
 
-Each field is a numpy array of length n: no Python object per packet.
+Each field of a batch is a numpy array of length n: no Python object per packet.
 """
 
 from __future__ import annotations

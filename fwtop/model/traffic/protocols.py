@@ -1,4 +1,4 @@
-"""Names of IP protocols and TCP flags, for display and as options."""
+"""Names of IP protocols, TCP flags and DNS types, for display and as options, and DNS names in wire form."""
 
 from __future__ import annotations
 

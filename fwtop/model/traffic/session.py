@@ -1,4 +1,4 @@
-"""Stored sessions as frozen values, from the store to reports."""
+"""Stored sessions, where a window's packets went, and traffic over days: from the store to reports."""
 
 from __future__ import annotations
 

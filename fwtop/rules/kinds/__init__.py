@@ -1,4 +1,4 @@
-"""All kinds of rules: each is a module with its `KIND`, and known by being here."""
+"""All kinds of rules, each a module with its `KIND`, known by being here; what a kind says of a rule."""
 
 from __future__ import annotations
 
