@@ -27,7 +27,7 @@ from fwtop.ui.style import Cell, cells_of, differing
 
 GONE_STATUS = 129  # as a shell reports SIGHUP
 _STALLED_WRITES = 6  # frames waiting for a slow terminal
-_CLOSE_SECONDS = 1.0
+_CLOSE_SECONDS = 5.0  # for a busy terminal to take the last of the screen, else it stays in disorder
 _WRITE_SECONDS = 0.25
 _AGAIN_SECONDS = 0.1
 
@@ -44,15 +44,17 @@ class TerminalFile:
     def write(self, text: str) -> int:
         """Write everything; give up when the terminal is gone, or stalls while closing."""
         data = memoryview(text.encode("utf-8", "replace"))
+        waited_s = 0.0
         while data and not self.gone:
             try:
                 _, ready, _ = select.select([], [self._descriptor], [], _WRITE_SECONDS)
                 if ready:
                     written = os.write(self._descriptor, data)
                     self.sent += written
-                    data = data[written:]
-                elif self.closing:
-                    self.gone = True
+                    data, waited_s = data[written:], 0.0
+                else:
+                    waited_s += _WRITE_SECONDS
+                    self.gone = self.closing and waited_s >= _CLOSE_SECONDS
             except BlockingIOError:
                 continue
             except OSError:
