@@ -17,7 +17,7 @@
 #define ROLE(protocol, port) ((protocol) << 16 | (port))
 
 /* A hash table with open addressing. `key` is written last, and a used place never becomes empty again, so that no
- * lookup ends too early. Writer: fwtop/guardian/mechanisms/compiled/peers.py. */
+ * lookup ends too early. Writer: fwtop/guardian/mechanisms/compiled/slots.py. */
 struct xdp_peer {
 	u64 hi, lo;
 	u64 key; /* family << 24 | ROLE; 0: empty, 1: removed */

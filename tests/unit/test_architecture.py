@@ -58,3 +58,19 @@ def test_the_table_of_packages_is_the_tree_and_the_contract() -> None:
 def test_every_file_that_it_names_is_there() -> None:
     for name in re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:py|c|h|sh|md|toml))`", TEXT):
         assert (ROOT / name).exists() or (ROOT / "fwtop" / name).exists(), name
+
+
+def test_files_that_comments_and_documents_name_are_there() -> None:
+    """A path that begins with one of our folders, in the sources and in docs/."""
+    sources = (path for folder in ("fwtop", "bpf", "docs") for path in (ROOT / folder).rglob("*.*"))
+    ours = {path.name for top in (ROOT, ROOT / "fwtop") for path in top.iterdir() if path.is_dir()}
+    for source in sources:
+        if source.suffix in {".py", ".c", ".h", ".md"}:
+            for name in re.findall(
+                r"(?<![\w/.-])((?:[\w-]+/)+[\w-]+\.(?:py|c|h|sh|md))\b", source.read_text()
+            ):
+                there = any((base / name).exists() for base in (ROOT, ROOT / "fwtop", source.parent))
+                assert there or name.split("/")[0] not in ours or name.startswith("kernel/"), (
+                    source.name,
+                    name,
+                )

@@ -16,7 +16,7 @@ NAMES = sorted(path.name.removesuffix(".json") for path in (FILES / "read").glob
 
 @pytest.fixture(autouse=True)
 def _fixed_salt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of equal weight come in the order of hashes that nobody can foresee (stats/keyed_sums.py)."""
+    """Rows of equal weight come in the order of hashes that nobody can foresee (stats/sums.py)."""
     monkeypatch.setattr("fwtop.stats.sums._SALT", np.uint64(1))
 
 

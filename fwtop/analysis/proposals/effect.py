@@ -64,7 +64,7 @@ def stopped_by(rule: Rule, context: AnalysisContext, traffic: Traffic) -> F64:
     if rule.parts:
         parts = [stopped_by(part, context, traffic) for part in rule.parts if not drops_nothing(part)]
         return np.max(parts, axis=0) if parts else np.zeros(len(traffic))
-    if rule.connections is not None:  # packets don't show it (proposals/held.py)
+    if rule.connections is not None:  # packets don't show it (analysis/connections.py)
         return np.zeros(len(traffic))
     if not of(rule.kind).answers:
         part = stopped(rule.match, as_kept(rule), traffic)
@@ -76,7 +76,7 @@ def stopped_by(rule: Rule, context: AnalysisContext, traffic: Traffic) -> F64:
 def harm_by(rule: Rule, normal: Normal, traffic: Traffic, allowed: Mask | None = None) -> Harm:
     """Return `harm` for any kind of rule: real clients pass a proxy, but not a full table.
 
-    Whom a limit of connections hits, sockets tell (proposals/held.py).
+    Whom a limit of connections hits, sockets tell (analysis/connections.py).
     """
     if rule.parts:
         parts = [harm_by(part, normal, traffic, allowed) for part in rule.parts if not drops_nothing(part)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-# What the kernel's programs count packets in: enum fwtop_class of bpf/cell.h
+# What the kernel's programs count packets in: enum fwtop_class of bpf/counters.h
 TRAFFIC_CLASSES = ("tcp", "udp", "icmp", "icmpv6", "gre", "esp", "other", "non_ip")
 
 
