@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 from bench_run import DEVELOPERS, check_form, document_of
 
 pytestmark = pytest.mark.kernel
+SECONDS = 5.0  # that `walk --quick` compares
 
 
 def test_three_keys_protect_and_the_screen_agrees_with_the_victim() -> None:
@@ -16,7 +18,10 @@ def test_three_keys_protect_and_the_screen_agrees_with_the_victim() -> None:
     figures = {row["name"].removeprefix("syn_flood: "): row["median"] for row in document["rows"]}
     assert figures["keys pressed"] <= 3
     for name in ("reaches you", "clients"):
-        assert figures[f"{name}, screen"] == pytest.approx(figures[f"{name}, victim's counters"], rel=0.05)
+        counted = figures[f"{name}, victim's counters"]
+        # A busy screen shows a window that was over a second ago: clients come by chance, so four deviations
+        noise = max(0.05 * counted, 4 * math.sqrt(counted / SECONDS))
+        assert figures[f"{name}, screen"] == pytest.approx(counted, abs=noise)
 
 
 def test_blocking_clients_harms_them_as_predicted(installed: Path) -> None:
