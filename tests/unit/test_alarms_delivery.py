@@ -91,8 +91,8 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def sender(receiver: Receiver, spool: Path, told: list[str], ends: float = 10.0) -> Iterator[WebhookSender]:
-    made = WebhookSender(Webhook(receiver.url, "key", 5.0), Spool(spool), told.append)
+def sender(receiver: Receiver, spool: Path, told: list[str], ends: float = 60.0) -> Iterator[WebhookSender]:
+    made = WebhookSender(Webhook(receiver.url, "key", 60.0), Spool(spool), told.append)
     try:
         yield made
     finally:
@@ -221,7 +221,7 @@ def test_an_alarm_that_comes_just_before_the_end_is_delivered(receiver: Receiver
             if not asked:
                 asked.append(True)
                 made.put(ALARM)
-                made.end(time.monotonic() + 10.0)
+                made.end(time.monotonic() + 60.0)
             return found
 
     asked: list[bool] = [True]

@@ -306,7 +306,7 @@ def shell_runs(script: str, directory: Path) -> list[list[str]]:
         input=script,
         text=True,
         capture_output=True,
-        timeout=10,
+        timeout=120,
         env=path,
         check=False,
     )

@@ -161,7 +161,7 @@ def is_development(path: Path) -> bool:
 def listed(name: str) -> set[str]:
     """Return an array of scripts/common.sh."""
     script = f'source "{paths.ROOT}/scripts/common.sh"; printf "%s\\n" "${{{name}[@]}}"'
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=10, check=True)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, check=True)
     return set(done.stdout.split())
 
 
@@ -213,7 +213,7 @@ def test_the_programs_are_there_and_of_these_packages() -> None:
     """As `make setup-dev` leaves a Debian."""
     for package in set(PACKAGE_OF.values()):
         argv = ["dpkg", "-L", package]
-        shown = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+        shown = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
         assert shown.returncode == 0, f"{package} is missing: make setup-dev"
         shipped = {line.removeprefix("/usr") for line in shown.stdout.splitlines()}
         for program in (name for name, of in PACKAGE_OF.items() if of == package):
