@@ -20,6 +20,7 @@ from guardian_bench import PORT, VARIANTS, Bench, apply, crash_within_life, rule
 
 from fwtop.guardian.failpoints import Failpoint
 from fwtop.harden import stateless
+from fwtop.harden import table as connections
 from fwtop.harden.playbook import Options
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Apply, Plan, Undo
@@ -34,6 +35,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 from stored_samples import START, poisoned, session_ticks
 
 pytestmark = pytest.mark.kernel
+
+
+@pytest.fixture(autouse=True)
+def nobody_elses_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among many entries of other tests' namespaces, ours would not be looked for."""
+    monkeypatch.setattr(connections, "_everywhere", lambda: 0)
+
+
 RULES = """*filter
 :INPUT DROP [0:0]
 :FORWARD DROP [0:0]
