@@ -225,6 +225,17 @@ def test_what_can_not_be_put_back_at_once_is_put_back_later(guardian: Guardian) 
     assert set(guardian.lists.find("x").rows) == set(wanted)
 
 
+def test_a_set_that_another_made_smaller_is_built_anew(guardian: Guardian) -> None:
+    guardian.lists.add("x", (Prefix.parse("198.51.100.1"),), None, force=False)
+    name = list_set_name("x", 4)
+    ipset.restore("create other hash:net family inet maxelem 4 counters\nadd other 198.51.100.1\n")
+    ipset.swap_sets([(name, "other")])
+    ipset.destroy_set("other")
+    wanted = {Prefix.parse(f"198.51.100.{number}") for number in range(1, 21)}
+    guardian.lists.add("x", tuple(wanted), None, force=False)
+    assert guardian.kernel_holds() == wanted
+
+
 def test_an_unused_list_takes_no_kernel_memory(guardian: Guardian) -> None:
     many = PrefixRows.of([Prefix(4, 10 << 24 | number, 32) for number in range(1000)])
     guardian.lists.create("unused", many, None)

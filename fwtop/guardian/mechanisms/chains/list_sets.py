@@ -6,7 +6,6 @@ large for what is left, a copy is built aside and swapped in; what stays keeps i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
 
 from msgspec import Struct
@@ -25,14 +24,6 @@ _MOST_EDITED = 4096  # elements of one call; the kernel holds the set for as lon
 _LEAST_ROOM = 65_536
 _SHRINK_ABOVE = 4096  # elements: smaller sets are not worth it
 _SHRINK_TO = 4  # rebuild a set that held so many times more
-_SIZE = re.compile(r"^Size in memory: (\d+)", re.MULTILINE)
-
-
-class _Room(Struct):
-    """What a set was built for."""
-
-    most: int  # elements that fit
-    peak: int  # elements that it held since it was built
 
 
 class ListDelta(Struct, frozen=True):
@@ -48,10 +39,10 @@ class ListDelta(Struct, frozen=True):
 class Prepared:
     """A change that can be made, and unmade as long as it was not concluded."""
 
-    def __init__(self, edits: list[Edit], asides: dict[str, str], rooms: dict[str, _Room]) -> None:
+    def __init__(self, edits: list[Edit], asides: dict[str, str], peaks: dict[str, int]) -> None:
         self._edits = edits
         self._asides = asides  # the copy of each set
-        self._rooms = rooms  # those of the copies; to be forgotten with them
+        self._peaks = peaks  # those of the copies; to be forgotten with them
         self._edited = self._swapped = False
 
     def commit(self) -> None:
@@ -70,7 +61,7 @@ class Prepared:
         if self._edited:
             ipset.change_sets([Edit(one.name, one.family, one.removed, one.added) for one in self._edits])
         for name in self._asides:
-            self._rooms.pop(name, None)
+            self._peaks.pop(name, None)
         self.conclude()
 
     def conclude(self) -> None:
@@ -85,7 +76,7 @@ class ListSets:
     def __init__(self, serve_urgent: Callable[[], None] = lambda: None) -> None:
         """Take what is to be called between the batches of a long list."""
         self._serve_urgent = serve_urgent
-        self._rooms: dict[str, _Room] = {}
+        self._peaks: dict[str, int] = {}  # by set: the most elements that it held since it was built
 
     def ensure(self, spec: SetSpec, *, by_contents: bool = False) -> None:
         """Create and fill a list's set unless it is there, and as large as it should be; raises FwtopError.
@@ -119,9 +110,9 @@ class ListSets:
                 else:
                     asides[name] = self._build_aside(name, family, after)
         except Exception:
-            Prepared([], asides, self._rooms).revert()
+            Prepared([], asides, self._peaks).revert()
             raise
-        return Prepared(edits, asides, self._rooms)
+        return Prepared(edits, asides, self._peaks)
 
     def rebuild(self, name: str, rows: Rows) -> None:
         """Put exactly these prefixes into a list's sets, whatever is in them; raises FwtopError."""
@@ -135,14 +126,14 @@ class ListSets:
         self._put_in(asides)
 
     def _put_in(self, asides: dict[str, str]) -> None:
-        prepared = Prepared([], asides, self._rooms)
+        prepared = Prepared([], asides, self._peaks)
         prepared.commit()
         prepared.conclude()
 
     def tidy(self, used: Collection[str]) -> None:
         """Destroy the sets of lists that no rule uses, and copies that were left; raises FwtopError."""
         for name in sets.destroy_lists(used):
-            self._rooms.pop(name, None)
+            self._peaks.pop(name, None)
 
     def bytes_of(self, name: str) -> int:
         """Return the kernel memory that a list's sets take; 0 where it has none. Raises FwtopError."""
@@ -154,11 +145,10 @@ class ListSets:
 
         Most are in it when all additions are made and no removal yet.
         """
-        room = self._rooms.setdefault(header.name, _Room(header.size or 0, header.entries))
-        if most > room.most:
+        if most > (header.size or 0):
             return False
-        room.peak = max(room.peak, most)
-        return room.peak <= _SHRINK_ABOVE or after * _SHRINK_TO > room.peak
+        peak = self._peaks[header.name] = max(self._peaks.get(header.name, header.entries), most)
+        return peak <= _SHRINK_ABOVE or after * _SHRINK_TO > peak
 
     def _build_aside(self, name: str, family: int, rows: Rows) -> str:
         """Build a copy with these prefixes and the counters of those that are in the set now."""
@@ -169,7 +159,7 @@ class ListSets:
             self._copy_counters(name, aside, rows)
         except Exception:
             ipset.destroy_set(aside)
-            self._rooms.pop(name, None)
+            self._peaks.pop(name, None)
             raise
         return aside
 
@@ -188,7 +178,7 @@ class ListSets:
         except Exception:
             ipset.destroy_set(name)
             raise
-        self._rooms[target] = _Room(room, len(rows))
+        self._peaks[target] = len(rows)
 
     def _copy_counters(self, name: str, aside: str, rows: Rows) -> None:
         headers = [ipset.header(one) for one in (name, aside)]
