@@ -74,3 +74,22 @@ def test_files_that_comments_and_documents_name_are_there() -> None:
                     source.name,
                     name,
                 )
+
+
+def test_the_contracts_about_libraries_hold_every_package_but_the_owner() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    owners = {}
+    for contract in contracts:
+        if contract.get("allow_indirect_imports"):
+            (library,), (ignored,) = contract["forbidden_modules"], contract["ignore_imports"]
+            assert contract["source_modules"] == ["fwtop"]
+            owners[library] = ignored
+    assert owners == {
+        library: f"fwtop.{owner}.** -> {library}"
+        for library, owner in {
+            "bcc": "compile", "textual": "ui", "maxminddb": "enrich", "sqlite3": "store",
+            "prometheus_client": "console",
+        }.items()
+    }  # fmt: skip
+    (circles,) = (contract for contract in contracts if contract["type"] == "acyclic_siblings")
+    assert (circles["ancestors"], circles["skip_descendants"]) == (["fwtop"], ["fwtop.model"])
