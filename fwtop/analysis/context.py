@@ -159,9 +159,9 @@ class AnalysisContext(Struct, weakref=True, dict=True):
     ) -> float:
         """Return how many times a vector is as large as the least that is called an attack.
 
-        `normal` is what to compare with of the baseline: a traffic class, of which what usually goes to the
-        same ports counts, TCP packets with such a payload, NEW, or None for UDP answers, which are compared
-        with what usually comes from their ports. `shaped` says that the packets themselves prove the kind,
+        `normal` names the part of the baseline to compare with: a traffic class (to the same ports only), TCP
+        packets with such a payload, NEW, or None for UDP answers, which are compared with what usually comes
+        from their ports. `shaped` says that the packets themselves prove the kind,
         which lowers the threshold.
         """
         config = self.config

@@ -4,7 +4,7 @@ The kernel gives one reason for the drops of all netfilter rules, and its count 
 where a rule's counter goes by the datagram that they make up. So neither can be subtracted from the other.
 But each sample shows the packet: if it meets the conditions of an active rule, that rule dropped it, as
 fwtop's chains come first. Where the conditions don't decide (rates, or a list of which only the beginning is
-known here), the rule's counter says which share of the packets that may be its own are.
+known here), the rule's counter says how many of the candidates are its own.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def _leave(options: Options, arguments: tuple[str, ...], inode: int, path: str) 
 
 
 def _here(inode: int) -> list[str]:
-    """Return what the kernel has of fwtop's in this namespace."""
+    """Return what fwtop has left in this namespace's kernel state."""
     ruleset = RulesetReader().read()
     found = [f"{rule.place}: {rule.text}" for rule in ruleset.rules if rule.ours]
     found += [f"set {item.name}" for item in ruleset.sets if item.ours]

@@ -26,7 +26,7 @@ _LIMIT = 4096  # of open descriptors, where the hard limit allows as many
 
 
 class Spare:
-    """Open files of no use but to be closed when others are needed. Of one thread."""
+    """Open files in reserve, closed to make room when descriptors run out. Not thread-safe."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -116,7 +116,7 @@ def spark(values: Sequence[float | None], width: int) -> str:
 
 
 def averaged(values: Sequence[float | None], width: int) -> list[float | None]:
-    """Return `width` averages of what is known of equal parts of the values, at most as many as there are."""
+    """Divide the values into at most `width` equal parts, and average the known values of each."""
     count = min(width, len(values))
     cells: list[float | None] = []
     for place in range(count):

@@ -200,11 +200,13 @@ def abuse_mails(digest: Digest, found: Sequence[Sender]) -> dict[str, str]:
         if sender.asn is not None:
             networks.setdefault(sender.asn, []).append(sender)
     ranked = sorted(networks.items(), key=lambda item: (-len(item[1]), item[0]))
-    spans = {span.kind: span for span in digest.spans}
+    spans: dict[str, list[AttackSpan]] = {}
+    for span in digest.spans:
+        spans.setdefault(span.kind, []).append(span)
     return {f"abuse/AS{asn}.txt": _mail(digest, asn, mine, spans) for asn, mine in ranked[:_MOST_MAILS]}
 
 
-def _mail(digest: Digest, asn: int, found: Sequence[Sender], spans: dict[str, AttackSpan]) -> str:
+def _mail(digest: Digest, asn: int, found: Sequence[Sender], spans: dict[str, list[AttackSpan]]) -> str:
     name = next((sender.as_name for sender in found if sender.as_name), "")
     titles = ", ".join(dict.fromkeys(sender.title for sender in found))
     lines = [
@@ -216,8 +218,7 @@ def _mail(digest: Digest, asn: int, found: Sequence[Sender], spans: dict[str, At
     ]
     for kind in dict.fromkeys(sender.kind for sender in found):
         mine = [sender for sender in found if sender.kind == kind]
-        span = spans.get(kind)
-        lines += _attack(mine, span)
+        lines += _attack(mine, spans.get(kind, []))
     lines += [
         "Rates are estimates from sampled packets. Times are UTC. Packets are available on request.",
         f"Recorded on {digest.info.host} by fwtop {digest.info.version}, session {digest.info.id}.",
@@ -225,16 +226,14 @@ def _mail(digest: Digest, asn: int, found: Sequence[Sender], spans: dict[str, At
     return "\n".join(lines) + "\n"
 
 
-def _attack(mine: Sequence[Sender], span: AttackSpan | None) -> list[str]:
+def _attack(mine: Sequence[Sender], spans: Sequence[AttackSpan]) -> list[str]:
     title = mine[0].title
     lines = [f"{title}: {plural(len(mine), 'machine')} of yours."]
     lines += _REFLECTOR if mine[0].kind.endswith(_REFLECTED) else _SENDER
-    if span is not None:
-        targets = [safe_text(row.key) for row in span.detail.tables.get("target", ())]
-        rows = span.detail.tables.get("port", ())
-        ports = [safe_text(row.key) for row in rows if row.share >= _PORT_SHARE]
-        lines += [f"Target: {', '.join(targets[:3])}"] if targets else []
-        lines += [f"Ports: {', '.join(ports[:3])}"] if ports else []
+    targets = _keys(spans, "target", 0.0)
+    ports = _keys(spans, "port", _PORT_SHARE)
+    lines += [f"Target: {', '.join(targets[:3])}"] if targets else []
+    lines += [f"Ports: {', '.join(ports[:3])}"] if ports else []
     lines.append("")
     for sender in mine[:_MOST_LINES]:
         lines.append(
@@ -243,3 +242,10 @@ def _attack(mine: Sequence[Sender], span: AttackSpan | None) -> list[str]:
         )
     left = len(mine) - _MOST_LINES
     return [*lines, *([f"  and {left:,} more"] if left > 0 else []), ""]
+
+
+def _keys(spans: Sequence[AttackSpan], table: str, least: float) -> list[str]:
+    """Return the keys that a table of these attacks lists with at least that share, the largest first."""
+    rows = [row for span in spans for row in span.detail.tables.get(table, ()) if row.share >= least]
+    rows.sort(key=lambda row: -row.share)
+    return list(dict.fromkeys(safe_text(row.key) for row in rows))

@@ -83,7 +83,7 @@ def _beginning(attack: Attack, attacks: tuple[Attack, ...]) -> str:
 
 
 def _causes(attacks: tuple[Attack, ...]) -> list[Attack]:
-    """Return the attacks without their effects: a full connection table is no other vector."""
+    """Return the attacks without their effects: a full connection table is not a vector of its own."""
     return [attack for attack in attacks if not attack.effect_of]
 
 

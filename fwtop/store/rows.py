@@ -74,7 +74,7 @@ _MOST_BYTES = 65_535
 
 
 def insert_evidence(database: sqlite3.Connection, evidence: Iterable[AttackEvidence]) -> None:
-    """Add evidence; of what is too much of a kind, every second row goes, so that the rest spans its time."""
+    """Add evidence; a kind with too many rows loses every second one: the rest still spans its time."""
     for item in evidence:
         kinds = {row[0] for row in database.execute("SELECT DISTINCT kind FROM evidence")}
         if item.kind not in kinds and len(kinds) >= MOST_KINDS:

@@ -1,4 +1,4 @@
-"""While a database can't be written: what is told, why and since when, and what happens meanwhile is held."""
+"""What to do while a database can't be written: say why and since when, and hold what happens meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The /24s of a long IPv4 list as maps: two bits for each, and what is listed of those of which a part is.
+"""The /24s of a long IPv4 list as maps: two bits for each, and the addresses of those listed in part.
 
 Lists of many millions have no counters by prefix (`build_uncounted4`): those of 25 million prefixes, and what
 finds them, would take several times the memory of the list. Most of their partly listed /24s have a few

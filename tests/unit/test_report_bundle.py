@@ -75,6 +75,24 @@ def test_a_mail_names_no_port_that_was_hit_by_chance(tmp_path: Path) -> None:
     assert "Ports: udp from 53, udp from 54\n" in mail
 
 
+def test_a_mail_names_the_ports_of_all_attacks_of_a_kind(tmp_path: Path) -> None:
+    first = ticks(spoofed=False)
+    none = replace(first[0].judgement, attacks=())
+    again = tuple(replace(one, since=one.since + 600) for one in first[0].judgement.attacks)
+    calm = [replace(tick, started=tick.started + 60, judgement=none) for tick in first]
+    later = [
+        replace(
+            tick,
+            started=tick.started + 600,
+            judgement=replace(tick.judgement, attacks=again),
+            tables=replace(tick.tables, ports=(replace(tick.tables.ports[0], port=4444),)),
+        )
+        for tick in first
+    ]
+    mail = bundle_of(tmp_path, [*first, *calm, *later])["abuse/AS64500.txt"].decode()
+    assert "Ports: udp from 53, udp from 4444" in mail
+
+
 def nobody_is_accused(found: dict[str, bytes]) -> bool:
     return found["blocklist-ipv4.txt"] == b"" and not any(name.startswith("abuse/") for name in found)
 

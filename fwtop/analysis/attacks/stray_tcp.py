@@ -1,4 +1,4 @@
-"""TCP packets that belong to no connection: floods of ACKs, RSTs, FINs and invalid flags, and what looks so.
+"""TCP packets of no connection: floods of ACKs, RSTs, FINs and invalid flags, and what looks like them.
 
 Sources: RFC 9293 3.10.7; Mirai's source (attack_tcp_ack); Imperva, "Breaking down Mirai" (2016).
 """

@@ -127,9 +127,9 @@ def _named(name: str, unit: str, meaning: str, measure: Callable[[Group], float]
 
 
 class Least(Struct, frozen=True):
-    """From where on a group may be an attack.
+    """The least that may be an attack.
 
-    `floor` names the configured rate, `normal` what to compare with of the baseline. `shaped` says that
+    `floor` names the configured rate, `normal` the part of the baseline to compare with. `shaped` says that
     contents prove the kind, so that less is enough.
     """
 

@@ -93,7 +93,7 @@ class Decider:
             self.bar(decision.rule, now)
 
     def _watch(self, status: RuleStatus, now: float) -> Trial:
-        """Return how a rule does; of one that an earlier recording has kept nothing is to be decided."""
+        """Return how a rule does; one that an earlier recording has kept needs no decision."""
         if status.rule.id not in self._watched:
             is_fresh = status.state is State.PROVISIONAL
             _, asked = self._asked.get(_identity(status.rule), (now, None))

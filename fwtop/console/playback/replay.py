@@ -70,7 +70,7 @@ class SessionReel:
         return Frame(self._marked(snapshot, at), past, self._installed(at))
 
     def _marked(self, snapshot: Snapshot, at: float) -> Snapshot:
-        """Say so where a time is shown of which nothing was stored: the snapshot is of another."""
+        """Add a note where nothing was stored of the time shown, so that the snapshot is of another time."""
         for gap in self._unstored:
             if gap.since < at <= gap.until:
                 since, until = utc(gap.since, CLOCK), utc(gap.until, CLOCK)

@@ -152,7 +152,7 @@ def _proposal_summary(item: Proposal, context: CellContext, width: int) -> Line:
 def _in_words(item: Proposal, width: int) -> str:
     """Write what a proposal does with its reasons; where room is short, only with what evades it.
 
-    Nothing is told twice: that a relief drops nothing stands before it.
+    Nothing is said twice: a marker before it says already that a relief drops nothing.
     """
     rule = item.rule
     if rule is None or not item.summary.startswith(f"{rule.summary} ("):

@@ -1,4 +1,4 @@
-"""What lists show: rows, their order, which one is selected, and the part of the traffic that they are of."""
+"""What lists show: rows, their order, the selection, and the part of the traffic that the rows cover."""
 
 from __future__ import annotations
 
