@@ -136,6 +136,19 @@ async def test_expiry_without_confirmation_is_told_until_a_key() -> None:
         assert "expired" not in run.text()
 
 
+@pytest.mark.parametrize("state", [State.PROVISIONAL, State.CONFIRMED])
+async def test_ctrl_r_previews_the_expired_rule_again(state: State) -> None:
+    shown = provisional(5.0)
+    ended = replace(shown.mitigations[0], state=state, expires=NOW + 5)
+    async with running(replace(shown, mitigations=(ended, *shown.mitigations[1:]))) as run:
+        run.clock[0] = NOW + 7
+        await run.send(replace(shown, mitigations=shown.mitigations[1:]))
+        await run.press("ctrl+r")
+        assert ended.rule.summary in run.text()
+        await run.press("enter")
+        assert "apply" in run.feed.controls.verbs()
+
+
 async def test_enter_on_the_alarm_previews_the_expired_rule_again() -> None:
     async with running(provisional(5.0)) as run:
         run.clock[0] = NOW + 7

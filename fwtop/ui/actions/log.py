@@ -163,42 +163,42 @@ _OVERDUE_SECONDS = 1.5  # this long after its confirmation time a rule is over, 
 
 
 class ExpiryWatch(Struct):
-    """Notices rules that ended because nobody confirmed them; `expired` stays until a key is pressed."""
+    """Notices rules that ended; `expired`, which nobody confirmed in time, stays until a key is pressed."""
 
     expired: RuleStatus | None = None
     at: float = 0.0  # Unix seconds
-    _waiting: dict[str, RuleStatus] = field(default_factory=dict)
-    _ended: set[str] = field(default_factory=set)  # by this screen, on purpose
+    last: RuleStatus | None = None  # the rule that was removed or expired last
+    _active: dict[str, RuleStatus] = field(default_factory=dict)
+    _ended: set[str] = field(default_factory=set)  # as the operator knows
 
     def forget(self, rule_id: str) -> None:
         """Expect a rule to end: the operator removed it."""
         self._ended.add(rule_id)
-        self._waiting.pop(rule_id, None)
+        self._active.pop(rule_id, None)
 
     def has_ended(self, rule_id: str) -> bool:
         """Whether the operator knows that a rule ended: removed here, or told by the alarm."""
         return rule_id in self._ended
 
     def update(self, mitigations: Sequence[RuleStatus], now: float) -> None:
-        """Compare with the unconfirmed rules seen before."""
-        present = {status.rule.id: status for status in mitigations}
-        for rule_id, before in list(self._waiting.items()):
-            after = present.get(rule_id)
-            overdue = before.confirm_by is not None and now > before.confirm_by + _OVERDUE_SECONDS
-            if after is not None and after.state in ACTIVE_STATES:
-                if after.state is State.CONFIRMED:
-                    del self._waiting[rule_id]
-                    continue
-                if not overdue:
-                    continue
-            del self._waiting[rule_id]
-            self._ended.add(rule_id)
-            undone = after is not None and after.note.startswith("undone")
-            if not undone and before.confirm_by is not None and now >= before.confirm_by - _OVERDUE_SECONDS:
-                self.expired, self.at = before, min(before.confirm_by, now)
-        for rule_id, status in present.items():
-            if status.state is State.PROVISIONAL and rule_id not in self._ended:
-                self._waiting[rule_id] = status
+        """Compare with the active rules seen before."""
+        present = {status.rule.id: status for status in mitigations if status.rule.id not in self._ended}
+        active = {rule_id: status for rule_id, status in present.items() if status.state in ACTIVE_STATES}
+        for rule_id, before in self._active.items():
+            after = active.get(rule_id)
+            deadline = before.confirm_by if before.state is State.PROVISIONAL else None
+            confirmed = after is not None and after.state is State.CONFIRMED
+            overdue = deadline is not None and not confirmed and now > deadline + _OVERDUE_SECONDS
+            if after is not None and not overdue:
+                continue
+            active.pop(rule_id, None)
+            self.last = before
+            if before.state is State.PROVISIONAL:
+                self._ended.add(rule_id)
+            undone = rule_id in present and present[rule_id].note.startswith("undone")
+            if deadline is not None and not undone and now >= deadline - _OVERDUE_SECONDS:
+                self.expired, self.at = before, min(deadline, now)
+        self._active = active
 
 
 TOAST_SECONDS = 8.0

@@ -40,7 +40,6 @@ class RuleActions:
         self.expiry = ExpiryWatch()
         self.installed_rules: dict[str, str] = {}  # by this screen: id → summary
         self._installing = 0  # requests under way
-        self._removed: RuleStatus | None = None  # the last one, for redo
         self._replaces: dict[str, str] = {}  # unconfirmed rule → the one that goes once it is kept
         self._desk = desk
         self._tabs = tabs
@@ -130,9 +129,9 @@ class RuleActions:
 
     async def redo(self, _: RuleStatus | None) -> None:
         """Preview the rule that was removed or expired last, to install it again."""
-        lost = self.expiry.expired or self._removed
+        lost = self.expiry.expired or self.expiry.last
         if lost is None:
-            self._say("no rule was removed in this session")
+            self._say("no rule was removed or expired in this session")
             return
         if self._shows_command("install", lost.rule):
             return
@@ -257,7 +256,7 @@ class RuleActions:
         self.expiry.forget(rule_id)
         status = await self._controls.undo(rule_id)
         self._desk.overlay.note(status, self._desk.clock())
-        self._removed = status
+        self.expiry.last = status
         return f"rule {rule_id} was removed; {KEY_MAP.label('redo')} installs it again"
 
     async def _report(self, what: str, doing: Awaitable[str]) -> None:
