@@ -14,10 +14,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from fwtop.analysis.attacks import HYPOTHESES
-from fwtop.analysis.attacks.states import carpet_bombing, conntrack_exhaustion
 from fwtop.analysis.context import AnalysisContext, Finding, Trait
 from fwtop.analysis.engine.compete import entries_by_turn, resolve
 from fwtop.analysis.engine.entries import Hypothesis
+from fwtop.analysis.states import carpet_bombing, conntrack_exhaustion
 from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.traffic import UDP, Rows, weighted_top
 from fwtop.model.rule import Match

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -15,8 +15,9 @@ from fwtop.model.paths import ROOT
 from fwtop.model.rule import Kind, Level
 from fwtop.policy.document import SECONDS, Policy, parse, read, shape
 from fwtop.policy.exports import write
-from fwtop.policy.schema import schema
+from fwtop.policy.schema import BlockTable, LimitTable, SignatureTable, schema
 from fwtop.policy.versions import KEPT, Versions, lists_of
+from fwtop.rules.kinds import filters
 
 OFFICE = (Prefix.parse("198.51.100.0/24"),)
 GOOD = 'schema = 1\n[list.office]\nentries = ["198.51.100.0/24"]\n'
@@ -234,3 +235,12 @@ def test_an_export_that_cannot_be_written_is_one_line(
     with pytest.raises(FwtopError, match=said):
         write(written, "p.toml", format, tmp_path / output, tmp_path / "allow")
     assert not (tmp_path / "absent").exists()
+
+
+@pytest.mark.parametrize(
+    ("table", "verb"), [(BlockTable, "block"), (LimitTable, "limit"), (SignatureTable, "match")]
+)
+def test_a_table_offers_the_kinds_that_its_verb_has(table: type, verb: str) -> None:
+    via = get_type_hints(table)["via"]
+    words = next(get_args(one) for one in (via, *get_args(via)) if get_origin(one) is Literal)
+    assert words == tuple(kind.value for kind in filters(verb))
