@@ -11,14 +11,14 @@ from textual import events
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import EventKind
-from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import NOTHING, Snapshot
 from fwtop.ui.feed import PlayerState
 from fwtop.ui.format import duration
 from fwtop.ui.graph import Graph
 from fwtop.ui.header import HeaderState, header_lines
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.layout import MINIMUM, Box, Clicked, Lines
-from fwtop.ui.lists.history import NOTHING, History
+from fwtop.ui.lists.history import History
 from fwtop.ui.style import (
     ACCENT,
     ALARM,

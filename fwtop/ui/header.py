@@ -11,8 +11,9 @@ from fwtop.model.traffic.snapshot import Attack, Snapshot
 from fwtop.render.numbers import DAY_AND_TIME, utc
 from fwtop.rules.kinds import drops_nothing
 from fwtop.ui.format import bits, duration, gauge, number, percent
-from fwtop.ui.lists.history import Badge, Clients, History, Verdict, attack_pps, attacks_of, verdict_of
+from fwtop.ui.lists.history import Clients, History
 from fwtop.ui.lists.path import CONNTRACK_ALARM, FULL
+from fwtop.ui.lists.verdict import Badge, Verdict, attack_pps, attacks_of, verdict_of
 from fwtop.ui.style import (
     ACCENT,
     ALARM,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from fwtop.analysis.rule_readings import Change
 from fwtop.model.rule import ACTIVE_STATES
-from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import NOTHING, Snapshot
 from fwtop.render.numbers import utc
 from fwtop.ui.actions.desk import Desk, MachineRulesWatch, TrendWatch
 from fwtop.ui.actions.dialog import Dialog
@@ -21,11 +21,12 @@ from fwtop.ui.actions.session_actions import SessionActions
 from fwtop.ui.actions.tab_actions import TabActions
 from fwtop.ui.header import HeaderState
 from fwtop.ui.layout import HEADER_ROWS, Box, Guarded
-from fwtop.ui.lists.history import NOTHING, RecentRates, active_rules
+from fwtop.ui.lists.history import RecentRates
 from fwtop.ui.lists.path import Stage, path_lines, stage_details
 from fwtop.ui.lists.rows import PART_PANELS
 from fwtop.ui.lists.rules import RuleEffects, effect_lines
 from fwtop.ui.lists.table import CellContext
+from fwtop.ui.lists.verdict import active_rules
 from fwtop.ui.style import STRONG, Line
 from fwtop.ui.tabs import TAB, Content
 from fwtop.ui.terminal import LinkBudget

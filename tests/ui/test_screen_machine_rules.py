@@ -12,8 +12,8 @@ from screen_run import LARGE, SMALL, Run, running
 
 from fwtop.model.rule import State
 from fwtop.model.ruleset import IPSET, IPTABLES_LEGACY, NFT, ListedRule, ListedSet, Ruleset
+from fwtop.model.traffic.snapshot import NOTHING
 from fwtop.ui.actions.desk import MachineRulesWatch
-from fwtop.ui.lists.history import NOTHING
 
 LIST = "machine_rules"
 

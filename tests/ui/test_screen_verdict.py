@@ -18,7 +18,8 @@ from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.session import flow_of
 from fwtop.model.traffic.snapshot import Destination, Judgement, LedgerRow, Share, Snapshot
 from fwtop.ui.header import HeaderState, header_lines, rates_line, verdict_line
-from fwtop.ui.lists.history import Badge, Clients, History, verdict_of
+from fwtop.ui.lists.history import Clients, History
+from fwtop.ui.lists.verdict import Badge, verdict_of
 from fwtop.ui.style import TEXT, Line, width_of
 
 

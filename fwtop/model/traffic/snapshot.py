@@ -289,3 +289,7 @@ class Snapshot(Struct, frozen=True):
     def at(self) -> float:
         """The time that it tells of, the end of its window."""
         return self.started + self.seconds
+
+
+# What stands for a snapshot before the first
+NOTHING = Snapshot("", Origin("live"), 0.0, 0.0, Tables(Totals(0, 0, 0.0, 0.0, 0, 0), Sampling(1.0, 0, 0)))

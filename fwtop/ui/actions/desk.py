@@ -17,14 +17,14 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
 from fwtop.model.ruleset import ListedSet, Ruleset
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import NOTHING, Snapshot
 from fwtop.ui.actions.dialog import ChoiceDialog, Details, DetailsDialog, Dialog, Dissect
 from fwtop.ui.actions.log import REFUSED, SessionLog
 from fwtop.ui.bars import StatusBars, StatusMessage
 from fwtop.ui.feed import Feed
 from fwtop.ui.layout import Begin
-from fwtop.ui.lists.history import NOTHING, HistoryAnswer
 from fwtop.ui.lists.rows import Scope
+from fwtop.ui.lists.trends import HistoryAnswer
 from fwtop.ui.style import BAD, TEXT
 
 Answer = TypeVar("Answer")

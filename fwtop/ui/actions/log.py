@@ -20,8 +20,8 @@ from fwtop.ui.feed import PlayerState
 from fwtop.ui.format import cut, duration
 from fwtop.ui.layout import Box, Lines
 from fwtop.ui.lists.details import subject_details
-from fwtop.ui.lists.history import verdict_of
 from fwtop.ui.lists.rows import LogEntry
+from fwtop.ui.lists.verdict import verdict_of
 from fwtop.ui.style import (
     ALARM,
     BAD,

@@ -17,6 +17,7 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.packets import Fragment
 from fwtop.model.traffic.protocols import ICMP, ICMPV6, NUMBERS, TCP, WITH_PORTS
 from fwtop.model.traffic.snapshot import (
+    NOTHING,
     Attack,
     Destination,
     LedgerRow,
@@ -35,10 +36,10 @@ from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.actions.tab_actions import TabActions
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.details import attack_details, details_of
-from fwtop.ui.lists.history import NOTHING, TrendItem
 from fwtop.ui.lists.packet_rows import PACKET, PacketRow
 from fwtop.ui.lists.rows import PART_PANELS, PartView
 from fwtop.ui.lists.traffic import spared
+from fwtop.ui.lists.trends import TrendItem
 from fwtop.ui.style import BAD, WARN, Line
 
 TTL_SECONDS = 600

@@ -10,7 +10,7 @@ from textual import events
 from fwtop.model.console_scope import owner_elsewhere
 from fwtop.model.rule import ACTIVE_STATES, POLICY, POLICY_TRIAL, Rule, RuleStatus, State
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import NOTHING, Snapshot
 from fwtop.render.numbers import duration_words
 from fwtop.rules.kinds import command_line
 from fwtop.rules.overlap import covering_rule, same_effect
@@ -21,7 +21,6 @@ from fwtop.ui.actions.tab_actions import TabActions
 from fwtop.ui.bars import not_acting, pending
 from fwtop.ui.format import duration, number
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.lists.history import NOTHING
 from fwtop.ui.lists.rules import why_details
 from fwtop.ui.style import BAD, GOOD, STRONG, TEXT, WARN, Line
 

@@ -1,132 +1,16 @@
-"""How well this machine is protected, now and before: pure functions of a snapshot, and what was remembered.
-
-The ledger tells where all packets ended; the verdict goes by what became of the attacks' own packets. What
-firewalls drop besides says nothing about an attack.
-"""
+"""What the screen remembers: seconds for the graph, clients before an attack, rates for sparklines."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from enum import StrEnum
 
 from msgspec import Struct, field
 
-from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
-from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED, Flow, TrendRow, Trends, flow_of
-from fwtop.model.traffic.snapshot import Attack, Origin, Sampling, Share, Snapshot, Source, Tables, Totals
-
-NOTHING = Snapshot("", Origin("live"), 0.0, 0.0, Tables(Totals(0, 0, 0.0, 0.0, 0, 0), Sampling(1.0, 0, 0)))
-
-
-class Badge(StrEnum):
-    """What the badge says."""
-
-    UNPROTECTED = "UNPROTECTED"
-    TRIAL = "TRIAL"
-    PARTLY = "PARTLY"
-    PROTECTED = "PROTECTED"
-    ALREADY = "ALREADY STOPPED BY YOUR FIREWALL"
-    CALM = "CALM"
-    NOT_JUDGED = "NOT JUDGED"  # the judgement failed: what it says is older, if it says anything
-    RECORDED = "ATTACK"  # in a capture, which doesn't tell what became of the packets
-
-
-class Verdict(Struct, frozen=True):
-    """The verdict; all shares are of the packets of all present attacks, 0 to 1."""
-
-    badge: Badge
-    attack_pps: float = 0.0
-    mine: float = 0.0  # dropped by rules that are active
-    other: float = 0.0
-    kernel: float = 0.0
-    rule: RuleStatus | None = None  # on trial; of several the one that ends first
-    trials: tuple[str, ...] = ()  # ids of all rules on trial
-    trial_pps: float = 0.0  # what they drop
-    trial_share: float = 0.0  # of the packets of all attacks; of one window with `mine`
-    seconds_left: float = 0.0
-    left: float = 0.0  # of the trial's time, 0 to 1
-
-    @property
-    def stopped(self) -> float:
-        """Share that firewalls drop."""
-        return min(self.mine + self.other, 1.0)
-
-
-def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
-    """Judge the snapshot; drops of rules that have ended don't protect any more."""
-    attacks = attacks_of(snapshot)
-    trials = _on_trial(snapshot)
-    is_judged = not snapshot.judgement.not_judged
-    if flow_of(snapshot) is None:
-        return Verdict(Badge.NOT_JUDGED if not is_judged else Badge.RECORDED if attacks else Badge.CALM)
-    whole = attack_pps(snapshot)
-    mine, other, kernel = (_weighted(attacks, name) for name in ("mine_share", "other_share", "kernel_share"))
-    mine *= _lasting(snapshot)
-    if trials:
-        left, part = _time_left(trials[0], now)
-        ids = tuple(sorted((status.rule.id for status in trials), key=lambda name: (len(name), name)))
-        pps = _dropped(snapshot, set(ids))
-        active = _dropped(snapshot, active_rules(snapshot))
-        share = mine * pps / active if active > 0 else 0.0
-        return Verdict(Badge.TRIAL, whole, mine, other, kernel, trials[0], ids, pps, share, left, part)
-    badge = Badge.NOT_JUDGED if not is_judged else _kind(mine, other) if attacks else Badge.CALM
-    return Verdict(badge, whole, mine, other, kernel)
-
-
-def _weighted(attacks: tuple[Attack, ...], name: str) -> float:
-    """Return a share of all attacks' packets."""
-    whole = sum(attack.pps for attack in attacks)
-    part = sum(attack.pps * getattr(attack, name) for attack in attacks)
-    return min(max(part / whole, 0.0), 1.0) if whole > 0 else 0.0
-
-
-def _lasting(snapshot: Snapshot) -> float:
-    """Return the share of the drops by fwtop's rules that is of active rules."""
-    mine = sum(row.pps for row in snapshot.tables.ledger if row.rule is not None)
-    return _dropped(snapshot, active_rules(snapshot)) / mine if mine > 0 else 1.0
-
-
-def _kind(mine: float, other: float) -> Badge:
-    if mine + other >= STOPPED:
-        return Badge.PROTECTED if mine >= NOTICED else Badge.ALREADY
-    return Badge.PARTLY if mine + other >= NOTICED else Badge.UNPROTECTED
-
-
-def attacks_of(snapshot: Snapshot) -> tuple[Attack, ...]:
-    """Return the attacks that have packets of their own; a full table is another's effect."""
-    attacks = snapshot.judgement.attacks
-    return tuple(attack for attack in attacks if attack.kind != FULL_TABLE) or attacks
-
-
-def attack_pps(snapshot: Snapshot) -> float:
-    """Return the packets a second of all attacks, of the same window as the total and never above it."""
-    return min(sum(attack.pps for attack in attacks_of(snapshot)), snapshot.tables.totals.pps)
-
-
-def active_rules(snapshot: Snapshot) -> set[str]:
-    """Return the ids of the rules in force."""
-    return {status.rule.id for status in snapshot.mitigations if status.state in ACTIVE_STATES}
-
-
-def _on_trial(snapshot: Snapshot) -> list[RuleStatus]:
-    """Return the unconfirmed rules in effect, first the one that ends first."""
-    found = [rule for rule in snapshot.mitigations if rule.state is State.PROVISIONAL and rule.acting]
-    return sorted(found, key=lambda rule: rule.confirm_by or 0.0)
-
-
-def _time_left(rule: RuleStatus, now: float) -> tuple[float, float]:
-    if rule.confirm_by is None:
-        return 0.0, 0.0
-    left = max(rule.confirm_by - now, 0.0)
-    known = 0 < rule.rule.created < rule.confirm_by
-    whole = rule.confirm_by - rule.rule.created if known else 30.0  # the usual length
-    return left, min(left / whole, 1.0)
-
-
-def _dropped(snapshot: Snapshot, rules: set[str]) -> float:
-    return sum(row.pps for row in snapshot.tables.ledger if row.rule in rules)
-
+from fwtop.model.rule import ACTIVE_STATES, RuleStatus
+from fwtop.model.traffic.session import STOPPED, Flow, flow_of
+from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.ui.lists.verdict import verdict_of
 
 HISTORY_SECONDS = 600
 _CALM_SECONDS = 60  # the baseline of clients is their mean over this long
@@ -280,36 +164,3 @@ class RecentRates(Struct):
         if top <= 0:
             return ""
         return "".join(_EIGHTHS[round(8 * rate / top) or (1 if rate > 0 else 0)] for rate in cells)
-
-
-class TrendItem(Struct, frozen=True):
-    """A row of the Trends tab."""
-
-    kind: str  # of TrendGroup
-    row: TrendRow
-
-    @property
-    def key(self) -> str:
-        """What the row is about."""
-        return self.row.key
-
-    def source(self) -> Source | None:
-        """Return a country or a network as a source that rules can be made of."""
-        share = Share(0, 0, self.row.hour or 0.0, 0.0, 0.0, 0.0)
-        if self.kind == "country" and len(self.key) == len("NL"):
-            return Source(self.key, share, 0.0, country=self.key)
-        number = self.key.removeprefix("AS")
-        if self.kind == "network" and number.isascii() and number.isdigit():
-            return Source(self.key, share, 0.0, asn=int(number), as_name=self.row.label or None)
-        return None
-
-
-class HistoryAnswer(Struct, frozen=True):
-    """What was read of the history."""
-
-    trends: Trends | None = None
-    problem: str = ""  # in one line
-
-    def items(self, kind: str) -> tuple[TrendItem, ...]:
-        """Return the rows of a kind."""
-        return tuple(TrendItem(kind, row) for row in self.trends.group(kind)) if self.trends else ()

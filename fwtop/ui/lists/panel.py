@@ -11,11 +11,10 @@ from rich.style import Style
 from textual import events
 
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import NOTHING, Snapshot
 from fwtop.render.rows.traffic import SOURCE_LISTS
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.layout import Clicked, Lines
-from fwtop.ui.lists.history import NOTHING
 from fwtop.ui.lists.panels import PANEL, PanelSpec
 from fwtop.ui.lists.rows import RowList
 from fwtop.ui.lists.table import (

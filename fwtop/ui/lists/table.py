@@ -11,11 +11,21 @@ from msgspec.structs import replace
 from rich.style import Style
 
 from fwtop.model.traffic.session import flow_of
-from fwtop.model.traffic.snapshot import Attack, Destination, PacketSignature, Payload, Port, Snapshot, Source
+from fwtop.model.traffic.snapshot import (
+    NOTHING,
+    Attack,
+    Destination,
+    PacketSignature,
+    Payload,
+    Port,
+    Snapshot,
+    Source,
+)
 from fwtop.render.rows.field import Field, RowType, Unit
 from fwtop.ui.format import bar, error_bar, nanoseconds, number, octets, percent, scale_of
-from fwtop.ui.lists.history import NOTHING, HistoryAnswer, RecentRates
+from fwtop.ui.lists.history import RecentRates
 from fwtop.ui.lists.rows import LogEntry, Scope
+from fwtop.ui.lists.trends import HistoryAnswer
 from fwtop.ui.style import BAR, DIM, TEXT, Line, fit, width_of, wrap_line
 
 GAP = 2
