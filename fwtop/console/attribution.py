@@ -23,13 +23,14 @@ from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.rule import ACTIVE_STATES, Match, RuleStatus
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import F64, Hook, Mask, PacketBatch
+from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import KINDS
 
 _REASONS = {
     # a SYN proxy drops what is neither a SYN nor has a valid cookie
     "NETFILTER_DROP": frozenset(kind for kind, known in KINDS.items() if known.in_netfilter or known.answers),
     # compiled rules run at tc where XDP can't
-    "TC_INGRESS": frozenset(kind for kind, known in KINDS.items() if known.is_compiled),
+    "TC_INGRESS": frozenset(kind for kind, known in KINDS.items() if known.layer <= Layer.TC),
 }
 _READINGS = 4  # of a rule's counter, about a second apart
 _CERTAIN = 0.8  # of the bytes that may be a rule's: all are, but for readings at different times

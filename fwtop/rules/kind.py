@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, RateLimit, Rule, Setting
-
-if TYPE_CHECKING:
-    from fwtop.rules.nft_objects import NftRule
 
 
 class Layer(IntEnum):
@@ -44,7 +40,9 @@ class RuleKind(Struct, frozen=True):
     missing: Callable[[Rule], str] = lambda _: ""  # what a rule of this kind lacks; "" if nothing
     phrase: Callable[[Rule, str], str] | None = None  # of a rule, given its packets; None: drop, or limit
     drop: str = "drop"  # what it does to packets, in words
+    elsewhere: str = ""  # what fwtop does with it, in words, where no command of iptables is meant
     place: str = ""  # where, in words
+    is_compiled: bool = False  # its rules become a program of the driver or of tc
     is_filter: bool = False  # it drops packets one by one: all that match, or those above a limit
     drops_nothing: bool = False
     untracks: bool = False  # it keeps packets out of connection tracking
@@ -66,11 +64,6 @@ class RuleKind(Struct, frozen=True):
     cost_ns: float = 0.0  # CPU time of a packet, measured on a VM with 2 CPUs, Linux 6.18
     bench: str = ""  # the command whose cost `fwtop bench --calibrate` measures; "" for none
     ladder: str = ""  # what it ends, on the ladder of costs; "" if it ends nothing
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether its rules become a program of the driver or of tc."""
-        return self.layer in (Layer.DRIVER, Layer.TC)
 
     @property
     def in_netfilter(self) -> bool:
@@ -180,13 +173,12 @@ class KernelObjects(Struct, frozen=True):
     sets: tuple[SetSpec, ...]
     lines: tuple[ChainLine, ...]
     notes: tuple[str, ...] = ()  # costs and side effects, for the preview
-    compiled: Rule | None = None  # without sets and lines
     settings: tuple[Setting, ...] = ()  # sysctls
     needs: tuple[Setting, ...] = ()  # sysctls that must be so; changed only where they are not
     untracked: tuple[Match, ...] = ()  # services whose rules on states get stateless lines beside them
-    nft: NftRule | None = None  # instead of sets and lines
+    instead: Struct | None = None  # of sets and lines: what one mechanism knows by its type as its own
 
     @property
     def in_raw(self) -> bool:
         """Whether packets meet all of it in table raw."""
-        return self.compiled is None and self.nft is None
+        return self.instead is None

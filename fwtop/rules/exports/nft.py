@@ -13,7 +13,7 @@ from fwtop.rules import kinds
 from fwtop.rules.kinds.common import families_asked
 from fwtop.rules.kinds.connlimit import mask_words
 from fwtop.rules.kinds.nftables import conditions_of, sources_of
-from fwtop.rules.nft_objects import TYPES, NftSet, list_set_of, set_of
+from fwtop.rules.nft_objects import TYPES, NftRule, NftSet, list_set_of, set_of
 
 # Chains that a file makes: hooked at prerouting, before and behind connection tracking, and at output;
 # that of protected ports is led to by the first.
@@ -33,7 +33,7 @@ class Plain(Struct, frozen=True):
 
 def plain(rule: Rule) -> Plain:
     """Return a rule without its clock; raises FwtopError (code 2) for what nft can't say."""
-    if rule.connections is not None and (made := kinds.build(rule).nft) is not None:
+    if rule.connections is not None and isinstance(made := kinds.build(rule).instead, NftRule):
         return Plain(made.sets, tuple((OPEN, f"{one.conditions} {one.statement}") for one in made.lines))
     sets: list[NftSet] = []
     lines: list[tuple[str, str]] = []

@@ -125,11 +125,6 @@ def connlimit_args(rule: Rule, family: int) -> Iterator[str]:
 
 
 _ON_ONE_LINE = 32  # prefixes; longer lists are piped into ipset
-_ELSEWHERE = {
-    Layer.DRIVER: "compiles this into its XDP program",
-    Layer.TC: "compiles this for tc ingress",
-    Layer.NETDEV: "puts this into a chain at nft netdev ingress",
-}
 _NUMBER = "N"  # placeholder of the rule number, which the guardian assigns
 
 
@@ -138,9 +133,8 @@ def shell_commands(rule: Rule) -> tuple[str, ...]:
 
     The allow-list is omitted, as only the guardian knows it.
     """
-    layer = kinds.of(rule.kind).layer
-    if layer in _ELSEWHERE:
-        return (f"# fwtop {_ELSEWHERE[layer]}: {rule.summary}", *_by_hand(rule))
+    if elsewhere := kinds.of(rule.kind).elsewhere:
+        return (f"# fwtop {elsewhere}: {rule.summary}", *_by_hand(rule))
     if rule.kind is Kind.SYNPROXY:
         return (
             f"# fwtop does this with nft and the machine's own MSS and window scale: {rule.summary}",

@@ -44,7 +44,7 @@ def alternatives(rule: Rule) -> list[Kind]:
     if not of(rule.kind).is_filter:
         return [rule.kind]
     if rule.limit is not None:
-        fit = [known for known in KINDS.values() if known.keeps is not None]
+        fit = [known for known in KINDS.values() if known.keeps is not None and not known.missing(rule)]
     elif rule.match.payload:
         fit = [known for known in KINDS.values() if known.reads_payload and not known.missing(rule)]
     else:

@@ -18,7 +18,7 @@ _PREFIXES = {4: 25_000_000, 6: 5_000_000}
 def build(rule: Rule, notes: tuple[str, ...] = ()) -> KernelObjects:
     """Return the rule to be compiled; raises FwtopError (code 2) if it can't be."""
     check_xdp(rule)
-    return KernelObjects((), (), notes, compiled=rule)
+    return KernelObjects((), (), notes, instead=rule)
 
 
 def too_many(prefixes: Sequence[Prefix]) -> str | None:

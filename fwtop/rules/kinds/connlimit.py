@@ -39,7 +39,7 @@ def build(rule: Rule, _: Surroundings) -> KernelObjects:
         above = f"{CONNECTIONS.only(family)} add @{set_of(rule.id, name)} {{ {counted} }} counter drop"
         lines.append(NftLine("new", family, opening, above))
     notes = () if rule.close_open else (_NEW_ONLY,)
-    return KernelObjects((), (), notes, nft=NftRule(CONNECTIONS, tuple(sets), tuple(lines)))
+    return KernelObjects((), (), notes, instead=NftRule(CONNECTIONS, tuple(sets), tuple(lines)))
 
 
 def mask_words(family: int, bits: int) -> str:

@@ -22,8 +22,8 @@ def parts_of(rule: Rule) -> tuple[Rule, ...]:
 
 def together(rule_id: str, parts: Sequence[KernelObjects]) -> KernelObjects:
     """Return one set of kernel objects; raises FwtopError (code 2) where two parts exclude each other."""
-    tables = [part.nft for part in parts if part.nft is not None]
-    if len(tables) > 1:
+    others = [part.instead for part in parts if part.instead is not None]
+    if len(others) > 1:
         raise FwtopError("a playbook has one SYN proxy or one limit of connections; nothing was changed", 2)
     apart = [_apart(rule_id, number, part) for number, part in enumerate(parts)]
     sets = {spec.name: spec for part in apart for spec in part.sets}
@@ -34,7 +34,7 @@ def together(rule_id: str, parts: Sequence[KernelObjects]) -> KernelObjects:
         settings=tuple(item for part in parts for item in part.settings),
         needs=tuple(dict.fromkeys(item for part in parts for item in part.needs)),
         untracked=tuple(match for part in parts for match in part.untracked),
-        nft=tables[0] if tables else None,
+        instead=next(iter(others), None),
     )
 
 

@@ -43,7 +43,7 @@ def build(rule: Rule, _: Surroundings) -> KernelObjects:
             lines.append(NftLine(f"rules{family}", family, " ".join(words), "counter drop", counted))
     if not lines:
         raise FwtopError("no packet could match this; nothing was installed", 2)
-    return KernelObjects((), (), nft=NftRule(NETDEV, tuple(sets), tuple(lines)))
+    return KernelObjects((), (), instead=NftRule(NETDEV, tuple(sets), tuple(lines)))
 
 
 def sources_of(rule: Rule, family: int) -> tuple[str, list[NftSet]]:
@@ -90,5 +90,6 @@ KIND = RuleKind(
     Kind.NFTABLES, Layer.NETDEV, build, _words,
     optional=("close_open",), place=" at netdev ingress", is_filter=True, reads_payload=True,
     takes_lists=True, too_many=_too_many, ladder="at netdev ingress (nftables)",
+    elsewhere="puts this into a chain at nft netdev ingress",
     verbs=("block", "drop"), cost_ns=490.0, bench="drop {port} --via nftables",
 )  # fmt: skip

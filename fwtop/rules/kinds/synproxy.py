@@ -54,7 +54,7 @@ def build(rule: Rule, around: Surroundings) -> KernelObjects:
     unverified = around.machine.without_gro() if 6 in match.families else ()
     notes += (_UNVERIFIED.format(", ".join(unverified), unverified[0]),) if unverified else ()
     needs = (_LOOSE, _COOKIES, _STAMPS) if stamps else (_LOOSE, _COOKIES)
-    return KernelObjects((), (), notes, nft=NftRule(PROXY, tuple(sets), tuple(lines)), needs=needs)
+    return KernelObjects((), (), notes, instead=NftRule(PROXY, tuple(sets), tuple(lines)), needs=needs)
 
 
 def _lines(rule_id: str, family: int, port: int, where: str, options: str) -> list[NftLine]:

@@ -12,9 +12,10 @@ _ATTACH = "some drivers reset the interface for a moment when the first XDP prog
 
 KIND = RuleKind(
     Kind.XDP, Layer.DRIVER, lambda rule, _: compiled.build(rule, (_ATTACH,)), early_words,
-    optional=("close_open",), place=" in the driver", is_filter=True, reads_payload=True, takes_lists=True,
+    optional=("close_open",), place=" in the driver", is_compiled=True, is_filter=True,
+    reads_payload=True, takes_lists=True,
     keeps=compiled_rate, keeper="the XDP program", too_many=compiled.too_many,
-    evaded="evaded by: other header fields",
+    elsewhere="compiles this into its XDP program", evaded="evaded by: other header fields",
     ladder="in the driver (XDP)",
     verbs=("block", "drop", "limit", "match"), cost_ns=105.0, bench="drop {port} --via xdp",
 )  # fmt: skip

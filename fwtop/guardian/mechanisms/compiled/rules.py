@@ -114,7 +114,7 @@ class CompiledRules(Mechanism):
         return PIN_DIRECTORY / str(self._netns)
 
     def is_used(self, objects: KernelObjects) -> bool:  # noqa: D102
-        return objects.compiled is not None
+        return isinstance(objects.instead, Rule)
 
     def plan(self, wanted: Wanted, *, follows: bool) -> list[str]:
         """Return what `install` would do, and begin to compile for it.

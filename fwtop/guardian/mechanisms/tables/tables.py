@@ -92,7 +92,7 @@ class NftTables(Mechanism):
         self._compared: tuple[int, dict[str, str]] = 0, {}  # rule set's number, shortfall by rule and table
 
     def is_used(self, objects: KernelObjects) -> bool:  # noqa: D102
-        return objects.nft is not None
+        return isinstance(objects.instead, NftRule)
 
     def plan(self, wanted: Wanted, *, follows: bool) -> list[str]:  # noqa: ARG002
         """Return the transaction as text, after nft has checked it; raises FwtopError."""
@@ -391,9 +391,10 @@ class NftTables(Mechanism):
 
 def _rule_of(expected: Expected) -> NftRule:
     """Return a rule as nft has it: only those that have one get here."""
-    if expected.objects.nft is None:
+    rule = expected.objects.instead
+    if not isinstance(rule, NftRule):
         raise FwtopError(f"rule {expected.rule.id} is none of nftables'")
-    return expected.objects.nft
+    return rule
 
 
 def _allow_lines(layout: Layout, allow: AllowList) -> tuple[list[str], list[str]]:
