@@ -36,20 +36,20 @@ _RULES = {"tc": 0xF70A0, "ingress": 0xF70A1}  # handles of compiled rules by att
 def attach(program: int, ifindex: int, slot: int) -> None:
     """Attach an observer at tc ingress, replacing what a dead fwtop left there; raises OSError."""
     _remove_filter(ifindex, _HANDLE + slot, _FIRST)
-    _make_qdisc(ifindex)
+    make_qdisc(ifindex)
     _put_filter(ifindex, _HANDLE + slot, _FIRST, program, netlink.NLM_F_EXCL)
 
 
 def attach_rules(program: int, ifindex: int, mode: str) -> None:
     """Attach compiled rules behind the observers, atomically replacing older ones; raises OSError."""
-    _make_qdisc(ifindex)
+    make_qdisc(ifindex)
     _put_filter(ifindex, _RULES[mode], _SECOND, program)
 
 
 def detach_rules(ifindex: int, mode: str) -> None:
     """Detach the rules from one interface, and remove the qdisc if it is ours; raises OSError."""
     _remove_filter(ifindex, _RULES[mode], _SECOND)
-    _remove_own_qdisc(ifindex)
+    remove_own_qdisc(ifindex)
 
 
 def has_rules(ifindex: int, mode: str) -> bool:
@@ -76,16 +76,17 @@ def detach(slot: int | None) -> None:
         for number in slots:
             if _HANDLE + number in present:
                 _remove_filter(link.index, _HANDLE + number, _FIRST)
-        _remove_own_qdisc(link.index)
+        remove_own_qdisc(link.index)
 
 
-def _make_qdisc(ifindex: int) -> None:
+def make_qdisc(ifindex: int) -> None:
+    """Make the qdisc where there is none, and record that; raises OSError."""
     if _add_qdisc(ifindex):
         _created_marker(ifindex).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         _created_marker(ifindex).touch(mode=0o600)
 
 
-def _remove_own_qdisc(ifindex: int) -> None:
+def remove_own_qdisc(ifindex: int) -> None:
     """Remove the qdisc if fwtop created it and it has no filter left."""
     if _created_marker(ifindex).exists() and not _filters(ifindex):
         _delete_qdisc(ifindex)

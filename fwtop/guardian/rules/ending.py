@@ -21,7 +21,7 @@ from fwtop.kernel.programs import RESERVE_SECONDS, until
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import State
 from fwtop.model.text import safe_text
-from fwtop.rules.kinds import has_settings
+from fwtop.rules.kinds import has_no_clock
 
 TIDY_SECONDS = 10.0  # between two tries to remove leftovers
 _LATE = "; its sysctls were given back in time, as the guardian was stopped or hung"
@@ -149,7 +149,7 @@ class Ending:
 
     def update_watchdog(self, *more: Entry) -> None:
         """Tell the watchdog when the next rule without a timeout in the kernel ends."""
-        waiting = [item for item in (*self.active.values(), *more) if has_settings(item.rule)]
+        waiting = [item for item in (*self.active.values(), *more) if has_no_clock(item.rule)]
         self._set_watchdog(next_deadline(waiting))
 
     def log_once(self, matter: str, error: FwtopError | str | None) -> None:

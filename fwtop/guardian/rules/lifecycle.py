@@ -28,7 +28,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import POLICY, Rule, State
 from fwtop.model.text import safe_text
-from fwtop.rules.kinds import has_settings
+from fwtop.rules.kinds import has_no_clock
 from fwtop.rules.xtables import MAX_TIMEOUT_SECONDS
 
 MAX_CONFIRM_SECONDS = 3600
@@ -305,7 +305,7 @@ class Lifecycle:
 
     def end_sysctls(self) -> None:
         """End the rules without a timeout in the kernel, as the guardian was told to exit. Never raises."""
-        mine = [entry for entry in self.active.values() if has_settings(entry.rule)]
+        mine = [entry for entry in self.active.values() if has_no_clock(entry.rule)]
         try:
             self.ending.end([(entry, State.REVERTED, "the guardian was told to end") for entry in mine])
         except FwtopError as error:

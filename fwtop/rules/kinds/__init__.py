@@ -59,9 +59,9 @@ def drops_nothing(rule: Rule) -> bool:
     return all(of(kind).drops_nothing for kind in rule.kinds)
 
 
-def has_settings(rule: Rule) -> bool:
-    """Return whether a rule changes sysctls, which have no clock in the kernel."""
-    return any(of(kind).has_settings for kind in rule.kinds)
+def has_no_clock(rule: Rule) -> bool:
+    """Return whether a part of a rule has no clock in the kernel, as sysctls."""
+    return any(of(kind).has_no_clock for kind in rule.kinds)
 
 
 def why_too_many(kind: Kind, prefixes: Sequence[Prefix]) -> str | None:

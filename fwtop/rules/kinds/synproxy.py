@@ -95,7 +95,7 @@ def _words(rule: Rule) -> list[str] | None:
 KIND = RuleKind(
     Kind.SYNPROXY, Layer.INPUT, build, _words,
     phrase=lambda _, what: f"answer handshakes of {what} with SYN cookies", answers=True, is_part=True,
-    has_settings=True, not_measured="it discards incomplete handshakes and passes completed ones",
+    has_no_clock=True, not_measured="it discards incomplete handshakes and passes completed ones",
     evaded="evaded by: bots that finish handshakes; each SYN still costs an answer",
     ladder="half-open connections (SYNPROXY)",
     verbs=("synproxy",), cost_ns=1500.0, bench="synproxy --dport 80",

@@ -40,7 +40,7 @@ def _words(rule: Rule) -> list[str]:
 
 KIND = RuleKind(
     Kind.SYSCTL, Layer.NOWHERE, build, _words,
-    own={"settings": "a sysctl rule's"}, phrase=_phrase, drops_nothing=True, is_part=True, has_settings=True,
+    own={"settings": "a sysctl rule's"}, phrase=_phrase, drops_nothing=True, is_part=True, has_no_clock=True,
     verbs=("sysctl",),
     not_measured="it drops nothing", evaded="evaded by: a faster flood",
 )  # fmt: skip
