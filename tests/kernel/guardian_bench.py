@@ -126,6 +126,16 @@ class Bench(Struct):
         texts["nft"] = self.pair.victim.run("nft", "list", "ruleset").stdout
         return {name: normal(text) for name, text in texts.items()}
 
+    def settled(self, before: dict[str, str]) -> dict[str, str]:
+        """Return the state once it is as before, or as it is after ten seconds.
+
+        The kernel detaches a program some time after the last reference to its link is gone, by RCU.
+        """
+        end = time.monotonic() + 10
+        while (now := self.state()) != before and time.monotonic() < end:
+            time.sleep(0.05)
+        return now
+
     def watchdogs(self) -> list[int]:
         """Return the shells that wait for a guardian of ours to die."""
         return [pid for pid, words in self._processes() if b"fwtop-watchdog" in words]

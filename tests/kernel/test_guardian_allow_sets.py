@@ -225,7 +225,7 @@ def test_rule_for_all_sources_spares_who_comes_on_the_list_until_it_goes(
         poll_until(lambda: rules_of(guardian)[rule_id]["packets"] > before_that, REFILLED_SECONDS)
         assert reason(guardian, rule_id) == ""
         guardian.demand(Undo(all=True))
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 def test_change_of_the_list_does_not_revive_a_flushed_rule(bench: Bench, poll_until) -> None:

@@ -66,7 +66,7 @@ def test_undo_all_leaves_the_machine_as_it_was(bench: Bench, foreign: str) -> No
         assert during != before
         assert "FWTOP" in during["nft"] + during["iptables-legacy-save"]
         assert len(guardian.demand(Undo(all=True)).data["undone"]) == 3
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 def test_a_table_that_somebody_began_to_use_meanwhile_stays(bench: Bench) -> None:
@@ -99,7 +99,7 @@ def test_expired_rule_is_taken_out_by_the_guardian(bench: Bench, poll_until) -> 
         rule_id = apply(guardian, bench.block_rule(4, ttl=1))
         poll_until(lambda: rule_id not in rules_of(guardian))
         assert rules_of(guardian, finished=True)[rule_id]["state"] == "expired"
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 APPLY = (
@@ -160,7 +160,7 @@ def test_new_guardian_adopts_what_a_killed_one_left(bench: Bench) -> None:
         assert (adopted["state"], adopted["packets"]) == ("confirmed", 2)
         guardian.demand(Undo(all=True))
     assert path.passes(wait_s=30)
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 def test_guardian_of_another_build_hands_its_rules_over(bench: Bench) -> None:
@@ -184,7 +184,7 @@ def test_allow_listed_sources_are_refused(bench: Bench, source: str, why: str) -
         assert why in guardian.demand(Plan(rule.to_dict())).data["refused"]
         answer = guardian.request(Apply(rule.to_dict(), 0, force=True))
         assert (answer.ok, why in answer.error) == (False, True)
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 def test_allow_listed_address_passes_a_list_that_holds_it(bench: Bench) -> None:
@@ -229,7 +229,7 @@ def test_broken_family_leaves_neither(bench: Bench) -> None:
         answer = guardian.request(Apply(bench.block_rule(4, 6).to_dict(), 0))
         assert (answer.ok, answer.code) == (False, 3)
         assert "chain PREROUTING of table raw (IPv6) is no base chain" in answer.error
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 def test_rule_goes_in_beside_native_rules_and_out_again(bench: Bench) -> None:
@@ -256,7 +256,7 @@ def test_rule_goes_in_beside_native_rules_and_out_again(bench: Bench) -> None:
         assert not bench.path(4).passes()
         guardian.demand(Undo(all=True))
     assert bench.path(4).passes(wait_s=30)
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 def fwtop(bench: Bench, *words: str) -> subprocess.CompletedProcess[str]:
@@ -310,7 +310,7 @@ def test_long_list_is_carried_renewed_and_ends_by_itself(bench: Bench, poll_unti
     poll_until(bench.path(4).passes)
     with bench.connect() as successor:
         assert rules_of(successor, finished=True)["1"]["sources_total"] == 60_001
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 def test_without_a_journal_nothing_is_installed_but_status_answers(bench: Bench) -> None:
@@ -325,7 +325,7 @@ def test_without_a_journal_nothing_is_installed_but_status_answers(bench: Bench)
         assert "nothing was installed" in answer.error
         assert "journal" in guardian.demand(Plan(bench.block_rule(4).to_dict())).data["refused"]
         assert rules_of(guardian) == {}
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 def test_terminated_guardian_reverts_the_unconfirmed_and_leaves_the_confirmed(

@@ -276,7 +276,7 @@ def check(
             bench.pair.victim.run("ipset", "destroy", "mine")
         guardian.demand(Undo(all=True))
         poll_until(lambda: not probe.acts())
-        assert bench.state() == before
+        assert bench.settled(before) == before
 
 
 @pytest.mark.parametrize(("how", "damage", "variant"), MARKED)

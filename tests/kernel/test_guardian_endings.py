@@ -80,7 +80,7 @@ def test_more_jumps_keep_no_rule_from_ending(bench: Bench, variant: str, family:
         assert not path.passes()
         guardian.demand(Undo(all=True))
         assert path.passes(wait_s=30)
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 def test_lock_of_another_program_keeps_no_rule_from_ending(bench: Bench, poll_until) -> None:
@@ -121,7 +121,7 @@ def test_rule_ends_although_its_lines_cannot_be_removed(bench: Bench, poll_until
         victim.run("nft", "delete chain ip raw THEIRS")
     with bench.connect() as guardian:
         guardian.demand(Undo(all=True))
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 def test_bulk_load_that_runs_out_of_memory_leaves_no_set(bench: Bench, monkeypatch, tmp_path: Path) -> None:

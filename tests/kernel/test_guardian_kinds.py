@@ -63,7 +63,7 @@ def test_limit_lets_the_burst_through(bench: Bench, family: int, variant: str) -
         assert rules_of(guardian)[rule_id]["packets"] == 60 - arrived
         guardian.demand(Undo((rule_id,)))
         assert flood(path, 60) == 60
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 def test_new_rate_holds(bench: Bench) -> None:
@@ -123,7 +123,7 @@ def test_string_matches_those_bytes_only(bench: Bench, family: int, variant: str
             assert path.passes(missed, wait_s=30), payload
             guardian.demand(Undo((rule_id,)))
             assert path.passes(hit, wait_s=30), payload
-            assert bench.state() == before, payload
+            assert bench.settled(before) == before, payload
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -173,7 +173,7 @@ def test_notrack_keeps_both_directions_out_of_conntrack(bench: Bench, family: in
         assert path.passes(wait_s=30)
         assert tracked() == 1
     bench.pair.victim.run("conntrack", "-F")
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 @pytest.mark.one_each

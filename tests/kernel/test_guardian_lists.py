@@ -61,7 +61,7 @@ def test_passes_is_blocked_by_the_list_and_passes_again(bench: XdpBench, kind: K
         over = guardian.demand(Undo((rule_id,))).data["rules"][0]
         assert int(over["packets"]) > counted, "the rule's counter goes on"
         change(guardian, "delete")
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 def change_ports(guardian: GuardianClient, action: str, *entries: str) -> dict:
@@ -92,7 +92,7 @@ def test_what_an_address_sends_to_a_port_is_blocked_and_nothing_else(bench: XdpB
         assert passing(bench) == (True, True)
         guardian.demand(Undo((rule_id,)))
         change_ports(guardian, "delete")
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 @pytest.mark.parametrize("kind", [Kind.IPSET, Kind.NFTABLES])
@@ -149,7 +149,7 @@ def test_many_rules_share_a_list_in_each_mechanism(bench: XdpBench) -> None:
         assert bench.path(4).passes(wait_s=30)
         guardian.demand(Undo(all=True))
         change(guardian, "delete")
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 @pytest.mark.one_each

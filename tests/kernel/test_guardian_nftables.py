@@ -207,7 +207,7 @@ def test_crash_while_installing(bench: Bench, failpoint: Failpoint) -> None:
         assert (list(rules_of(successor)) == ["1"]) == installed
         assert bench.path(4).passes(wait_s=0.15 if installed else 30) != installed
         successor.demand(Undo(all=True))
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 @pytest.mark.one_each("nft-removed")
@@ -221,7 +221,7 @@ def test_crash_while_undoing(bench: Bench, failpoint: Failpoint) -> None:
             guardian.demand(Undo(all=True))
     with bench.connect() as successor:
         assert rules_of(successor) == {}
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_what_it_cannot_say_is_one_line(bench: Bench, wanted: Rule, why: str) ->
     with bench.connect() as guardian:
         assert why in guardian.demand(Plan(wanted.to_dict())).data["refused"]
         assert why in guardian.request(Apply(wanted.to_dict(), 0, force=True)).error
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 def test_command_line_previews_what_it_runs(bench: Bench) -> None:

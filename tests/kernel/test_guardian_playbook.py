@@ -54,7 +54,7 @@ def test_passes_is_blocked_and_passes_again_with_everything_as_before(bench: Ben
     with bench.connect() as guardian:
         plan = guardian.demand(Plan(playbook().to_dict())).data
         assert plan["refused"] is None
-        assert bench.state() == before
+        assert bench.settled(before) == before
         rule_id = apply(guardian, playbook(), 300)
         assert timeout(bench) == "11"
         assert not bench.path(4).passes()

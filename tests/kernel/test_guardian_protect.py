@@ -144,7 +144,7 @@ def test_only_the_access_list_gets_in_and_what_is_open_goes_on(
         guardian.demand(Undo((strict,)))
         assert let_in() == [True, True]
         change(guardian, "delete")
-    assert bench.state() == before
+    assert bench.settled(before) == before
     bench.pair.victim.run("nft", "delete table inet t")
     for program in ("iptables-legacy", "ip6tables-legacy") if variant == "legacy" else ():
         bench.pair.victim.run(program, "-t", "raw", "-F")

@@ -104,7 +104,7 @@ def test_random_rules_never_cut_the_operator_off(bench: Bench) -> None:
                 assert all(bench.path(family).passes(b"operator", wait_s=30) for _ in range(4))
             assert all(is_alive(client, server) for client, server in logins)
             guardian.demand(Undo(all=True))
-            assert bench.state() == before
+            assert bench.settled(before) == before
     assert installed > RULES // 2
 
 
@@ -180,7 +180,7 @@ def test_docker_fail2ban_ufw_and_firewalld_are_left_alone(bench: Bench, variant:
         assert jumps[0] == "-A PREROUTING -j FWTOP"
         guardian.demand(Undo(all=True))
         assert path.passes(wait_s=30)
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 def test_a_full_disk_keeps_no_rule_from_ending(bench: Bench, poll_until) -> None:

@@ -36,7 +36,7 @@ def test_other_allow_list_lines_are_replaced(bench: Bench, kind: Kind, poll_unti
         poll_until(lambda: victim.run(*listed).stdout == roles)  # adoption follows the hello
         assert rules_of(successor)["1"]["acting"]
         successor.demand(Undo(all=True))
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 def outdate(bench: XdpBench) -> None:
@@ -59,7 +59,7 @@ def test_compiled_rules_end(bench: XdpBench) -> None:
         assert not bench.path(6).passes()
         successor.demand(Undo(all=True))
         assert bench.path(6).passes(wait_s=30)
-        assert bench.state() == before
+        assert bench.settled(before) == before
 
 
 def test_compiled_rules_are_compiled_again(bench: XdpBench) -> None:
@@ -73,4 +73,4 @@ def test_compiled_rules_are_compiled_again(bench: XdpBench) -> None:
         assert not bench.path(6).passes()
         successor.demand(Undo(all=True))
         assert bench.path(4).passes(wait_s=30)
-        assert bench.state() == before
+        assert bench.settled(before) == before

@@ -88,7 +88,7 @@ def test_both_variants_at_once_until_each_of_their_rules_is_over(bench: XdpBench
         guardian.demand(Undo(all=True))
         assert bench.path(4).passes(wait_s=30)
     use(bench, "nft")
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 @pytest.mark.one_each
@@ -118,7 +118,7 @@ def test_a_rule_is_looked_for_in_the_other_variant_too(bench: XdpBench, first: s
         guardian.demand(Undo(all=True))
         assert bench.path(4).passes(wait_s=30)
     use(bench, first)
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 def test_sets_of_a_list_go_as_soon_as_nobody_refers_to_them(bench: XdpBench, poll_until) -> None:
@@ -133,4 +133,4 @@ def test_sets_of_a_list_go_as_soon_as_nobody_refers_to_them(bench: XdpBench, pol
         victim.run("iptables-nft", "-D", *theirs)
         poll_until(lambda: not victim.run("ipset", "list", "-n").stdout)
         victim.run("nft", "delete", "table", "ip", "filter")
-        assert bench.state() == before
+        assert bench.settled(before) == before

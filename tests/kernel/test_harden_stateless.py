@@ -202,7 +202,7 @@ def test_same_packets_pass_untracked_and_undo_leaves_the_rules_as_they_were(
                 victim.run(f"iptables-{variant}", "-D", "INPUT", "2")
             poll_until(lambda: "on states were changed" in rules_of(guardian)[rule_id]["not_acting"])
             guardian.demand(Undo((rule_id,)))
-        assert bench.state() == before
+        assert bench.settled(before) == before
         assert verdicts() == [True, True, True, -1, True, True]
 
 
@@ -246,7 +246,7 @@ def test_crash_at_any_step_leaves_the_rules_as_they_were(
     before = bench.state()
     rule = Rule("", Kind.HARDEN, Match(), "x", 60, playbook="stateless", parts=(service(17, PORT),))
     crash_within_life(bench, rule, point)
-    assert bench.state() == before
+    assert bench.settled(before) == before
     assert bench.path(4).passes(wait_s=30)
 
 
@@ -284,7 +284,7 @@ def test_refuses_what_has_no_stateless_equivalent(bench: Bench, variant: str, ru
     assert said in found.refused
     with bench.connect() as guardian, pytest.raises(FwtopError, match=f"must be tracked: .*{said}"):
         guardian.demand(Apply(service(17, PORT).to_dict(), 0))
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 def test_refuses_beside_stateful_rules_of_the_other_variant(bench: Bench) -> None:
@@ -449,7 +449,7 @@ def test_dockers_rules_are_refused_with_their_nat(bench: Bench, variant: str) ->
         assert "tcp/80: NAT, '-A POSTROUTING -s 172.17.0.0/16" in found.refused
         with bench.connect() as guardian, pytest.raises(FwtopError, match="must be tracked: NAT"):
             guardian.demand(Apply(service(6, 80).to_dict(), 0))
-        assert bench.state() == before
+        assert bench.settled(before) == before
         victim.run(f"iptables-{variant}", "-t", "nat", "-F")
         victim.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
         assert "forwards IPv4" in stateless.plan(Options(600)).refused
@@ -474,7 +474,7 @@ def test_firewalld_is_converted_beside_its_rules_and_gets_them_back(bench: Bench
             with inside(bench.netns):
                 assert not {80, 5353} & {entry.dport for entry in ctnetlink.sample(100)}
             guardian.demand(Undo((rule_id,)))
-        assert bench.state() == before
+        assert bench.settled(before) == before
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -502,7 +502,7 @@ def test_ufw_is_converted_beside_its_rules_and_gets_them_back(bench: Bench, vari
         with inside(bench.netns):
             assert not {80, 5353} & {entry.dport for entry in ctnetlink.sample(100)}
         guardian.demand(Undo((rule_id,)))
-        assert bench.state() == before
+        assert bench.settled(before) == before
 
 
 def test_real_flows_are_replayed_and_those_that_would_break_are_named(bench: Bench) -> None:
@@ -518,7 +518,7 @@ def test_real_flows_are_replayed_and_those_that_would_break_are_named(bench: Ben
             asker.sendto(b"?", (victim.ipv4, 53))
         fetched(client.netns, victim.ipv4, 80), fetched(client.netns, victim.ipv6, 80)
         before, found = bench.state(), stateless.plan(Options(60, clients=("192.0.2.1", "2001:db8::1")))
-    assert bench.state() == before
+    assert bench.settled(before) == before
     assert found.data["services"] == ["tcp/80"]
     assert f"udp/53: udp/53 from {client.ipv4} port 4242: 1 of 6 packets" in " ".join(found.kept)
     (told,) = (line for line in found.findings if "flows replayed" in line)

@@ -259,7 +259,7 @@ def test_crash_while_installing(bench: XdpBench, step: str) -> None:
         else:
             assert rules_of(successor) == {}
         assert bench.path(4).passes(wait_s=30)
-    assert bench.state() == before
+    assert bench.settled(before) == before
 
 
 @pytest.mark.one_each("disabled", "undone")
