@@ -75,6 +75,16 @@ class Watched(Struct):
             return action()
 
     def in_rules(self) -> dict[str, int]:
+        """Packets by rule, once the guardian, which counts them once a second, has counted all."""
+        counted, before = self._counted(), None
+        for _ in range(20):
+            if counted == before:
+                break
+            time.sleep(1.5)
+            counted, before = self._counted(), counted
+        return counted
+
+    def _counted(self) -> dict[str, int]:
         return {rule_id: int(item["packets"]) for rule_id, item in rules_of(self.guardian).items()}
 
     def accepted(self) -> int:
