@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from msgspec import Struct, field
@@ -360,18 +360,3 @@ class PcapngReader:
         number = words16(stream, places + 8, order).astype(np.int64) if kind == _OLD_PACKET else head[:, 0]
         ticks = head[:, 1] << 32 | head[:, 2]
         return number, places + 28, np.minimum(head[:, 3], size - 32), head[:, 4], ticks
-
-
-ETHERNET, RAW = 1, 101  # LINKTYPE_…
-_MAGIC = 0xA1B23C4D  # times in nanoseconds
-_SNAP = 65_535
-
-
-def pcap_of(packets: Iterable[tuple[int, int, bytes]], link: int) -> bytes:
-    """Return a capture of packets: Unix time in ns, length on the wire, and the bytes captured of each."""
-    out = bytearray(struct.pack("<IHHiIII", _MAGIC, 2, 4, 0, 0, _SNAP, link))
-    for time_ns, length, data in packets:
-        seconds, nanoseconds = divmod(max(time_ns, 0), 10**9)
-        out += struct.pack("<IIII", seconds & 0xFFFFFFFF, nanoseconds, len(data), max(length, len(data)))
-        out += data
-    return bytes(out)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fwtop.analysis.packets.recent import PacketList
 from fwtop.analysis.shown import JudgedTraffic, part_traffic
-from fwtop.capture.pcap import ETHERNET, RAW, pcap_of
+from fwtop.capture.writing import ETHERNET, RAW, pcap_of
 from fwtop.dissect.client import LINK_ETHERNET, LINK_IP, Dissection, Dissector
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import Mask, OriginLookup, PacketBatch, Window

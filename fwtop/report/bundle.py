@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.capture.pcap import ETHERNET, RAW, pcap_of
+from fwtop.capture.writing import ETHERNET, RAW, pcap_of
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import SamplePacket, SessionRecord

@@ -5,7 +5,7 @@ A minute is kept in memory, of which each tick leaves a copy in the database.
 
 from __future__ import annotations
 
-import secrets
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -155,7 +155,7 @@ class HistoryWriter:
         self._database: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None  # device and inode
         self._scope = 0
-        self._id = secrets.token_hex(8)
+        self._id = os.urandom(8).hex()
         self._minute: Bucket | None = None
         self._waiting: list[Bucket] = []
         self._seen_until = self._stored_until = 0.0  # Unix seconds

@@ -34,7 +34,7 @@ _NOT_FOR_A_SCREEN = {
 _NOT_FOR_A_RECORDER = _NOT_FOR_A_SCREEN | {
     "asyncio", "fwtop.console.feed", "fwtop.console.automatic.agent", "fwtop.console.controls",
     "fwtop.console.playback", "fwtop.report", "fwtop.resolver.advice",
-    "fwtop.ui", "ssl", "statistics", "subprocess", "textual",
+    "fwtop.ui", "_hashlib", "isal", "ssl", "statistics", "subprocess", "textual",
 }  # fmt: skip
 _CONSOLE = (
     "import sys; sys.path.insert(0, sys.argv[1]); __import__(sys.argv[2])\n"

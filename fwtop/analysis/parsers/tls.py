@@ -6,7 +6,6 @@ and lengths of connection ids).
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 
 import numpy as np
@@ -141,6 +140,8 @@ def _ja4(version: int, ciphers: list[int], extensions: list[tuple[int, bytes]]) 
 
 
 def _hash(text: str) -> str:
+    import hashlib  # loads OpenSSL, 4 MiB, which a console without TLS to look at does without
+
     return hashlib.sha256(text.encode()).hexdigest()[:12] if text else "0" * 12
 
 
