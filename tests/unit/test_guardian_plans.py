@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from types import SimpleNamespace
-
 import pytest
 
-from fwtop.guardian.mechanisms import kernel
 from fwtop.guardian.mechanisms.chains.table_raw import add_text, line_text, own_lines, removal, table_of
-from fwtop.guardian.mechanisms.mechanism import Mechanism
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
@@ -273,10 +267,3 @@ def test_arguments_are_quoted_for_restore() -> None:
 def test_set_is_as_big_as_its_list() -> None:
     assert "maxelem 100000 " in create_line("x", 4, 100_000, 60)
     assert "maxelem 64 " in create_line("x", 6, 1, None)
-
-
-def test_a_mechanism_is_found_by_being_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "policers.py").touch()
-    monkeypatch.setattr(kernel, "__file__", str(tmp_path / "kernel.py"))
-    monkeypatch.setitem(sys.modules, f"{kernel.__package__}.policers", SimpleNamespace(MECHANISM=Mechanism))
-    assert kernel._others() == [Mechanism]

@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from importlib import import_module
-from pathlib import Path
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
@@ -43,13 +41,6 @@ from fwtop.rules.kinds import of
 _LOOK_SECONDS = 0.9  # between two
 
 
-def _others() -> list[Callable[[Failpoints, Baseline, Callable[[], list[Link]]], Mechanism]]:
-    """Return the mechanisms that nobody asks for by name: each is a module here, with its MECHANISM."""
-    names = sorted(file.stem for file in Path(__file__).parent.glob("[a-z]*.py"))
-    modules = (import_module(f"{__package__}.{name}") for name in names)
-    return [module.MECHANISM for module in modules if hasattr(module, "MECHANISM")]
-
-
 @single_threaded
 class Kernel:
     """fwtop's objects in netfilter, XDP and sysctls of one namespace."""
@@ -75,10 +66,8 @@ class Kernel:
         self._short: dict[str, Shortfall] = {}  # what of it was not there at the last look
         self._looked_at = 0.0
         # Sysctls give room at once, and chains ask what is in place by then
-        others = [made(failpoints, baseline, interfaces) for made in _others()]
-        mine = (self.settings, self.tables, self.chains, compiled)
-        self._first_to_last: tuple[Mechanism, ...] = (*mine, *others)
-        self._to_end: tuple[Mechanism, ...] = (*others, compiled, self.tables, self.chains, self.settings)
+        self._first_to_last: tuple[Mechanism, ...] = (self.settings, self.tables, self.chains, compiled)
+        self._to_end: tuple[Mechanism, ...] = (compiled, self.tables, self.chains, self.settings)
 
     def _used(self, objects: KernelObjects) -> list[Mechanism]:
         return [item for item in self._first_to_last if item.is_used(objects)]
