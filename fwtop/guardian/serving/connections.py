@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from fwtop.client.connection import MAX_ANSWER
-from fwtop.guardian.serving.cloakroom import Cloakroom, Received
+from fwtop.guardian.serving.descriptor_receiver import DescriptorReceiver, Received
 from fwtop.guardian.serving.peer import Client, Peer, PeerGone, close_aside, encode_success
 from fwtop.kernel.descriptors import OUT_OF_DESCRIPTORS, Spare
 from fwtop.model.errors import FwtopError
@@ -43,8 +43,8 @@ class Connections:
         self._client_gone = client_gone
         self._peers: set[Peer] = set()
         self._refused: dict[Peer, float] = {}  # → when it was refused, oldest first
-        self._aside: dict[int, Peer] = {}  # task of the cloakroom → whose message it receives
-        self.cloakroom = Cloakroom()
+        self._aside: dict[int, Peer] = {}  # task of the receiver → whose message it receives
+        self.receiver = DescriptorReceiver()
         self._spare = Spare(_SPARE)
         # Listening sockets that are not listened to → until when, and the selector's data
         self._unheard: dict[socket.socket, tuple[float, object]] = {}
@@ -67,7 +67,7 @@ class Connections:
                 self._leave_waiting(listener)
                 return
             try:
-                peer = Peer.accept(listener, self.cloakroom, program=programs)
+                peer = Peer.accept(listener, self.receiver, program=programs)
             except OSError as error:  # none left, or gone already
                 if error.errno not in OUT_OF_DESCRIPTORS:
                     return
@@ -138,7 +138,7 @@ class Connections:
     def open(self, client: Client, pid: int) -> socket.socket:
         """Open a connection for a client that needs to say no hello, and return its end; raises OSError."""
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        other = Peer.of(mine, pid, self.cloakroom)
+        other = Peer.of(mine, pid, self.receiver)
         self.admit(other)
         other.client = client
         client.connections.add(other)
@@ -150,8 +150,8 @@ class Connections:
         self._listen(peer)
 
     def receive_aside(self, peer: Peer) -> None:
-        """Have the cloakroom receive a connection's next message, which brings descriptors."""
-        number = self.cloakroom.receive(peer.sock, peer.whose)
+        """Receive aside a connection's next message, which brings descriptors."""
+        number = self.receiver.receive(peer.sock, peer.whose)
         if not number:
             self.dismiss(peer, _STUCK)
             return
@@ -159,9 +159,9 @@ class Connections:
         self.suspend(peer)
 
     def collect(self) -> list[tuple[Peer, Received]]:
-        """Return what the cloakroom received of connections that are still open."""
+        """Return what the receiver received of connections that are still open."""
         found = []
-        for received in self.cloakroom.collect():
+        for received in self.receiver.collect():
             peer = self._aside.pop(received.number)
             if peer in self and received.message:
                 peer.waiting, peer.used = False, time.monotonic()

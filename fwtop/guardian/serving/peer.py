@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, field
 
 from fwtop.client.connection import MAX_ANSWER
-from fwtop.guardian.serving.cloakroom import Cloakroom
+from fwtop.guardian.serving.descriptor_receiver import DescriptorReceiver
 from fwtop.kernel.children import enlarge
 from fwtop.model.protocol import LAST, MAX_MESSAGE, MORE, PART, Answer, Hello, encode_answer, number_in
 
@@ -65,7 +65,7 @@ class Peer(Struct, eq=False):
 
     sock: socket.socket
     pid: int
-    cloakroom: Cloakroom
+    receiver: DescriptorReceiver
     uid: int = 0
     groups: frozenset[int] = frozenset()  # of a program's process
     program: bool = False  # it came through the socket for programs
@@ -78,7 +78,9 @@ class Peer(Struct, eq=False):
     out: deque[tuple[list[bytes | memoryview], list[int]]] = field(default_factory=deque)
 
     @staticmethod
-    def accept(listener: socket.socket, cloakroom: Cloakroom, *, program: bool = False) -> Peer | None:
+    def accept(
+        listener: socket.socket, receiver: DescriptorReceiver, *, program: bool = False
+    ) -> Peer | None:
         """Take a connection; None when it is not root's and no program's.
 
         Raises BlockingIOError when there is none.
@@ -92,19 +94,19 @@ class Peer(Struct, eq=False):
         except OSError:
             uid, program = -1, False
         if uid != 0 and not program:
-            cloakroom.close(sock, ("user", uid))
+            receiver.close(sock, ("user", uid))
             return None
-        peer = Peer.of(sock, pid, cloakroom)
+        peer = Peer.of(sock, pid, receiver)
         if program:
             peer.uid, peer.groups, peer.program = uid, groups, True
         return peer
 
     @staticmethod
-    def of(sock: socket.socket, pid: int, cloakroom: Cloakroom) -> Peer:
+    def of(sock: socket.socket, pid: int, receiver: DescriptorReceiver) -> Peer:
         """Return the guardian's end of a connection of process `pid`."""
         sock.setblocking(False)
         enlarge(sock)
-        return Peer(sock, pid, cloakroom)
+        return Peer(sock, pid, receiver)
 
     def receive(self) -> bytes:
         """Return one message, which brings no descriptors; empty: there is none.
@@ -175,7 +177,7 @@ class Peer(Struct, eq=False):
         for _, descriptors in self.out:
             _close(descriptors)
         self.out.clear()
-        self.cloakroom.close(self.sock, self.whose)
+        self.receiver.close(self.sock, self.whose)
 
 
 def _groups(sock: socket.socket) -> frozenset[int]:

@@ -21,8 +21,8 @@ from msgspec.structs import asdict
 
 from fwtop.guardian.allow.found import Session, note_operator, operator_of
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
-from fwtop.guardian.serving.cloakroom import Received, brings_descriptors
 from fwtop.guardian.serving.connections import Connections
+from fwtop.guardian.serving.descriptor_receiver import Received, brings_descriptors
 from fwtop.guardian.serving.peer import TOO_LONG, Client, NotAMessage, Peer, PeerGone, close_aside, copy_of
 from fwtop.guardian.serving.programs import Policies, Programs, greet, signed
 from fwtop.guardian.serving.requests import Handlers, carry_out, check_attached, fault
@@ -112,7 +112,7 @@ class Server:
         self._listen(of_programs, lambda: self._connections.accept(of_programs, programs=True))
         self._listen(wake, lambda: _drain(wake))
         self._listen(self._worker.wake, self._worker.deliver)
-        self._listen(self._connections.cloakroom, self._collect)
+        self._listen(self._connections.receiver, self._collect)
         self._listen(self._routes, self._routes_changed)
         while not self._stop:
             pause, began = self._pause(), time.monotonic()

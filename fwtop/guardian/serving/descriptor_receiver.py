@@ -1,4 +1,4 @@
-"""Where clients leave the descriptors that they bring: threads whose table of descriptors is their own.
+"""Receives the descriptors that clients send, in threads whose table of descriptors is their own.
 
 To close a descriptor can take forever: that of a FUSE file waits for its server, and no signal ends the wait.
 In the guardian's own table such a descriptor would be inherited by each program that it starts, and closed by
@@ -46,7 +46,7 @@ class Received(Struct, frozen=True):
     many: bool
 
 
-class Cloakroom:
+class DescriptorReceiver:
     """The threads, as the event loop sees them; `fileno` is readable when `collect` has something to do."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class Cloakroom:
         with self._lock:
             if self._threads < len(self._tasks):
                 self._threads += 1
-                threading.Thread(target=self._work, name="fwtop-cloakroom", daemon=True).start()
+                threading.Thread(target=self._work, name="fwtop-receiver", daemon=True).start()
         return self._last
 
     def _leave(self, connection: socket.socket) -> None:
