@@ -30,6 +30,18 @@ async def test_shows_state_time_left_and_actual_against_predicted(size: tuple[in
         assert "u remove" in run.lines()[-1]
 
 
+@pytest.mark.parametrize("size", [SMALL, (120, 40)])
+async def test_numbers_of_rules_are_shown_whole(size: tuple[int, int]) -> None:
+    """They go on over all sessions of a machine, and are what the commands take."""
+    shot = provisional()
+    rules = [
+        replace(one, rule=replace(one.rule, id=f"{10_240 + n}")) for n, one in enumerate(shot.mitigations)
+    ]
+    async with running(replace(shot, mitigations=tuple(rules)), size) as run:
+        await run.press("m")
+        assert "unconfirmed" in rule_line(run, "10240")
+
+
 async def test_tells_what_changed_since_the_rule_went_in() -> None:
     before = replace(snapshot(), conntrack=conntrack(0.9), tcp=TcpService(2, 3.0, 80.0))
     async with running(before, (80, 40)) as run:

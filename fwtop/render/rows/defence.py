@@ -81,7 +81,7 @@ RULE = RowType(
     key=lambda item: item.rule.id,
     search=lambda item: f"{item.rule.id} {item.state.value} {item.rule.summary}",
     fields=(
-        Field("id", value="rule.id", heading="id", width=3),
+        Field("id", value="rule.id", heading="id", width=5),
         Field("kind", value="rule.kind.value", heading="by", width=9, keep=30),
         Field("summary", value="rule.summary", heading="rule", width=20, grow=1, keep=3, whole=True),
         Field("state", value="state.value", heading="state", width=16),
