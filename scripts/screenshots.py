@@ -31,6 +31,7 @@ TARGET = CLONE / "screenshots"
 DEADLINE_SECONDS = 90.0
 FRAME_SECONDS, LAST_SECONDS = 0.5, 5.0  # between frames of a film; of its last one
 SETTLED_SECONDS = 4.0  # after the attack is named, so that rates and shares are those of a whole window
+QUIET_SECONDS = 14.0  # the same, and no message of its beginning covers the graph
 
 
 class Step(Struct, frozen=True):
@@ -101,8 +102,8 @@ SHOTS = (
         120,
         40,
         (
-            Step(NAMED, stay=SETTLED_SECONDS),
-            Step(r"Install", ("A",), "set-120x40"),
+            Step(NAMED, stay=QUIET_SECONDS),
+            Step(r"▸ Install all", ("A",), "set-120x40", 1.0),
             Step(EFFECT, ("Enter",)),
             Step(r"(?m)^ ?PROTECTED", ("y",), stay=SETTLED_SECONDS),
             Step(r"signature", ("]",)),
@@ -133,7 +134,7 @@ SHOTS = (
         (Step(r"stays as it is", stay=1.0, picture="playbook-stateless-120x30"),),
         script=STATELESS,
     ),
-    Shot("syn_flood", 80, 24, (Step(NAMED, stay=SETTLED_SECONDS, picture="syn_flood-80x24"),)),
+    Shot("syn_flood", 80, 24, (Step(NAMED, stay=QUIET_SECONDS, picture="syn_flood-80x24"),)),
 )
 
 
