@@ -94,7 +94,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (folder / "try.sh").write_text(_SCRIPT)
     machine = f"fwtop-{os.getpid()}"
     script = _CONTAINER.format(folder=folder, root=ROOT, clone=_CLONE, unit=SERVICE_UNIT, machine=machine)
-    argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+    # Killed after its time, it takes along all that the container runs
+    alone = ["--pid", "--fork", "--kill-child", "--mount-proc"]
+    argv = ["unshare", "--mount", "--propagation", "private", *alone, "sh", "-c", script]
     done = subprocess.run(
         argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, text=True, check=False
     )
