@@ -27,7 +27,8 @@ from fwtop.sandbox.confine import Profile, close_inherited, close_others, confin
 
 MOST_BYTES = 1 << 28  # of an answer
 _PIECE = 1 << 16
-_ENDING_SECONDS = 1.0  # from the end of the answer, or a kill, to that of the child
+_ENDING_SECONDS = 1.0  # from the end of the answer to that of the child
+_KILLED_SECONDS = 1.0  # from its kill
 _LONGEST_ERROR = 2000
 _RESULT, _ERROR = b"=", b"!"  # first byte of an answer
 
@@ -177,7 +178,7 @@ def _collect(child: int, seconds: float) -> int | None:
         poller.register(descriptor, select.POLLIN)
         if not poller.poll(seconds * 1000):
             os.kill(child, signal.SIGKILL)
-            poller.poll(_ENDING_SECONDS * 1000)
+            poller.poll(_KILLED_SECONDS * 1000)
         found, status = os.waitpid(child, os.WNOHANG)
         return os.waitstatus_to_exitcode(status) if found else None
 
