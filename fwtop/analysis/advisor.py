@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.analysis.classify import find_attacks
@@ -14,7 +13,8 @@ from fwtop.analysis.context import AnalysisContext, make_context
 from fwtop.analysis.engine.compete import Explained
 from fwtop.analysis.engine.weights import calibrated
 from fwtop.analysis.fate import fates
-from fwtop.analysis.memory import Baseline, Memory, class_rates
+from fwtop.analysis.learning import Learner
+from fwtop.analysis.memory import Baseline, Memory
 from fwtop.analysis.packet_signatures import SignatureSearch, packet_signatures
 from fwtop.analysis.proposals.effect import Remaining
 from fwtop.analysis.proposals.normal import normal_traffic, with_unexplained
@@ -24,21 +24,9 @@ from fwtop.analysis.proposals.upstream import pressure
 from fwtop.analysis.shown import JudgedTraffic, shown_payloads
 from fwtop.analysis.snapshot_attacks import Known, Life, Timeline, activity, attacks_of, pps_of
 from fwtop.analysis.standing import Standing
-from fwtop.analysis.window.traffic import TCP
 from fwtop.model.rule import Rule
-from fwtop.model.traffic.packets import F64, NoOrigin, OriginLookup, PacketBatch, Window
+from fwtop.model.traffic.packets import NoOrigin, OriginLookup, Window
 from fwtop.model.traffic.snapshot import Judgement, Tables
-
-_LEARN_SECONDS = 6.0  # quiet time whose packets are learned together: that copies the whole reservoir
-
-
-class _Pending(Struct):
-    """What a quiet tick would teach, on hold: it may contain the onset of an attack."""
-
-    end: float
-    seconds: float
-    rates: F64  # packets per second by traffic class
-    packets: PacketBatch  # as many as the baseline would take of them
 
 
 class Advisor:
@@ -61,15 +49,12 @@ class Advisor:
         self._explains = explains
         self._lookup = lookup or NoOrigin()
         self.baseline = baseline or Baseline(self.config.baseline_rows)
+        self.learner = Learner(self.baseline, self.config)
         self._timeline = Timeline(self.config.linger_seconds, known=known)
         self._memory = Memory()
-        self._pending: list[_Pending] = []
-        self._settled: list[_Pending] = []  # quiet ones whose packets the baseline takes together
         self._advice: Advice | None = None
         self._numbers = StableNumbers()
         self._search = SignatureSearch()
-        self._last_ns = -1
-        self._last_end = 0.0
 
     def judge(self, window: Window, tables: Tables, active: Sequence[Rule] = ()) -> Judgement:
         """Return the attacks of a window, and proposals against what `active` rules leave of them.
@@ -93,7 +78,7 @@ class Advisor:
         self._timeline.follow(context)
         attacks = tuple(attack for attack, _ in named)
         claims = {attack.key: finding for attack, finding in named}
-        self._learn(context, window, quiet=not attacks)
+        self.learner.take(context, window, quiet=not attacks)
         now = window.started + window.seconds
         self.standing = Standing.of(context, self._lookup)
         advice = self._advice = self._advise(context, active, now)
@@ -124,44 +109,6 @@ class Advisor:
         found = {finding.key: signatures(context, finding, normal) for finding in aims}
         normal = with_unexplained(context, normal, matches(found))
         return Advice(fingerprint, now, normal, found, offers(context, normal, found, order, left))
-
-    def _learn(self, context: AnalysisContext, window: Window, *, quiet: bool) -> None:
-        """Learn quiet packets with a delay; during an attack learn only real connections."""
-        if not window.live or len(context.traffic) == 0:
-            return
-        packets = context.traffic.packets
-        new = packets.time_ns > self._last_ns
-        self._last_ns = max(self._last_ns, int(packets.time_ns.max()))
-        end = window.started + window.seconds
-        seconds = min(window.seconds, max(0.0, end - self._last_end))
-        self._last_end = end
-        if not quiet:
-            self._pending.clear()
-            if self.baseline.ready:
-                real = packets.select(new & context.tcp.real & context.unclaimed)
-                self.baseline.renew(real, self.baseline.rows.protocol == TCP)
-            return
-        fresh = replace(packets.select(new), weight=context.traffic.weight[new])
-        settle = self.config.settle_seconds
-        if seconds > settle:  # one long window, as in `fwtop snapshot`: learn all but its end
-            old = fresh.time_ns < self._last_ns - int(settle * 1e9)
-            self._keep(self._pending_of(fresh.select(old), end - settle, seconds - settle))
-            fresh, seconds = fresh.select(~old), settle
-        self._pending.append(self._pending_of(fresh, end, seconds))
-        while self._pending and self._pending[0].end <= end - settle:
-            self._keep(self._pending.pop(0))
-
-    def _pending_of(self, packets: PacketBatch, end: float, seconds: float) -> _Pending:
-        return _Pending(end, seconds, class_rates(packets, seconds), self.baseline.bounded(packets))
-
-    def _keep(self, settled: _Pending) -> None:
-        """Learn the rates of quiet packets at once, and the packets when there are some seconds of them."""
-        self.baseline.keep_rates(settled.rates, settled.seconds)
-        self._settled.append(settled)
-        if self.baseline.ready and sum(part.seconds for part in self._settled) < _LEARN_SECONDS:
-            return
-        self.baseline.keep_rows(*(part.packets for part in self._settled))
-        self._settled.clear()
 
 
 def at_most(judgement: Judgement, total_pps: float) -> Judgement:
