@@ -67,7 +67,6 @@ class Advisor:
         if context.sockets is not None:
             self._memory.connections.learn(quiet=all(finding.held is None for finding in findings))
         self.explained = tuple(context.explained) if self._explains else ()
-        self._memory.acquaintances.note(context.traffic, context.tcp.real & context.unclaimed)
         self._timeline.observe(window.intervals)
         lives = [
             Life(finding, activity(context, finding, pps_of(context, finding)), fate)

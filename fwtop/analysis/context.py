@@ -31,6 +31,7 @@ _NOISE_PPS = 0.2  # an address: a hundred times what Wustrow et al. (2010) saw; 
 _BY_SERVICE = ("udp", "tcp.syn", "tcp.ack")  # classes that services differ in
 _SERVICE, _ACQUAINTED = 0.1, 64  # part of a group from one port; sources that are few
 _SHORT = 100  # packets: in a shorter capture only an attack that is nearly all of it shows
+_PORTS = 1024  # below are services, whatever the peer's port
 NO_SPOOF = Spoof(0.0, ())
 ANY = Match()
 
@@ -258,7 +259,22 @@ class AnalysisContext(Struct, weakref=True, dict=True):
     @cached_property
     def acquainted(self) -> Mask:
         """Packets of sources with real TCP connections, now or in the last minutes."""
-        return self.traffic.of_sources(self.tcp.real) | self.memory.acquaintances.among(self.traffic)
+        return self.traffic.of_sources(self.tcp.real) | self.baseline.clients.acquainted(self.traffic)
+
+    @cached_property
+    def proven(self) -> Mask:
+        """Packets of clients of this host: of real TCP connections, and of UDP that it answered unasked."""
+        packets, sent = self.traffic.packets, self.traffic.outbound
+        served = (packets.dport < packets.sport) | (packets.dport < _PORTS)
+        if self.sockets is not None:
+            served |= (packets.protocol == TCP) & among(packets.dport, self.sockets.connections.port)
+        proven = self.tcp.real
+        if len(sent) and (sent.protocol == UDP).any():
+            proven = (
+                proven
+                | self.udp & among(self.traffic.flow_key, flow_key(sent, reverse=True)) & ~self.solicited
+            )
+        return np.asarray(proven & served)
 
     @cached_property
     def _distances(self) -> Distances:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -36,11 +37,15 @@ class Learner:
 
     def take(self, context: AnalysisContext, window: Window, *, quiet: bool) -> None:
         """Learn quiet packets with a delay; during an attack learn only real connections."""
-        if not window.live or len(context.traffic) == 0:
+        if len(context.traffic) == 0:
             return
         packets = context.traffic.packets
         new = packets.time_ns > self._last_ns
         self._last_ns = max(self._last_ns, int(packets.time_ns.max()))
+        known = np.flatnonzero(new & context.unclaimed & context.proven)
+        self.baseline.clients = self.baseline.clients.met(context.traffic, known, quiet=quiet)
+        if not window.live:
+            return
         end = window.started + window.seconds
         seconds = min(window.seconds, max(0.0, end - self._last_end))
         self._last_end = end

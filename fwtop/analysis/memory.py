@@ -1,4 +1,4 @@
-"""What judgement remembers between windows: normal traffic, who probed and who is known, and connections.
+"""What judgement remembers between windows: normal traffic and its clients, who probed, and connections.
 
 The baseline is a rolling reservoir of packets from quiet times, and rates by traffic class. Collateral is
 measured on the reservoir, and thresholds are multiples of the rates. It is stored per session and reused by
@@ -15,14 +15,14 @@ from collections.abc import Callable
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import fields, replace
+from msgspec.structs import asdict, fields, replace
 
+from fwtop.analysis.clients import Clients
 from fwtop.analysis.connections import ConnectionMemory
-from fwtop.analysis.window.counting import among
-from fwtop.analysis.window.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, Rows, Traffic, flow_key, shuffled
+from fwtop.analysis.window.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, Rows, flow_key, shuffled
 from fwtop.model.traffic.packets import F64, U8, U32, U64, Fragment, Mask, PacketBatch
 
-_FORMAT = 3
+_FORMAT = 4
 _LEARN_ROWS = 512  # new rows per tick, so that a busy tick doesn't fill the reservoir
 _MEMORY_SECONDS = 300.0  # time constant of the average rates
 _READY_SECONDS = 5.0
@@ -43,6 +43,7 @@ class Baseline(Struct):
     learned: int = 0  # rows added so far
     mean: dict[str, float] = field(default_factory=dict)
     square: dict[str, float] = field(default_factory=dict)
+    clients: Clients = field(default_factory=Clients.of)  # of each service; learning replaces it
 
     def copy(self) -> Baseline:
         """Return a snapshot; learning replaces `rows` and never modifies them."""
@@ -129,6 +130,7 @@ class Baseline(Struct):
     def to_bytes(self) -> bytes:
         """Serialise (a NumPy archive without pickled objects)."""
         columns = {f"rows_{item.name}": getattr(self.rows, item.name) for item in fields(PacketBatch)}
+        columns |= {f"clients_{name}": column for name, column in asdict(self.clients).items()}
         rates = np.array([[self.mean.get(n, 0.0), self.square.get(n, 0.0)] for n in CLASSES])
         header = np.array([_FORMAT, self.capacity, self.seconds, self.learned], np.float64)
         out = io.BytesIO()
@@ -142,6 +144,7 @@ class Baseline(Struct):
             with np.load(io.BytesIO(data), allow_pickle=False) as archive:
                 header, rates = archive["header"], archive["rates"]
                 columns = [archive[f"rows_{item.name}"] for item in fields(PacketBatch)]
+                clients = Clients.of([archive[f"clients_{item.name}"] for item in fields(Clients)])
         except (KeyError, OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(f"not a stored baseline: {error}") from error
         wanted = PacketBatch.zeros(0, 0)
@@ -156,6 +159,7 @@ class Baseline(Struct):
             learned=int(header[3]),
             mean=dict(zip(CLASSES, rates[:, 0].tolist(), strict=True)),
             square=dict(zip(CLASSES, rates[:, 1].tolist(), strict=True)),
+            clients=clients,
         )
 
 
@@ -193,7 +197,6 @@ def classes(packets: PacketBatch) -> U8:
 
 _SOURCES = 4_096  # remembered at once; the oldest are evicted, so spoofed sources cost no more
 _PAIRS = 512  # remembered per source
-_KNOWN_SECONDS = 900.0  # for which a connection is remembered
 
 
 class Probes(Struct):
@@ -230,33 +233,8 @@ class ScanMemory(Struct):
             del self.sources[source]
 
 
-class Acquaintances(Struct):
-    """Bounded memory of sources by their hash, each with the time of its last real TCP connection.
-
-    A measurement or a call agrees on its UDP stream over such a connection, which is silent while it flows.
-    """
-
-    seen: dict[int, float] = field(default_factory=dict)
-
-    def note(self, traffic: Traffic, connected: Mask) -> None:
-        """Remember the sources of these packets."""
-        now = traffic.started + traffic.seconds
-        for key in np.unique(traffic.source_key[connected])[:_SOURCES].tolist():
-            self.seen.pop(key, None)
-            self.seen[key] = now
-        for key in list(self.seen):
-            if self.seen[key] >= now - _KNOWN_SECONDS and len(self.seen) <= _SOURCES:
-                break
-            del self.seen[key]
-
-    def among(self, traffic: Traffic) -> Mask:
-        """Mark the packets of remembered sources."""
-        return among(traffic.source_key, np.fromiter(self.seen, np.uint64, len(self.seen)))
-
-
 class Memory(Struct, frozen=True):
     """One per observation."""
 
     scans: ScanMemory = field(default_factory=ScanMemory)
-    acquaintances: Acquaintances = field(default_factory=Acquaintances)
     connections: ConnectionMemory = field(default_factory=ConnectionMemory)

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.proposals.matching import in_prefixes
+from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.tcp_view import view_tcp
-from fwtop.analysis.window.traffic import Traffic, mix
+from fwtop.analysis.window.traffic import TCP, Traffic, mix
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import WHO, AllowedPeer
 from fwtop.model.traffic.counters import Counters
@@ -80,8 +81,10 @@ class Standing(Struct, frozen=True, dict=True):
         real = np.bincount(numbers, context.tcp.real & context.unclaimed, count) > 0
         hi, lo = packets.src_hi[first], packets.src_lo[first]
         if context.findings and context.baseline.ready:
-            before = context.baseline.rows
-            real |= np.isin(mix(hi, lo), mix(before.src_hi, before.src_lo))
+            before, clients = context.baseline.rows, context.baseline.clients
+            before = before.select(before.protocol != TCP)  # a lone SYN makes nobody a client
+            known = (mix(before.src_hi, before.src_lo), clients.source[clients.long_known])
+            real |= among(mix(hi, lo), np.concatenate(known))
         weight = np.asarray(np.bincount(numbers, traffic.weight, count), np.float64)
         claimed = np.asarray(np.bincount(numbers, traffic.weight * ~context.unclaimed, count), np.float64)
         real &= claimed < _MOST * weight
