@@ -77,6 +77,7 @@ class Advisor:
         self._timeline.follow(context)
         attacks = tuple(attack for attack, _ in named)
         claims = {attack.key: finding for attack, finding in named}
+        self.learner.obey(context, named)
         self.learner.take(context, window, quiet=not attacks)
         now = window.started + window.seconds
         self.standing = Standing.of(context, self._lookup)
@@ -89,7 +90,8 @@ class Advisor:
             attacks=attacks,
             proposals=tuple(sorted(made, key=lambda proposal: proposal.number)),
             payloads=shown_payloads(tables, context.traffic, found, advice.normal),
-            baseline=advice.normal.sentence,
+            baseline=self.learner.sentence(advice.normal.sentence),
+            learning=self.learner.told,
             baseline_packets=len(advice.normal.packets),
             signatures=packet_signatures(window, context, advice.normal, self._search),
         )

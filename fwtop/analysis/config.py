@@ -47,6 +47,9 @@ class Thresholds(Struct, frozen=True):
     conntrack_seconds: Positive = 60.0  # to a full table at the present growth
     linger_seconds: Positive = 30.0  # a vector that returns within this time keeps its onset (pulse waves)
     settle_seconds: Positive = 3.0  # delay before quiet samples count as normal
+    # until what is far above normal is learned; 94 % of floods end within 20 minutes (Cloudflare, 2022 Q3)
+    quarantine_seconds: Positive = 1_200.0
+    learn_factor: Positive = 2.0  # times its normal rate is the most that a class teaches at once
     collateral_limit: Share = 0.005  # a signature that matches more of normal traffic doesn't separate
     source_share: Share = 0.97  # of an attack that a block list aims to cover
     max_prefixes: Count = 4_096  # in a proposed block list

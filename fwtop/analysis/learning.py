@@ -1,27 +1,103 @@
-"""Guarded learning: which windows of traffic become part of what is normal."""
+"""Guarded learning: which traffic becomes part of what is normal, how fast, and what the operator says of it.
+
+Quiet packets are learned three seconds late, for they may be the onset of an attack. What is far above normal
+waits until it has outlasted what attacks last. A class's normal rate at most doubles in that time.
+"""
 
 from __future__ import annotations
 
+import math
+import queue
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
+
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, field
+from msgspec.structs import fields, replace
 
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.context import AnalysisContext
-from fwtop.analysis.memory import Baseline, class_rates
-from fwtop.analysis.window.traffic import TCP
-from fwtop.model.traffic.packets import F64, PacketBatch, Window
+from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.memory import CLASSES, MEMORY_SECONDS, READY_SECONDS, Baseline, classes, rates_of
+from fwtop.analysis.window.traffic import TCP, Rows
+from fwtop.model.errors import FwtopError
+from fwtop.model.traffic.packets import F64, I64, U8, Mask, PacketBatch, Window
+from fwtop.model.traffic.snapshot import Attack
+from fwtop.render.numbers import utc
 
 _LEARN_SECONDS = 6.0  # quiet time whose packets are learned together: that copies the whole reservoir
+_MOMENT_SECONDS = 0.5  # a tick; longer windows count as several
+_STEADY_SECONDS = 2.0
+_REMEMBERED = 30  # earlier states of the rates, to go back to
+_REMEMBER_SECONDS = 60.0  # between two of them
+_FORGET_SECONDS = 300.0  # that the operator's word takes back where no attack is named
+_ANSWER_SECONDS = 10.0  # a judgement is due every two seconds even if all is calm
+ATTACK, NORMAL, BACK = "attack", "normal", "back"  # what the operator can say
 
 
-class _Pending(Struct):
+class _Tick(Struct):
     """What a quiet tick would teach, on hold: it may contain the onset of an attack."""
 
     end: float
+    last_ns: int  # of its packets
     seconds: float
     rates: F64  # packets per second by traffic class
+    above: Mask  # classes in quarantine, whose packets it doesn't have
     packets: PacketBatch  # as many as the baseline would take of them
+
+
+class _Waiting(Struct):
+    """A traffic class in quarantine."""
+
+    since: float
+    last: float
+    seconds: float = 0.0
+    count: float = 0.0  # packets
+
+    @property
+    def pps(self) -> float:
+        return self.count / max(self.seconds, 1e-9)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether it is more than the spike of a tick now and then."""
+        return self.seconds >= _STEADY_SECONDS and 2 * self.seconds >= self.last - self.since
+
+
+class _Point(Struct):
+    """The rates at one time."""
+
+    end: float
+    last_ns: int
+    seconds: float
+    mean: dict[str, float]
+    square: dict[str, float]
+    ceiling: dict[str, float]
+
+
+class _Youth(Struct):
+    """The moments of a baseline that is too short to compare with: most of them are right, none is alone."""
+
+    rates: F64 = field(default_factory=lambda: np.zeros((0, len(CLASSES))))
+    last_ns: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    outliers: Mask = field(default_factory=lambda: np.zeros((0, len(CLASSES)), np.bool_))
+
+
+class _State(Struct):
+    """All that the operator's word changes, as it was before."""
+
+    baseline: Baseline
+    young: _Youth
+    waiting: dict[str, _Waiting]
+    barred: dict[str, float]
+
+
+class _Word(Struct):
+    """What the operator said, and who waits for the answer."""
+
+    said: str
+    attack: object  # its key, None: none in particular
+    answer: Future[str]
 
 
 class Learner:
@@ -30,10 +106,142 @@ class Learner:
     def __init__(self, baseline: Baseline, config: AdviseConfig) -> None:
         self.baseline = baseline
         self.config = config
-        self._pending: list[_Pending] = []
-        self._settled: list[_Pending] = []  # quiet ones whose packets the baseline takes together
+        self.told = ""  # the last thing worth a line of the log
+        self._floor = config.flood_pps / config.baseline_factor  # lower rates raise no threshold of a flood
+        self._pending: list[_Tick] = []
+        self._settled: list[_Tick] = []  # quiet ones whose packets the baseline takes together
+        self._young = _Youth()
+        self._waiting: dict[str, _Waiting] = {}  # by class, as all of these
+        self._barred: dict[str, float] = {}  # until when it teaches nothing above its normal rate
+        self._raised: float | None = None  # when the ceilings were set
+        self._kept_ns = -1  # of the last packet that was learned
+        self._points: deque[_Point] = deque(maxlen=_REMEMBERED)
+        self._before: _State | None = None  # the operator's last word
+        self._words: queue.SimpleQueue[_Word] = queue.SimpleQueue()
         self._last_ns = -1
         self._last_end = 0.0
+
+    # -- the operator's word
+
+    def hear(self, said: str, attack: object = None) -> str:
+        """Have the judging thread do what the operator says, with its next window; return what it did."""
+        word = _Word(said, attack, Future())
+        self._words.put(word)
+        try:
+            return word.answer.result(_ANSWER_SECONDS)
+        except TimeoutError:
+            word.answer.cancel()
+            raise FwtopError("nothing was judged meanwhile, so nothing was changed: try again") from None
+
+    def obey(self, context: AnalysisContext, named: Sequence[tuple[Attack, Finding]]) -> None:
+        """Do what was said; `named` are the attacks of this window."""
+        while not self._words.empty():
+            word = self._words.get()
+            if not word.answer.set_running_or_notify_cancel():
+                continue
+            try:
+                self.told = self._obey(word, context, named)
+            except Exception as failure:
+                word.answer.set_exception(failure)
+            else:
+                word.answer.set_result(self.told)
+
+    def _obey(self, word: _Word, context: AnalysisContext, named: Sequence[tuple[Attack, Finding]]) -> str:
+        traffic = context.traffic
+        now = traffic.started + traffic.seconds
+        if word.said == BACK:
+            return self._take_back(now)
+        chosen = [one for one in named if word.attack in (None, one[0].key)]
+        kinds = classes(traffic.packets)
+        rows = np.unique(np.concatenate([np.zeros(0, np.intp), *(finding.rows for _, finding in chosen)]))
+        waiting = {name: replace(one) for name, one in self._waiting.items()}
+        before = _State(self.baseline.copy(), replace(self._young), waiting, dict(self._barred))
+        if word.said == ATTACK:
+            since = min((attack.since for attack, _ in chosen), default=now - _FORGET_SECONDS)
+            told = self._forget(
+                since, now, rates_of(kinds, traffic.weight, traffic.seconds), _names(kinds[rows])
+            )
+        else:
+            if word.attack is None and len(chosen) > 1:
+                raise FwtopError("there are several attacks: select the one that is normal")
+            if chosen and not len(rows):
+                raise FwtopError("this attack has no packets of its own that could be learned")
+            told = self._accept(context, kinds, rows, now)
+        self._before = before
+        return told
+
+    def _forget(self, since: float, now: float, rates: F64, named: Collection[str]) -> str:
+        """Go back to what was normal before a time; what exceeds that now isn't learned while it lasts."""
+        self._pending.clear()
+        self._settled.clear()
+        self._waiting.clear()
+        baseline = self.baseline
+        if self._points:
+            earlier = [point for point in self._points if point.end <= since]
+            point = earlier[-1] if earlier else self._points[0]
+            self._points = deque(earlier, _REMEMBERED)
+            baseline.seconds = point.seconds
+            baseline.mean, baseline.square = dict(point.mean), dict(point.square)
+            baseline.ceiling = dict(point.ceiling)
+            baseline.rows = baseline.rows.select(baseline.rows.time_ns <= point.last_ns)
+            baseline.clients = baseline.clients.select(baseline.clients.first <= since)
+            known = self._young.last_ns <= point.last_ns
+            self._young = _Youth(
+                self._young.rates[known], self._young.last_ns[known], self._young.outliers[known]
+            )
+        usual = {name: math.inf if (rate := baseline.rate(name)) is None else rate for name in CLASSES}
+        barred = dict.fromkeys([*named, *(name for name, pps in _by_class(rates) if pps > usual[name])])
+        self._barred |= dict.fromkeys(barred, now + self.config.quarantine_seconds)
+        kept_out = f"; {_listed(barred)} above that is not learned while it lasts" if barred else ""
+        return f"attack: what was learned since {utc(since)} is forgotten{kept_out}"
+
+    def _accept(self, context: AnalysisContext, kinds: U8, rows: Rows, now: float) -> str:
+        """Learn the packets of an attack and of what waits, at their present rates."""
+        baseline, traffic = self.baseline, context.traffic
+        names = _names(kinds[rows]) | set(self._waiting)
+        if not names:
+            raise FwtopError("no attack is named and nothing waits: what is there is being learned already")
+        chosen = np.isin(kinds, [CLASSES.index(name) for name in self._waiting])
+        chosen[rows] = True
+        usual, held = sum(baseline.mean.values()), float(baseline.rows.weight.sum())
+        if baseline.seconds < READY_SECONDS:
+            names |= _names(kinds)
+            baseline.seconds = READY_SECONDS
+        rates = dict(_by_class(rates_of(kinds, traffic.weight, traffic.seconds)))
+        for name in names:
+            waited = self._waiting.pop(name, None)
+            pps = max(rates[name], 0.0 if waited is None else waited.pps)
+            self._set(name, pps, self.config.learn_factor * max(pps, self._floor))
+            self._barred.pop(name, None)
+        self._young = _Youth()
+        new = replace(traffic.packets.select(chosen), weight=traffic.weight[chosen])
+        if usual > 0 and held > 0:  # as if it had been there all the time
+            new.weight[:] *= held / usual / traffic.seconds
+        baseline.keep_rows(new)
+        learned = {name: baseline.rate(name) for name in sorted(names)}
+        return f"normal: {_listed(learned)} from {utc(now)} on"
+
+    def _take_back(self, now: float) -> str:
+        if self._before is None:
+            raise FwtopError("there is nothing to take back: no word on what is normal was said")
+        before, self._before = self._before, None
+        for item in fields(Baseline):
+            setattr(self.baseline, item.name, getattr(before.baseline, item.name))
+        self._young, self._waiting, self._barred = before.young, before.waiting, before.barred
+        self._pending.clear()
+        self._settled.clear()
+        return f"taken back at {utc(now)}: what is normal is again what was learned before"
+
+    def sentence(self, baseline: str) -> str:
+        """Add to a sentence on the baseline what is in quarantine."""
+        whole = self.config.quarantine_seconds / 60
+        waiting = []
+        for name, one in ((name, one) for name, one in self._waiting.items() if one.is_steady):
+            time = f"for {(one.last - one.since) / 60:.0f} of {whole:.0f} min"
+            waiting.append(f"{name} {one.pps:,.0f}/s {'is barred' if name in self._barred else time}")
+        return f"{baseline}; not learned: {', '.join(waiting)}" if waiting else baseline
+
+    # -- windows
 
     def take(self, context: AnalysisContext, window: Window, *, quiet: bool) -> None:
         """Learn quiet packets with a delay; during an attack learn only real connections."""
@@ -43,7 +251,8 @@ class Learner:
         new = packets.time_ns > self._last_ns
         self._last_ns = max(self._last_ns, int(packets.time_ns.max()))
         known = np.flatnonzero(new & context.unclaimed & context.proven)
-        self.baseline.clients = self.baseline.clients.met(context.traffic, known, quiet=quiet)
+        calm = quiet and not any(one.is_steady for one in self._waiting.values())
+        self.baseline.clients = self.baseline.clients.met(context.traffic, known, quiet=calm)
         if not window.live:
             return
         end = window.started + window.seconds
@@ -51,6 +260,8 @@ class Learner:
         self._last_end = end
         if not quiet:
             self._pending.clear()
+            if self._waiting:
+                self._release(context, seconds)
             if self.baseline.ready:
                 real = packets.select(new & context.tcp.real & context.unclaimed)
                 self.baseline.renew(real, self.baseline.rows.protocol == TCP)
@@ -59,20 +270,162 @@ class Learner:
         settle = self.config.settle_seconds
         if seconds > settle:  # one long window, as in `fwtop snapshot`: learn all but its end
             old = fresh.time_ns < self._last_ns - int(settle * 1e9)
-            self._keep(self._pending_of(fresh.select(old), end - settle, seconds - settle))
+            before_ns = self._last_ns - int(settle * 1e9)
+            self._keep(self._tick(fresh.select(old), end - settle, seconds - settle, before_ns))
             fresh, seconds = fresh.select(~old), settle
-        self._pending.append(self._pending_of(fresh, end, seconds))
+        self._pending.append(self._tick(fresh, end, seconds, self._last_ns))
         while self._pending and self._pending[0].end <= end - settle:
             self._keep(self._pending.pop(0))
 
-    def _pending_of(self, packets: PacketBatch, end: float, seconds: float) -> _Pending:
-        return _Pending(end, seconds, class_rates(packets, seconds), self.baseline.bounded(packets))
+    def _release(self, context: AnalysisContext, seconds: float) -> None:
+        """Drop from quarantine what an attack is named on; for the rest time stands still."""
+        named = [finding.rows for finding in context.findings]
+        rows = np.unique(np.concatenate([np.zeros(0, np.intp), *named]))
+        for name in _names(classes(context.traffic.packets)[rows]):
+            self._waiting.pop(name, None)
+        for one in self._waiting.values():
+            one.since += seconds
+            one.last += seconds
 
-    def _keep(self, settled: _Pending) -> None:
+    def _tick(self, packets: PacketBatch, end: float, seconds: float, last_ns: int) -> _Tick:
+        kinds = classes(packets)
+        rates = rates_of(kinds, packets.weight, seconds)
+        above = rates > np.array([self._most(name) for name in CLASSES])
+        if above.any():
+            packets = packets.select(~_with_alike(above)[kinds])
+        return _Tick(end, last_ns, seconds, rates, above, self.baseline.bounded(packets))
+
+    def _most(self, name: str) -> float:
+        """Return the highest rate of a class that is learned at once."""
+        if name in self._barred:
+            return self.baseline.rate(name) or 0.0
+        return self.baseline.ceiling.get(name, math.inf)
+
+    def _keep(self, tick: _Tick) -> None:
         """Learn the rates of quiet packets at once, and the packets when there are some seconds of them."""
-        self.baseline.keep_rates(settled.rates, settled.seconds)
-        self._settled.append(settled)
-        if self.baseline.ready and sum(part.seconds for part in self._settled) < _LEARN_SECONDS:
-            return
-        self.baseline.keep_rows(*(part.packets for part in self._settled))
+        baseline = self.baseline
+        if not self._points or tick.end >= self._points[-1].end + _REMEMBER_SECONDS:
+            now, began = baseline.copy(), tick.end - tick.seconds
+            self._points.append(_Point(began, self._kept_ns, now.seconds, now.mean, now.square, now.ceiling))
+        self._kept_ns = tick.last_ns
+        if self._raised is None and baseline.ceiling:  # an earlier session's
+            self._raised = tick.end
+        self._wait(tick)
+        if baseline.seconds < MEMORY_SECONDS:
+            self._mature(tick)
+        else:
+            baseline.keep_rates(tick.rates, tick.seconds, tick.above)
+            if self._raised is None or tick.end >= self._raised + self.config.quarantine_seconds:
+                self._raise(tick.end)
+        self._settled.append(tick)
+        if not baseline.ready or sum(part.seconds for part in self._settled) >= _LEARN_SECONDS:
+            self._keep_packets()
+
+    def _keep_packets(self) -> None:
+        """Learn the packets of settled ticks; beside a class in quarantine, the others keep their share."""
+        baseline = self.baseline
+        whole = [tick.packets for tick in self._settled if not tick.above.any()]
+        parts = [tick.packets for tick in self._settled if tick.above.any()]
+        above = np.logical_or.reduce([tick.above for tick in self._settled])
         self._settled.clear()
+        if whole:
+            baseline.keep_rows(*whole)
+        outliers = _with_alike(self._young.outliers)
+        if not parts and not outliers.any():
+            return
+        if parts:
+            baseline.renew(PacketBatch.concat(parts), ~_with_alike(above)[classes(baseline.rows)])
+        if outliers.any():
+            kinds, times = classes(baseline.rows), baseline.rows.time_ns
+            moment = np.minimum(np.searchsorted(self._young.last_ns, times), len(outliers) - 1)
+            baseline.rows = baseline.rows.select(~((times >= 0) & outliers[moment, kinds]))
+
+    def _wait(self, tick: _Tick) -> None:
+        """Put in quarantine what is above; learn a step towards what has outlasted it."""
+        config, end = self.config, tick.end
+        for number in np.flatnonzero(tick.above).tolist():
+            name, pps = CLASSES[number], float(tick.rates[number])
+            one = self._waiting.setdefault(name, _Waiting(end - tick.seconds, end))
+            one.last = end
+            one.seconds += tick.seconds
+            one.count += pps * tick.seconds
+            usual = max(self.baseline.rate(name) or 0.0, self._floor)
+            if name in self._barred:
+                if pps > usual * config.learn_factor:
+                    self._barred[name] = end + config.quarantine_seconds
+            elif end - one.since >= config.quarantine_seconds:
+                del self._waiting[name]
+                step = min(one.pps, usual * config.learn_factor)
+                self._set(name, step, step)
+                self.told = (
+                    f"{name} of {one.pps:,.0f}/s outlasted {config.quarantine_seconds / 60:.0f} minutes "
+                    f"at {utc(end)}: normal is {self.baseline.rate(name):,.0f}/s, before {usual:,.0f}/s"
+                )
+        over = [name for name, one in self._waiting.items() if end - one.last > config.linger_seconds]
+        for name in over:
+            del self._waiting[name]
+        self._barred = {name: until for name, until in self._barred.items() if until > end}
+
+    def _set(self, name: str, pps: float, ceiling: float) -> None:
+        self.baseline.mean[name], self.baseline.square[name] = pps, pps * pps
+        self.baseline.ceiling[name] = ceiling
+
+    def _mature(self, tick: _Tick) -> None:
+        """Learn from the moments of a short baseline that most others agree with."""
+        baseline, young = self.baseline, self._young
+        if not len(young.rates) and baseline.seconds > 0:
+            young = self._young = _remembered(baseline)
+        count = max(1, round(tick.seconds / _MOMENT_SECONDS))
+        most = round(MEMORY_SECONDS / _MOMENT_SECONDS)
+        usual = np.array([baseline.mean.get(name, 0.0) for name in CLASSES])
+        rates = np.where(tick.above, usual, tick.rates)
+        young.rates = np.concatenate([young.rates, np.repeat(rates[None], count, axis=0)])[-most:]
+        young.last_ns = np.append(young.last_ns, np.full(count, tick.last_ns))[-most:]
+        known = young.rates
+        bound = np.maximum(self.config.baseline_factor * np.median(known, axis=0), self._floor)
+        young.outliers = known > bound
+        used = ~young.outliers
+        total = np.maximum(used.sum(axis=0), 1)
+        baseline.mean = dict(_by_class((known * used).sum(axis=0) / total))
+        baseline.square = dict(_by_class((known * known * used).sum(axis=0) / total))
+        baseline.seconds += tick.seconds
+        if baseline.seconds >= MEMORY_SECONDS:
+            self._raise(tick.end)
+
+    def _raise(self, end: float) -> None:
+        """Set the ceilings by what is normal now; a short baseline sets none."""
+        self._raised, self._young = end, _Youth()
+        factor, baseline = self.config.learn_factor, self.baseline
+        for name in CLASSES:
+            if name not in self._waiting:
+                baseline.ceiling[name] = factor * max(baseline.rate(name) or 0.0, self._floor)
+
+
+def _remembered(baseline: Baseline) -> _Youth:
+    """Return moments with the means and deviations of a short baseline of an earlier session."""
+    count = min(baseline.seconds, MEMORY_SECONDS) / _MOMENT_SECONDS
+    sign = np.resize([1.0, -1.0], max(2, 2 * round(count / 2)))
+    mean = np.array([baseline.mean.get(name, 0.0) for name in CLASSES])
+    square = np.array([baseline.square.get(name, 0.0) for name in CLASSES])
+    rates = mean + sign[:, None] * np.sqrt(np.maximum(square - mean * mean, 0.0))
+    return _Youth(rates, np.full(len(rates), -1), np.zeros(rates.shape, np.bool_))
+
+
+def _with_alike(marked: Mask) -> Mask:
+    """Mark lone ACKs and others together: one that is alone in a tick has company in the reservoir."""
+    acks = [CLASSES.index("tcp.ack"), CLASSES.index("tcp.lone")]
+    marked = marked.copy()
+    marked[..., acks] = marked[..., acks].any(axis=-1, keepdims=True)
+    return marked
+
+
+def _by_class(rates: F64) -> list[tuple[str, float]]:
+    return list(zip(CLASSES, rates.tolist(), strict=True))
+
+
+def _names(kinds: U8) -> set[str]:
+    return {CLASSES[number] for number in np.unique(kinds).tolist()}
+
+
+def _listed(rates: Mapping[str, float | None]) -> str:
+    return ", ".join(name if pps is None else f"{name} {pps:,.0f}/s" for name, pps in rates.items())

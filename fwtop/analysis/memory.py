@@ -22,10 +22,10 @@ from fwtop.analysis.connections import ConnectionMemory
 from fwtop.analysis.window.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, Rows, flow_key, shuffled
 from fwtop.model.traffic.packets import F64, U8, U32, U64, Fragment, Mask, PacketBatch
 
-_FORMAT = 4
+_FORMAT = 5
 _LEARN_ROWS = 512  # new rows per tick, so that a busy tick doesn't fill the reservoir
-_MEMORY_SECONDS = 300.0  # time constant of the average rates
-_READY_SECONDS = 5.0
+MEMORY_SECONDS = 300.0  # time constant of the average rates
+READY_SECONDS = 5.0
 _READY_ROWS = 30
 CLASSES = (  # "tcp.lone": ACKs alone in their flow, as those of idle connections are
     *("tcp.syn", "tcp.syn_ack", "tcp.rst", "tcp.fin", "tcp.ack", "tcp.lone", "tcp.odd"),
@@ -44,27 +44,32 @@ class Baseline(Struct):
     mean: dict[str, float] = field(default_factory=dict)
     square: dict[str, float] = field(default_factory=dict)
     clients: Clients = field(default_factory=Clients.of)  # of each service; learning replaces it
+    ceiling: dict[str, float] = field(default_factory=dict)  # what a class may teach until it is set anew
 
     def copy(self) -> Baseline:
         """Return a snapshot; learning replaces `rows` and never modifies them."""
-        return replace(self, mean=dict(self.mean), square=dict(self.square))
+        return replace(self, mean=dict(self.mean), square=dict(self.square), ceiling=dict(self.ceiling))
 
     @property
     def ready(self) -> bool:
         """Whether there is enough quiet traffic to measure harm."""
-        return self.seconds >= _READY_SECONDS and len(self.rows) >= _READY_ROWS
+        return self.seconds >= READY_SECONDS and len(self.rows) >= _READY_ROWS
 
     def rate(self, name: str) -> float | None:
-        """Return the normal packets per second of a class (mean plus two deviations); None if unknown."""
-        if self.seconds < _READY_SECONDS:
+        """Return the normal packets per second of a class; None if unknown.
+
+        Mean plus two deviations, but at most its ceiling: a few bursts deviate by many times the mean.
+        """
+        if self.seconds < READY_SECONDS:
             return None
         mean = self.mean.get(name, 0.0)
-        return mean + 2 * math.sqrt(max(0.0, self.square.get(name, 0.0) - mean * mean))
+        rate = mean + 2 * math.sqrt(max(0.0, self.square.get(name, 0.0) - mean * mean))
+        return min(rate, self.ceiling.get(name, math.inf))
 
     def rate_of(self, rows: Mask) -> float | None:
         """Return the normal packets per second like these rows of the reservoir; None if unknown."""
         total = float(self.rows.weight.sum())
-        if self.seconds < _READY_SECONDS or total <= 0:
+        if self.seconds < READY_SECONDS or total <= 0:
             return None
         return float(self.rows.weight[rows].sum()) / total * sum(self.mean.values())
 
@@ -117,12 +122,17 @@ class Baseline(Struct):
         self.rows = PacketBatch.concat([self.rows.select(kept), new])
         self.learned += count
 
-    def keep_rates(self, rates: F64, seconds: float) -> None:
-        """Add `seconds` of quiet traffic to the average rates; `rates` are those of `class_rates`."""
+    def keep_rates(self, rates: F64, seconds: float, above: Mask | None = None) -> None:
+        """Add `seconds` of quiet traffic to the average rates, except those of classes `above` their ceiling.
+
+        `rates` are those of `class_rates`.
+        """
         if seconds <= 0:
             return
-        blend = min(1.0, seconds / min(_MEMORY_SECONDS, self.seconds + seconds))
-        for name, pps in zip(CLASSES, rates.tolist(), strict=True):
+        blend = min(1.0, seconds / min(MEMORY_SECONDS, self.seconds + seconds))
+        for number, (name, pps) in enumerate(zip(CLASSES, rates.tolist(), strict=True)):
+            if above is not None and above[number]:
+                continue
             self.mean[name] = self.mean.get(name, 0.0) * (1 - blend) + pps * blend
             self.square[name] = self.square.get(name, 0.0) * (1 - blend) + pps * pps * blend
         self.seconds += seconds
@@ -131,7 +141,9 @@ class Baseline(Struct):
         """Serialise (a NumPy archive without pickled objects)."""
         columns = {f"rows_{item.name}": getattr(self.rows, item.name) for item in fields(PacketBatch)}
         columns |= {f"clients_{name}": column for name, column in asdict(self.clients).items()}
-        rates = np.array([[self.mean.get(n, 0.0), self.square.get(n, 0.0)] for n in CLASSES])
+        rates = np.array(
+            [[self.mean.get(n, 0.0), self.square.get(n, 0.0), self.ceiling.get(n, np.inf)] for n in CLASSES]
+        )
         header = np.array([_FORMAT, self.capacity, self.seconds, self.learned], np.float64)
         out = io.BytesIO()
         np.savez_compressed(out, header=header, rates=rates, **columns)
@@ -150,22 +162,29 @@ class Baseline(Struct):
         wanted = PacketBatch.zeros(0, 0)
         types = [getattr(wanted, item.name).dtype for item in fields(PacketBatch)]
         good = [column.dtype for column in columns] == types and len(set(map(len, columns))) == 1
-        if not good or len(header) != 4 or header[0] != _FORMAT or rates.shape != (len(CLASSES), 2):
+        if not good or len(header) != 4 or header[0] != _FORMAT or rates.shape != (len(CLASSES), 3):
             raise ValueError("not a stored baseline of this version")
+        rows = PacketBatch(*columns)
         return Baseline(
             capacity=int(header[1]),
-            rows=PacketBatch(*columns),
+            rows=replace(rows, time_ns=np.full(len(rows), -1, np.int64)),  # of another session, and clock
             seconds=float(header[2]),
             learned=int(header[3]),
             mean=dict(zip(CLASSES, rates[:, 0].tolist(), strict=True)),
             square=dict(zip(CLASSES, rates[:, 1].tolist(), strict=True)),
             clients=clients,
+            ceiling={n: c for n, c in zip(CLASSES, rates[:, 2].tolist(), strict=True) if c < math.inf},
         )
 
 
 def class_rates(packets: PacketBatch, seconds: float) -> F64:
     """Return the packets per second of each of CLASSES; 0 in no time at all."""
-    sums = np.bincount(classes(packets), packets.weight, len(CLASSES))
+    return rates_of(classes(packets), packets.weight, seconds)
+
+
+def rates_of(kinds: U8, weight: F64, seconds: float) -> F64:
+    """Return the packets per second of each of CLASSES from the classes of packets."""
+    sums = np.bincount(kinds, weight, len(CLASSES))
     return sums / seconds if seconds > 0 else np.zeros(len(CLASSES))
 
 

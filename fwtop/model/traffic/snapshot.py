@@ -214,6 +214,7 @@ class Judgement(Struct, frozen=True):
     baseline: str = ""  # a sentence on the baseline
     baseline_packets: int = 0
     signatures: tuple[PacketSignature, ...] = ()
+    learning: str = ""  # what last changed the baseline by the operator's word or after quarantine
     not_judged: str = ""  # why this window was not judged: all else is as of the last one that was
 
 
