@@ -37,6 +37,7 @@ class Looking:
         packets: Callable[[], PacketList] | None = None,
         parts: TrafficParts | None = None,
         trends: Callable[[float], Trends] | None = None,
+        teach: Callable[[str, object], str] | None = None,
         export: Callable[[str], str],
         export_formats: tuple[str, ...],
     ) -> None:
@@ -52,6 +53,7 @@ class Looking:
         self.write_packets = _threaded(write_packets)
         self.traffic = _threaded(parts.of if parts is not None else _nothing)
         self.trends = _threaded(trends or _no_trends)
+        self.teach = _threaded(teach or _no_teaching)
         self.export = _threaded(export)
 
     def close(self) -> None:
@@ -70,6 +72,10 @@ def _no_preview(_: Rule) -> Preview:
 
 def _no_trends(_: float) -> Trends:
     raise FwtopError("a capture is no part of the history")
+
+
+def _no_teaching(_said: str, _attack: object) -> str:
+    raise FwtopError("only from live traffic fwtop learns what is normal")
 
 
 def _nothing(*_: object) -> None:

@@ -221,6 +221,10 @@ def live_controls(console: LiveConsole, ring: PacketRing) -> LiveControls:
         origin = console.origin
         return read_trends(STATE_DIRECTORY / FILE_NAME, at, interfaces=origin.interfaces, netns=origin.netns)
 
+    def teach(said: str, attack: object) -> str:
+        session.rules_changed()  # judge soon
+        return advisor.learner.hear(said, attack)
+
     return LiveControls(
         link,
         quick,
@@ -231,6 +235,7 @@ def live_controls(console: LiveConsole, ring: PacketRing) -> LiveControls:
         packets=lambda: judged_packets(ring.latest, rules.statuses, rules.allowed, advisor.standing),
         parts=TrafficParts(lambda: advisor.judged, session.mark, console.lookup, options.top),
         trends=trends,
+        teach=teach,
         export=export,
         export_formats=_EXPORT_FORMATS,
     )

@@ -25,6 +25,7 @@ def derive(before: Snapshot | None, after: Snapshot) -> list[Event]:
         *_proposal_events(before, after, at),
         *_guardian_events(before.guardian if before else "", after.guardian, at),
         *_loss_events(before, after, at),
+        *_learning_events(before.judgement.learning if before else "", after.judgement.learning, at),
         *_judging_events(before.judgement.not_judged if before else "", after.judgement.not_judged, at),
     ]
 
@@ -144,6 +145,11 @@ def _guardian_events(before: str, after: str, at: float) -> Iterator[Event]:
         yield _event(at, EventKind.GUARDIAN_LOST, "guardian", f"guardian {after}")
     if was_lost and not is_lost:
         yield _event(at, EventKind.GUARDIAN_BACK, "guardian", "the guardian answers again")
+
+
+def _learning_events(before: str, after: str, at: float) -> Iterator[Event]:
+    if after and after != before:
+        yield _event(at, EventKind.BASELINE_CHANGED, "baseline", after)
 
 
 def _loss_events(before: Snapshot | None, after: Snapshot, at: float) -> Iterator[Event]:

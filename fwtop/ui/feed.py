@@ -90,6 +90,12 @@ class Controls(Protocol):
     async def trends(self, at: float) -> Trends:
         """Return the averages of the hour, the day and the 15 days before a time."""
 
+    async def teach(self, said: str, attack: object) -> str:
+        """Tell what learns what is normal that this was an attack, or is normal; return what it did.
+
+        `attack` is the key of the one that is meant, None if none is.
+        """
+
     async def export(self, format_name: str) -> str:
         """Write a report of the session so far and return its path."""
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from textual.binding import Binding
 from textual.keys import _character_to_key
 
+from fwtop.analysis.learning import ATTACK, BACK, NORMAL
 from fwtop.model.text import safe_text
 from fwtop.ui.tabs import TABS
 
@@ -135,6 +136,7 @@ _tabs = partial(_row, ("Look", "tabs"))
 _move = partial(_tabs, spoken=False)
 _session = partial(_row, ("Session", "session"))
 _recording = partial(_row, ("Recording", "session"))
+_STORED = "capture session"
 _command = partial(_row, ("", ""))
 
 
@@ -198,6 +200,11 @@ ACTIONS = (
     _session("command", ":", "commands by name, as in: undo 118, block 192.0.2.0/24", ("command",),
              footer="command", spoken=False),
     _look("mouse", "M", "leave the mouse to the terminal, to select text", ("mouse",)),
+    _look("was_attack", "F", "this was an attack: forget what was learned of it",
+          ("rows.teach", ATTACK), useless=_STORED),
+    _look("is_normal", "L", "this is normal: learn the selected attack, or what waits",
+          ("rows.teach", NORMAL), useless=_STORED),
+    _look("unlearn", "U", "take back the last word on what is normal", ("rows.teach", BACK), useless=_STORED),
     _look("copy", "Y", "copy the selected row to the clipboard (OSC 52)"),
     _session("pause", "p Space", "freeze and resume the display (also Space)", footer="pause"),
     _recording("next_step", ".", "in a recording: pause, and a snapshot back or on",

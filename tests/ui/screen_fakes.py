@@ -95,6 +95,10 @@ class FakeControls:
         status = self.rules.get(rule_id) or RuleStatus(block_rule(rule_id), State.PROVISIONAL)
         return replace(status, state=State.REVERTED, confirm_by=None, note="undone")
 
+    async def teach(self, said: str, attack: object) -> str:
+        self._note("teach", (said, attack))
+        return f"{said} was heard"
+
     async def dissect(self, row: Source | Payload) -> Dissection | None:
         self._note("dissect", row)
         return self.dissection

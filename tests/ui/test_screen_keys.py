@@ -318,6 +318,26 @@ async def redo(run: Run, key: str) -> None:
     assert run.feed.controls.verbs()[-1] == "apply"
 
 
+@checks("was_attack", at="attacks")
+async def was_attack(run: Run, key: str) -> None:
+    await run.press(key)
+    assert run.feed.controls.calls[-1] == ("teach", ("attack", snapshot().judgement.attacks[0].key))
+    assert "U takes it back" in run.status
+
+
+@checks("is_normal")
+async def is_normal(run: Run, key: str) -> None:
+    await run.press(key)
+    assert run.feed.controls.calls[-1] == ("teach", ("normal", None))
+
+
+@checks("unlearn")
+async def unlearn(run: Run, key: str) -> None:
+    await run.press(key)
+    assert run.feed.controls.calls[-1] == ("teach", ("back", None))
+    assert run.status.startswith("back was heard")
+
+
 @checks("attacks")
 async def attacks(run: Run, key: str) -> None:
     await run.press(key)

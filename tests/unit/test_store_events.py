@@ -126,3 +126,12 @@ def test_events_of_the_sample_session() -> None:
         EventKind.ATTACK_ENDED,
         EventKind.RULE_UNDONE,
     ]
+
+
+def test_what_changes_the_baseline_is_an_event_once() -> None:
+    said = "normal: udp 3,000/s from 12:01:07Z on"
+    taught = quiet(START)
+    taught = replace(taught, judgement=replace(taught.judgement, learning=said))
+    events = derive(quiet(START), taught)
+    assert [(event.kind, event.text) for event in events] == [(EventKind.BASELINE_CHANGED, said)]
+    assert derive(taught, taught) == []

@@ -28,6 +28,7 @@ class EventKind(StrEnum):
     RECORDS_LOST = "records_lost"
     NOT_JUDGED = "not_judged"  # from here on judging fails
     JUDGED_AGAIN = "judged_again"
+    BASELINE_CHANGED = "baseline_changed"  # by the operator's word, or because quarantine was outlasted
     STORING_STOPPED = "storing_stopped"  # the disk was full or failing: a gap begins
     STORING_RESUMED = "storing_resumed"  # it ends
 

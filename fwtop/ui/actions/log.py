@@ -289,7 +289,7 @@ class Toasts(Lines):
         self.show([fit(line, widest, right=True) for line in lines])
 
 
-_TOASTED = frozenset(EventKind) - {EventKind.RULE_PROPOSED}
+_TOASTED = frozenset(EventKind) - {EventKind.RULE_PROPOSED, EventKind.BASELINE_CHANGED}
 _RULES = {EventKind.RULE_APPLIED, EventKind.RULE_CONFIRMED, EventKind.RULE_UNDONE}
 _PASSED_SECONDS = 2.0  # of wall clock: an event that a recording passed longer ago was jumped over
 

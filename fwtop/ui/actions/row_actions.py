@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fwtop.analysis.learning import BACK
 from fwtop.analysis.window.traffic import payload
 from fwtop.model.addresses.address import Prefix, origin_of, prefixes_of
 from fwtop.model.errors import FwtopError
@@ -40,7 +41,7 @@ from fwtop.ui.lists.packet_rows import PACKET, PacketRow
 from fwtop.ui.lists.rows import PART_PANELS, PartView
 from fwtop.ui.lists.traffic import spared
 from fwtop.ui.lists.trends import TrendItem
-from fwtop.ui.style import BAD, WARN, Line
+from fwtop.ui.style import BAD, GOOD, WARN, Line
 
 TTL_SECONDS = 600
 DEFAULT_LIMIT = RateLimit(1000, 1000, 24, 56)
@@ -425,6 +426,21 @@ class RowActions:
         if item is None:
             self._desk.say("nothing is selected")
         return item
+
+    # -- what is normal
+
+    def teach(self, said: str) -> None:
+        """Say what the selected attack was, or the one that is shown; else what is unusual now."""
+        item = self._tabs.panel.current()
+        attack = item.key if isinstance(item, Attack) else self._desk.scope.chosen or None
+        self._desk.begin(self._teach, said, attack, group="teach", exclusive=True)
+
+    async def _teach(self, said: str, attack: object) -> None:
+        self._desk.say("with the next judgement …")
+        done = await self._desk.attempt(self._desk.controls.teach(said, attack))
+        if done is not None:
+            back = f"; {KEY_MAP.label('unlearn')} takes it back" if said != BACK else ""
+            self._desk.say(f"{done}{back}", GOOD)
 
     # -- the part of the traffic that is shown
 
