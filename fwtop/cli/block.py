@@ -95,6 +95,7 @@ def _replacement(args: argparse.Namespace, new: Rule) -> Rule:
         predicted_pps=None,
         predicted_attack_share=None,
         predicted_collateral_share=None,
+        predicted_clients=None,
         replaces=old.id,
     )
 

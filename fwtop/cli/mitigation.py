@@ -60,11 +60,12 @@ def measure(rules: list[Rule], netns: str | None) -> list[Preview] | None:
 def harm_line(preview: Preview) -> str:
     """Return one line on what a rule would stop and which other traffic it would drop."""
     guess = " (a guess: no baseline from before the attack)" if preview.guess else ""
+    clients = f"; {preview.clients.words}" if preview.clients else ""
     what = f"the {preview.attack}" if preview.attack else "the attack"
     return (
         f"would stop {percent(preview.attack_share, 1)} of {what} ({si(preview.attack_pps)}pps in total) "
         f"and hit {percent(preview.collateral_share, 2)} of normal traffic "
-        f"({si(preview.collateral_pps)}pps){guess}"
+        f"({si(preview.collateral_pps)}pps){guess}{clients}"
     )
 
 

@@ -292,12 +292,13 @@ def _proposals(snapshot: Snapshot) -> list[str]:
     lines = []
     for proposal in snapshot.judgement.proposals:
         guess = " (a guess)" if proposal.guess else ""
+        clients = f"; {proposal.clients.words}" if proposal.clients and proposal.clients.known else ""
         already = proposal.already_share
         beyond = f" ({percent(already, 1)} of which active rules stop)" if already else ""
         lines.append(
             f"{proposal.number}. {proposal.summary}: "
             f"stops {percent(proposal.attack_share, 1)} of the attack{beyond}, "
-            f"hits {percent(proposal.collateral_share, 2)} of normal traffic{guess}"
+            f"hits {percent(proposal.collateral_share, 2)} of normal traffic{guess}{clients}"
         )
         if proposal.fwtop:
             lines.append(f"       {proposal.fwtop}")

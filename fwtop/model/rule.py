@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.client_harm import ClientHarm
 from fwtop.model.wire import Hex, of_plain, plain
 
 RANGES = ("ip_length", "ttl", "ip_id", "tcp_seq", "tcp_window", "tcp_header")  # fields of Match
@@ -196,6 +197,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     predicted_attack_share: float | None = None
     predicted_collateral_share: float | None = None
     predicted_guess: bool = False  # no baseline: the collateral share is an estimate
+    predicted_clients: ClientHarm | None = None
     settings: tuple[Setting, ...] = ()  # of a SYSCTL rule
     replaces: str = ""  # the id of a rule that ends when this one is confirmed
     connections: ConnectionLimit | None = None  # of a CONNLIMIT rule
@@ -298,6 +300,7 @@ class Preview(Struct, frozen=True):
     attacks: tuple[tuple[str, float], ...] = ()  # title and share stopped, largest first
     already: tuple[tuple[str, float], ...] = ()  # those of which active rules stop something
     together: tuple[tuple[str, float], ...] = ()  # the same attacks
+    clients: ClientHarm | None = None  # None: not counted
 
 
 class PlanView(Struct, frozen=True):

@@ -216,6 +216,7 @@ def _effect(effect: RuleEffect) -> dict[str, Any]:
         | _told(effect, "applied confirmed ended packets bytes actual_pps changes commands")
         | {
             "ending": effect.ending or None,
+            "predicted_clients": rule.predicted_clients and rule.predicted_clients.to_dict(),
             "users_share_of_usual": dict(effect.users),
             "fwtop": command_line(rule, max_sources=None),
         }

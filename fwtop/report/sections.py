@@ -340,7 +340,9 @@ def _harm(effect: RuleEffect) -> list[str]:
     if effect.rule.predicted_collateral_share is not None:
         share = percent(effect.rule.predicted_collateral_share, None)
         guess = " (?: estimated, no baseline)" if effect.rule.predicted_guess else ""
-        harm.append(f"Predicted: expected to hit {share} of other traffic{guess}.")
+        clients = effect.rule.predicted_clients
+        who = f"; {clients.words}" if clients is not None and clients.known else ""
+        harm.append(f"Predicted: expected to hit {share} of other traffic{guess}{who}.")
     if effect.users:
         told = " and ".join(f"{percent(share, None)} of the usual {name}" for name, share in effect.users)
         harm.append(f"Measured: while it was active users made {told}.")

@@ -132,9 +132,10 @@ def _proposal_events(before: Snapshot | None, after: Snapshot, at: float) -> Ite
         subject = proposal.fwtop or proposal.summary
         if subject in old:
             continue
+        clients = f"; {proposal.clients.words}" if proposal.clients and proposal.clients.known else ""
         text = (
             f"{proposal.summary}: would stop {percent(proposal.attack_share)} of the attack "
-            f"and hit {percent(proposal.collateral_share, 2)} of other traffic"
+            f"and hit {percent(proposal.collateral_share, 2)} of other traffic{clients}"
         )
         yield _event(at, EventKind.RULE_PROPOSED, subject, text)
 

@@ -11,6 +11,7 @@ from screen_fakes import FakeControls, FakeFeed
 from screen_parts import NOW, few_addresses
 from screen_run import Run, running
 
+from fwtop.model.client_harm import ClientHarm
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus
 from fwtop.model.traffic.snapshot import Snapshot
@@ -48,6 +49,31 @@ async def test_block_install_confirm() -> None:
         assert run.feed.controls.calls[-1] == ("keep", "8")
         assert "rule 8 is confirmed" in run.status
         assert "is removed" not in run.status
+
+
+async def test_harm_is_told_by_client() -> None:
+    async with running(snapshot(), at="sources") as run:
+        controls = run.feed.controls
+        clients = ClientHarm(4_117, 2, 2, others=20, others_hit=3, share=0.0005, protocol=6, port=443)
+        controls.preview_answer = replace(controls.preview_answer, clients=clients)
+        await run.press("b")
+        shown = run.text()
+        assert "2 of 4,117 clients of 443 lose it" in shown
+        assert "3 of 20 of other services" in shown
+        assert "client-like packets" in shown
+        assert dialog(run).marked == "install"
+        await run.press("enter")
+        ((rule, _),) = applied(run)
+        assert rule.predicted_clients == clients
+
+
+async def test_default_is_cancel_when_known_clients_are_cut_off() -> None:
+    async with running(snapshot(), at="sources") as run:
+        controls = run.feed.controls
+        clients = ClientHarm(100, 5, 5, share=0.05, protocol=6, port=443)
+        controls.preview_answer = replace(controls.preview_answer, clients=clients, collateral_share=0.0)
+        await run.press("b")
+        assert dialog(run).marked == "cancel"
 
 
 @pytest.mark.parametrize(("collateral", "default"), [(0.0, "install"), (0.0099, "install"), (0.01, "cancel")])

@@ -2,8 +2,11 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from fwtop.analysis.proposals.propose import EMPTY_SECONDS, KEYS, Offer, StableNumbers, rank
+from fwtop.analysis.proposals.propose import EMPTY_SECONDS, KEYS, Offer, StableNumbers, rank, spared_first
+from fwtop.model.client_harm import ClientHarm
+from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.traffic.snapshot import Proposal
 
 
@@ -16,6 +19,24 @@ def _offer(kind, share, cost_ns=500.0, stopped_pps=0.0):
 
 def _order(before, *offers):
     return tuple(offer.key for offer in sorted(offers, key=lambda one: rank(one, before)))
+
+
+def _cutting(kind, share, hit_half):
+    made = _offer(kind, share)
+    clients = ClientHarm(known=10_000, hit=hit_half, hit_half=hit_half, protocol=6, port=443)
+    rule = Rule("", Kind.XDP, Match(), "", 600, predicted_clients=clients)
+    return replace(made, proposal=replace(made.proposal, rule=rule))
+
+
+@given(st.lists(st.tuples(st.floats(0.3, 1.0), st.sampled_from((0, 1, 5_000))), max_size=8))
+def test_no_rule_that_cuts_known_clients_is_ahead_of_one_that_stops_about_as_much_without(drawn):
+    offered = [_cutting(f"rule {n}", share, cut) for n, (share, cut) in enumerate(drawn)]
+    ordered = spared_first(offered)
+    assert sorted(one.key for one in ordered) == sorted(one.key for one in offered)
+    cuts = [one.proposal.clients.hit_half > 0 for one in ordered]
+    for place, one in enumerate(ordered):
+        behind = [later for later, cut in zip(ordered[place:], cuts[place:], strict=True) if not cut]
+        assert not cuts[place] or all(later.gain < one.gain - 0.05 for later in behind)
 
 
 def test_near_equals_stay_in_place_and_clear_winners_move_up():

@@ -14,6 +14,7 @@ from stored_samples import START, attack, proposal, rule, snapshot
 from fwtop.console.automatic import Policy, read_policy
 from fwtop.console.automatic.agent import Agent
 from fwtop.console.automatic.decisions import CREATED_BY, Decider, Decision
+from fwtop.model.client_harm import ClientHarm
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import ConfigText
 from fwtop.model.protocol import Answer, Apply, Keep, Undo
@@ -74,6 +75,7 @@ def test_a_rule_within_the_policy_is_tried_and_kept_and_renewed_while_it_drops()
         ({"rules": ("xdp",)}, {}),
         ({}, {"offer": {"guess": True}}),
         ({}, {"offer": {"collateral_share": 0.02}}),
+        ({}, {"offer": {"rule": replace(OFFER.rule, predicted_clients=ClientHarm(100, 2, 2))}}),
         ({}, {"offer": {"attack_share": 0.4}}),
         ({}, {"offer": {"rule": None}}),
         ({}, {"offer": {"attack": "another"}}),

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 from stored_samples import START, attack, rule, snapshot, status
 
+from fwtop.model.client_harm import ClientHarm
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.snapshot import FilterChain, Listener, Ring, Surroundings
 from fwtop.render.observation import observation_json
@@ -30,6 +31,9 @@ def _fields(part: Any) -> Iterator[str]:
 
 def test_every_field_of_an_observation_is_in_the_document_and_no_other() -> None:
     full = snapshot(START, attacks=(attack(),), mitigations=(status(rule(), START + 60),), proposals=True)
+    (first, *rest), harm = full.judgement.proposals, ClientHarm(9, 1, 1)
+    offered = (replace(first, rule=replace(rule(), predicted_clients=harm)), *rest)
+    full = replace(full, judgement=replace(full.judgement, proposals=offered))
     found = set(_fields(observation_json(replace(full, tcp=TcpService(5, 2.0, 9.0), surroundings=AROUND))))
     text = _DOCUMENT.read_text()
     part = text[text.index("## An observation") : text.index("## Other documents")]

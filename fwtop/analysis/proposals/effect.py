@@ -14,12 +14,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.proposals.census import Aim
 from fwtop.analysis.proposals.limits import fills_table, replayed, sustained
 from fwtop.analysis.proposals.matching import always_pass, in_prefixes, limit_groups, match_rows
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, Rows, Traffic, mix
-from fwtop.model.addresses.address import format_address
+from fwtop.model.addresses.address import Prefix, format_address
+from fwtop.model.client_harm import ClientHarm
 from fwtop.model.rule import RANGES, Level, Match, RateLimit, Rule
 from fwtop.model.traffic.packets import F64, U64, Fragment, Mask, PacketBatch
 from fwtop.render.numbers import percent
@@ -44,6 +46,7 @@ class Harm(Struct, frozen=True):
     share: float
     pps: float
     examples: tuple[str, ...]
+    part: F64  # of each normal packet, 0 to 1
 
 
 def stopped(match: Match, limit: RateLimit | None, traffic: Traffic) -> F64:
@@ -80,14 +83,21 @@ def harm_by(rule: Rule, normal: Normal, traffic: Traffic, allowed: Mask | None =
     """
     if rule.parts:
         parts = [harm_by(part, normal, traffic, allowed) for part in rule.parts if not drops_nothing(part)]
-        return max(parts, key=lambda part: part.share, default=Harm(0.0, 0.0, ()))
+        return max(parts, key=lambda part: part.share, default=_none(normal))
     if of(rule.kind).answers or rule.connections is not None:
-        return Harm(0.0, 0.0, ())
+        return _none(normal)
     if fills_table(rule, traffic):
         part = match_rows(rule.match, normal.packets).astype(np.float64)
         pps, total = float((part * normal.pps).sum()), normal.total_pps
-        return Harm(pps / total if total else 1.0, pps, ("every new client, once its table is full",))
+        return Harm(pps / total if total else 1.0, pps, ("every new client, once its table is full",), part)
     return harm(rule.match, as_kept(rule), normal, traffic, allowed)
+
+
+def clients_harmed(
+    rule: Rule, cost: Harm, normal: Normal, finding: Finding | None, allowed: Sequence[Prefix] = ()
+) -> ClientHarm:
+    """Count the known clients that a rule hits; `finding` is the attack that it is against."""
+    return normal.census.harm(normal.census.lost(rule, cost.part, normal.packets), Aim.at(finding), allowed)
 
 
 def held_out(packets: PacketBatch, rows: Rows) -> Mask:
@@ -160,9 +170,10 @@ def harm(
     if normal.guess and _bars_every_connection(match, limit):
         # Certain although not measured: unclaimed traffic contains no SYNs
         port = f" to TCP port {match.dport}" if match.dport is not None else ""
-        return Harm(1.0, normal.total_pps, (f"every new connection{port}",))
+        part = match_rows(replace(match, tcp_flags=None), packets).astype(np.float64)
+        return Harm(1.0, normal.total_pps, (f"every new connection{port}",), part)
     if len(packets) == 0:
-        return Harm(0.0, 0.0, ())
+        return _none(normal)
     hit = match_rows(match, packets)
     if allowed is not None:
         hit = hit & ~allowed
@@ -175,7 +186,11 @@ def harm(
         part = np.maximum(part, _lost_connections(match, hit, packets, normal.pps))
     pps = float((part * normal.pps).sum())
     total = normal.total_pps
-    return Harm(pps / total if total else 0.0, pps, _examples(part, normal))
+    return Harm(pps / total if total else 0.0, pps, _examples(part, normal), part)
+
+
+def _none(normal: Normal) -> Harm:
+    return Harm(0.0, 0.0, (), np.zeros(len(normal.packets)))
 
 
 def _crowded_out(match: Match, limit: RateLimit, packets: PacketBatch, rows: Rows, traffic: Traffic) -> F64:

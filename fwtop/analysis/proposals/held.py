@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fwtop.analysis.connections import Held
 from fwtop.analysis.context import AnalysisContext, Finding, count
+from fwtop.analysis.proposals.census import Aim
 from fwtop.analysis.proposals.matching import cut, in_prefixes
+from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.proposals.services import proposed, without_rule
 from fwtop.analysis.window.traffic import TCP, mix
 from fwtop.model.addresses.address import format_address
@@ -32,9 +34,10 @@ class Effect(Struct, frozen=True):
     stopped: float
     harm: float
     examples: tuple[str, ...] = ()
+    losing: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # hashes of sources
 
 
-def proposals(context: AnalysisContext, finding: Finding) -> Iterator[tuple[str, Proposal]]:
+def proposals(context: AnalysisContext, finding: Finding, normal: Normal) -> Iterator[tuple[str, Proposal]]:
     """Yield rules with a name that stays the same across judgements, and the advice for the server."""
     held = finding.held
     if held is None:
@@ -42,7 +45,12 @@ def proposals(context: AnalysisContext, finding: Finding) -> Iterator[tuple[str,
     tried = [_block(context, held), _limit(context, held)]
     measured = [one for one in tried if one is not None and one[1].stopped >= _WORTH]
     for draft, effect, why in sorted(measured, key=lambda one: 8 * one[1].harm - one[1].stopped):
-        rule = replace(draft, predicted_attack_share=effect.stopped, predicted_collateral_share=effect.harm)
+        rule = replace(
+            draft,
+            predicted_attack_share=effect.stopped,
+            predicted_collateral_share=effect.harm,
+            predicted_clients=normal.census.harm_of_sources(effect.losing, Aim.at(finding)),
+        )
         made = proposed(
             context, finding, rule, f"{why}; {of(rule.kind).evaded}",
             collateral_examples=effect.examples,
@@ -94,7 +102,9 @@ def effect_on(rule: Rule, held: Held) -> Effect:
         )
     else:
         return Effect(0.0, 0.0)
-    return Effect(_mean(mine), _mean(theirs), _examples(theirs, others))
+    parts = ((held.connections, mine > 0), (others, theirs > 0))
+    losing = np.concatenate([mix(part.hi[hit], part.lo[hit]) for part, hit in parts])
+    return Effect(_mean(mine), _mean(theirs), _examples(theirs, others), losing)
 
 
 def above_limit(rule: Rule, table: SocketTable) -> tuple[float, tuple[str, ...]]:
@@ -146,16 +156,17 @@ def _examples(parts: F64, others: Connections) -> tuple[str, ...]:
 
 
 def with_connections(
-    made: Preview, rule: Rule, context: AnalysisContext, attacks: Sequence[Finding]
+    made: Preview, rule: Rule, context: AnalysisContext, attacks: Sequence[Finding], normal: Normal
 ) -> Preview:
     """Add the attacks that hold connections, and of a limit of connections the clients that exceed it."""
-    effects = [(one.title, effect_on(rule, one.held)) for one in attacks if one.held is not None]
+    effects = [(one, effect_on(rule, one.held)) for one in attacks if one.held is not None]
     if effects:
-        title, best = max(effects, key=lambda item: item[1].stopped)
-        named = ((name, effect.stopped) for name, effect in effects)
+        attack, best = max(effects, key=lambda item: item[1].stopped)
+        named = ((one.title, effect.stopped) for one, effect in effects)
         made = replace(made, attacks=tuple(sorted((*made.attacks, *named), key=lambda item: -item[1])))
         if best.stopped > made.attack_share:
-            made = replace(made, attack=title, attack_share=best.stopped)
+            clients = normal.census.harm_of_sources(best.losing, Aim.at(attack))
+            made = replace(made, attack=attack.title, attack_share=best.stopped, clients=clients)
         if best.harm > made.collateral_share:
             made = replace(made, collateral_share=best.harm, examples=best.examples)
     elif rule.connections is not None and context.sockets is not None:

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
+from fwtop.analysis.clients import Clients
 from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.proposals.census import Census, clients_of
 from fwtop.analysis.proposals.matching import Texts, payload_rows
 from fwtop.analysis.proposals.prefixes import Addresses
 from fwtop.analysis.window.traffic import Rows
@@ -29,6 +32,7 @@ class Normal(Struct, frozen=True, dict=True):
     sentence: str
     guess: bool  # no baseline from before the attack
     seconds: float = 1.0  # length of the sampled normal traffic
+    clients: Clients = field(default_factory=Clients.of)  # that are known
 
     @cached_property
     def loaded(self) -> Rows:
@@ -46,6 +50,11 @@ class Normal(Struct, frozen=True, dict=True):
         """Their sources."""
         return Addresses.of(self.packets)
 
+    @cached_property
+    def census(self) -> Census:
+        """Their clients."""
+        return Census.of(self.clients, self.packets, self.pps)
+
     @property
     def total_pps(self) -> float:
         """All of it."""
@@ -54,7 +63,7 @@ class Normal(Struct, frozen=True, dict=True):
 
 def normal_traffic(context: AnalysisContext) -> Normal:
     """Return the baseline, else an estimate from the packets that no attack explains."""
-    baseline, traffic = context.baseline, context.traffic
+    baseline, traffic, clients = context.baseline, context.traffic, clients_of(context)
     if baseline.ready:
         rows = baseline.rows
         total = sum(baseline.mean.values())
@@ -64,7 +73,7 @@ def normal_traffic(context: AnalysisContext) -> Normal:
             f"baseline: {len(rows):,} packets sampled over {baseline.seconds:,.0f} quiet seconds "
             f"({total:,.0f} packets/s)"
         )
-        return Normal(rows, pps, sentence, guess=False, seconds=baseline.seconds)
+        return Normal(rows, pps, sentence, False, baseline.seconds, clients)
     left = (
         (context.unclaimed & ~context.backscatter) | context.mixed_sources
         if context.findings
@@ -84,7 +93,7 @@ def normal_traffic(context: AnalysisContext) -> Normal:
         sentence = f"learning the baseline: {plural(round(baseline.seconds), 'quiet second')} so far"
     packets = traffic.packets.select(rows_left)
     pps = traffic.weight[rows_left] / traffic.seconds
-    return Normal(packets, pps, sentence, guess=True, seconds=traffic.seconds)
+    return Normal(packets, pps, sentence, True, traffic.seconds, clients)
 
 
 def with_unexplained(
@@ -107,7 +116,7 @@ def with_unexplained(
     packets = PacketBatch.concat([normal.packets, traffic.packets.select(more)])
     pps = np.concatenate([normal.pps, traffic.weight[more] / traffic.seconds])
     beside = f"{plural(len(more), 'packet')} to the same ports without the signature of the attack"
-    return Normal(packets, pps, f"{normal.sentence}, and from {beside}", guess=True, seconds=normal.seconds)
+    return replace(normal, packets=packets, pps=pps, sentence=f"{normal.sentence}, and from {beside}")
 
 
 def _minority(context: AnalysisContext, finding: Finding, found: Sequence[PayloadMatch]) -> Rows:

@@ -13,6 +13,7 @@ from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding, make_context
 from fwtop.analysis.memory import Baseline
 from fwtop.analysis.proposals.effect import (
+    clients_harmed,
     dropped_pps,
     harm_by,
     replayable,
@@ -88,6 +89,8 @@ def preview_on(rule: Rule, judged: Basis, allowed: Sequence[AllowedPeer] = ()) -
     rates = [dropped_pps(dropped, rule.match, traffic, finding.rows) for finding in findings]
     aimed = int(np.argmax(rates)) if findings else None
     cost = harm_by(rule, normal, traffic, allowed_rows(allowed, normal.packets))
+    against = findings[aimed] if aimed is not None and rates[aimed] > 0 else None
+    spared = [peer.prefix for peer in allowed]
     named = zip((finding.title for finding in findings), shares, strict=True)
     made = Preview(
         attack_share=shares[aimed] if aimed is not None else 0.0,
@@ -100,9 +103,10 @@ def preview_on(rule: Rule, judged: Basis, allowed: Sequence[AllowedPeer] = ()) -
         guess=normal.guess,
         attack=findings[aimed].title if aimed is not None else "",
         attacks=tuple(sorted(named, key=lambda item: -item[1])),
+        clients=clients_harmed(rule, cost, normal, against, spared),
     )
     made = _beside_active(made, rule, judged, dropped, passing)
-    return with_connections(made, rule, context, judged.held)
+    return with_connections(made, rule, context, judged.held, normal)
 
 
 def _beside_active(made: Preview, rule: Rule, judged: Basis, dropped: F64, passing: Mask) -> Preview:

@@ -17,6 +17,7 @@ from fwtop.analysis.proposals.candidates import USEFUL, candidates
 from fwtop.analysis.proposals.effect import (
     Remainder,
     Remaining,
+    clients_harmed,
     dropped_pps,
     harm_by,
     share_stopped,
@@ -33,6 +34,7 @@ from fwtop.rules.kinds import command_line, drops_nothing, of
 
 _PER_ATTACK = 5
 _BESIDE = 0.05  # of an attack that an additional rule should stop
+_ABOUT = 0.05  # of an attack: rules that differ by less stop about as much
 _WORTH = 3.0  # times the share of normal traffic that a rule must stop of the attack
 _FEW_SOURCES = 0.03  # score bonus: blocking a few real senders holds whatever they send next
 _STEADY = 0.015  # score per place: near equals keep the order that was shown last
@@ -73,7 +75,7 @@ def offers(
     lists = [  # attacks that hold connections are measured on these
         [
             Offer(f"{one.whole.key} {name}", made, made.attack_share)
-            for name, made in proposals(context, one.whole)
+            for name, made in proposals(context, one.whole, normal)
         ]
         for one in remaining.attacks
         if one.whole.held is not None
@@ -111,7 +113,7 @@ def _of_attack(
     tried = candidates(context, finding, normal, found)
     measured = [_measured(context, left, candidate, normal) for candidate in tried]
     useful = [offer for offer in measured if _is_worth(offer, USEFUL) and not offer.beside]
-    useful = _choice(_distinct(sorted(useful, key=lambda one: rank(one, before))))
+    useful = _choice(_distinct(spared_first(sorted(useful, key=lambda one: rank(one, before)))))
     useful += [offer for offer in measured if offer.beside and _is_worth(offer, _BESIDE)]
     call = upstream(context, finding, _effects(useful))
     if call is not None:
@@ -147,6 +149,9 @@ def _measured(context: AnalysisContext, left: Remainder, candidate: Candidate, n
         predicted_attack_share=share,
         predicted_collateral_share=cost.share if cost else 0.0,
         predicted_guess=normal.guess,
+        predicted_clients=clients_harmed(rule, cost, normal, finding)
+        if cost and len(normal.clients)
+        else None,
     )
     made = proposed(
         context, finding, rule, f"{candidate.why}; {of(_looks_at(rule)).evaded}",
@@ -192,8 +197,30 @@ def rank(offer: Offer, before: Sequence[str] = ()) -> float:
     blunt = 0.03 * _bluntness(proposal.rule) if proposal.guess else 0.0
     aimed = _FEW_SOURCES if proposal.rule is not None and 0 < len(proposal.rule.match.sources) <= 3 else 0.0
     place = before.index(offer.key) if offer.key in before else len(before)
-    score = offer.gain - 8 * proposal.collateral_share - cost - fragile - blunt + aimed
+    harm = max(proposal.collateral_share, proposal.clients.worst_share if proposal.clients else 0.0)
+    score = offer.gain - 8 * harm - cost - fragile - blunt + aimed
     return _STEADY * place - score
+
+
+def spared_first(ranked: list[Offer]) -> list[Offer]:
+    """Put a rule that cuts known clients of the attacked service after those that stop about as much."""
+    result = [offer for offer in ranked if not _cuts(offer)]
+    place = 0
+    for offer in ranked:
+        if not _cuts(offer):
+            place = result.index(offer) + 1
+            continue
+        others = enumerate(result, 1)
+        spared = [n for n, one in others if not _cuts(one) and one.gain >= offer.gain - _ABOUT]
+        place = max(place, *spared, 0)
+        result.insert(place, offer)
+        place += 1
+    return result
+
+
+def _cuts(offer: Offer) -> bool:
+    clients = offer.proposal.clients
+    return clients is not None and clients.hit_half > 0
 
 
 def _bluntness(rule: Rule | None) -> int:

@@ -26,6 +26,7 @@ class Policy(Struct, frozen=True):
     attacks: Annotated[tuple[str, ...], must("a list of kinds of attacks, as in docs/JSON.md")] = ()
     confidence: Annotated[float, Meta(ge=0.5, le=1)] = 0.9
     harm: Annotated[float, Meta(ge=0, le=0.5)] = 0.01
+    clients: Annotated[float, Meta(ge=0, le=0.5)] = 0.01
     stops: Annotated[float, Meta(ge=0.05, le=1)] = 0.5
     after_seconds: Annotated[float, Meta(ge=0, le=3600)] = 0.5
     trial_seconds: Annotated[float, Meta(ge=5, le=300)] = 10.0

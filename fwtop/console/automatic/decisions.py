@@ -200,6 +200,7 @@ class Decider:
             and rule.kind.value in policy.rules
             and not proposal.guess
             and proposal.collateral_share <= policy.harm
+            and (proposal.clients is None or proposal.clients.worst_share <= policy.clients)
             and proposal.attack_share >= policy.stops
             and _identity(rule) not in present
             and _identity(rule) not in self._barred

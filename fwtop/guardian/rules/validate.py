@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from fwtop.model.addresses.address import Prefix, check_name
 from fwtop.model.errors import FwtopError
@@ -88,6 +88,8 @@ def _check_rule(rule: Rule) -> None:
     for name in ("created", "predicted_pps", "predicted_attack_share", "predicted_collateral_share"):
         value = getattr(rule, name)
         _require(value is None or abs(value) < 1e15, name)
+    clients = rule.predicted_clients
+    _require(clients is None or all(0 <= one < 1e15 for one in astuple(clients)), "predicted_clients")
     _check_match(rule.match)
     _check_owners(rule)
     _check_limits(rule)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.client_harm import ClientHarm
 from fwtop.model.rule import Match, Rule, RuleStatus
 from fwtop.model.traffic.counters import ConntrackSample, TcpService
 
@@ -181,6 +182,11 @@ class Proposal(Struct, frozen=True):
     stopped_pps: float = 0.0
     cost_measured: bool = False  # on this machine (rules/costs.py); else a default
     already_share: float = 0.0  # the part of `attack_share` that active rules stop
+
+    @property
+    def clients(self) -> ClientHarm | None:
+        """The known clients that its rule hits."""
+        return self.rule.predicted_clients if self.rule is not None else None
 
 
 class Origin(Struct, frozen=True):

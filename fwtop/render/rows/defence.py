@@ -59,6 +59,7 @@ PROPOSAL = RowType(
         Field("attack_share", Unit.SHARE, heading="stops", width=7, keep=1),
         Field("already_share", Unit.SHARE),
         Field("collateral_share", Unit.SHARE, heading="clients hit", width=14, keep=2, sort="least harm"),
+        Field("clients", value=lambda item: item.clients and item.clients.to_dict()),
         Field("collateral_examples"),
         Field("collateral_is_guess", value="guess"),
         Field("cost_ns", Unit.NANOSECONDS, heading="CPU/pkt", width=7, keep=9, sort="cheapest"),

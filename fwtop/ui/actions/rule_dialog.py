@@ -170,6 +170,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
                 predicted_pps=preview.total_pps,
                 predicted_attack_share=preview.attack_share,
                 predicted_collateral_share=preview.collateral_share,
+                predicted_clients=preview.clients,
                 predicted_guess=preview.guess,
             )
             part = Part(predicted, letter, preview)

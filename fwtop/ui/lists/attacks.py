@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from rich.style import Style
 
+from fwtop.model.client_harm import ClientHarm
 from fwtop.model.rule import PlanView, Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import ConntrackSample
@@ -188,8 +189,23 @@ def clients_hit(share: float, known: int, *, guess: bool) -> Line:
 def _clients_hit(item: Proposal, context: CellContext, _: int) -> Line:
     if _is_relief(item):
         return [("–", DIM)]
+    if item.clients is not None and item.clients.known:
+        return [(item.clients.short, _client_style(item.clients))]
     known = context.snapshot.judgement.baseline_packets
     return clients_hit(item.collateral_share, known, guess=item.guess)
+
+
+def _client_style(clients: ClientHarm) -> Style:
+    harm = clients.worst_share
+    return BAD if harm >= HARM_LIMIT else WARN if harm or clients.most or clients.others_hit else GOOD
+
+
+def client_lines(clients: ClientHarm | None) -> list[Line]:
+    """Write how many known clients lose something; nothing if no client is known."""
+    if clients is None or not (clients.known or clients.unsure):
+        return []
+    style = _client_style(clients)
+    return [labelled("clients hit" if n == 0 else "", [(row, style)]) for n, row in enumerate(clients.parts)]
 
 
 _NUMBER, _LETTER, *_OTHERS = columns_of(
@@ -243,7 +259,8 @@ def preview_lines(preview: Preview, known: int) -> list[Line]:
     if active:
         words = f"active rules stop {percent(active)} of it already, both {percent(together[preview.attack])}"
         lines.append(labelled("", [(words, WARN)]))
-    lines.append(labelled("clients hit", hits))
+    by_client = client_lines(preview.clients)
+    lines += [*by_client, labelled("" if by_client else "clients hit", hits)]
     warned = any("baseline" in warning or "guess" in warning for warning in preview.warnings)
     if preview.guess and not warned:
         lines.append(labelled("", [(NO_BASELINE, WARN)]))
@@ -313,9 +330,10 @@ def adds_nothing(preview: Preview, without: Mapping[str, float]) -> bool:
 
 
 def total_harm(parts: Sequence[Part]) -> float:
-    """Return the share of normal traffic that rules drop together at most, 0 to 1."""
-    found = (part.preview.collateral_share for part in parts if part.preview and not part.left_out)
-    return min(sum(found), 1.0)
+    """Return the share of normal traffic, or of known clients, that rules drop together at most, 0 to 1."""
+    found = [part.preview for part in parts if part.preview and not part.left_out]
+    clients = (preview.clients.worst_share for preview in found if preview.clients)
+    return min(max(sum(preview.collateral_share for preview in found), sum(clients)), 1.0)
 
 
 def sum_lines(parts: Sequence[Part], known: int) -> list[Line]:
@@ -336,6 +354,9 @@ def part_lines(part: Part, known: int, width: int, told: set[str]) -> list[Line]
     if part.preview is not None and not part.left_out:
         line: Line = [(f"{_INDENT}{number(part.preview.total_pps)} pps match now, ", DIM)]
         hits = clients_hit(part.preview.collateral_share, known, guess=part.preview.guess)
+        clients = part.preview.clients
+        if clients is not None and clients.known:
+            hits = [(clients.short, _client_style(clients))]
         lines.append([*line, ("clients hit ", DIM), *hits])
     for warning in () if part.left_out else part.plan.warnings:
         if warning not in told:

@@ -191,6 +191,8 @@ def _prediction(rule: Rule) -> list[Line]:
     if rule.predicted_collateral_share is not None:
         guess = " ~" if rule.predicted_guess else ""
         text += f", hits {percent(rule.predicted_collateral_share)} of client-like packets{guess}"
+    if rule.predicted_clients is not None and rule.predicted_clients.known:
+        text += f"; {rule.predicted_clients.words}"
     return wrapped("expected", text)
 
 
