@@ -86,6 +86,7 @@ class _Youth(Struct):
 class _State(Struct):
     """All that the operator's word changes, as it was before."""
 
+    at: float
     baseline: Baseline
     young: _Youth
     waiting: dict[str, _Waiting]
@@ -155,7 +156,7 @@ class Learner:
         kinds = classes(traffic.packets)
         rows = np.unique(np.concatenate([np.zeros(0, np.intp), *(finding.rows for _, finding in chosen)]))
         waiting = {name: replace(one) for name, one in self._waiting.items()}
-        before = _State(self.baseline.copy(), replace(self._young), waiting, dict(self._barred))
+        before = _State(now, self.baseline.copy(), replace(self._young), waiting, dict(self._barred))
         if word.said == ATTACK:
             since = min((attack.since for attack, _ in chosen), default=now - _FORGET_SECONDS)
             told = self._forget(
@@ -222,9 +223,9 @@ class Learner:
         return f"normal: {_listed(learned)} from {utc(now)} on"
 
     def _take_back(self, now: float) -> str:
-        if self._before is None:
-            raise FwtopError("there is nothing to take back: no word on what is normal was said")
         before, self._before = self._before, None
+        if before is None or now - before.at > self.config.quarantine_seconds:  # much was learned since
+            raise FwtopError("there is nothing to take back: no word on what is normal was said lately")
         for item in fields(Baseline):
             setattr(self.baseline, item.name, getattr(before.baseline, item.name))
         self._young, self._waiting, self._barred = before.young, before.waiting, before.barred

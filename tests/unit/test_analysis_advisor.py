@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from analysis_factory import STARTED, make_batch, make_frames, make_tables, make
 
 from fwtop.analysis.advisor import Advisor, at_most
 from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.learning import BACK, NORMAL
 from fwtop.analysis.memory import CLASSES, Baseline, class_rates
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.packets import PacketBatch
@@ -192,6 +194,26 @@ def test_a_surge_above_the_baseline_is_needed_where_the_class_is_usual() -> None
     assert kinds(grown.tick(10.0)) == set()  # twice as much as usual
     flooded = Live([{**busy, "count": 75_000}], 15.0, Advisor(baseline=live.advisor.baseline))
     assert kinds(flooded.tick(10.0)) == {"dns_query_flood"}
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [SYN, NTP, {"src": "150", "dport": 53, "payload": "query example.com 1"}, {"src": "300", "dport": 9_999}],
+    ids=["syn", "ntp", "dns", "udp"],
+)
+def test_an_attack_that_is_said_to_be_normal_is_none_any_more_until_that_is_taken_back(
+    flood: dict[str, Any],
+) -> None:
+    live = Live([VISITORS, {**flood, "count": 40_000, "start": 15.0, "stop": 40.0}], 40.0)
+    live.run(0.5, 20.0)
+    attack = live.tick(20.5).attacks[0]
+    for said, until, named in ((NORMAL, 24.0, False), (BACK, 28.0, True)):
+        with ThreadPoolExecutor() as pool:
+            answer = pool.submit(live.advisor.learner.hear, said, attack.key)
+            while not answer.done():
+                judgement = live.tick(until - 3.0)
+        assert judgement.learning == answer.result()
+        assert bool(live.run(until - 2.5, until)[-1][1].attacks) == named
 
 
 def test_a_slow_scan_is_remembered_over_many_windows() -> None:
