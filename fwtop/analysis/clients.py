@@ -18,7 +18,7 @@ from fwtop.analysis.window.counting import among, run_edges
 from fwtop.analysis.window.traffic import Rows, Traffic, mix
 from fwtop.model.traffic.packets import F64, KINDS, U8, U32, U64, Mask
 
-_ROOM, _PER_SERVICE = 16_384, 8_192
+_ROOM, _PER_SERVICE = 12_288, 8_192  # larger columns cost a page fault for each 512 clients
 LONG_SECONDS = 30.0  # between the first and the last time in calm: bots of an onset are seen for less
 _ABSENT_SECONDS = 30 * 86_400.0  # after which a client counts as new where room is short
 _ACQUAINTED_SECONDS = 900.0

@@ -59,7 +59,7 @@ class ClientHarm(Struct, frozen=True, forbid_unknown_fields=True):
 
     def _mine(self) -> str:
         if not self.known:
-            return "no client is known from before the attack" if self.unsure else "no client is known yet"
+            return f"no client{self._service()} is known{' from before the attack' * bool(self.unsure)}"
         whose = f"{self.known:,} client{'s' * (self.known != 1)}{self._service()}"
         if not self.hit:
             return f"none of {whose} loses anything"

@@ -106,7 +106,7 @@ def test_nobody_counts_attackers_as_clients() -> None:
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (ClientHarm(), "no client is known yet"),
+        (ClientHarm(port=443), "no client of 443 is known"),
         (ClientHarm(4117, 2, 2, protocol=6, port=443), "2 of 4,117 clients of 443 lose it"),
         (ClientHarm(4117, 1, 1, protocol=6, port=443), "1 of 4,117 clients of 443 loses it"),
         (ClientHarm(4117, 0, protocol=17, port=53), "none of 4,117 clients of UDP 53 loses anything"),

@@ -55,36 +55,37 @@ class Census(Struct, frozen=True):
 
     clients: Clients
     long: Mask
+    weight: F64  # of each, by how long it is known
     number: Rows  # of each packet the client; their count where it is nobody's
     pps: F64  # of each packet
     own: F64  # of each client
     like: Rows  # of each client the one whose packets tell of it; their count where there is none
+    apart: Rows  # the clients where there is none
+    unseen: Clients  # these
 
     @staticmethod
     def of(found: Clients, packets: PacketBatch, pps: F64) -> Census:
         """Join clients with packets."""
         count = len(found)
-        if not count:
-            none = np.zeros(0, np.intp)
-            return Census(found, found.long_known, np.zeros(len(packets), np.intp), pps, pps[:0], none)
         service = service_of(packets.protocol, packets.dport)
         keys = client_key(mix(packets.src_hi, packets.src_lo), service)
-        at = np.minimum(np.searchsorted(found.key, keys), count - 1)
-        number = np.where(found.key[at] == keys, at, count)
+        at = np.searchsorted(found.key, keys)
+        number = np.where(np.append(found.key, np.uint64(0))[at] == keys, at, count)
         own = np.asarray(np.bincount(number, pps, count + 1)[:count], np.float64)
-        return Census(found, found.long_known, number, pps, own, _like(found, own > 0))
+        like, weight = _like(found, own > 0), np.minimum(found.seconds, _DAY) + 1.0
+        apart = np.flatnonzero(like == count)
+        return Census(found, found.long_known, weight, number, pps, own, like, apart, found.select(apart))
 
     def lost(self, rule: Rule, part: F64, packets: PacketBatch) -> F64:
         """Return the share (0 to 1) that each client loses, of the lost `part` of each packet."""
-        count, match = len(self.clients), rule.match
+        match, clients = rule.match, self.clients
         own = self._each(part)
         seen, bare = self.own > 0, own
         if match.sources and rule.limit is None:
             bare = self._each(match_rows(replace(match, sources=()), packets).astype(np.float64))
         like = np.append(bare, 0.0)[self.like]
-        like[self.like == count] = _by_service(match, self.clients.select(self.like == count))
+        like[self.apart] = _by_service(match, self.unseen)
         if match.sources:
-            clients = self.clients
             like *= in_prefixes(clients.family, clients.hi, clients.lo, match.sources)
         return np.where(seen, own, like)
 
@@ -97,7 +98,7 @@ class Census(Struct, frozen=True):
         mine = clients.service == number if aim.port else np.ones(len(clients), np.bool_)
         known = mine & (long | (not aim.completes))
         hit = lost > _ANY
-        weight = np.minimum(clients.seconds[known], _DAY) + 1.0
+        weight = self.weight * known
         whole = float(weight.sum())
         return ClientHarm(
             known=int(known.sum()),
@@ -106,7 +107,7 @@ class Census(Struct, frozen=True):
             unsure=int((hit & mine & ~known).sum()),
             others=int((~mine).sum()),
             others_hit=int((hit & ~mine).sum()),
-            share=min(1.0, float(weight @ lost[known]) / whole) if whole else 0.0,
+            share=min(1.0, float(weight @ lost) / whole) if whole else 0.0,
             protocol=aim.protocol,
             port=aim.port,
         )
