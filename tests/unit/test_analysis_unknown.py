@@ -9,6 +9,7 @@ from analysis_factory import make_batch, make_frames, make_tables, make_window
 from msgspec.structs import replace
 
 from fwtop.analysis.advisor import Advisor
+from fwtop.analysis.memory import class_rates
 from fwtop.model.traffic.counters import DropCount
 from fwtop.model.traffic.snapshot import Judgement
 
@@ -91,3 +92,12 @@ def test_a_surge_counts_by_its_busiest_second() -> None:
     window = make_window(make_batch(sorted([*visitors, *last]), weight=WEIGHT), SECONDS, live=True)
     (attack,) = advisor.judge(window, make_tables(window)).attacks
     assert attack.kind == "unknown_flood"
+
+
+def test_what_this_host_usually_rejects_in_such_numbers_is_none() -> None:
+    refused = DropCount("netfilter", "NETFILTER_DROP", 20_000)
+    usual = make_batch(make_frames([VISITORS, TUNNEL], SECONDS), weight=WEIGHT)
+    advisor = Advisor()
+    advisor.baseline.keep_rates(class_rates(usual, SECONDS), 20.0)
+    advisor.baseline.keep_rows(usual)
+    assert judged([VISITORS, TUNNEL], refused, advisor=advisor).attacks == ()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature, matching
 from fwtop.analysis.measures import general
 from fwtop.analysis.measures.general import observed_live, samples, share, spoofed
+from fwtop.analysis.memory import CLASSES, classes
 from fwtop.analysis.window.traffic import TCP, UDP
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Fragment
@@ -59,9 +62,13 @@ def above_all_normal(group: Group) -> float:
 
 @feature("share")
 def rejected(group: Group) -> float:
-    """Part of the arriving packets that this host rejects; 0 below ten times the rate of the least flood."""
-    context = group.context
+    """Part of the arriving packets that this host rejects; 0 if as usual, or below ten times the least flood."""
+    context, rows = group.context, group.packets.rows
     if not context.traffic.live or group.packets.pps < _SURGE * context.config.flood_pps:
+        return 0.0
+    kinds = np.unique(classes(context.traffic.packets)[rows]).tolist()
+    usual = sum(context.baseline.rate(CLASSES[kind]) or 0.0 for kind in kinds)
+    if group.packets.pps <= context.config.learn_factor * usual:
         return 0.0
     drops = context.counters.drops
     refused = sum(one.packets for one in drops if one.layer in _DECIDED or one.reason in _NOBODY)
