@@ -62,7 +62,7 @@ def above_all_normal(group: Group) -> float:
 
 @feature("share")
 def rejected(group: Group) -> float:
-    """Part of the arriving packets that this host rejects; 0 if as usual, or below ten times the least flood."""
+    """Part of arriving packets that this host rejects; 0 if as usual, or below ten times the least flood."""
     context, rows = group.context, group.packets.rows
     if not context.traffic.live or group.packets.pps < _SURGE * context.config.flood_pps:
         return 0.0
