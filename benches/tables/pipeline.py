@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from benches.corpus.arrivals import CAPTURED, Frames
 from benches.corpus.cases import batch_of, window_of
@@ -93,7 +93,29 @@ def _judging_rows() -> list[Row]:
     return [
         Row(f"judge {_SAMPLES:,} samples: {name}", "ms CPU", partial(_judging_ms, crowded(names)))
         for name, names in windows
-    ]
+    ] + [Row("known clients, after a million forged sources and 100,000 handshakes", "KiB", _clients_kib)]
+
+
+def _clients_kib() -> float:
+    """Return the memory of the table of known clients, which attackers fill as they can."""
+    baseline, empty = Baseline(), PacketBatch.empty()
+    for part in range(11):  # each of 100,000 sources; those of the last part have connections
+        numbers = np.repeat(np.arange(100_000, dtype=np.uint64), 1 if part < 10 else 3)
+        batch = PacketBatch.zeros(len(numbers), 0)
+        batch.weight[:], batch.family[:], batch.protocol[:], batch.dport[:], batch.sport[:] = (
+            1,
+            4,
+            6,
+            80,
+            40_000,
+        )
+        batch.src_lo[:] = numbers + np.uint64(part << 20)
+        batch.tcp_flags[:] = 2 if part < 10 else 16
+        batch.tcp_seq[:] = batch.time_ns[:] = np.arange(len(batch)) % 3 * 100 + 1
+        window = Window(float(part), 1.0, batch, empty, empty, Counters(1.0, len(batch), 0))
+        context = make_context(window, AdviseConfig(max_rows=len(batch)), baseline)
+        baseline.clients = baseline.clients.met(context.traffic, np.flatnonzero(context.proven), quiet=True)
+    return sum(column.nbytes for column in asdict(baseline.clients).values()) / 1024
 
 
 def _judging_ms(window: Window) -> float:

@@ -17,6 +17,8 @@ def test_the_pipeline_table_measures_every_row_in_every_round() -> None:
     assert "parse and aggregate SYN" in names
     assert "read pcap" in names
     assert "judge 60,000 samples: 40 attacks" in names
+    (clients,) = (row for row in table["rows"] if row["name"].startswith("known clients"))
+    assert 0 < clients["median"] < 1024
 
 
 def test_of_forty_attacks_at_once_most_are_named() -> None:
