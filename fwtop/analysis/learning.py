@@ -13,20 +13,21 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import fields, replace
 
+from fwtop.analysis.clients import Clients
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.memory import CLASSES, MEMORY_SECONDS, READY_SECONDS, Baseline, classes, rates_of
 from fwtop.analysis.window.traffic import TCP, Rows
+from fwtop.analysis.young import Moments, with_alike
 from fwtop.model.errors import FwtopError
-from fwtop.model.traffic.packets import F64, I64, U8, Mask, PacketBatch, Window
+from fwtop.model.traffic.packets import F64, U8, Mask, PacketBatch, Window
 from fwtop.model.traffic.snapshot import Attack
 from fwtop.render.numbers import utc
 
 _LEARN_SECONDS = 6.0  # quiet time whose packets are learned together: that copies the whole reservoir
-_MOMENT_SECONDS = 0.5  # a tick; longer windows count as several
 _STEADY_SECONDS = 2.0
 _REMEMBERED = 30  # earlier states of the rates, to go back to
 _REMEMBER_SECONDS = 60.0  # between two of them
@@ -69,18 +70,7 @@ class _Point(Struct):
 
     end: float
     last_ns: int
-    seconds: float
-    mean: dict[str, float]
-    square: dict[str, float]
-    ceiling: dict[str, float]
-
-
-class _Youth(Struct):
-    """The moments of a baseline that is too short to compare with: most of them are right, none is alone."""
-
-    rates: F64 = field(default_factory=lambda: np.zeros((0, len(CLASSES))))
-    last_ns: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
-    outliers: Mask = field(default_factory=lambda: np.zeros((0, len(CLASSES)), np.bool_))
+    was: Baseline  # without packets and clients
 
 
 class _State(Struct):
@@ -88,7 +78,7 @@ class _State(Struct):
 
     at: float
     baseline: Baseline
-    young: _Youth
+    young: Moments
     waiting: dict[str, _Waiting]
     barred: dict[str, float]
 
@@ -111,7 +101,7 @@ class Learner:
         self._floor = config.flood_pps / config.baseline_factor  # lower rates raise no threshold of a flood
         self._pending: list[_Tick] = []
         self._settled: list[_Tick] = []  # quiet ones whose packets the baseline takes together
-        self._young = _Youth()
+        self._young = Moments()
         self._waiting: dict[str, _Waiting] = {}  # by class, as all of these
         self._barred: dict[str, float] = {}  # until when it teaches nothing above its normal rate
         self._raised: float | None = None  # when the ceilings were set
@@ -181,15 +171,12 @@ class Learner:
             earlier = [point for point in self._points if point.end <= since]
             point = earlier[-1] if earlier else self._points[0]
             self._points = deque(earlier, _REMEMBERED)
-            baseline.seconds = point.seconds
-            baseline.mean, baseline.square = dict(point.mean), dict(point.square)
-            baseline.ceiling = dict(point.ceiling)
+            was = point.was.copy()
+            baseline.seconds, baseline.mean, baseline.square = was.seconds, was.mean, was.square
+            baseline.ceiling = was.ceiling
             baseline.rows = baseline.rows.select(baseline.rows.time_ns <= point.last_ns)
             baseline.clients = baseline.clients.select(baseline.clients.first <= since)
-            known = self._young.last_ns <= point.last_ns
-            self._young = _Youth(
-                self._young.rates[known], self._young.last_ns[known], self._young.outliers[known]
-            )
+            self._young = self._young.before(point.last_ns)
         usual = {name: math.inf if (rate := baseline.rate(name)) is None else rate for name in CLASSES}
         barred = dict.fromkeys([*named, *(name for name, pps in _by_class(rates) if pps > usual[name])])
         self._barred |= dict.fromkeys(barred, now + self.config.quarantine_seconds)
@@ -214,7 +201,7 @@ class Learner:
             pps = max(rates[name], 0.0 if waited is None else waited.pps)
             self._set(name, pps, self.config.learn_factor * max(pps, self._floor))
             self._barred.pop(name, None)
-        self._young = _Youth()
+        self._young = Moments()
         new = replace(traffic.packets.select(chosen), weight=traffic.weight[chosen])
         if usual > 0 and held > 0:  # as if it had been there all the time
             new.weight[:] *= held / usual / traffic.seconds
@@ -293,7 +280,7 @@ class Learner:
         rates = rates_of(kinds, packets.weight, seconds)
         above = rates > np.array([self._most(name) for name in CLASSES])
         if above.any():
-            packets = packets.select(~_with_alike(above)[kinds])
+            packets = packets.select(~with_alike(above)[kinds])
         return _Tick(end, last_ns, seconds, rates, above, self.baseline.bounded(packets))
 
     def _most(self, name: str) -> float:
@@ -306,8 +293,8 @@ class Learner:
         """Learn the rates of quiet packets at once, and the packets when there are some seconds of them."""
         baseline = self.baseline
         if not self._points or tick.end >= self._points[-1].end + _REMEMBER_SECONDS:
-            now, began = baseline.copy(), tick.end - tick.seconds
-            self._points.append(_Point(began, self._kept_ns, now.seconds, now.mean, now.square, now.ceiling))
+            was = replace(baseline.copy(), rows=PacketBatch.empty(), clients=Clients.of())
+            self._points.append(_Point(tick.end - tick.seconds, self._kept_ns, was))
         self._kept_ns = tick.last_ns
         if self._raised is None and baseline.ceiling:  # an earlier session's
             self._raised = tick.end
@@ -331,15 +318,9 @@ class Learner:
         self._settled.clear()
         if whole:
             baseline.keep_rows(*whole)
-        outliers = _with_alike(self._young.outliers)
-        if not parts and not outliers.any():
-            return
         if parts:
-            baseline.renew(PacketBatch.concat(parts), ~_with_alike(above)[classes(baseline.rows)])
-        if outliers.any():
-            kinds, times = classes(baseline.rows), baseline.rows.time_ns
-            moment = np.minimum(np.searchsorted(self._young.last_ns, times), len(outliers) - 1)
-            baseline.rows = baseline.rows.select(~((times >= 0) & outliers[moment, kinds]))
+            baseline.renew(PacketBatch.concat(parts), ~with_alike(above)[classes(baseline.rows)])
+        self._young.drop_outliers(baseline)
 
     def _wait(self, tick: _Tick) -> None:
         """Put in quarantine what is above; learn a step towards what has outlasted it."""
@@ -373,51 +354,24 @@ class Learner:
 
     def _mature(self, tick: _Tick) -> None:
         """Learn from the moments of a short baseline that most others agree with."""
-        baseline, young = self.baseline, self._young
-        if not len(young.rates) and baseline.seconds > 0:
-            young = self._young = _remembered(baseline)
-        count = max(1, round(tick.seconds / _MOMENT_SECONDS))
-        most = round(MEMORY_SECONDS / _MOMENT_SECONDS)
+        baseline, config = self.baseline, self.config
+        if not len(self._young.rates) and baseline.seconds > 0:
+            self._young = Moments.of(baseline)
         usual = np.array([baseline.mean.get(name, 0.0) for name in CLASSES])
-        rates = np.where(tick.above, usual, tick.rates)
-        young.rates = np.concatenate([young.rates, np.repeat(rates[None], count, axis=0)])[-most:]
-        young.last_ns = np.append(young.last_ns, np.full(count, tick.last_ns))[-most:]
-        known = young.rates
-        bound = np.maximum(self.config.baseline_factor * np.median(known, axis=0), self._floor)
-        young.outliers = known > bound
-        used = ~young.outliers
-        total = np.maximum(used.sum(axis=0), 1)
-        baseline.mean = dict(_by_class((known * used).sum(axis=0) / total))
-        baseline.square = dict(_by_class((known * known * used).sum(axis=0) / total))
+        self._young.add(np.where(tick.above, usual, tick.rates), tick.seconds, tick.last_ns)
+        mean, square = self._young.agreed(config.baseline_factor, self._floor)
+        baseline.mean, baseline.square = dict(_by_class(mean)), dict(_by_class(square))
         baseline.seconds += tick.seconds
         if baseline.seconds >= MEMORY_SECONDS:
             self._raise(tick.end)
 
     def _raise(self, end: float) -> None:
         """Set the ceilings by what is normal now; a short baseline sets none."""
-        self._raised, self._young = end, _Youth()
+        self._raised, self._young = end, Moments()
         factor, baseline = self.config.learn_factor, self.baseline
         for name in CLASSES:
             if name not in self._waiting:
                 baseline.ceiling[name] = factor * max(baseline.rate(name) or 0.0, self._floor)
-
-
-def _remembered(baseline: Baseline) -> _Youth:
-    """Return moments with the means and deviations of a short baseline of an earlier session."""
-    count = min(baseline.seconds, MEMORY_SECONDS) / _MOMENT_SECONDS
-    sign = np.resize([1.0, -1.0], max(2, 2 * round(count / 2)))
-    mean = np.array([baseline.mean.get(name, 0.0) for name in CLASSES])
-    square = np.array([baseline.square.get(name, 0.0) for name in CLASSES])
-    rates = mean + sign[:, None] * np.sqrt(np.maximum(square - mean * mean, 0.0))
-    return _Youth(rates, np.full(len(rates), -1), np.zeros(rates.shape, np.bool_))
-
-
-def _with_alike(marked: Mask) -> Mask:
-    """Mark lone ACKs and others together: one that is alone in a tick has company in the reservoir."""
-    acks = [CLASSES.index("tcp.ack"), CLASSES.index("tcp.lone")]
-    marked = marked.copy()
-    marked[..., acks] = marked[..., acks].any(axis=-1, keepdims=True)
-    return marked
 
 
 def _by_class(rates: F64) -> list[tuple[str, float]]:

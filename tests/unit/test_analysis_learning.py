@@ -267,3 +267,4 @@ def test_the_memory_of_learning_is_bounded() -> None:
     assert len(learner._waiting) <= 1
     assert not len(learner._young.rates)
     assert len(learner._pending) < 10
+    assert not any(len(point.was.rows) or len(point.was.clients) for point in learner._points)
