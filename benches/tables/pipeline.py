@@ -115,7 +115,7 @@ def _clients_kib() -> float:
         window = Window(float(part), 1.0, batch, empty, empty, Counters(1.0, len(batch), 0))
         context = make_context(window, AdviseConfig(max_rows=len(batch)), baseline)
         baseline.clients = baseline.clients.met(context.traffic, np.flatnonzero(context.proven), quiet=True)
-    return sum(column.nbytes for column in asdict(baseline.clients).values()) / 1024
+    return float(sum(column.nbytes for column in asdict(baseline.clients).values()) / 1024)
 
 
 def _judging_ms(window: Window) -> float:
