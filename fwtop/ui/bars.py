@@ -247,6 +247,7 @@ _GLYPHS: dict[EventKind, Span] = {
     EventKind.JUDGED_AGAIN: ("•", DIM),
     EventKind.STORING_STOPPED: ("•", WARN),
     EventKind.STORING_RESUMED: ("•", DIM),
+    EventKind.BASELINE_CHANGED: ("•", DIM),
 }
 
 
