@@ -34,7 +34,7 @@ async def test_block_install_confirm() -> None:
         for wanted in (
             "block 203.0.113.2",
             "12.1 % of the attack",
-            "82 of 41.0k client-like packets",
+            "0.2 % of client-like packets",
             "▸ Install",
         ):
             assert wanted in shown

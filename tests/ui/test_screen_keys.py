@@ -116,7 +116,7 @@ def two_attacks() -> Snapshot:
 async def protect(run: Run, key: str) -> None:
     await run.press(key)
     assert run.dialog == "RuleDialog"
-    assert "at most 164 of 41.0k" in run.text(), "0.2 % of each of two rules"
+    assert "at most 0.4 % of client-like packets" in run.text(), "0.2 % of each of two rules"
     await run.press("enter")
     installed = [value[0].kind for verb, value in run.feed.controls.calls if verb == "apply"]
     assert installed == [Kind.STRING, Kind.IPSET], "the best against each attack"

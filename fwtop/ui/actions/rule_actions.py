@@ -206,10 +206,7 @@ class RuleActions:
     ) -> RuleStatus | None:
         """Preview rules and install them if the operator agrees; return the last one."""
         dialog = RuleDialog(
-            rules,
-            self._controls,
-            conflict=lambda edited: self.conflict(edited, changing=changing),
-            known=lambda: self._desk.snapshot.judgement.baseline_packets,
+            rules, self._controls, conflict=lambda edited: self.conflict(edited, changing=changing)
         )
         decision = await self._desk.ask(dialog)
         if decision is None:

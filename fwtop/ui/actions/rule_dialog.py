@@ -49,8 +49,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
 
     Enter while the previews are still counting arms the dialog: it installs as soon as the numbers are in,
     provided the harm is below HARM_LIMIT. `conflict` returns why a rule must not go in, such as the id of
-    the active rule that does the same; "" if nothing speaks against it. `known` returns how many client-like
-    packets harm is measured on.
+    the active rule that does the same; "" if nothing speaks against it.
 
     Rules come with the letters of their attacks. One of a set that adds nothing to active ones and those
     before it is left out: each costs every packet time.
@@ -67,7 +66,6 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         controls: Controls,
         *,
         conflict: Callable[[Rule], str] = lambda _: "",
-        known: Callable[[], int] = lambda: 0,
     ) -> None:
         super().__init__()
         self._wanted = tuple(rules)
@@ -81,7 +79,6 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         self.disarmed = ""  # why an armed dialog did not install
         self._controls = controls
         self._conflict = conflict
-        self._known = known
         self.marked = CANCEL  # or INSTALL, or the name of a field
         self._default_set = False
 
@@ -305,7 +302,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         if self._is_set:
             told: set[str] = set()
             for part in self.parts:
-                lines += [[], *part_lines(part, self._known(), width, told)]
+                lines += [[], *part_lines(part, width, told)]
             return lines
         preview = self._first.preview
         examples = example_lines(preview) if preview is not None and not drops_nothing(self.rule) else []
@@ -324,11 +321,11 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
             words = f"{'Refused: ' if refused else ''}{safe_text(refusal, limit=1000)}"
             lines += paragraph(words, width, WARN if self._is_set else BAD)
         if self._is_set:
-            return [*lines, *(sum_lines(self.parts, self._known()) if self.rules else [])]
+            return [*lines, *(sum_lines(self.parts) if self.rules else [])]
         preview = self._first.preview
         if preview is not None:
             relieves = drops_nothing(self.rule)
-            lines += relief_lines(self.rule, width) if relieves else preview_lines(preview, self._known())
+            lines += relief_lines(self.rule, width) if relieves else preview_lines(preview)
         warnings = (*(preview.warnings if preview is not None else ()), *self._first.plan.warnings)
         for warning in dict.fromkeys(warnings):
             lines += paragraph(f"! {safe_text(warning)}", width, WARN)

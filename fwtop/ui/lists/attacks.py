@@ -175,24 +175,17 @@ def _stops(item: Proposal, context: CellContext, _: int) -> Line:
     return [(percent(item.attack_share), STRONG)]
 
 
-def clients_hit(share: float, known: int, *, guess: bool) -> Line:
-    """Write how many of the `known` client-like packets would be dropped; "~" without a baseline.
-
-    Where none are known, or less than half a one is hit, it is the share of them.
-    """
-    counted = bool(known) and not 0 < share < 0.5 / known
-    text = f"{number(round(share * known))} of {number(known)}" if counted else percent(share)
+def packets_hit(share: float, *, guess: bool) -> Line:
+    """Write which share of client-like packets would be dropped; "~" without a baseline."""
     style = BAD if share >= HARM_LIMIT else WARN if share > 0 else GOOD
-    return [(text, style), (" ~", WARN)] if guess else [(text, style)]
+    return [(percent(share), style), *([(" ~", WARN)] if guess else [])]
 
 
-def _clients_hit(item: Proposal, context: CellContext, _: int) -> Line:
-    if _is_relief(item):
-        return [("–", DIM)]
+def _clients_hit(item: Proposal | Preview) -> Line:
+    """Write how many known clients lose something; where none are known, which share of packets."""
     if item.clients is not None and item.clients.known:
         return [(item.clients.short, _client_style(item.clients))]
-    known = context.snapshot.judgement.baseline_packets
-    return clients_hit(item.collateral_share, known, guess=item.guess)
+    return packets_hit(item.collateral_share, guess=item.guess)
 
 
 def _client_style(clients: ClientHarm) -> Style:
@@ -215,7 +208,7 @@ _NUMBER, _LETTER, *_OTHERS = columns_of(
         "attack": lambda item, context, _: [(context.letter(item.attack), TITLE)],
         "summary": _proposal_summary,
         "attack_share": _stops,
-        "collateral_share": _clients_hit,
+        "collateral_share": lambda item, *_: [("–", DIM)] if _is_relief(item) else _clients_hit(item),
     },
 )
 PROPOSAL_VIEW = View(
@@ -239,18 +232,15 @@ _INDENT = "   "  # below the letter of the attack
 _ENOUGH = 0.95  # of an attack: who stops so much leaves other rules nothing to add
 
 
-def preview_lines(preview: Preview, known: int) -> list[Line]:
-    """Write what must be read before installing: the share stopped, and the harm.
-
-    `known` is how many client-like packets the harm was measured on.
-    """
+def preview_lines(preview: Preview) -> list[Line]:
+    """Write what must be read before installing: the share stopped, and the harm."""
     several = len(preview.attacks) > 1
     whole = f" of the {safe_text(preview.attack or 'attack')}, " if several else " of the attack, "
     stops: Line = [(percent(preview.attack_share), STRONG), (whole, TEXT)]
     of_all = " packets/s of all attacks" if several else " packets a second"
     stops += [(number(preview.attack_pps), STRONG), (of_all, TEXT)]
-    hits: Line = [*clients_hit(preview.collateral_share, known, guess=preview.guess)]
-    hits += [(f" client-like packets, {number(preview.collateral_pps)} a second", TEXT)]
+    hits: Line = packets_hit(preview.collateral_share, guess=preview.guess)
+    hits += [(f" of client-like packets, {number(preview.collateral_pps)} a second", TEXT)]
     lines = [labelled("stops", stops)]
     if several:
         each = (f"{safe_text(title)} {percent(share)}" for title, share in preview.attacks[:_ATTACKS])
@@ -336,28 +326,24 @@ def total_harm(parts: Sequence[Part]) -> float:
     return min(max(sum(preview.collateral_share for preview in found), sum(clients)), 1.0)
 
 
-def sum_lines(parts: Sequence[Part], known: int) -> list[Line]:
+def sum_lines(parts: Sequence[Part]) -> list[Line]:
     """Write what a set stops, which is at least what the best of its rules stops, and its harm."""
     lines = [
         labelled("stops" if place == 0 else "", [(percent(share), STRONG), (f" of {safe_text(title)}", TEXT)])
         for place, (title, share) in enumerate(stopped(parts).items())
     ]
     guess = any(part.preview.guess for part in parts if part.preview and not part.left_out)
-    hit: Line = [("at most ", DIM), *clients_hit(total_harm(parts), known, guess=guess)]
-    return [*lines, labelled("clients hit", [*hit, (" client-like packets", TEXT)])]
+    hit: Line = [("at most ", DIM), *packets_hit(total_harm(parts), guess=guess)]
+    return [*lines, labelled("clients hit", [*hit, (" of client-like packets", TEXT)])]
 
 
-def part_lines(part: Part, known: int, width: int, told: set[str]) -> list[Line]:
+def part_lines(part: Part, width: int, told: set[str]) -> list[Line]:
     """Write one rule of a set; warnings that were `told` with an earlier one aren't repeated."""
     lines = paragraph(f"{part.letter}  {safe_text(part.rule.summary)}", width, STRONG)
     warnings = [f"left out: {safe_text(part.left_out)}"] if part.left_out else []
     if part.preview is not None and not part.left_out:
         line: Line = [(f"{_INDENT}{number(part.preview.total_pps)} pps match now, ", DIM)]
-        hits = clients_hit(part.preview.collateral_share, known, guess=part.preview.guess)
-        clients = part.preview.clients
-        if clients is not None and clients.known:
-            hits = [(clients.short, _client_style(clients))]
-        lines.append([*line, ("clients hit ", DIM), *hits])
+        lines.append([*line, ("clients hit ", DIM), *_clients_hit(part.preview)])
     for warning in () if part.left_out else part.plan.warnings:
         if warning not in told:
             warnings.append(f"! {safe_text(warning)}")

@@ -28,7 +28,7 @@ from fwtop.render.rows import ROW_TYPES
 from fwtop.render.rows.field import Field, RowType, Unit
 from fwtop.rules.costs import CALIBRATE
 from fwtop.ui.format import duration, hex_dump, nanoseconds, number, percent
-from fwtop.ui.lists.attacks import NO_BASELINE, client_lines, clients_hit
+from fwtop.ui.lists.attacks import NO_BASELINE, client_lines, packets_hit
 from fwtop.ui.lists.packet_rows import PacketRow, clock_text
 from fwtop.ui.lists.packets import packet_details
 from fwtop.ui.lists.panels import entry_details
@@ -227,7 +227,7 @@ def _proposal(item: Proposal) -> list[Line]:
     already = f"active rules stop {percent(item.already_share)} of it already"
     where = "measured on this machine" if item.cost_measured else f"a default; '{CALIBRATE}' measures"
     by_client = client_lines(item.clients)
-    harmed = clients_hit(item.collateral_share, 0, guess=item.guess)
+    harmed = packets_hit(item.collateral_share, guess=item.guess)
     return [
         *facts(
             ("does", item.summary),
