@@ -117,10 +117,11 @@ class Clients(Struct, frozen=True):
         last[at] = now
         before[at] += met.before[old]
         since[at] += met.since[old]
-        changed = {"calm": calm, "last": last, "before": before, "since": since}
-        own: Iterable[Any] = asdict(replace(self, **changed)).values()
-        fresh: Iterable[Any] = asdict(met.select(~old)).values()
-        columns: list[Any] = [np.concatenate(pair) for pair in zip(own, fresh, strict=True)]
+        known = replace(self, calm=calm, last=last, before=before, since=since)
+        if old.all():
+            return known
+        pairs: Iterable[Any] = zip(asdict(known).values(), asdict(met.select(~old)).values(), strict=True)
+        columns: list[Any] = [np.concatenate(pair) for pair in pairs]
         joined = Clients(*columns)
         joined = joined.select(np.argsort(joined.key))
         if len(joined) > _PER_SERVICE:

@@ -45,7 +45,7 @@ class Decider:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._clients = Clients()
+        self._clients = Handshakes()
         self._watched: dict[str, Trial] = {}
         self._settling: dict[str, float] = {}  # attack → when another rule may follow
         self._asked: dict[tuple[object, ...], tuple[float, Decision]] = {}  # rule → until it is seen
@@ -248,7 +248,7 @@ _LEAST = 2.0  # handshakes a second: fewer say nothing
 _FEWEST = 3  # observations of a mean
 
 
-class Clients(Struct):
+class Handshakes(Struct):
     """Handshakes a second of the last minute in calm, and of the last seconds."""
 
     _recent: deque[tuple[float, float]] = field(default_factory=deque)
