@@ -7,16 +7,17 @@ from ipaddress import ip_address
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from test_analysis_clients import DNS, HTTPS, SSH, after, connected, context, packets
+from test_analysis_clients import DNS, SSH, after, connected, context, packets
 
 from fwtop.analysis.clients import Clients
 from fwtop.analysis.proposals.census import Aim
 from fwtop.analysis.proposals.census import Census as Counted
 from fwtop.analysis.proposals.effect import harm_by
 from fwtop.analysis.proposals.normal import Normal
+from fwtop.cli.mitigation import harm_line
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.client_harm import ClientHarm
-from fwtop.model.rule import Kind, Match, RateLimit, Rule
+from fwtop.model.rule import Kind, Match, Preview, RateLimit, Rule
 from fwtop.model.traffic.packets import PacketBatch
 
 CALM = range(1, 101)  # clients of HTTPS, of whom the first half was seen in what is normal
@@ -122,5 +123,10 @@ def test_words(harm: ClientHarm, words: str) -> None:
     assert harm.words == words
 
 
-def test_the_services_of_the_table_are_those_of_the_attacks() -> None:
-    assert set((table().service & 0xFFFF).tolist()) == {HTTPS[1], SSH[1]}
+def test_a_preview_in_text_tells_both_counts() -> None:
+    clients = ClientHarm(4117, 2, 2, protocol=6, port=443)
+    made = Preview(0.94, 1_000.0, 0.012, 36.0, 1_036.0, attack="UDP flood", clients=clients)
+    assert harm_line(made).endswith(
+        "hit 1.20 % of normal traffic (36 pps); 2 of 4,117 clients of 443 lose it"
+    )
+    assert "client" not in harm_line(replace(made, clients=None))
