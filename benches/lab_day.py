@@ -22,7 +22,7 @@ from fwtop.lab.run import Lab
 from fwtop.lab.scenario import parse
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.session import AttackEvidence, SessionRecord
-from fwtop.model.traffic.snapshot import Attack, Snapshot
+from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.store.history import HistoryWriter
 from fwtop.store.reader import list_sessions, load_session, replay, session_info
 from fwtop.store.writer import SessionWriter
@@ -194,7 +194,7 @@ class Clock(Struct, frozen=True):
         judgement = replace(of.judgement, attacks=attacks)
         return replace(of, started=end - of.seconds, judgement=judgement, mitigations=rules)
 
-    def _attack(self, attack: Attack, end: float) -> Attack:
+    def _attack(self, attack: Incident, end: float) -> Incident:
         return replace(attack, since=min(self.at(attack.since), end), ended=self._maybe(attack.ended))
 
     def _maybe(self, moment: float | None) -> float | None:

@@ -24,7 +24,7 @@ from fwtop.analysis.window.traffic import TCP, Rows
 from fwtop.analysis.young import Moments, with_alike
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.packets import F64, U8, Mask, PacketBatch, Window
-from fwtop.model.traffic.snapshot import Attack
+from fwtop.model.traffic.snapshot import Incident
 from fwtop.render.numbers import utc
 
 _LEARN_SECONDS = 6.0  # quiet time whose packets are learned together: that copies the whole reservoir
@@ -124,7 +124,7 @@ class Learner:
             word.answer.cancel()
             raise FwtopError("nothing was judged meanwhile, so nothing was changed: try again") from None
 
-    def obey(self, context: AnalysisContext, named: Sequence[tuple[Attack, Finding]]) -> None:
+    def obey(self, context: AnalysisContext, named: Sequence[tuple[Incident, Finding]]) -> None:
         """Do what was said; `named` are the attacks of this window."""
         while not self._words.empty():
             word = self._words.get()
@@ -137,7 +137,7 @@ class Learner:
             else:
                 word.answer.set_result(self.told)
 
-    def _obey(self, word: _Word, context: AnalysisContext, named: Sequence[tuple[Attack, Finding]]) -> str:
+    def _obey(self, word: _Word, context: AnalysisContext, named: Sequence[tuple[Incident, Finding]]) -> str:
         traffic = context.traffic
         now = traffic.started + traffic.seconds
         if word.said == BACK:

@@ -30,7 +30,7 @@ class JudgedTraffic(Struct, frozen=True):
     window: Window
     context: AnalysisContext
     normal: Normal
-    findings: Mapping[str, Finding] = field(default_factory=dict)  # by `Attack.key`
+    findings: Mapping[str, Finding] = field(default_factory=dict)  # by `Incident.key`
 
     @staticmethod
     def of(

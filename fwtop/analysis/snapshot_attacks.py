@@ -25,7 +25,7 @@ from fwtop.model.addresses.address import format_address
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Interval
 from fwtop.model.traffic.protocols import NAMES
-from fwtop.model.traffic.snapshot import Attack
+from fwtop.model.traffic.snapshot import Incident
 from fwtop.render.numbers import plural
 
 _REAL = 0.3  # probability of forged sources, below which they count as real
@@ -52,9 +52,9 @@ class Life(Struct, frozen=True):
 
 def attacks_of(
     context: AnalysisContext, lives: Sequence[Life], timeline: Timeline
-) -> list[tuple[Attack, Finding]]:
+) -> list[tuple[Incident, Finding]]:
     """Return the attacks and their findings, the greatest share first."""
-    made: list[Attack] = []
+    made: list[Incident] = []
     for life in lives:
         attack = _attack(context, life, timeline)
         same = sum(other.kind == attack.kind and other.target.startswith(attack.target) for other in made)
@@ -72,7 +72,7 @@ def pps_of(context: AnalysisContext, finding: Finding) -> float:
     return finding.pps if finding.pps is not None else context.traffic.pps(finding.rows)
 
 
-def _cause(attacks: Sequence[Attack], lives: Sequence[Life]) -> str:
+def _cause(attacks: Sequence[Incident], lives: Sequence[Life]) -> str:
     """Return the key of the attack of which most packets pass, and so fill the table of connections."""
     passing = [
         (life.fate.reaching_pps, attack.pps, attack.key)
@@ -82,7 +82,7 @@ def _cause(attacks: Sequence[Attack], lives: Sequence[Life]) -> str:
     return max(passing, default=(0.0, 0.0, ""))[2]
 
 
-def _attack(context: AnalysisContext, life: Life, timeline: Timeline) -> Attack:
+def _attack(context: AnalysisContext, life: Life, timeline: Timeline) -> Incident:
     finding, active, fate = life.finding, life.active, life.fate
     sampled = pps_of(context, finding)
     track = timeline.note(finding, active, context.traffic.started + context.traffic.seconds)
@@ -92,7 +92,7 @@ def _attack(context: AnalysisContext, life: Life, timeline: Timeline) -> Attack:
     spoofed = finding.spoof.probability > context.config.spoof_threshold
     # Another attack of the same kind hits another address
     aside = not finding.part.startswith("port ") and not track.target.startswith(finding.part)
-    return Attack(
+    return Incident(
         finding.kind,
         finding.title,
         min(1.0, context.traffic.share(finding.rows)),

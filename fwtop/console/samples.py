@@ -21,7 +21,15 @@ from fwtop.dissect.client import LINK_ETHERNET, LINK_IP, Dissection, Dissector
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import Mask, OriginLookup, PacketBatch, Window
 from fwtop.model.traffic.session import FULL_TABLE, AttackEvidence, SamplePacket
-from fwtop.model.traffic.snapshot import Attack, PartTraffic, Payload, Snapshot, Source, Sources, TrafficPart
+from fwtop.model.traffic.snapshot import (
+    Incident,
+    PartTraffic,
+    Payload,
+    Snapshot,
+    Source,
+    Sources,
+    TrafficPart,
+)
 from fwtop.store.directory import write_export
 
 _CANDIDATES = 4096  # packets searched for a payload, newest first
@@ -226,12 +234,12 @@ class EvidenceSampler:
             return ()
         return (AttackEvidence(at, attack.kind, attack.pps, part, _packets(judged, attack)),)
 
-    def _is_due(self, attack: Attack, at: float) -> bool:
+    def _is_due(self, attack: Incident, at: float) -> bool:
         since = at - self._looked.get(attack.key, float("-inf"))
         return attack.kind != FULL_TABLE and not 0 <= since < _AGAIN_SECONDS
 
 
-def _packets(judged: JudgedTraffic, attack: Attack) -> tuple[SamplePacket, ...]:
+def _packets(judged: JudgedTraffic, attack: Incident) -> tuple[SamplePacket, ...]:
     finding = judged.findings.get(attack.key)
     if finding is None or not len(finding.rows):
         return ()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Event, EventKind
-from fwtop.model.traffic.snapshot import Attack, Snapshot
+from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import percent
 
 _EXPIRY_SLACK_SECONDS = 3.0  # between a kernel timeout and the tick that no longer shows the rule
@@ -59,7 +59,7 @@ class EventLog:
         return True
 
 
-def _attack_events(before: tuple[Attack, ...], after: tuple[Attack, ...], at: float) -> Iterator[Event]:
+def _attack_events(before: tuple[Incident, ...], after: tuple[Incident, ...], at: float) -> Iterator[Event]:
     old = {attack.kind: attack for attack in before}
     new = {attack.kind: attack for attack in after}
     for kind, attack in new.items():
@@ -74,7 +74,7 @@ def _attack_events(before: tuple[Attack, ...], after: tuple[Attack, ...], at: fl
         yield _event(at, EventKind.ATTACK_CHANGED, now[0].kind, text)
 
 
-def _beginning(attack: Attack, attacks: tuple[Attack, ...]) -> str:
+def _beginning(attack: Incident, attacks: tuple[Incident, ...]) -> str:
     """Describe an attack by its packets; what it fills, by its cause."""
     cause = next((one.title for one in attacks if one.key == attack.effect_of), "")
     if cause:
@@ -83,7 +83,7 @@ def _beginning(attack: Attack, attacks: tuple[Attack, ...]) -> str:
     return f"{attack.title}: {share}{attack.pps:,.0f} packets a second"
 
 
-def _causes(attacks: tuple[Attack, ...]) -> list[Attack]:
+def _causes(attacks: tuple[Incident, ...]) -> list[Incident]:
     """Return the attacks without their effects: a full connection table is not a vector of its own."""
     return [attack for attack in attacks if not attack.effect_of]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from fwtop.model.rule import RuleStatus
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import AttackEvidence, Event, Flow, SamplePacket, flow_of
-from fwtop.model.traffic.snapshot import Attack, PartTraffic, Snapshot
+from fwtop.model.traffic.snapshot import Incident, PartTraffic, Snapshot
 from fwtop.store.database import decode_value, encode_value
 from fwtop.store.thinning import halve_rows
 
@@ -48,7 +48,7 @@ def insert_series(database: sqlite3.Connection, snapshot: Snapshot, seconds: flo
     insert_rule_ticks(database, ((at, status) for status in snapshot.mitigations))
 
 
-def _dropped(attack: Attack) -> tuple[float | None, ...]:
+def _dropped(attack: Incident) -> tuple[float | None, ...]:
     return attack.mine_share, attack.other_share, attack.kernel_share
 
 

@@ -7,7 +7,7 @@ from rich.style import Style
 
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.session import NOTICED, STOPPED, Flow, flow_of
-from fwtop.model.traffic.snapshot import Attack, Snapshot
+from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import DAY_AND_TIME, utc
 from fwtop.rules.kinds import drops_nothing
 from fwtop.ui.format import bits, duration, gauge, number, percent
@@ -192,7 +192,7 @@ def _badge(verdict: Verdict, *, bar: bool) -> Line:
     return line
 
 
-def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Attack, ...]) -> list[Line]:
+def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Incident, ...]) -> list[Line]:
     missing: list[Line] = [[(line, WARN)] for line in (snapshot.judgement.not_judged,) if line]
     if verdict.badge is Badge.TRIAL:
         of_trial = _of_trial(verdict, attacks)
@@ -211,7 +211,7 @@ def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Attack, ...]) 
     return [named[0], *_of_drops(verdict, whose), *named[1:]]
 
 
-def _of_trial(verdict: Verdict, attacks: tuple[Attack, ...]) -> list[Line]:
+def _of_trial(verdict: Verdict, attacks: tuple[Incident, ...]) -> list[Line]:
     status = verdict.rule
     if status is None:
         return []
@@ -243,7 +243,7 @@ def _of_drops(verdict: Verdict, whose: str) -> list[Line]:
     return [[(f"dropped: {', '.join(f'{part} by {name}' for name, part in seen)}", TEXT)]] if seen else []
 
 
-def _of_several(attacks: tuple[Attack, ...], snapshot: Snapshot) -> list[Line]:
+def _of_several(attacks: tuple[Incident, ...], snapshot: Snapshot) -> list[Line]:
     titles = ", ".join(attack.title for attack in attacks)
     parts: list[Line] = [
         [(f"{len(attacks)} attacks", STRONG)],
@@ -252,7 +252,7 @@ def _of_several(attacks: tuple[Attack, ...], snapshot: Snapshot) -> list[Line]:
     return [*parts, [(titles, TEXT)]]
 
 
-def _of_attack(attack: Attack, snapshot: Snapshot) -> list[Line]:
+def _of_attack(attack: Incident, snapshot: Snapshot) -> list[Line]:
     rate = min(attack.pps, snapshot.tables.totals.pps)
     parts: list[Line] = [[(attack.title, STRONG)]]
     parts += [[("sources forged", WARN)]] if attack.spoofed else []

@@ -28,7 +28,7 @@ from fwtop.live.source import LiveSource
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Undo, Watch
 from fwtop.model.traffic.packets import NoOrigin
-from fwtop.model.traffic.snapshot import Attack, Origin, Proposal, Snapshot
+from fwtop.model.traffic.snapshot import Incident, Origin, Proposal, Snapshot
 from fwtop.observe.messages import decode_reply
 from fwtop.stats.engine import Engine
 from tests.kernel.conftest import Host, NetnsPair
@@ -128,7 +128,7 @@ class SlowLab(Struct):
         """All kinds that were named so far."""
         return {attack.kind for shot in self.seen for attack in shot.judgement.attacks}
 
-    def attack(self) -> Attack:
+    def attack(self) -> Incident:
         return self.seen[-1].judgement.attacks[0]
 
     def proposal(self, kind: str) -> Proposal:

@@ -25,7 +25,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, Rule
 from fwtop.model.traffic.session import flow_of
-from fwtop.model.traffic.snapshot import Attack, Snapshot
+from fwtop.model.traffic.snapshot import Incident, Snapshot
 from tests.conftest import poll_until_true
 from tests.kernel import watching
 from tests.kernel.conftest import Host, NetnsPair
@@ -197,7 +197,7 @@ def test_an_attacks_share_of_my_drops_is_what_the_rule_counts(
         (counted,) = run.in_rules().values()
         sent = sum(row["packets"] for row in run.lab.truth()["vectors"] if row["kind"] == kind)
         sent -= run.lab.link_full() if scenario != "mixed_vectors" else 0  # whose they were isn't known
-    attacks: dict[str, Attack] = {attack.kind: attack for attack in shown.judgement.attacks}
+    attacks: dict[str, Incident] = {attack.kind: attack for attack in shown.judgement.attacks}
     attack = attacks[kind]
     mine = sum(one.mine_share * one.pps for one in shown.judgement.attacks) * shown.seconds
     booked = sum(row.packets for row in shown.tables.ledger if row.rule is not None)

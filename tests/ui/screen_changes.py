@@ -24,7 +24,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus, State
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.snapshot import (
-    Attack,
+    Incident,
     Judgement,
     Origin,
     PartTraffic,
@@ -82,7 +82,7 @@ class World(Struct):
     seed: int = 0
     now: float = NOW
     scene: int = 0
-    active: list[Attack] = field(default_factory=list)
+    active: list[Incident] = field(default_factory=list)
     rules: list[RuleStatus] = field(default_factory=list)
     guardian: str = "ready"
     notes: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
 from fwtop.model.text import payload_text
 from fwtop.model.traffic.counters import ConntrackSample
-from fwtop.model.traffic.snapshot import Attack, LedgerRow, Payload, Port, Proposal, Share, Snapshot, Source
+from fwtop.model.traffic.snapshot import Incident, LedgerRow, Payload, Port, Proposal, Share, Snapshot, Source
 
 NOW = 1_790_000_000.0
 PPS = 312_000.0
@@ -220,8 +220,8 @@ def proposals() -> tuple[Proposal, ...]:
     )
 
 
-def attack(**changes: object) -> Attack:
-    first = Attack(
+def attack(**changes: object) -> Incident:
+    first = Incident(
         "udp_flood",
         "UDP flood",
         0.83,

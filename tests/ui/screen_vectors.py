@@ -8,7 +8,7 @@ from screen_parts import NOW, PPS, QUERY, SECONDS, attack, conntrack
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule, RuleStatus, State
 from fwtop.model.traffic.counters import ConntrackSample
-from fwtop.model.traffic.snapshot import Attack, LedgerRow, Proposal, Snapshot
+from fwtop.model.traffic.snapshot import Incident, LedgerRow, Proposal, Snapshot
 
 SYN = Match(protocol=6, dport=443, tcp_flags=(0x12, 0x02), ip_length=Range(40, 40))
 DNS = Match(protocol=17, sport=53)
@@ -28,7 +28,7 @@ def _rule(kind: Kind, summary: str, match: Match) -> Rule:
     return Rule("", kind, match, summary, 600, limit=limit)
 
 
-def _offer(number: int, of: Attack, rule: Rule, stops: float, harm: float = 0.0) -> Proposal:
+def _offer(number: int, of: Incident, rule: Rule, stops: float, harm: float = 0.0) -> Proposal:
     return Proposal(
         number,
         rule.kind.value,
@@ -96,7 +96,7 @@ def vector_proposals() -> tuple[Proposal, ...]:
     game, https = Match(protocol=17, dport=27015), Match(protocol=6, dport=443)
     bytes_ = "drop UDP to port 27015 with “····getstatus”"
     limit = "limit UDP to port 27015 to 1,000/s per /24 (IPv6 /56)"
-    rest: tuple[tuple[Attack, Rule, float, float], ...] = (
+    rest: tuple[tuple[Incident, Rule, float, float], ...] = (
         (UDP_FLOOD, _rule(Kind.STRING, bytes_, getstatus), 0.992, 0.0),
         (UDP_FLOOD, _rule(Kind.IPSET, "block 12 prefixes of AS64500", prefixes), 0.91, 0.004),
         (UDP_FLOOD, _rule(Kind.HASHLIMIT, limit, game), 0.84, 0.062),
@@ -110,7 +110,7 @@ def vector_proposals() -> tuple[Proposal, ...]:
     return (*syn_proposals()[:3], *offers, _upstream(12))
 
 
-def table_attack(table: ConntrackSample, cause: Attack) -> Attack:
+def table_attack(table: ConntrackSample, cause: Incident) -> Incident:
     """A connection table that an attack fills: no packets of its own."""
     return attack(
         kind="conntrack_exhaustion",
@@ -126,7 +126,7 @@ def table_attack(table: ConntrackSample, cause: Attack) -> Attack:
     )
 
 
-def _fate(item: Attack, mine: float, kernel: float) -> Attack:
+def _fate(item: Incident, mine: float, kernel: float) -> Incident:
     return replace(item, mine_share=mine, kernel_share=kernel)
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from screen_run import LARGE, running
 from screen_world import everything_listed
 
-from fwtop.model.traffic.snapshot import Attack, Origin
+from fwtop.model.traffic.snapshot import Incident, Origin
 from fwtop.ui.lists.details import Item, details_of
 from fwtop.ui.tabs import TABS
 
@@ -22,7 +22,7 @@ async def test_enter_on_the_chosen_attack_shows_its_evidence(recorded: bool) -> 
     shot = replace(shot, origin=SESSION) if recorded else shot
     async with running(shot, feed=feed, at="proposals") as run:
         await run.press("shift+tab")
-        assert isinstance(run.app.main.tabs.panel.current(), Attack)
+        assert isinstance(run.app.main.tabs.panel.current(), Incident)
         await run.press("enter", "enter")
         assert run.dialog == "DetailsDialog"
         assert "evidence" in run.text()

@@ -7,7 +7,7 @@ from random import Random
 from analysis_factory import FLAGS, ethernet, ip, make_batch, make_tables, make_window, tcp
 
 from fwtop.analysis.advisor import Advisor
-from fwtop.model.traffic.snapshot import Attack
+from fwtop.model.traffic.snapshot import Incident
 
 HOST = bytes([10, 10, 10, 10])
 OPTIONS = bytes.fromhex("020405b40402080a") + bytes(8) + bytes.fromhex("01030307")
@@ -15,7 +15,7 @@ STAMPS = bytes.fromhex("0101080a") + bytes(8)
 Frame = tuple[float, bytes]
 
 
-def judge(frames: list[Frame], *, snap: int = 216, seconds: float = 4.0) -> dict[str, Attack]:
+def judge(frames: list[Frame], *, snap: int = 216, seconds: float = 4.0) -> dict[str, Incident]:
     frames = sorted(frames, key=lambda frame: frame[0])
     window = make_window(make_batch(frames, snap=snap), seconds)
     attacks = Advisor().judge(window, make_tables(window)).attacks

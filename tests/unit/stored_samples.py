@@ -11,8 +11,8 @@ from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule, 
 from fwtop.model.traffic.counters import ConntrackSample, TcpService
 from fwtop.model.traffic.session import AttackEvidence, SamplePacket
 from fwtop.model.traffic.snapshot import (
-    Attack,
     Destination,
+    Incident,
     Judgement,
     LedgerRow,
     Origin,
@@ -95,12 +95,12 @@ def status(of: Rule, at: float, *, state: State = State.CONFIRMED, pps: float = 
     return RuleStatus(of, state, int(pps * since), int(pps * since * 512), pps, of.created + of.ttl_seconds)
 
 
-def attack(kind: str = "dns_amplification", pps: float = 185_000.0, *, since: float = START + 20) -> Attack:
+def attack(kind: str = "dns_amplification", pps: float = 185_000.0, *, since: float = START + 20) -> Incident:
     evidence = (
         "98 % of packets are UDP from port 53, 1,480 bytes long, to hosts that asked nothing.",
         "41 reflectors answer with the same name, isc.org, of type ANY.",
     )
-    return Attack(kind, "DNS amplification", 0.93, pps, 0.97, False, evidence, since, bps=pps * 512 * 8)
+    return Incident(kind, "DNS amplification", 0.93, pps, 0.97, False, evidence, since, bps=pps * 512 * 8)
 
 
 def sources(pps: float, count: int = 50) -> Sources:
@@ -147,7 +147,7 @@ def snapshot(
     pps: float = 200_000.0,
     *,
     dropped: float = 0.0,
-    attacks: tuple[Attack, ...] = (),
+    attacks: tuple[Incident, ...] = (),
     mitigations: tuple[RuleStatus, ...] = (),
     busy: bool = True,
     proposals: bool = False,

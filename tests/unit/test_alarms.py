@@ -24,7 +24,7 @@ from fwtop.alarms.courier import CommandRunner, Courier, alarms, run_command
 from fwtop.alarms.message import EVENTS, MAX_BYTES, Alarm, parse_line
 from fwtop.console.publish.alarms import AlarmEvents, Alarms
 from fwtop.model.files import ConfigText
-from fwtop.model.traffic.snapshot import Attack, Sampling, Snapshot
+from fwtop.model.traffic.snapshot import Incident, Sampling, Snapshot
 from fwtop.model.wire import plain
 
 Poll = Callable[..., Any]
@@ -32,7 +32,7 @@ ALARM = Alarm("attack_began", "2026-11-22T00:00:00.000Z", "web-1", "syn_flood", 
 SAMPLE = Path(__file__).parents[2] / "docs/alarms.toml"
 
 
-def tick(second: float, *attacks: Attack, **changes: Any) -> Snapshot:
+def tick(second: float, *attacks: Incident, **changes: Any) -> Snapshot:
     made = snapshot(START + second, attacks=attacks)
     tables = replace(made.tables, sampling=Sampling(1.0, 100, 0))
     return replace(made, tables=tables, guardian="ready", **changes)

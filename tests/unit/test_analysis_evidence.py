@@ -15,7 +15,7 @@ from fwtop.analysis.context import Finding
 from fwtop.analysis.snapshot_attacks import Activity, Timeline
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Traffic
-from fwtop.model.traffic.snapshot import Attack
+from fwtop.model.traffic.snapshot import Incident
 
 
 def _evidence(packets: list[bytes]) -> list[str]:
@@ -67,7 +67,7 @@ def test_ipv6_is_not_said_to_have_an_ip_id() -> None:
     assert not [line for line in evidence if "IP id" in line]
 
 
-def _waves(*items: tuple[float, bytes]) -> dict[str, Attack]:
+def _waves(*items: tuple[float, bytes]) -> dict[str, Incident]:
     """Judge 60 s of a capture in which packets come at 200 a second for 10 s, each from its time on."""
     rng = Random(7)
     frames = []

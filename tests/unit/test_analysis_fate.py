@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from fwtop.analysis.advisor import Advisor
 from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount, RuleCount
 from fwtop.model.traffic.packets import Fragment, Hook, PacketBatch, Window
-from fwtop.model.traffic.snapshot import Attack, Sampling, Tables, Totals
+from fwtop.model.traffic.snapshot import Incident, Sampling, Tables, Totals
 
 SECONDS, WEIGHT = 3.0, 60.0
 NETFILTER, NO_SOCKET = 7, 3
@@ -71,7 +71,7 @@ def judged(
     *drops: DropCount,
     advisor: Advisor | None = None,
     **changes: object,
-) -> dict[str, Attack]:
+) -> dict[str, Incident]:
     whole = round(float(arrived.weight.sum()))
     counters = Counters(SECONDS, whole, whole * 60, round(float(accepted.weight.sum())), drops=drops)
     counters = replace(counters, **changes)  # type: ignore[arg-type]

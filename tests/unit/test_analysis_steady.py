@@ -11,13 +11,13 @@ from analysis_flows import Frame, connection, hosts, visitors
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.memory import Baseline, class_rates
-from fwtop.model.traffic.snapshot import Attack
+from fwtop.model.traffic.snapshot import Incident
 
 SECONDS = 3.0
 BROWSER = "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:%d.0) Gecko/20100101 Firefox/%d.0"
 
 
-def judged(frames: list[Frame], *, before: list[Frame] | None = None) -> dict[str, Attack]:
+def judged(frames: list[Frame], *, before: list[Frame] | None = None) -> dict[str, Incident]:
     """Judge a live window of three seconds; `before` is a window of what is normal."""
     baseline = Baseline()
     for _ in range(3 if before else 0):

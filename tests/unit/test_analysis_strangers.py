@@ -18,7 +18,7 @@ from fwtop.analysis.proposals.prefixes import Addresses, fewest_prefixes
 from fwtop.analysis.spoofing import from_this_host, spoof_estimate
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Traffic
-from fwtop.model.traffic.snapshot import Attack
+from fwtop.model.traffic.snapshot import Incident
 
 SECONDS = 4.0
 AGENTS = [f"Mozilla/5.0 (X11; Linux x86_64; rv:{n}.0) Gecko/20100101 Firefox/{n}.0" for n in range(120, 128)]
@@ -54,7 +54,7 @@ def watching() -> Advisor:
     return advisor
 
 
-def live(frames: list[Frame], advisor: Advisor | None = None) -> dict[str, Attack]:
+def live(frames: list[Frame], advisor: Advisor | None = None) -> dict[str, Incident]:
     batch = make_batch(sorted(frames, key=lambda frame: frame[0]), start_ns=10**12 + 60 * 10**9)
     window = make_window(batch, SECONDS, live=True, started=STARTED + 60)
     return {one.kind: one for one in (advisor or Advisor()).judge(window, make_tables(window)).attacks}

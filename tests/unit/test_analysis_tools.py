@@ -13,7 +13,7 @@ from analysis_payloads import dns_name
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.memory import ScanMemory, class_rates
-from fwtop.model.traffic.snapshot import Attack
+from fwtop.model.traffic.snapshot import Incident
 
 TOOL = bytes([198, 51, 100, 7])
 SECONDS = 4.0
@@ -26,7 +26,7 @@ def live(
     seconds: float = SECONDS,
     advisor: Advisor | None = None,
     later: float = 60.0,
-) -> dict[str, Attack]:
+) -> dict[str, Incident]:
     """Judge a live window, each packet of which stands for `weight`; by default without a baseline."""
     start_ns = 10**12 + int(later * 1e9)
     batch = make_batch(sorted(frames, key=lambda frame: frame[0]), weight=weight, start_ns=start_ns)
@@ -412,7 +412,7 @@ def test_a_flood_from_the_link_is_for_the_switch_and_not_for_the_provider() -> N
     assert "RFC 6105" in offer.commands[0]
 
 
-def every(frames: list[Frame]) -> list[Attack]:
+def every(frames: list[Frame]) -> list[Incident]:
     batch = make_batch(sorted(frames, key=lambda frame: frame[0]), weight=10.0)
     window = make_window(batch, SECONDS, live=True)
     return list(Advisor().judge(window, make_tables(window)).attacks)

@@ -13,7 +13,7 @@ from fwtop.console.automatic import Policy
 from fwtop.model.console_scope import maker
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
 from fwtop.model.traffic.session import NOTICED, STOPPED
-from fwtop.model.traffic.snapshot import Attack, Proposal, Snapshot
+from fwtop.model.traffic.snapshot import Incident, Proposal, Snapshot
 from fwtop.render.numbers import percent
 
 CREATED_BY = "automatic"
@@ -163,7 +163,7 @@ class Decider:
             self._asked[_identity(rule)] = (now + _ANSWER_SECONDS, decision)
             yield decision
 
-    def _tell_unable(self, attack: Attack, snapshot: Snapshot, now: float) -> None:
+    def _tell_unable(self, attack: Incident, snapshot: Snapshot, now: float) -> None:
         """Say once in a while why an attack is left to the operator; not of one that rules are at work on."""
         if attack.mine_share > NOTICED or self._told.get(attack.key, 0.0) > now:
             return
@@ -179,7 +179,7 @@ class Decider:
             why = "no proposed rule is within the policy"
         self.unable.append((attack.kind, f"{attack.title} is left to the operator: {why}"))
 
-    def _is_allowed(self, attack: Attack, now: float) -> bool:
+    def _is_allowed(self, attack: Incident, now: float) -> bool:
         """Return whether the policy covers an attack."""
         policy = self._policy
         stopped = attack.mine_share + attack.other_share
@@ -206,7 +206,7 @@ class Decider:
             and _identity(rule) not in self._barred
         )
 
-    def _is_stopped(self, attack: Attack, proposal: Proposal) -> bool:
+    def _is_stopped(self, attack: Incident, proposal: Proposal) -> bool:
         """Test whether one of the rules drops the same part of the attack, told from others by its size.
 
         Two parts of an attack that are both larger than half of it overlap.

@@ -22,7 +22,7 @@ from fwtop.model.rule import RuleStatus
 from fwtop.model.ruleset import Ruleset
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Event, EventKind
-from fwtop.model.traffic.snapshot import Attack, Snapshot
+from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import duration_words
 from fwtop.render.observation import rfc3339
 from fwtop.render.rows.defence import reaching_share
@@ -112,7 +112,7 @@ class AlarmEvents:
         return found
 
     def _attack_alarms(self, snapshot: Snapshot, now: float) -> Iterator[Alarm]:
-        attacks: dict[str, list[Attack]] = {}
+        attacks: dict[str, list[Incident]] = {}
         for attack in snapshot.judgement.attacks:
             if attack.ended is None:
                 attacks.setdefault(attack.kind, []).append(attack)
@@ -155,7 +155,7 @@ class AlarmEvents:
         return Alarm(name, rfc3339(event.at), host, event.subject, text, details)
 
 
-def _attack_alarm(snapshot: Snapshot, now: float, is_new: bool, same: list[Attack]) -> Alarm:
+def _attack_alarm(snapshot: Snapshot, now: float, is_new: bool, same: list[Incident]) -> Alarm:
     main = max(same, key=lambda attack: attack.pps)
     pps = sum(attack.pps for attack in same)
     reaching = sum(attack.pps * reaching_share(attack) for attack in same)

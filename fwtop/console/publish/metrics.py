@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from fwtop import __version__
 from fwtop.console.live import RunningTotals
 from fwtop.model.rule import ACTIVE_STATES
-from fwtop.model.traffic.snapshot import Attack, Snapshot
+from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.rows.defence import reaching_share
 
 MAX_KINDS = 16
@@ -57,7 +57,7 @@ def _traffic(totals: RunningTotals) -> Iterator[Metric]:
 
 def _attacks(snapshot: Snapshot) -> Iterator[Metric]:
     present = [attack for attack in snapshot.judgement.attacks if attack.ended is None]
-    kinds: dict[str, list[Attack]] = {}
+    kinds: dict[str, list[Incident]] = {}
     for attack in sorted(present, key=lambda attack: -attack.pps):
         kind = attack.kind if _KIND.fullmatch(attack.kind) else "other"
         fits = kind in kinds or len(kinds) < MAX_KINDS - 1

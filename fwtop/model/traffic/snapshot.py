@@ -135,7 +135,7 @@ class Sampling(Struct, frozen=True):
     watched: float = 1.0  # below 1: this share of the packets was counted, and drops are scaled up
 
 
-class Attack(Struct, frozen=True):
+class Incident(Struct, frozen=True):
     """A named attack with its evidence."""
 
     kind: str  # one of docs/JSON.md's
@@ -214,7 +214,7 @@ class Tables(Struct, frozen=True):
 class Judgement(Struct, frozen=True):
     """Attacks and proposals. `payloads`, if any, replace those of the tables."""
 
-    attacks: tuple[Attack, ...] = ()
+    attacks: tuple[Incident, ...] = ()
     proposals: tuple[Proposal, ...] = ()
     payloads: tuple[Payload, ...] = ()
     baseline: str = ""  # a sentence on the baseline

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 
 from fwtop.model.rule import RuleStatus
-from fwtop.model.traffic.snapshot import Attack, LedgerRow, Proposal
+from fwtop.model.traffic.snapshot import Incident, LedgerRow, Proposal
 from fwtop.render.rows.field import Field, RowType, Unit, alphabetical
 from fwtop.rules.words import describe
 
 
-def reaching_share(attack: Attack) -> float:
+def reaching_share(attack: Incident) -> float:
     """Return the share of an attack's own packets that nothing drops, 0 to 1."""
     return min(max(1.0 - attack.mine_share - attack.other_share - attack.kernel_share, 0.0), 1.0)
 
 
 ATTACK = RowType(
-    of=Attack,
+    of=Incident,
     key=lambda item: item.key,
     search=lambda item: f"{item.title} {item.target} {item.sources}",
     fields=(

@@ -19,8 +19,8 @@ from fwtop.model.traffic.packets import Fragment
 from fwtop.model.traffic.protocols import ICMP, ICMPV6, NUMBERS, TCP, WITH_PORTS
 from fwtop.model.traffic.snapshot import (
     NOTHING,
-    Attack,
     Destination,
+    Incident,
     LedgerRow,
     PacketSignature,
     Payload,
@@ -270,7 +270,7 @@ class RowActions:
             return
         item = self._tabs.panel.rows.target(self._desk.now())
         self._tabs.touched = True
-        if isinstance(item, Attack):
+        if isinstance(item, Incident):
             self._desk.say("this is a whole attack: 1 to 9 preview what stops it")
         elif isinstance(item, RuleStatus):
             words = "this is a rule already: {undo} removes it, {change} changes it, {open} shows it"
@@ -340,7 +340,7 @@ class RowActions:
     def open(self) -> None:
         """Preview the selected proposal, scope the tabs to the selected attack; details of any other row."""
         item, scope = self._tabs.panel.rows.target(self._desk.now()), self._desk.scope
-        if isinstance(item, Attack) and scope.chosen != item.key:
+        if isinstance(item, Incident) and scope.chosen != item.key:
             self._tabs.touched = True
             scope.chosen = item.key
             again = KEY_MAP.label("open")
@@ -432,7 +432,7 @@ class RowActions:
     def teach(self, said: str) -> None:
         """Say what the selected attack was, or the one that is shown; else what is unusual now."""
         item = self._tabs.panel.current()
-        attack = item.key if isinstance(item, Attack) else self._desk.scope.chosen or None
+        attack = item.key if isinstance(item, Incident) else self._desk.scope.chosen or None
         self._desk.begin(self._teach, said, attack, group="teach", exclusive=True)
 
     async def _teach(self, said: str, attack: object) -> None:

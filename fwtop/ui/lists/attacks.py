@@ -13,7 +13,7 @@ from fwtop.model.rule import PlanView, Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED
-from fwtop.model.traffic.snapshot import Attack, Proposal, Snapshot
+from fwtop.model.traffic.snapshot import Incident, Proposal, Snapshot
 from fwtop.render.rows.defence import ATTACK, PROPOSAL, reaching_share
 from fwtop.rules.kinds import drops_nothing, of
 from fwtop.rules.overlap import covering_rule
@@ -37,7 +37,7 @@ from fwtop.ui.style import (
 )
 
 
-def _title(item: Attack, *_: object) -> Line:
+def _title(item: Incident, *_: object) -> Line:
     if item.kind == FULL_TABLE:
         return [("conntrack table", STRONG)]
     name = item.title.partition(" on port ")[0] if item.target else item.title
@@ -67,7 +67,7 @@ def _movement(sample: ConntrackSample) -> tuple[str, ...]:
     return ("draining",) if left is None else (f"draining, normal in {about(left)}", "draining")
 
 
-def _target(item: Attack, context: CellContext, width: int) -> Line:
+def _target(item: Incident, context: CellContext, width: int) -> Line:
     sample = context.snapshot.conntrack
     if item.kind == FULL_TABLE and sample is not None:
         fill: Line = [(f"{number(sample.count)}/{number(sample.max)}", TEXT)]
@@ -78,7 +78,7 @@ def _target(item: Attack, context: CellContext, width: int) -> Line:
     return [(short or "–", TEXT if short else DIM)]
 
 
-def _reaches(item: Attack, context: CellContext, _: int) -> Line:
+def _reaches(item: Incident, context: CellContext, _: int) -> Line:
     if item.kind == FULL_TABLE:
         letter = context.scope.letter(item.effect_of)
         return [(f"effect of {letter}", WARN)] if letter else []
@@ -117,7 +117,7 @@ _CELLS: dict[str, Cell] = {
 ATTACK_VIEW = View("", columns_of(ATTACK, _CELLS), ATTACK, empty="")
 
 
-def attack_rows(snapshot: Snapshot) -> Sequence[Attack]:
+def attack_rows(snapshot: Snapshot) -> Sequence[Incident]:
     """List the attacks, those with packets of their own first."""
     return sorted(snapshot.judgement.attacks, key=lambda attack: attack.kind == FULL_TABLE)
 

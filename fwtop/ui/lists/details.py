@@ -13,8 +13,8 @@ from fwtop.analysis.rule_readings import RatedRule
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
 from fwtop.model.ruleset import ListedSet
 from fwtop.model.traffic.snapshot import (
-    Attack,
     Destination,
+    Incident,
     LedgerRow,
     PacketSignature,
     Payload,
@@ -64,7 +64,7 @@ Item = (
     | Figure
     | RuleStatus
     | Proposal
-    | Attack
+    | Incident
     | Stage
     | LogEntry
     | PacketRow
@@ -97,7 +97,7 @@ def details_of(row: Struct, now: float, snapshot: Snapshot | None = None) -> Det
         case LedgerRow():
             share = f" ({percent(share_of_all(item, snapshot))} of all packets)" if snapshot else ""
             return _declared(item, packets=f"{item.packets:,}{share}")
-        case Attack():
+        case Incident():
             return item.title, attack_lines(item, seen, snapshot)
         case Proposal():
             return f"proposal {item.number}", _proposal(item)
@@ -173,7 +173,7 @@ def attack_details(snapshot: Snapshot) -> list[Line]:
     return lines
 
 
-def attack_lines(attack: Attack, now: float, snapshot: Snapshot | None) -> list[Line]:
+def attack_lines(attack: Incident, now: float, snapshot: Snapshot | None) -> list[Line]:
     """Describe an attack with its evidence."""
     rate = attack.pps if snapshot is None else min(attack.pps, snapshot.tables.totals.pps)
     details = f"{percent(attack.share)} of all packets, {number(rate)} pps"

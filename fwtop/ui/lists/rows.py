@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rich.style import Style
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.traffic.snapshot import Attack, PartTraffic, Snapshot, Source, TrafficPart
+from fwtop.model.traffic.snapshot import Incident, PartTraffic, Snapshot, Source, TrafficPart
 from fwtop.render.rows.field import RowType
 from fwtop.render.rows.traffic import SOURCE_LISTS
 from fwtop.ui.style import Line
@@ -212,7 +212,7 @@ class Scope(Struct):
         """Return an attack's letter; "" if it has none."""
         return self._letters.get(key, ("", 0.0))[0]
 
-    def attack(self, snapshot: Snapshot) -> Attack | None:
+    def attack(self, snapshot: Snapshot) -> Incident | None:
         """Return the attack that scopes the tabs; None: all."""
         return next((found for found in snapshot.judgement.attacks if found.key == self.chosen), None)
 

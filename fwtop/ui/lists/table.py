@@ -13,8 +13,8 @@ from rich.style import Style
 from fwtop.model.traffic.session import flow_of
 from fwtop.model.traffic.snapshot import (
     NOTHING,
-    Attack,
     Destination,
+    Incident,
     PacketSignature,
     Payload,
     Port,
@@ -52,7 +52,7 @@ class CellContext(Struct, frozen=True):
         return self.snapshot.at
 
     @property
-    def attacks(self) -> Sequence[Attack]:
+    def attacks(self) -> Sequence[Incident]:
         """The attacks that are under way."""
         return self.snapshot.judgement.attacks
 

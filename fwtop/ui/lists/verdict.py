@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED, flow_of
-from fwtop.model.traffic.snapshot import Attack, Snapshot
+from fwtop.model.traffic.snapshot import Incident, Snapshot
 
 
 class Badge(StrEnum):
@@ -70,7 +70,7 @@ def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
     return Verdict(badge, whole, mine, other, kernel)
 
 
-def _weighted(attacks: tuple[Attack, ...], name: str) -> float:
+def _weighted(attacks: tuple[Incident, ...], name: str) -> float:
     """Return a share of all attacks' packets."""
     whole = sum(attack.pps for attack in attacks)
     part = sum(attack.pps * getattr(attack, name) for attack in attacks)
@@ -89,7 +89,7 @@ def _kind(mine: float, other: float) -> Badge:
     return Badge.PARTLY if mine + other >= NOTICED else Badge.UNPROTECTED
 
 
-def attacks_of(snapshot: Snapshot) -> tuple[Attack, ...]:
+def attacks_of(snapshot: Snapshot) -> tuple[Incident, ...]:
     """Return the attacks that have packets of their own; a full table is another's effect."""
     attacks = snapshot.judgement.attacks
     return tuple(attack for attack in attacks if attack.kind != FULL_TABLE) or attacks
