@@ -31,11 +31,13 @@ from fwtop.netfilter.stateless import (
     states,
 )
 from fwtop.netfilter.tracking import needs_tracking, service_name
+from fwtop.rehearsal.asked import asked_in
+from fwtop.rehearsal.host import SSH_PORT
 
 TITLE = "a stateful firewall: its services without connection tracking"
 NAME = "stateless"
+
 _MOST_SERVICES = 16
-_LOGIN = 22
 _LOGS_IN = "where operators log in"
 _SAMPLED = 8_192  # entries: rare ones count here, servers that are asked from a service's own port
 _CLIENT_PORT = 40_000  # of the first client that a session saw
@@ -166,25 +168,21 @@ def _flow(match: Match, entry: Entry, ours: Iterable[str]) -> Flow | None:
 
 def why_tracked(variant: iptables.Variant, match: Match, tracked: Sequence[Entry]) -> list[str]:
     """Return why a service must stay tracked; empty if it need not."""
-    if match.protocol == _NUMBERS["tcp"] and match.dport == _LOGIN:
+    if match.protocol == _NUMBERS["tcp"] and match.dport == SSH_PORT:
         return [_LOGS_IN]
     asked = _asked_from(match, tracked)
     return [asked] if asked else obstacles(variant, match)
 
 
 def _own_questions(tracked: Iterable[Entry], own: Collection[bytes]) -> dict[str, list[str]]:
-    """Return what this machine asks others, by service: their addresses, those of most connections first.
-
-    The connection table is the window: it holds questions for 30 s after their last packet, the rest longer.
-    """
-    asked: dict[tuple[int, int], Counter[bytes]] = {}
-    for entry in tracked:
-        if entry.source in own and entry.destination not in own and entry.protocol in _NUMBERS.values():
-            asked.setdefault((entry.protocol, entry.dport), Counter())[entry.destination] += 1
+    """Return what this machine asks others, by service: their addresses, those of most connections first."""
+    asked: dict[tuple[int, int], Counter[str]] = {}
+    for item in asked_in(tracked, own):
+        asked.setdefault((item.protocol, item.port), Counter())[str(item.peer)] += item.count
     busiest = sorted(asked.items(), key=lambda item: -item[1].total())
     return {
         service_name(Match(protocol=protocol, dport=port)): [
-            str(ipaddress.ip_address(server)) for server, _ in servers.most_common(_MOST_SERVERS)
+            server for server, _ in servers.most_common(_MOST_SERVERS)
         ]
         for (protocol, port), servers in busiest[:_MOST_ASKED]
     }

@@ -26,6 +26,7 @@ TCP_STATES = (
 _NEW, _GET, _DELETE = 1 << 8 | 0, 1 << 8 | 1, 1 << 8 | 2
 _ORIGINAL, _REPLY, _STATUS, _PROTOCOL_INFO, _HELPER, _TIMEOUT = 1, 2, 3, 4, 5, 7  # CTA_…
 _FILTER, _FILTER_PORT = 25, 1 << 3 | 1 << 5  # CTA_FILTER; protocol and destination port (nf_internals.h)
+_FILTER_SOURCE = 1 << 0  # the original source address
 _KEPT = frozenset({8, 15, 16, 22, 24})  # mark, both corrections of sequence numbers, labels, SYN proxy
 _CONFIRMED, _ESTABLISHED, _LIBERAL = 1 << 3, 3, 0x08  # IPS_CONFIRMED; a TCP state, and a flag of one
 _BATCH = 256  # deletions a system call
@@ -128,6 +129,32 @@ def udp_peers(family: int, port: int, most: int) -> list[tuple[str, int]]:
     return found
 
 
+def begun_by(own: Iterable[tuple[int, bytes]], most: int) -> Iterator[Entry]:
+    """Yield answered entries that these addresses (family, packed) began, at most `most`.
+
+    The kernel chooses them (since Linux 5.8; before, only they are decoded): one walk through the table each.
+    Nothing where connection tracking can't be read.
+    """
+    left = most
+    for family, address in own:
+        source = netlink.nested(1, netlink.attribute(1 if family == 4 else 3, address))
+        flags = (
+            netlink.attribute(1, _FILTER_SOURCE.to_bytes(4, sys.byteorder)),
+            netlink.attribute(2, bytes(4)),
+        )
+        chosen = netlink.nested(_ORIGINAL, source) + netlink.nested(_FILTER, *flags)
+        request = netlink.netfilter_header(_NUMBERS[family]) + chosen
+        with contextlib.suppress(OSError):
+            for body in netlink.dump(netlink.NETLINK_NETFILTER, _GET, request):
+                entry = entry_of(body) if address in body else None
+                if entry is None or entry.source != address or not entry.status & SEEN_REPLY:
+                    continue
+                if not left:
+                    return
+                left -= 1
+                yield entry
+
+
 def forget_service(family: int, protocol: int, dport: int) -> None:
     """Delete all entries that were opened to a port; raises OSError.
 
@@ -205,9 +232,14 @@ def _opened(entry: Entry, direction: int = _ORIGINAL) -> bytes:
 def _service(family: int, protocol: int, dport: int) -> bytes:
     """Return a request about the entries that were opened to a port."""
     numbers = (netlink.attribute(1, bytes([protocol])), netlink.attribute(3, dport.to_bytes(2, "big")))
-    flags = netlink.attribute(1, _FILTER_PORT.to_bytes(4, sys.byteorder)), netlink.attribute(2, bytes(4))
     body = netlink.netfilter_header(_NUMBERS[family]) + netlink.nested(_ORIGINAL, netlink.nested(2, *numbers))
-    return body + netlink.nested(_FILTER, *flags)
+    return body + _filter(_FILTER_PORT)
+
+
+def _filter(fields: int) -> bytes:
+    """Return what makes the kernel compare these fields of the original tuple."""
+    flags = netlink.attribute(1, fields.to_bytes(4, sys.byteorder)), netlink.attribute(2, bytes(4))
+    return netlink.nested(_FILTER, *flags)
 
 
 def entry_of(body: bytes) -> Entry | None:

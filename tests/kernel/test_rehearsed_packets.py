@@ -12,7 +12,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.rehearsal.logins import Segment, flat, login
-from fwtop.rehearsal.rehearse import matches
+from fwtop.rehearsal.segments import matches
 from tests.kernel.guardian_bench import Bench, apply, rules_of
 from tests.kernel.wire import mac, meet, send_frames
 

@@ -9,18 +9,20 @@ from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.records.journal import Entry
-from fwtop.guardian.rules.breadth import why_broad_together
 from fwtop.guardian.rules.guard import made_by_consoles, why_not_for_console
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.console_scope import CONSOLE, MAX_RULES
 from fwtop.model.rule import Kind, Match, Range, RateLimit, Rule, State
+from fwtop.rehearsal.breadth import why_broad_together
+from fwtop.rehearsal.host import Host
 
 NOBODY = AllowList(())
 
 
 def why_broad(rule: Rule, active: dict[str, Entry], allow: AllowList) -> str | None:
-    return why_broad_together(rule, made_by_consoles(active), allow)
+    found = why_broad_together(rule, made_by_consoles(active), Host(allow))
+    return found and found.words
 
 
 def rule(first: int = 20, count: int = 31, kind: Kind = Kind.IPSET, **conditions: object) -> Rule:

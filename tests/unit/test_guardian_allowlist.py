@@ -13,10 +13,11 @@ import pytest
 
 from fwtop.guardian.allow import allowlist
 from fwtop.guardian.allow import found as logins
-from fwtop.guardian.rules.guard import mosh_warning
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Kind, Match, Rule
+from fwtop.rehearsal.host import Host
+from fwtop.rehearsal.rehearse import rehearse
 
 SLEEP = "import sys; print('ready', flush=True); sys.stdin.read()"
 
@@ -191,9 +192,11 @@ def test_a_rule_that_cuts_a_mosh_session_says_so(child) -> None:
     session = logins.Session(peer, 40000, 22)
     allow = allowlist.AllowList((allowlist.Allowed(peer, "ssh", Role.SSH, session),))
 
+    host = Host(allow, mosh_ports=logins.mosh_ports)
+
     def said(*sources: str, **fields: int) -> tuple[str, ...]:
         match = Match(sources=tuple(map(Prefix.parse, sources)), **fields)
-        return mosh_warning(Rule("", Kind.XDP, match, "x", 60), allow)
+        return rehearse(Rule("", Kind.XDP, match, "x", 60), host).warnings
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held:
         held.bind(("127.0.0.1", 0))

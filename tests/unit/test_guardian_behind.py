@@ -16,6 +16,7 @@ from fwtop.model.addresses.roles import Conversation, Role
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.netfilter.ctnetlink import ASSURED, DST_NAT, SEEN_REPLY, SRC_NAT, Entry
+from fwtop.rehearsal.host import Host
 from tests.kernel.xdp_frames import ipv4, ipv6, tcp, udp
 
 OUTSIDE, INSIDE = 2, 3  # interfaces
@@ -219,7 +220,7 @@ def test_a_rule_about_the_role_itself_is_obeyed(match: Match, stays: bool) -> No
 def test_a_rule_says_what_still_passes_it() -> None:
     allow = AllowList((), (), (Learned(talk(RESOLVER, UDP, 53, HOST), Role.DNS),))
     rule = Rule("", Kind.XDP, Match((Prefix.parse("198.51.100.0/24"),)), "x", 60)
-    assert any(RESOLVER in line and "port 53" in line for line in judge(rule, allow, 0).warnings)
+    assert any(RESOLVER in line and "port 53" in line for line in judge(rule, Host(allow), 0).warnings)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,13 @@ from test_analysis_scenarios import SCENARIOS, judge, load
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
 from fwtop.guardian.allow.found import Session
 from fwtop.guardian.limits import Limits
-from fwtop.guardian.rules.breadth import why_broad
 from fwtop.guardian.rules.guard import check_share
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ConnectionLimit, Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.rehearsal.breadth import why_broad
+from fwtop.rehearsal.host import Host
 
 PEER = Prefix.parse("233.252.0.9")
 ALLOW = AllowList(
@@ -161,12 +162,12 @@ NARROW = [
 
 @pytest.mark.parametrize(("broad", "why"), BROAD, ids=str)
 def test_broad_rules_need_force(broad: Rule, why: str) -> None:
-    assert why in str(why_broad(broad, ALLOW))
+    assert why in str(why_broad(broad, Host(ALLOW)))
 
 
 @pytest.mark.parametrize("narrow", NARROW, ids=str)
 def test_narrow_rules_do_not(narrow: Rule) -> None:
-    assert why_broad(narrow, ALLOW) is None
+    assert why_broad(narrow, Host(ALLOW)) is None
 
 
 @pytest.mark.parametrize("fields", [{}, {"protocol": 6}, {"protocol": 6, "dport": 22}, {"sport": 53}])
@@ -180,4 +181,6 @@ def test_what_is_proposed_needs_no_force(path: Path) -> None:
     scenario = load(path)
     judgement, _ = judge(scenario, snap=216, live=False)
     rules = [proposal.rule for proposal in judgement.proposals if proposal.rule is not None]
-    assert {item.summary: why_broad(item, ALLOW) for item in rules if why_broad(item, ALLOW)} == {}
+    assert {
+        item.summary: why_broad(item, Host(ALLOW)) for item in rules if why_broad(item, Host(ALLOW))
+    } == {}

@@ -15,6 +15,9 @@ from fwtop.model.addresses.address import Prefix, covered
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
+from fwtop.rehearsal.host import Host
+from fwtop.rehearsal.operators import around_sessions, exceptions
+from fwtop.rehearsal.rehearse import Rehearsal
 from fwtop.rules.kinds import why_too_many
 
 ALLOW = AllowList(
@@ -43,7 +46,7 @@ def rule(kind: Kind = Kind.IPSET, *sources: str, **fields) -> Rule:
 
 @pytest.mark.parametrize("source", ["198.51.100.7", "198.51.100.0/24", "192.0.0.0/3", "fe80::1", "fe00::/8"])
 def test_sources_that_hold_an_allowed_address_are_refused(source: str) -> None:
-    refused = guard.judge(rule(Kind.IPSET, source), ALLOW, 0).refused
+    refused = guard.judge(rule(Kind.IPSET, source), Host(ALLOW), 0).refused
     assert refused is not None
     assert source in refused
     assert "operator" in refused or "link" in refused
@@ -51,7 +54,7 @@ def test_sources_that_hold_an_allowed_address_are_refused(source: str) -> None:
 
 @pytest.mark.parametrize("source", ["198.51.100.6", "198.51.100.8/29", "203.0.113.0/24", "2001:db8::/32"])
 def test_other_sources_are_not(source: str) -> None:
-    assert guard.judge(rule(Kind.IPSET, source), ALLOW, 0) == guard.Verdict()
+    assert guard.judge(rule(Kind.IPSET, source), Host(ALLOW), 0) == Rehearsal()
 
 
 @pytest.mark.parametrize(
@@ -65,10 +68,10 @@ def test_other_sources_are_not(source: str) -> None:
     ],
 )
 def test_who_was_found_may_be_blocked_and_keeps_its_role(source: str, says: str) -> None:
-    verdict = guard.judge(rule(Kind.XDP, source), ALLOW, 0)
+    verdict = guard.judge(rule(Kind.XDP, source), Host(ALLOW), 0)
     assert verdict.refused is None
     assert says in " ".join(verdict.warnings)
-    assert guard.exceptions(replace(rule(Kind.IPSET, source), origin="@f"), ALLOW) == ()
+    assert exceptions(replace(rule(Kind.IPSET, source), origin="@f"), ALLOW) == ()
 
 
 @pytest.mark.parametrize(
@@ -85,45 +88,45 @@ def test_who_was_found_may_be_blocked_and_keeps_its_role(source: str, says: str)
     ],
 )
 def test_a_rule_that_would_hit_a_session_is_refused(fields: dict, refused: bool) -> None:
-    verdict = guard.judge(rule(Kind.XDP, "233.252.0.9", **fields), ALLOW, 0)
+    verdict = guard.judge(rule(Kind.XDP, "233.252.0.9", **fields), Host(ALLOW), 0)
     assert (verdict.refused is not None) == refused
     assert refused or "logged in by ssh" in " ".join(verdict.warnings)
 
 
 def test_everybody_is_refused() -> None:
-    assert "everybody" in str(guard.judge(rule(Kind.IPSET, "0.0.0.0/0"), AllowList(()), 0).refused)
+    assert "everybody" in str(guard.judge(rule(Kind.IPSET, "0.0.0.0/0"), Host(AllowList(())), 0).refused)
 
 
 def test_compiled_lists_are_cut_around_the_allow_list() -> None:
     listed = replace(rule(Kind.IPSET, "198.51.100.0/24", "203.0.113.0/24"), origin="asn:64500")
-    assert guard.judge(listed, ALLOW, 0).refused is None
-    assert guard.exceptions(listed, ALLOW) == (Prefix.parse("198.51.100.7"),)
+    assert guard.judge(listed, Host(ALLOW), 0).refused is None
+    assert exceptions(listed, ALLOW) == (Prefix.parse("198.51.100.7"),)
 
 
 def test_number_of_rules_is_bounded() -> None:
-    assert guard.judge(rule(Kind.IPSET, "192.0.2.1"), ALLOW, guard.MAX_RULES).refused is not None
+    assert guard.judge(rule(Kind.IPSET, "192.0.2.1"), Host(ALLOW), guard.MAX_RULES).refused is not None
 
 
 def test_compiled_lists_are_cut_around_sessions() -> None:
     listed = replace(rule(Kind.XDP, "233.252.0.0/24", "203.0.113.0/24"), origin="country:NL")
-    cut, warnings = guard.around_sessions(listed, ALLOW)
+    cut, warnings = around_sessions(listed, ALLOW)
     assert covered([cut.match.sources], 4) == 511
-    assert guard.judge(cut, ALLOW, 0).broad is None
+    assert guard.judge(cut, Host(ALLOW), 0).broad is None
     assert "233.252.0.9: logged in by ssh, so cut out of the list" in warnings[0]
     rows = replace(listed, match=replace(listed.match, sources=PrefixRows.of(listed.match.sources)))
-    assert set(guard.around_sessions(rows, ALLOW)[0].match.sources) == set(cut.match.sources)
+    assert set(around_sessions(rows, ALLOW)[0].match.sources) == set(cut.match.sources)
 
 
 @pytest.mark.parametrize("fields", [{"protocol": 17}, {"dport": 80}, {"sport": 53}, {"icmp_type": 8}])
 def test_what_is_no_login_is_not_cut_out(fields: dict[str, int]) -> None:
     listed = replace(rule(Kind.XDP, "233.252.0.0/24", **fields), origin="country:NL")
-    assert guard.around_sessions(listed, ALLOW) == (listed, ())
+    assert around_sessions(listed, ALLOW) == (listed, ())
 
 
 def test_a_list_of_nothing_but_sessions_needs_force() -> None:
     listed = replace(rule(Kind.IPSET, "233.252.0.9"), origin="@list")
-    assert guard.around_sessions(listed, ALLOW) == (listed, ())
-    assert "where operators are logged in" in str(guard.judge(listed, ALLOW, 0).broad)
+    assert around_sessions(listed, ALLOW) == (listed, ())
+    assert "where operators are logged in" in str(guard.judge(listed, Host(ALLOW), 0).broad)
 
 
 prefixes = st.builds(
@@ -136,7 +139,7 @@ prefixes = st.builds(
 @given(st.lists(prefixes, min_size=1, max_size=8), st.lists(prefixes, max_size=8))
 def test_no_rule_ever_overlaps_the_allow_list(sources: list[Prefix], allowed: list[Prefix]) -> None:
     allow = AllowList(tuple(Allowed(prefix, "x") for prefix in allowed))
-    verdict = guard.judge(Rule("", Kind.IPSET, Match(sources=tuple(sources)), "x", 60), allow, 0)
+    verdict = guard.judge(Rule("", Kind.IPSET, Match(sources=tuple(sources)), "x", 60), Host(allow), 0)
     overlap = any(source.overlaps(prefix) for source in sources for prefix in allowed)
     assert (verdict.refused is not None) == overlap
 

@@ -24,6 +24,9 @@ from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Apply
 from fwtop.model.rule import Kind, Match, Rule
+from fwtop.rehearsal.host import Host
+from fwtop.rehearsal.operators import around_sessions, exceptions
+from fwtop.rehearsal.rehearse import Rehearsal
 from fwtop.rules.kinds import command_line
 from fwtop.rules.xtables import list_set_name
 
@@ -273,20 +276,20 @@ ALLOW = AllowList((Allowed(Prefix.parse("198.51.100.7"), "operator"), LOGIN))
 
 def test_list_may_hold_what_the_operator_allows_as_that_passes() -> None:
     rule = on_list(sources=prefixes("198.51.100.0/24"))
-    assert guard.judge(rule, ALLOW, 0) == guard.Verdict()
-    assert guard.exceptions(rule, ALLOW) == ()
+    assert guard.judge(rule, Host(ALLOW), 0) == Rehearsal()
+    assert exceptions(rule, ALLOW) == ()
 
 
 def test_list_that_holds_a_session_is_refused_and_never_cut() -> None:
     rule = on_list(sources=prefixes("233.252.0.0/24", "203.0.113.1"))
-    refused = guard.judge(rule, ALLOW, 0).refused
+    refused = guard.judge(rule, Host(ALLOW), 0).refused
     assert refused is not None
     assert "233.252.0.0/24 would match 233.252.0.9" in refused
-    assert guard.around_sessions(rule, ALLOW) == (rule, ())
+    assert around_sessions(rule, ALLOW) == (rule, ())
 
 
 def test_empty_list_is_not_everybody() -> None:
-    assert guard.judge(on_list(), ALLOW, 0) == guard.Verdict()
-    broad = guard.judge(on_list(sources=prefixes("96.0.0.0/4")), ALLOW, 0).broad
+    assert guard.judge(on_list(), Host(ALLOW), 0) == Rehearsal()
+    broad = guard.judge(on_list(sources=prefixes("96.0.0.0/4")), Host(ALLOW), 0).broad
     assert broad is not None
     assert "96.0.0.0/4 is broader than /8" in broad

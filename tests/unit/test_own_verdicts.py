@@ -7,7 +7,7 @@ import pytest
 from fwtop.model.rule import Match
 from fwtop.netfilter.own_verdicts import HostRules
 from fwtop.netfilter.saved import parse
-from fwtop.rehearsal.rehearse import why_lost
+from fwtop.rehearsal.segments import why_lost
 
 ALL_TCP, SSH, WEB = Match(protocol=6), Match(protocol=6, dport=22), Match(protocol=6, dport=80)
 STATEFUL = "-A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"

@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import Allowed, AllowList
 from fwtop.guardian.allow.found import Session
-from fwtop.guardian.rules.breadth import why_broad
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.addresses.roles import Role
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
+from fwtop.rehearsal.breadth import why_broad
+from fwtop.rehearsal.host import Host
 from fwtop.rehearsal.logins import SYSTEMS, cut, flat, length_of, login
 
 PEER = Prefix.parse("233.252.0.9")
@@ -85,21 +86,21 @@ HARMLESS = [
 
 @pytest.mark.parametrize(("cutting", "says"), CUTTING, ids=str)
 def test_what_cuts_a_login_needs_force_and_says_so(cutting: Rule, says: str) -> None:
-    assert says.replace("|", " would be dropped (") in str(why_broad(cutting, ALLOW))
+    assert says.replace("|", " would be dropped (") in str(why_broad(cutting, Host(ALLOW)))
 
 
 @pytest.mark.parametrize("harmless", HARMLESS, ids=str)
 def test_what_touches_no_login_does_not(harmless: Rule) -> None:
-    assert why_broad(harmless, ALLOW) is None
+    assert why_broad(harmless, Host(ALLOW)) is None
 
 
 def test_a_million_sources_are_rehearsed_by_what_they_cover() -> None:
     few = PrefixRows.of(tuple(Prefix(4, 0x0B000000 + 16 * number, 32) for number in range(1_000_000)))
     listed = replace(rule(Kind.IPSET, protocol=6), match=Match(sources=few, protocol=6))
-    assert why_broad(listed, ALLOW) is None
+    assert why_broad(listed, Host(ALLOW)) is None
     many = tuple(Prefix(4, number << 24, 8) for number in range(1, 120))
     wide = replace(listed, match=replace(listed.match, sources=PrefixRows.of(many)))
-    assert "all TCP from more than an eighth" in str(why_broad(wide, ALLOW))
+    assert "all TCP from more than an eighth" in str(why_broad(wide, Host(ALLOW)))
 
 
 @pytest.mark.parametrize("family", [4, 6])

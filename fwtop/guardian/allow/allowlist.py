@@ -33,9 +33,10 @@ from fwtop.model.files import read_regular
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP, UDP
+from fwtop.rehearsal.host import SSH_PORT
+from fwtop.rehearsal.operators import in_full
 
 ALLOW_FILE = "/etc/fwtop/allow"
-_SSH_PORT = 22
 
 
 class Allowed(Struct, frozen=True):
@@ -45,6 +46,16 @@ class Allowed(Struct, frozen=True):
     why: str
     role: Role = Role.OPERATOR
     session: Session | None = None
+
+    @property
+    def port(self) -> int:
+        """The peer's port of a session, else 0."""
+        return self.session.peer_port if self.session is not None else 0
+
+    @property
+    def login_port(self) -> int:
+        """The port here of a session, else 0."""
+        return self.session.local_port if self.session is not None else 0
 
     @property
     def tier(self) -> str:
@@ -82,17 +93,17 @@ class AllowList(Struct, frozen=True):
     @property
     def session_ports(self) -> frozenset[int]:
         """Local ports that the operators' sessions use."""
-        return frozenset(entry.session.local_port for entry in self.entries if entry.session is not None)
+        return frozenset(entry.login_port for entry in self.entries if entry.login_port)
 
     @property
     def login_ports(self) -> frozenset[int]:
         """Ports where operators log in: those of sessions, of SSH daemons that listen, and 22."""
-        return self.session_ports | self.listening | {_SSH_PORT, *(port for port, _ in self.redirected)}
+        return self.session_ports | self.listening | {SSH_PORT, *(port for port, _ in self.redirected)}
 
     @property
     def listed(self) -> tuple[Prefix, ...]:
-        """What passes in full: the operator's own entries; 0/0 is left out (hash:net can't hold it)."""
-        return tuple(e.prefix for e in self.entries if e.role is Role.OPERATOR and e.prefix.length)
+        """What passes in full."""
+        return in_full(self)
 
     @property
     def known(self) -> tuple[Prefix, ...]:

@@ -1,79 +1,47 @@
-"""The checks before a rule is installed: nothing against the allow-list, nothing broad unconfirmed.
+"""The checks before a rule is installed: its rehearsal, what others do already, and who may ask for it.
 
-Nobody may lock the operator out by the level of a protected port or by a list: an SSH session that is open
-passes in its role, but the one after it must get in, too, so its address has to be on an access list of the
-port, or listed by the operator. What a console may do depends on the active rules: whose they are, and what
-they add up to. Notes say what else a rule does not do: clients of mosh roam, so that no address can be put on
-the allow-list for them, and on a machine that bridges br_netfilter decides what rules in netfilter meet.
+What a console may do depends on the active rules: whose they are, and what they add up to. Notes say what
+else a rule does not do: on a machine that bridges br_netfilter decides what rules in netfilter meet.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.guardian.allow.allowlist import Allowed, AllowList
-from fwtop.guardian.allow.found import mosh_ports
 from fwtop.guardian.limits import Limits
 from fwtop.guardian.records.journal import Entry
-from fwtop.guardian.rules.breadth import WhyUntracked, why_broad
 from fwtop.kernel import namespaces
 from fwtop.kernel.bridges import Bridge, crossed
 from fwtop.kernel.links import readable_links, receiving_links
 from fwtop.model import console_scope
-from fwtop.model.addresses.address import SPACE, Listed, Prefix, covered, cut_out, listed, of_ports, sizes
-from fwtop.model.addresses.roles import Role
+from fwtop.model.addresses.address import SPACE, covered, sizes
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import POLICY, POLICY_TRIAL, Level, Match, Rule, State
-from fwtop.model.traffic.protocols import TCP, UDP
+from fwtop.model.losses import Loss, Weight, Who
+from fwtop.model.rule import POLICY, POLICY_TRIAL, Rule, State
+from fwtop.rehearsal.host import Host
+from fwtop.rehearsal.rehearse import Rehearsal, rehearse
 from fwtop.render.numbers import percent
 from fwtop.rules.kind import Layer
-from fwtop.rules.kinds import command_line, drops_nothing, heeds_limit, of, why_too_many
+from fwtop.rules.kinds import command_line, heeds_limit, of, why_too_many
 from fwtop.rules.overlap import is_double
 
 MAX_RULES = 256  # active at once: every line costs each packet that passes the chain
-_MAX_NAMED = 3  # addresses in a warning
-_IN_ROLE = {
-    Role.DNS: "{} resolves names for this host: answers from its port 53, forged or not, still pass",
-    Role.NTP: "{} gives this host the time: UDP from its port 123, forged or not, still passes",
-    Role.GATEWAY: "{} is this host's gateway: neighbour discovery, ICMP and routing protocols still pass",
-    Role.OWN: "{} is this host's own address: loopback still passes",
-    Role.SSH: "{} is logged in by ssh: that session and new ones still pass",
-}
-
-_BEHIND = {  # on a machine that forwards
-    Role.SSH: "{}: open SSH sessions with hosts behind this machine still pass",
-    Role.DNS: "{} resolves names for hosts behind this machine: answers from its port 53 to them still pass",
-    Role.NTP: "{} gives hosts behind this machine the time: UDP from its port 123 to them still passes",
-    Role.ROUTER: "{} is a router behind this machine: its routing protocols still pass",
-}
-Entries = Callable[[str], Sequence[Prefix]]  # what a named list holds
 
 
-class Verdict(Struct, frozen=True):
-    """Refused with a reason, or allowed, perhaps only with force."""
-
-    refused: str | None = None
-    broad: str | None = None  # why force is needed
-    warnings: tuple[str, ...] = ()
-
-
-def judge(
-    rule: Rule, allow: AllowList, active_rules: int, untracked: WhyUntracked = lambda *_: None
-) -> Verdict:
-    """Check whether a rule may be installed now; `untracked` as in `why_broad`."""
-    hits = (_hits_allowed(part, allow) for part in rule.parts or (rule,))
+def judge(rule: Rule, host: Host, active_rules: int) -> Rehearsal:
+    """Check whether a rule may be installed now: whether there is room, and what its rehearsal says."""
+    found = rehearse(rule, host)
     full = f"{active_rules} rules are active already; undo some first" if active_rules >= MAX_RULES else None
-    refused = full or why_too_many(rule.kind, rule.match.sources) or next(filter(None, hits), None)
-    empty = rule.list_name is not None and not rule.match.sources  # judged as it is filled
-    broad = None if empty else why_broad(rule, allow, untracked)
-    if broad is None and (barred := _barred(rule, allow)):
-        broad = f"the whole list is where operators are logged in: {_named(barred)}"
-    passing = (line for part in rule.parts or (rule,) for line in _still_pass(part, allow))
-    return Verdict(refused, broad, (*allow.warnings, *dict.fromkeys(passing)))
+    no_room = full or why_too_many(rule.kind, rule.match.sources)
+    return found if no_room is None else Rehearsal((barred(no_room), *found.losses))
+
+
+def barred(why: str) -> Loss:
+    """Return what refuses a rule although nobody loses anything to it."""
+    return Loss(Who.NOBODY, why, Weight.REFUSED)
 
 
 def why_double(rule: Rule, others: Sequence[Rule]) -> str | None:
@@ -89,103 +57,6 @@ def why_double(rule: Rule, others: Sequence[Rule]) -> str | None:
     return (
         f"rule {found} does this already: 'fwtop keep {found}' renews it, 'fwtop repair {found}' restores it"
     )
-
-
-def _hits_allowed(rule: Rule, allow: AllowList) -> str | None:
-    """Refuse sources that hold what the operator listed, or a session's peer that could not log in again.
-
-    Lists that somebody else compiled (asn:, country:, @file) are cut around both instead: see `exceptions`
-    and `around_sessions`. Named lists are shared and stay as they are; what the operator listed passes.
-    Rules that name no source can't reach them, as the allow-list comes first.
-    """
-    broadest = [listed(rule.match.sources).shortest(family) for family in rule.match.families]
-    if any(prefix is not None and prefix.length == 0 for prefix in broadest):
-        return "a source of /0 is everybody; nothing was installed"
-    named = rule.list_name is not None
-    if (rule.origin is not None and not named) or of(rule.kind).untracks:
-        return None
-    index = listed(rule.match.sources)
-    for entry in allow.entries:
-        is_operators = entry.role is Role.OPERATOR and not named  # what a named list has of it passes
-        if not is_operators and not _hits_session(rule.match, entry):
-            continue
-        if of_ports(rule.match.sources) and entry.session is not None:
-            index = rule.match.sources.meeting(TCP, entry.session.local_port)
-        hit = index.overlapping(entry.prefix)
-        if hit is not None:
-            return f"{hit} would match {entry.prefix}, which is allow-listed: {entry.why}"
-    return None
-
-
-def _hits_session(match: Match, entry: Allowed) -> bool:
-    """Return whether a match, its addresses aside, could hit the packets of an SSH session."""
-    session = entry.session
-    return session is not None and _hits_login(match, entry) and match.sport in (None, session.peer_port)
-
-
-def _hits_login(match: Match, entry: Allowed) -> bool:
-    """Return whether a match, its addresses aside, could hit a login from where somebody is logged in."""
-    if entry.session is None or match.icmp_type is not None:
-        return False
-    wanted = (
-        (match.family, entry.prefix.family),
-        (match.protocol, TCP),
-        (match.dport, entry.session.local_port),
-    )
-    return all(value in (None, own) for value, own in wanted)
-
-
-def exceptions(rule: Rule, allow: AllowList) -> tuple[Prefix, ...]:
-    """Return the operator's prefixes that a compiled list must be cut around."""
-    if rule.origin is None or rule.list_name is not None:
-        return ()
-    index = listed(rule.match.sources)
-    return tuple(prefix for prefix in allow.listed if index.overlapping(prefix) is not None)
-
-
-def around_sessions(rule: Rule, allow: AllowList) -> tuple[Rule, tuple[str, ...]]:
-    """Cut the addresses of operators' sessions out of a compiled list, and return a warning that says so.
-
-    A list that holds nothing else is returned as it is; `judge` then asks for force.
-    """
-    holes = _barred(rule, allow)
-    sources = cut_out(rule.match.sources, holes)
-    if not holes or not sources:
-        return rule, ()
-    line = f"{_named(holes)}: logged in by ssh, so cut out of the list; everything from there passes"
-    return replace(rule, match=replace(rule.match, sources=sources)), (line,)
-
-
-def _barred(rule: Rule, allow: AllowList) -> list[Prefix]:
-    """Return the sessions' addresses on a compiled list from where nobody could log in again."""
-    if (
-        rule.origin is None
-        or rule.list_name is not None
-        or drops_nothing(rule)
-        or rule.match.sport is not None
-    ):
-        return []
-    index = listed(rule.match.sources)
-    peers = {entry.prefix for entry in allow.entries if _hits_login(rule.match, entry)}
-    return sorted(peer for peer in peers if index.overlapping(peer) is not None)
-
-
-def _still_pass(rule: Rule, allow: AllowList) -> tuple[str, ...]:
-    if not rule.match.sources or drops_nothing(rule):
-        return ()
-    index: Listed = listed(rule.match.sources)
-    passing = [(_IN_ROLE.get(entry.role), entry.prefix) for entry in allow.entries]
-    passing += [(_BEHIND[item.role], sender) for item in allow.behind for sender in item.conversation.senders]
-    found: dict[str, dict[str, None]] = {}  # who still passes, by what is said of that
-    for line, prefix in passing:
-        if line is not None and index.overlapping(prefix) is not None:
-            found.setdefault(line, {})[str(prefix)] = None
-    return tuple(line.format(_named(list(names))) for line, names in found.items())
-
-
-def _named(names: list[str] | list[Prefix]) -> str:
-    more = len(names) - _MAX_NAMED
-    return ", ".join(map(str, names[:_MAX_NAMED])) + (f" (and {more} more)" if more > 0 else "")
 
 
 def check_share(rule: Rule, active: Sequence[Rule], limits: Limits) -> None:
@@ -222,30 +93,6 @@ def force_refused(broad: str, limits: Limits, command: str) -> str | None:
 def _blocks(rule: Rule) -> bool:
     """Whether a rule drops what its sources send, further conditions or not; a limit leaves something."""
     return of(rule.kind).is_filter and not heeds_limit(rule) and bool(rule.match.sources)
-
-
-def why_locked_out(rule: Rule, allow: AllowList, entries: Entries) -> str | None:
-    """Return why a level would lock somebody out who is logged in by ssh, None if it doesn't."""
-    protection = rule.protection
-    if protection is None or protection.level is Level.OPEN or rule.match.protocol != TCP:
-        return None
-    lets_in = (
-        [listed(entries(name)) for name in protection.lists] if protection.level is Level.PROTECTED else []
-    )
-    lets_in.append(listed(allow.listed))
-    for entry in allow.entries:
-        session = entry.session
-        if session is None or session.local_port != rule.match.dport:
-            continue
-        if rule.match.family not in (None, entry.prefix.family):
-            continue
-        if all(index.overlapping(entry.prefix) is None for index in lets_in):
-            where = "an access list or /etc/fwtop/allow" if lets_in[1:] else "/etc/fwtop/allow"
-            return (
-                f"{entry.prefix} is logged in by ssh on port {session.local_port} and could not log in "
-                f"again; put it on {where} first"
-            )
-    return None
 
 
 def deciding_before(rule: Rule, active: Iterable[Rule]) -> frozenset[str]:
@@ -321,28 +168,6 @@ def _check_owner(entry: Entry, words: str) -> None:
     if owner := console_scope.owner_elsewhere(entry.rule):
         line = f"rule {entry.rule.id} is part of {owner}, which a screen may not change"
         raise FwtopError(f"{line}; {command(f'fwtop {words}')}; nothing was changed", 3)
-
-
-def mosh_warning(rule: Rule, allow: AllowList) -> tuple[str, ...]:
-    """Say that a rule cuts open mosh sessions; empty where it can't, or where there are none."""
-    if rule.parts:
-        return tuple(dict.fromkeys(line for part in rule.parts for line in mosh_warning(part, allow)))
-    match = rule.match
-    no_udp = match.protocol not in (None, UDP) or match.icmp_type is not None or match.reads_tcp
-    # An open session of a protected port
-    goes_on = rule.protection is not None and not rule.protection.strict
-    if drops_nothing(rule) or goes_on or no_udp or match.sport is not None or match.payload:
-        return ()
-    if match.sources:
-        index = listed(match.sources)
-        peers = (entry.prefix for entry in allow.entries if entry.role is Role.SSH)
-        if all(index.overlapping(peer) is None for peer in peers):
-            return ()
-    ports = sorted(port for port in mosh_ports() if match.dport in (None, port))
-    if not ports:
-        return ()
-    shown = ", ".join(map(str, ports[:3]))
-    return (f"mosh sessions on UDP port {shown} may be cut: /etc/fwtop/allow can list your address",)
 
 
 def bridge_notes(rule: Rule, interfaces: Collection[str]) -> tuple[str, ...]:

@@ -21,13 +21,15 @@ from fwtop.guardian.records.journal import KERNEL_SLACK_SECONDS, Entry, next_dea
 from fwtop.guardian.rules import connections, guard
 from fwtop.guardian.rules.connections import StrictTracking
 from fwtop.guardian.rules.ending import Ending
-from fwtop.guardian.rules.guard import bridge_notes, check_share, mosh_warning
+from fwtop.guardian.rules.guard import bridge_notes, check_share
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import POLICY, Rule, State
 from fwtop.model.text import safe_text
+from fwtop.rehearsal.operators import around_sessions
+from fwtop.rehearsal.rehearse import Rehearsal
 from fwtop.rules.kinds import has_no_clock
 from fwtop.rules.xtables import MAX_TIMEOUT_SECONDS
 
@@ -88,13 +90,13 @@ class Lifecycle:
             raise FwtopError(trouble)
         others, allow = self._state.other_rules(rule), self._state.fresh_allow()
         self.follow_allow()
-        rule, spared = guard.around_sessions(rule, allow)
+        rule, spared = around_sessions(rule, allow)
         verdict = self._state.judge(rule, others, console=owner is not None)
         _require(verdict, force=force)
         check_share(rule, others, self._state.limits()[0])
         entry = self._install(rule, confirm_seconds, owner)
         self.end_replaced(entry)
-        warnings = [*spared, *mosh_warning(rule, allow), *verdict.warnings, *self._state.warnings()]
+        warnings = [*spared, *allow.warnings, *verdict.warnings, *self._state.warnings()]
         warnings += bridge_notes(rule, self._kernel.compiled.interfaces)
         return {"status": self._state.counters.status_of(entry), "warnings": warnings}
 
@@ -146,7 +148,7 @@ class Lifecycle:
         verdict = self._state.judge(rule, (), console=owner is not None)
         _require(verdict, force=force)
         status = self._state.counters.status_of(self._switch(old, rule))
-        return {"status": status, "warnings": [*verdict.warnings]}
+        return {"status": status, "warnings": [*self._state.allow.warnings, *verdict.warnings]}
 
     def _switch(self, old: Entry, rule: Rule) -> Entry:
         """Give an active rule another level: its enable sets are filled and emptied, nothing else.
@@ -425,7 +427,7 @@ class Lifecycle:
             raise FwtopError(f"{line}; try: fwtop undo {old.rule.id}", error.code) from None
 
 
-def _require(verdict: guard.Verdict, *, force: bool) -> None:
+def _require(verdict: Rehearsal, *, force: bool) -> None:
     if verdict.refused is not None:
         raise FwtopError(f"refused: {verdict.refused}")
     if verdict.broad is not None and not force:

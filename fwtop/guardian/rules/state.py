@@ -10,22 +10,28 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.guardian.allow.found import connections
+from fwtop.guardian.allow.found import connections, mosh_ports
 from fwtop.guardian.limits import Limits, read_limits
 from fwtop.guardian.mechanisms.kernel import Kernel
 from fwtop.guardian.mechanisms.mechanism import Count, Wanted
 from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.journal import Entry, Journal
 from fwtop.guardian.rules import guard
-from fwtop.guardian.rules.breadth import why_broad_together
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.kernel.links import has_gro, readable_links, receiving_links
 from fwtop.model.addresses.address import Prefix, of_ports
+from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
+from fwtop.model.losses import Loss, Weight, Who
 from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
 from fwtop.model.text import safe_text
-from fwtop.netfilter.ctnetlink import udp_peers
-from fwtop.rehearsal.rehearse import why_lost
+from fwtop.netfilter.ctnetlink import begun_by, udp_peers
+from fwtop.rehearsal.asked import asked_in
+from fwtop.rehearsal.breadth import why_broad_together
+from fwtop.rehearsal.host import Asked, Host
+from fwtop.rehearsal.operators import exceptions, why_locked_out
+from fwtop.rehearsal.rehearse import Rehearsal
+from fwtop.rehearsal.segments import why_lost
 from fwtop.rules import kinds
 from fwtop.rules.kind import KernelObjects, Machine, Surroundings
 from fwtop.rules.kinds import as_kept, rounding_text
@@ -36,6 +42,8 @@ if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
 
 ALLOW_REFRESH_SECONDS = 5.0
 _SETTLE_SECONDS = 0.2  # after a routing change: others usually follow at once
+_MOST_ASKED = 2_048  # entries of the connection table that this host began, of one rehearsal
+_MOST_OWN = 8  # of its addresses: each takes a walk through the table
 _MAX_SCALE = 14  # RFC 7323, 2.2
 _ENTRY_SECONDS = 2.9  # between two readings of a rule's sources, whoever asks
 _SHOWN = 50  # of them
@@ -106,41 +114,58 @@ class GuardianState:
         rule = rule_of_wire(data, sources)
         return rule if rule.list_name is None else self.lists.with_sources(rule)
 
-    def judge(self, rule: Rule, others: Sequence[Rule], *, console: bool) -> guard.Verdict:
+    @property
+    def host(self) -> Host:
+        """What root knows of this host, by the allow-list as last read."""
+        return Host(self.allow, self._why_untracked, self._asked, mosh_ports, self.entries_of)
+
+    def judge(self, rule: Rule, others: Sequence[Rule], *, console: bool) -> Rehearsal:
         """Check whether a rule may be installed beside others, by the allow-list as last read.
 
         Raises FwtopError. A `console` is held to what its keys need, and its rules are judged together.
         """
-        verdict = guard.judge(rule, self.allow, len(others), self._why_untracked)
-        cut = guard.why_locked_out(rule, self.allow, self.entries_of)
-        refused = verdict.refused or cut or guard.why_double(rule, others)
-        broad = verdict.broad
+        host = self.host
+        losses = [*guard.judge(rule, host, len(others)).losses]
+        if double := guard.why_double(rule, others):
+            losses.append(guard.barred(double))
         if console:
-            refused = guard.why_not_for_console(rule, self.active) or refused
-            made = guard.made_by_consoles(self.active)
-            broad = broad or why_broad_together(rule, made, self.allow)
-        if console and broad is not None and not refused:
-            command = guard.command_of(rule, force=True)
-            refused = guard.force_refused(broad, self.limits()[0], command)
-        return replace(verdict, refused=refused, broad=broad)
+            if why := guard.why_not_for_console(rule, self.active):
+                losses.insert(0, guard.barred(why))
+            broad = Rehearsal(tuple(losses)).broad
+            together = why_broad_together(rule, guard.made_by_consoles(self.active), host)
+            if broad is None and together is not None:
+                losses.append(together)
+                broad = together.words
+            if broad is not None:
+                command = guard.command_of(rule, force=True)
+                refused = guard.force_refused(broad, self.limits()[0], command)
+                losses += [guard.barred(refused)] if refused else []
+        return Rehearsal(tuple(losses))
 
-    def _why_untracked(self, match: Match, ports: frozenset[int]) -> str | None:
+    def _why_untracked(self, match: Match, ports: frozenset[int]) -> Loss | None:
         """Say what the host's own rules would drop of what is no longer tracked."""
         from fwtop.netfilter.own_verdicts import read_host_rules
 
         try:
             rules = read_host_rules(self.kernel.chains.variants.in_use.variant, match.families)
         except FwtopError as error:
-            return safe_text(
-                f"whether logins would still pass this host's own rules is unknown: {error}", limit=300
-            )
+            words = f"whether logins would still pass this host's own rules is unknown: {error}"
+            return Loss(Who.LOGINS, safe_text(words, limit=300), Weight.NEEDS_FORCE)
         return why_lost(match, ports, rules)
+
+    def _asked(self) -> tuple[Asked, ...]:
+        """Return what this host's own addresses ask others now."""
+        own = [entry.prefix for entry in self.allow.entries if entry.role is Role.OWN]
+        own = [prefix for prefix in own if not prefix.network.is_link_local][:_MOST_OWN]
+        begun = begun_by([(prefix.family, prefix.packed) for prefix in own], _MOST_ASKED)
+        return asked_in(begun, {prefix.packed for prefix in own})
 
     def check_lists(self, rules: Sequence[Rule], force: bool) -> None:
         """Raise FwtopError if active rules may not have these sources instead of theirs."""
-        allow, limits = self.fresh_allow(), self.limits()[0]
+        self.fresh_allow()
+        limits = self.limits()[0]
         for rule in rules:
-            verdict = guard.judge(rule, allow, 0)
+            verdict = guard.judge(rule, self.host, 0)
             if verdict.refused is not None:
                 raise FwtopError(f"refused for rule {rule.id}: {verdict.refused}; nothing was changed")
             if verdict.broad is not None and not force:
@@ -165,7 +190,7 @@ class GuardianState:
                 lists=entries, higher=guard.deciding_before(rule, others), machine=self._machine
             )
         else:
-            around = Surroundings(guard.exceptions(rule, self.allow), self.allow.known, machine=self._machine)
+            around = Surroundings(exceptions(rule, self.allow), self.allow.known, machine=self._machine)
         return kinds.build(rule, around)
 
     def wanted(self, rule: Rule, seconds: int) -> Wanted:
@@ -186,9 +211,7 @@ class GuardianState:
             return entries if other == name else self.entries_of(other)
 
         for entry in list(self.active.values()):
-            if name in entry.rule.lists_used and (
-                why := guard.why_locked_out(entry.rule, self.allow, as_changed)
-            ):
+            if name in entry.rule.lists_used and (why := why_locked_out(entry.rule, self.allow, as_changed)):
                 raise FwtopError(f"refused for rule {entry.rule.id}: {why}; nothing was changed")
 
     def fresh_allow(self) -> AllowList:

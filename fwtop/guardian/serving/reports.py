@@ -16,8 +16,8 @@ from fwtop.guardian.limits import Limits
 from fwtop.guardian.mechanisms.mechanism import Wanted
 from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.journal import Entry, own_sources
-from fwtop.guardian.rules import connections, guard
-from fwtop.guardian.rules.guard import bridge_notes, check_share, mosh_warning
+from fwtop.guardian.rules import connections
+from fwtop.guardian.rules.guard import bridge_notes, check_share
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, sealed
@@ -25,6 +25,8 @@ from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
+from fwtop.model.wire import plain
+from fwtop.rehearsal.operators import around_sessions
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import of, rounding_text
 
@@ -70,9 +72,8 @@ class Reports:
         state = self._state
         rule = replace(state.rule_of(data, sources), id="0")
         others, allow = state.other_rules(rule), state.fresh_allow()
-        rule, spared = guard.around_sessions(rule, allow)
+        rule, spared = around_sessions(rule, allow)
         verdict = state.judge(rule, others, console=owner is not None)
-        spared += mosh_warning(rule, allow)
         commands: list[str] = []
         limits, notes = state.limits()
         refused = state.journal.trouble() or verdict.refused
@@ -86,10 +87,18 @@ class Reports:
                 refused, code = str(error), error.code
         return {
             "commands": [re.sub(r"\b(fwtop-|r)0\b", r"\1N", line) for line in commands],
-            "warnings": [*self._warnings, *state.journal.warnings, *spared, *verdict.warnings, *notes],
+            "warnings": [
+                *self._warnings,
+                *state.journal.warnings,
+                *spared,
+                *allow.warnings,
+                *verdict.warnings,
+                *notes,
+            ],
             "refused": refused,
             "code": code,
             "needs_force": verdict.broad or "",
+            "losses": plain(verdict.losses),
         }
 
     def _commands(self, rule: Rule, *, follows: bool) -> tuple[list[str], tuple[str, ...]]:

@@ -121,3 +121,8 @@ class AllowedPeer(Struct, frozen=True):
     def who(self) -> str:
         """What tables of sources call it."""
         return (WHO if self.conversation is None else WHO_BEHIND)[self.role]
+
+    @property
+    def why(self) -> str:
+        """Why it is on the allow-list, as far as consoles know."""
+        return self.who

@@ -7,17 +7,18 @@ overly broad together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.model.addresses.address import SPACE, Prefix, covered, listed, of_ports
 from fwtop.model.addresses.roles import Role
+from fwtop.model.losses import Loss, Weight, Who
 from fwtop.model.rule import RANGES, Kind, Level, Match, Range, Rule
 from fwtop.model.traffic.protocols import TCP, UDP
-from fwtop.rehearsal.rehearse import Met, rehearse, why_cut
+from fwtop.rehearsal.host import Allowed, Host
+from fwtop.rehearsal.segments import Met, meet, why_cut
 from fwtop.rules.kinds import drops_nothing, heeds_limit, of
 from fwtop.rules.overlap import is_wider
 
@@ -35,56 +36,53 @@ _ORDINARY: dict[str, Sequence[int]] = {
     "ip_id": range(1 << 16),
 }
 
-WhyUntracked = Callable[[Match, frozenset[int]], str | None]
 
-
-def why_broad(rule: Rule, allow: AllowList, untracked: WhyUntracked = lambda *_: None) -> str | None:
-    """Return why a rule needs force, None if it doesn't.
-
-    `untracked` says what the host's own rules would drop of what a match takes out of connection tracking,
-    given the ports where operators log in.
-    """
+def why_broad(rule: Rule, host: Host) -> Loss | None:
+    """Return for what a rule needs force, None if it doesn't."""
     if rule.parts:
-        return next(filter(None, (why_broad(part, allow, untracked) for part in rule.parts)), None)
+        return next(filter(None, (why_broad(part, host) for part in rule.parts)), None)
     if rule.protection is not None:
-        at_login = rule.match.protocol == TCP and rule.match.dport in allow.login_ports
+        at_login = rule.match.protocol == TCP and rule.match.dport in host.allow.login_ports
         closes = at_login and rule.protection.level is Level.CLOSED
-        return f"port {rule.match.dport} is where operators log in" if closes else None
-    return None if rule.settings else _why_wide(rule, allow, untracked)
+        return _forced(Who.LOGINS, f"port {rule.match.dport} is where operators log in") if closes else None
+    return None if rule.settings else _why_wide(rule, host)
 
 
-def _why_wide(rule: Rule, allow: AllowList, untracked: WhyUntracked) -> str | None:
-    match = rule.match
+def _forced(who: Who, words: str) -> Loss:
+    return Loss(who, words, Weight.NEEDS_FORCE)
+
+
+def _why_wide(rule: Rule, host: Host) -> Loss | None:
+    match, allow = rule.match, host.allow
     wide = _wide_source(match)
     if wide is not None:
-        return f"{wide} is broader than /{SHORTEST[wide.family]}"
+        return _forced(Who.EVERYBODY, f"{wide} is broader than /{SHORTEST[wide.family]}")
     if of(rule.kind).untracks:
         if _is_unconditional(match):
-            return "it has no condition: rules on connections and NAT would work for nobody"
-        spares = rule.stateless or not _is_from_anywhere(match, allow)
-        return None if spares else untracked(match, allow.login_ports)
-    return _why_shared(rule) or (_why_dropping(rule, allow) if _is_from_anywhere(match, allow) else None)
+            words = "it has no condition: rules on connections and NAT would work for nobody"
+            return _forced(Who.EVERYBODY, words)
+        spares = rule.stateless or not is_from_anywhere(match, allow)
+        return None if spares else host.untracked(match, allow.login_ports)
+    return _why_shared(rule) or (_why_dropping(rule, allow) if is_from_anywhere(match, allow) else None)
 
 
-def _why_dropping(rule: Rule, allow: AllowList) -> str | None:
+def _why_dropping(rule: Rule, allow: Allowed) -> Loss | None:
     """Return what a rule leaves nobody, whose addresses spare hardly anybody."""
     match, ports = rule.match, allow.login_ports
     if of(rule.kind).answers:
         answered = f"port {match.dport} is where operators log in, and the proxy would answer there"
-        return answered if match.dport in ports else None
-    met = rehearse(rule.kind, match, ports)
+        return _forced(Who.LOGINS, answered) if match.dport in ports else None
+    met = meet(rule.kind, match, ports)
     reason = _why_met(met, match, ports) or _why_datagrams(rule.kind, match)
-    if reason is not None and rule.connections is not None:
-        few = rule.connections.most < _LEAST_CONNECTIONS
-        return (
-            f"{reason}, and {rule.connections.most} connections a source are few to log in with"
-            if few
-            else None
-        )
-    if reason is not None and rule.limit is not None and heeds_limit(rule):
-        slow = met.slowed(rule.kind, rule.limit)
-        return f"{reason}, and at this rate nobody can log in" if slow else None
-    return reason
+    if reason is None or (rule.connections is None and not (rule.limit and heeds_limit(rule))):
+        return reason
+    if rule.connections is not None:
+        spares = rule.connections.most >= _LEAST_CONNECTIONS
+        few = f"and {rule.connections.most} connections a source are few to log in with"
+    else:
+        spares = rule.limit is None or not met.slowed(rule.kind, rule.limit)
+        few = "and at this rate nobody can log in"
+    return None if spares else _forced(Who.LOGINS, f"{reason.words}, {few}")
 
 
 def _is_unconditional(match: Match) -> bool:
@@ -95,35 +93,35 @@ def _is_unconditional(match: Match) -> bool:
     return is_plain and not match.fragment and _is_usual(match)
 
 
-def _why_shared(rule: Rule) -> str | None:
+def _why_shared(rule: Rule) -> Loss | None:
     limit = rule.connections or (rule.limit if heeds_limit(rule) else None)
     if limit is None:
         return None
     lengths = {4: limit.prefix_v4, 6: limit.prefix_v6}
     for family in rule.match.families:
         if lengths[family] < SHORTEST[family]:
-            return f"all sources of a /{lengths[family]} would share one limit"
+            return _forced(Who.EVERYBODY, f"all sources of a /{lengths[family]} would share one limit")
     return None
 
 
-def _is_from_anywhere(match: Match, allow: AllowList) -> bool:
+def is_from_anywhere(match: Match, allow: Allowed) -> bool:
     """Return whether a match's addresses spare hardly anybody."""
     at_login = match.dport in allow.login_ports and match.protocol in (None, TCP)
     least = _LOGIN_SHARE if at_login else _WIDE_SHARE
     if match.sources and all(_share(match.sources, family) <= least for family in match.families):
         return False
-    return not match.destinations or _is_all_of(match, allow)
+    return not match.destinations or is_all_of(match, allow)
 
 
-def _why_met(met: Met, match: Match, ports: frozenset[int]) -> str | None:
+def _why_met(met: Met, match: Match, ports: frozenset[int]) -> Loss | None:
     """Return what a rule that drops all it matches does to logins and to what this host asks."""
     reason = why_cut(met, match)
     if reason is not None and match.dport in ports:
-        return f"port {match.dport} is where operators log in: {reason}"
+        return replace(reason, words=f"port {match.dport} is where operators log in: {reason.words}")
     return _of_everything(match) if met.whole else reason
 
 
-def _why_datagrams(kind: Kind, match: Match) -> str | None:
+def _why_datagrams(kind: Kind, match: Match) -> Loss | None:
     """Return what a rule leaves of UDP."""
     if match.protocol != UDP or match.fragment or match.icmp_type is not None or match.reads_tcp:
         return None
@@ -134,17 +132,17 @@ def _why_datagrams(kind: Kind, match: Match) -> str | None:
     return _of_everything(match) if met_by_chance else None
 
 
-def _of_everything(match: Match) -> str | None:
+def _of_everything(match: Match) -> Loss | None:
     whose = " from more than an eighth of all addresses" if match.sources else ""
     flags = _met(match.tcp_flags) if match.tcp_flags is not None else []
+    named = {TCP: "TCP", UDP: "UDP"}.get(match.protocol or 0, "")
     if match.reads_tcp:
         opening = {0x02: "new TCP connections", 0x12: "answers to TCP connections"}
-        named = opening.get(flags[0]) if flags and len(flags) < len(_ORDINARY_FLAGS) else None
-        return f"it matches all {named or 'TCP'}{whose}"
-    if match.protocol is None:
-        return f"{'' if match.sources else 'it has no condition: '}every packet{whose} would match"
-    name = {TCP: "TCP", UDP: "UDP"}.get(match.protocol)
-    return f"it matches all {name}{whose}" if name is not None else None
+        named = opening.get(flags[0], "TCP") if flags and len(flags) < len(_ORDINARY_FLAGS) else "TCP"
+    elif match.protocol is None:
+        words = f"{'' if match.sources else 'it has no condition: '}every packet{whose} would match"
+        return _forced(Who.EVERYBODY, words)
+    return _forced(Who.EVERYBODY, f"it matches all {named}{whose}") if named else None
 
 
 def _is_usual(match: Match) -> bool:
@@ -164,7 +162,7 @@ def _met(flags: tuple[int, int]) -> list[int]:
     return [ordinary for ordinary in _ORDINARY_FLAGS if ordinary & mask == value & mask]
 
 
-def _is_all_of(match: Match, allow: AllowList) -> bool:
+def is_all_of(match: Match, allow: Allowed) -> bool:
     """Return whether the destinations hold every address that a family of this host is reached at."""
     if not match.destinations:
         return False
@@ -189,7 +187,7 @@ def _wide_source(match: Match) -> Prefix | None:
     return next((item for item in broadest if item is not None and item.length < SHORTEST[item.family]), None)
 
 
-def why_broad_together(rule: Rule, others: Sequence[Rule], allow: AllowList) -> str | None:
+def why_broad_together(rule: Rule, others: Sequence[Rule], host: Host) -> Loss | None:
     """Return why rules that act together need force, as one rule that does what they do would.
 
     What the others do without `rule` was judged before.
@@ -197,8 +195,8 @@ def why_broad_together(rule: Rule, others: Sequence[Rule], allow: AllowList) -> 
     parts = [part for other in others for part in other.parts or (other,)]
     for own in rule.parts or (rule,):
         for whole in _joined(own, parts):
-            if why := why_broad(whole, allow):
-                return f"together with the active rules of screens, {why}"
+            if why := why_broad(whole, host):
+                return replace(why, words=f"together with the active rules of screens, {why.words}")
     return None
 
 
