@@ -37,9 +37,9 @@ from fwtop.model.traffic.snapshot import (
     Tables,
     Totals,
 )
-from fwtop.stats.destinations import with_rates
 from fwtop.stats.engine import Engine
 from fwtop.stats.ledger import attributed, is_before_arrival
+from fwtop.stats.services import with_rates
 
 if TYPE_CHECKING:  # a recorder has none
     from fwtop.console.packet_ring import PacketRing

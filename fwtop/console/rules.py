@@ -21,12 +21,14 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Rules, Status, Survey
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
+from fwtop.model.service import Service
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import Counters, RuleCount
 from fwtop.model.traffic.packets import PacketBatch
-from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Listener, Ring, Source, Sources, Surroundings
+from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Ring, Source, Sources, Surroundings
 from fwtop.model.wire import of_plain
 from fwtop.rules.kinds import of
+from fwtop.stats.destinations import SERVICES
 
 _POLL_SECONDS = 1.0
 _LONGEST_WINDOW_SECONDS = 15.0  # that rates are asked for
@@ -231,7 +233,8 @@ def _allowed_peer(address: str, role: str, port: int, host: str = "", protocol: 
 _SURVEY_SECONDS = 2.0
 _RETRY_SECONDS = 0.25  # until the guardian has made its first survey
 _SURVEY_TIMEOUT_SECONDS = 0.2
-_NAME = 15
+_NAME = 64
+_NAMES = ("name", "user", "unit", "container")
 
 
 class SurveyMonitor:
@@ -263,10 +266,7 @@ class SurveyMonitor:
 def parse_survey(data: dict[str, Any], interfaces: Collection[str]) -> Surroundings:
     """Parse an answer; `rings` are those of the watched interfaces."""
     return Surroundings(
-        tuple(
-            Listener(safe_text(protocol, limit=4), int(port), safe_text(name, limit=_NAME))
-            for protocol, port, name in data.get("listeners", ())
-        ),
+        tuple(_service(item) for item in data.get("services", ())),
         tuple(
             Ring(safe_text(name), int(size), int(most))
             for name, size, most in data.get("rings", ())
@@ -276,7 +276,16 @@ def parse_survey(data: dict[str, Any], interfaces: Collection[str]) -> Surroundi
             FilterChain(safe_text(stage, limit=8), safe_text(name, limit=64), bool(drops))
             for stage, name, drops in data.get("chains", ())
         ),
+        tuple(_service(item) for item in data.get("asks", ())),
     )
+
+
+def _service(data: object) -> Service:
+    """Parse a service; where its process is not known, it has the name of what usually has this port."""
+    found = of_plain(Service, data)
+    texts = {name: safe_text(getattr(found, name), limit=_NAME) for name in _NAMES}
+    texts["name"] = texts["name"] or SERVICES.get((found.protocol, found.port), "")
+    return replace(found, **texts)
 
 
 _RULESET_SECONDS = 5.0

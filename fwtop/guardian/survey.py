@@ -1,8 +1,7 @@
-"""What the console can't find out by itself: who listens, receive rings, other firewalls' chains, functions.
+"""What the console can't find out by itself: services, receive rings, other firewalls' chains, functions.
 
-Nothing here forks. Finding a socket's process means reading every process's descriptors: a reading spends a
-bounded time on that and the next one goes on. Of the kernel functions that drop packets no client ever names
-an address, or whoever took over a console could probe where the kernel lies in memory.
+Nothing here forks. Of the kernel functions that drop packets no client ever names an address, or whoever took
+over a console could probe where the kernel lies in memory.
 """
 
 from __future__ import annotations
@@ -11,18 +10,16 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO
 
+from fwtop.guardian.services import Services
 from fwtop.kernel.links import receive_ring
-from fwtop.kernel.procfs import read_text
-from fwtop.kernel.sockets import ListeningSocket, command_name, listening_sockets, processes, sockets_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
+from fwtop.model.wire import plain
 from fwtop.netfilter.iptables import loaded_tables
 from fwtop.netfilter.nf_tables import filter_chains, generation
 
 FRESH_SECONDS = 2.0
-_SCAN_SECONDS = 0.05  # for processes, in a reading
-_MOST = 256  # listeners, chains
-_NAME = 15  # characters of a process's name (TASK_COMM_LEN)
+_MOST = 256  # chains
 KALLSYMS = "/proc/kallsyms"
 _TEXT = b"tTwW"
 _FARTHEST = 1 << 16  # an address further behind a symbol isn't in that function
@@ -37,7 +34,7 @@ class LastSurvey:
     def __init__(self) -> None:
         self.data: dict[str, Any] = {}
         self._due = 0.0
-        self._owners = SocketOwners()
+        self._services = Services()
         self._chains: tuple[int, list[list[Any]]] = -1, []  # as of a generation of the rule set
 
     def due(self) -> bool:
@@ -51,8 +48,11 @@ class LastSurvey:
     def read(self, interfaces: Iterable[str]) -> dict[str, Any]:
         """Read everything; what can't be read is left out."""
         rings = ((name, receive_ring(name)) for name in interfaces)
+        services, asks = self._services.read()
         return {
-            "listeners": self._owners.listeners(_sockets()),
+            "listeners": [[item.protocol, item.port, item.name] for item in services],
+            "services": plain(services),
+            "asks": plain(asks),
             "rings": [[safe_text(name), *ring] for name, ring in rings if ring is not None],
             "chains": self._filter_chains(),
         }
@@ -63,13 +63,6 @@ class LastSurvey:
         if now != self._chains[0]:
             self._chains = now, _foreign_chains()
         return [*self._chains[1], *_legacy_chains()]
-
-
-def _sockets() -> list[ListeningSocket]:
-    try:
-        return listening_sockets()
-    except OSError:  # a kernel without inet_diag
-        return []
 
 
 def _foreign_chains() -> list[list[Any]]:
@@ -89,61 +82,6 @@ def _legacy_chains() -> list[list[Any]]:
     return [
         [stage, f"iptables {table}", False] for table in sorted(tables) for stage in stages.get(table, ())
     ]
-
-
-class SocketOwners:
-    """The names of the processes that hold listening sockets, by inode."""
-
-    def __init__(self) -> None:
-        self._names: dict[int, str] = {}  # "": none does, as with the kernel's own sockets
-        self._seen: frozenset[int] = frozenset()
-        self._waiting: list[int] = []  # processes that a search has still to look at, in reverse
-        self._wanted: frozenset[int] = frozenset()  # what it looks for
-
-    def listeners(self, sockets: Iterable[ListeningSocket]) -> list[list[Any]]:
-        """Return protocol, port and process name of each listening port, a bounded number.
-
-        UDP sockets on ports that the kernel chose are mostly clients (of DNS), soon gone: they are looked up
-        once they have been there in two readings.
-        """
-        listed = sorted(sockets, key=lambda item: (item.port, item.protocol, item.inode))
-        inodes = frozenset(item.inode for item in listed)
-        self._names = {inode: name for inode, name in self._names.items() if inode in inodes}
-        chosen = _first_chosen_port()
-        lasting = {item.inode for item in listed if not item.port >= chosen > 0 or item.inode in self._seen}
-        self._seen = inodes
-        self._search(frozenset(lasting - self._names.keys()))
-        found: dict[tuple[str, int], str] = {}
-        for item in listed:
-            if item.inode in lasting:
-                key = item.protocol, item.port
-                found[key] = found.get(key) or self._names.get(item.inode, "")
-        return [[protocol, port, name] for (protocol, port), name in found.items()][:_MOST]
-
-    def _search(self, missing: frozenset[int]) -> None:
-        """Look for the holders, for a bounded time; what no process holds is the kernel's."""
-        if not missing:
-            self._waiting = []
-            return
-        if not self._waiting:
-            self._waiting, self._wanted = processes()[::-1], missing
-        end = time.monotonic() + _SCAN_SECONDS
-        left = set(missing)
-        while self._waiting and left and time.monotonic() < end:
-            pid = self._waiting.pop()
-            held = left.intersection(sockets_of(pid))
-            if held:
-                name = safe_text(command_name(pid), limit=_NAME)
-                self._names |= dict.fromkeys(held, name)
-                left -= held
-        if not self._waiting:
-            self._names |= dict.fromkeys(left & self._wanted, "")
-
-
-def _first_chosen_port() -> int:
-    """Return the lowest port that the kernel gives to sockets without one, 0 if not known."""
-    words = read_text("/proc/sys/net/ipv4/ip_local_port_range").split()
-    return int(words[0]) if words and words[0].isdigit() else 0
 
 
 class Functions:

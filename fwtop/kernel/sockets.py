@@ -10,20 +10,22 @@ import ipaddress
 import os
 import socket
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from itertools import islice
 
 from msgspec import Struct
 
 from fwtop.kernel import netlink
+from fwtop.kernel.procfs import read_text
+from fwtop.model.traffic.protocols import NUMBERS
 
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
 # struct inet_diag_req_v2: family, protocol, extensions, padding, states, socket id
 _REQUEST = struct.Struct("=BBBBI48s")
-# In struct inet_diag_msg: source port and address of its id, and idiag_inode
-_PORT_AT, _ADDRESS_AT, _INODE_AT = 4, 8, 68
+# In struct inet_diag_msg: ports and addresses of its id, and idiag_inode
+_PORTS, _ADDRESS_AT, _PEER_AT, _INODE_AT = struct.Struct(">4xHH"), 8, 24, 68
 _TCP_CLOSE, _TCP_LISTEN = 7, 10  # an unconnected UDP socket is in state CLOSE
-_STATES = {"tcp": (socket.IPPROTO_TCP, 1 << _TCP_LISTEN), "udp": (socket.IPPROTO_UDP, 1 << _TCP_CLOSE)}
+_WAITING = {"tcp": 1 << _TCP_LISTEN, "udp": 1 << _TCP_CLOSE}
 _MOST = 4096  # sockets of one protocol and family
 _SOCK_DESTROY = 21
 TCP_ESTABLISHED, _TCP_FIN_WAIT1, _TCP_CLOSE_WAIT = 1, 4, 8
@@ -40,27 +42,51 @@ class ListeningSocket(Struct, frozen=True):
     protocol: str  # "tcp", "udp"
     port: int
     inode: int
-    local: bool = False  # bound to a loopback address: only this machine reaches it
+    address: str = ""  # that it is bound to; "": all
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return bool(self.address) and ipaddress.ip_address(self.address).is_loopback
 
 
 def listening_sockets() -> list[ListeningSocket]:
     """List TCP sockets that listen and UDP sockets without a peer, a bounded number; raises OSError."""
+    return [
+        ListeningSocket(protocol, port, inode, _address(body, _ADDRESS_AT))
+        for protocol, body in _sockets(_WAITING)
+        if (port := _PORTS.unpack_from(body)[0])
+        and (inode := int.from_bytes(body[_INODE_AT : _INODE_AT + 4], "little"))
+    ]
+
+
+def connected_sockets() -> list[tuple[str, str, int, str, int]]:
+    """List protocol, own address and port, and the peer's, of connected sockets, a bounded number.
+
+    Raises OSError.
+    """
     found = []
-    for protocol, (number, states) in _STATES.items():
+    for protocol, body in _sockets(dict.fromkeys(_WAITING, 1 << TCP_ESTABLISHED)):
+        port, peer_port = _PORTS.unpack_from(body)
+        found.append((protocol, _address(body, _ADDRESS_AT), port, _address(body, _PEER_AT), peer_port))
+    return found
+
+
+def _sockets(states: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
+    """Yield protocol and struct inet_diag_msg of the sockets in some states."""
+    for protocol, wanted in states.items():
         for family in (socket.AF_INET, socket.AF_INET6):
-            request = _REQUEST.pack(family, number, 0, 0, states, bytes(48))
+            request = _REQUEST.pack(family, NUMBERS[protocol], 0, 0, wanted, bytes(48))
             answers = netlink.dump(_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, request)
             with contextlib.closing(answers):
-                found += [_socket(protocol, body) for body in islice(answers, _MOST)]
-    return [item for item in found if item.port and item.inode]
+                yield from ((protocol, body) for body in islice(answers, _MOST))
 
 
-def _socket(protocol: str, body: bytes) -> ListeningSocket:
-    port = int(struct.unpack_from(">H", body, _PORT_AT)[0])
-    size = 4 if body[0] == socket.AF_INET else 16
-    address = ipaddress.ip_address(body[_ADDRESS_AT : _ADDRESS_AT + size])
-    inode = int(struct.unpack_from("=I", body, _INODE_AT)[0])
-    return ListeningSocket(protocol, port, inode, address.is_loopback)
+def _address(body: bytes, at: int) -> str:
+    """Return an address, "" for none; IPv4 over an IPv6 socket is IPv4."""
+    found = ipaddress.ip_address(body[at : at + (4 if body[0] == socket.AF_INET else 16)])
+    mapped = getattr(found, "ipv4_mapped", None)
+    return "" if found.is_unspecified else str(mapped or found)
 
 
 def processes() -> list[int]:
@@ -92,6 +118,16 @@ def command_name(pid: int) -> str:
             return file.read(64).decode("utf-8", "replace").rstrip("\n")
     except OSError:
         return ""
+
+
+def user_of(pid: int, *, named: bool) -> str:
+    """Return the name of a process's effective user, or its number; "" if it has ended.
+
+    /etc/passwd is read here, because the directories that getpwuid(3) may ask can keep it waiting.
+    """
+    words = read_text(f"/proc/{pid}/status").partition("\nUid:")[2].split(maxsplit=2)
+    entries = (line.split(":") for line in read_text("/etc/passwd").splitlines()) if named else ()
+    return next((entry[0] for entry in entries if entry[2:3] == words[1:2]), "".join(words[1:2]))
 
 
 def tcp_dump(family: int, states: int, seconds: float, extension: int = 0) -> Generator[bytes, None, None]:

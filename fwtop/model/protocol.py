@@ -183,7 +183,8 @@ class Rescan(Attending, frozen=True):
 class Survey(Reading, frozen=True):
     """Tell what the guardian last saw around the rules; empty before its first reading.
 
-    data["listeners"]: [protocol, port, process]; data["rings"]: [interface, size, most];
+    data["services"]: as `Service`, and in short as data["listeners"]: [protocol, port, process];
+    data["asks"]: those of others that this host uses, likewise; data["rings"]: [interface, size, most];
     data["chains"]: [stage, name, whether its policy drops].
     """
 

@@ -25,7 +25,8 @@ TCP_STATES = (
 # NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_NEW, _GET and _DELETE
 _NEW, _GET, _DELETE = 1 << 8 | 0, 1 << 8 | 1, 1 << 8 | 2
 _ORIGINAL, _REPLY, _STATUS, _PROTOCOL_INFO, _HELPER, _TIMEOUT = 1, 2, 3, 4, 5, 7  # CTA_…
-_FILTER, _FILTER_PORT = 25, 1 << 3 | 1 << 5  # CTA_FILTER; protocol and destination port (nf_internals.h)
+_FILTER, _STATUS_MASK = 25, 26
+_FILTER_PORT = 1 << 3 | 1 << 5  # protocol and destination port (nf_internals.h)
 _FILTER_SOURCE = 1 << 0  # the original source address
 _KEPT = frozenset({8, 15, 16, 22, 24})  # mark, both corrections of sequence numbers, labels, SYN proxy
 _CONFIRMED, _ESTABLISHED, _LIBERAL = 1 << 3, 3, 0x08  # IPS_CONFIRMED; a TCP state, and a flag of one
@@ -98,14 +99,30 @@ def answered(family: int, protocol: int, dport: int) -> Iterator[tuple[Entry, En
     The two differ by more than their direction where addresses are translated. The kernel chooses them (since
     Linux 5.8), so the cost is that of a walk through the table. Raises OSError.
     """
-    request = _service(family, protocol, dport)
-    for body in netlink.dump(netlink.NETLINK_NETFILTER, _GET, request):
-        entry = entry_of(body)
-        reply = _slow_tuple_of(body, family, _REPLY)
-        if entry is None or reply is None or not entry.status & SEEN_REPLY:
-            continue
-        if (entry.protocol, entry.dport) == (protocol, dport):
+    for entry, reply in _both_ways(_service(family, protocol, dport)):
+        if entry.status & SEEN_REPLY and (entry.protocol, entry.dport) == (protocol, dport):
             yield entry, reply
+
+
+def with_status(status: int, most: int) -> Iterator[tuple[Entry, Entry]]:
+    """Yield up to `most` entries with all bits of a status: their first packet, and the answer to it.
+
+    The kernel chooses them (since Linux 5.14), before that `most` are looked at. Raises OSError.
+    """
+    bits = status.to_bytes(4, "big")
+    request = netlink.netfilter_header() + netlink.attribute(_STATUS, bits)
+    request += netlink.attribute(_STATUS_MASK, bits)
+    found = islice(_both_ways(request), most)
+    yield from ((entry, reply) for entry, reply in found if entry.status & status == status)
+
+
+def _both_ways(request: bytes) -> Iterator[tuple[Entry, Entry]]:
+    with contextlib.closing(netlink.dump(netlink.NETLINK_NETFILTER, _GET, request)) as found:
+        for body in found:
+            entry = entry_of(body)
+            reply = None if entry is None else _slow_tuple_of(body, entry.family, _REPLY)
+            if entry is not None and reply is not None:
+                yield entry, reply
 
 
 def udp_peers(family: int, port: int, most: int) -> list[tuple[str, int]]:
@@ -138,11 +155,7 @@ def begun_by(own: Iterable[tuple[int, bytes]], most: int) -> Iterator[Entry]:
     left = most
     for family, address in own:
         source = netlink.nested(1, netlink.attribute(1 if family == 4 else 3, address))
-        flags = (
-            netlink.attribute(1, _FILTER_SOURCE.to_bytes(4, sys.byteorder)),
-            netlink.attribute(2, bytes(4)),
-        )
-        chosen = netlink.nested(_ORIGINAL, source) + netlink.nested(_FILTER, *flags)
+        chosen = netlink.nested(_ORIGINAL, source) + _filter(_FILTER_SOURCE)
         request = netlink.netfilter_header(_NUMBERS[family]) + chosen
         with contextlib.suppress(OSError):
             for body in netlink.dump(netlink.NETLINK_NETFILTER, _GET, request):

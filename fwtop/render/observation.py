@@ -49,6 +49,7 @@ def observation_json(snapshot: Snapshot, *, top: int = 50) -> dict[str, Any]:
         },
         "tcp": None if snapshot.tcp is None else _values(snapshot.tcp),
         "listeners": [_values(item) for item in around.listeners[:top]],
+        "asks": [_values(item) for item in around.asks[:top]],
         "rings": [_values(ring) for ring in around.rings],
         "firewall_chains": [_values(chain) for chain in around.chains[:top]],
         "not_judged": judgement.not_judged,

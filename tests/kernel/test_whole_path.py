@@ -11,10 +11,10 @@ from fwtop.lab.run import Lab
 from fwtop.lab.scenario import parse
 from fwtop.lab.watch import observe
 from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State
+from fwtop.model.service import Service
 from fwtop.model.traffic.snapshot import (
     FilterChain,
     LedgerRow,
-    Listener,
     Origin,
     Sampling,
     Snapshot,
@@ -61,7 +61,7 @@ def snapshot_of(document: dict[str, Any]) -> Snapshot:
         for row in document["mitigations"]
     )
     around = Surroundings(
-        tuple(Listener(**row) for row in document["listeners"]),
+        tuple(Service(**row) for row in document["listeners"]),
         chains=tuple(FilterChain(**row) for row in document["firewall_chains"]),
     )
     counted = Totals(

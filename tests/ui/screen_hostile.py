@@ -13,7 +13,8 @@ from screen_packets import carrying, listed
 from fwtop.dissect.client import Dissection, Layer
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import PlanView, Preview
-from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Listener, Ring, Snapshot, Surroundings
+from fwtop.model.service import Service
+from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Ring, Snapshot, Surroundings
 from fwtop.ui.settings import Effective, read_settings
 
 OWNED = "13;37"  # in every sequence of HOSTILE that a terminal obeys, and in none of the program's
@@ -53,7 +54,7 @@ def hostile() -> Snapshot:
     """Attacks, rules, drops and everything else that has a name."""
     base, full = provisional(), conntrack_full()
     around = Surroundings(
-        (Listener("tcp", 80, "nginx", 900.0), Listener("udp", 53, "named", 30.0)),
+        (Service("tcp", 80, "nginx", 900.0), Service("udp", 53, "named", 30.0)),
         (Ring("eth0", 256, 256),),
         (FilterChain("raw", "ip raw", False), FilterChain("filter", "inet filter input", True)),
     )

@@ -20,8 +20,9 @@ from fwtop.dissect.client import Dissection, Layer
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind
+from fwtop.model.service import Service
 from fwtop.model.traffic.packets import FLAG_MALFORMED
-from fwtop.model.traffic.snapshot import Listener, Surroundings
+from fwtop.model.traffic.snapshot import Surroundings
 from fwtop.ui.actions import packets
 from fwtop.ui.actions.row_actions import NoRuleError, rule_from_row
 from fwtop.ui.lists.packet_rows import PacketBook, PacketRow, clock_text, info, protocol_of
@@ -95,7 +96,7 @@ def test_times_are_utc_with_milliseconds() -> None:
 )
 def test_verdicts_have_glyphs(verdict: Verdict, who: str, words: str) -> None:
     item = PacketRow(listed([syn(1)], [verdict], [who]), 0)
-    around = Surroundings(listeners=(Listener("udp", 80, "no"), Listener("tcp", 80, "nginx")))
+    around = Surroundings(listeners=(Service("udp", 80, "no"), Service("tcp", 80, "nginx")))
     context = CellContext(0.0, snapshot=scenes.snapshot(surroundings=around))
     assert "".join(text for text, _ in verdict_line(item, context, 16)) == words
 

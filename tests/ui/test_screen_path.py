@@ -13,11 +13,11 @@ from screen_parts import SECONDS, block_rule
 from screen_run import running
 
 from fwtop.model.rule import Kind, Match, RuleStatus, State
+from fwtop.model.service import Service
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.snapshot import (
     FilterChain,
     LedgerRow,
-    Listener,
     Origin,
     Ring,
     Snapshot,
@@ -30,9 +30,9 @@ from fwtop.ui.style import BAD, DIM, ELSEWHERE, GOOD, Line, width_of
 SIZES = ((80, 24), (120, 40), (200, 50))
 AROUND = Surroundings(
     (
-        Listener("tcp", 80, "nginx", 520.0),
-        Listener("tcp", 22, "sshd", 47.0),
-        Listener("udp", 53, "named", 33),
+        Service("tcp", 80, "nginx", 520.0),
+        Service("tcp", 22, "sshd", 47.0),
+        Service("udp", 53, "named", 33),
     ),
     (Ring("eth0", 256, 4096),),
     (FilterChain("filter", "inet filter input", True), FilterChain("raw", "ip raw PREROUTING", False)),

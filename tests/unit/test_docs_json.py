@@ -11,12 +11,13 @@ from msgspec.structs import replace
 from stored_samples import START, attack, rule, snapshot, status
 
 from fwtop.model.client_harm import ClientHarm
+from fwtop.model.service import Service
 from fwtop.model.traffic.counters import TcpService
-from fwtop.model.traffic.snapshot import FilterChain, Listener, Ring, Surroundings
+from fwtop.model.traffic.snapshot import FilterChain, Ring, Surroundings
 from fwtop.render.observation import observation_json
 
 AROUND = Surroundings(
-    (Listener("tcp", 80, "nginx", 5.0),), (Ring("eth0", 1, 2),), (FilterChain("raw", "ip a b", False),)
+    (Service("tcp", 80, "nginx", 5.0),), (Ring("eth0", 1, 2),), (FilterChain("raw", "ip a b", False),)
 )
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "JSON.md"
 _BY_NAME = {"udp", "tcp"}  # protocols: what is counted, not fields

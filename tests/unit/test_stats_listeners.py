@@ -12,14 +12,15 @@ from fwtop.console.rules import parse_survey, read_ruleset
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer
+from fwtop.model.service import Service
 from fwtop.model.traffic.counters import Counters, DropCount
 from fwtop.model.traffic.packets import PacketBatch, Window
-from fwtop.model.traffic.snapshot import FilterChain, Listener, Ring, Snapshot, Surroundings
-from fwtop.stats.destinations import with_rates
+from fwtop.model.traffic.snapshot import FilterChain, Ring, Snapshot, Surroundings
+from fwtop.stats.services import with_rates
 from fwtop.store.database import decode_value, encode_value
 
-SSH = Listener("tcp", 22, "sshd")
-WEB = Listener("tcp", 80, "nginx")
+SSH = Service("tcp", 22, "sshd")
+WEB = Service("tcp", 80, "nginx")
 
 
 def packets(count: int, protocol: int, dport: int, to: str = "10.0.0.1", reason: int = 0) -> PacketBatch:
@@ -40,7 +41,7 @@ def window(accepted: list[PacketBatch], dropped: PacketBatch | None = None, **co
     return Window(0.0, 2.0, nothing, nothing if dropped is None else dropped, joined, counters, own=own)
 
 
-def rates(listeners: tuple[Listener, ...], seen: Window) -> dict[tuple[str, int, str], float]:
+def rates(listeners: tuple[Service, ...], seen: Window) -> dict[tuple[str, int, str], float]:
     return {(item.protocol, item.port, item.name): item.pps for item in with_rates(listeners, seen)}
 
 
@@ -71,8 +72,6 @@ def test_what_the_socket_drops_does_not_reach_the_service() -> None:
 def test_services_stand_in_where_nobody_could_be_asked() -> None:
     seen = window([packets(20, 6, 22), packets(10, 17, 53), packets(30, 6, 50_000)])
     assert rates((), seen) == {("tcp", 22, "ssh"): 10.0, ("udp", 53, "dns"): 5.0}
-    unnamed = (Listener("udp", 51820, ""),)
-    assert rates(unnamed, seen) == {("udp", 51820, "wireguard"): 0.0}
 
 
 def test_nothing_accepted_is_no_rate() -> None:
@@ -83,7 +82,8 @@ def test_nothing_accepted_is_no_rate() -> None:
 def test_the_guardians_answer_is_made_safe() -> None:
     found = parse_survey(
         {
-            "listeners": [["tcp", 80, "ngi\x1b[2Jnx\u202e" + "x" * 90]],
+            "asks": [{"protocol": "udp", "port": 123, "name": "", "addresses": ["192.0.2.9"]}],
+            "services": [{"protocol": "tcp", "port": 80, "name": "ngi\x1b[2Jnx\u202e" + "x" * 90}],
             "rings": [["eth0", 256, 4096], ["eth1", 1, 2]],
             "chains": [["filter", "inet \x1bfilter input", True]],
         },
@@ -92,7 +92,8 @@ def test_the_guardians_answer_is_made_safe() -> None:
     assert found.rings == (Ring("eth0", 256, 4096),)
     assert found.chains == (FilterChain("filter", "inet ·filter input", True),)
     assert found.listeners[0].name.startswith("ngi·[2Jnx·")
-    assert len(found.listeners[0].name) <= 16
+    assert len(found.listeners[0].name) <= 65
+    assert found.asks == (Service("udp", 123, "ntp", addresses=("192.0.2.9",)),)
 
 
 def test_surroundings_are_stored_and_old_sessions_have_none() -> None:

@@ -18,6 +18,7 @@ from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.journal import Entry, Journal
 from fwtop.guardian.rules import guard
 from fwtop.guardian.rules.validate import rule_of_wire
+from fwtop.guardian.services import asked_by
 from fwtop.kernel.links import has_gro, readable_links, receiving_links
 from fwtop.model.addresses.address import Prefix, of_ports
 from fwtop.model.addresses.roles import Role
@@ -25,8 +26,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.losses import Loss, Weight, Who
 from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
 from fwtop.model.text import safe_text
-from fwtop.netfilter.ctnetlink import begun_by, udp_peers
-from fwtop.rehearsal.asked import asked_in
+from fwtop.netfilter.ctnetlink import udp_peers
 from fwtop.rehearsal.breadth import why_broad_together
 from fwtop.rehearsal.host import Asked, Host
 from fwtop.rehearsal.operators import exceptions, why_locked_out
@@ -42,8 +42,6 @@ if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
 
 ALLOW_REFRESH_SECONDS = 5.0
 _SETTLE_SECONDS = 0.2  # after a routing change: others usually follow at once
-_MOST_ASKED = 2_048  # entries of the connection table that this host began, of one rehearsal
-_MOST_OWN = 8  # of its addresses: each takes a walk through the table
 _MAX_SCALE = 14  # RFC 7323, 2.2
 _ENTRY_SECONDS = 2.9  # between two readings of a rule's sources, whoever asks
 _SHOWN = 50  # of them
@@ -155,10 +153,7 @@ class GuardianState:
 
     def _asked(self) -> tuple[Asked, ...]:
         """Return what this host's own addresses ask others now."""
-        own = [entry.prefix for entry in self.allow.entries if entry.role is Role.OWN]
-        own = [prefix for prefix in own if not prefix.network.is_link_local][:_MOST_OWN]
-        begun = begun_by([(prefix.family, prefix.packed) for prefix in own], _MOST_ASKED)
-        return asked_in(begun, {prefix.packed for prefix in own})
+        return asked_by(entry.prefix for entry in self.allow.entries if entry.role is Role.OWN)
 
     def check_lists(self, rules: Sequence[Rule], force: bool) -> None:
         """Raise FwtopError if active rules may not have these sources instead of theirs."""

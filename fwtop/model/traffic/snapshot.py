@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.client_harm import ClientHarm
 from fwtop.model.rule import Match, Rule, RuleStatus
+from fwtop.model.service import Service
 from fwtop.model.traffic.counters import ConntrackSample, TcpService
 
 
@@ -242,15 +243,6 @@ class PartTraffic(Struct, frozen=True):
     signatures: tuple[PacketSignature, ...] = ()
 
 
-class Listener(Struct, frozen=True):
-    """A socket of this host that clients reach, and the accepted packets that it got."""
-
-    protocol: str  # "udp", "tcp"
-    port: int
-    name: str  # of its process, sanitised; of the service where the process isn't known
-    pps: float = 0.0
-
-
 class Ring(Struct, frozen=True):
     """The receive ring of a network interface, in packets."""
 
@@ -270,9 +262,10 @@ class FilterChain(Struct, frozen=True):
 class Surroundings(Struct, frozen=True):
     """What root knows of the watched network namespace, besides its rules."""
 
-    listeners: tuple[Listener, ...] = ()
+    listeners: tuple[Service, ...] = ()
     rings: tuple[Ring, ...] = ()
     chains: tuple[FilterChain, ...] = ()
+    asks: tuple[Service, ...] = ()  # the services in the other direction: of others, that this host uses
 
 
 class Snapshot(Struct, frozen=True):

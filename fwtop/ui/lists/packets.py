@@ -10,6 +10,7 @@ from rich.style import Style
 
 from fwtop.analysis.packets.recent import Fate, PacketList
 from fwtop.dissect.client import Dissection, Layer
+from fwtop.model.service import service_at
 from fwtop.model.traffic.packets import Mask
 from fwtop.model.traffic.protocols import NAMES
 from fwtop.ui.format import cut, hex_dump, number, percent
@@ -85,12 +86,10 @@ def verdict_line(item: PacketRow, context: CellContext, width: int) -> Line:
 
 def _listener(item: PacketRow, context: CellContext) -> str:
     """Name the program that an accepted packet reached, if it is known."""
-    protocol, port = NAMES.get(item.field("protocol"), ""), item.field("dport")
+    protocol = NAMES.get(item.field("protocol"), "")
     listeners = context.snapshot.surroundings.listeners
-    return next(
-        (found.name for found in listeners if (found.protocol, found.port) == (protocol, port)),
-        item.verdict.text,
-    )
+    found = service_at(listeners, protocol, item.address("dst"), item.field("dport"))
+    return found.name if found is not None else item.verdict.text
 
 
 def _info_to(item: PacketRow, _: CellContext, width: int) -> Line:

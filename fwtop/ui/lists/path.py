@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from rich.style import Style
 
 from fwtop.model.rule import Kind
+from fwtop.model.service import Service
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.session import STOPPED, end_of, flow_of
-from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Listener, Ring, Snapshot
+from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Ring, Snapshot
 from fwtop.render.drop_words import reason_words
 from fwtop.render.rows.field import RowType
 from fwtop.rules.kind import Layer
@@ -118,7 +119,7 @@ class Stage(Struct, frozen=True):
     alarm: bool = False  # the note tells of a resource that is full
     reached: bool = False  # packets of an attack get as far as the services
     whole: float = 0.0  # what arrives at the first stage
-    listeners: tuple[Listener, ...] = ()  # of the last one
+    listeners: tuple[Service, ...] = ()  # of the last one
     estimated: bool = False  # the listeners' rates
     chains: tuple[FilterChain, ...] = ()  # of other firewalls, that may drop here
 
@@ -376,10 +377,7 @@ def stage_details(item: Stage, _: float) -> tuple[str, list[Line]]:
             ("rate", f"{number(drop.pps)} pps, {row.packets:,} packets"),
             ("mostly", mostly),
         )
-    heard = (
-        f"{found.name or 'no process'}: {found.protocol} port {found.port}, {number(found.pps)} pps"
-        for found in item.listeners
-    )
+    heard = (f"{found.words}, {number(found.pps)} pps" for found in item.listeners)
     chains = (chain.name + (", policy drop" if chain.drops_by_policy else "") for chain in item.chains)
     return f"path: {item.name}", [*lines, *listed("listeners", heard), *listed("may drop", chains)]
 
