@@ -17,14 +17,15 @@ from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.window.traffic import Traffic, mix, subsample
 from fwtop.model.traffic.counters import DropCount
 from fwtop.model.traffic.packets import F64, U64, Hook, PacketBatch, Window
+from fwtop.model.traffic.session import end_of
 from fwtop.stats.ledger import attributed, is_before_arrival, number_of
 
 _KNOWN_ROWS = 8_192  # arrived packets to compare with
 _ASKED_ROWS = 4_096  # samples of one end: shares to ±1.6 percentage points
 _TOO_MUCH = 1.1  # times what arrived of an attack ended somewhere: more than sampling errs by
 _ACCOUNTED = 0.5  # of an attack's packets: where less is known to have ended somewhere, the rest may pass
-_FIREWALLS = ("xdp", "tc", "netfilter")
-_MINE, _OTHER, _KERNEL, _ACCEPTED = range(4)
+_ENDS = ("mine", "other", "kernel", "reaches")
+_ACCEPTED = _ENDS.index("reaches")
 
 # From the most to the least that a packet has in common with one that arrived; () is any packet
 _LEVELS: tuple[tuple[str, ...], ...] = (
@@ -83,20 +84,20 @@ def _ends(window: Window, likeness: _Likeness, whole: F64) -> F64:
     ends, before = np.zeros((4, len(whole))), np.zeros((4, len(whole)))
     if counters.accepted_packets is not None:
         ends[_ACCEPTED] = counters.accepted_packets * likeness.shares(window.accepted)
-    unsampled: list[DropCount] = []
+    unsampled: list[tuple[int, int]] = []  # end, packets
     for drop in attributed(counters, window.dropped):
-        shares = likeness.shares_of(drop, window.dropped)
+        shares, end = likeness.shares_of(drop, window.dropped), _ENDS.index(end_of(drop))
         if is_before_arrival(drop):
-            before[_end_of(drop)] += drop.packets * (whole / whole.sum() if shares is None else shares)
+            before[end] += drop.packets * (whole / whole.sum() if shares is None else shares)
         elif shares is None:
-            unsampled.append(drop)
+            unsampled.append((end, drop.packets))
         else:
-            ends[_end_of(drop)] += drop.packets * shares
+            ends[end] += drop.packets * shares
             if not drop.before_delivery:  # it was counted as accepted
                 ends[_ACCEPTED] = np.maximum(ends[_ACCEPTED] - drop.packets * shares, 0.0)
     left = np.maximum(whole - ends.sum(axis=0), 0.0)
-    for drop in unsampled:
-        ends[_end_of(drop)] += np.minimum(drop.packets * left / max(float(left.sum()), 1.0), left)
+    for end, packets in unsampled:
+        ends[end] += np.minimum(packets * left / max(float(left.sum()), 1.0), left)
     if counters.accepted_packets is None:
         ends[_ACCEPTED] = np.maximum(whole - ends.sum(axis=0), 0.0)
     return _evened(ends, whole) + before
@@ -118,10 +119,6 @@ def _evened(ends: F64, whole: F64) -> F64:
     part = min(1.0, float(lack.sum() / pool.sum()))
     shares = lack / lack.sum()
     return np.asarray(ends - part * moved + part * np.outer(pool, shares), np.float64)
-
-
-def _end_of(drop: DropCount) -> int:
-    return _MINE if drop.rule is not None else _OTHER if drop.layer in _FIREWALLS else _KERNEL
 
 
 class _Likeness:

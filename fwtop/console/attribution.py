@@ -20,18 +20,11 @@ from msgspec.structs import replace
 from fwtop.analysis.proposals.matching import allowed_rows, match_rows
 from fwtop.analysis.window.traffic import chances
 from fwtop.model.addresses.roles import AllowedPeer
-from fwtop.model.rule import ACTIVE_STATES, Match, RuleStatus
+from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import F64, Hook, Mask, PacketBatch
-from fwtop.rules.kind import Layer
-from fwtop.rules.kinds import KINDS
+from fwtop.rules.kinds import droppers, of
 
-_REASONS = {
-    # a SYN proxy drops what is neither a SYN nor has a valid cookie
-    "NETFILTER_DROP": frozenset(kind for kind, known in KINDS.items() if known.in_netfilter or known.answers),
-    # compiled rules run at tc where XDP can't
-    "TC_INGRESS": frozenset(kind for kind, known in KINDS.items() if known.layer <= Layer.TC),
-}
 _READINGS = 4  # of a rule's counter, about a second apart
 _CERTAIN = 0.8  # of the bytes that may be a rule's: all are, but for readings at different times
 _LINK_BYTES = 14  # in the length of a sample, not in a rule's counter
@@ -109,36 +102,40 @@ class DropAttribution:
         active = [status for status in statuses if status.state in ACTIVE_STATES and status.rule.id.isdigit()]
         self._ratios = {key: self._ratios[key] for key in self._ratios if key in {s.rule.id for s in active}}
         codes = {drop.code: drop.reason for drop in counters.drops if drop.code is not None}
-        chosen = [(code, _REASONS[reason]) for code, reason in codes.items() if reason in _REASONS]
-        if not active or not chosen:
+        if not active or not codes:
             return batch
         numbers = batch.rule.copy()
-        for code, kinds in chosen:
+        for code, reason in codes.items():
+            rules = [(status, parts) for status in active if (parts := droppers(status.rule, reason))]
             rows = np.flatnonzero((batch.hook == Hook.DROP) & (batch.reason == code))
-            rules = [status for status in active if status.rule.kind in kinds]
             if len(rows) and rules:
                 numbers[rows] = self._numbers(batch.select(rows), rules, allowed)
         return replace(batch, rule=numbers)
 
     def _numbers(
-        self, drops: PacketBatch, rules: list[RuleStatus], allowed: Sequence[AllowedPeer]
+        self,
+        drops: PacketBatch,
+        rules: Iterable[tuple[RuleStatus, Sequence[Rule]]],
+        allowed: Sequence[AllowedPeer],
     ) -> np.ndarray:
         """Return for each drop the number of its rule, 0 for none."""
         numbers = np.zeros(len(drops), np.uint32)
         free = ~allowed_rows(allowed, drops)
         times = drops.time_ns / 1e9 + (time.time() - time.monotonic())  # Unix seconds
-        for status in rules:
-            rule = status.rule
-            hit = free & (numbers == 0) & match_rows(_known(status), drops) & (times >= rule.created)
-            hit &= self._chosen(status, drops, times, hit)
-            numbers[hit] = int(rule.id)
+        for status, parts in rules:
+            met = np.logical_or.reduce([match_rows(_known(part, status), drops) for part in parts])
+            hit = free & (numbers == 0) & met & (times >= status.rule.created)
+            hit &= self._chosen(status, parts, drops, times, hit)
+            numbers[hit] = int(status.rule.id)
         return numbers
 
-    def _chosen(self, status: RuleStatus, drops: PacketBatch, times: F64, hit: Mask) -> Mask:
-        """Choose among the candidates as many as the rule's counter says."""
+    def _chosen(
+        self, status: RuleStatus, parts: Sequence[Rule], drops: PacketBatch, times: F64, hit: Mask
+    ) -> Mask:
+        """Choose among the candidates as many as the rule's counter says, if it counts drops alone."""
         sizes = drops.weight[hit] * np.maximum(drops.length[hit].astype(np.float64) - _LINK_BYTES, 1.0)
         ratio = self._ratios.setdefault(status.rule.id, _Ratio(status.bytes, status.counted_at))
-        if KINDS[status.rule.kind].in_netfilter:
+        if not any(of(part.kind).answers or of(part.kind).is_compiled for part in parts):
             ratio.add(times[hit], sizes, float(times.max()), status)
         share = ratio.share
         if share is None:
@@ -151,7 +148,6 @@ class DropAttribution:
         return np.asarray(chances(len(drops), self._drawn) < share)
 
 
-def _known(status: RuleStatus) -> Match:
+def _known(part: Rule, status: RuleStatus) -> Match:
     """Return the conditions without a list of sources that is known in part only."""
-    match = status.rule.match
-    return replace(match, sources=()) if status.sources_left else match
+    return replace(part.match, sources=()) if status.sources_left else part.match

@@ -29,7 +29,6 @@ from fwtop.model.traffic.packets import Hook, PacketBatch, Window
 from fwtop.model.traffic.session import end_of
 from fwtop.model.traffic.snapshot import (
     Judgement,
-    LedgerRow,
     Origin,
     Sampling,
     Snapshot,
@@ -110,9 +109,7 @@ class RunningTotals:
         self.lost += counters.records_lost
         left, late = counters.arrived_packets, 0
         for drop in attributed(counters, batch.select(np.flatnonzero(batch.hook == Hook.DROP))):
-            self.ends[end_of(LedgerRow(drop.layer, drop.reason, drop.packets, 0.0, drop.rule))] += (
-                drop.packets
-            )
+            self.ends[end_of(drop)] += drop.packets
             if is_before_arrival(drop):  # neither counted as arrived so far nor part of what is left
                 self.packets += drop.packets
                 self.bytes += drop.bytes

@@ -23,11 +23,12 @@ from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
 from fwtop.model.service import Service
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.counters import Counters, RuleCount
+from fwtop.model.traffic.counters import NETFILTER_DROP, Counters, RuleCount
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Ring, Source, Sources, Surroundings
 from fwtop.model.wire import of_plain
-from fwtop.rules.kinds import of
+from fwtop.rules.kind import Layer
+from fwtop.rules.kinds import droppers, of
 from fwtop.stats.destinations import SERVICES
 
 _POLL_SECONDS = 1.0
@@ -104,8 +105,8 @@ class RuleMonitor:
             *(AllowedPeer(Prefix.parse(who), Role.SSH, login_port=int(port)) for who, port in logins),
         )
         self._marks = Marks(self.statuses, self.allowed)
-        known = [(status, of(status.rule.kind)) for status in self.statuses]
-        return tuple(self._count(status) for status, kind in known if kind.in_netfilter or kind.answers)
+        found = ((status, droppers(status.rule, NETFILTER_DROP)) for status in self.statuses)
+        return tuple(self._count(status, parts) for status, parts in found if parts)
 
     def rated(self, seconds: float, ledger: Iterable[LedgerRow]) -> tuple[RuleStatus, ...]:
         """Return the statuses with their rates over the last `seconds`, which the ledger is of.
@@ -131,11 +132,13 @@ class RuleMonitor:
         """Set `active_rule` on sources that an active rule covers completely, and `who` on known peers."""
         return self._marks.mark(sources)
 
-    def _count(self, status: RuleStatus) -> RuleCount:
+    def _count(self, status: RuleStatus, parts: Iterable[Rule]) -> RuleCount:
         before = self._counted.get(status.rule.id, (0, 0))
         self._counted[status.rule.id] = (status.packets, status.bytes)
         packets, size = max(status.packets - before[0], 0), max(status.bytes - before[1], 0)
-        return RuleCount(status.rule.id, packets, size, answers=of(status.rule.kind).answers)
+        kinds = [of(part.kind) for part in parts]
+        early = any(kind.layer < Layer.INPUT for kind in kinds)
+        return RuleCount(status.rule.id, packets, size, any(kind.answers for kind in kinds), early)
 
 
 class RuleRates:

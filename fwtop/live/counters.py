@@ -14,7 +14,6 @@ from fwtop.kernel.links import LinkStats
 from fwtop.kernel.procfs import parse_softirq, read_text
 from fwtop.live.connections import ConntrackMeter
 from fwtop.live.drops import (
-    NETFILTER_DROP,
     ForeignXdp,
     FragmentMeter,
     Sums,
@@ -27,7 +26,7 @@ from fwtop.live.interfaces import Interfaces
 from fwtop.live.mapped import BYTES, PACKETS, CounterMaps, Totals
 from fwtop.live.scaling import WindowScale
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.counters import TRAFFIC_CLASSES, ConntrackSample, Counters, DropCount
+from fwtop.model.traffic.counters import NETFILTER_DROP, TRAFFIC_CLASSES, ConntrackSample, Counters, DropCount
 
 FOREIGN_XDP = "XDP_DROP (foreign)"
 _NOT_SPECIFIED = "NOT_SPECIFIED"

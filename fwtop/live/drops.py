@@ -23,9 +23,7 @@ from msgspec.structs import replace
 from fwtop.kernel.drop_reasons import layer_of_function
 from fwtop.kernel.links import LinkStats
 from fwtop.kernel.procfs import parse_paired, parse_single, read_text
-from fwtop.model.traffic.counters import ConntrackSample, DropCount
-
-NETFILTER_DROP = "NETFILTER_DROP"
+from fwtop.model.traffic.counters import NETFILTER_DROP, ConntrackSample, DropCount
 
 
 def grown(now: dict[int, LinkStats], before: dict[int, LinkStats], field: str) -> int:

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, RateLimit, Rule, Setting
+from fwtop.model.traffic.counters import NETFILTER_DROP, TC_INGRESS
 
 
 class Layer(IntEnum):
@@ -66,9 +67,11 @@ class RuleKind(Struct, frozen=True):
     ladder: str = ""  # what it ends, on the ladder of costs; "" if it ends nothing
 
     @property
-    def in_netfilter(self) -> bool:
-        """Whether netfilter drops its packets, by the kernel's own account."""
-        return Layer.NETDEV <= self.layer < Layer.NOWHERE and not (self.drops_nothing or self.answers)
+    def drop_reason(self) -> str:
+        """The kernel's reason for what its rules drop; "" if they drop nothing. What XDP drops has none."""
+        if self.drops_nothing or self.layer is Layer.NOWHERE:
+            return ""
+        return NETFILTER_DROP if self.layer > Layer.TC else TC_INGRESS  # where XDP can't run, tc does
 
 
 class Machine:

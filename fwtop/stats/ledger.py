@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.model.rule import Match
-from fwtop.model.traffic.counters import Counters, DropCount, RuleCount
+from fwtop.model.traffic.counters import NETFILTER_DROP, Counters, DropCount, RuleCount
 from fwtop.model.traffic.packets import U16, Fragment, Mask, PacketBatch
 from fwtop.model.traffic.protocols import WITH_PORTS
 from fwtop.model.traffic.snapshot import LedgerRow
@@ -78,7 +78,7 @@ def _commonest(samples: PacketBatch, port: U16, rows: Mask) -> tuple[int, int, f
 
 
 FOREIGN = "foreign"  # netfilter drops that no fwtop rule accounts for
-_NETFILTER, _DROP = "netfilter", "NETFILTER_DROP"
+_NETFILTER = "netfilter"
 _LAYERS = ("nic", "xdp", "tc", "backlog", "netfilter", "conntrack", "ip", "socket")
 
 
@@ -152,10 +152,10 @@ def number_of(rule: str | None) -> int:
 def attributed(counters: Counters, dropped: PacketBatch) -> list[DropCount]:
     """Attribute netfilter drops to the rules that made them, and the packets that a SYN proxy answered."""
     out: list[DropCount] = []
-    waiting = tuple(rule for rule in counters.rules if not rule.answers)
+    waiting = tuple(rule for rule in counters.rules if rule.early)
     for drop in counters.drops:
         parts = [drop]
-        if (drop.layer, drop.reason, drop.rule) == (_NETFILTER, _DROP, None):
+        if (drop.layer, drop.reason, drop.rule) == (_NETFILTER, NETFILTER_DROP, None):
             shares = _sampled_shares(drop, dropped)
             error = _sampling_error(drop, dropped, counters.seconds)
             parts = (
@@ -216,7 +216,7 @@ def _split(drop: DropCount, shares: dict[int, float], counters: Counters, error:
     """
     # Conntrack's drops have the same reason, so the samples are theirs, too
     whole = drop.packets + sum(other.packets for other in counters.drops if other.layer == "conntrack")
-    proxies = {number_of(rule.rule_id) for rule in counters.rules if rule.answers}
+    proxies = {number_of(rule.rule_id) for rule in counters.rules if not rule.early}
     early, late = drop.packets - drop.filtered, drop.filtered
     sampled = sum(share for rule, share in shares.items() if rule not in proxies) * whole
     factor = early / sampled if abs(sampled - early) <= error else 1.0

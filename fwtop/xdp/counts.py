@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from fwtop.kernel.bpf import get_element
 from fwtop.kernel.drop_reasons import reached_tc
 from fwtop.kernel.links import list_links
-from fwtop.model.traffic.counters import TRAFFIC_CLASSES, Counters, DropCount
+from fwtop.model.traffic.counters import TC_INGRESS, TRAFFIC_CLASSES, Counters, DropCount
 from fwtop.xdp.maps import COUNTERS_BYTES, MAX_RULES, SLOT_BYTES, counters_dtype, map_array, slot_dtype
 
 _REASON = "XDP_RULE"
-_TC = ("tc", "TC_INGRESS")
+_TC = ("tc", TC_INGRESS)
 _FREED = ("XDP", "NOT_SPECIFIED")  # the drop reason of generic XDP in newer and older kernels
 _LOOK_SECONDS = 1.0  # between checks for generic XDP
 _Counts = NDArray[np.int64]  # (slots or classes, 2): packets, bytes

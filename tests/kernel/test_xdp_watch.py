@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from guardian_bench import PORT, Bench, answers, apply, inside
 from msgspec import Struct
-from xdp_bench import XDP_PASS, XdpBench, xdp
+from xdp_bench import XdpBench, xdp
 
 from fwtop.client.discovery import GuardianClient
 from fwtop.live.mapped import SLOT_BYTES
@@ -20,7 +20,7 @@ from fwtop.model.traffic.packets import Hook, PacketBatch
 from fwtop.observe.messages import SHARED_MAPS, decode_reply
 from fwtop.observe.programs import RING_BYTES
 from fwtop.stats.ledger import balance
-from tests.kernel.wire import attach_foreign_xdp, put_behind_a_bridge
+from tests.kernel.wire import put_behind_a_bridge
 
 pytestmark = pytest.mark.kernel
 BENCH = XdpBench
@@ -128,25 +128,6 @@ def test_a_consoles_descriptors_cant_change_rules(bench: Bench) -> None:
             map_array(slots, 4096, writable=True)
         for descriptor in descriptors:
             os.close(descriptor)
-
-
-def test_drops_at_tc_are_observed_and_attributed_to_the_rule(bench: Bench) -> None:
-    attach_foreign_xdp(bench.pair.victim, XDP_PASS)
-    try:
-        with bench.connect("console") as console, bench.connect() as guardian:
-            watching = watch(bench, console)
-            rule_id = apply(guardian, xdp(RULE))
-            batch, counters = watching.send(50)
-            drops = [(drop.layer, drop.reason, drop.packets, drop.rule) for drop in counters.drops]
-            drops = [drop for drop in drops if "NOT_SPECIFIED" not in drop[1]]  # IPv6 talking to itself
-            assert drops == [("tc", "TC_INGRESS", 50, rule_id)]
-            assert counters.protocols["udp"][0] == 50
-            assert len(xdp_rows(batch)) == 0
-            arrived = batch.select((batch.hook == Hook.INGRESS) & (batch.dport == PORT))
-            assert arrived.weight.sum() == 50
-            watching.source.close()
-    finally:
-        bench.pair.victim.run("ip", "link", "set", "dev", "v0", "xdp", "off")
 
 
 def test_generic_drops_are_counted_once(bench: Bench) -> None:

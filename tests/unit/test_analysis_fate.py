@@ -167,7 +167,7 @@ def test_later_fragments_share_the_fate_of_their_datagrams() -> None:
 
 
 def test_what_a_syn_proxy_answers_is_its_rules() -> None:
-    answered = RuleCount("6", count(2_900), 0, answers=True)
+    answered = RuleCount("6", count(2_900), 0, answers=True, early=False)
     accepted = at(Hook.ACCEPTED, clients(200))
     arrived = PacketBatch.concat([syns(3_000), clients(200)])
     syn = judged(arrived, PacketBatch.empty(), accepted, rules=(answered,))["syn_flood"]

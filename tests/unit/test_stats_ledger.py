@@ -114,7 +114,7 @@ def test_what_came_between_reading_samples_and_counters_is_no_foreign_drop(early
 
 
 def test_what_a_syn_proxy_answers_is_no_riddle() -> None:
-    answered = RuleCount("6", 55, 0, answers=True)
+    answered = RuleCount("6", 55, 0, answers=True, early=False)
     counters = Counters(1.0, 100, 6_000, 40, rules=(answered,))
     rows = balance(counters, PacketBatch.empty(), PacketBatch.empty()).rows
     assert {(row.layer, row.rule, row.packets) for row in rows} == {

@@ -13,6 +13,7 @@ from fwtop.analysis.measures.general import observed_live, samples, share, spoof
 from fwtop.analysis.memory import CLASSES, classes
 from fwtop.analysis.window.traffic import TCP, UDP
 from fwtop.model.rule import Match
+from fwtop.model.traffic.counters import FIREWALLS
 from fwtop.model.traffic.packets import Fragment
 from fwtop.render.numbers import percent
 
@@ -20,7 +21,6 @@ _LEAST = 60  # sampled packets
 _SURGE = 10.0  # times the rate of the least flood
 _NEARLY_ALL = 0.98
 _REFUSED = 0.8  # of the arriving packets
-_DECIDED = ("netfilter", "tc", "xdp")  # layers where rules drop
 _NOBODY = ("NO_SOCKET", "IP_NOPROTO")  # dropped because no socket or protocol accepts such packets
 _COLUMNS = {
     "protocol": "protocol",
@@ -71,7 +71,7 @@ def rejected(group: Group) -> float:
     if group.packets.pps <= context.config.learn_factor * usual:
         return 0.0
     drops = context.counters.drops
-    refused = sum(one.packets for one in drops if one.layer in _DECIDED or one.reason in _NOBODY)
+    refused = sum(one.packets for one in drops if one.layer in FIREWALLS or one.reason in _NOBODY)
     return min(1.0, refused / max(1, context.counters.arrived_packets))
 
 

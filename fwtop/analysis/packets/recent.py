@@ -21,6 +21,7 @@ from fwtop.analysis.standing import like_keys
 from fwtop.analysis.window.traffic import Rows, mix
 from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus
+from fwtop.model.traffic.counters import FIREWALLS
 from fwtop.model.traffic.packets import I64, U8, U64, Hook, Mask, PacketBatch
 from fwtop.rules.kinds import of
 
@@ -29,7 +30,6 @@ Texts = NDArray[np.str_]
 _BEFORE_NS = 1_000_000  # clocks of two CPUs may differ a little
 _AFTER_NS = 50_000_000  # from arrival to the last hook, also on a loaded machine
 _TIME_BITS = 40  # 18 minutes in nanoseconds; leaves 23 bits for 8 million packets
-_FIREWALLS = frozenset({"xdp", "tc", "netfilter"})  # layers where somebody's rules drop
 _ALIKE = 5  # packets of one known fate that tell what became of like ones,
 _AGREED = 0.95  # if that is nearly all whose fate is known: a firewall may drop one in a thousand as invalid
 _LONG_LIST = 10_000  # sources: searching longer lists would take too long for a glance
@@ -163,7 +163,7 @@ def _note_dropped(found: list[Verdict], recent: RecentPackets, limits: frozenset
             found[row] = Verdict(Fate.MINE, f"rule {number}", inferred=str(number) in limits)
             continue
         reason = recent.reasons.get(code, DropReason("", f"reason {code}"))
-        found[row] = Verdict(Fate.OTHER if reason.layer in _FIREWALLS else Fate.KERNEL, reason.name)
+        found[row] = Verdict(Fate.OTHER if reason.layer in FIREWALLS else Fate.KERNEL, reason.name)
 
 
 def _matched(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+FIREWALLS = ("xdp", "tc", "netfilter")  # layers where somebody's rules drop
+TC_INGRESS, NETFILTER_DROP = "TC_INGRESS", "NETFILTER_DROP"  # the kernel's reasons for what rules drop
 # What the kernel's programs count packets in: enum fwtop_class of bpf/counters.h
 TRAFFIC_CLASSES = ("tcp", "udp", "icmp", "icmpv6", "gre", "esp", "other", "non_ip")
 
@@ -62,6 +64,7 @@ class RuleCount(Struct, frozen=True):
     packets: int
     bytes: int
     answers: bool = False  # a SYN proxy's: its packets are answered, and so neither dropped nor accepted
+    early: bool = True  # it drops before routing; a SYN proxy drops behind it what it doesn't answer
 
 
 class Counters(Struct, frozen=True):

@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from fwtop.model.rule import Rule
+from fwtop.model.traffic.counters import FIREWALLS, DropCount
 from fwtop.model.traffic.snapshot import LedgerRow, PartTraffic, Snapshot
 
 
@@ -191,7 +192,6 @@ class SessionRecord(Struct, frozen=True):
 STOPPED = 0.95  # from this share of the attacks' packets they count as stopped; estimates err by some percent
 NOTICED = 0.05  # below this share drops don't count as protection
 FULL_TABLE = "conntrack_exhaustion"  # the effect of other attacks: it has no packets of its own
-_FIREWALLS = ("xdp", "tc", "netfilter")
 _UNKNOWN = ("capture",)  # recorded packets, whose fate isn't
 
 
@@ -227,13 +227,13 @@ def flow_of(snapshot: Snapshot) -> Flow | None:
     )
 
 
-def end_of(row: LedgerRow) -> str:
+def end_of(row: LedgerRow | DropCount) -> str:
     """Say who took a row's packets: reaches, mine, other or kernel."""
     if row.layer == "delivered":
         return "reaches"
     if row.rule is not None:
         return "mine"
-    return "other" if row.layer in _FIREWALLS else "kernel"
+    return "other" if row.layer in FIREWALLS else "kernel"
 
 
 KINDS = ("country", "network", "city", "port", "target")

@@ -59,6 +59,11 @@ def drops_nothing(rule: Rule) -> bool:
     return all(of(kind).drops_nothing for kind in rule.kinds)
 
 
+def droppers(rule: Rule, reason: str) -> list[Rule]:
+    """Return the parts of a rule, or itself, whose drops have this reason in the kernel."""
+    return [part for part in rule.parts or (rule,) if of(part.kind).drop_reason == reason]
+
+
 def has_no_clock(rule: Rule) -> bool:
     """Return whether a part of a rule has no clock in the kernel, as sysctls."""
     return any(of(kind).has_no_clock for kind in rule.kinds)
