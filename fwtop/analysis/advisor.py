@@ -27,6 +27,7 @@ from fwtop.analysis.standing import Standing
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.packets import NoOrigin, OriginLookup, Window
 from fwtop.model.traffic.snapshot import Judgement, Tables
+from fwtop.rehearsal.host import KnownPeers
 
 
 class Advisor:
@@ -45,6 +46,7 @@ class Advisor:
         self.config = config or AdviseConfig()
         self.standing = Standing.unknown()  # of the sources, as of the last judgement
         self.judged: JudgedTraffic | None = None  # the last window
+        self.known = KnownPeers()  # rules are rehearsed on them
         self.explained: tuple[Explained, ...] = ()  # the groups of the last window, if asked to explain
         self._explains = explains
         self._lookup = lookup or NoOrigin()
@@ -62,7 +64,7 @@ class Advisor:
         Learn from quiet windows.
         """
         context = make_context(window, self.config, self.baseline, self._memory)
-        context.explains = self._explains
+        context.explains, context.known = self._explains, self.known
         findings = context.findings[:] = calibrated(context, find_attacks(context))
         if context.sockets is not None:
             self._memory.connections.learn(quiet=all(finding.held is None for finding in findings))

@@ -23,6 +23,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import I64, U8, U16, U64, Interval, Mask, PacketBatch, SocketTable, Window
+from fwtop.rehearsal.host import KnownPeers
 
 _LONG_SECONDS, _CRAWL_PPS = 8.0, 2.0  # a long capture with less than even 1-in-1,000 sampling shows of floods
 Normal = str | Callable[[PacketBatch, Rows], Mask] | None  # what a rate is compared with: see prominence()
@@ -103,6 +104,7 @@ class AnalysisContext(Struct, weakref=True, dict=True):
     explains: bool = False  # weigh also what can't be an attack, for `fwtop read --explain`
     explained: list[Any] = field(default_factory=list)  # the groups (engine.compete.Explained), if `explains`
     dropped: PacketBatch = field(default_factory=PacketBatch.empty)  # live: samples of what was dropped
+    known: KnownPeers = KnownPeers()  # who operates this host: rules are rehearsed on them
 
     @cached_property
     def tcp(self) -> TcpView:

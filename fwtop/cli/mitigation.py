@@ -19,6 +19,7 @@ from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep
 from fwtop.model.rule import Match, Preview, Rule, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, of_plain, plain
+from fwtop.render.harm import hit_words
 from fwtop.render.numbers import duration, percent, si
 from fwtop.render.observation import mitigation_json
 from fwtop.rules.fields import FRAGMENT, Field
@@ -58,14 +59,11 @@ def measure(rules: list[Rule], netns: str | None) -> list[Preview] | None:
 
 
 def harm_line(preview: Preview) -> str:
-    """Return one line on what a rule would stop and which other traffic it would drop."""
-    guess = " (a guess: no baseline from before the attack)" if preview.guess else ""
-    clients = f"; {preview.clients.words}" if preview.clients else ""
+    """Return one line on what a rule would stop and whom it would hit."""
     what = f"the {preview.attack}" if preview.attack else "the attack"
     return (
-        f"would stop {percent(preview.attack_share, 1)} of {what} ({si(preview.attack_pps)}pps in total) "
-        f"and hit {percent(preview.collateral_share, 2)} of normal traffic "
-        f"({si(preview.collateral_pps)}pps){guess}{clients}"
+        f"would stop {percent(preview.attack_share, 1)} of {what} ({si(preview.attack_pps)}pps in total); "
+        f"{hit_words(preview.collateral_share, preview.clients, guess=preview.guess)}"
     )
 
 

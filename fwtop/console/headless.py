@@ -21,6 +21,7 @@ from fwtop.console.recorder import Recorder
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.snapshot import LedgerRow, Share, Snapshot
 from fwtop.model.wire import of_plain, plain
+from fwtop.render.harm import hit_words
 from fwtop.render.numbers import percent, si
 from fwtop.render.observation import observation_json, rfc3339
 from fwtop.rules.words import describe
@@ -291,15 +292,15 @@ def _attacks(snapshot: Snapshot) -> list[str]:
 def _proposals(snapshot: Snapshot) -> list[str]:
     lines = []
     for proposal in snapshot.judgement.proposals:
-        guess = " (a guess)" if proposal.guess else ""
-        clients = f"; {proposal.clients.words}" if proposal.clients and proposal.clients.known else ""
         already = proposal.already_share
         beyond = f" ({percent(already, 1)} of which active rules stop)" if already else ""
         lines.append(
             f"{proposal.number}. {proposal.summary}: "
-            f"stops {percent(proposal.attack_share, 1)} of the attack{beyond}, "
-            f"hits {percent(proposal.collateral_share, 2)} of normal traffic{guess}{clients}"
+            f"stops {percent(proposal.attack_share, 1)} of the attack{beyond}; "
+            f"{hit_words(proposal.collateral_share, proposal.clients, guess=proposal.guess)}"
         )
+        if proposal.needs_force:
+            lines.append(f"       needs force: {proposal.needs_force}")
         if proposal.fwtop:
             lines.append(f"       {proposal.fwtop}")
     return ["proposals", *lines, ""] if lines else []

@@ -21,7 +21,6 @@ from fwtop.console.judging import failure_line, not_judged
 from fwtop.console.rules import RuleMonitor, SurveyMonitor
 from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import LiveSource
-from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Preview, Rule
 from fwtop.model.traffic.counters import Counters
@@ -36,6 +35,7 @@ from fwtop.model.traffic.snapshot import (
     Tables,
     Totals,
 )
+from fwtop.rehearsal.host import KnownPeers
 from fwtop.stats.engine import Engine
 from fwtop.stats.ledger import attributed, is_before_arrival
 from fwtop.stats.services import with_rates
@@ -57,7 +57,7 @@ class Observed(Struct, frozen=True):
 
     window: Window
     baseline: Baseline
-    allowed: tuple[AllowedPeer, ...] = ()
+    known: KnownPeers = KnownPeers()
     rules: tuple[Rule, ...] = ()
 
 
@@ -84,7 +84,7 @@ class RulePreviews:
                     found = basis(observed.window, observed.baseline, self._config, observed.rules)
                     self._judged = observed, found
                 judged = self._judged[1]
-            return preview_on(rule, judged, observed.allowed)
+            return preview_on(rule, judged, observed.known)
         except FwtopError:
             raise
         except Exception as failure:
@@ -203,7 +203,7 @@ class LiveSession:
         judgement, tables = self._judged(window)
         surroundings = self._survey.last
         listeners = with_rates(surroundings.listeners, window)
-        self.latest = Observed(window, self._baseline, self.rules.allowed, self.rules.effective)
+        self.latest = Observed(window, self._baseline, self.rules.known, self.rules.effective)
         return Snapshot(
             host=self._host,
             origin=self._origin,
@@ -284,6 +284,7 @@ class LiveSession:
         is_due = self._refresh.judge_now(tables.totals.pps, self._mix(tables), _ends(tables))
         if is_due or self._judgement.not_judged:
             try:
+                self._advisor.known = self.rules.known
                 self._judgement = self._advisor.judge(window, tables, self.rules.effective)
                 self._baseline = self._advisor.baseline.copy()
             except Exception as failure:

@@ -42,7 +42,7 @@ class Behind(Protocol):
     @property
     def role(self) -> Role: ...
     @property
-    def conversation(self) -> Conversation: ...
+    def conversation(self) -> Conversation | None: ...
 
 
 class Allowed(Protocol):
@@ -75,15 +75,27 @@ class Asked(Struct, frozen=True):
 class KnownPeers(Struct, frozen=True):
     """The allow-list as consoles get it."""
 
-    entries: tuple[AllowedPeer, ...] = ()
+    peers: tuple[AllowedPeer, ...] = ()
     login_ports: frozenset[int] = frozenset({SSH_PORT})
-    behind: tuple[Behind, ...] = ()
+
+    @property
+    def entries(self) -> tuple[AllowedPeer, ...]:
+        """Those of this host."""
+        return tuple(peer for peer in self.peers if peer.conversation is None)
+
+    @property
+    def behind(self) -> tuple[AllowedPeer, ...]:
+        """Those of hosts behind it."""
+        return tuple(peer for peer in self.peers if peer.conversation is not None)
+
+
+NO_PEERS = KnownPeers()
 
 
 class Host(Struct, frozen=True):
     """One host, as far as it is known."""
 
-    allow: Allowed = KnownPeers()
+    allow: Allowed = NO_PEERS
     untracked: Callable[[Match, frozenset[int]], Loss | None] = lambda *_: None  # by its own rules
     asked: Callable[[], Sequence[Asked]] = tuple
     mosh_ports: Callable[[], Collection[int]] = tuple

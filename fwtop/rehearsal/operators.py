@@ -141,7 +141,8 @@ def _still_pass(rule: Rule, allow: Allowed) -> tuple[str, ...]:
         return ()
     index: Listed = listed(rule.match.sources)
     passing = [(_IN_ROLE.get(entry.role), entry.prefix) for entry in allow.entries]
-    passing += [(_BEHIND[item.role], sender) for item in allow.behind for sender in item.conversation.senders]
+    talks = ((item.role, item.conversation) for item in allow.behind)
+    passing += [(_BEHIND.get(role), sender) for role, talk in talks if talk for sender in talk.senders]
     found: dict[str, dict[str, None]] = {}  # who still passes, by what is said of that
     for line, prefix in passing:
         if line is not None and index.overlapping(prefix) is not None:

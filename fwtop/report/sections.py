@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from fwtop.dissect.client import Layer
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import FULL_TABLE, Event
+from fwtop.render.harm import hit_words
 from fwtop.render.numbers import duration_words, percent, plural
 from fwtop.report.attacks import AttackDetail, AttackSpan
 from fwtop.report.chart import attack_chart, traffic_chart
@@ -337,12 +338,9 @@ def _prediction(effect: RuleEffect) -> list[Block]:
 def _harm(effect: RuleEffect) -> list[str]:
     """Say what was predicted of others' packets, and what users did meanwhile."""
     harm = []
-    if effect.rule.predicted_collateral_share is not None:
-        share = percent(effect.rule.predicted_collateral_share, None)
-        guess = " (?: estimated, no baseline)" if effect.rule.predicted_guess else ""
-        clients = effect.rule.predicted_clients
-        who = f"; {clients.words}" if clients is not None and clients.known else ""
-        harm.append(f"Predicted: expected to hit {share} of other traffic{guess}{who}.")
+    rule = effect.rule
+    if (share := rule.predicted_collateral_share) is not None:
+        harm.append(f"Predicted: {hit_words(share, rule.predicted_clients, guess=rule.predicted_guess)}.")
     if effect.users:
         told = " and ".join(f"{percent(share, None)} of the usual {name}" for name, share in effect.users)
         harm.append(f"Measured: while it was active users made {told}.")

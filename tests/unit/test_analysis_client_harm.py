@@ -19,6 +19,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.client_harm import ClientHarm
 from fwtop.model.rule import Kind, Match, Preview, RateLimit, Rule
 from fwtop.model.traffic.packets import PacketBatch
+from fwtop.ui.lists.attacks import together
 
 CALM = range(1, 101)  # clients of HTTPS, of whom the first half was seen in what is normal
 ADMINS = range(201, 204)
@@ -71,6 +72,18 @@ def sources(*numbers: int) -> tuple[Prefix, ...]:
             FLOOD,
             (105, 0, 0, 0, 3, 0),
             id="a limit above what clients send",
+        ),
+        pytest.param(
+            together([rule(Match(sources=sources(1, 99))), rule(Match(sources=sources(1, 201)))]),
+            FLOOD,
+            (105, 2, 2, 0, 3, 1),
+            id="two lists, with one client on both",
+        ),
+        pytest.param(
+            together([rule(Match(protocol=17, dport=53)), rule(Match(protocol=6, dport=22))]),
+            FLOOD,
+            (105, 0, 0, 0, 3, 3),
+            id="a set for other services",
         ),
         pytest.param(rule(Match(protocol=6)), Aim(), (108, 108, 108, 0, 0, 0), id="a flood of the link"),
     ],
@@ -126,7 +139,5 @@ def test_words(harm: ClientHarm, words: str) -> None:
 def test_a_preview_in_text_tells_both_counts() -> None:
     clients = ClientHarm(4117, 2, 2, protocol=6, port=443)
     made = Preview(0.94, 1_000.0, 0.012, 36.0, 1_036.0, attack="UDP flood", clients=clients)
-    assert harm_line(made).endswith(
-        "hit 1.20 % of normal traffic (36 pps); 2 of 4,117 clients of 443 lose it"
-    )
+    assert harm_line(made).endswith("2 of 4,117 clients of 443 lose it (1.20 % of normal traffic)")
     assert "client" not in harm_line(replace(made, clients=None))

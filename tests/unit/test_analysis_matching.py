@@ -17,6 +17,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.model.traffic.packets import PacketBatch
+from fwtop.rehearsal.host import KnownPeers
 
 A, B, SIX = bytes([203, 0, 113, 7]), bytes([10, 0, 0, 1]), bytes.fromhex("20010db8" + "00" * 11 + "05")
 
@@ -228,7 +229,7 @@ def test_preview_counts_nothing_that_the_allow_list_lets_pass() -> None:
     rule = Rule("", Kind.IPSET, Match(sources=(Prefix.parse("203.0.113.7"),)), "x", 60)
     resolver = AllowedPeer(Prefix.parse("203.0.113.7"), Role.DNS)
     assert preview_on(rule, judged).total_pps > 400
-    spared = preview_on(rule, judged, [resolver])
+    spared = preview_on(rule, judged, KnownPeers((resolver,)))
     assert (spared.total_pps, spared.collateral_pps) == (0.0, 0.0)
 
 

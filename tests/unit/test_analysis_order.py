@@ -39,6 +39,13 @@ def test_no_rule_that_cuts_known_clients_is_ahead_of_one_that_stops_about_as_muc
         assert not cuts[place] or all(later.gain < one.gain - 0.05 for later in behind)
 
 
+def test_what_needs_force_stands_behind_what_stops_about_as_much_without():
+    forced = _offer("forced", 0.99)
+    forced = replace(forced, proposal=replace(forced.proposal, needs_force="logins"))
+    for other, ahead in ((0.95, "free"), (0.90, "forced")):
+        assert spared_first([forced, _offer("free", other)])[0].key == ahead
+
+
 def test_near_equals_stay_in_place_and_clear_winners_move_up():
     assert _order((), _offer("ipset", 0.970), _offer("xdp", 0.975)) == ("xdp", "ipset")
     assert _order(("xdp", "ipset"), _offer("ipset", 0.978), _offer("xdp", 0.970)) == ("xdp", "ipset")

@@ -17,10 +17,12 @@ from fwtop.analysis.proposals.matching import match_rows
 from fwtop.analysis.proposals.preview import preview
 from fwtop.analysis.window.tcp_view import ACK, RST, SYN
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.losses import Who
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.model.traffic.counters import Counters, DropCount
 from fwtop.model.traffic.packets import Window
 from fwtop.model.traffic.snapshot import Judgement, Proposal
+from fwtop.rehearsal.host import KnownPeers
 from fwtop.rules.exports.xtables import shell_commands
 from fwtop.rules.kinds import command_line
 
@@ -154,6 +156,16 @@ def test_a_single_real_sender_is_blocked_rather_than_what_it_sends() -> None:
     assert "1 source sends 100 % of the attack" in best.summary
 
 
+def test_what_cuts_logins_needs_force_where_operators_log_in() -> None:
+    syn = {"protocol": "tcp", "flags": "S", "dport": 80, "count": 4000, "options": SYN_OPTIONS}
+    for ports, forced in (({22}, False), ({22, 80}, True)):
+        advisor = learned()
+        advisor.known = KnownPeers(login_ports=frozenset(ports))
+        offered = judged([VISITORS, syn], advisor, live=True).proposals
+        assert offered
+        assert {"port 80 is where operators log in" in one.needs_force for one in offered} == {forced}
+
+
 def test_dropping_every_syn_costs_every_connection() -> None:
     """A rule on SYNs that real clients send too must show their loss, though SYNs are few packets."""
     syn = {
@@ -169,7 +181,7 @@ def test_dropping_every_syn_costs_every_connection() -> None:
     shown = preview(blunt, window, advisor.baseline)
     assert shown.attack_share == pytest.approx(1.0)
     assert shown.collateral_share > 0.95
-    assert any("normal traffic" in warning for warning in shown.warnings)
+    assert any(loss.who is Who.CLIENTS for loss in shown.losses)
     best = advisor.judge(window, make_tables(window)).proposals[0]
     assert best.collateral_share < 0.05  # those visitors whose SYNs have the flood's TTL, too
 

@@ -74,6 +74,7 @@ def test_a_rule_within_the_policy_is_tried_and_kept_and_renewed_while_it_drops()
         ({"attacks": ("syn_flood",)}, {}),
         ({"rules": ("xdp",)}, {}),
         ({}, {"offer": {"guess": True}}),
+        ({}, {"offer": {"needs_force": "port 22 is where operators log in"}}),
         ({}, {"offer": {"collateral_share": 0.02}}),
         ({}, {"offer": {"rule": replace(OFFER.rule, predicted_clients=ClientHarm(100, 2, 2))}}),
         ({}, {"offer": {"attack_share": 0.4}}),

@@ -11,11 +11,14 @@ from fwtop.guardian.allow.allowlist import Allowed, AllowList
 from fwtop.guardian.allow.found import Session
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_rows import PrefixRows
-from fwtop.model.addresses.roles import Role
+from fwtop.model.addresses.roles import AllowedPeer, Role
+from fwtop.model.client_harm import ClientHarm
+from fwtop.model.losses import Weight, Who
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.rehearsal.breadth import why_broad
-from fwtop.rehearsal.host import Host
+from fwtop.rehearsal.host import Asked, Host, KnownPeers
 from fwtop.rehearsal.logins import SYSTEMS, cut, flat, length_of, login
+from fwtop.rehearsal.rehearse import rehearse
 
 PEER = Prefix.parse("233.252.0.9")
 ALLOW = AllowList(
@@ -122,3 +125,55 @@ def test_logins_are_whole_packets(family: int) -> None:
                 cut(segment.packet, segment.length - length_of(segment.payload), segment.length)
                 == segment.payload
             )
+
+
+MIRROR, NAMES = Prefix.parse("203.0.113.80"), tuple(Prefix.parse(f"203.0.113.{n}") for n in range(8))
+ASKED = (Asked(MIRROR, 6, 443, 3), Asked(MIRROR, 17, 123, own_port=123), *(Asked(n, 17, 53) for n in NAMES))
+CUT = [
+    (rule(Kind.IPSET, sources=(MIRROR,)), "TCP port 443 (3 connections), 203.0.113.80 UDP port 123"),
+    (rule(protocol=6, sport=443, tcp_flags=(0x17, 0x10)), "TCP port 443"),
+    (rule(protocol=6, ip_length=span(60), tcp_flags=(0x12, 0x12)), "TCP port 443"),
+    (rule(protocol=17, dport=123), "UDP port 123"),
+    (rule(protocol=17, sources=(Prefix.parse("203.0.113.0/30"),)), "UDP port 53 and 1 other"),
+]  # fmt: skip
+SPARED = [
+    rule(protocol=6, dport=443),
+    rule(protocol=17, sport=53, ip_length=span(1400)),
+    rule(protocol=6, tcp_header=span(20), tcp_flags=SYN),
+    rule(sources=(Prefix.parse("198.51.100.0/24"),)),
+    rule(protocol=17, fragment=True),
+    rule(Kind.HASHLIMIT, protocol=17, sport=53, limit=RateLimit(10, 10)),
+    rule(Kind.NOTRACK, protocol=17, sport=53),
+    rule(protocol=17, sport=53, destinations=(Prefix.parse("192.0.2.1"),)),
+]
+
+
+@pytest.mark.parametrize(("cutting", "whose"), CUT)
+def test_a_rule_that_cuts_answers_says_whose(cutting: Rule, whose: str) -> None:
+    losses = [
+        one for one in rehearse(cutting, Host(ALLOW, asked=lambda: ASKED)).losses if one.who is Who.ASKED
+    ]
+    assert any(whose in one.words for one in losses)
+
+
+@pytest.mark.parametrize("sparing", SPARED)
+def test_a_rule_that_spares_answers_says_nothing(sparing: Rule) -> None:
+    assert rehearse(sparing, Host(ALLOW, asked=lambda: ASKED)).losses == ()
+
+
+def test_who_cuts_most_answers_from_anywhere_needs_force_and_resolvers_pass() -> None:
+    names = rule(protocol=17, sport=53)
+    found = rehearse(names, Host(ALLOW, asked=lambda: ASKED))
+    assert found.refused is None
+    assert "203.0.113.2 UDP port 53 and 5 others" in str(found.broad)
+    resolvers = KnownPeers(tuple(AllowedPeer(peer, Role.DNS) for peer in NAMES))
+    assert rehearse(names, Host(resolvers, asked=lambda: ASKED)).losses == ()
+    operators = KnownPeers((AllowedPeer(Prefix.parse("203.0.113.0/24"), Role.OPERATOR),))
+    assert rehearse(names, Host(operators, asked=lambda: ASKED)).losses == ()
+
+
+def test_clients_are_told_beside_the_rest() -> None:
+    hit = ClientHarm(4117, 2, 2, protocol=6, port=443)
+    (loss,) = rehearse(rule(protocol=6, dport=443), Host(ALLOW), hit).losses
+    assert (loss.who, loss.words, loss.weight) == (Who.CLIENTS, hit.words, Weight.TOLD)
+    assert rehearse(rule(protocol=6, dport=443), Host(ALLOW), replace(hit, hit=0, hit_half=0)).losses == ()

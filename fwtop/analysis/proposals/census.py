@@ -17,6 +17,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.client_harm import ClientHarm
 from fwtop.model.rule import RANGES, Match, Rule
 from fwtop.model.traffic.packets import F64, U64, Mask, PacketBatch
+from fwtop.rules.kinds import drops_nothing
 
 _ANY, _HALF = 0.005, 0.5  # of a client's packets
 _DAY = 86_400.0  # for which a client counts fully
@@ -78,16 +79,22 @@ class Census(Struct, frozen=True):
 
     def lost(self, rule: Rule, part: F64, packets: PacketBatch) -> F64:
         """Return the share (0 to 1) that each client loses, of the lost `part` of each packet."""
-        match, clients = rule.match, self.clients
         own = self._each(part)
-        seen, bare = self.own > 0, own
+        rules = [one for one in rule.parts or (rule,) if not drops_nothing(one)]
+        unseen = [self._lost_like(one, own, packets) for one in rules]
+        return np.where(self.own > 0, own, np.max(unseen, axis=0) if unseen else own)
+
+    def _lost_like(self, rule: Rule, own: F64, packets: PacketBatch) -> F64:
+        """Return what clients lose of which no packet was seen, as those like them do."""
+        match, clients = rule.match, self.clients
+        bare = own
         if match.sources and rule.limit is None:
             bare = self._each(match_rows(replace(match, sources=()), packets).astype(np.float64))
         like = np.append(bare, 0.0)[self.like]
         like[self.apart] = _by_service(match, self.unseen)
         if match.sources:
             like *= in_prefixes(clients.family, clients.hi, clients.lo, match.sources)
-        return np.where(seen, own, like)
+        return like
 
     def harm(self, lost: F64, aim: Aim, allowed: Sequence[Prefix] = ()) -> ClientHarm:
         """Count who loses how much."""

@@ -83,7 +83,7 @@ def harm_by(rule: Rule, normal: Normal, traffic: Traffic, allowed: Mask | None =
     """
     if rule.parts:
         parts = [harm_by(part, normal, traffic, allowed) for part in rule.parts if not drops_nothing(part)]
-        return max(parts, key=lambda part: part.share, default=_none(normal))
+        return _together(parts, normal)
     if of(rule.kind).answers or rule.connections is not None:
         return _none(normal)
     if fills_table(rule, traffic):
@@ -187,6 +187,16 @@ def harm(
     pps = float((part * normal.pps).sum())
     total = normal.total_pps
     return Harm(pps / total if total else 0.0, pps, _examples(part, normal), part)
+
+
+def _together(parts: Sequence[Harm], normal: Normal) -> Harm:
+    """Return the harm of several rules: a packet that more than one drops is dropped once."""
+    if len(parts) < 2:
+        return parts[0] if parts else _none(normal)
+    part = np.max([one.part for one in parts], axis=0)
+    pps, total = float((part * normal.pps).sum()), normal.total_pps
+    certain = max(one.share for one in parts)  # what no packet shows
+    return Harm(max(pps / total if total else 0.0, certain), pps, _examples(part, normal), part)
 
 
 def _none(normal: Normal) -> Harm:

@@ -14,9 +14,15 @@ from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.proposals.census import Census, clients_of
 from fwtop.analysis.proposals.matching import Texts, payload_rows
 from fwtop.analysis.proposals.prefixes import Addresses
-from fwtop.analysis.window.traffic import Rows
-from fwtop.model.rule import PayloadMatch
+from fwtop.analysis.window.tcp_view import ACK, SYN
+from fwtop.analysis.window.traffic import TCP, UDP, Rows
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import DNS_PORT, NTP_PORT
+from fwtop.model.client_harm import ClientHarm
+from fwtop.model.rule import PayloadMatch, Rule
 from fwtop.model.traffic.packets import F64, PacketBatch
+from fwtop.rehearsal.host import Asked, Host, KnownPeers
+from fwtop.rehearsal.rehearse import Rehearsal, rehearse
 from fwtop.render.numbers import percent, plural
 
 _KNOWN = 30  # normal packets: fewer are no basis
@@ -54,6 +60,27 @@ class Normal(Struct, frozen=True, dict=True):
     def census(self) -> Census:
         """Their clients."""
         return Census.of(self.clients, self.packets, self.pps)
+
+    @cached_property
+    def asked(self) -> tuple[Asked, ...]:
+        """Whom this host asks, by the answers to it; nobody if these packets are an estimate.
+
+        Those are SYN+ACKs, and datagrams from the ports of names and time: of others nobody knows who began.
+        """
+        packets = self.packets
+        opened = (packets.protocol == TCP) & ((packets.tcp_flags & (SYN | ACK)) == (SYN | ACK))
+        told = (packets.protocol == UDP) & np.isin(packets.sport, (DNS_PORT, NTP_PORT))
+        rows = np.flatnonzero((opened | told) & (packets.family > 0) & (not self.guess))
+        columns = (packets.family, packets.src_hi, packets.src_lo, packets.protocol, packets.sport)
+        found = set(zip(*(column[rows].tolist() for column in columns), strict=True))
+        return tuple(
+            Asked(Prefix.of_columns(family, hi, lo), protocol, port)
+            for family, hi, lo, protocol, port in sorted(found)
+        )
+
+    def rehearsed(self, rule: Rule, known: KnownPeers, clients: ClientHarm | None) -> Rehearsal:
+        """Rehearse a rule with what a console knows; the guard does it again with what root knows."""
+        return rehearse(rule, Host(known, asked=lambda: self.asked), clients)
 
     @property
     def total_pps(self) -> float:

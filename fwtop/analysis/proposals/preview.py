@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 from msgspec import Struct
@@ -27,9 +27,9 @@ from fwtop.analysis.proposals.limits import full_table_warning
 from fwtop.analysis.proposals.matching import allowed_rows
 from fwtop.analysis.proposals.normal import Normal, normal_traffic, with_unexplained
 from fwtop.analysis.proposals.signatures import matches, signatures
-from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.rule import Preview, Rule
 from fwtop.model.traffic.packets import F64, Mask, Window
+from fwtop.rehearsal.host import NO_PEERS, KnownPeers
 from fwtop.render.numbers import percent
 from fwtop.rules.kinds import drops_nothing, of
 
@@ -72,11 +72,12 @@ def preview(
     return preview_on(rule, basis(window, baseline, config))
 
 
-def preview_on(rule: Rule, judged: Basis, allowed: Sequence[AllowedPeer] = ()) -> Preview:
+def preview_on(rule: Rule, judged: Basis, known: KnownPeers = NO_PEERS) -> Preview:
     """Return `preview` of a rule without judging the window again.
 
     What passes by the allow-list is neither stopped nor harmed.
     """
+    allowed = known.peers
     context, findings, normal = judged.context, judged.findings, judged.normal
     traffic = context.traffic
     passing = allowed_rows(allowed, traffic.packets)
@@ -92,6 +93,7 @@ def preview_on(rule: Rule, judged: Basis, allowed: Sequence[AllowedPeer] = ()) -
     against = findings[aimed] if aimed is not None and rates[aimed] > 0 else None
     spared = [peer.prefix for peer in allowed]
     named = zip((finding.title for finding in findings), shares, strict=True)
+    clients = clients_harmed(rule, cost, normal, against, spared)
     made = Preview(
         attack_share=shares[aimed] if aimed is not None else 0.0,
         attack_pps=sum(rates),
@@ -99,11 +101,12 @@ def preview_on(rule: Rule, judged: Basis, allowed: Sequence[AllowedPeer] = ()) -
         collateral_pps=cost.pps,
         total_pps=total_pps,
         examples=cost.examples,
-        warnings=_warnings(context, rule, total_pps, cost.share, guess=normal.guess),
+        warnings=_warnings(judged, rule, total_pps, 0.0 if clients.known else cost.share),
         guess=normal.guess,
         attack=findings[aimed].title if aimed is not None else "",
         attacks=tuple(sorted(named, key=lambda item: -item[1])),
-        clients=clients_harmed(rule, cost, normal, against, spared),
+        clients=clients,
+        losses=normal.rehearsed(rule, known, clients).losses,
     )
     made = _beside_active(made, rule, judged, dropped, passing)
     return with_connections(made, rule, context, judged.held, normal)
@@ -125,9 +128,9 @@ def _beside_active(made: Preview, rule: Rule, judged: Basis, dropped: F64, passi
     return replace(made, already=tuple(already), together=tuple(together))
 
 
-def _warnings(
-    context: AnalysisContext, rule: Rule, total_pps: float, share: float, *, guess: bool
-) -> tuple[str, ...]:
+def _warnings(judged: Basis, rule: Rule, total_pps: float, share: float) -> tuple[str, ...]:
+    """Warn of what the numbers don't say; `share` is that of normal packets, where no client is known."""
+    context = judged.context
     vectors = (one for one in context.findings if not one.state)
     forged = [one.title for one in vectors if one.spoof.probability > context.config.spoof_threshold]
     whose = f"the sources of the {forged[0] if forged else ''} look spoofed"
@@ -138,6 +141,6 @@ def _warnings(
         (not context.findings, "no attack is in progress"),
         (total_pps == 0 and rule.connections is None, "no packet of this window matches"),
         (share > _BROAD, f"it would drop {percent(share)} of normal traffic"),
-        (guess, "no baseline yet: client impact is estimated"),
+        (judged.normal.guess, "no baseline yet: client impact is estimated"),
     )
     return tuple(text for is_so, text in found if is_so)

@@ -143,21 +143,22 @@ def _measured(context: AnalysisContext, left: Remainder, candidate: Candidate, n
         gain = share_stopped(dropped, rule.match, traffic, finding, rest, before=before)
     cost = harm_by(rule, normal, context.traffic) if drops else None
     pps = dropped_pps(dropped, rule.match, traffic, np.arange(len(traffic)))
+    clients = clients_harmed(rule, cost, normal, finding) if cost and len(normal.clients) else None
     rule = replace(
         rule,
         predicted_pps=pps,
         predicted_attack_share=share,
         predicted_collateral_share=cost.share if cost else 0.0,
         predicted_guess=normal.guess,
-        predicted_clients=clients_harmed(rule, cost, normal, finding)
-        if cost and len(normal.clients)
-        else None,
+        predicted_clients=clients,
     )
+    found = normal.rehearsed(rule, context.known, clients)
     made = proposed(
         context, finding, rule, f"{candidate.why}; {of(_looks_at(rule)).evaded}",
         already_share=max(0.0, share - gain * left.share),
         collateral_examples=cost.examples if cost else (),
         guess=normal.guess,
+        needs_force=found.refused or found.broad or "",
         stopped_pps=pps,
     )  # fmt: skip
     key = f"{finding.key} {_looks_at(candidate.rule).value} {candidate.form}"
@@ -203,7 +204,7 @@ def rank(offer: Offer, before: Sequence[str] = ()) -> float:
 
 
 def spared_first(ranked: list[Offer]) -> list[Offer]:
-    """Put a rule that cuts known clients of the attacked service after those that stop about as much."""
+    """Put a rule that cuts known clients of the attacked service, or needs force, behind those like it."""
     result = [offer for offer in ranked if not _cuts(offer)]
     place = 0
     for offer in ranked:
@@ -220,7 +221,7 @@ def spared_first(ranked: list[Offer]) -> list[Offer]:
 
 def _cuts(offer: Offer) -> bool:
     clients = offer.proposal.clients
-    return clients is not None and clients.hit_half > 0
+    return bool(offer.proposal.needs_force) or (clients is not None and clients.hit_half > 0)
 
 
 def _bluntness(rule: Rule | None) -> int:

@@ -199,6 +199,7 @@ class Decider:
             rule is not None
             and rule.kind.value in policy.rules
             and not proposal.guess
+            and not proposal.needs_force
             and proposal.collateral_share <= policy.harm
             and (proposal.clients is None or proposal.clients.worst_share <= policy.clients)
             and proposal.attack_share >= policy.stops

@@ -149,6 +149,7 @@ class Reports:
             "warnings": _encoded([*state.warnings(), *state.allow.warnings]),
             "peers": _encoded(self._peers()),
             "logins": _encoded(self._logins()),
+            "login_ports": _encoded(sorted(state.allow.login_ports)),
         }
         if finished:
             over = [state.counters.status_of(entry) for entry in state.journal.finished_entries()]

@@ -298,6 +298,7 @@ class StatusCache:
             "age": f"{time.monotonic() - self._at:.3f}".encode(),
             "peers": last["peers"],
             "logins": last["logins"],
+            "login_ports": last["login_ports"],
         }
         allow = {"allow": last["allow"]} if waiting.request.allow else {}
         self._reply(waiting.peer, Answer(True, data=data | allow))

@@ -183,6 +183,7 @@ class Proposal(Struct, frozen=True):
     stopped_pps: float = 0.0
     cost_measured: bool = False  # on this machine (rules/costs.py); else a default
     already_share: float = 0.0  # the part of `attack_share` that active rules stop
+    needs_force: str = ""  # why the guard would not install its rule without; "" if it would
 
     @property
     def clients(self) -> ClientHarm | None:

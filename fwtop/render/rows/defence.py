@@ -62,6 +62,7 @@ PROPOSAL = RowType(
         Field("clients", value=lambda item: item.clients and item.clients.to_dict()),
         Field("collateral_examples"),
         Field("collateral_is_guess", value="guess"),
+        Field("needs_force"),
         Field("cost_ns", Unit.NANOSECONDS, heading="CPU/pkt", width=7, keep=9, sort="cheapest"),
         Field("cost_measured"),
         Field("commands"),

@@ -29,6 +29,7 @@ from fwtop.ui.lists.attacks import (
     relief_lines,
     stopped,
     sum_lines,
+    together,
     total_harm,
 )
 from fwtop.ui.style import ACCENT, BAD, BUTTON, BUTTON_BAD, DIM, STRONG, TEXT, TITLE, WARN, Line, paragraph
@@ -73,6 +74,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         self._install = "Install all" if self._is_set else "Install"
         self.editor = Editor(rules[0][0], ()) if self._is_set else Editor.of(rules[0][0])
         self.parts: tuple[Part, ...] = ()
+        self.whole: Preview | None = None  # of what Install installs
         self.word = ""  # typed confirmation of an overly broad rule
         self.measuring = True  # the numbers shown don't belong to the rule as edited
         self.armed = False  # install as soon as the numbers are in
@@ -130,7 +132,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
     @property
     def harmless(self) -> bool:
         """Whether Install may be the default: little harm, and everything that warns of it is visible."""
-        if total_harm(self.parts) >= HARM_LIMIT:
+        if total_harm(self.whole) >= HARM_LIMIT or (self.whole is None and self._is_set):
             return False
         if of(self.rule.kind).untracks and self._first.plan.warnings:
             return False  # other rules need connection tracking: they would drop what it let in
@@ -148,12 +150,25 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         for rule, letter in wanted:
             parts.append(await self._measured(rule, letter, parts))
         # All at once: a dialog that grows twice is hard to read.
-        self.parts, self.measuring = tuple(parts), False
+        whole = await self._together([part for part in parts if not part.left_out])
+        self.parts, self.whole, self.measuring = tuple(parts), whole, False
         self.editor.rule = parts[0].rule
         self._set_default()
         if self.armed:
             self._fire()
         self.draw()
+
+    async def _together(self, parts: Sequence[Part]) -> Preview | None:
+        """Count on whom the rules of a set act together; None if that can't be told."""
+        if len(parts) < 2:
+            return parts[0].preview if parts else None
+        try:
+            return await self._controls.preview(together([part.rule for part in parts]))
+        except FwtopError:
+            return None
+        except Exception as error:
+            self.survive(error)
+            return None
 
     async def _measured(self, rule: Rule, letter: str, before: Sequence[Part]) -> Part:
         part = Part(rule, letter)
@@ -321,7 +336,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
             words = f"{'Refused: ' if refused else ''}{safe_text(refusal, limit=1000)}"
             lines += paragraph(words, width, WARN if self._is_set else BAD)
         if self._is_set:
-            return [*lines, *(sum_lines(self.parts) if self.rules else [])]
+            return [*lines, *(sum_lines(self.parts, self.whole) if self.rules else [])]
         preview = self._first.preview
         if preview is not None:
             relieves = drops_nothing(self.rule)
@@ -374,7 +389,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
             return [(f"▸ {words} " if self.marked == name else f"  {words} ", DIM)]
         if self.marked != name or not (self._default_set or self.refusal):
             return [(f"  {words} ", TEXT)]
-        risky = name == INSTALL and total_harm(self.parts) >= HARM_LIMIT
+        risky = name == INSTALL and total_harm(self.whole) >= HARM_LIMIT
         return [(f"▸ {words} ", BUTTON_BAD if risky else BUTTON)]
 
 

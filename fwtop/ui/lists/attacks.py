@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from rich.style import Style
 
 from fwtop.model.client_harm import ClientHarm
-from fwtop.model.rule import PlanView, Preview, Rule
+from fwtop.model.rule import Kind, Match, PlanView, Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED
@@ -239,8 +239,6 @@ def preview_lines(preview: Preview) -> list[Line]:
     stops: Line = [(percent(preview.attack_share), STRONG), (whole, TEXT)]
     of_all = " packets/s of all attacks" if several else " packets a second"
     stops += [(number(preview.attack_pps), STRONG), (of_all, TEXT)]
-    hits: Line = packets_hit(preview.collateral_share, guess=preview.guess)
-    hits += [(f" of client-like packets, {number(preview.collateral_pps)} a second", TEXT)]
     lines = [labelled("stops", stops)]
     if several:
         each = (f"{safe_text(title)} {percent(share)}" for title, share in preview.attacks[:_ATTACKS])
@@ -249,12 +247,19 @@ def preview_lines(preview: Preview) -> list[Line]:
     if active:
         words = f"active rules stop {percent(active)} of it already, both {percent(together[preview.attack])}"
         lines.append(labelled("", [(words, WARN)]))
-    by_client = client_lines(preview.clients)
-    lines += [*by_client, labelled("" if by_client else "clients hit", hits)]
+    lines += harm_lines(preview)
     warned = any("baseline" in warning or "guess" in warning for warning in preview.warnings)
     if preview.guess and not warned:
         lines.append(labelled("", [(NO_BASELINE, WARN)]))
     return lines
+
+
+def harm_lines(preview: Preview) -> list[Line]:
+    """Write how many known clients lose something, and which share of packets that is."""
+    hits: Line = packets_hit(preview.collateral_share, guess=preview.guess)
+    hits += [(f" of client-like packets, {number(preview.collateral_pps)} a second", TEXT)]
+    by_client = client_lines(preview.clients)
+    return [*by_client, labelled("" if by_client else "clients hit", hits)]
 
 
 def example_lines(preview: Preview) -> list[Line]:
@@ -319,22 +324,26 @@ def adds_nothing(preview: Preview, without: Mapping[str, float]) -> bool:
     return bool(aimed) and all(without.get(title, 0.0) >= min(share, _ENOUGH) for title, share in aimed)
 
 
-def total_harm(parts: Sequence[Part]) -> float:
-    """Return the share of normal traffic, or of known clients, that rules drop together at most, 0 to 1."""
-    found = [part.preview for part in parts if part.preview and not part.left_out]
-    clients = (preview.clients.worst_share for preview in found if preview.clients)
-    return min(max(sum(preview.collateral_share for preview in found), sum(clients)), 1.0)
+def together(rules: Sequence[Rule]) -> Rule:
+    """Return rules as one, to count what they do together: who is hit by two of them is hit once."""
+    parts = tuple(part for rule in rules for part in rule.parts or (rule,))
+    return rules[0] if len(rules) == 1 else Rule("", Kind.HARDEN, Match(), "", 0, parts=parts)
 
 
-def sum_lines(parts: Sequence[Part]) -> list[Line]:
+def total_harm(preview: Preview | None) -> float:
+    """Return the share of normal traffic, or of known clients, that is dropped, whichever is more, 0 to 1."""
+    if preview is None:
+        return 0.0
+    return max(preview.collateral_share, preview.clients.worst_share if preview.clients else 0.0)
+
+
+def sum_lines(parts: Sequence[Part], whole: Preview | None) -> list[Line]:
     """Write what a set stops, which is at least what the best of its rules stops, and its harm."""
     lines = [
         labelled("stops" if place == 0 else "", [(percent(share), STRONG), (f" of {safe_text(title)}", TEXT)])
         for place, (title, share) in enumerate(stopped(parts).items())
     ]
-    guess = any(part.preview.guess for part in parts if part.preview and not part.left_out)
-    hit: Line = [("at most ", DIM), *packets_hit(total_harm(parts), guess=guess)]
-    return [*lines, labelled("clients hit", [*hit, (" of client-like packets", TEXT)])]
+    return [*lines, *(harm_lines(whole) if whole is not None else [])]
 
 
 def part_lines(part: Part, width: int, told: set[str]) -> list[Line]:
