@@ -22,7 +22,7 @@ from fwtop.model.wire import plain, to_json
 SCHEMA = 1
 MAX_BYTES = 8192  # of a line
 _MAX_FIELDS = 16
-# Event → syslog priority: 2 critical, 4 warning, 5 notice
+# Event → syslog priority: 2 critical (of abuse 4), 4 warning, 5 notice
 EVENTS = {
     "attack_began": 2, "attack_changed": 4, "attack_ended": 5,
     "rule_installed": 5, "rule_confirmed": 5, "rule_removed": 4, "rule_expired": 4,
@@ -90,7 +90,7 @@ def journal_fields(alarm: Alarm) -> dict[str, str]:
     found = {
         "MESSAGE": alarm.message,
         "MESSAGE_ID": MESSAGE_ID,
-        "PRIORITY": str(EVENTS[alarm.event]),
+        "PRIORITY": str(max(EVENTS[alarm.event], 4 if alarm.details.get("class") == "abuse" else 0)),
         "SYSLOG_IDENTIFIER": "fwtop",
         "FWTOP_EVENT": alarm.event,
         "FWTOP_SUBJECT": alarm.subject,

@@ -80,7 +80,7 @@ class Advisor:
         attacks = tuple(attack for attack, _ in named)
         claims = {attack.key: finding for attack, finding in named}
         self.learner.obey(context, named)
-        self.learner.take(context, window, quiet=not attacks)
+        self.learner.take(context, window, quiet=not any(one.severity.is_harmful for one in attacks))
         now = window.started + window.seconds
         self.standing = Standing.of(context, self._lookup)
         advice = self._advice = self._advise(context, active, now)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.connections import Held, flows_of, flows_of_packets
 from fwtop.analysis.memory import CLASSES, Baseline, Memory, classes
+from fwtop.analysis.severity import Room
 from fwtop.analysis.spoofing import Distances, Spoof, from_this_host, spoof_estimate
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features
@@ -23,6 +24,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import I64, U8, U16, U64, Interval, Mask, PacketBatch, SocketTable, Window
+from fwtop.model.traffic.severity import Harm
 from fwtop.rehearsal.host import KnownPeers
 
 _LONG_SECONDS, _CRAWL_PPS = 8.0, 2.0  # a long capture with less than even 1-in-1,000 sampling shows of floods
@@ -72,6 +74,9 @@ class Finding(Struct, frozen=True):
     held: Held | None = None  # the connections that it holds
     settings: tuple[str, ...] = ()  # of servers, that stop it
     traits: Trait = Trait.NONE
+    exhausts: tuple[Room, ...] = ()  # what it takes of the host
+    otherwise: Harm = Harm.UNUSUAL  # its class if it exhausts nothing
+    connections: float = 0.0  # that it keeps open
 
     @property
     def requests(self) -> bool:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from fwtop.analysis.context import ANY, AnalysisContext, Finding, Trait, count
 from fwtop.analysis.fate import Fate
 from fwtop.analysis.proposals.matching import match_rows
+from fwtop.analysis.severity import Load, Surroundings, severity_of
 from fwtop.analysis.window.counting import marked
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, Traffic, weighted_top
@@ -25,6 +26,7 @@ from fwtop.model.addresses.address import format_address
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Interval
 from fwtop.model.traffic.protocols import NAMES
+from fwtop.model.traffic.severity import Severity
 from fwtop.model.traffic.snapshot import Incident
 from fwtop.render.numbers import plural
 
@@ -53,18 +55,44 @@ class Life(Struct, frozen=True):
 def attacks_of(
     context: AnalysisContext, lives: Sequence[Life], timeline: Timeline
 ) -> list[tuple[Incident, Finding]]:
-    """Return the attacks and their findings, the greatest share first."""
+    """Return the attacks and their findings, the most severe first, effects of others last."""
+    around = Surroundings.of(context.counters, context.config.link_bits_per_second)
     made: list[Incident] = []
     for life in lives:
         attack = _attack(context, life, timeline)
+        attack = replace(attack, severity=_severity(context, life, attack, around))
         same = sum(other.kind == attack.kind and other.target.startswith(attack.target) for other in made)
         made.append(replace(attack, target=f"{attack.target} #{same + 1}") if same else attack)
     cause = _cause(made, lives)
     for at, life in enumerate(lives):
         if Trait.FULL_TABLE in life.finding.traits:
             made[at] = replace(made[at], effect_of=cause)
+    others = (one.severity for one, life in zip(made, lives, strict=True) if life.finding.exhausts)
+    worst = min(others, key=lambda one: one.order, default=Severity())
+    for at, life in enumerate(lives):
+        if not life.finding.exhausts:  # a carpet: the others, seen together
+            made[at] = replace(made[at], severity=worst)
     named = zip(made, (life.finding for life in lives), strict=True)
-    return sorted(named, key=lambda item: -item[0].share)
+    return sorted(named, key=lambda item: (bool(item[0].effect_of), item[0].severity.order, -item[0].share))
+
+
+def _severity(context: AnalysisContext, life: Life, attack: Incident, around: Surroundings) -> Severity:
+    finding, live, sockets = life.finding, context.traffic.live, context.sockets
+    port = finding.held.port if finding.held is not None else finding.match.dport
+    if sockets is not None and port is not None:
+        queue, overflows = sockets.queue(port), sockets.overflows_per_s > 0
+        around = replace(around, queue=queue, overflows=overflows)
+    is_proven = Trait.REFLECTED in finding.traits or context.sampled
+    busiest = 1.0 if live else max(attack.peak_pps / max(attack.pps, 1e-9), 1.0)  # second of a capture
+    load = Load(
+        attack.pps * busiest,
+        attack.bps * busiest,
+        finding.connections,
+        attack.share,
+        attack.reaching_share,
+        least=is_proven and not live,
+    )
+    return severity_of(finding.exhausts, finding.otherwise, load, around if live else Surroundings())
 
 
 def pps_of(context: AnalysisContext, finding: Finding) -> float:

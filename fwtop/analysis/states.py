@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding, Trait, count
+from fwtop.analysis.severity import TABLE
 from fwtop.analysis.window.features import targets_of
 from fwtop.render.numbers import percent
 
@@ -76,4 +77,4 @@ def conntrack_exhaustion(context: AnalysisContext) -> list[Finding]:
         evidence.append(f"a consequence of {', '.join(causes)}, not an attack of its own")
     title, confidence = "Exhaustion of the connection table", 0.97 if losing else 0.9 if full else 0.75
     found = Finding("conntrack_exhaustion", title, _NO_ROWS, confidence, tuple(evidence), state=True)
-    return [replace(found, pps=table.new_per_s, traits=Trait.FULL_TABLE)]
+    return [replace(found, pps=table.new_per_s, traits=Trait.FULL_TABLE, exhausts=(TABLE,))]

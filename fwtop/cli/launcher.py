@@ -249,6 +249,7 @@ def _snapshot(args: argparse.Namespace) -> int:
         netns=args.netns,
         geoip=args.geoip,
         store=not args.no_store,
+        fail_on=args.fail_on,
         ready_fd=int(ready) if ready.isdigit() else None,
     )
     return launch(options, args.interface)

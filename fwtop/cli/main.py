@@ -127,5 +127,5 @@ def _overview() -> str:
         "See what is flooding this machine, and stop it with one key.\n\n"
         f"{verbs}\n\n"
         "Every verb has --help with an example. Exit status: 0 success, 1 failure, 2 wrong usage,\n"
-        "3 a privilege or kernel feature is missing."
+        "3 a privilege or kernel feature is missing, 4 what --fail-on names was seen."
     )

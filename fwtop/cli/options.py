@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.severity import Threshold
 
 if TYPE_CHECKING:
     from fwtop.model.rule import Rule
@@ -66,10 +67,13 @@ def add_netns(parser: argparse.ArgumentParser) -> None:
 
 
 def add_observation(parser: argparse.ArgumentParser) -> None:
-    """Add --json, --top and --geoip."""
+    """Add --json, --top, --geoip and --fail-on."""
     flag(parser, "--json", "print one JSON document")
     option(parser, "--top", "N", "entries of each list", positive, default=50)
     add_geoip(parser)
+    told = "exit with status 4 if something of this class or worse is seen: attack, abuse or unusual"
+    more = "; attack:0.5 asks for half of a resource, too"
+    option(parser, "--fail-on", "CLASS", f"{told}{more}", read_as(Threshold.parse))
 
 
 def add_geoip(parser: argparse.ArgumentParser) -> None:

@@ -88,7 +88,7 @@ def _read(args: argparse.Namespace) -> int:
     if args.explain:
         print_explanations(result.whole.advisor.explained)
         return 0
-    return show(result.snapshot, as_json=args.json, top=args.top)
+    return show(result.snapshot, as_json=args.json, top=args.top, fail_on=args.fail_on)
 
 
 _SILENT_SECONDS = 0.5  # what is over sooner needs no line

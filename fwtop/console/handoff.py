@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from fwtop.model.traffic.severity import Threshold
 from fwtop.model.wire import of_json, to_json
 
 MAX_DESCRIPTORS = 64
@@ -20,6 +21,7 @@ class Options(Struct, frozen=True):
     seconds: float = 5.0
     json: bool = False
     top: int = 50
+    fail_on: Threshold | None = None  # snapshot: what the exit status tells of
     slow: bool = False
     readonly: bool = False
     netns: str | None = None

@@ -19,11 +19,13 @@ from fwtop.console.judging import failure_line
 from fwtop.console.publish.outputs import Outputs
 from fwtop.console.recorder import Recorder
 from fwtop.model.rule import Rule
+from fwtop.model.traffic.severity import Threshold
 from fwtop.model.traffic.snapshot import LedgerRow, Share, Snapshot
 from fwtop.model.wire import of_plain, plain
 from fwtop.render.harm import hit_words
 from fwtop.render.numbers import percent, si
 from fwtop.render.observation import observation_json, rfc3339
+from fwtop.render.rows.defence import severity_words
 from fwtop.rules.words import describe
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ def run_snapshot(options: Options, handoff: Handoff, descriptors: list[int]) -> 
         snapshot = console.take(console.session.tick())
     finally:
         console.close()
-    return show(snapshot, as_json=options.json, top=options.top)
+    return show(snapshot, as_json=options.json, top=options.top, fail_on=options.fail_on)
 
 
 def _observe(console: LiveConsole, seconds: float) -> None:
@@ -56,15 +58,23 @@ def _observe(console: LiveConsole, seconds: float) -> None:
         console.session.observe()
 
 
-def show(snapshot: Snapshot, *, as_json: bool, top: int) -> int:
-    """Print a snapshot as one JSON document or as text; return the exit status, 1 if it was not judged."""
+_FOUND = 4  # exit status
+
+
+def show(snapshot: Snapshot, *, as_json: bool, top: int, fail_on: Threshold | None) -> int:
+    """Print a snapshot as one JSON document or as text.
+
+    Return the exit status: 1 if it was not judged, 4 if something is as severe as `fail_on`.
+    """
     if as_json:
         json.dump(observation_json(snapshot, top=top), sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
         sys.stdout.write(render(snapshot, top=top))
     sys.stdout.flush()
-    return int(bool(snapshot.judgement.not_judged))
+    judged = snapshot.judgement
+    found = fail_on is not None and any(fail_on.reached(attack.severity) for attack in judged.attacks)
+    return 1 if judged.not_judged else _FOUND if found else 0
 
 
 def _report_ready(options: Options) -> None:
@@ -285,6 +295,7 @@ def _attacks(snapshot: Snapshot) -> list[str]:
             f"{attack.title}: {percent(attack.share, 1)} of packets, {si(attack.pps)}pps{forged} "
             f"(confidence {percent(attack.confidence)}), since {rfc3339(attack.since)}"
         )
+        lines.append(f"    {severity_words(attack.severity)}")
         lines += [f"    {sentence}" for sentence in attack.evidence]
     return [*lines, ""]
 

@@ -222,7 +222,7 @@ class EvidenceSampler:
         at = snapshot.at
         if 0 <= at - self._last < _PAUSE_SECONDS:
             return ()
-        due = [attack for attack in snapshot.judgement.attacks if self._is_due(attack, at)]
+        due = [attack for attack in snapshot.judgement.harmful if self._is_due(attack, at)]
         judged = self._judged()
         if not due or judged is None:
             return ()

@@ -20,7 +20,7 @@ def derive(before: Snapshot | None, after: Snapshot) -> list[Event]:
     """Return the events between two snapshots of a session; None: `after` is the first."""
     at = after.at
     return [
-        *_attack_events(before.judgement.attacks if before else (), after.judgement.attacks, at),
+        *_attack_events(before.judgement.harmful if before else (), after.judgement.harmful, at),
         *_rule_events(before.mitigations if before else (), after.mitigations, at, first=before is None),
         *_proposal_events(before, after, at),
         *_guardian_events(before.guardian if before else "", after.guardian, at),

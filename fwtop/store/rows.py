@@ -42,7 +42,7 @@ def insert_series(database: sqlite3.Connection, snapshot: Snapshot, seconds: flo
         "kernel_share) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (at, one.kind, one.target, one.pps, one.share, one.confidence, *_dropped(one))
-            for one in snapshot.judgement.attacks
+            for one in snapshot.judgement.harmful
         ],
     )
     insert_rule_ticks(database, ((at, status) for status in snapshot.mitigations))

@@ -228,7 +228,7 @@ class Gap(Struct):
         self.until, self.missed, self.cause = end, self.missed + 1, cause
         self.last = held
         self.events = _bounded([*self.events, *events])
-        for attack in snapshot.judgement.attacks:
+        for attack in snapshot.judgement.harmful:
             before = self._strongest.get(attack.kind)
             if before is None and len(self._strongest) >= _MOST_ATTACKS:
                 continue

@@ -7,8 +7,10 @@ from rich.style import Style
 
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.session import NOTICED, STOPPED, Flow, flow_of
+from fwtop.model.traffic.severity import NEAR
 from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import DAY_AND_TIME, utc
+from fwtop.render.rows.defence import taken
 from fwtop.rules.kinds import drops_nothing
 from fwtop.ui.format import bits, duration, gauge, number, percent
 from fwtop.ui.lists.history import Clients, History
@@ -158,6 +160,8 @@ _STYLES: dict[Badge, Style] = {
     Badge.ALREADY: FOREIGN,
     Badge.CALM: CALM,
     Badge.NOT_JUDGED: NOTICE,
+    Badge.ABUSE: NOTICE,
+    Badge.UNUSUAL: BRAND,
     Badge.RECORDED: ALARM,
 }
 
@@ -255,6 +259,8 @@ def _of_several(attacks: tuple[Incident, ...], snapshot: Snapshot) -> list[Line]
 def _of_attack(attack: Incident, snapshot: Snapshot) -> list[Line]:
     rate = min(attack.pps, snapshot.tables.totals.pps)
     parts: list[Line] = [[(attack.title, STRONG)]]
+    if words := taken(attack.severity):
+        parts.append([(words, BAD if (attack.severity.nearness or 0.0) >= NEAR else TEXT)])
     parts += [[("sources forged", WARN)]] if attack.spoofed else []
     parts.append([(f"{percent(attack.share)} of all packets", TEXT)])
     parts.append([(f"{number(rate)} pps", TEXT)])

@@ -276,7 +276,8 @@ def sample() -> str:
         assigned = f"#{setting.name} = {written(setting.plain(setting.default))}"
         if len(assigned) + len(setting.help) + 4 <= _WIDTH:
             return [f"{assigned}  # {setting.help}"]
-        return [*textwrap.wrap(setting.help, _WIDTH, initial_indent="# ", subsequent_indent="# "), assigned]
+        told = textwrap.wrap(setting.help, _WIDTH, initial_indent="# ", subsequent_indent="# ")
+        return [*told, *textwrap.wrap(assigned, _WIDTH, subsequent_indent="#", break_on_hyphens=False)]
 
     defaults = [Value(item, item.default) for item in all_settings()]
     return _HEAD + "\n" + _in_sections(defaults, lines, heading="#[{}]")

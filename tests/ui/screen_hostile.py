@@ -28,7 +28,7 @@ _CODES = (
     *("id", "rule", "replaces", "active_rule", "kind", "layer", "side", "protocol", "stage"),
     *("guardian", "number"),
 )
-_VALUES = ("prefix", "match", "state")
+_VALUES = ("prefix", "match", "state", "severity")
 
 
 def poisoned(value: Any) -> Any:

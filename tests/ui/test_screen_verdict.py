@@ -16,6 +16,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import RuleStatus, State
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.session import flow_of
+from fwtop.model.traffic.severity import Harm, Severity
 from fwtop.model.traffic.snapshot import Destination, Judgement, LedgerRow, Share, Snapshot
 from fwtop.ui.header import HeaderState, header_lines, rates_line, verdict_line
 from fwtop.ui.lists.history import Clients, History
@@ -41,6 +42,11 @@ def rule(state: State = State.CONFIRMED, **changes: object) -> RuleStatus:
     return replace(status, **changes)  # type: ignore[arg-type]
 
 
+def classed(shown: Snapshot, harm: Harm) -> Snapshot:
+    attacks = tuple(replace(one, severity=Severity(harm)) for one in shown.judgement.attacks)
+    return replace(shown, judgement=replace(shown.judgement, attacks=attacks))
+
+
 def text(line: Line) -> str:
     return "".join(part for part, _ in line)
 
@@ -56,6 +62,9 @@ def text(line: Line) -> str:
         (under_attack(row("netfilter", 0.576, "7"), rules=(rule(),)), Badge.PARTLY, "PARTLY 72 %"),
         (under_attack(row("netfilter", 0.2)), Badge.PARTLY, "PARTLY 25 %"),
         (under_attack(row("netfilter", 0.8, "7"), rules=(rule(),)), Badge.PROTECTED, "PROTECTED"),
+        (classed(under_attack(), Harm.ABUSE), Badge.ABUSE, "ABUSE"),
+        (classed(under_attack(row("netfilter", 0.8)), Harm.ABUSE), Badge.ALREADY, "ALREADY STOPPED"),
+        (classed(under_attack(), Harm.UNUSUAL), Badge.UNUSUAL, "UNUSUAL"),
         (
             under_attack(row("netfilter", 0.4, "7"), row("netfilter", 0.4), rules=(rule(),)),
             Badge.PROTECTED,

@@ -24,6 +24,7 @@ from fwtop.alarms.courier import CommandRunner, Courier, alarms, run_command
 from fwtop.alarms.message import EVENTS, MAX_BYTES, Alarm, parse_line
 from fwtop.console.publish.alarms import AlarmEvents, Alarms
 from fwtop.model.files import ConfigText
+from fwtop.model.traffic.severity import Harm, Severity
 from fwtop.model.traffic.snapshot import Incident, Sampling, Snapshot
 from fwtop.model.wire import plain
 
@@ -46,6 +47,16 @@ def told(ticks: list[Snapshot], **given: Any) -> list[str]:
 def test_an_attack_that_lasts_is_told_once_and_its_end_once() -> None:
     ticks = [tick(second, attack()) for second in range(20)] + [tick(20 + second) for second in range(40)]
     assert told(ticks) == ["attack_began", "attack_ended"]
+
+
+def test_what_is_only_unusual_raises_no_alarm_and_abuse_that_becomes_an_attack_another() -> None:
+    harms = ([Harm.UNUSUAL] * 20, [Harm.ABUSE] * 20, [Harm.ATTACK] * 20)
+    one = [replace(attack(), severity=Severity(harm)) for part in harms for harm in part]
+    ticks = [tick(second, attack) for second, attack in enumerate(one)]
+    assert told(ticks[:20]) == []
+    events = AlarmEvents(AlarmConfig())
+    alarms = [(alarm.event, alarm.details["class"]) for item in ticks for alarm in events.next(item)]
+    assert alarms == [("attack_began", "abuse"), ("attack_changed", "attack")]
 
 
 def test_a_flicker_is_no_alarm_and_a_pulse_wave_one_attack() -> None:

@@ -20,6 +20,7 @@ from fwtop.model.files import ConfigText
 from fwtop.model.protocol import Answer, Apply, Keep, Undo
 from fwtop.model.rule import Match, RuleStatus, State
 from fwtop.model.traffic.counters import TcpService
+from fwtop.model.traffic.severity import Harm, Severity
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.model.wire import of_plain, plain
 
@@ -69,6 +70,8 @@ def test_a_rule_within_the_policy_is_tried_and_kept_and_renewed_while_it_drops()
     [
         ({}, {"flood": {"confidence": 0.8}}),
         ({}, {"flood": {"ended": START}}),
+        ({}, {"flood": {"severity": Severity(Harm.ABUSE)}}),
+        ({"attacks": (FLOOD.kind,)}, {"flood": {"severity": Severity(Harm.UNUSUAL)}}),
         ({}, {"flood": {"other_share": 0.97}}),
         ({}, {"flood": {"since": START - 0.5}}),
         ({"attacks": ("syn_flood",)}, {}),
@@ -87,6 +90,11 @@ def test_what_the_policy_does_not_allow_is_left_to_the_operator(
 ) -> None:
     assert Decider(replace(POLICY, **policy)).next(seen(0, **changes)) == []
     assert len(Decider(POLICY).next(seen(0))) == 1
+
+
+def test_abuse_is_stopped_where_its_kind_is_named() -> None:
+    named = Decider(replace(POLICY, attacks=(FLOOD.kind,)))
+    assert len(named.next(seen(0, flood={"severity": Severity(Harm.ABUSE)}))) == 1
 
 
 def test_a_rule_without_effect_is_taken_back_and_not_tried_again_soon() -> None:

@@ -16,6 +16,7 @@ from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, 
 from fwtop.analysis.measures.general import ENOUGH, spoofed, to_port
 from fwtop.analysis.measures.tcp import flows_of
 from fwtop.analysis.parsers import http
+from fwtop.analysis.severity import ACCEPT, TABLE, WORKERS
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, payload
 from fwtop.model.rule import Match
@@ -199,6 +200,7 @@ _OPENED = (
 _flood = partial(
     Hypothesis,
     kind="syn_flood",
+    exhausts=(WORKERS, ACCEPT, TABLE),
     traits=Trait.APART | Trait.OPENINGS,
     match=match_opened,
     stopped_by="a limit of connections for each source",
@@ -206,6 +208,7 @@ _flood = partial(
 ENTRIES = (
     _flood(
         "TCP connection flood", of=silent_connections, prior=1.8,  # RFC 4987 1
+        holds=silent,
         needs=(
             ENOUGH, silent.at_least(100), silent_rate.at_least(20), silent_each.at_least(2),
             silent_share.at_least(0.5),
@@ -220,6 +223,7 @@ ENTRIES = (
     _flood(
         "TCP connection flood by sources that send no data", of=sources_without_data,
         title="TCP connection flood",
+        holds=opened,
         needs=(
             ENOUGH, opened.at_least(100), opened_rate.at_least(20), opened_each.at_least(2),
             acknowledged.at_least(0.5),
@@ -230,6 +234,7 @@ ENTRIES = (
     _flood(
         "fake TCP sessions of forged sources", of=sources_without_data,
         title="Flood of fake TCP sessions",
+        holds=opened,
         needs=(
             ENOUGH, opened.at_least(100), opened_rate.at_least(20), acknowledged.at_least(0.5),
             spoofed.at_least(0.9),
@@ -242,6 +247,8 @@ ENTRIES = (
     Hypothesis(
         "slow HTTP attack", slow_requests, 2.2,  # Slowloris (2009), R.U.D.Y. (2010)
         kind="http_flood",
+        exhausts=(WORKERS, ACCEPT),
+        holds=slow,
         traits=Trait.REQUESTS,
         title="Slow HTTP attack",
         needs=(slow.at_least(50), slow_share.at_least(0.2)),

@@ -11,6 +11,7 @@ from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature, measured
 from fwtop.analysis.measures import general
 from fwtop.analysis.measures.general import ENOUGH, match_ip_protocol, pace, sources, spoofed, unclaimed_of
+from fwtop.analysis.severity import CORE, LINK
 from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.tcp_view import errors_to_probes
 from fwtop.analysis.window.traffic import ICMP, ICMP6, IGMP
@@ -92,6 +93,7 @@ _icmp_flood = partial(
     Hypothesis,
     of=icmp_packets,
     kind="icmp_flood",
+    exhausts=(CORE, LINK),
     traits=Trait.APART,
     lead="{amount:ICMP packets} from {senders}, {same_type:percent} of type {type}, "
     "mean length {mean_length:.0f} bytes",
@@ -151,6 +153,7 @@ ENTRIES = (
     Hypothesis(
         "IGMP flood", igmp_packets, 0.0,
         kind="igmp_flood",
+        exhausts=(CORE,),
         needs=(ENOUGH,),
         lead="{amount:IGMP packets} from {senders} to this host's own address; routers address groups",
         evidence=(
@@ -165,6 +168,7 @@ ENTRIES = (
     Hypothesis(
         "ARP flood", arp_packets, 0.0,
         kind="arp_flood",
+        exhausts=(CORE,),
         needs=(ENOUGH,),
         lead=(
             "{amount:ARP packets} ({rate:count}/s) from {link_senders:count} MAC addresses",

@@ -18,6 +18,7 @@ from fwtop.analysis.measures.general import rate, sources
 from fwtop.analysis.parsers import dns
 from fwtop.analysis.parsers.dns import invented, looks_random, random_subdomains, top_name, wire_of
 from fwtop.analysis.parsers.services import dns_query
+from fwtop.analysis.severity import CORE, service
 from fwtop.analysis.window.counting import among, distinct_values, part_marked
 from fwtop.analysis.window.traffic import UDP, Rows
 from fwtop.model.text import dns_name_text, safe_text
@@ -324,6 +325,7 @@ _flood = partial(
     Hypothesis,
     of=dns_queries,
     kind="dns_query_flood",
+    exhausts=(service(20_000), CORE),  # queries/s that a name server on one core answers
     title="DNS query flood",
     details=(query_types,),
     match=matching(protocol=UDP, dport=53),
@@ -335,6 +337,7 @@ ENTRIES = (
     _flood(
         "random-subdomain attack, names cut off", prior=3.2,
         kind="dns_random_subdomain",
+        exhausts=(service(1_000),),  # nothing is cached: each asks other servers
         traits=Trait.QUESTIONS | Trait.RANDOM_NAMES,
         title="DNS random-subdomain attack",
         needs=(
@@ -346,6 +349,7 @@ ENTRIES = (
     _flood(
         "random-subdomain attack on one zone", prior=3.0,  # "water torture"
         kind="dns_random_subdomain",
+        exhausts=(service(1_000),),  # nothing is cached: each asks other servers
         traits=Trait.QUESTIONS | Trait.RANDOM_NAMES,
         title="DNS random-subdomain attack on {zone}",
         needs=(*_BELOW_ONE, names_per_query.at_least(_INVENTED)),

@@ -10,6 +10,7 @@ from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.compete import datagrams_of
 from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Proof, cut, feature, matching
 from fwtop.analysis.measures.general import ENOUGH, mean_length, newcomers_first, sources
+from fwtop.analysis.severity import CORE, LINK
 from fwtop.analysis.window.counting import distinct_values
 from fwtop.model.traffic.packets import Fragment
 
@@ -71,6 +72,7 @@ ENTRIES = (
     Hypothesis(
         "fragment flood", fragments, 2.0,
         kind="fragment_flood",
+        exhausts=(LINK, CORE),
         title="Fragment flood",
         needs=(ENOUGH,),
         lead="{amount:fragments} from {senders}, {later_fragments:percent} of them not the first, "

@@ -19,6 +19,7 @@ import numpy as np
 from fwtop.analysis.connections import HANDSHAKE, Held, flows_of, flows_of_packets, source_of
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.entries import Feature, Group, Hypothesis, Least, Proof, Says, cut, noted
+from fwtop.analysis.severity import ACCEPT, WORKERS
 from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.traffic import TCP, Rows, mix, payload
 from fwtop.model.rule import Match
@@ -336,6 +337,8 @@ def _attack(
     return Hypothesis(
         name, held_connections, prior,
         kind=kind,
+        exhausts=(WORKERS, ACCEPT),
+        holds=held_number,
         needs=(behaviour.yes,),
         lead="{held_number:count} connections to port {port:.0f} " + does,
         evidence=evidence,

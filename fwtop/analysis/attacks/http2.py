@@ -18,6 +18,7 @@ from fwtop.analysis.measures.tcp import (
     with_their_connections,
 )
 from fwtop.analysis.parsers import http, tls
+from fwtop.analysis.severity import ACCEPT, service
 from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.traffic import Rows
 from fwtop.model.traffic.packets import Mask, PacketBatch
@@ -147,6 +148,7 @@ def records_as_usual(group: Group) -> float:
 _flood = partial(
     Hypothesis,
     kind="http_flood",
+    exhausts=(service(2_000), ACCEPT),  # frames of streams that cost the server work
     traits=Trait.REQUESTS,
     match=to_port,
     rows=with_their_connections,

@@ -30,6 +30,7 @@ from fwtop.analysis.measures.tcp import (
     with_their_connections,
 )
 from fwtop.analysis.parsers import http
+from fwtop.analysis.severity import ACCEPT, service
 from fwtop.analysis.window.counting import distinct_values
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, distinct_texts, mix, payload
@@ -316,6 +317,7 @@ _flood = partial(
     Hypothesis,
     of=http_requests,
     kind="http_flood",
+    exhausts=(service(200), ACCEPT),  # dynamic pages/s of one core
     traits=Trait.REQUESTS,
     title="HTTP flood",
     details=(requests_described,),

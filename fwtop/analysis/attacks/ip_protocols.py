@@ -19,6 +19,7 @@ from fwtop.analysis.measures.general import (
     sources,
     unclaimed_of,
 )
+from fwtop.analysis.severity import CORE, LINK
 from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.traffic import ESP, GRE, ICMP, ICMP6, IGMP, TCP, UDP, distinct_texts, mix, payload
 from fwtop.model.traffic.packets import U32, U64, Mask
@@ -147,6 +148,7 @@ ENTRIES = (
             Hypothesis(
                 f"{name} flood", cut, 2.6,
                 kind=f"{name.lower()}_flood",
+                exhausts=(LINK, CORE),
                 needs=(ENOUGH,),
                 lead=f"{{amount:{name} packets}} from {{senders}}, mean length {{mean_length:.0f}} bytes",
                 evidence=(sources.says(2, -1.5, 10, 0.0), rate.says(50, -2.0, 500, 0.0)),  # unlike a tunnel
@@ -171,6 +173,7 @@ ENTRIES = (
     Hypothesis(
         "flood of IP protocols that servers don't use", rare_protocols, 2.2,
         kind="ip_protocol_flood",
+        exhausts=(LINK, CORE),
         title="Flood of {what}",
         needs=(ENOUGH,),
         lead="{amount:packets of {what}} from {senders}, mean length {mean_length:.0f} bytes",

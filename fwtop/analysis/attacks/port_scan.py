@@ -10,11 +10,13 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, noted
 from fwtop.analysis.measures.general import ENOUGH, peak
+from fwtop.analysis.severity import CORE
 from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.traffic import TCP, UDP, Rows, mix
 from fwtop.model.addresses.address import format_address
 from fwtop.model.rule import Match
+from fwtop.model.traffic.severity import Harm
 from fwtop.render.numbers import plural
 
 _FLOOD = 10.0  # times the rate of the least flood, from which a scan is one, too
@@ -156,6 +158,8 @@ _scan = partial(
     Hypothesis,
     of=scanners,
     kind="port_scan",
+    exhausts=(CORE,),
+    otherwise=Harm.ABUSE,
     traits=Trait.SCAN,
     lead=(
         "{who} probed {probed} ports or addresses and connected to none",

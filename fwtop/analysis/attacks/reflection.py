@@ -35,6 +35,7 @@ from fwtop.analysis.parsers.services import (
     bencoded_question,
     tftp_data,
 )
+from fwtop.analysis.severity import CORE, LINK
 from fwtop.analysis.window.counting import part_marked
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, weighted_top
@@ -298,6 +299,7 @@ _NEIGHBOURS = (ENOUGH, on_link.at_least(0.95), peak.at_most(999))
 _reflection = partial(
     Hypothesis,
     kind="{service}_amplification",
+    exhausts=(LINK, CORE),
     traits=Trait.REFLECTED | Trait.AMPLIFIED,
     title="{service_title} amplification",
     details=(payloads.servers, payloads.contents),

@@ -15,10 +15,12 @@ from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut
 from fwtop.analysis.measures import payloads
 from fwtop.analysis.measures.general import ENOUGH, per_source
 from fwtop.analysis.parsers.services import BY_PORT, REFLECTED_REQUESTS
+from fwtop.analysis.severity import Room
 from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.traffic import UDP, flow_key
 from fwtop.model.rule import Match
+from fwtop.model.traffic.severity import Harm, Resource
 
 _FORGED = Spoof(0.9, ("nobody reads so many answers: the requests carry the address of the victim",))
 
@@ -62,6 +64,8 @@ ENTRIES = (
     Hypothesis(
         "this host as a reflector", reflected_requests, 1.8,
         kind="{service}_amplification",
+        exhausts=(Room(Resource.UPLINK, 2e6, "bps"),),  # 100 Mb/s: each byte is answered by 50
+        otherwise=Harm.ABUSE,
         traits=Trait.REFLECTED | Trait.AMPLIFIED,
         title="{service_title} amplification through this host",
         # scanners ask once, clients now and then

@@ -13,6 +13,7 @@ from fwtop.analysis.measures.general import ENOUGH
 from fwtop.analysis.measures.tcp import match_ack
 from fwtop.analysis.parsers.http import starts_request
 from fwtop.analysis.parsers.tls import record_mask
+from fwtop.analysis.severity import CORE, LINK
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.tcp_view import ack_numbers
 from fwtop.analysis.window.traffic import Rows
@@ -134,6 +135,7 @@ ENTRIES = (
     Hypothesis(
         "PSH-ACK flood on open connections (STOMP)", one_way_data_connections, 0.0,  # Mirai attack_tcp_stomp
         kind="ack_flood",
+        exhausts=(CORE, LINK),
         traits=Trait.APART,
         needs=(ENOUGH,),
         lead="{amount:packets} on {one_way_connections:count} connections from {senders}, none of which "

@@ -26,6 +26,7 @@ from fwtop.analysis.measures.general import (
 from fwtop.analysis.measures.tcp import BARE, OUTSIDE, constant_fields, constants, match_ack, stray
 from fwtop.analysis.parsers.http import starts_request
 from fwtop.analysis.parsers.tls import record_mask
+from fwtop.analysis.severity import CORE, LINK, TABLE
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features, header_words
 from fwtop.analysis.window.tcp_view import ACK, FIN, RST, SYN, flag_names
@@ -168,6 +169,7 @@ _ack_flood = partial(
     Hypothesis,
     of=stray_acks,
     kind="ack_flood",
+    exhausts=(CORE, LINK, TABLE),
     traits=Trait.APART,
     title="{flood}",
     details=(constant_fields, data_length),
@@ -294,6 +296,7 @@ ENTRIES = (
             Hypothesis(
                 f"{flag} flood", cut, 2.0,
                 kind=f"{flag.lower()}_flood",
+                exhausts=(CORE, LINK),
                 traits=Trait.APART,
                 needs=(ENOUGH, share.at_least(0.02)),
                 lead=(
@@ -315,6 +318,7 @@ ENTRIES = (
     Hypothesis(
         "TCP packets with invalid flags", invalid_flags, 2.9,
         kind="tcp_anomaly",
+        exhausts=(CORE,),
         traits=Trait.ODD_FLAGS,
         title="TCP packets with invalid flags ({flags})",
         needs=(ENOUGH,),

@@ -20,6 +20,7 @@ from fwtop.analysis.measures.general import (
     spoofed,
 )
 from fwtop.analysis.measures.tcp import BARE, constant_fields, constants
+from fwtop.analysis.severity import BACKLOG, CORE, TABLE
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features, header_words
 from fwtop.analysis.window.tcp_view import ACK, SYN
@@ -144,6 +145,7 @@ ENTRIES = (
     Hypothesis(
         "SYN flood", unanswered_syns, 1.7,
         kind="syn_flood",
+        exhausts=(BACKLOG, TABLE, CORE),
         traits=Trait.APART | Trait.OPENINGS,
         needs=(ENOUGH,),
         lead="{amount:SYNs} from {senders}; {completed_syns:percent} of all SYNs led to a connection",

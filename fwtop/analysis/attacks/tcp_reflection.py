@@ -15,6 +15,7 @@ from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Proof, cut, feature, matching
 from fwtop.analysis.measures.general import ENOUGH, of_protocol, sources
 from fwtop.analysis.parsers import http
+from fwtop.analysis.severity import CORE, LINK
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, Rows, payload, weighted_top
@@ -141,6 +142,7 @@ ENTRIES = (
     Hypothesis(
         "SYN-ACK reflection", unasked_syn_acks, 5.0,
         kind="syn_ack_reflection",
+        exhausts=(CORE, LINK),
         traits=Trait.REFLECTED,
         needs=(ENOUGH, sources.at_least(8)),  # fewer: backscatter of floods on other hosts
         lead=(
@@ -159,6 +161,7 @@ ENTRIES = (
     Hypothesis(
         "TCP middlebox reflection", unasked_pages, 5.0,  # Bock et al. 2021
         kind="middlebox_amplification",
+        exhausts=(LINK, CORE),
         traits=Trait.REFLECTED | Trait.AMPLIFIED,
         needs=(ENOUGH,),
         lead=(

@@ -21,6 +21,7 @@ from fwtop.analysis.measures.tcp import (
     with_their_connections,
 )
 from fwtop.analysis.parsers import tls
+from fwtop.analysis.severity import ACCEPT, service
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, payload
 from fwtop.model.text import payload_text
@@ -219,6 +220,7 @@ _flood = partial(
     Hypothesis,
     of=client_hellos,
     kind="tls_flood",
+    exhausts=(service(1_000), ACCEPT),  # RSA signatures/s of one core
     traits=Trait.REQUESTS,
     title="TLS handshake flood",
     details=(hellos_described,),
@@ -265,6 +267,7 @@ ENTRIES = (
     Hypothesis(
         "TLS renegotiation flood", repeated_handshakes, 2.2,  # CVE-2011-1473, THC-SSL-DOS
         kind="tls_flood",
+        exhausts=(service(1_000), ACCEPT),  # RSA signatures/s of one core
     traits=Trait.REQUESTS,
         needs=(renegotiating.at_least(3), ENOUGH),
         lead="{amount:handshake records} ({rate:count}/s) from {senders} on {renegotiating:count} "

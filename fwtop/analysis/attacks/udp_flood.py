@@ -12,6 +12,7 @@ from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, 
 from fwtop.analysis.measures import conversations, payloads
 from fwtop.analysis.measures.general import ENOUGH, of_protocol, per_source, same_length, share, spoofed
 from fwtop.analysis.parsers.services import BY_PORT, SPOKEN, WEB
+from fwtop.analysis.severity import CORE, LINK, TABLE
 from fwtop.analysis.window.counting import among, part_marked
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import UDP, Rows, weighted_top
@@ -299,6 +300,7 @@ ENTRIES = (
     Hypothesis(
         "UDP flood", datagrams, -1.4,
         kind="udp_flood",
+        exhausts=(LINK, CORE, TABLE),
         traits=Trait.APART | Trait.NAMELESS,
         needs=(ENOUGH,),
         lead=_UDP_LEAD,
@@ -312,6 +314,7 @@ ENTRIES = (
     Hypothesis(
         "UDP fragment flood", datagrams, -1.0,
         kind="fragment_flood",
+        exhausts=(LINK, CORE),
         needs=(ENOUGH, later_fragments_per_packet.at_least(3)),
         lead="{odd}",
         evidence=_FLOOD,
@@ -323,6 +326,7 @@ ENTRIES = (
     Hypothesis(
         "amplification by few reflectors", datagrams, -0.5,
         kind="{service}_amplification",
+        exhausts=(LINK, CORE),
         traits=Trait.REFLECTED | Trait.AMPLIFIED,
         title="{service_title} amplification",
         needs=(ENOUGH, reflector_answers.yes),

@@ -11,6 +11,7 @@ from fwtop.analysis.engine.entries import CERTAIN, Group, Hypothesis, Least, Pro
 from fwtop.analysis.measures import general
 from fwtop.analysis.measures.general import observed_live, samples, share, spoofed
 from fwtop.analysis.memory import CLASSES, classes
+from fwtop.analysis.severity import CORE, LINK, TABLE
 from fwtop.analysis.window.traffic import TCP, UDP
 from fwtop.model.rule import Match
 from fwtop.model.traffic.counters import FIREWALLS
@@ -108,6 +109,7 @@ ENTRIES = (
         Hypothesis(
             name, unexplained, 0.1,
             kind="unknown_flood",
+            exhausts=(LINK, CORE, TABLE),
             traits=Trait.NAMELESS | Trait.UNKNOWN,
             title="Unknown flood",
             needs=(samples.at_least(60), scattered.no, *needs),

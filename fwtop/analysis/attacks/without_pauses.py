@@ -25,6 +25,7 @@ from fwtop.analysis.measures.tcp import (
     with_their_connections,
 )
 from fwtop.analysis.parsers import http, tls
+from fwtop.analysis.severity import ACCEPT, TABLE, service
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, word
 from fwtop.model.traffic.packets import Mask, PacketBatch
@@ -170,6 +171,7 @@ _STEADY = (
 _flood = partial(
     Hypothesis,
     kind="http_flood",
+    exhausts=(service(200), ACCEPT),  # dynamic pages/s of one core
     traits=Trait.REQUESTS,
     needs=_STEADILY,
     match=to_port,
@@ -209,6 +211,7 @@ ENTRIES = (
     _flood(
         "connections opened without pauses", of=connections_without_pauses, prior=-2.0,
         kind="syn_flood",
+        exhausts=(service(1_000), ACCEPT, TABLE),
         traits=Trait.APART | Trait.OPENINGS,
         title="TCP connection flood",
         lead="{amount:connections} ({rate:count}/s) from {senders} to port {port:.0f}, again and again",

@@ -89,6 +89,9 @@ class Explained(Struct, frozen=True, eq=False, dict=True):
             settings=best.settings,
             traits=best.traits,
             dns_name=group.notes.get("dns_name"),
+            exhausts=best.exhausts,
+            otherwise=best.otherwise,
+            connections=group[best.holds] if best.holds is not None else 0.0,
         )
 
 

@@ -14,10 +14,12 @@ from msgspec import Struct, field
 
 from fwtop.analysis.connections import Held
 from fwtop.analysis.context import AnalysisContext, Normal, Trait
+from fwtop.analysis.severity import Room
 from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows
 from fwtop.model.rule import Match
+from fwtop.model.traffic.severity import Harm
 
 _CAPITALS = {
     **{name: name.upper() for name in ("dns", "esp", "gre", "http", "icmp", "igmp", "quic", "syn", "tls")},
@@ -321,6 +323,9 @@ class Hypothesis(Struct, frozen=True, eq=False):
     stopped_by: str = ""  # what stops it, in a few words
     settings: tuple[str, ...] = ()  # of servers, that stop it
     traits: Trait = Trait.NONE
+    exhausts: tuple[Room, ...] = ()  # what an attack takes of the host (analysis/severity.py)
+    otherwise: Harm = Harm.UNUSUAL  # the class of an attack if it exhausts nothing
+    holds: Feature | None = None  # connections that an attack keeps open
     joins: bool = False  # several of its groups are one attack
     settles: tuple[Needs, ...] | None = None  # ordinary traffic: when no weaker proof may take its packets
 

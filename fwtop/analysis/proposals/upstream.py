@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from fwtop.analysis.context import AnalysisContext, Finding, count
 from fwtop.analysis.proposals.matching import always_pass
 from fwtop.analysis.proposals.services import without_rule
+from fwtop.analysis.severity import lost_in_nic
 from fwtop.analysis.window.features import Features, targets_of
 from fwtop.analysis.window.traffic import weighted_top
 from fwtop.model.addresses.address import Prefix, format_address
@@ -22,7 +23,6 @@ from fwtop.rules.words import describe
 
 _HELPS = 0.5  # of the attack that a local rule must stop to be enough
 _TOLERABLE = 0.1  # of normal traffic that a local rule may hit
-_NIC_LOSS = 0.02  # of the arriving packets lost in the NIC: link or core are saturated
 _FROM_LINK = 0.5  # of the attack
 _ONE_LENGTH = 0.95
 _ONE_TARGET = 0.9
@@ -100,8 +100,7 @@ def _unhelped(others: Sequence[tuple[float, float]]) -> str:
 def pressure(context: AnalysisContext) -> str:
     """Describe a full link or packet loss in the NIC; empty if there is neither."""
     config, counters = context.config, context.counters
-    lost = sum(drop.packets for drop in counters.drops if drop.layer == "nic")
-    if context.traffic.live and lost > _NIC_LOSS * max(1, counters.arrived_packets):
+    if context.traffic.live and (lost := lost_in_nic(counters)):
         return f"the NIC lost {plural(lost, 'packet')} in {counters.seconds:.0f} s, before any rule"
     rate = counters.arrived_bytes * 8 / max(counters.seconds, 1e-6)
     link = config.link_bits_per_second

@@ -13,6 +13,7 @@ from fwtop.console.automatic import Policy
 from fwtop.model.console_scope import maker
 from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
 from fwtop.model.traffic.session import NOTICED, STOPPED
+from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident, Proposal, Snapshot
 from fwtop.render.numbers import percent
 
@@ -139,9 +140,9 @@ class Decider:
             )
 
     def _installs(self, snapshot: Snapshot, active: list[RuleStatus], now: float) -> Iterator[Decision]:
-        """Choose a rule for each attack that is to be stopped; the one that sends most first."""
+        """Choose a rule for each attack that is to be stopped; the most severe first."""
         present = {_identity(status.rule) for status in active} | self._asked.keys()
-        for attack in sorted(snapshot.judgement.attacks, key=lambda attack: -attack.pps):
+        for attack in snapshot.judgement.attacks:
             if not self._is_allowed(attack, now) or attack.key in self._settling:
                 continue
             fitting = [
@@ -188,7 +189,8 @@ class Decider:
             and not attack.effect_of
             and attack.confidence >= policy.confidence
             and now - attack.since >= policy.after_seconds
-            and (not policy.attacks or attack.kind in policy.attacks)
+            and (attack.kind in policy.attacks if policy.attacks else attack.severity.harm is Harm.ATTACK)
+            and attack.severity.is_harmful
             and stopped < STOPPED
         )
 

@@ -22,10 +22,11 @@ from fwtop.model.rule import RuleStatus
 from fwtop.model.ruleset import Ruleset
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Event, EventKind
+from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import duration_words
 from fwtop.render.observation import rfc3339
-from fwtop.render.rows.defence import reaching_share
+from fwtop.render.rows.defence import taken
 from fwtop.store.events import EventLog
 
 _PIPE_BUF = 4096
@@ -52,6 +53,7 @@ class _Held(Struct):
     lasted: float = 0.0  # seconds, without its pauses
     told: float = 0.0  # when; 0: not yet
     pps: float = 0.0  # as told
+    harm: Harm = Harm.UNUSUAL  # as told
     peak: float = 0.0
     title: str = ""
 
@@ -113,7 +115,7 @@ class AlarmEvents:
 
     def _attack_alarms(self, snapshot: Snapshot, now: float) -> Iterator[Alarm]:
         attacks: dict[str, list[Incident]] = {}
-        for attack in snapshot.judgement.attacks:
+        for attack in snapshot.judgement.harmful:
             if attack.ended is None:
                 attacks.setdefault(attack.kind, []).append(attack)
         for what, kind, state in self._attacks.update(attacks, now):
@@ -122,11 +124,15 @@ class AlarmEvents:
             state.peak = max(state.peak, pps)
             if what == "ended":
                 yield _ended(snapshot, now, kind, state)
-            elif what == "began" or self._has_changed(state, pps, now):
+            elif what == "began" or self._has_changed(state, same, now):
                 state.pps, state.told, state.title = pps, now, same[0].title
+                state.harm = same[0].severity.harm
                 yield _attack_alarm(snapshot, now, what == "began", same)
 
-    def _has_changed(self, state: _Held, pps: float, now: float) -> bool:
+    def _has_changed(self, state: _Held, same: list[Incident], now: float) -> bool:
+        pps = sum(attack.pps for attack in same)
+        if same[0].severity.harm.rank < state.harm.rank:  # abuse that became an attack
+            return True
         if now - state.told < self._config.changed_seconds:
             return False
         factor = self._config.changed_factor
@@ -156,12 +162,18 @@ class AlarmEvents:
 
 
 def _attack_alarm(snapshot: Snapshot, now: float, is_new: bool, same: list[Incident]) -> Alarm:
-    main = max(same, key=lambda attack: attack.pps)
+    main = same[0]  # the most severe
     pps = sum(attack.pps for attack in same)
-    reaching = sum(attack.pps * reaching_share(attack) for attack in same)
+    reaching = sum(attack.pps * attack.reaching_share for attack in same)
     text = f"{main.title}: {pps:,.0f} packets a second, {reaching:,.0f} of them reach services"
+    severity = main.severity
+    if part := taken(severity):
+        text += f"; {part} taken"
     details: dict[str, str | float] = {
         "attack_kind": main.kind,
+        "class": severity.harm.value,
+        **({"exhausts": severity.exhausts.value} if severity.exhausts is not None else {}),
+        **({"nearness": round(severity.nearness, 3)} if severity.nearness is not None else {}),
         "target": safe_text(main.target, limit=64),
         "pps": round(pps),
         "bps": round(sum(attack.bps for attack in same)),

@@ -16,7 +16,6 @@ from fwtop import __version__
 from fwtop.console.live import RunningTotals
 from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.traffic.snapshot import Incident, Snapshot
-from fwtop.render.rows.defence import reaching_share
 
 MAX_KINDS = 16
 MAX_RULES = 64
@@ -56,9 +55,9 @@ def _traffic(totals: RunningTotals) -> Iterator[Metric]:
 
 
 def _attacks(snapshot: Snapshot) -> Iterator[Metric]:
-    present = [attack for attack in snapshot.judgement.attacks if attack.ended is None]
+    present = [attack for attack in snapshot.judgement.harmful if attack.ended is None]
     kinds: dict[str, list[Incident]] = {}
-    for attack in sorted(present, key=lambda attack: -attack.pps):
+    for attack in present:
         kind = attack.kind if _KIND.fullmatch(attack.kind) else "other"
         fits = kind in kinds or len(kinds) < MAX_KINDS - 1
         kinds.setdefault(kind if fits else "other", []).append(attack)
@@ -70,7 +69,7 @@ def _attacks(snapshot: Snapshot) -> Iterator[Metric]:
     confidence = GaugeMetricFamily("fwtop_attack_confidence", "0 to 1.", labels=["kind"])
     for kind, attacks in kinds.items():
         pps.add_metric([kind], sum(attack.pps for attack in attacks))
-        reaching.add_metric([kind], sum(attack.pps * reaching_share(attack) for attack in attacks))
+        reaching.add_metric([kind], sum(attack.pps * attack.reaching_share for attack in attacks))
         confidence.add_metric([kind], max(attack.confidence for attack in attacks))
     yield from (pps, reaching, confidence)
 

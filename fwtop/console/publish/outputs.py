@@ -64,7 +64,7 @@ class ServiceState:
 
 def _status(snapshot: Snapshot, session: str) -> str:
     """Return what seldom changes, so that calm seconds cost systemd nothing but the watchdog."""
-    kinds = sorted({attack.title for attack in snapshot.judgement.attacks if attack.ended is None})
+    kinds = sorted({attack.title for attack in snapshot.judgement.harmful if attack.ended is None})
     stored = f"session {session}" if session else "not stored"
     if snapshot.judgement.not_judged:
         return f"not judged; {stored}"

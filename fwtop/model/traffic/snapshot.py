@@ -9,6 +9,7 @@ from fwtop.model.client_harm import ClientHarm
 from fwtop.model.rule import Match, Rule, RuleStatus
 from fwtop.model.service import Service
 from fwtop.model.traffic.counters import ConntrackSample, TcpService
+from fwtop.model.traffic.severity import Severity
 
 
 class Share(Struct, frozen=True):
@@ -158,11 +159,17 @@ class Incident(Struct, frozen=True):
     effect_of: str = ""  # key of the attack that causes this state, such as a full connection table
     match: Match | None = None  # header fields that all its packets share
     uncertain: bool = False  # whether its sources are forged can't be told
+    severity: Severity = Severity()
 
     @property
     def key(self) -> str:
         """Identify the attack while it lasts; its title and rates may change."""
         return f"{self.kind} {self.target}"
+
+    @property
+    def reaching_share(self) -> float:
+        """Share of its own packets that nothing drops, 0 to 1."""
+        return min(max(1.0 - self.mine_share - self.other_share - self.kernel_share, 0.0), 1.0)
 
 
 class Proposal(Struct, frozen=True):
@@ -224,6 +231,11 @@ class Judgement(Struct, frozen=True):
     signatures: tuple[PacketSignature, ...] = ()
     learning: str = ""  # what last changed the baseline by the operator's word or after quarantine
     not_judged: str = ""  # why this window was not judged: all else is as of the last one that was
+
+    @property
+    def harmful(self) -> tuple[Incident, ...]:
+        """Attacks and abuse, without what is only unusual."""
+        return tuple(attack for attack in self.attacks if attack.severity.is_harmful)
 
 
 class TrafficPart(Struct, frozen=True):

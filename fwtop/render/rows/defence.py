@@ -5,14 +5,29 @@ from __future__ import annotations
 import math
 
 from fwtop.model.rule import RuleStatus
+from fwtop.model.traffic.severity import Harm, Severity
 from fwtop.model.traffic.snapshot import Incident, LedgerRow, Proposal
+from fwtop.render.numbers import percent
 from fwtop.render.rows.field import Field, RowType, Unit, alphabetical
 from fwtop.rules.words import describe
 
 
-def reaching_share(attack: Incident) -> float:
-    """Return the share of an attack's own packets that nothing drops, 0 to 1."""
-    return min(max(1.0 - attack.mine_share - attack.other_share - attack.kernel_share, 0.0), 1.0)
+def taken(severity: Severity, name: str = "") -> str:
+    """Return which resource is exhausted how far, "SYN backlog 52 %~", or "" if that isn't known.
+
+    "~": of a modest host, as this one's isn't measured.
+    """
+    if severity.exhausts is None or severity.nearness is None:
+        return ""
+    return f"{name or severity.exhausts} {percent(severity.nearness)}{'~' if severity.assumed else ''}"
+
+
+def severity_words(severity: Severity) -> str:
+    """Say which class something has, and why."""
+    why = taken(severity) or (f"of {severity.exhausts}" if severity.exhausts else "")
+    if severity.harm is not Harm.ATTACK:
+        return f"{severity.harm}: exhausts nothing"
+    return f"{severity.harm}: {why}" if why else str(severity.harm)
 
 
 ATTACK = RowType(
@@ -22,6 +37,10 @@ ATTACK = RowType(
     fields=(
         Field("kind"),
         Field("title", heading="attack", width=17, grow=3),
+        Field("class", value="severity.harm.value"),
+        Field("exhausts", value="severity.exhausts", heading="severity", width=8, grow=1, keep=6),
+        Field("nearness", value="severity.nearness", digits=3),
+        Field("nearness_is_assumed", value="severity.assumed"),
         Field("share", Unit.SHARE),
         Field("pps", Unit.PPS, heading="pps", width=5, keep=1),
         Field("confidence", digits=3),
@@ -39,11 +58,15 @@ ATTACK = RowType(
         Field("kernel_share", Unit.SHARE),
         Field("effect_of"),
         Field("letter", json=False, width=1),
-        Field("reaches", Unit.SHARE, reaching_share, json=False, heading="reaches you", width=11, keep=2),
+        Field("reaches", Unit.SHARE, "reaching_share", json=False, heading="reaches you", width=11, keep=2),
         Field("trend", Unit.PPS, json=False, heading="trend 5m", width=8, keep=10),
     ),
-    columns="letter title target pps bps mine_share other_share reaches sources since trend",
-    sorts=(("pps", lambda item: item.pps), ("reaches you", lambda item: item.pps * reaching_share(item))),
+    columns="letter title target exhausts pps bps mine_share other_share reaches sources since trend",
+    sorts=(
+        ("severity", lambda item: tuple(-part for part in item.severity.order)),
+        ("pps", lambda item: item.pps),
+        ("reaches you", lambda item: item.pps * item.reaching_share),
+    ),
 )
 
 

@@ -13,8 +13,9 @@ from fwtop.model.rule import Kind, Match, PlanView, Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED
+from fwtop.model.traffic.severity import NEAR, Resource
 from fwtop.model.traffic.snapshot import Incident, Proposal, Snapshot
-from fwtop.render.rows.defence import ATTACK, PROPOSAL, reaching_share
+from fwtop.render.rows.defence import ATTACK, PROPOSAL, taken
 from fwtop.rules.kinds import drops_nothing, of
 from fwtop.rules.overlap import covering_rule
 from fwtop.ui.format import about, duration, number, percent, wrap
@@ -78,13 +79,31 @@ def _target(item: Incident, context: CellContext, width: int) -> Line:
     return [(short or "–", TEXT if short else DIM)]
 
 
+_NAMES: dict[Resource | None, str] = {
+    Resource.TABLE: "conntrack",
+    Resource.BACKLOG: "backlog",
+    Resource.ACCEPT: "accept q",
+}
+
+
+def _severity(item: Incident, _: CellContext, width: int) -> Line:
+    """Write what it exhausts and how far, or its class; "~" where that is a modest host's."""
+    one = item.severity
+    style = DIM if not one.is_harmful else BAD if (one.nearness or 0.0) >= NEAR else WARN
+    full = taken(one)
+    if not full:
+        return [(one.harm.value, style)]
+    short = taken(one, _NAMES.get(one.exhausts, "")), full.removeprefix(f"{one.exhausts} ")
+    return [(next((form for form in (full, *short) if len(form) <= width), short[1]), style)]
+
+
 def _reaches(item: Incident, context: CellContext, _: int) -> Line:
     if item.kind == FULL_TABLE:
         letter = context.scope.letter(item.effect_of)
         return [(f"effect of {letter}", WARN)] if letter else []
     if not context.is_live:
         return [("unrecorded", DIM)]
-    share = reaching_share(item)
+    share = item.reaching_share
     stopped: Line = [(" ✔", GOOD)] if item.mine_share + item.other_share >= STOPPED else []  # on purpose
     return [(percent(share), BAD)] if share >= NOTICED else [(percent(share), TEXT), *stopped]
 
@@ -109,17 +128,13 @@ _CELLS: dict[str, Cell] = {
     "letter": lambda item, context, _: [(context.scope.letter(item.key), TITLE)],
     "title": _title,
     "target": _target,
+    "exhausts": _severity,
     "reaches": _reaches,
     "since": lambda item, context, _: [(duration(context.seen - item.since), DIM)],
     "trend": lambda item, context, width: trend_cell(f"attack {item.key}", context, width),
     **{name: _of_packets(cell) for name, cell in _PACKETS.items()},
 }
 ATTACK_VIEW = View("", columns_of(ATTACK, _CELLS), ATTACK, empty="")
-
-
-def attack_rows(snapshot: Snapshot) -> Sequence[Incident]:
-    """List the attacks, those with packets of their own first."""
-    return sorted(snapshot.judgement.attacks, key=lambda attack: attack.kind == FULL_TABLE)
 
 
 def calm_words(snapshot: Snapshot) -> str:

@@ -16,7 +16,7 @@ from fwtop.render.rows.defence import LEDGER
 from fwtop.render.rows.field import RowType
 from fwtop.rules.words import describe
 from fwtop.ui.format import percent
-from fwtop.ui.lists.attacks import ATTACK_VIEW, PROPOSAL_VIEW, against_words, attack_rows, calm_words
+from fwtop.ui.lists.attacks import ATTACK_VIEW, PROPOSAL_VIEW, against_words, calm_words
 from fwtop.ui.lists.path import (
     PATH_VIEW,
     UNEXPLAINED,
@@ -149,7 +149,7 @@ PANELS = (
         "attacks",
         "attack",
         (ATTACK_VIEW,),
-        lambda shot, *_: attack_rows(shot),
+        lambda shot, *_: shot.judgement.attacks,
         inline=True,
         fitted=True,
         title_of=lambda context: "attack" if context.attacks else calm_words(context.snapshot),

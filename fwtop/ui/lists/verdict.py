@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED, flow_of
+from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident, Snapshot
 
 
@@ -25,11 +26,13 @@ class Badge(StrEnum):
     ALREADY = "ALREADY STOPPED BY YOUR FIREWALL"
     CALM = "CALM"
     NOT_JUDGED = "NOT JUDGED"  # the judgement failed: what it says is older, if it says anything
+    ABUSE = "ABUSE"  # the worst that there is exhausts nothing
+    UNUSUAL = "UNUSUAL"  # nor is it harmful
     RECORDED = "ATTACK"  # in a capture, which doesn't tell what became of the packets
 
 
 class Verdict(Struct, frozen=True):
-    """The verdict; all shares are of the packets of all present attacks, 0 to 1."""
+    """The verdict; all shares are of the packets of all attacks of the worst class, 0 to 1."""
 
     badge: Badge
     attack_pps: float = 0.0
@@ -55,7 +58,7 @@ def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
     trials = _on_trial(snapshot)
     is_judged = not snapshot.judgement.not_judged
     if flow_of(snapshot) is None:
-        return Verdict(Badge.NOT_JUDGED if not is_judged else Badge.RECORDED if attacks else Badge.CALM)
+        return Verdict(_badge(attacks, Badge.RECORDED) if is_judged else Badge.NOT_JUDGED)
     whole = attack_pps(snapshot)
     mine, other, kernel = (_weighted(attacks, name) for name in ("mine_share", "other_share", "kernel_share"))
     mine *= _lasting(snapshot)
@@ -66,8 +69,19 @@ def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
         active = _dropped(snapshot, active_rules(snapshot))
         share = mine * pps / active if active > 0 else 0.0
         return Verdict(Badge.TRIAL, whole, mine, other, kernel, trials[0], ids, pps, share, left, part)
-    badge = Badge.NOT_JUDGED if not is_judged else _kind(mine, other) if attacks else Badge.CALM
+    badge = _badge(attacks, _kind(mine, other)) if is_judged else Badge.NOT_JUDGED
     return Verdict(badge, whole, mine, other, kernel)
+
+
+def _badge(attacks: tuple[Incident, ...], of_attacks: Badge) -> Badge:
+    """Return the badge of the class that all have; abuse that is stopped is shown as stopped."""
+    if not attacks:
+        return Badge.CALM
+    stopped = of_attacks in (Badge.PROTECTED, Badge.ALREADY)
+    harm = attacks[0].severity.harm
+    if harm is Harm.ATTACK or (stopped and harm is Harm.ABUSE):
+        return of_attacks
+    return Badge.ABUSE if harm is Harm.ABUSE else Badge.UNUSUAL
 
 
 def _weighted(attacks: tuple[Incident, ...], name: str) -> float:
@@ -90,9 +104,11 @@ def _kind(mine: float, other: float) -> Badge:
 
 
 def attacks_of(snapshot: Snapshot) -> tuple[Incident, ...]:
-    """Return the attacks that have packets of their own; a full table is another's effect."""
-    attacks = snapshot.judgement.attacks
-    return tuple(attack for attack in attacks if attack.kind != FULL_TABLE) or attacks
+    """Return those of the worst class that have packets of their own; a full table is another's effect."""
+    every = snapshot.judgement.attacks
+    own = tuple(attack for attack in every if attack.kind != FULL_TABLE) or every
+    worst = min((attack.severity.harm.rank for attack in own), default=0)
+    return tuple(attack for attack in own if attack.severity.harm.rank == worst)
 
 
 def attack_pps(snapshot: Snapshot) -> float:
