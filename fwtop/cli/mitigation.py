@@ -42,8 +42,9 @@ def measure(rules: list[Rule], netns: str | None) -> list[Preview] | None:
 
     A child process does it, because watching gives root away and installing needs it.
     """
-    is_empty = any(rule.list_name is not None and not rule.match.sources for rule in rules)
-    if is_empty or sum(len(rule.match.sources) for rule in rules) > _MAX_SOURCES:
+    parts = [part for rule in rules for part in rule.parts or (rule,)]
+    is_empty = any(part.list_name is not None and not part.match.sources for part in parts)
+    if is_empty or sum(len(part.match.sources) for part in parts) > _MAX_SOURCES:
         return None
     try:
         text = ask(

@@ -12,14 +12,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fwtop.cli.mitigation import measure
 from fwtop.cli.options import add_netns, flag, option, seconds, whole
 from fwtop.client import discovery
 from fwtop.kernel import namespaces
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, POLICY_FORMATS
 from fwtop.model.text import safe_text
+from fwtop.model.wire import plain
 from fwtop.policy.document import Policy, read
 from fwtop.policy.live import Difference, Live
+from fwtop.policy.planned import Planned, measurable
 from fwtop.policy.schema import schema
 from fwtop.policy.transaction import (
     PolicyRequest,
@@ -32,6 +35,7 @@ from fwtop.policy.transaction import (
     restore,
 )
 from fwtop.policy.versions import Versions
+from fwtop.rules.overlap import as_one
 
 HELP = (
     "A policy is a file of lists, protected ports, blocks, limits and signatures that are always in force. "
@@ -44,9 +48,9 @@ _POLICY_FILE = "/etc/fwtop/policy.toml"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments."""
     action = (
-        "check the file; show what it would change (diff); apply it; list the versions kept (history); "
-        "roll back to one; restore the last one at boot; export it for machines without fwtop; print the "
-        "file's JSON schema"
+        "check the file; show what it would change (diff), and whom that hits (plan); apply it; list the "
+        "versions kept (history); roll back to one; restore the last one at boot; export it for machines "
+        "without fwtop; print the file's JSON schema"
     )
     parser.add_argument("action", choices=tuple(_ACTIONS), help=action)
     parser.add_argument(
@@ -65,7 +69,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=POLICY_FORMATS, default=POLICY_FORMATS[0], help=what)
     where = "export: write to this file (iptables: to this directory), not to standard output"
     option(parser, "-o --output", "FILE", where, Path)
-    flag(parser, "--json", "with diff and history: print one JSON document")
+    flag(parser, "--json", "with diff, plan and history: print one JSON document")
     add_netns(parser)
 
 
@@ -105,6 +109,21 @@ def _diff(args: argparse.Namespace) -> int:
     else:
         print("\n".join(difference_lines(change) or ["the policy is active as it is"]))
     return 0
+
+
+def _plan(args: argparse.Namespace) -> int:
+    """Print what applying the file would change, what the guard says of it, and whom it would hit now."""
+    policy, versions = read(args.file), _versions(args)
+    with _guardian(args.netns, readonly=True) as live:
+        planned = Planned.of(live, policy, versions.newest_lists())
+    rules = measurable(policy, planned.change)
+    measured = measure([as_one(rules)], args.netns) if rules else None
+    whole = measured[0] if measured else None
+    if args.json:
+        print(json.dumps(planned.document() | {"preview": plain(whole) if whole is not None else None}))
+    else:
+        print("\n".join(planned.lines(whole) or ["the policy is active as it is"]))
+    return 1 if any(plan["refused"] for plan in planned.plans) else 0
 
 
 def _apply(args: argparse.Namespace) -> int:
@@ -186,6 +205,6 @@ def _guardian(netns: str | None, *, readonly: bool = False) -> Iterator[Live]:
 
 
 _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "check": _check, "diff": _diff, "apply": _apply, "history": _history, "rollback": _rollback,
-    "boot": _boot, "export": _export, "schema": _schema,
+    "check": _check, "diff": _diff, "plan": _plan, "apply": _apply, "history": _history,
+    "rollback": _rollback, "boot": _boot, "export": _export, "schema": _schema,
 }  # fmt: skip

@@ -249,7 +249,7 @@ class Rules(Reading, frozen=True):
     for_console = True
 
 
-POLICY_READS = ("check", "diff", "history", "export")
+POLICY_READS = ("check", "diff", "plan", "history", "export")
 POLICY_CHANGES = ("apply", "rollback", "keep", "undo")
 POLICY_FORMATS = ("nft", "iptables", "sh")  # of an export
 MAX_POLICY = 1 << 18  # bytes of a policy's text in a request

@@ -30,6 +30,7 @@ from fwtop.model.protocol import (
     MAX_MESSAGE,
     MAX_SECONDS,
     POLICY_FORMATS,
+    POLICY_READS,
     Answer,
     PolicyChange,
     PolicyRead,
@@ -39,6 +40,7 @@ from fwtop.model.protocol import (
 from fwtop.policy.document import Policy, parse
 from fwtop.policy.exports import documents, write_lines
 from fwtop.policy.live import Difference, Live
+from fwtop.policy.planned import Planned
 from fwtop.policy.schema import ListTable
 from fwtop.policy.transaction import (
     PolicyRequest,
@@ -128,11 +130,13 @@ class PolicyAgent(Struct):
         """Answer a `policyread`; raises FwtopError."""
         if request.action == "history":
             return history(self.versions)
-        if request.action not in ("check", "diff", "export"):
+        if request.action not in POLICY_READS:
             raise FwtopError(f"policyread has no action {request.action[:40]!r}", 2)
         policy = policy_of(request.text, lists)
         if request.action == "check":
             return counted(policy)
+        if request.action == "plan":
+            return Planned.of(self.live, policy, self.versions.newest_lists()).document()
         if request.action == "diff":
             return difference_document(self.live.difference(policy, self.versions.newest_lists()))
         if request.format not in POLICY_FORMATS:

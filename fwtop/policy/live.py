@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -70,6 +71,10 @@ class Live:
         """Return the active rules of the policy."""
         rules = (status.rule for status in self._guardian.rules())
         return [rule for rule in rules if rule.created_by == created_by]
+
+    def plan(self, rule: Rule) -> dict[str, Any]:
+        """Return the guard's plan of a rule; raises FwtopError."""
+        return self._guardian.plan(rule).data
 
     def list_names(self) -> set[str]:
         """Return the names of all named lists."""

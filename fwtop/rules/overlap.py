@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, pack_prefixes
-from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
+from fwtop.model.rule import ACTIVE_STATES, Kind, Match, Rule, RuleStatus
 from fwtop.rules.kinds import of
 
 _MOST_COMPARED = 200_000  # pairs of prefixes
@@ -82,3 +82,9 @@ def covering_rule(wanted: Rule, mitigations: Sequence[RuleStatus]) -> str:
         if status.state in ACTIVE_STATES and status.acting and includes(status.rule, wanted):
             return status.rule.id
     return ""
+
+
+def as_one(rules: Sequence[Rule]) -> Rule:
+    """Return rules as one, to count what they do together: who is hit by two of them is hit once."""
+    parts = tuple(part for rule in rules for part in rule.parts or (rule,))
+    return rules[0] if len(rules) == 1 else Rule("", Kind.HARDEN, Match(), "", 0, parts=parts)

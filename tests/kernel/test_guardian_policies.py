@@ -64,12 +64,15 @@ def test_a_program_applies_a_policy_and_rolls_back(bench: Bench) -> None:
     text = BLOCK.format(bench.attacker(4))
 
     def work(fwtop: Program) -> object:
+        planned = fwtop.read_policy("plan", text)
         tried = fwtop.change_policy("apply", text)
         during = [item["rule"]["created_by"] for item in fwtop.status()["rules"]]
         kept = fwtop.change_policy("keep")
-        return [tried, during, kept, fwtop.read_policy("diff", text), fwtop.read_policy("history")]
+        return [planned, tried, during, kept, fwtop.read_policy("diff", text), fwtop.read_policy("history")]
 
-    tried, during, kept, same, history = asking(bench, work)
+    planned, tried, during, kept, same, history = asking(bench, work)
+    (plan,) = planned["plans"]
+    assert (plan["refused"], plan["needs_force"], planned["new_lists"]) == (None, "", ["bad"])
     assert tried["trial"]
     assert tried["new_lists"] == ["bad"]
     assert during == [POLICY_TRIAL]

@@ -13,11 +13,13 @@ from guardian_bench import PORT, Bench, apply, rules_of
 
 from fwtop.client.discovery import GuardianClient
 from fwtop.guardian.failpoints import Failpoint
+from fwtop.model.client_harm import ClientHarm
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Undo
-from fwtop.model.rule import Kind, Level, Match, Protection, Rule
+from fwtop.model.rule import Kind, Level, Match, Preview, Protection, Rule
 from fwtop.policy.document import Policy, read
 from fwtop.policy.live import Live
+from fwtop.policy.planned import Planned, measurable
 from fwtop.policy.transaction import commit, restore, undo_interrupted
 from fwtop.policy.versions import Versions, lists_of
 
@@ -84,6 +86,25 @@ def test_each_rule_of_a_policy_is_rehearsed(bench: Bench, versions: Versions, tm
                 force=False,
             )
         assert rules_of(guardian) == {}
+
+
+def test_a_plan_says_what_the_guard_would(bench: Bench, versions: Versions, tmp_path: Path) -> None:
+    cuts = '[[signature]]\nstring = "SSH-2.0"\n'
+    new = policy(tmp_path, "schema = 1\n", LIMIT.format(10), cuts, BLOCK.format("192.0.2.0/24"))
+    with bench.connect() as guardian:
+        planned = Planned.of(Live(guardian), new, versions.newest_lists())
+        document = planned.document()
+        assert document["new_lists"] == ("bad",)
+        forced = {one["summary"]: one["needs_force"] for one in document["plans"] if one["needs_force"]}
+        assert len(document["plans"]) == 3
+        assert ["new SSH logins would be dropped" in why for why in forced.values()] == [True]
+        assert [one["who"] for plan in document["plans"] for one in plan["losses"]] == ["logins"]
+        clients = ClientHarm(50, 3, 3, protocol=17, port=9)
+        lines = planned.lines(Preview(0.0, 0.0, 0.1, 1.0, 1.0, clients=clients))
+        assert "3 of 50 clients of UDP 9 lose it (10.00 % of normal traffic)" in "\n".join(lines)
+        assert any("needs --force: new SSH logins" in line for line in lines)
+        assert {rule.kind for rule in measurable(new, planned.change)} == {rule.kind for rule in new.rules}
+        assert (rules_of(guardian), lists_held(guardian)) == ({}, set())
 
 
 def test_what_is_kept_replaces_the_old_policy_and_spares_temporary_rules(

@@ -19,7 +19,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.client_harm import ClientHarm
 from fwtop.model.rule import Kind, Match, Preview, RateLimit, Rule
 from fwtop.model.traffic.packets import PacketBatch
-from fwtop.ui.lists.attacks import together
+from fwtop.rules.overlap import as_one
 
 CALM = range(1, 101)  # clients of HTTPS, of whom the first half was seen in what is normal
 ADMINS = range(201, 204)
@@ -74,13 +74,13 @@ def sources(*numbers: int) -> tuple[Prefix, ...]:
             id="a limit above what clients send",
         ),
         pytest.param(
-            together([rule(Match(sources=sources(1, 99))), rule(Match(sources=sources(1, 201)))]),
+            as_one([rule(Match(sources=sources(1, 99))), rule(Match(sources=sources(1, 201)))]),
             FLOOD,
             (105, 2, 2, 0, 3, 1),
             id="two lists, with one client on both",
         ),
         pytest.param(
-            together([rule(Match(protocol=17, dport=53)), rule(Match(protocol=6, dport=22))]),
+            as_one([rule(Match(protocol=17, dport=53)), rule(Match(protocol=6, dport=22))]),
             FLOOD,
             (105, 0, 0, 0, 3, 3),
             id="a set for other services",

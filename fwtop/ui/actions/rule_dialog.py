@@ -14,6 +14,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.rules.kinds import drops_nothing, of
+from fwtop.rules.overlap import as_one
 from fwtop.ui.actions.dialog import Dialog, bound, hints
 from fwtop.ui.actions.editor import Editor
 from fwtop.ui.feed import Controls
@@ -29,7 +30,6 @@ from fwtop.ui.lists.attacks import (
     relief_lines,
     stopped,
     sum_lines,
-    together,
     total_harm,
 )
 from fwtop.ui.style import ACCENT, BAD, BUTTON, BUTTON_BAD, DIM, STRONG, TEXT, TITLE, WARN, Line, paragraph
@@ -163,7 +163,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         if len(parts) < 2:
             return parts[0].preview if parts else None
         try:
-            return await self._controls.preview(together([part.rule for part in parts]))
+            return await self._controls.preview(as_one([part.rule for part in parts]))
         except FwtopError:
             return None
         except Exception as error:

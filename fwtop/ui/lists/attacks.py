@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from rich.style import Style
 
 from fwtop.model.client_harm import ClientHarm
-from fwtop.model.rule import Kind, Match, PlanView, Preview, Rule
+from fwtop.model.rule import PlanView, Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED
@@ -337,12 +337,6 @@ def adds_nothing(preview: Preview, without: Mapping[str, float]) -> bool:
     together = dict(preview.together)
     aimed = [(title, together.get(title, share)) for title, share in preview.attacks if share > 0]
     return bool(aimed) and all(without.get(title, 0.0) >= min(share, _ENOUGH) for title, share in aimed)
-
-
-def together(rules: Sequence[Rule]) -> Rule:
-    """Return rules as one, to count what they do together: who is hit by two of them is hit once."""
-    parts = tuple(part for rule in rules for part in rule.parts or (rule,))
-    return rules[0] if len(rules) == 1 else Rule("", Kind.HARDEN, Match(), "", 0, parts=parts)
 
 
 def total_harm(preview: Preview | None) -> float:
