@@ -114,7 +114,9 @@ def _clients_kib() -> float:
         batch.tcp_seq[:] = batch.time_ns[:] = np.arange(len(batch)) % 3 * 100 + 1
         window = Window(float(part), 1.0, batch, empty, empty, Counters(1.0, len(batch), 0))
         context = make_context(window, AdviseConfig(max_rows=len(batch)), baseline)
-        baseline.clients = baseline.clients.met(context.traffic, np.flatnonzero(context.proven), quiet=True)
+        baseline.clients = baseline.clients.met(
+            context.traffic, np.flatnonzero(context.proven), baseline.doors, quiet=True
+        )
     return float(sum(column.nbytes for column in asdict(baseline.clients).values()) / 1024)
 
 

@@ -7,7 +7,7 @@ rest to who came last: any number of newcomers displaces newcomers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,16 +17,12 @@ from msgspec.structs import asdict, replace
 from fwtop.analysis.window.counting import among, run_edges
 from fwtop.analysis.window.traffic import Rows, Traffic, mix
 from fwtop.model.traffic.packets import F64, KINDS, U8, U32, U64, Mask
+from fwtop.stats.services import Doors, plain_numbers
 
 _ROOM, _PER_SERVICE = 12_288, 8_192  # larger columns cost a page fault for each 512 clients
 LONG_SECONDS = 30.0  # between the first and the last time in calm: bots of an onset are seen for less
 _ABSENT_SECONDS = 30 * 86_400.0  # after which a client counts as new where room is short
 _ACQUAINTED_SECONDS = 900.0
-
-
-def service_of(protocol: U8, port: np.ndarray) -> U32:
-    """Return the number of each service: protocol and port."""
-    return np.asarray(protocol.astype(np.uint32) << np.uint32(16) | port.astype(np.uint32))
 
 
 def client_key(source: U64, service: U32) -> U64:
@@ -38,7 +34,8 @@ class Clients(Struct, frozen=True):
     """Clients in columns by ascending `key`; times are Unix seconds. Columns are replaced, never modified."""
 
     key: U64
-    service: U32
+    service: U32  # its number, as `ServiceKey.number`
+    door: U32  # protocol and port by which it was last reached
     family: U8
     hi: U64
     lo: U64
@@ -89,13 +86,28 @@ class Clients(Struct, frozen=True):
         now = traffic.started + traffic.seconds
         return among(traffic.source_key, self.source[self.last >= now - _ACQUAINTED_SECONDS])
 
-    def met(self, traffic: Traffic, rows: Rows, *, quiet: bool) -> Clients:
+    def moved(self, moves: Mapping[int, int]) -> Clients:
+        """Return the table after services were found to have other numbers."""
+        old = np.array(sorted(moves), np.uint32)
+        at = np.searchsorted(old, self.service)
+        hit = np.append(old, np.uint32(0))[at] == self.service
+        hit &= at < len(old)
+        if not hit.any():
+            return self
+        new = np.array([*(moves[one] for one in old.tolist()), 0], np.uint32)
+        service = np.where(hit, new[at], self.service).astype(np.uint32)
+        moved = replace(self, key=client_key(self.source, service), service=service)
+        moved = moved.select(np.argsort(self.first, kind="stable"))  # of one known twice the elder stays
+        return moved.select(np.unique(moved.key, return_index=True)[1])
+
+    def met(self, traffic: Traffic, rows: Rows, doors: Doors, *, quiet: bool) -> Clients:
         """Return the table with the clients whose packets these rows are."""
         packets = traffic.packets
         if not len(rows):
             return self
         now = traffic.started + traffic.seconds
-        service = service_of(packets.protocol[rows], packets.dport[rows])
+        service = doors.numbers(packets, rows)
+        door = plain_numbers(packets.protocol[rows], packets.dport[rows])
         key, at, place = np.unique(
             client_key(traffic.source_key[rows], service), return_index=True, return_inverse=True
         )
@@ -103,7 +115,7 @@ class Clients(Struct, frozen=True):
         calm = np.full(len(key), now if quiet else 0.0)
         mine, when = rows[at], np.full(len(key), now)
         met = Clients(
-            key, service[at], packets.family[mine], packets.src_hi[mine], packets.src_lo[mine],
+            key, service[at], door[at], packets.family[mine], packets.src_hi[mine], packets.src_lo[mine],
             when, calm, when, count * quiet, count * (not quiet),
         )  # fmt: skip
         return self._joined(met, now, quiet=quiet)
@@ -111,13 +123,13 @@ class Clients(Struct, frozen=True):
     def _joined(self, met: Clients, now: float, *, quiet: bool) -> Clients:
         old = among(met.key, self.key)
         at = np.searchsorted(self.key, met.key[old])
-        calm, last, before = self.calm.copy(), self.last.copy(), self.before.copy()
+        calm, last, before, door = self.calm.copy(), self.last.copy(), self.before.copy(), self.door.copy()
         since = np.zeros(len(self)) if quiet else self.since.copy()
         calm[at] = np.maximum(calm[at], met.calm[old])
-        last[at] = now
+        last[at], door[at] = now, met.door[old]
         before[at] += met.before[old]
         since[at] += met.since[old]
-        known = replace(self, calm=calm, last=last, before=before, since=since)
+        known = replace(self, door=door, calm=calm, last=last, before=before, since=since)
         if old.all():
             return known
         pairs: Iterable[Any] = zip(asdict(known).values(), asdict(met.select(~old)).values(), strict=True)

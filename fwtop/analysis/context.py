@@ -23,7 +23,18 @@ from fwtop.analysis.window.traffic import TCP, UDP, Rows, Traffic, flow_key, mix
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import I64, U8, U16, U64, Interval, Mask, PacketBatch, SocketTable, Window
+from fwtop.model.traffic.packets import (
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    Interval,
+    Mask,
+    PacketBatch,
+    SocketTable,
+    Window,
+)
 from fwtop.model.traffic.severity import Harm
 from fwtop.rehearsal.host import KnownPeers
 
@@ -194,7 +205,7 @@ class AnalysisContext(Struct, weakref=True, dict=True):
     def usual_of(self, features: Features, normal: str) -> float | None:
         """Return the normal rate of what a class usually holds like these packets; None if unknown.
 
-        Alike are packets to the same ports, from the same services and, of few sources, from these if about
+        Alike are packets to the same services, from the same ports and, of few sources, from these if about
         as long: a flood of one service is no smaller for what others usually receive, nor is one by a host
         that measured the line before.
         """
@@ -206,7 +217,8 @@ class AnalysisContext(Struct, weakref=True, dict=True):
             return usual
         traffic, before, rows = self.traffic, self.baseline.rows, features.rows
         sports, _ = weighted_top(traffic.packets.sport[rows], features.weight, _SERVICE * features.packets)
-        mine = among(before.dport, traffic.packets.dport[rows]) | among(before.sport, sports)
+        reached = np.unique(self.baseline.doors.numbers(traffic.packets, rows))
+        mine = among(self._normal_services, reached) | among(before.sport, sports)
         if features.sources <= _ACQUAINTED:
             mine |= among(
                 mix(mix(before.src_hi, before.src_lo), _size_class(before.ip_length)),
@@ -224,6 +236,10 @@ class AnalysisContext(Struct, weakref=True, dict=True):
         before = self.baseline.rows
         alike = self._normal_rows(normal)
         return np.unique(mix(before.src_hi[alike], before.src_lo[alike]))
+
+    @cached_property
+    def _normal_services(self) -> U32:
+        return self.baseline.doors.numbers(self.baseline.rows)
 
     @cached_property
     def _normal_classes(self) -> U8:
@@ -272,9 +288,9 @@ class AnalysisContext(Struct, weakref=True, dict=True):
     def proven(self) -> Mask:
         """Packets of clients of this host: of real TCP connections, and of UDP that it answered unasked."""
         packets, sent = self.traffic.packets, self.traffic.outbound
+        doors = self.baseline.doors
         served = (packets.dport < packets.sport) | (packets.dport < _PORTS)
-        if self.sockets is not None:
-            served |= (packets.protocol == TCP) & among(packets.dport, self.sockets.connections.port)
+        served |= doors.places(packets) < len(doors)
         proven = self.tcp.real
         if len(sent) and (sent.protocol == UDP).any():
             proven = (

@@ -233,6 +233,7 @@ class Learner:
 
     def take(self, context: AnalysisContext, window: Window, *, quiet: bool) -> None:
         """Learn quiet packets with a delay; during an attack learn only real connections."""
+        self.baseline.meet(window.services, window.started + window.seconds)
         if len(context.traffic) == 0:
             return
         packets = context.traffic.packets
@@ -240,7 +241,9 @@ class Learner:
         self._last_ns = max(self._last_ns, int(packets.time_ns.max()))
         known = np.flatnonzero(new & context.unclaimed & context.proven)
         calm = quiet and not any(one.is_steady for one in self._waiting.values())
-        self.baseline.clients = self.baseline.clients.met(context.traffic, known, quiet=calm)
+        self.baseline.clients = self.baseline.clients.met(
+            context.traffic, known, self.baseline.doors, quiet=calm
+        )
         if not window.live:
             return
         end = window.started + window.seconds

@@ -197,7 +197,7 @@ class LiveSession:
         """Consume pending samples, judge the window if due, and build a snapshot."""
         self.observe()
         service = self._service.sample()  # at once: rates of one window belong together
-        window = self._engine.window()
+        window = replace(self._engine.window(), services=self._survey.last.listeners)
         if self._connections is not None:
             window = replace(window, sockets=self._connections.poll())
         judgement, tables = self._judged(window)

@@ -133,7 +133,8 @@ class OftenAsked:
 
     def note(self, found: Iterable[Asked]) -> None:
         """Take note of what one reading found."""
-        self._seen.update({(NAMES[item.protocol], str(item.peer), item.port) for item in found})
+        places = ((NAMES[item.protocol], str(item.peer), item.port) for item in found)
+        self._seen.update(dict.fromkeys(places, 1))
         if len(self._seen) > _ASKED:
             self._seen = Counter(dict(self._seen.most_common(_ASKED // 2)))
 

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.service import Service, plain_number
 from fwtop.model.traffic.packets import F64, KINDS, U8, U16, U32, U64, Fragment, Mask, PacketBatch, Window
+from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.stats.destinations import SERVICES
 from fwtop.stats.sums import mixed
 
 _ROOM = 512
+_UDP = 1 << 16  # ports of TCP come before those of UDP
 _MOST = 64  # shown
 _ALL = slice(None)
 Rows = NDArray[np.intp]
@@ -76,14 +78,19 @@ class Doors(Struct, frozen=True):
 
         Doors at all addresses are those of `local` packets only, if that is given.
         """
-        plain = plain_numbers(packets.protocol[rows], packets.dport[rows])
-        found = self._find(mixed(plain.astype(np.uint64)))
+        protocol, port = packets.protocol[rows], packets.dport[rows]
+        slot = np.where(protocol == UDP, port.astype(np.uint32) | np.uint32(_UDP), port)
+        exact = self.exact == 1
+        found = self._by_slot(~exact)[slot]
+        found[(protocol != TCP) & (protocol != UDP)] = len(self)
         if local is not None:
             found[~local] = len(self)
-        if self.exact.any():
-            at = _at_address(plain, packets.dst_hi[rows], packets.dst_lo[rows])
-            exact = self._find(at)
-            found = np.where(exact < len(self), exact, found)
+        near = np.flatnonzero(self._by_slot(exact)[slot] < len(self))
+        if len(near):
+            plain = plain_numbers(protocol[near], port[near])
+            there = self._find(_at_address(plain, packets.dst_hi[rows][near], packets.dst_lo[rows][near]))
+            hit = there < len(self)
+            found[near[hit]] = there[hit]
         return found
 
     def numbers(self, packets: PacketBatch, rows: Rows | slice = _ALL) -> U32:
@@ -120,6 +127,13 @@ class Doors(Struct, frozen=True):
         columns = zip(asdict(new).values(), asdict(gone).values(), strict=True)
         joined = Doors.of([np.concatenate(pair) for pair in columns])
         return joined, {old: is_now.pop() for old, is_now in moves.items() if len(is_now) == 1}
+
+    def _by_slot(self, which: Mask) -> Rows:
+        """Return the row of a door for each port, of TCP and then of UDP; their count where there is none."""
+        rows = np.flatnonzero(which)
+        slots = np.full(2 * _UDP, len(self), np.intp)
+        slots[self.plain[rows] & np.uint32(0xFFFF) | np.where(self.plain[rows] >> 16 == UDP, _UDP, 0)] = rows
+        return slots
 
     def _find(self, keys: U64) -> Rows:
         at = np.searchsorted(self.key, keys)

@@ -45,7 +45,7 @@ def test_a_rule_tells_which_known_clients_lose_it(tmp_path: Path) -> None:
         assert run.watch(_SECONDS, until="idle_connections") is not None, run.kinds()
         assert run.session.latest is not None
         window, clients = run.session.latest.window, baseline.clients
-        at_server = (clients.service & 0xFFFF) == PORT
+        at_server = (clients.door & 0xFFFF) == PORT
         real = int((clients.long_known & at_server).sum())
         assert real == _CLIENTS
 

@@ -20,6 +20,7 @@ from fwtop.model.client_harm import ClientHarm
 from fwtop.model.rule import Kind, Match, Preview, RateLimit, Rule
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.rules.overlap import as_one
+from fwtop.stats.services import Doors
 
 CALM = range(1, 101)  # clients of HTTPS, of whom the first half was seen in what is normal
 ADMINS = range(201, 204)
@@ -102,7 +103,7 @@ def test_rules_and_the_clients_that_they_hit(
 def test_who_is_known_for_longer_weighs_more_and_peers_are_spared() -> None:
     clients = table()
     first = np.where(clients.lo == 1, clients.first - 86_400.0, clients.first)
-    census = Counted.of(replace(clients, first=first), connected([1, 2]), np.ones(6))
+    census = Counted.of(replace(clients, first=first), connected([1, 2]), np.ones(6), Doors.of())
     lost = (census.clients.lo == 1).astype(np.float64)
     assert census.harm(lost, BOTS).share > 0.8
     assert census.harm(1.0 - lost, BOTS).share < 0.2
@@ -111,7 +112,7 @@ def test_who_is_known_for_longer_weighs_more_and_peers_are_spared() -> None:
 
 def test_nobody_counts_attackers_as_clients() -> None:
     bots = after((0.0, False, connected(range(1, 326))))
-    census = Counted.of(bots, PacketBatch.empty(), np.zeros(0))
+    census = Counted.of(bots, PacketBatch.empty(), np.zeros(0), Doors.of())
     found = census.harm(np.ones(325), BOTS)
     assert (found.known, found.hit, found.most) == (0, 0, 325)
     assert found.short == "not known"

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from analysis_factory import STARTED
 
-from fwtop.analysis.clients import LONG_SECONDS, Clients, service_of
+from fwtop.analysis.clients import LONG_SECONDS, Clients
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, make_context
 from fwtop.analysis.memory import Baseline
+from fwtop.model.service import plain_number
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import FLAG_OUTBOUND, PacketBatch, Window
+from fwtop.stats.services import Doors
 
 HTTPS, SSH, DNS = (6, 443), (6, 22), (17, 53)
 DATA, SYN = 16, 2
@@ -64,7 +66,7 @@ def after(*windows: tuple[float, bool, PacketBatch]) -> Clients:
 
 
 def met(clients: Clients, seen: AnalysisContext, *, quiet: bool) -> Clients:
-    return clients.met(seen.traffic, np.flatnonzero(seen.unclaimed & seen.proven), quiet=quiet)
+    return clients.met(seen.traffic, np.flatnonzero(seen.unclaimed & seen.proven), Doors.of(), quiet=quiet)
 
 
 def told(clients: Clients) -> set[tuple[int, int, str]]:
@@ -115,7 +117,7 @@ def test_what_a_client_got_before_the_attack_and_since() -> None:
     assert sorted(got) == [(7, 6, 3), (8, 0, 3)]
     again = after(*calm, (63, False, connected([7, 8])), (90, True, connected([7])))
     assert not again.since.any()  # of the present attack
-    assert service_of(np.array([6], np.uint8), np.array([443], np.uint16))[0] == clients.service[0]
+    assert plain_number("tcp", 443) == clients.service[0]
 
 
 def test_forged_sources_and_bots_evict_nobody_and_cost_no_memory() -> None:
@@ -139,4 +141,4 @@ def test_the_table_is_stored_with_the_baseline() -> None:
     read = Baseline.from_bytes(baseline.to_bytes())
     assert told(read.clients) == told(baseline.clients) == {(7, 443, "long known"), (9, 443, "new")}
     with pytest.raises(ValueError, match="not a stored table of clients"):
-        Clients.of([np.zeros(3), *([np.zeros(2)] * 9)])
+        Clients.of([np.zeros(3), *([np.zeros(2)] * 10)])

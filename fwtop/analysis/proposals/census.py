@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.analysis.clients import Clients, client_key, service_of
+from fwtop.analysis.clients import Clients, client_key
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.proposals.matching import in_prefixes, match_rows
 from fwtop.analysis.window.counting import among
@@ -18,8 +18,10 @@ from fwtop.model.client_harm import ClientHarm
 from fwtop.model.rule import RANGES, Match, Rule
 from fwtop.model.traffic.packets import F64, U64, Mask, PacketBatch
 from fwtop.rules.kinds import drops_nothing
+from fwtop.stats.services import Doors
 
 _ANY, _HALF = 0.005, 0.5  # of a client's packets
+_ENOUGH = 4_096  # packets of an attack, to see which services it reaches
 _DAY = 86_400.0  # for which a client counts fully
 
 
@@ -29,17 +31,25 @@ class Aim(Struct, frozen=True):
     protocol: int = 0
     port: int = 0  # 0: all services
     completes: bool = False
+    services: tuple[int, ...] = ()  # numbers of those with this port that it reaches; (): nothing is known
 
     @staticmethod
-    def at(finding: Finding | None) -> Aim:
+    def at(finding: Finding | None, context: AnalysisContext) -> Aim:
         """Return what an attack aims at."""
         if finding is None:
             return Aim()
         if finding.held is not None:
-            return Aim(TCP, finding.held.port, completes=True)
-        match = finding.match
-        port = match.dport or 0
-        return Aim((match.protocol or TCP) if port else 0, port, completes=finding.requests)
+            protocol, port, completes = TCP, finding.held.port, True
+        else:
+            match = finding.match
+            protocol, port, completes = match.protocol or TCP, match.dport or 0, finding.requests
+        if not port:
+            return Aim(completes=completes)
+        doors, rows = context.baseline.doors, finding.rows[:: len(finding.rows) // _ENOUGH + 1]
+        there = doors.at(protocol << 16 | port)
+        reached = there[np.isin(there, doors.numbers(context.traffic.packets, rows))]
+        numbers = np.unique(reached if len(reached) else there)
+        return Aim(protocol, port, completes, tuple(numbers.tolist()))
 
 
 def clients_of(context: AnalysisContext) -> Clients:
@@ -65,11 +75,10 @@ class Census(Struct, frozen=True):
     unseen: Clients  # these
 
     @staticmethod
-    def of(found: Clients, packets: PacketBatch, pps: F64) -> Census:
+    def of(found: Clients, packets: PacketBatch, pps: F64, doors: Doors) -> Census:
         """Join clients with packets."""
         count = len(found)
-        service = service_of(packets.protocol, packets.dport)
-        keys = client_key(mix(packets.src_hi, packets.src_lo), service)
+        keys = client_key(mix(packets.src_hi, packets.src_lo), doors.numbers(packets))
         at = np.searchsorted(found.key, keys)
         number = np.where(np.append(found.key, np.uint64(0))[at] == keys, at, count)
         own = np.asarray(np.bincount(number, pps, count + 1)[:count], np.float64)
@@ -101,8 +110,7 @@ class Census(Struct, frozen=True):
         clients, long = self.clients, self.long
         if allowed:
             lost = lost * ~in_prefixes(clients.family, clients.hi, clients.lo, allowed)
-        number = np.uint32(aim.protocol << 16 | aim.port)
-        mine = clients.service == number if aim.port else np.ones(len(clients), np.bool_)
+        mine = self._of(aim)
         known = mine & (long | (not aim.completes))
         hit = lost > _ANY
         weight = self.weight * known
@@ -121,8 +129,14 @@ class Census(Struct, frozen=True):
 
     def harm_of_sources(self, sources: U64, aim: Aim) -> ClientHarm:
         """Count the clients of the attacked service among sources that lose it."""
-        lost = among(self.clients.source, sources) & (self.clients.service == aim.protocol << 16 | aim.port)
+        lost = among(self.clients.source, sources) & self._of(aim)
         return self.harm(lost.astype(np.float64), aim)
+
+    def _of(self, aim: Aim) -> Mask:
+        """Mark the clients of what is attacked."""
+        if not aim.port:
+            return np.ones(len(self.clients), np.bool_)
+        return np.isin(self.clients.service, aim.services or (aim.protocol << 16 | aim.port,))
 
     def _each(self, part: F64) -> F64:
         count = len(self.clients)
@@ -145,8 +159,8 @@ def _by_service(match: Match, clients: Clients) -> Mask:
         return np.zeros(len(clients), np.bool_)
     hit = np.ones(len(clients), np.bool_)
     for wanted, given in (
-        (match.family, clients.family), (match.protocol, clients.service >> 16),
-        (match.dport, clients.service & 0xFFFF),
+        (match.family, clients.family), (match.protocol, clients.door >> 16),
+        (match.dport, clients.door & 0xFFFF),
     ):  # fmt: skip
         hit &= wanted is None or given == wanted
     return hit

@@ -94,10 +94,10 @@ def harm_by(rule: Rule, normal: Normal, traffic: Traffic, allowed: Mask | None =
 
 
 def clients_harmed(
-    rule: Rule, cost: Harm, normal: Normal, finding: Finding | None, allowed: Sequence[Prefix] = ()
+    rule: Rule, cost: Harm, normal: Normal, aim: Aim, allowed: Sequence[Prefix] = ()
 ) -> ClientHarm:
-    """Count the known clients that a rule hits; `finding` is the attack that it is against."""
-    return normal.census.harm(normal.census.lost(rule, cost.part, normal.packets), Aim.at(finding), allowed)
+    """Count the known clients that a rule hits; `aim` is what it is to protect."""
+    return normal.census.harm(normal.census.lost(rule, cost.part, normal.packets), aim, allowed)
 
 
 def held_out(packets: PacketBatch, rows: Rows) -> Mask:

@@ -49,7 +49,7 @@ def proposals(context: AnalysisContext, finding: Finding, normal: Normal) -> Ite
             draft,
             predicted_attack_share=effect.stopped,
             predicted_collateral_share=effect.harm,
-            predicted_clients=normal.census.harm_of_sources(effect.losing, Aim.at(finding)),
+            predicted_clients=normal.census.harm_of_sources(effect.losing, Aim.at(finding, context)),
         )
         made = proposed(
             context, finding, rule, f"{why}; {of(rule.kind).evaded}",
@@ -165,7 +165,7 @@ def with_connections(
         named = ((one.title, effect.stopped) for one, effect in effects)
         made = replace(made, attacks=tuple(sorted((*made.attacks, *named), key=lambda item: -item[1])))
         if best.stopped > made.attack_share:
-            clients = normal.census.harm_of_sources(best.losing, Aim.at(attack))
+            clients = normal.census.harm_of_sources(best.losing, Aim.at(attack, context))
             made = replace(made, attack=attack.title, attack_share=best.stopped, clients=clients)
         if best.harm > made.collateral_share:
             made = replace(made, collateral_share=best.harm, examples=best.examples)

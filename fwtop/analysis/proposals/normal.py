@@ -24,6 +24,7 @@ from fwtop.model.traffic.packets import F64, PacketBatch
 from fwtop.rehearsal.host import Asked, Host, KnownPeers
 from fwtop.rehearsal.rehearse import Rehearsal, rehearse
 from fwtop.render.numbers import percent, plural
+from fwtop.stats.services import Doors
 
 _KNOWN = 30  # normal packets: fewer are no basis
 _MINORITY = 0.03  # of an attack's packets: a larger remainder is another variant of the attack
@@ -39,6 +40,7 @@ class Normal(Struct, frozen=True, dict=True):
     guess: bool  # no baseline from before the attack
     seconds: float = 1.0  # length of the sampled normal traffic
     clients: Clients = field(default_factory=Clients.of)  # that are known
+    doors: Doors = field(default_factory=Doors.of)  # to the services
 
     @cached_property
     def loaded(self) -> Rows:
@@ -59,7 +61,7 @@ class Normal(Struct, frozen=True, dict=True):
     @cached_property
     def census(self) -> Census:
         """Their clients."""
-        return Census.of(self.clients, self.packets, self.pps)
+        return Census.of(self.clients, self.packets, self.pps, self.doors)
 
     @cached_property
     def asked(self) -> tuple[Asked, ...]:
@@ -100,7 +102,7 @@ def normal_traffic(context: AnalysisContext) -> Normal:
             f"baseline: {len(rows):,} packets sampled over {baseline.seconds:,.0f} quiet seconds "
             f"({total:,.0f} packets/s)"
         )
-        return Normal(rows, pps, sentence, False, baseline.seconds, clients)
+        return Normal(rows, pps, sentence, False, baseline.seconds, clients, baseline.doors)
     left = (
         (context.unclaimed & ~context.backscatter) | context.mixed_sources
         if context.findings
@@ -120,7 +122,7 @@ def normal_traffic(context: AnalysisContext) -> Normal:
         sentence = f"learning the baseline: {plural(round(baseline.seconds), 'quiet second')} so far"
     packets = traffic.packets.select(rows_left)
     pps = traffic.weight[rows_left] / traffic.seconds
-    return Normal(packets, pps, sentence, True, traffic.seconds, clients)
+    return Normal(packets, pps, sentence, True, traffic.seconds, clients, baseline.doors)
 
 
 def with_unexplained(

@@ -12,6 +12,7 @@ from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding, make_context
 from fwtop.analysis.memory import Baseline
+from fwtop.analysis.proposals.census import Aim
 from fwtop.analysis.proposals.effect import (
     clients_harmed,
     dropped_pps,
@@ -93,7 +94,7 @@ def preview_on(rule: Rule, judged: Basis, known: KnownPeers = NO_PEERS) -> Previ
     against = findings[aimed] if aimed is not None and rates[aimed] > 0 else None
     spared = [peer.prefix for peer in allowed]
     named = zip((finding.title for finding in findings), shares, strict=True)
-    clients = clients_harmed(rule, cost, normal, against, spared)
+    clients = clients_harmed(rule, cost, normal, Aim.at(against, context), spared)
     made = Preview(
         attack_share=shares[aimed] if aimed is not None else 0.0,
         attack_pps=sum(rates),

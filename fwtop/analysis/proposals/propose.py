@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.proposals.candidates import USEFUL, candidates
+from fwtop.analysis.proposals.census import Aim
 from fwtop.analysis.proposals.effect import (
     Remainder,
     Remaining,
@@ -143,7 +144,8 @@ def _measured(context: AnalysisContext, left: Remainder, candidate: Candidate, n
         gain = share_stopped(dropped, rule.match, traffic, finding, rest, before=before)
     cost = harm_by(rule, normal, context.traffic) if drops else None
     pps = dropped_pps(dropped, rule.match, traffic, np.arange(len(traffic)))
-    clients = clients_harmed(rule, cost, normal, finding) if cost and len(normal.clients) else None
+    aim = Aim.at(finding, context)
+    clients = clients_harmed(rule, cost, normal, aim) if cost and len(normal.clients) else None
     rule = replace(
         rule,
         predicted_pps=pps,

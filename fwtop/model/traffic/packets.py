@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.service import Service
 from fwtop.model.traffic.counters import Counters
 
 U8 = NDArray[np.uint8]
@@ -164,6 +165,7 @@ class Window(Struct, frozen=True):
     intervals: tuple[Interval, ...] = ()  # live: the polls that the window is made of, oldest first
     clock: float | None = None  # Unix seconds minus packet time; None: the first packet came at `started`
     sockets: SocketTable | None = None  # live: the connections that this host serves, as last read
+    services: tuple[Service, ...] = ()  # live: as last told
 
 
 class OriginColumns(Struct, frozen=True):
