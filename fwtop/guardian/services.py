@@ -51,7 +51,8 @@ class Published:
     def __init__(self) -> None:
         self._behind: dict[Place, dict[Place, float]] = {}  # door → place → when it was last seen
         self._sockets: dict[Place, ListeningSocket] = {}
-        self._looked = -_LOOK_SECONDS
+        self._tried: set[Place] = set()
+        self._looked = 0.0
 
     def note(self, tracked: Iterable[tuple[Entry, Entry]], own: Collection[str], now: float) -> None:
         """Take note of tracked connections that others opened; they were answered."""
@@ -84,9 +85,8 @@ class Published:
         now = time.monotonic()
         wanted = {place for place in places if place[1] not in own}
         self._sockets = {place: found for place, found in self._sockets.items() if place in wanted}
-        if wanted and now >= self._looked + _LOOK_SECONDS:
-            self._sockets = _elsewhere(wanted)
-            self._looked = now
+        if wanted - self._tried or (wanted and now >= self._looked + _LOOK_SECONDS):
+            self._sockets, self._tried, self._looked = _elsewhere(wanted), wanted, now
         return self._sockets
 
 

@@ -9,10 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from guardian_bench import Bench
 
 from fwtop.guardian.services import Services
+from fwtop.model.protocol import Survey
 from fwtop.model.service import Service
 from tests.kernel.conftest import Host
 from tests.kernel.forwarding_bench import Forwarder, udp_socket, wired
@@ -65,12 +68,12 @@ def serving(host: Host, address: str, *ports: int, cgroup: Path) -> Iterator[int
         server.kill()
         server.communicate()
         for made in (cgroup, *cgroup.parents):
-            if made.name.endswith((".scope", ".service", ".slice")):
+            if made.name.endswith((".scope", ".service", ".slice")) or made.name.startswith("lxc."):
                 made.rmdir()
 
 
 def read(host: Host, services: Services) -> tuple[list[Service], list[Service]]:
-    services._due = services._published._looked = -1000.0  # as if the pauses were over
+    services._due = 0.0  # as if the pause were over
     with inside(host.netns):
         return services.read()
 
@@ -120,6 +123,29 @@ def test_what_dnat_publishes_is_the_service_behind_in_its_container(router: Forw
     assert (found[0].container, found[0].user) == ("docker 3f2a1b0c9d8e", "0")
     assert found[0].key.owner == f"docker {found[0].name} 0", "the next container of the image is the same"
     assert not any(item.port in (80, port) for item in asks), "the host asks nothing there"
+
+
+def test_a_guardian_tells_of_a_container_behind_it(
+    router: Forwarder, cgroup2: Path, tmp_path: Path, poll_until: Poll
+) -> None:
+    dnat = ("-j", "DNAT", "--to-destination", f"{router.server.ipv4}:80")
+    router.victim.run("iptables", "-t", "nat", "-A", "PREROUTING", "-p", "tcp", "--dport", "8080", *dnat)
+    bench = Bench(router, tmp_path)
+    container = cgroup2 / "lxc.payload.shop" / "httpd.service"
+    with (
+        serving(router.server, "", 80, cgroup=container),
+        inside(router.attacker.netns),
+        socket.create_connection(("10.78.1.1", 8080), timeout=30),
+        contextlib.closing(bench),
+        bench.connect(role="console") as console,
+    ):
+
+        def found() -> list[tuple[str, str, list[Any]]]:
+            data = console.demand(Survey()).data.get("services", ())
+            return [(item["container"], item["unit"], item["published"]) for item in data]
+
+        wanted = [("lxc shop", "httpd.service", [["10.78.1.1", 8080]])]
+        assert poll_until(lambda: found() == wanted, every_s=0.2), found()
 
 
 def test_a_redirected_port_belongs_to_the_local_service(router: Forwarder, cgroup2: Path) -> None:
