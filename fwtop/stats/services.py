@@ -143,8 +143,12 @@ class Doors(Struct, frozen=True):
         return Doors(*(column[rows] for column in asdict(self).values()))
 
 
+def _of_address(hi: U64, lo: U64, seed: U64 | int = 0) -> U64:
+    return mixed(lo, mixed(hi, seed))
+
+
 def _at_address(plain: U32, hi: U64, lo: U64) -> U64:
-    return mixed(lo, mixed(hi, mixed(plain.astype(np.uint64))))
+    return _of_address(hi, lo, mixed(plain.astype(np.uint64)))
 
 
 def with_rates(services: tuple[Service, ...], window: Window) -> tuple[Service, ...]:
@@ -191,10 +195,5 @@ def _local(samples: PacketBatch, window: Window) -> Mask:
     """Tell packets to this host from those that it forwards, if its addresses are known."""
     if not window.own:
         return np.ones(len(samples), np.bool_)
-    four = [prefix.value for prefix in window.own if prefix.family == 4]
-    local: Mask = (samples.family == 4) & np.isin(samples.dst_lo, np.array(four, np.uint64))
-    for prefix in window.own:
-        if prefix.family == 6:
-            high, low = np.uint64(prefix.hi), np.uint64(prefix.lo)
-            local |= (samples.family == 6) & (samples.dst_hi == high) & (samples.dst_lo == low)
-    return local
+    own = (np.array([getattr(prefix, half) for prefix in window.own], np.uint64) for half in ("hi", "lo"))
+    return np.isin(_of_address(samples.dst_hi, samples.dst_lo), _of_address(*own))
