@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fwtop.model.addresses.address import SPACE, Prefix, covered, listed, of_ports
+from fwtop.model.addresses.address import SPACE, Prefix, covered, listed, of_ports, sizes
 from fwtop.model.addresses.roles import Role
 from fwtop.model.losses import Loss, Weight, Who
 from fwtop.model.rule import RANGES, Kind, Level, Match, Range, Rule
@@ -179,11 +179,14 @@ def is_all_of(match: Match, allow: Allowed) -> bool:
 
 
 def _share(prefixes: Sequence[Prefix], family: int) -> float:
-    return covered((prefixes,), family) / SPACE[family]
+    """Return the part of all addresses that a list covers, or more where that is next to nothing."""
+    most = sizes(prefixes, family) / SPACE[family]
+    return most if most <= _LOGIN_SHARE else covered((prefixes,), family) / SPACE[family]
 
 
 def _wide_source(match: Match) -> Prefix | None:
-    broadest = [listed(match.sources).shortest(family) for family in match.families]
+    index = listed(match.sources)
+    broadest = [index.shortest(family) for family in match.families]
     return next((item for item in broadest if item is not None and item.length < SHORTEST[item.family]), None)
 
 

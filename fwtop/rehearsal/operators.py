@@ -63,13 +63,13 @@ def _why_refused(rule: Rule, allow: Allowed) -> str | None:
     and `around_sessions`. Named lists are shared and stay as they are; what the operator listed passes.
     Rules that name no source can't reach them, as the allow-list comes first.
     """
-    broadest = [listed(rule.match.sources).shortest(family) for family in rule.match.families]
+    sources, whole = rule.match.sources, listed(rule.match.sources)
+    broadest = [whole.shortest(family) for family in rule.match.families]
     if any(prefix is not None and prefix.length == 0 for prefix in broadest):
         return "a source of /0 is everybody; nothing was installed"
     named = rule.list_name is not None
     if (rule.origin is not None and not named) or of(rule.kind).untracks:
         return None
-    sources, whole = rule.match.sources, listed(rule.match.sources)
     for entry in allow.entries:
         is_operators = entry.role is Role.OPERATOR and not named  # what a named list has of it passes
         if not is_operators and not _hits_session(rule.match, entry):
@@ -139,10 +139,10 @@ def _still_pass(rule: Rule, allow: Allowed) -> tuple[str, ...]:
     """Say who on a list of sources still passes in his role."""
     if not rule.match.sources or drops_nothing(rule):
         return ()
-    index: Listed = listed(rule.match.sources)
     passing = [(_IN_ROLE.get(entry.role), entry.prefix) for entry in allow.entries]
     talks = ((item.role, item.conversation) for item in allow.behind)
     passing += [(_BEHIND.get(role), sender) for role, talk in talks if talk for sender in talk.senders]
+    index: Listed = listed(rule.match.sources) if passing else listed(())
     found: dict[str, dict[str, None]] = {}  # who still passes, by what is said of that
     for line, prefix in passing:
         if line is not None and index.overlapping(prefix) is not None:
@@ -186,13 +186,13 @@ def _cut_mosh(rule: Rule, host: Host) -> tuple[str, ...]:
     goes_on = rule.protection is not None and not rule.protection.strict
     if drops_nothing(rule) or goes_on or no_udp or match.sport is not None or match.payload:
         return ()
+    ports = sorted(port for port in host.mosh_ports() if match.dport in (None, port))
+    if not ports:
+        return ()
     if match.sources:
         index = listed(match.sources)
         peers = (entry.prefix for entry in host.allow.entries if entry.role is Role.SSH)
         if all(index.overlapping(peer) is None for peer in peers):
             return ()
-    ports = sorted(port for port in host.mosh_ports() if match.dport in (None, port))
-    if not ports:
-        return ()
     shown = ", ".join(map(str, ports[:3]))
     return (f"mosh sessions on UDP port {shown} may be cut: /etc/fwtop/allow can list your address",)

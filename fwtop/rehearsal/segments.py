@@ -61,6 +61,8 @@ class Met(Struct, frozen=True):
 
 def meet(kind: Kind, match: Match, ports: Iterable[int]) -> Met:
     """Try a match on the logins at these ports and on answers from anywhere, over the match's families."""
+    if match.protocol not in (None, TCP) or match.icmp_type is not None or match.fragment:
+        return Met((), False, 0, 0)
     wanted = sorted(port for port in ports if match.dport in (None, port))
     met: list[Segment] = []
     whole, packets, size = True, 0, 0

@@ -32,7 +32,6 @@ _TABLE_MAX = f"{_CONNTRACK}max"
 _MOST_UNTRACKED = 2  # services
 _PORT, _MOSTLY = 0.05, 0.8  # of an attack: goes to a port that is worth a rule; to all of these
 _MOST_BEHIND = 8  # attacked addresses that one proxy answers for
-_LOGIN = (TCP, 22)  # stays tracked, as in `fwtop harden stateless`
 _TRACKED = 0.5  # of an attack's packets: as many new connections show that each opens one
 _TIMEOUT_SECONDS = 10  # the kernel's are 60, 120 and 30 (nf_conntrack-sysctl.rst); a handshake takes 1
 _ROOM = 4  # times the present size
@@ -141,16 +140,17 @@ def attacked_behind(context: AnalysisContext, finding: Finding) -> tuple[Prefix,
 
 def untracked(context: AnalysisContext, finding: Finding, base: Match) -> Iterator[Candidate]:
     """Yield what keeps the flooded service out of the connection table, if the flood fills it."""
-    table, service = context.counters.conntrack, (base.protocol, base.dport)
+    table = context.counters.conntrack
     if table is None or base.protocol not in (TCP, UDP) or base.dport is None:
         return
     match = Match(family=base.family, protocol=base.protocol, dport=base.dport)
     rule = drafted(context, Kind.NOTRACK, match)
     opened = table.new_per_s * context.traffic.seconds
+    logs_in = base.protocol == TCP and base.dport in context.known.login_ports  # stays tracked
     if any(Trait.FULL_TABLE in one.traits for one in context.findings):
         rule = replace(rule, summary=f"don't track {describe(match)} (NOTRACK)")
         yield Candidate(rule, "it fills the connection table; drops nothing", "")
-    elif service != _LOGIN and opened >= _TRACKED * context.traffic.weight[finding.rows].sum():
+    elif not logs_in and opened >= _TRACKED * context.traffic.weight[finding.rows].sum():
         part = replace(rule, match=replace(match, family=None), stateless=True, forget=True)
         what = (
             f"stateless playbook: don't track {describe(match)}, put stateless lines beside rules on states"
