@@ -76,11 +76,11 @@ class Service(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """Who listens and where, in words."""
+        """Where it is and who listens, besides the process, in words."""
         where = f" on {', '.join(self.addresses)}" if self.addresses else ""
         published = ", ".join(f"{address} port {port}" for address, port in self.published)
         parts = (
-            f"{self.name or 'no process'}: {self.protocol} port {self.port}{where}",
+            f"{self.protocol} port {self.port}{where}",
             self.unit,
             self.container and f"container {self.container}",
             self.user and f"user {self.user}",

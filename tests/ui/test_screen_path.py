@@ -30,12 +30,26 @@ from fwtop.ui.style import BAD, DIM, ELSEWHERE, GOOD, Line, width_of
 SIZES = ((80, 24), (120, 40), (200, 50))
 AROUND = Surroundings(
     (
-        Service("tcp", 80, "nginx", 520.0),
-        Service("tcp", 22, "sshd", 47.0),
+        Service(
+            "tcp",
+            80,
+            "nginx",
+            520.0,
+            ("172.17.0.2",),
+            (("192.0.2.1", 8080),),
+            "101",
+            "",
+            "docker 3f2a1b0c9d8e",
+        ),
+        Service("tcp", 22, "sshd", 47.0, user="root", unit="ssh.service"),
         Service("udp", 53, "named", 33),
     ),
     (Ring("eth0", 256, 4096),),
     (FilterChain("filter", "inet filter input", True), FilterChain("raw", "ip raw PREROUTING", False)),
+    (
+        Service("udp", 53, "dns", addresses=("192.0.2.53",)),
+        Service("tcp", 7443, "", addresses=("192.0.2.9",)),
+    ),
 )
 
 
@@ -219,7 +233,15 @@ def test_details_say_it_in_plain_words() -> None:
     for words in ("no process listens on that port", "UDP to port 27015: 98.0 %", "acknowledged already"):
         assert words in shown
     accepted = by_name(flood())["accepted"]
-    assert "nginx: tcp port 80, 520 pps" in text(stage_details(accepted, 0.0)[1])
+    served = " ".join(text(stage_details(accepted, 0.0)[1]).split())
+    for words in (
+        "nginx: tcp port 80 on 172.17.0.2, container docker 3f2a1b0c9d8e, user 101, "
+        "published as 192.0.2.1 port 8080, 520 pps",
+        "sshd: tcp port 22, ssh.service, user root, 47 pps",
+        "dns: udp port 53 on 192.0.2.53",
+        "service: tcp port 7443 on 192.0.2.9",
+    ):
+        assert words in served
     assert reason_words("NOT_SPECIFIED (igmp_rcv)") != ""
     assert reason_words("A_REASON_OF_LINUX_9") == ""
 

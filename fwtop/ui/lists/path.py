@@ -120,6 +120,7 @@ class Stage(Struct, frozen=True):
     reached: bool = False  # packets of an attack get as far as the services
     whole: float = 0.0  # what arrives at the first stage
     listeners: tuple[Service, ...] = ()  # of the last one
+    asks: tuple[Service, ...] = ()  # what this host asks others: their answers get there, too
     estimated: bool = False  # the listeners' rates
     chains: tuple[FilterChain, ...] = ()  # of other firewalls, that may drop here
 
@@ -148,7 +149,8 @@ def stages_of(snapshot: Snapshot) -> tuple[Stage, ...]:
     accepted = Stage(ACCEPTED, flow.reaches, flow.reaches, reached=reached, whole=flow.arrives)
     listeners = tuple(item for item in snapshot.surroundings.listeners if item.pps >= 0.05)
     estimated = snapshot.tables.sampling.one_in > 1
-    stages.append(replace(accepted, listeners=listeners, estimated=estimated))
+    asks = snapshot.surroundings.asks
+    stages.append(replace(accepted, listeners=listeners, asks=asks, estimated=estimated))
     lost = left - flow.reaches
     if abs(lost) >= 0.001 * max(flow.arrives, 1.0):  # less is hidden
         note = "neither dropped nor accepted" if lost > 0 else "more accepted and dropped than arrived"
@@ -244,6 +246,7 @@ def _conntrack(sample: ConntrackSample | None, seconds: float) -> tuple[str, boo
 
 ENDS: dict[str, tuple[str, Style]] = {"mine": ("▓", GOOD), "other": ("▒", ELSEWHERE), "kernel": ("░", DIM)}
 _DECADES = 3.5  # of the scale: a bar of one cell is a 3,000th of a full one
+_ASKS = 8  # shown
 _SMALL = 0.01  # of the accepted packets: what no listener got is told from here on
 RECORDED = "not recorded: a capture doesn't tell where its packets ended"
 
@@ -377,9 +380,12 @@ def stage_details(item: Stage, _: float) -> tuple[str, list[Line]]:
             ("rate", f"{number(drop.pps)} pps, {row.packets:,} packets"),
             ("mostly", mostly),
         )
-    heard = (f"{found.words}, {number(found.pps)} pps" for found in item.listeners)
+    heard = (
+        f"{found.name or 'no process'}: {found.words}, {number(found.pps)} pps" for found in item.listeners
+    )
     chains = (chain.name + (", policy drop" if chain.drops_by_policy else "") for chain in item.chains)
-    return f"path: {item.name}", [*lines, *listed("listeners", heard), *listed("may drop", chains)]
+    asks = listed("asks others", (f"{found.name or 'service'}: {found.words}" for found in item.asks[:_ASKS]))
+    return f"path: {item.name}", [*lines, *listed("listeners", heard), *asks, *listed("may drop", chains)]
 
 
 _MEANINGS = {
