@@ -52,6 +52,7 @@ class Harm(Struct, frozen=True):
     tried: int
     success: tuple[float, ...] = ()  # share of attempts, by PHASES
     latency_ms: tuple[float, ...] = ()  # median, by PHASES
+    cut: float = 0.0  # share of served clients that the rule cuts off
 
     @property
     def points(self) -> float:
@@ -89,6 +90,7 @@ def run_trial(trial: Trial, seconds: float, *, learn: bool = True) -> Harm:
             sum(row["tried"] for row in each[_RULED]),
             tuple(_success(each[phase]) for phase in PHASES),
             tuple(_latency_ms(works[phase]) for phase in PHASES),
+            _cut(each[_QUIET], each[_RULED]),
         )  # fmt: skip
 
 
@@ -177,6 +179,12 @@ def measured_harm(usual: Usual, quiet: Rows, ruled: Rows) -> float:
         packets * max(0.0, after.get(key, 0.0) - before.get(key, 0.0)) for key, packets in usual.items()
     )
     return lost / total if total else 0.0
+
+
+def _cut(quiet: Rows, ruled: Rows) -> float:
+    """Return the share of served clients that a rule cuts off, however often each tries."""
+    served, still = ({row["client"] for row in rows if row["succeeded"]} for rows in (quiet, ruled))
+    return len(served - still) / len(served) if served else 0.0
 
 
 def _failures(rows: Rows) -> dict[tuple[str, str], float]:

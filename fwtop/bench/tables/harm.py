@@ -60,6 +60,7 @@ def _results(harm: Harm) -> Iterator[Result]:
             measured if ratio is not None else None,
         )
     yield Result(measured, "share", (harm.measured,))
+    yield Result(f"{harm.name}: clients cut", "share", (harm.cut,))
     for what, unit, values in (("success", "share", harm.success), ("latency", "ms", harm.latency_ms)):
         for phase, value in zip(PHASES, values, strict=True):
             yield Result(f"{harm.name}: {what} {phase}", unit, (value,))
