@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from fwtop.model.client_harm import ClientHarm
 from fwtop.model.losses import Loss, Weight, Who
 from fwtop.model.rule import Rule
 from fwtop.rehearsal.asked import of_asked
@@ -37,27 +36,31 @@ class Rehearsal(Struct, frozen=True):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What else is lost."""
+        """What else is lost; clients are counted beside it."""
         return tuple(self._said(Weight.TOLD))
 
     def _said(self, weight: Weight) -> Iterator[str]:
-        return (loss.words for loss in self.losses if loss.weight is weight)
+        found = (loss for loss in self.losses if loss.weight is weight)
+        return (loss.words for loss in found if loss.who is not Who.CLIENTS)
 
 
-def rehearse(rule: Rule, host: Host, clients: ClientHarm | None = None) -> Rehearsal:
+def rehearse(rule: Rule, host: Host) -> Rehearsal:
     """Try a rule on logins from anywhere and from where operators are, on what the host asks, on clients.
 
-    `clients` are those that it was counted on (analysis/proposals/census.py); root knows none.
+    Of these it has the count that whoever made it predicts (analysis/proposals/census.py): root knows none.
     """
-    return Rehearsal(tuple(_losses(rule, host, clients)))
+    return Rehearsal(tuple(_losses(rule, host)))
 
 
-def _losses(rule: Rule, host: Host, clients: ClientHarm | None) -> Iterator[Loss]:
+def _losses(rule: Rule, host: Host) -> Iterator[Loss]:
+    if 0 in rule.match.families:  # a window's packets that are no IP: nobody's here
+        return
     is_empty = rule.list_name is not None and not rule.match.sources  # judged as it is filled
     if not is_empty and (broad := why_broad(rule, host)) is not None:
         yield broad
     yield from of_operators(rule, host)
     if not is_empty and (cut := of_asked(rule, host)) is not None:
         yield cut
+    clients = rule.predicted_clients
     if clients is not None and (clients.most or clients.others_hit):
         yield Loss(Who.CLIENTS, clients.words)

@@ -174,6 +174,10 @@ def test_who_cuts_most_answers_from_anywhere_needs_force_and_resolvers_pass() ->
 
 def test_clients_are_told_beside_the_rest() -> None:
     hit = ClientHarm(4117, 2, 2, protocol=6, port=443)
-    (loss,) = rehearse(rule(protocol=6, dport=443), Host(ALLOW), hit).losses
+    ours = replace(rule(protocol=6, dport=443), predicted_clients=hit)
+    found = rehearse(ours, Host(ALLOW))
+    (loss,) = found.losses
     assert (loss.who, loss.words, loss.weight) == (Who.CLIENTS, hit.words, Weight.TOLD)
-    assert rehearse(rule(protocol=6, dport=443), Host(ALLOW), replace(hit, hit=0, hit_half=0)).losses == ()
+    assert found.warnings == (), "counted beside them"
+    spared = replace(ours, predicted_clients=replace(hit, hit=0, hit_half=0))
+    assert rehearse(spared, Host(ALLOW)).losses == ()

@@ -18,7 +18,6 @@ from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, UDP, Rows
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import DNS_PORT, NTP_PORT
-from fwtop.model.client_harm import ClientHarm
 from fwtop.model.rule import PayloadMatch, Rule
 from fwtop.model.traffic.packets import F64, PacketBatch
 from fwtop.rehearsal.host import Asked, Host, KnownPeers
@@ -80,9 +79,9 @@ class Normal(Struct, frozen=True, dict=True):
             for family, hi, lo, protocol, port in sorted(found)
         )
 
-    def rehearsed(self, rule: Rule, known: KnownPeers, clients: ClientHarm | None) -> Rehearsal:
+    def rehearsed(self, rule: Rule, known: KnownPeers) -> Rehearsal:
         """Rehearse a rule with what a console knows; the guard does it again with what root knows."""
-        return rehearse(rule, Host(known, asked=lambda: self.asked), clients)
+        return rehearse(rule, Host(known, asked=lambda: self.asked))
 
     @property
     def total_pps(self) -> float:

@@ -107,7 +107,7 @@ def preview_on(rule: Rule, judged: Basis, known: KnownPeers = NO_PEERS) -> Previ
         attack=findings[aimed].title if aimed is not None else "",
         attacks=tuple(sorted(named, key=lambda item: -item[1])),
         clients=clients,
-        losses=normal.rehearsed(rule, known, clients).losses,
+        losses=normal.rehearsed(replace(rule, predicted_clients=clients), known).losses,
     )
     made = _beside_active(made, rule, judged, dropped, passing)
     return with_connections(made, rule, context, judged.held, normal)

@@ -145,16 +145,15 @@ def _measured(context: AnalysisContext, left: Remainder, candidate: Candidate, n
     cost = harm_by(rule, normal, context.traffic) if drops else None
     pps = dropped_pps(dropped, rule.match, traffic, np.arange(len(traffic)))
     aim = Aim.at(finding, context)
-    clients = clients_harmed(rule, cost, normal, aim) if cost and len(normal.clients) else None
     rule = replace(
         rule,
         predicted_pps=pps,
         predicted_attack_share=share,
         predicted_collateral_share=cost.share if cost else 0.0,
         predicted_guess=normal.guess,
-        predicted_clients=clients,
+        predicted_clients=clients_harmed(rule, cost, normal, aim) if cost and len(normal.clients) else None,
     )
-    found = normal.rehearsed(rule, context.known, clients)
+    found = normal.rehearsed(rule, context.known)
     made = proposed(
         context, finding, rule, f"{candidate.why}; {of(_looks_at(rule)).evaded}",
         already_share=max(0.0, share - gain * left.share),

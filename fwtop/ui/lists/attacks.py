@@ -269,11 +269,10 @@ def preview_lines(preview: Preview) -> list[Line]:
     return lines
 
 
-def harm_lines(preview: Preview) -> list[Line]:
+def harm_lines(item: Proposal | Preview) -> list[Line]:
     """Write how many known clients lose something, and which share of packets that is."""
-    hits: Line = packets_hit(preview.collateral_share, guess=preview.guess)
-    hits += [(f" of client-like packets, {number(preview.collateral_pps)} a second", TEXT)]
-    by_client = client_lines(preview.clients)
+    by_client = client_lines(item.clients)
+    hits = [*packets_hit(item.collateral_share, guess=item.guess), (" of client-like packets", TEXT)]
     return [*by_client, labelled("" if by_client else "clients hit", hits)]
 
 

@@ -29,7 +29,7 @@ from fwtop.render.rows.defence import severity_words
 from fwtop.render.rows.field import Field, RowType, Unit
 from fwtop.rules.costs import CALIBRATE
 from fwtop.ui.format import duration, hex_dump, nanoseconds, number, percent
-from fwtop.ui.lists.attacks import NO_BASELINE, client_lines, packets_hit
+from fwtop.ui.lists.attacks import NO_BASELINE, harm_lines
 from fwtop.ui.lists.packet_rows import PacketRow, clock_text
 from fwtop.ui.lists.packets import packet_details
 from fwtop.ui.lists.panels import entry_details
@@ -228,16 +228,14 @@ def _hex(title: str, data: bytes) -> list[Line]:
 def _proposal(item: Proposal) -> list[Line]:
     already = f"active rules stop {percent(item.already_share)} of it already"
     where = "measured on this machine" if item.cost_measured else f"a default; '{CALIBRATE}' measures"
-    by_client = client_lines(item.clients)
-    harmed = packets_hit(item.collateral_share, guess=item.guess)
     return [
         *facts(
             ("does", item.summary),
             ("stops", f"{percent(item.attack_share)} of the attack, {number(item.stopped_pps)} pps"),
             ("", already if item.already_share else ""),
         ),
-        *by_client,
-        labelled("" if by_client else "clients hit", [*harmed, (" of client-like packets", TEXT)]),
+        *harm_lines(item),
+        *facts(("needs force", item.needs_force)),
         *([labelled("", [(NO_BASELINE, WARN)])] if item.guess else []),
         *listed("such as", item.collateral_examples),
         *facts(
