@@ -97,10 +97,9 @@ def _why_shared(rule: Rule) -> Loss | None:
     limit = rule.connections or (rule.limit if heeds_limit(rule) else None)
     if limit is None:
         return None
-    lengths = {4: limit.prefix_v4, 6: limit.prefix_v6}
-    for family in rule.match.families:
-        if lengths[family] < SHORTEST[family]:
-            return _forced(Who.EVERYBODY, f"all sources of a /{lengths[family]} would share one limit")
+    for family, length in ((4, limit.prefix_v4), (6, limit.prefix_v6)):
+        if family in rule.match.families and length < SHORTEST[family]:
+            return _forced(Who.EVERYBODY, f"all sources of a /{length} would share one limit")
     return None
 
 
