@@ -91,12 +91,6 @@ def bar(share: float, low: float, high: float, *, scale: float, width: int) -> t
     return "━" * solid, "┄" * (max(round(most), solid + 1) - solid)
 
 
-def gauge(fill: float, width: int) -> tuple[str, str]:
-    """Draw a fill level of 0 to 1: the full and the empty part."""
-    full = min(max(round(fill * width), 1 if fill > 0 else 0), width)
-    return "━" * full, "─" * (width - full)
-
-
 def cut(text: str, width: int) -> str:
     """Shorten to `width` cells with an ellipsis."""
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…" if width > 0 else ""

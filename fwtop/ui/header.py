@@ -12,7 +12,7 @@ from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import DAY_AND_TIME, utc
 from fwtop.render.rows.defence import taken
 from fwtop.rules.kinds import drops_nothing
-from fwtop.ui.format import bits, duration, gauge, number, percent
+from fwtop.ui.format import bits, duration, number, percent
 from fwtop.ui.lists.history import Clients, History
 from fwtop.ui.lists.path import CONNTRACK_ALARM, FULL
 from fwtop.ui.lists.verdict import Badge, Verdict, attack_pps, attacks_of, verdict_of
@@ -137,19 +137,15 @@ def _resources(snapshot: Snapshot, width: int) -> tuple[Line, Line]:
 
 
 def _conntrack(sample: ConntrackSample, *, long: bool) -> Line:
-    """Write how full the connection table is."""
+    """Write how full the connection table is; the long form also what becomes of it."""
     fill, left = sample.fill, sample.seconds_to_full
     if fill >= FULL:
         what = "evicting" if sample.early_drop > sample.drop else "refusing new connections"
         return [("conntrack FULL", ALARM), *([(f" {what}", BAD)] if long else [])]
-    style = BAD if fill >= CONNTRACK_ALARM else TEXT
-    if not long:
-        return [("conntrack ", DIM), (percent(fill), style)]
-    full, rest = gauge(fill, 10)
-    colour = BAD if fill >= CONNTRACK_ALARM else WARN if fill >= 0.6 else GOOD
-    line: Line = [("conntrack ", DIM), (full, colour), (rest, DIM), (f" {percent(fill)}", style)]
-    soon = left is not None and left < _SOON_SECONDS
-    return [*line, (f", full in {duration(left or 0.0)}", WARN)] if soon else line
+    line: Line = [("conntrack ", DIM), (percent(fill), BAD if fill >= CONNTRACK_ALARM else TEXT)]
+    if not long or left is None or left >= _SOON_SECONDS:
+        return line
+    return [*line, (f", full in {duration(left)}", WARN)]
 
 
 _STYLES: dict[Badge, Style] = {
