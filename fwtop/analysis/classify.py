@@ -113,6 +113,7 @@ def _part(context: AnalysisContext, finding: Finding, rows: Rows, where: str) ->
         sport=sports.value if sports.share > 0.98 and sports.value else finding.match.sport,
         dport=dports.value if dports.share > 0.98 and dports.value else finding.match.dport,
     )
+    part = len(rows) / len(finding.rows)
     size = f"{features.amount('packets')} from {features.senders} to {where}"
     return replace(
         finding,
@@ -122,4 +123,6 @@ def _part(context: AnalysisContext, finding: Finding, rows: Rows, where: str) ->
         spoof=context.spoof(rows),
         match=match,
         part=where,
+        asked=finding.asked * part,
+        connections=finding.connections * part,
     )

@@ -38,7 +38,6 @@ from fwtop.model.traffic.packets import (
 from fwtop.model.traffic.severity import Harm
 from fwtop.rehearsal.host import KnownPeers
 
-_LONG_SECONDS, _CRAWL_PPS = 8.0, 2.0  # a long capture with less than even 1-in-1,000 sampling shows of floods
 Normal = str | Callable[[PacketBatch, Rows], Mask] | None  # what a rate is compared with: see prominence()
 NEW = "new"  # with nothing: the baseline has none of this
 _NOISE_PPS = 0.2  # an address: a hundred times what Wustrow et al. (2010) saw; a flood is denser
@@ -87,6 +86,7 @@ class Finding(Struct, frozen=True):
     traits: Trait = Trait.NONE
     exhausts: tuple[Room, ...] = ()  # what it takes of the host
     otherwise: Harm = Harm.UNUSUAL  # its class if it exhausts nothing
+    asked: float = 0.0  # packets a second that ask for something, without what belongs to them
     connections: float = 0.0  # that it keeps open
 
     @property
@@ -195,8 +195,7 @@ class AnalysisContext(Struct, weakref=True, dict=True):
         if times < 1:
             return times
         if not self.traffic.live:
-            crawls = self.traffic.seconds >= _LONG_SECONDS and features.pps < _CRAWL_PPS
-            return times if shaped or not (crawls or self.scattered(features)) else 0.0
+            return times if shaped or not self.scattered(features) else 0.0
         usual = self._usual(features, normal)
         if usual is not None:
             floor_pps = max(floor_pps, config.baseline_factor * usual)

@@ -29,7 +29,7 @@ class Room(Struct, frozen=True):
 
     resource: Resource
     size: float = 0.0  # 0: only a measurement tells
-    unit: str = "pps"  # of Load: pps, bps, connections
+    unit: str = "pps"  # of Load: pps, bps, asked, connections
 
 
 CORE = Room(Resource.SOFTIRQ, 100_000)
@@ -41,8 +41,8 @@ WORKERS = Room(Resource.WORKERS, 256, "connections")
 
 
 def service(per_second: float) -> Room:
-    """Return the capacity of a service, in requests a second; packets count as requests."""
-    return Room(Resource.SERVICE, per_second)
+    """Return the capacity of a service: requests, handshakes or connections a second."""
+    return Room(Resource.SERVICE, per_second, "asked")
 
 
 class Load(Struct, frozen=True):
@@ -50,6 +50,7 @@ class Load(Struct, frozen=True):
 
     pps: float
     bps: float = 0.0
+    asked: float = 0.0  # requests a second, without the packets that belong to them
     connections: float = 0.0  # that it keeps open
     share: float = 1.0  # of all arriving packets
     reaching: float = 1.0  # share of its packets that nothing drops

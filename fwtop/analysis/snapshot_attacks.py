@@ -87,6 +87,7 @@ def _severity(context: AnalysisContext, life: Life, attack: Incident, around: Su
     load = Load(
         attack.pps * busiest,
         attack.bps * busiest,
+        finding.asked * busiest,
         finding.connections,
         attack.share,
         attack.reaching_share,

@@ -11,6 +11,7 @@ from analysis_flows import Frame, connection, hosts, visitors
 
 from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.memory import Baseline, class_rates
+from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident
 
 SECONDS = 3.0
@@ -94,16 +95,25 @@ def test_browsers_that_wait_for_a_slow_server_are_no_flood() -> None:
     assert judged(asking(rng, 80, 0.25, resource, 80, answered=9_000), before=visitors(rng, 40)) == {}
 
 
-@pytest.mark.parametrize("port", [22, 1883])
-def test_connections_that_are_opened_again_and_again_are_a_flood(port: int) -> None:
+@pytest.mark.parametrize(
+    ("port", "count", "each", "found"),
+    [
+        (1883, 100, 3, {"syn_flood": Harm.ATTACK}),
+        (1883, 5, 5, {}),
+        (22, 100, 3, {"password_guessing": Harm.ATTACK}),
+        (22, 5, 5, {"password_guessing": Harm.ABUSE}),
+    ],
+)
+def test_connections_opened_again_and_again_are_a_flood_or_where_users_log_in_guesses(
+    port: int, count: int, each: int, found: dict[str, Harm]
+) -> None:
     rng, frames = Random(5), list[Frame]()
-    for client in hosts(rng, 100):
-        for k in range(9):
+    for client in hosts(rng, count):
+        for k in range(3 * each):
             load = [b"\x10\x17\0\4MQTT\4\2\0\x3c\0\x0b" + rng.randbytes(11)]
-            frames += connection(rng, client, port, load, at=(k + rng.random()) / 3, answered=4, end="R")
-    found = judged(frames + visitors(rng, 10), before=visitors(rng, 40))
-    assert set(found) == {"syn_flood"}
-    assert found["syn_flood"].title == "TCP connection flood"
+            frames += connection(rng, client, port, load, at=(k + rng.random()) / each, answered=4, end="R")
+    seen = judged(frames + visitors(rng, 5), before=visitors(rng, 6))
+    assert {name: one.severity.harm for name, one in seen.items()} == found
 
 
 def test_devices_that_keep_their_connection_are_no_flood() -> None:

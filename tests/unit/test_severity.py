@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from analysis_factory import make_batch, make_frames, make_tables, make_window
-from analysis_flows import HOST, hosts, judge, segment
+from analysis_flows import HOST, connection, hosts, judge, segment
 from msgspec.structs import replace
 from stored_samples import START, attack, snapshot
 
@@ -56,6 +56,9 @@ this host as a reflector         | 900 pps 800,000 bps            |             
 amplification by few reflectors  | 42 pps 440,000 bps             |                            | unusual: exhausts nothing
 amplification by few reflectors  | 42 pps 440,000 bps at least    |                            | attack: of link
 requests without pauses          | 100 pps                        |                            | attack: service 50 %~
+password guessing                | 25 pps                         |                            | abuse: exhausts nothing
+password guessing                | 300 pps                        |                            | attack: service 60 %~
+password guessing                | 25 pps                         | queue 120/128              | attack: accept queue 94 %
 """  # noqa: E501 - a table
 
 
@@ -68,6 +71,7 @@ def _load(words: str) -> Load:
         unit: _number(n) for n, unit in re.findall(r"([\d,]+) (pps|bps|connections)", words)
     }
     found |= {name: float(n) for name, n in re.findall(r"(share|reaching) ([\d.]+)", words)}
+    found["asked"] = found["pps"]
     return Load(**found, least="at least" in words)
 
 
@@ -186,3 +190,26 @@ def test_the_exit_status_tells_of_what_was_asked_for(
 def test_no_other_class_is_accepted(text: str) -> None:
     with pytest.raises(Exception, match="is not attack"):
         read_as(Threshold.parse)(text)
+
+
+def _logins(bots: int, each: float, port: int) -> list[tuple[float, bytes]]:
+    """Bots that log in so often a second, by connections of their own, throughout six seconds."""
+    rng, frames = Random(5), []
+    for bot in hosts(rng, bots):
+        for number in range(int(6 * each)):
+            loads = [b"SSH-2.0-libssh2_1.11\r\n", *(rng.randbytes(200) for _ in range(4))]
+            frames += connection(rng, bot, port, loads, at=(number + rng.random() / 4) / each)
+    return frames
+
+
+@pytest.mark.parametrize(
+    ("port", "name"), [(22, "password guessing"), (8_022, "connections opened without pauses")]
+)
+def test_who_opens_connections_again_and_again_where_users_log_in_guesses_passwords(
+    port: int, name: str
+) -> None:
+    window = make_window(make_batch(sorted(_logins(12, 4.0, port))), 6.0)
+    advisor = Advisor(explains=True)
+    advisor.judge(window, make_tables(window))
+    (one,) = (one for one in advisor.explained if one.group.cut == "connections without pauses")
+    assert [entry.name for entry, _ in one.ranked if entry.kind] == [name]

@@ -29,6 +29,7 @@ from fwtop.analysis.severity import ACCEPT, TABLE, service
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, word
 from fwtop.model.traffic.packets import Mask, PacketBatch
+from fwtop.model.traffic.severity import Harm
 
 _ONE_SEGMENT = 1_440  # bytes: a request with its cookies, no upload
 _ACK_AT = 8  # of the acknowledgement number in the TCP header (RFC 9293 3.1)
@@ -36,6 +37,8 @@ _REQUESTS = 5  # of a source: with fewer, chance may spread them
 _REST = 0.5  # of the window, that a source which pauses rests at least
 _SHORT = 2.0  # seconds: a page loads that long
 _DEAR = 4.0  # times what a packet costs the server that a request costs
+_LOGIN = 10.0  # times what a connection costs: keys are agreed upon, a password is hashed
+_LOGINS = (21, 22, 23, 110, 143, 587, 993, 995, 3389, 5900)
 _RESOURCES = b"css js png jpg jpeg gif svg webp avif ico woff2 woff".split()
 
 
@@ -83,12 +86,15 @@ def _of_steady(context: AnalysisContext, rows: Rows, normal: Normal, usual: floa
     some = context.features(rows[_tireless(every)])
     if some.n:
         counts = np.sort(np.bincount(packets.payload_length[some.rows].astype(np.intp)))[::-1]
+        dear = _LOGIN if int(some.top("dport").value) in _LOGINS else 1.0
         notes = {
             "steady": some.packets / every.packets,
             "usual": usual,
             "one_size": float(counts[:2].sum()) / some.n,
+            "dear": dear,
         }
-        yield Group(context, some, Least("reflection_pps", normal, shaped=True), notes, spoof_prior=-4.0)
+        least = Least("reflection_pps", normal, shaped=True, times=1 / dear)
+        yield Group(context, some, least, notes, spoof_prior=-4.0)
 
 
 def _tireless(features: Features) -> Mask:
@@ -120,7 +126,8 @@ def steady_above_normal(group: Group) -> float:
     usual = group.notes["usual"]
     if usual is None or not group.context.traffic.live:
         return 0.0
-    return group.packets.peak_pps / max(float(usual), group.context.config.reflection_pps / _DEAR)
+    least: float = group.context.config.reflection_pps / (_DEAR * group.notes["dear"])
+    return group.packets.peak_pps / max(float(usual), least)
 
 
 @feature("share")
@@ -160,6 +167,12 @@ def received_each(group: Group) -> float:
     return float(np.maximum(steps, 0).sum(dtype=np.int64)) / max(1, int(same.sum()))
 
 
+@feature("yes or no")
+def login_port(group: Group) -> float:
+    """Whether the port is one where users log in: of a shell, a mailbox, files or a desktop."""
+    return bool(group.notes["dear"] > 1)
+
+
 _EVEN = even_sources.if_so(1.5, "all sources send about as much")
 _STEADILY = (ENOUGH, samples.at_least(30), steady_share.at_least(0.5))
 _ABOVE = steady_above_normal.says(2, -2.5, 10, 2.0, "{rate:count}/s, normally up to {usual:count}")
@@ -177,6 +190,25 @@ _flood = partial(
     match=to_port,
     rows=with_their_connections,
     stopped_by="a limit of requests or connections for each source; blocking the sources",
+)
+_opening = partial(
+    _flood,
+    of=connections_without_pauses,
+    prior=-2.0,
+    exhausts=(service(1_000), ACCEPT, TABLE),
+    lead="{amount:connections} ({rate:count}/s) from {senders} to port {port:.0f}, again and again",
+    evidence=(
+        _ABOVE,
+        _EVEN,
+        per_source.says(
+            1.5,
+            -1.5,
+            3,
+            1.0,
+            "each source opens {per_source:.1f} per second; clients keep the one that they have",
+        ),
+    ),
+    stopped_by="a limit of connections for each source; blocking the sources",
 )
 ENTRIES = (
     _flood(
@@ -208,19 +240,19 @@ ENTRIES = (
             records_alike.says(0.3, 0.0, 0.9, 1.0, "{records_alike:percent} have one of two sizes"),
         ),
     ),
-    _flood(
-        "connections opened without pauses", of=connections_without_pauses, prior=-2.0,
+    _opening(
+        "connections opened without pauses",
+        needs=(*_STEADILY, login_port.no),
         kind="syn_flood",
-        exhausts=(service(1_000), ACCEPT, TABLE),
         traits=Trait.APART | Trait.OPENINGS,
         title="TCP connection flood",
-        lead="{amount:connections} ({rate:count}/s) from {senders} to port {port:.0f}, again and again",
-        evidence=(
-            _ABOVE,
-            _EVEN,
-            per_source.says(1.5, -1.5, 3, 1.0, "each source opens {per_source:.1f} per second; clients keep "
-                                                "the one that they have"),
-        ),
-        stopped_by="a limit of connections for each source; blocking the sources",
+    ),
+    _opening(
+        "password guessing",
+        needs=(*_STEADILY, login_port.yes),
+        kind="password_guessing",
+        exhausts=(service(500), ACCEPT, TABLE),  # most are refused before the password is hashed
+        otherwise=Harm.ABUSE,
+        traits=Trait.APART,
     ),
 )  # fmt: skip

@@ -91,6 +91,7 @@ class Explained(Struct, frozen=True, eq=False, dict=True):
             dns_name=group.notes.get("dns_name"),
             exhausts=best.exhausts,
             otherwise=best.otherwise,
+            asked=group.packets.pps,
             connections=group[best.holds] if best.holds is not None else 0.0,
         )
 
