@@ -1,28 +1,14 @@
-"""The path's stages drop what the kernel's own counters say, each at the stage where it happened."""
+"""The ledger drops what the kernel's own counters say, each where it happened."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
 from fwtop.lab.run import Lab
 from fwtop.lab.scenario import parse
 from fwtop.lab.watch import observe
-from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State
-from fwtop.model.service import Service
-from fwtop.model.traffic.snapshot import (
-    FilterChain,
-    LedgerRow,
-    Origin,
-    Sampling,
-    Snapshot,
-    Surroundings,
-    Tables,
-    Totals,
-)
-from fwtop.ui.lists.path import stages_of
 from tests.kernel.whole import FWTOP, fwtop, fwtop_json, in_netns
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("installed")]
@@ -40,41 +26,6 @@ SCENARIO = f'title = "one port for each way to end"\nseed = 3\nopen_ports = ["ud
     _VECTOR.format(port=port) for port in (POLICY, CLOSED, INGRESS, DRIVER)
 )
 SECONDS, PPS = 6.0, 20_000
-
-
-def snapshot_of(document: dict[str, Any]) -> Snapshot:
-    """Read back from the JSON what the path is made of."""
-    totals, seconds = document["totals"], document["seconds"]
-    book = tuple(
-        LedgerRow(
-            row["layer"],
-            row["reason"],
-            row["packets"],
-            row["packets"] / seconds,
-            row["rule"],
-            filtered=row["behind_routing"],
-        )
-        for row in document["ledger"]
-    )
-    rules = tuple(
-        RuleStatus(Rule(row["id"], Kind(row["kind"]), Match(), "", 600), State.CONFIRMED, row["packets"])
-        for row in document["mitigations"]
-    )
-    around = Surroundings(
-        tuple(Service(**row) for row in document["listeners"]),
-        chains=tuple(FilterChain(**row) for row in document["firewall_chains"]),
-    )
-    counted = Totals(
-        totals["packets"],
-        totals["bytes"],
-        totals["packets"] / seconds,
-        0.0,
-        totals["accepted"],
-        totals["dropped"],
-    )
-    tables = Tables(counted, Sampling(1.0, 0, 0), book)
-    origin = Origin("live", ("eth0",))
-    return Snapshot("v", origin, 0.0, seconds, tables, mitigations=rules, surroundings=around)
 
 
 def to_the_policy(lab: Lab) -> int:
@@ -106,22 +57,23 @@ def test_each_stage_drops_what_the_kernel_counted() -> None:
         # What a rule counted in the end: the counters of an active one are up to two seconds old
         assert fwtop("undo", "--all", "--netns", lab.victim).returncode == 0
         counted = fwtop_json("status", "--all", "--json", "--netns", lab.victim)["mitigations"]
-    rules = {row["kind"]: (f"rule {row['id']}", row["packets"]) for row in counted}
-    seen = snapshot_of(document)
-    found = {
-        stage.name: {drop.by: drop.pps * seen.seconds for drop in stage.drops} for stage in stages_of(seen)
+    rules = {row["kind"]: row for row in counted}
+    ended = {
+        (row["layer"], row["rule"] or row["reason"].partition(" ")[0]): row for row in document["ledger"]
     }
-    at_least = PPS * SECONDS / 10
-    for stage, (by, packets) in {
-        "XDP": rules["xdp"],
-        "tc": rules["nftables"],
-        "filter": ("inet filter input (policy drop)", policy),
-        "socket": ("NO_SOCKET", closed),
+    for end, packets in {
+        ("xdp", rules["xdp"]["id"]): rules["xdp"]["packets"],
+        ("netfilter", rules["nftables"]["id"]): rules["nftables"]["packets"],
+        ("netfilter", "NETFILTER_DROP"): policy,
+        ("socket", "NO_SOCKET"): closed,
     }.items():
-        assert packets > at_least, (stage, document["ledger"])
-        assert found[stage].get(by) == pytest.approx(packets, rel=0.02), (stage, found, document["ledger"])
-    assert sum(found["raw"].values()) < 0.02 * policy
-    assert "unaccounted" not in found, document["ledger"]
+        assert packets > PPS * SECONDS / 10, (end, document["ledger"])
+        assert ended[end]["packets"] == pytest.approx(packets, rel=0.02), (end, document["ledger"])
+    assert ended["netfilter", "NETFILTER_DROP"]["behind_routing"] == pytest.approx(policy, rel=0.02)
+    chains = {chain["name"]: chain["drops_by_policy"] for chain in document["firewall_chains"]}
+    assert chains["inet filter input"], chains
+    lost = sum(abs(row["packets"]) for (layer, _), row in ended.items() if layer == "unexplained")
+    assert lost < 0.001 * document["totals"]["packets"], document["ledger"]
     served = {(row["protocol"], row["port"]): row["pps"] for row in document["listeners"]}
     assert min(served["tcp", 80], served["tcp", 22], served["udp", 53]) > 0, document["listeners"]
     assert not [port for _, port in served if port in (POLICY, CLOSED, INGRESS, DRIVER)]
