@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Status, Undo
 from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule
 from tests.kernel.guardian_bench import Bench, answers, apply, rules_of
-from tests.kernel.wire import arrives, inside, mac, send_frames
+from tests.kernel.wire import arrives, checksummed, inside, mac, send_frames
 from tests.kernel.xdp_frames import ipv4, ipv6, tcp, udp
 
 pytestmark = pytest.mark.kernel
@@ -95,11 +94,9 @@ class World:
     def frame(self, body: bytes, protocol: int) -> bytes:
         """Return a frame to the victim from the peer's address, with the checksum that IPv4 wants."""
         make, kind = (ipv4, 0x0800) if self.family == 4 else (ipv6, 0x86DD)
-        packet = bytearray(make(body, protocol, self.peer, self.victim))
+        packet = make(body, protocol, self.peer, self.victim)
         if self.family == 4:
-            packet[10:12] = bytes(2)
-            total = sum(struct.unpack("!10H", packet[:20]))
-            packet[10:12] = struct.pack("!H", 0xFFFF & ~((total & 0xFFFF) + (total >> 16)))
+            packet = checksummed(packet[:10] + bytes(2) + packet[12:20], 10) + packet[20:]
         return mac(self.bench.pair.victim) + bytes(6) + kind.to_bytes(2, "big") + packet
 
     def answered(self) -> None:

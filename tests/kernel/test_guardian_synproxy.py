@@ -19,7 +19,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Keep, Plan, Undo
 from fwtop.model.rule import Kind, Match, Rule
-from tests.kernel.wire import inside, let_arrive
+from tests.kernel.wire import checksummed, inside, let_arrive
 
 pytestmark = pytest.mark.kernel
 FAMILIES = (4, 6)
@@ -100,21 +100,15 @@ def syn(family: int, chance: random.Random) -> bytes:
     if family == 4:
         source, target = b"\xcb\x00" + chance.randbytes(2), socket.inet_aton("10.77.0.1")
         head = struct.pack("!BBHHHBBH", 0x45, 0, 40, 1, 0, 64, 6, 0) + source + target
-        head = head[:10] + checksum(head) + head[12:]
+        head = checksummed(head, 10)
         kind = b"\x08\x00"
     else:
         source = bytes.fromhex("20010db8") + chance.randbytes(12)
         target = socket.inet_pton(socket.AF_INET6, "fd77::1")
         head = struct.pack("!IHBB", 6 << 28, 20, 6, 64) + source + target
         kind = b"\x86\xdd"
-    return kind + head + tcp[:16] + checksum(source + target + struct.pack("!HH", 6, 20) + tcp) + tcp[18:]
-
-
-def checksum(data: bytes) -> bytes:
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return struct.pack("!H", 0xFFFF & ~total)
+    pseudo = source + target + struct.pack("!HH", 6, 20)
+    return kind + head + checksummed(pseudo + tcp, len(pseudo) + 16)[-20:]
 
 
 def tracked(bench: Bench) -> int:

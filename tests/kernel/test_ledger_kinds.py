@@ -36,7 +36,7 @@ from fwtop.rules.kinds import KINDS, filters, of
 from tests.kernel.conftest import Host, made_pair
 from tests.kernel.forwarding_bench import FAMILIES, address, wired
 from tests.kernel.watching import tick, watched
-from tests.kernel.wire import attach_foreign_xdp, meet
+from tests.kernel.wire import attach_foreign_xdp, checksummed, meet
 
 pytestmark = pytest.mark.kernel
 TCP, UDP, PORT, WEB = 6, 17, 5353, 8080
@@ -61,17 +61,14 @@ def segments(flags: int) -> Flood:
     def send(attacker: Host, target: Host, family: int) -> None:
         kind, to = FAMILIES[family], address(target, family)
         ends = socket.inet_pton(kind, address(attacker, family)) + socket.inet_pton(kind, to)
+        pseudo = ends + struct.pack("!HH", TCP, 20)
         with inside(attacker.netns):
             raw = socket.socket(kind, socket.SOCK_RAW, TCP)
         with raw:
             for _ in range(BURST):
                 sport, seq = random.randrange(1024, 65536), random.getrandbits(32)
                 head = struct.pack("!HHIIBBHHH", sport, WEB, seq, 1, 5 << 4, flags, 512, 0, 0)
-                summed = ends + struct.pack("!HH", TCP, len(head)) + head
-                total = sum(struct.unpack(f"!{len(summed) // 2}H", summed))
-                total = (total & 0xFFFF) + (total >> 16)
-                check = 0xFFFF & ~((total & 0xFFFF) + (total >> 16))
-                raw.sendto(head[:16] + struct.pack("!H", check) + head[18:], (to, 0))
+                raw.sendto(checksummed(pseudo + head, len(pseudo) + 16)[-20:], (to, 0))
 
     return send
 

@@ -14,7 +14,7 @@ from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.rehearsal.logins import Segment, flat, login
 from fwtop.rehearsal.segments import matches
 from tests.kernel.guardian_bench import Bench, apply, rules_of
-from tests.kernel.wire import mac, meet, send_frames
+from tests.kernel.wire import checksummed, mac, meet, send_frames
 
 pytestmark = pytest.mark.kernel
 PORT, MTU, FILL = 2222, 1500, 0xA5
@@ -113,10 +113,7 @@ def packet_of(bench: Bench, segment: Segment, match: Match) -> bytes:
     source, target = (ip_address(text).packed for text in (bench.attacker(family), victim))
     packet[tcp - len(source) - len(target) : tcp] = source + target
     if family == 4:
-        packet[10:12] = bytes(2)
-        total = sum(struct.unpack("!10H", packet[:20]))
-        total = (total & 0xFFFF) + (total >> 16)
-        packet[10:12] = struct.pack("!H", 0xFFFF & ~((total & 0xFFFF) + (total >> 16)))
+        packet[:20] = checksummed(packet[:10] + bytes(2) + packet[12:20], 10)
     return bytes(packet)
 
 

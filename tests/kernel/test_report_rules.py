@@ -17,7 +17,7 @@ from fwtop.model.rule import Kind, Match, PayloadMatch, Range, Rule
 from fwtop.parse.packets import parse_packets
 from fwtop.report.bundle_rules import ipset_text, iptables_text, nftables_text
 from tests.kernel.conftest import NetnsPair
-from tests.kernel.wire import inside
+from tests.kernel.wire import checksummed, inside
 
 pytestmark = pytest.mark.kernel
 
@@ -64,12 +64,7 @@ def frames(victim: bytes) -> list[bytes]:
                 number = len(made) + 1
                 head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(body), number, 0, ttl, protocol, 0)
                 addresses = socket.inet_aton(source) + socket.inet_aton("10.77.0.1")
-                total = sum(struct.unpack("!10H", head + addresses))
-                total = (total & 0xFFFF) + (total >> 16)
-                check = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
-                made.append(
-                    victim + b"\2" * 6 + b"\x08\0" + head[:10] + struct.pack("!H", check) + addresses + body
-                )
+                made.append(victim + b"\2" * 6 + b"\x08\0" + checksummed(head + addresses, 10) + body)
     return made
 
 
