@@ -326,6 +326,7 @@ def test_a_flood_of_one_service_is_no_smaller_for_what_others_usually_receive() 
     context.baseline.rows.dport[:] = 9
     context.baseline.rows.sport[:] = 9
     context.baseline.rows.src_lo[:] = 9
+    context = context_of(case)  # whose services it finds anew
     assert context.prominence(mine, floor_pps=100.0, normal="udp") > 1
 
 
