@@ -205,11 +205,11 @@ class Tops(Struct):
 
 def sum_tables(snapshots: list[Snapshot]) -> Tops:
     """Sum over the snapshots that show an attack, or over all when none does."""
-    attacked = any(snapshot.judgement.attacks for snapshot in snapshots)
+    attacked = any(snapshot.judgement.harmful for snapshot in snapshots)
     tops = Tops(during_attack=attacked)
     tables: dict[str, dict[str, Row]] = {}
     for snapshot, seconds in zip(snapshots, _spans(snapshots), strict=True):
-        if attacked and not snapshot.judgement.attacks:
+        if attacked and not snapshot.judgement.harmful:
             continue
         tops.seconds += seconds
         tops.packets += snapshot.tables.totals.pps * seconds

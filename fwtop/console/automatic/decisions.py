@@ -263,7 +263,7 @@ class Handshakes(Struct):
             return
         now = snapshot.at
         _keep(self._recent, now, snapshot.tcp.handshakes_per_s, _RECENT_SECONDS)
-        if not (snapshot.judgement.attacks or snapshot.judgement.not_judged):
+        if not (snapshot.judgement.harmful or snapshot.judgement.not_judged):
             _keep(self._calm, now, snapshot.tcp.handshakes_per_s, _CALM_SECONDS)
 
     def recent(self) -> float | None:

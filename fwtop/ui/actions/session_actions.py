@@ -48,7 +48,7 @@ class SessionActions:
         return [f"fwtop: {stored}", f"  {self._peak_line(self._peak)}", f"  {_remaining(last)}"]
 
     def _peak_line(self, peak: Snapshot) -> str:
-        attacks = ", ".join(safe_text(attack.title) for attack in peak.judgement.attacks[:3]) or "no attack"
+        attacks = ", ".join(safe_text(attack.title) for attack in peak.judgement.harmful[:3]) or "no attack"
         installed = self._rules.installed_rules.items()
         done = [f"rule {rule_id} ({safe_text(summary)})" for rule_id, summary in installed]
         told = f"installed {', '.join(done[:3])}" if done else "no rule installed"

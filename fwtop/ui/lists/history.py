@@ -53,7 +53,7 @@ class History(Struct):
     def take(self, snapshot: Snapshot, now: float) -> None:
         """Note a snapshot: within a second the greatest rate counts, missed seconds repeat the last."""
         self._note_rules(snapshot.mitigations, now)
-        tcp, attacks = snapshot.tcp, snapshot.judgement.attacks
+        tcp, attacks = snapshot.tcp, snapshot.judgement.harmful
         clients = Clients(tcp.handshakes_per_s, tcp.acknowledged_per_s) if tcp is not None else None
         if not snapshot.judgement.not_judged:
             self._note_clients(clients, min((attack.since for attack in attacks), default=None), now)
