@@ -94,30 +94,27 @@ def severity_of(rooms: tuple[Room, ...], otherwise: Harm, load: Load, around: Su
     if not load.least and sent < (_TENTH if otherwise is Harm.ABUSE else _NOTICED):
         return Severity(otherwise)
     worst = max(levels, key=lambda level: (level.now, level.sent))
-    known = worst.measured is not None
-    nearness = worst.now if known or sent >= _NOTICED else None
-    return Severity(Harm.ATTACK, worst.resource, nearness, assumed=nearness is not None and not known)
+    nearness = worst.now if worst.measured or sent >= _NOTICED else None
+    assumed = nearness is not None and not worst.measured
+    return Severity(Harm.ATTACK, worst.resource, nearness, assumed)
 
 
 class _Level(Struct, frozen=True):
     resource: Resource
     sent: float  # what the attack would take if all arrived, 0 to 1
-    left: float  # what it takes of a modest host
-    measured: float | None
-
-    @property
-    def now(self) -> float:
-        """What it takes, as far as is known."""
-        return self.left if self.measured is None else self.measured
+    now: float  # what it takes: as measured, else of a modest host
+    measured: bool
 
 
 def _level(room: Room, load: Load, around: Surroundings) -> _Level:
-    size = around.link_bps if room.resource is Resource.LINK and around.link_bps else room.size
-    sent = min(getattr(load, room.unit) / size, 1.0) if size else 0.0
     configured = room.resource is Resource.LINK and around.link_bps is not None
+    size = around.link_bps if configured else room.size
+    sent = min(getattr(load, room.unit) / size, 1.0) if size else 0.0
     measured = sent if configured else _measured(room.resource, load, around)
+    if measured is not None:
+        return _Level(room.resource, max(sent, measured), measured, measured=True)
     left = sent * (load.reaching if room.resource in _BEHIND else 1.0)
-    return _Level(room.resource, max(sent, measured or 0.0), left, measured)
+    return _Level(room.resource, sent, left, measured=False)
 
 
 def _measured(resource: Resource, load: Load, around: Surroundings) -> float | None:
@@ -135,5 +132,6 @@ def _measured(resource: Resource, load: Load, around: Surroundings) -> float | N
     if resource in (Resource.ACCEPT, Resource.WORKERS) and around.queue is not None:
         waiting = around.queue.waiting / max(around.queue.limit, 1)
         full = around.overflows and waiting > _MOST
-        return 1.0 if full else waiting if waiting > _NOTICED else None
+        least = _MOST if resource is Resource.WORKERS else _NOTICED  # all may be busy, and nobody waits
+        return 1.0 if full else waiting if waiting > least else None
     return None

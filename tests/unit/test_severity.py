@@ -46,6 +46,7 @@ SYN flood                        | 100 pps                        |             
 Slow headers (Slowloris)         | 1 pps 64 connections           |                            | attack: workers 25 %~
 Slow body (R-U-Dead-Yet)         | 0 pps 128 connections          |                            | attack: workers 50 %~
 Slow read                        | 0 pps 64 connections           | queue 90/128               | attack: workers 70 %
+Slow read                        | 0 pps 256 connections          | queue 6/128                | attack: workers 100 %~
 Idle connection flood            | 0 pps 64 connections           | queue 128/128 overflows    | attack: workers 100 %
 slow HTTP attack                 | 2 pps 256 connections          |                            | attack: workers 100 %~
 port scan                        | 50 pps                         |                            | abuse: exhausts nothing
