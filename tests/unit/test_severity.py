@@ -214,3 +214,11 @@ def test_who_opens_connections_again_and_again_where_users_log_in_guesses_passwo
     advisor.judge(window, make_tables(window))
     (one,) = (one for one in advisor.explained if one.group.cut == "connections without pauses")
     assert [entry.name for entry, _ in one.ranked if entry.kind] == [name]
+
+
+def test_the_most_severe_is_listed_first_however_few_its_packets() -> None:
+    shape = {"count": 400, "protocol": "tcp", "flags": "S", "src": "random", "dport": 80}
+    found = judge([*_strays(Random(3), 600, 20.0, 10), *make_frames([shape], 20.0)], seconds=20.0)
+    assert [one.severity.harm for one in found.values()] == [Harm.ATTACK, Harm.UNUSUAL]
+    assert list(found) == ["syn_flood", "ack_flood"]
+    assert found["syn_flood"].share < found["ack_flood"].share
