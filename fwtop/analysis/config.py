@@ -45,7 +45,7 @@ class Thresholds(Struct, frozen=True):
     carpet_top_share: Share = 0.5  # of the attack on one address; above it the attack has a single target
     conntrack_fill: Share = 0.9  # of nf_conntrack_max
     conntrack_seconds: Positive = 60.0  # to a full table at the present growth
-    linger_seconds: Positive = 30.0  # a vector that returns within this time keeps its onset (pulse waves)
+    linger_seconds: Positive = 30.0  # what nobody could watch for no longer than this goes on
     settle_seconds: Positive = 3.0  # delay before quiet samples count as normal
     # until what is far above normal is learned; 94 % of floods end within 20 minutes (Cloudflare, 2022 Q3)
     quarantine_seconds: Positive = 1_200.0

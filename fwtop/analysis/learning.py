@@ -124,8 +124,9 @@ class Learner:
             word.answer.cancel()
             raise FwtopError("nothing was judged meanwhile, so nothing was changed: try again") from None
 
-    def obey(self, context: AnalysisContext, named: Sequence[tuple[Incident, Finding]]) -> None:
-        """Do what was said; `named` are the attacks of this window."""
+    def obey(self, context: AnalysisContext, named: Sequence[tuple[Incident, Finding]]) -> set[int]:
+        """Do what was said; `named` are the attacks of this window. Return the ids of those that are none."""
+        normal: set[int] = set()
         while not self._words.empty():
             word = self._words.get()
             if not word.answer.set_running_or_notify_cancel():
@@ -135,14 +136,17 @@ class Learner:
             except Exception as failure:
                 word.answer.set_exception(failure)
             else:
+                if word.said == NORMAL:
+                    normal |= {one.id for one, _ in named if word.attack in (None, one.id)}
                 word.answer.set_result(self.told)
+        return normal
 
     def _obey(self, word: _Word, context: AnalysisContext, named: Sequence[tuple[Incident, Finding]]) -> str:
         traffic = context.traffic
         now = traffic.started + traffic.seconds
         if word.said == BACK:
             return self._take_back(now)
-        chosen = [one for one in named if word.attack in (None, one[0].key)]
+        chosen = [one for one in named if word.attack in (None, one[0].id)]
         kinds = classes(traffic.packets)
         rows = np.unique(np.concatenate([np.zeros(0, np.intp), *(finding.rows for _, finding in chosen)]))
         waiting = {name: replace(one) for name, one in self._waiting.items()}

@@ -30,11 +30,11 @@ class JudgedTraffic(Struct, frozen=True):
     window: Window
     context: AnalysisContext
     normal: Normal
-    findings: Mapping[str, Finding] = field(default_factory=dict)  # by `Incident.key`
+    findings: Mapping[int, Finding] = field(default_factory=dict)  # by `Incident.id`
 
     @staticmethod
     def of(
-        window: Window, context: AnalysisContext, normal: Normal, findings: Mapping[str, Finding]
+        window: Window, context: AnalysisContext, normal: Normal, findings: Mapping[int, Finding]
     ) -> JudgedTraffic:
         """Keep what is needed: the context has a subset of the packets that arrived."""
         none = PacketBatch.empty(window.arrived.data.shape[1])

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.memory import Baseline
 from fwtop.console.frugal import RefreshRate
 from fwtop.console.guardian_link import GuardianLink
@@ -20,6 +19,7 @@ from fwtop.console.live import LiveSession, RulePreviews
 from fwtop.console.recorder import Recorder
 from fwtop.console.samples import EvidenceSampler, TrafficParts
 from fwtop.enrich.geoip import GeoLookup, open_cities, open_lookup
+from fwtop.incidents.advisor import Advisor
 from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import FEWER_SAMPLES, SAMPLES_PER_SECOND, LiveSource
 from fwtop.model.addresses.address import Prefix

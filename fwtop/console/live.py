@@ -11,7 +11,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.analysis.advisor import Advisor, at_most
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.memory import Baseline
 from fwtop.analysis.proposals.preview import Basis, basis, preview_on
@@ -19,6 +18,7 @@ from fwtop.console.frugal import FreedMemory, RefreshRate
 from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.judging import failure_line, not_judged
 from fwtop.console.rules import RuleMonitor, SurveyMonitor
+from fwtop.incidents.advisor import Advisor, at_most
 from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import LiveSource
 from fwtop.model.errors import FwtopError

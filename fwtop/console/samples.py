@@ -214,7 +214,7 @@ class EvidenceSampler:
         """`part` makes the tables of a part of `judged`, the last judged window."""
         self._judged = judged
         self._part = part
-        self._looked: dict[str, float] = {}  # by the attack's key
+        self._looked: dict[int, float] = {}  # by the attack's id
         self._last = float("-inf")
 
     def take(self, snapshot: Snapshot) -> tuple[AttackEvidence, ...]:
@@ -222,25 +222,25 @@ class EvidenceSampler:
         at = snapshot.at
         if 0 <= at - self._last < _PAUSE_SECONDS:
             return ()
-        due = [attack for attack in snapshot.judgement.harmful if self._is_due(attack, at)]
+        due = [attack for attack in snapshot.judgement.harmful if attack.is_on and self._is_due(attack, at)]
         judged = self._judged()
         if not due or judged is None:
             return ()
-        attack = min(due, key=lambda item: self._looked.get(item.key, float("-inf")))
+        attack = min(due, key=lambda item: self._looked.get(item.id, float("-inf")))
         self._last = at
-        self._looked = dict(list({**self._looked, attack.key: at}.items())[-_MOST_ATTACKS:])
-        part = self._part(TrafficPart(attack=attack.key))
+        self._looked = dict(list({**self._looked, attack.id: at}.items())[-_MOST_ATTACKS:])
+        part = self._part(TrafficPart(attack=attack.id))
         if part is None:
             return ()
-        return (AttackEvidence(at, attack.kind, attack.pps, part, _packets(judged, attack)),)
+        return (AttackEvidence(at, attack.kind, attack.pps, part, _packets(judged, attack), attack.id),)
 
     def _is_due(self, attack: Incident, at: float) -> bool:
-        since = at - self._looked.get(attack.key, float("-inf"))
+        since = at - self._looked.get(attack.id, float("-inf"))
         return attack.kind != FULL_TABLE and not 0 <= since < _AGAIN_SECONDS
 
 
 def _packets(judged: JudgedTraffic, attack: Incident) -> tuple[SamplePacket, ...]:
-    finding = judged.findings.get(attack.key)
+    finding = judged.findings.get(attack.id)
     if finding is None or not len(finding.rows):
         return ()
     chosen = np.unique(np.linspace(0, len(finding.rows) - 1, _PACKETS).astype(np.intp))

@@ -30,7 +30,6 @@ from fwtop.render.rows.traffic import SOURCE_LISTS
 from fwtop.report.sums import Row, stopped_share, timed
 
 _DOUBTED = 0.2  # of the looks at an attack, above which its sources don't count as real
-_MERGE_SECONDS = 10.0  # a pause shorter than this is the same attack
 
 
 class AttackDetail(Struct, frozen=True):
@@ -63,6 +62,8 @@ class AttackSpan(Struct):
     reached: float | None = None  # share that reached services
     points: tuple[tuple[float, float], ...] = ()  # time and packets a second
     detail: AttackDetail = field(default_factory=AttackDetail)
+    incident: int = 0  # its id
+    letter: str = ""
 
     @property
     def seconds(self) -> float:
@@ -74,47 +75,30 @@ def attack_spans(
     record: SessionRecord, snapshots: Sequence[Snapshot], dissect: Dissect | None = None
 ) -> tuple[AttackSpan, ...]:
     """Find the spans of all attacks, in the order in which they began; `dissect` decodes a packet of each."""
-    kinds = dict.fromkeys(event.subject for event in record.events if event.kind is EventKind.ATTACK_BEGAN)
+    ended = {one.incident: one.at for one in record.events if one.kind is EventKind.ATTACK_ENDED}
     spans = [
-        _span_of(record, kind, time, snapshots, dissect)
-        for kind in kinds
-        for time in _times(record.events, kind)
+        _span_of(record, event, ended.get(event.incident), snapshots, dissect)
+        for event in record.events
+        if event.kind is EventKind.ATTACK_BEGAN
     ]
     return tuple(sorted(spans, key=lambda span: (span.began, -span.peak_pps)))
 
 
-def _times(events: tuple[Event, ...], kind: str) -> list[tuple[float, float | None]]:
-    """Return when an attack began and ended, short pauses left out."""
-    times: list[tuple[float, float | None]] = []
-    for event in events:
-        if event.subject != kind:
-            continue
-        began, ended = times[-1] if times else (0.0, float("-inf"))
-        if event.kind is EventKind.ATTACK_ENDED and ended is None:
-            times[-1] = began, event.at
-        elif event.kind is EventKind.ATTACK_BEGAN and ended is not None:
-            if event.at - ended <= _MERGE_SECONDS:
-                times[-1] = began, None
-            else:
-                times.append((event.at, None))
-    return times
-
-
 def _span_of(
     record: SessionRecord,
-    kind: str,
-    time: tuple[float, float | None],
+    event: Event,
+    ended: float | None,
     snapshots: Sequence[Snapshot],
     dissect: Dissect | None,
 ) -> AttackSpan:
-    began, ended = time
     last = record.ticks[-1].at if record.ticks else record.info.ended
     until = last if ended is None else ended
-    span = AttackSpan(kind, kind.replace("_", " "), began, ended, until, peak_at=began)
-    times = (snapshot for snapshot in snapshots if began <= snapshot.at <= until)
-    shown = [attack for one in times for attack in one.judgement.attacks if attack.kind == kind]
+    kind, began, number = event.subject, event.at, event.incident
+    span = AttackSpan(kind, kind.replace("_", " "), began, ended, until, peak_at=began, incident=number)
+    shown = [attack for one in snapshots if (attack := one.judgement.incident(number)) is not None]
     if shown:
         best = max(shown, key=lambda attack: attack.pps)
+        span.kind, span.letter = best.kind, best.letter
         span.title, span.peak_pps, span.share, span.confidence = (
             best.title, best.pps, best.share, best.confidence,
         )  # fmt: skip
@@ -122,15 +106,15 @@ def _span_of(
         doubts = sum(attack.spoofed or attack.uncertain for attack in shown)
         span.uncertain = not best.spoofed and doubts > _DOUBTED * len(shown)
     _add_points(record, span)
-    span.detail = attack_detail(record, kind, began, until, spoofed=span.spoofed, dissect=dissect)
+    span.detail = attack_detail(record, number, spoofed=span.spoofed, dissect=dissect)
     return span
 
 
 def _add_points(record: SessionRecord, span: AttackSpan) -> None:
-    """Add the time series: of one kind against several targets, their sum."""
+    """Add the time series."""
     by_time: dict[float, list[AttackTick]] = {}
     for point in record.attacks:
-        if point.kind == span.kind and span.began <= point.at <= span.until:
+        if point.incident == span.incident:
             by_time.setdefault(point.at, []).append(point)
     if not by_time:
         return
@@ -160,11 +144,11 @@ _LEAST = 0.005  # of an attack's packets: fewer have nothing in common but chanc
 
 
 def attack_detail(
-    record: SessionRecord, kind: str, began: float, until: float, *, spoofed: bool, dissect: Dissect | None
+    record: SessionRecord, incident: int, *, spoofed: bool, dissect: Dissect | None
 ) -> AttackDetail:
-    """Sum up the evidence of an attack's time."""
-    looks = [item for item in record.evidence if item.kind == kind and began <= item.at <= until]
-    packets = (item for item in record.packets if item.kind == kind and began - 10 <= item.at <= until)
+    """Sum up the evidence of an attack."""
+    looks = [item for item in record.evidence if item.incident == incident]
+    packets = (item for item in record.packets if item.incident == incident)
     shown = max(packets, key=lambda packet: (not _is_later_fragment(packet), len(packet.data)), default=None)
     decoded = Dissection()
     if shown is not None and dissect is not None:

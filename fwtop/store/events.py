@@ -8,7 +8,7 @@ from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Event, EventKind
 from fwtop.model.traffic.snapshot import Incident, Snapshot
-from fwtop.render.numbers import percent
+from fwtop.render.numbers import duration_words, percent
 
 _EXPIRY_SLACK_SECONDS = 3.0  # between a kernel timeout and the tick that no longer shows the rule
 _LOST_EVENT_SECONDS = 60.0
@@ -60,23 +60,27 @@ class EventLog:
 
 
 def _attack_events(before: tuple[Incident, ...], after: tuple[Incident, ...], at: float) -> Iterator[Event]:
-    old = {attack.kind: attack for attack in before}
-    new = {attack.kind: attack for attack in after}
-    for kind, attack in new.items():
-        if kind not in old:
-            yield _event(min(at, attack.since), EventKind.ATTACK_BEGAN, kind, _beginning(attack, after))
-    for kind, attack in old.items():
-        if kind not in new:
-            yield _event(at, EventKind.ATTACK_ENDED, kind, f"{attack.title} ended")
+    old = {attack.id: attack for attack in before}
+    new = {attack.id: attack for attack in after}
+    for number, attack in new.items():
+        if number not in old:
+            text = _beginning(attack, after)
+            yield _event(min(at, attack.since), EventKind.ATTACK_BEGAN, attack.kind, text, number)
+    for number, attack in {**old, **new}.items():
+        was_over = number in old and old[number].ended is not None
+        ended = attack.ended if number in new else attack.last or at
+        if ended is not None and not was_over:
+            text = f"{attack.title} ended after {duration_words(max(ended - attack.since, 0.0))}"
+            yield _event(ended, EventKind.ATTACK_ENDED, attack.kind, text, number)
     was, now = _causes(before), _causes(after)
-    if was and now and {one.kind for one in was} != {one.kind for one in now}:
+    if was and now and {one.title for one in was} != {one.title for one in now}:
         text = f"from {', '.join(one.title for one in was)} to {', '.join(one.title for one in now)}"
-        yield _event(at, EventKind.ATTACK_CHANGED, now[0].kind, text)
+        yield _event(at, EventKind.ATTACK_CHANGED, now[0].kind, text, now[0].id)
 
 
 def _beginning(attack: Incident, attacks: tuple[Incident, ...]) -> str:
     """Describe an attack by its packets; what it fills, by its cause."""
-    cause = next((one.title for one in attacks if one.key == attack.effect_of), "")
+    cause = next((one.title for one in attacks if one.id == attack.cause), "")
     if cause:
         return f"{attack.title}, an effect of {cause}"
     share = f"{percent(attack.share)} of packets, " if attack.share > 0 else ""
@@ -85,7 +89,7 @@ def _beginning(attack: Incident, attacks: tuple[Incident, ...]) -> str:
 
 def _causes(attacks: tuple[Incident, ...]) -> list[Incident]:
     """Return the attacks without their effects: a full connection table is not a vector of its own."""
-    return [attack for attack in attacks if not attack.effect_of]
+    return [attack for attack in attacks if not attack.effect_of and attack.is_on]
 
 
 def _rule_events(
@@ -167,5 +171,5 @@ def _judging_events(before: str, after: str, at: float) -> Iterator[Event]:
         yield _event(at, EventKind.JUDGED_AGAIN, "judging", "the traffic is judged again")
 
 
-def _event(at: float, kind: EventKind, subject: str, text: str) -> Event:
-    return Event(at, kind, safe_text(subject), safe_text(text, limit=400))
+def _event(at: float, kind: EventKind, subject: str, text: str, incident: int = 0) -> Event:
+    return Event(at, kind, safe_text(subject), safe_text(text, limit=400), incident)

@@ -63,10 +63,10 @@ def load_session(path: Path) -> SessionRecord:
         database.execute("BEGIN")  # a consistent view of a running session
         info = _info(database, path)
         ticks = database.execute(f"SELECT {_TICK_COLUMNS} FROM tick ORDER BY at, n")
-        events = database.execute("SELECT at, kind, subject, text FROM event ORDER BY n")
+        events = database.execute("SELECT at, kind, subject, text, incident FROM event ORDER BY n")
         attacks = database.execute(
             "SELECT at, kind, pps, share, confidence, coalesce(peak_pps, pps), target, mine_share, "
-            "other_share, kernel_share FROM attack ORDER BY at, n"
+            "other_share, kernel_share, incident FROM attack ORDER BY at, n"
         )
         rule_ticks = database.execute(
             "SELECT at, rule_id, state, packets, bytes, pps FROM rule_tick ORDER BY at, n"
@@ -162,9 +162,9 @@ def _damaged(path: Path) -> SessionInfo:
     return SessionInfo(safe_text(path.stem), path, "", (), None, "", 0.0, 0.0, "damaged", 0.0, (), 0, size)
 
 
-def stored_event(row: tuple[float, str, str, str]) -> Event:
+def stored_event(row: tuple[float, str, str, str, int]) -> Event:
     """Make an event of its row, whose texts may be anything."""
-    return Event(row[0], EventKind(row[1]), safe_text(row[2]), safe_text(row[3], limit=400))
+    return Event(row[0], EventKind(row[1]), safe_text(row[2]), safe_text(row[3], limit=400), int(row[4] or 0))
 
 
 def _rules(database: sqlite3.Connection) -> Iterator[Rule]:
@@ -249,7 +249,7 @@ class Playback:
     def marks(self) -> tuple[Mark, ...]:
         """Return the newest events, oldest first."""
         query = (
-            "SELECT at, kind, subject, text FROM event WHERE at BETWEEN 0 AND ? AND kind IN "
+            "SELECT at, kind, subject, text, incident FROM event WHERE at BETWEEN 0 AND ? AND kind IN "
             f"({', '.join('?' * len(EventKind))}) ORDER BY n DESC LIMIT {_MOST_EVENTS}"
         )
         kinds = [kind.value for kind in EventKind]

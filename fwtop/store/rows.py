@@ -38,11 +38,12 @@ def insert_series(database: sqlite3.Connection, snapshot: Snapshot, seconds: flo
     )  # fmt: skip
     database.execute(_INSERT_TICK, row)
     database.executemany(
-        "INSERT INTO attack(at, kind, target, pps, share, confidence, mine_share, other_share, "
-        "kernel_share) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO attack(at, incident, kind, target, pps, share, confidence, mine_share, other_share, "
+        "kernel_share) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
-            (at, one.kind, one.target, one.pps, one.share, one.confidence, *_dropped(one))
+            (at, one.id, one.kind, one.target, one.pps, one.share, one.confidence, *_dropped(one))
             for one in snapshot.judgement.harmful
+            if one.is_on
         ],
     )
     insert_rule_ticks(database, ((at, status) for status in snapshot.mitigations))
@@ -63,59 +64,72 @@ def insert_rule_ticks(database: sqlite3.Connection, ticks: Iterable[tuple[float,
 def insert_events(database: sqlite3.Connection, events: Iterable[Event]) -> None:
     """Add events."""
     database.executemany(
-        "INSERT INTO event(at, kind, subject, text) VALUES (?, ?, ?, ?)",
-        [(event.at, event.kind.value, event.subject, event.text) for event in events],
+        "INSERT INTO event(at, kind, subject, text, incident) VALUES (?, ?, ?, ?, ?)",
+        [(event.at, event.kind.value, event.subject, event.text, event.incident) for event in events],
     )
 
 
-MOST_TABLES, MOST_PACKETS = 48, 64  # of each kind of attack
-MOST_KINDS = 64
+MOST_TABLES, MOST_PACKETS = 48, 64  # of each incident
+MOST_INCIDENTS = 64
 _MOST_BYTES = 65_535
 
 
 def insert_evidence(database: sqlite3.Connection, evidence: Iterable[AttackEvidence]) -> None:
-    """Add evidence; a kind with too many rows loses every second one: the rest still spans its time."""
+    """Add evidence; an incident with too many rows loses every second one: the rest still spans its time.
+
+    Of too many incidents the oldest lose theirs.
+    """
     for item in evidence:
-        kinds = {row[0] for row in database.execute("SELECT DISTINCT kind FROM evidence")}
-        if item.kind not in kinds and len(kinds) >= MOST_KINDS:
-            continue
-        row = (item.at, item.kind, item.pps, encode_value(item.part))
-        database.execute("INSERT INTO evidence(at, kind, pps, data) VALUES (?, ?, ?, ?)", row)
+        row = (item.at, item.incident, item.kind, item.pps, encode_value(item.part))
+        database.execute("INSERT INTO evidence(at, incident, kind, pps, data) VALUES (?, ?, ?, ?, ?)", row)
         database.executemany(
-            "INSERT INTO packet(at, kind, length, is_ethernet, data) VALUES (?, ?, ?, ?, ?)",
-            [(one.at, item.kind, one.length, one.is_ethernet, one.data) for one in item.packets],
+            "INSERT INTO packet(at, incident, kind, length, is_ethernet, data) VALUES (?, ?, ?, ?, ?, ?)",
+            [
+                (one.at, item.incident, item.kind, one.length, one.is_ethernet, one.data)
+                for one in item.packets
+            ],
         )
-        _halve(database, "evidence", item.kind, MOST_TABLES)
-        _halve(database, "packet", item.kind, MOST_PACKETS)
+        _halve(database, "evidence", item.incident, MOST_TABLES)
+        _halve(database, "packet", item.incident, MOST_PACKETS)
+        newest = "SELECT DISTINCT incident FROM evidence ORDER BY incident DESC LIMIT ?"
+        for table in ("packet", "evidence"):
+            database.execute(f"DELETE FROM {table} WHERE incident NOT IN ({newest})", (MOST_INCIDENTS,))
 
 
 def halve_evidence(database: sqlite3.Connection) -> None:
-    """Save space: of each kind every second row goes."""
-    for kind in [row[0] for row in database.execute("SELECT DISTINCT kind FROM evidence")]:
-        _halve(database, "evidence", kind, 1)
-        _halve(database, "packet", kind, 1)
+    """Save space: of each incident every second row goes."""
+    for number in _incidents(database):
+        _halve(database, "evidence", number, 1)
+        _halve(database, "packet", number, 1)
 
 
-def _halve(database: sqlite3.Connection, table: str, kind: str, most: int) -> None:
-    count = f"SELECT count(*) FROM {table} WHERE kind = ?"
-    if database.execute(count, (kind,)).fetchone()[0] > most:
-        halve_rows(database, table, "kind = ?", kind)
+def _incidents(database: sqlite3.Connection) -> list[int]:
+    return [row[0] for row in database.execute("SELECT DISTINCT incident FROM evidence ORDER BY incident")]
+
+
+def _halve(database: sqlite3.Connection, table: str, incident: int, most: int) -> None:
+    count = f"SELECT count(*) FROM {table} WHERE incident = ?"
+    if database.execute(count, (incident,)).fetchone()[0] > most:
+        halve_rows(database, table, "incident = ?", incident)
 
 
 def stored_evidence(database: sqlite3.Connection) -> Iterator[AttackEvidence]:
     """Yield the tables in order; damaged ones are skipped."""
-    for at, kind, pps, data in database.execute("SELECT at, kind, pps, data FROM evidence ORDER BY n"):
+    for at, kind, pps, data, number in database.execute(
+        "SELECT at, kind, pps, data, incident FROM evidence ORDER BY n"
+    ):
         try:
-            yield AttackEvidence(float(at), safe_text(kind), float(pps), decode_value(PartTraffic, data))
+            part = decode_value(PartTraffic, data)
+            yield AttackEvidence(float(at), safe_text(kind), float(pps), part, incident=int(number))
         except (ValueError, TypeError):
             continue
 
 
 def stored_packets(database: sqlite3.Connection) -> Iterator[SamplePacket]:
     """Yield the sample packets in order."""
-    rows = database.execute("SELECT at, kind, length, is_ethernet, data FROM packet ORDER BY n")
-    for at, kind, length, is_ethernet, data in rows:
-        if isinstance(data, bytes) and isinstance(at, float):
+    rows = database.execute("SELECT at, kind, length, is_ethernet, data, incident FROM packet ORDER BY n")
+    for at, kind, length, is_ethernet, data, number in rows:
+        if isinstance(data, bytes) and isinstance(at, float) and isinstance(number, int):
             captured = data[:_MOST_BYTES]
             most = max(min(int(length), _MOST_BYTES), len(captured))
-            yield SamplePacket(at, safe_text(kind), most, bool(is_ethernet), captured)
+            yield SamplePacket(at, safe_text(kind), most, bool(is_ethernet), captured, number)

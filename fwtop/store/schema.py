@@ -16,7 +16,7 @@ from fwtop.model.text import safe_text
 from fwtop.store.database import Format, check_pages, connect
 
 APPLICATION_ID = 0x66777470  # "fwtp" in the file header, for file(1) and the reader
-VERSION = 4
+VERSION = 5
 
 _TABLES = """
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
@@ -27,17 +27,18 @@ CREATE TABLE tick(n INTEGER PRIMARY KEY, at REAL, span INTEGER NOT NULL DEFAULT 
   peak_pps REAL, peak_bps REAL, one_in REAL, lost_per_s REAL, conntrack INTEGER, conntrack_max INTEGER,
   conntrack_new_per_s REAL, softirq_share REAL, tcp_handshakes_per_s REAL, tcp_acknowledged_per_s REAL);
 CREATE INDEX tick_at ON tick(at, span);
-CREATE TABLE attack(n INTEGER PRIMARY KEY, at REAL, span INTEGER NOT NULL DEFAULT 0, kind TEXT, target TEXT,
-  pps REAL, peak_pps REAL, share REAL, confidence REAL, mine_share REAL, other_share REAL, kernel_share REAL);
+CREATE TABLE attack(n INTEGER PRIMARY KEY, at REAL, span INTEGER NOT NULL DEFAULT 0, incident INTEGER,
+  kind TEXT, target TEXT, pps REAL, peak_pps REAL, share REAL, confidence REAL, mine_share REAL,
+  other_share REAL, kernel_share REAL);
 CREATE INDEX attack_at ON attack(at, span);
 CREATE TABLE rule_tick(n INTEGER PRIMARY KEY, at REAL, span INTEGER NOT NULL DEFAULT 0, rule_id TEXT,
   state TEXT, packets INTEGER, bytes INTEGER, pps REAL);
 CREATE INDEX rule_tick_at ON rule_tick(at, span);
 CREATE TABLE rule(id TEXT PRIMARY KEY, data BLOB);
-CREATE TABLE event(n INTEGER PRIMARY KEY, at REAL, kind TEXT, subject TEXT, text TEXT);
-CREATE TABLE evidence(n INTEGER PRIMARY KEY, at REAL, kind TEXT, pps REAL, data BLOB);
-CREATE TABLE packet(n INTEGER PRIMARY KEY, at REAL, kind TEXT, length INTEGER, is_ethernet INTEGER,
-  data BLOB);
+CREATE TABLE event(n INTEGER PRIMARY KEY, at REAL, kind TEXT, subject TEXT, text TEXT, incident INTEGER);
+CREATE TABLE evidence(n INTEGER PRIMARY KEY, at REAL, incident INTEGER, kind TEXT, pps REAL, data BLOB);
+CREATE TABLE packet(n INTEGER PRIMARY KEY, at REAL, incident INTEGER, kind TEXT, length INTEGER,
+  is_ethernet INTEGER, data BLOB);
 CREATE VIEW session AS SELECT
   (SELECT value FROM meta WHERE name = 'host') AS host,
   (SELECT replace(value, char(10), ' ') FROM meta WHERE name = 'interfaces') AS interfaces,
@@ -50,9 +51,9 @@ CREATE VIEW timeline AS SELECT
   bps / 1e6 AS mbit_s, dropped_pps, mine_pps, other_pps, kernel_pps, accepted_pps, conntrack, conntrack_max,
   softirq_share, tcp_handshakes_per_s, tcp_acknowledged_per_s, at FROM tick ORDER BY at;
 CREATE VIEW attacks AS SELECT
-  kind, datetime(min(at), 'unixepoch') AS first_seen, datetime(max(at), 'unixepoch') AS last_seen,
+  incident, kind, datetime(min(at), 'unixepoch') AS first_seen, datetime(max(at), 'unixepoch') AS last_seen,
   max(coalesce(peak_pps, pps)) AS peak_pps, max(share) AS largest_share, max(confidence) AS confidence
-  FROM attack GROUP BY kind ORDER BY min(at);
+  FROM attack GROUP BY incident ORDER BY min(at);
 CREATE VIEW events AS SELECT
   datetime(at, 'unixepoch') AS time, replace(kind, '_', ' ') AS event, subject, text
   FROM event ORDER BY at, n;

@@ -144,13 +144,14 @@ def _attacks(database: sqlite3.Connection, before: float, span: int) -> None:
     _replace(
         database,
         "attack",
-        "(at, span, kind, target, pps, share, confidence, peak_pps, mine_share, other_share, kernel_share) "
-        "SELECT (slot + 1) * :span, :span, kind, target, "
+        "(at, span, incident, kind, target, pps, share, confidence, peak_pps, mine_share, other_share, "
+        "kernel_share) "
+        "SELECT (slot + 1) * :span, :span, incident, max(kind), max(target), "
         f"sum(pps * weight) / {whole}, sum(share * weight) / {whole}, "
         f"max(confidence), max(coalesce(peak_pps, pps)), {shares} "
         f"FROM (SELECT *, {_SLOT} AS slot, coalesce((SELECT tick.seconds FROM tick "
         "WHERE tick.at = attack.at AND tick.span = attack.span), 1.0) AS weight "
-        "FROM attack WHERE span < :span AND at <= :before) GROUP BY slot, kind, target",
+        "FROM attack WHERE span < :span AND at <= :before) GROUP BY slot, incident",
         before,
         span,
     )

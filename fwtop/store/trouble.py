@@ -215,9 +215,9 @@ class Gap(Struct):
     cause: str = ""
     events: list[Event] = field(default_factory=list)
     rules: dict[str, tuple[float, RuleStatus]] = field(default_factory=dict)
-    evidence: dict[str, AttackEvidence] = field(default_factory=dict)
+    evidence: dict[int, AttackEvidence] = field(default_factory=dict)
     last: Held | None = None
-    _strongest: dict[str, tuple[float, Held]] = field(default_factory=dict)
+    _strongest: dict[int, tuple[float, Held]] = field(default_factory=dict)
 
     def miss(
         self, snapshot: Snapshot, events: Iterable[Event], evidence: Iterable[AttackEvidence], cause: str
@@ -229,22 +229,22 @@ class Gap(Struct):
         self.last = held
         self.events = _bounded([*self.events, *events])
         for attack in snapshot.judgement.harmful:
-            before = self._strongest.get(attack.kind)
+            before = self._strongest.get(attack.id)
             if before is None and len(self._strongest) >= _MOST_ATTACKS:
                 continue
             if before is None or attack.pps > before[0]:
-                self._strongest[attack.kind] = attack.pps, held
+                self._strongest[attack.id] = attack.pps, held
         for status in snapshot.mitigations:
             self.rules.pop(status.rule.id, None)
             self.rules[status.rule.id] = end, status
         while len(self.rules) > _MOST_RULES:
             del self.rules[next(iter(self.rules))]
         for item in evidence:
-            before_it = self.evidence.get(item.kind)
+            before_it = self.evidence.get(item.incident)
             if before_it is None and len(self.evidence) >= _MOST_EVIDENCE:
                 continue
             if before_it is None or item.pps > before_it.pps:
-                self.evidence[item.kind] = item
+                self.evidence[item.incident] = item
 
     def take_last(self) -> Snapshot | None:
         """Return the last snapshot as one that will be stored after all."""
@@ -253,7 +253,7 @@ class Gap(Struct):
         held, self.last = self.last, None
         end, self.missed = self.until, self.missed - 1
         self.until -= held.seconds
-        self._strongest = {kind: best for kind, best in self._strongest.items() if best[1] is not held}
+        self._strongest = {number: best for number, best in self._strongest.items() if best[1] is not held}
         self.rules = {number: known for number, known in self.rules.items() if known[0] < end}
         return held.snapshot
 
@@ -272,13 +272,17 @@ class Gap(Struct):
         return stopped, *self.events, Event(self.until, EventKind.STORING_RESUMED, "storing", resumed)
 
 
+def _about(event: Event) -> str | int:
+    return event.incident or event.subject
+
+
 def _bounded(events: list[Event]) -> list[Event]:
     """Return at most so many: without proposals first, then of each attack and rule its beginning and end."""
     if len(events) > _MOST_EVENTS:
         events = [event for event in events if event.kind is not EventKind.RULE_PROPOSED]
     if len(events) > _MOST_EVENTS:
-        first = {event.subject: event for event in reversed(events) if event.kind in _BEGINNINGS}
-        last = {event.subject: event for event in events}
+        first = {_about(event): event for event in reversed(events) if event.kind in _BEGINNINGS}
+        last = {_about(event): event for event in events}
         kept = {id(event) for event in (*first.values(), *last.values())}
         events = [event for event in events if id(event) in kept]
     return events[-_MOST_EVENTS:]

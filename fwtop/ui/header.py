@@ -278,7 +278,7 @@ def rates_line(snapshot: Snapshot, before: Clients | None, width: int, tail: Lin
     if flow is None:
         line: Line = [(f" recorded {number(totals.pps)} pps {bits(totals.bps)}", STRONG)]
         return [*line, ("  where the packets ended is not recorded", DIM)]
-    attack = bool(snapshot.judgement.harmful)
+    attack = any(one.is_on for one in snapshot.judgement.harmful)
     shortest: Line = []
     for form in _forms(snapshot, flow, before, attack=attack):
         shortest = _joined(form)

@@ -139,7 +139,7 @@ class MainScreen(Guarded, Screen[None], inherit_bindings=False):
         """Return the commands there are now, on this tab."""
         rows = [row for row in KEY_MAP.actions if row.tab in ("", self.tabs.shown.name)]
         sources = self.tabs.panels["sources"].rows.items
-        return commands(rows, offer(self.desk.current(), self.desk.scope, self.tabs.panel, sources))
+        return commands(rows, offer(self.desk.current(), self.tabs.panel, sources))
 
     def run_command(self, call: Call | None) -> None:
         """Carry out a command."""

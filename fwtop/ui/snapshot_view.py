@@ -109,8 +109,9 @@ class SnapshotView:
         self._noted = now
         self.news.take(snapshot, player.state if player is not None else None)
         self._effects.take(snapshot)
-        self._desk.scope.take(snapshot, now)
-        rates = [(f"attack {attack.key}", attack.pps) for attack in judgement.attacks]
+        self._desk.scope.take(snapshot)
+        self._rows.numbers.take(judgement.proposals, now)
+        rates = [(f"attack {attack.id}", attack.pps) for attack in judgement.attacks]
         rates += [(f"rule {item.rule.id}", item.pps) for item in snapshot.mitigations]
         self._trends.note(rates, now)
         history.take(snapshot, now)
@@ -251,7 +252,7 @@ class SnapshotView:
         if shown == "log":
             desk.log.unread = 0
         counts = {"rules": len(active_rules(snapshot)), "log": desk.log.unread}
-        scoped = f"only {desk.scope.letter(desk.scope.chosen)}" if desk.scope.chosen else ""
+        scoped = f"only {desk.scope.letter}" if desk.scope.chosen else ""
         self._tabs.tab_bar.write(shown, counts, scoped)
 
     def _draw_toasts(self, snapshot: Snapshot) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from benches.corpus import tools, visits
 from benches.corpus.arrivals import Arrivals, Frames
 from benches.corpus.copies import copies
-from fwtop.analysis.advisor import Advisor
+from fwtop.incidents.advisor import Advisor
 from fwtop.lab import scenario
 from fwtop.lab.scenario import Scenario
 from fwtop.model.traffic.counters import Counters

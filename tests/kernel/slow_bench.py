@@ -16,10 +16,10 @@ from typing import Any
 from guardian_bench import Bench, inside
 from msgspec import Struct, field
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.client.discovery import GuardianClient
 from fwtop.console.bootstrap import WINDOW_SECONDS
 from fwtop.console.live import LiveSession
+from fwtop.incidents.advisor import Advisor
 from fwtop.lab import network as net
 from fwtop.lab import scenario
 from fwtop.lab.run import Lab

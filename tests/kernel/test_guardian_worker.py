@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from guardian_bench import PORT, Bench, apply, own_xtables_lock, rules_of, use_variant
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.client.discovery import GuardianClient
 from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.live import LiveSession
 from fwtop.enrich.geoip import open_lookup
+from fwtop.incidents.advisor import Advisor
 from fwtop.kernel import namespaces
 from fwtop.live.connections import TcpServiceMeter
 from fwtop.live.source import LiveSource

@@ -8,9 +8,9 @@ from typing import Any
 
 from guardian_bench import Bench
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.client.discovery import GuardianClient
 from fwtop.console.live import LiveSession
+from fwtop.incidents.advisor import Advisor
 from fwtop.live.connections import TcpServiceMeter
 from fwtop.live.source import LiveSource
 from fwtop.model.protocol import Watch

@@ -61,6 +61,9 @@ _ATTACKS = (
     table_attack(_FULL, SYN_FLOOD),
     *(attack(kind=f"kind {n}", title=f"attack {n}", target=f"udp/{n}", share=0.01 * n) for n in range(30)),
 )
+_LISTED = tuple(
+    replace(one, id=n, letter=chr(64 + n) if n <= 26 else "+") for n, one in enumerate(_ATTACKS, 1)
+)
 _SPAN = 400.0  # seconds of a recording
 
 
@@ -103,8 +106,8 @@ class World(Struct):
         self.scene = number % len(_scenes())
 
     def _begin(self, number: int) -> None:
-        found = _ATTACKS[number % len(_ATTACKS)]
-        if all(other.key != found.key for other in self.active):
+        found = _LISTED[number % len(_LISTED)]
+        if all(other.id != found.id for other in self.active):
             self.active.append(
                 replace(found, since=self.now - number % 300, pps=found.pps * (1 + number % 3))
             )

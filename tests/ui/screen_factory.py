@@ -14,6 +14,7 @@ from screen_parts import (
     countries,
     falling,
     few_addresses,
+    joined,
     ledger,
     networks,
     payload,
@@ -148,7 +149,7 @@ def conntrack_full() -> Snapshot:
         1.0, new_per_s=9_100.0, seconds_to_full=0.0, insert_failed=4102, drop=61_930, early_drop=712
     )
     attacks = (*base.judgement.attacks, table_attack(full, base.judgement.attacks[0]))
-    base = replace(base, judgement=replace(base.judgement, attacks=attacks))
+    base = joined(replace(base, judgement=replace(base.judgement, attacks=attacks)))
     return replace(base, conntrack=full, notes=("the connection table is full: new clients are refused",))
 
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from screen_factory import conntrack_full, provisional, spoofed
 from screen_fakes import COMMANDS, FakeControls
 from screen_packets import carrying, listed
+from screen_parts import joined
 
 from fwtop.dissect.client import Dissection, Layer
 from fwtop.model.errors import FwtopError
@@ -63,7 +64,7 @@ def hostile() -> Snapshot:
     shot = replace(
         base,
         tables=replace(base.tables, ledger=ledger),
-        judgement=replace(base.judgement, attacks=attacks),
+        judgement=joined(replace(base, judgement=replace(base.judgement, attacks=attacks))).judgement,
         conntrack=full.conntrack,
         notes=("drops estimated",),
         surroundings=around,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from string import ascii_uppercase
+
 from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
@@ -236,6 +238,8 @@ def attack(**changes: object) -> Incident:
         NOW - 106,
         target="udp/27015",
         sources="20 sources",
+        id=1,
+        letter="A",
     )
     made = replace(first, **changes)  # type: ignore[arg-type]
     return made if "bps" in changes else replace(made, bps=made.pps * 90 * 8)
@@ -253,4 +257,21 @@ def with_fates(shot: Snapshot) -> Snapshot:
         shares[who], left = shares[who] + part, left - part
     told = {f"{who}_share": part for who, part in shares.items()}
     attacks = tuple(replace(item, **told) for item in shot.judgement.attacks)
-    return replace(shot, judgement=replace(shot.judgement, attacks=attacks))
+    return joined(replace(shot, judgement=replace(shot.judgement, attacks=attacks)))
+
+
+def joined(shot: Snapshot) -> Snapshot:
+    """Give attacks ids and letters in their order, and what is about one of them its id."""
+    attacks = tuple(
+        replace(item, id=place, letter=ascii_uppercase[place - 1 : place] or "+")
+        for place, item in enumerate(shot.judgement.attacks, 1)
+    )
+    ids = {item.title: item.id for item in attacks} | {
+        f"{item.kind} {item.target}": item.id for item in attacks
+    }
+    attacks = tuple(replace(item, cause=ids.get(item.effect_of, 0)) for item in attacks)
+    offers = tuple(
+        replace(offer, incident=ids.get(offer.attack, 1), key=f"{ids.get(offer.attack, 1)} {offer.summary}")
+        for offer in shot.judgement.proposals
+    )
+    return replace(shot, judgement=replace(shot.judgement, attacks=attacks, proposals=offers))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from screen_parts import NOW, PPS, QUERY, SECONDS, attack, conntrack
+from screen_parts import NOW, PPS, QUERY, SECONDS, attack, conntrack, joined
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule, RuleStatus, State
@@ -122,7 +122,7 @@ def table_attack(table: ConntrackSample, cause: Incident) -> Incident:
         confidence=0.97,
         sources="",
         evidence=(f"{table.count:,} of {table.max:,} entries in use",),
-        effect_of=cause.key,
+        effect_of=f"{cause.kind} {cause.target}",
     )
 
 
@@ -158,10 +158,11 @@ def vectors(base: Snapshot) -> Snapshot:
     rest = PPS - sum(row.pps for row in book)
     book.append(LedgerRow("delivered", "accepted", round(rest * SECONDS), rest))
     totals = replace(base.tables.totals, bps=sum(item.bps for item in attacks) + rest * 90 * 8)
-    return replace(
+    shot = replace(
         base,
         tables=replace(base.tables, totals=totals, ledger=tuple(book)),
         judgement=replace(base.judgement, attacks=attacks, proposals=vector_proposals()),
         conntrack=table,
         mitigations=(rule,),
     )
+    return joined(shot)

@@ -260,9 +260,9 @@ async def test_a_theme_repaints_everything() -> None:
 async def test_proposals_and_scopes() -> None:
     async with running(spoofed(), LARGE) as run:
         await enter(run, "only A")
-        assert run.app.main.desk.scope.chosen == spoofed().judgement.attacks[0].key
+        assert run.app.main.desk.scope.chosen == spoofed().judgement.attacks[0].id
         await enter(run, "only all")
-        assert run.app.main.desk.scope.chosen == ""
+        assert run.app.main.desk.scope.chosen == 0
         await enter(run, "proposal 1")
         assert run.dialog == "RuleDialog"
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from screen_factory import SCENES, calm, provisional, snapshot, spoofed
 from screen_fakes import FakeFeed
 from screen_packets import flood
-from screen_parts import proposals
+from screen_parts import joined, proposals
 from screen_run import LARGE, SMALL, Run, running
 from traffic_scene import spoofed_syns
 
@@ -109,7 +109,7 @@ def two_attacks() -> Snapshot:
     offers[0] = replace(offers[0], attack=first.title)
     offers[1] = replace(offers[1], attack=second.title)
     offers[2] = replace(offers[2], attack=second.title)
-    return replace(shot, judgement=replace(shot.judgement, proposals=tuple(offers)))
+    return joined(replace(shot, judgement=replace(shot.judgement, proposals=tuple(offers))))
 
 
 @checks("protect", two_attacks)
@@ -323,7 +323,7 @@ async def redo(run: Run, key: str) -> None:
 @checks("was_attack", at="attacks")
 async def was_attack(run: Run, key: str) -> None:
     await run.press(key)
-    assert run.feed.controls.calls[-1] == ("teach", ("attack", snapshot().judgement.attacks[0].key))
+    assert run.feed.controls.calls[-1] == ("teach", ("attack", snapshot().judgement.attacks[0].id))
     assert "U takes it back" in run.status
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from screen_factory import SCENES, calm, snapshot, spoofed
-from screen_parts import NOW, attack
+from screen_parts import NOW, attack, joined
 from screen_run import LARGE, SMALL, Run, running
 
-from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import Proposal, Snapshot
 from fwtop.ui.lists.history import _MOST, TREND_SECONDS, RecentRates
+from fwtop.ui.lists.numbers import RECENT_SECONDS, ShownNumbers
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.rows import Scope
 from fwtop.ui.lists.table import row_lines
@@ -168,7 +171,7 @@ async def test_zero_clears_the_scope_on_every_tab() -> None:
             await run.press("enter")
             assert run.app.main.desk.scope.chosen
             await run.press("right_square_bracket", "0")
-            assert run.app.main.desk.scope.chosen == ""
+            assert run.app.main.desk.scope.chosen == 0
             assert "only A" not in run.text()
 
 
@@ -177,49 +180,40 @@ async def test_zero_clears_the_scope_on_every_tab() -> None:
 
 def with_attacks(*kinds: str) -> Snapshot:
     base = snapshot()
-    return replace(
-        base, judgement=replace(base.judgement, attacks=tuple(attack(kind=kind) for kind in kinds))
-    )
+    attacks = tuple(attack(kind=kind) for kind in kinds)
+    return joined(replace(base, judgement=replace(base.judgement, attacks=attacks)))
 
 
-def test_letters_stay_while_attacks_come_and_go() -> None:
-    scope = Scope()
-    letters: dict[str, str] = {}
-    for step, kinds in enumerate((["a", "b"], ["b"], ["c", "b"], ["c", "a", "b"], ["a"])):
-        shown = with_attacks(*kinds)
-        scope.take(shown, NOW + step)
-        for item in shown.judgement.attacks:
-            assert letters.setdefault(item.key, scope.letter(item.key)) == scope.letter(item.key)
-    assert sorted(letters.values()) == ["A", "B", "C"]
+def test_the_scope_ends_with_its_attack() -> None:
+    scope, shown = Scope(), with_attacks("a", "b")
+    scope.choose(shown.judgement.attacks[1])
+    scope.take(shown)
+    assert (scope.chosen, scope.letter) == (2, "B")
+    scope.take(with_attacks("a"))
+    assert (scope.chosen, scope.letter) == (0, "")
 
 
-@given(st.lists(st.lists(st.sampled_from("abcdefghij"), unique=True), max_size=20), st.integers(1, 900))
+@given(st.lists(st.tuples(st.permutations("abcdef"), st.integers(0, 6), st.floats(0.05, 1.5)), max_size=40))
 @settings(deadline=None)
-def test_present_attacks_have_letters_of_their_own(steps: list[list[str]], seconds: int) -> None:
-    scope = Scope()
-    for place, kinds in enumerate(steps):
-        shown = with_attacks(*kinds)
-        scope.take(shown, NOW + place * seconds)
-        letters = [scope.letter(item.key) for item in shown.judgement.attacks]
-        assert len(set(letters)) == len(letters)
-        assert all(letters)
-
-
-def test_letter_of_an_old_attack_is_given_again_and_its_scope_ends() -> None:
-    scope = Scope()
-    scope.take(with_attacks("a"), NOW)
-    scope.chosen = attack(kind="a").key
-    scope.take(with_attacks("b"), NOW + 599)
-    assert scope.chosen
-    scope.take(with_attacks("b", "c"), NOW + 601)
-    assert scope.chosen == ""
-    assert scope.letter(attack(kind="c").key) == "A"
-
-
-def test_more_attacks_than_letters_are_marked_all_the_same() -> None:
-    scope = Scope()
-    scope.take(with_attacks(*(f"kind{number}" for number in range(30))), NOW)
-    assert scope.letter(attack(kind="kind29").key) == "+"
+def test_a_number_means_what_was_shown_under_it_in_the_last_second(
+    ticks: list[tuple[list[str], int, float]],
+) -> None:
+    numbers, now = ShownNumbers(), 0.0
+    shown: list[tuple[float, float, dict[int, str]]] = []  # from, until, what
+    for order, count, step in ticks:
+        offers = [
+            Proposal(number, "ipset", "", 1.0, 0.0, key=key) for number, key in enumerate(order[:count], 1)
+        ]
+        shown = [(since, min(until, now), what) for since, until, what in shown]
+        shown.append((now, inf, {offer.number: offer.key for offer in offers}))
+        numbers.take(offers, now)
+        pressed = now + step
+        for number in range(1, 8):
+            meant = numbers.meant(number, pressed)
+            recent = {what.get(number) for _, until, what in shown if until > pressed - RECENT_SECONDS}
+            assert meant in recent
+            assert len(recent) > 1 or recent == {meant}
+        now = pressed
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.floats(0, 1e9)), max_size=300), st.integers(0, 4000))

@@ -226,7 +226,7 @@ async def test_networks_open_too_and_the_filter_goes_first() -> None:
 
 async def test_the_selected_attack_scopes_the_traffic() -> None:
     scene = spoofed_syns()
-    key = scene.judgement.attacks[0].key
+    key = scene.judgement.attacks[0].id
     feed = FakeFeed()
     feed.controls.parts[TrafficPart(key)] = part_of(TrafficPart(key), "203.0.113.5")
     async with running(scene, (120, 40), feed=feed) as run:
@@ -246,7 +246,7 @@ async def test_the_selected_attack_scopes_the_traffic() -> None:
 async def test_an_attack_that_cannot_be_told_apart_says_so() -> None:
     scene = spoofed_syns()
     async with running(scene, (120, 40)) as run:
-        run.app.main.desk.scope.chosen = scene.judgement.attacks[0].key
+        run.app.main.desk.scope.choose(scene.judgement.attacks[0])
         await run.send(scene)
         await tab(run)
         assert "Traffic of all: A can't be told apart" in run.text()

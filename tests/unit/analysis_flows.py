@@ -6,7 +6,7 @@ from random import Random
 
 from analysis_factory import FLAGS, ethernet, ip, make_batch, make_tables, make_window, tcp
 
-from fwtop.analysis.advisor import Advisor
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.traffic.snapshot import Incident
 
 HOST = bytes([10, 10, 10, 10])

@@ -80,10 +80,11 @@ def tick_at(place: int, at: float) -> Snapshot:
     sample = samples[place % len(samples)]
     number = str(1 + place // len(samples))
     rules = tuple(replace(item, rule=replace(item.rule, id=number)) for item in sample.mitigations)
+    first = 1 + place // len(samples) * len(TARGETS)
     attacks = tuple(
-        replace(item, since=START + at, target=target)
+        replace(item, since=START + at, target=target, id=first + number_of)
         for item in sample.judgement.attacks
-        for target in TARGETS
+        for number_of, target in enumerate(TARGETS)
     )
     judgement = replace(sample.judgement, attacks=attacks)
     return replace(sample, started=START + at - sample.seconds, judgement=judgement, mitigations=rules)

@@ -100,7 +100,10 @@ def attack(kind: str = "dns_amplification", pps: float = 185_000.0, *, since: fl
         "98 % of packets are UDP from port 53, 1,480 bytes long, to hosts that asked nothing.",
         "41 reflectors answer with the same name, isc.org, of type ANY.",
     )
-    return Incident(kind, "DNS amplification", 0.93, pps, 0.97, False, evidence, since, bps=pps * 512 * 8)
+    number = 1 + sum(map(ord, kind)) - sum(map(ord, "dns_amplification")) if kind else 1  # one a kind
+    return Incident(
+        kind, "DNS amplification", 0.93, pps, 0.97, False, evidence, since, bps=pps * 512 * 8, id=number
+    )
 
 
 def sources(pps: float, count: int = 50) -> Sources:
@@ -216,8 +219,9 @@ def evidence(of: Snapshot, packet: bytes = bytes(range(60))) -> tuple[AttackEvid
             at,
             item.kind,
             item.pps,
-            PartTraffic(TrafficPart(item.key), of.tables, of.tables.payloads, of.judgement.signatures),
-            (SamplePacket(at, item.kind, 1_500, True, packet),),
+            PartTraffic(TrafficPart(item.id), of.tables, of.tables.payloads, of.judgement.signatures),
+            (SamplePacket(at, item.kind, 1_500, True, packet, item.id),),
+            item.id,
         )
         for item in of.judgement.attacks
     )

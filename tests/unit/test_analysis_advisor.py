@@ -10,10 +10,10 @@ import pytest
 from analysis_commands import check_commands
 from analysis_factory import STARTED, make_batch, make_frames, make_tables, make_window
 
-from fwtop.analysis.advisor import Advisor, at_most
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.learning import BACK, NORMAL
 from fwtop.analysis.memory import CLASSES, Baseline, class_rates
+from fwtop.incidents.advisor import Advisor, at_most
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Judgement
@@ -47,7 +47,7 @@ class Live:
 
 
 def kinds(judgement: Judgement) -> set[str]:
-    return {attack.kind for attack in judgement.attacks}
+    return {attack.kind for attack in judgement.on}
 
 
 def test_onset_is_that_of_the_first_packets_and_harm_is_counted_on_the_quiet_time() -> None:
@@ -71,7 +71,7 @@ def test_an_attack_is_named_within_a_second_of_its_first_packet() -> None:
     assert kinds(live.tick(8.9)) == {"syn_flood"}
 
 
-def test_change_of_vector_and_pulses_are_told() -> None:
+def test_a_change_of_vector_is_told() -> None:
     waves = [
         {**SYN, "count": 6_000, "start": 8.0, "stop": 12.0},
         {**NTP, "count": 6_000, "start": 12.0, "stop": 16.0},
@@ -82,18 +82,17 @@ def test_change_of_vector_and_pulses_are_told() -> None:
     at = dict(seen)
     assert kinds(at[10.0]) == {"syn_flood"}
     assert kinds(at[13.0]) == {"syn_flood", "ntp_amplification"}
-    assert kinds(at[19.0]) == {"ntp_amplification"}
+    (paused,) = (attack for attack in at[19.0].attacks if attack.ended is None)
+    assert (paused.kind, paused.paused) == ("ntp_amplification", pytest.approx(STARTED + 16.0, abs=0.3))
     assert any(
         "replaced SYN flood" in sentence for attack in at[18.0].attacks for sentence in attack.evidence
     )
     assert kinds(at[23.5]) == set()
     again = at[29.0].attacks[0]
-    assert again.since == pytest.approx(STARTED + 8.0, abs=0.5)
-    assert any("pulses" in sentence for sentence in again.evidence)
+    assert again.since == pytest.approx(STARTED + 26.0, abs=0.5), "its pause was longer than its pulse"
 
 
 def test_proposals_stay_while_the_attack_does_and_change_with_it() -> None:
-    """A key is pressed about a second after what it answers: the number must still mean the same rule."""
     waves = [
         {**SYN, "count": 8_000, "start": 6.0, "stop": 20.0},
         {**NTP, "count": 8_000, "start": 14.0, "stop": 20.0},
@@ -104,13 +103,8 @@ def test_proposals_stay_while_the_attack_does_and_change_with_it() -> None:
     assert first
     assert dict(seen)[10.5].proposals == first
     assert any("port 123" in proposal.summary for proposal in dict(seen)[15.5].proposals)
-    recent: list[tuple[float, dict[int, str]]] = []
-    for at, judgement in seen:
-        shown = {p.number: p.summary.split(" (")[0] for p in judgement.proposals if p.kind == "xdp"}
-        for then, before in recent:
-            if at - then < 1.0:
-                assert all(before.get(number, text) == text for number, text in shown.items())
-        recent.append((at, shown))
+    numbers = [[proposal.number for proposal in judgement.proposals] for _, judgement in seen]
+    assert all(found == list(range(1, len(found) + 1)) for found in numbers), "without holes"
 
 
 def test_nothing_of_an_attack_is_learned() -> None:
@@ -209,7 +203,7 @@ def test_an_attack_that_is_said_to_be_normal_is_none_any_more_until_that_is_take
     attack = live.tick(20.5).attacks[0]
     for said, until, named in ((NORMAL, 24.0, False), (BACK, 28.0, True)):
         with ThreadPoolExecutor() as pool:
-            answer = pool.submit(live.advisor.learner.hear, said, attack.key)
+            answer = pool.submit(live.advisor.learner.hear, said, attack.id)
             while not answer.done():
                 judgement = live.tick(until - 3.0)
         assert judgement.learning == answer.result()

@@ -15,9 +15,9 @@ from test_analysis_in_force import check, rules_in_force
 from test_analysis_propose import VISITORS
 from test_analysis_scenarios import SCENARIOS, load
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.proposals.preview import preview
 from fwtop.analysis.shown import part_traffic
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount
 from fwtop.model.traffic.packets import Hook, NoOrigin, PacketBatch, SocketTable
 from fwtop.model.traffic.snapshot import TrafficPart
@@ -90,9 +90,7 @@ def any_windows(seed: int, stems: tuple[str, ...]) -> None:
         judgement = advisor.judge(window, tables, active)
         check((tables, judgement, advisor.standing.mark(tables.sources)))
         assert advisor.judged is not None
-        check(
-            [part_traffic(advisor.judged, TrafficPart(one.key), NoOrigin(), 9) for one in judgement.attacks]
-        )
+        check([part_traffic(advisor.judged, TrafficPart(one.id), NoOrigin(), 9) for one in judgement.attacks])
         check([preview(rule, window, advisor.baseline) for rule in active])
 
 

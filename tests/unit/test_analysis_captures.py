@@ -6,9 +6,9 @@ import pytest
 from analysis_factory import make_tables, make_window
 from capture_files import CAPTURES
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.proposals.matching import match_rows
 from fwtop.capture.reader import read_capture
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Judgement
 

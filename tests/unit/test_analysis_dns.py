@@ -10,7 +10,7 @@ from analysis_factory import ethernet, ip, make_batch, make_tables, make_window,
 from analysis_flows import HOST, Frame, hosts, judge
 from analysis_payloads import dns_name
 
-from fwtop.analysis.advisor import Advisor
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.rule import Kind
 from fwtop.model.traffic.snapshot import Proposal
 

@@ -7,14 +7,11 @@ from random import Random
 import numpy as np
 import pytest
 from analysis_factory import ethernet, ip, make_batch, make_tables, make_window, tcp, udp
-from msgspec.structs import replace
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.context import Finding
-from fwtop.analysis.snapshot_attacks import Activity, Timeline
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Traffic
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.traffic.snapshot import Incident
 
 
@@ -117,18 +114,6 @@ def test_sampled_floods_say_that_they_have_more_sources_than_were_met(sources: i
     window = make_window(make_batch(frames, weight=50.0), 1.5, live=True)
     (attack,) = Advisor().judge(window, make_tables(window)).attacks
     assert said in attack.evidence[0]
-
-
-def test_a_full_table_replaces_nothing_and_has_no_pulses() -> None:
-    timeline = Timeline(linger_seconds=30.0)
-    flood = Finding("udp_flood", "UDP flood", np.arange(9), 0.9, ())
-    full = replace(flood, kind="conntrack_exhaustion", title="Exhaustion", state=True)
-    timeline.note(flood, Activity(((0.0, 10.0),), 100.0, over=False))
-    for at in (10.5, 14.0, 18.0):  # slow ticks
-        track = timeline.note(full, Activity(((at, at),), 50.0, over=False))
-    assert (track.since, track.waves, track.follows) == (10.5, 1, "")
-    track = timeline.note(replace(flood, kind="syn_flood"), Activity(((10.5, 18.0),), 50.0, over=False))
-    assert track.follows == "UDP flood"
 
 
 @pytest.mark.parametrize(("late", "seconds"), [(0.0, 4.9), (3e9, 3e9)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from fwtop.analysis.advisor import Advisor
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount, RuleCount
 from fwtop.model.traffic.packets import Fragment, Hook, PacketBatch, Window
 from fwtop.model.traffic.snapshot import Incident, Sampling, Tables, Totals
@@ -149,7 +149,7 @@ def test_drops_without_samples_are_those_that_ended_nowhere_else() -> None:
     assert found["syn_flood"].kernel_share == pytest.approx(2 / 3, abs=0.01)
     assert found["udp_flood"].kernel_share < 0.01
     full = found["conntrack_exhaustion"]
-    assert full.effect_of == found["syn_flood"].key
+    assert full.cause == found["syn_flood"].id
     assert (full.mine_share, full.target, full.match) == (0.0, "", None)
 
 
@@ -177,14 +177,13 @@ def test_what_a_syn_proxy_answers_is_its_rules() -> None:
 def test_an_attack_keeps_its_identity_while_part_of_it_goes_elsewhere() -> None:
     advisor = Advisor()
 
-    def key(*batches: PacketBatch) -> str:
+    def number(*batches: PacketBatch) -> int:
         arrived = PacketBatch.concat(list(batches))
         found = judged(arrived, PacketBatch.empty(), at(Hook.ACCEPTED, arrived), advisor=advisor)
-        return found["syn_flood"].key
+        return found["syn_flood"].id
 
-    first = key(syns(3_000))
-    assert first == "syn_flood tcp/80"
-    assert key(syns(1_500), syns(1_600, 5, dport=443)) == first
+    first = number(syns(3_000))
+    assert number(syns(1_500), syns(1_600, 5, dport=443)) == first
 
 
 def test_a_capture_doesnt_tell() -> None:

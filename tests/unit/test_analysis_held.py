@@ -10,9 +10,9 @@ from analysis_factory import address, ethernet, ip, make_batch, make_frames, mak
 from held_tables import PORT, table
 from msgspec.structs import replace
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.attacks.held_connections import ENTRIES, groups
 from fwtop.analysis.proposals.preview import preview
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Preview, Rule
 from fwtop.model.traffic.packets import Connections, SocketTable
@@ -29,7 +29,7 @@ def judge(sockets: SocketTable | None, advisor: Advisor | None = None, at: float
 
 
 def kinds(judgement: Judgement) -> list[str]:
-    return [attack.kind for attack in judgement.attacks]
+    return [attack.kind for attack in judgement.on]
 
 
 ATTACKS = {

@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from test_analysis_propose import VISITORS, learned
 from test_analysis_scenarios import SCENARIOS, load
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context
@@ -30,8 +29,9 @@ from fwtop.analysis.memory import Baseline
 from fwtop.analysis.proposals.effect import Remainder, Remaining, stopped_by
 from fwtop.analysis.proposals.normal import normal_traffic
 from fwtop.analysis.proposals.preview import preview
-from fwtop.analysis.proposals.propose import numbered, offers
+from fwtop.analysis.proposals.propose import offers
 from fwtop.analysis.proposals.signatures import signatures
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import (
     ConnectionLimit,
@@ -217,10 +217,16 @@ def test_offers_are_made_for_any_rest_of_an_attack(stem: str, chance: int, kept:
         Remainder(one, replace(one, rows=rest(one.rows)), float(rng.choice([0.06, 0.5, 1.0])), stopped)
         for one in context.findings
     ]
-    found = {one.finding.key: signatures(context, one.finding, normal) for one in left}
-    for offer in islice(offers(context, normal, found, (), Remaining((), tuple(left))), 100):
+    remaining = Remaining((), tuple(left))
+    made = (
+        offer
+        for one in left
+        for offer in offers(
+            context, one, normal, signatures(context, one.finding, normal), before=(), remaining=remaining
+        )
+    )
+    for offer in islice(made, 100):
         check(offer)
-        numbered(offer, 1)
 
 
 @pytest.mark.parametrize("level", [Level.OPEN, Level.PROTECTED])

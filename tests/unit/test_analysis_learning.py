@@ -141,7 +141,7 @@ class Watched:
             unclaimed=~hit,
             proven=none,
         )
-        named = [(SimpleNamespace(key="one", since=self.now - 60.0), finding)] if attacked else []
+        named = [(SimpleNamespace(id=1, since=self.now - 60.0), finding)] if attacked else []
         window = SimpleNamespace(live=True, services=(), started=float(self.now), seconds=1.0)
         asking = self._ask(said) if said else None
         self.learner.obey(cast(Any, context), cast(Any, named))

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fwtop.analysis.proposals.propose import EMPTY_SECONDS, KEYS, Offer, StableNumbers, rank, spared_first
+from fwtop.analysis.proposals.propose import Offer, rank, spared_first
+from fwtop.incidents.advice import Numbers
 from fwtop.model.client_harm import ClientHarm
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.traffic.snapshot import Proposal
@@ -65,43 +66,19 @@ def test_a_rule_that_takes_a_whole_core_loses_to_one_that_stops_a_little_less():
     assert _order((), slow, quick) == ("string", "xdp")
 
 
-def test_numbers_follow_the_order_at_first_and_stay_with_their_rules():
-    numbers = StableNumbers()
-    assert numbers.assign("abc", 0.0) == [1, 2, 3]
-    assert numbers.assign("bac", 1.0) == [2, 1, 3]
-    assert numbers.assign("abc", 2.0) == [1, 2, 3]
+def test_listed_rules_keep_their_order_and_new_ones_follow() -> None:
+    numbers = Numbers()
+    assert numbers.assign("abc", 0.0) == ["a", "b", "c"]
+    assert numbers.assign("bac", 1.0) == ["a", "b", "c"]
+    assert numbers.assign("xbc", 1.5) == ["b", "c", "x"], "no holes"
+    assert numbers.assign("yz", 2.0) == ["y", "z"]
 
 
-def test_a_better_order_is_taken_after_a_while_over_empty_numbers():
-    numbers = StableNumbers()
+def test_a_better_order_is_taken_after_a_while() -> None:
+    numbers = Numbers()
     numbers.assign("abc", 0.0)
     for now in (1.0, 2.0, 3.0):
-        assert numbers.assign("bac", now) == [2, 1, 3]
-    between = numbers.assign("bac", 4.0)
-    assert between[2] == 3
-    assert min(between[:2]) > KEYS
-    assert numbers.assign("bac", 5.0) == [1, 2, 3]
-
-
-def test_what_comes_anew_waits_for_a_number_that_was_just_left():
-    numbers = StableNumbers()
-    numbers.assign("ab", 0.0)
-    assert numbers.assign("xb", 0.5)[0] > KEYS
-    assert numbers.assign("xb", 1.6) == [1, 2]
-    assert numbers.assign("ab", 1.7)[1] == 2
-
-
-@given(st.lists(st.tuples(st.permutations("abcdef"), st.integers(0, 6), st.floats(0.05, 1.5)), max_size=40))
-def test_no_number_means_another_rule_within_a_second(ticks):
-    """Whatever comes and goes: a key pressed within a second of what was seen takes what was seen."""
-    numbers, now, seen = StableNumbers(), 0.0, []
-    for order, count, step in ticks:
-        now += step
-        wanted = order[:count]
-        given_numbers = numbers.assign(wanted, now)
-        assert len(set(given_numbers)) == len(wanted)
-        shown = {number: rule for number, rule in zip(given_numbers, wanted, strict=True) if number <= KEYS}
-        for at, before in seen:
-            if now - at < EMPTY_SECONDS:
-                assert all(before.get(number, rule) == rule for number, rule in shown.items())
-        seen.append((now, shown))
+        assert numbers.assign("bac", now) == ["a", "b", "c"]
+    assert numbers.assign("bac", 4.0) == ["b", "a", "c"]
+    numbers.assign("abc", 5.0)
+    assert numbers.assign("bac", 6.0) == ["b", "a", "c"], "it was right meanwhile"

@@ -11,9 +11,9 @@ from analysis_payloads import client_hello, dns_answer, dns_name, dns_query
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.parsers import dns, http, tls
 from fwtop.analysis.parsers.services import SERVICES, isakmp_answer, starts
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.parse.dns_question import parse_question
 

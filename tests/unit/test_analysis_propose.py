@@ -11,11 +11,11 @@ from analysis_commands import check_commands
 from analysis_factory import SYN_OPTIONS, ethernet, ip, make_batch, make_frames, make_tables, make_window
 from msgspec.structs import replace
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.proposals.matching import match_rows
 from fwtop.analysis.proposals.preview import preview
 from fwtop.analysis.window.tcp_view import ACK, RST, SYN
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.losses import Who
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule

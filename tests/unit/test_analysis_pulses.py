@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from analysis_factory import make_batch, make_frames, make_tables
 
-from fwtop.analysis.advisor import Advisor
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import NoOrigin
 from fwtop.stats.engine import Engine

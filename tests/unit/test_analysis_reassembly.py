@@ -9,8 +9,8 @@ import pytest
 from analysis_factory import make_batch, make_frames, make_tables, make_window
 from test_analysis_propose import rule
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.proposals.preview import preview
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Rule
 from fwtop.model.traffic.counters import ConntrackSample

@@ -12,7 +12,7 @@ from analysis_flows import connection, hosts
 from analysis_payloads import client_hello
 from msgspec.structs import replace
 
-from fwtop.analysis.advisor import Advisor
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.traffic.snapshot import Judgement
 
 ONE_IN = 20

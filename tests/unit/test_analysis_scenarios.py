@@ -10,7 +10,7 @@ import pytest
 from analysis_commands import check_commands
 from analysis_factory import make_batch, make_tables, make_window, same_frames
 
-from fwtop.analysis.advisor import Advisor
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Judgement
 

@@ -10,11 +10,11 @@ import analysis_payloads
 import pytest
 from analysis_factory import make_batch, make_frames, make_tables, make_window
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.proposals.matching import Texts
 from fwtop.analysis.proposals.signatures import Signature, find_signatures
 from fwtop.analysis.window.traffic import Traffic
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.rule import PayloadMatch
 from fwtop.model.traffic.packets import PacketBatch
 

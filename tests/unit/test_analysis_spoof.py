@@ -8,8 +8,8 @@ from random import Random
 import pytest
 from analysis_factory import FLAGS, address, ethernet, ip, make_batch, make_tables, make_window, tcp, udp
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.memory import class_rates
+from fwtop.incidents.advisor import Advisor
 
 COUNT = 6000
 TARGET = {4: address("192.0.2.1"), 6: address("2001:db8::1")}

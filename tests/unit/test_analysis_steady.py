@@ -9,8 +9,8 @@ import pytest
 from analysis_factory import STARTED, make_batch, make_tables, make_window
 from analysis_flows import Frame, connection, hosts, visitors
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.memory import Baseline, class_rates
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident
 

@@ -10,7 +10,6 @@ from analysis_factory import STARTED, ethernet, ip, make_batch, make_tables, mak
 from analysis_flows import HOST, Frame, connection, hosts, judge, segment, visitors
 from analysis_payloads import client_hello, dns_name
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.memory import class_rates
 from fwtop.analysis.parsers.tls import looks_like_quic
@@ -18,6 +17,7 @@ from fwtop.analysis.proposals.prefixes import Addresses, fewest_prefixes
 from fwtop.analysis.spoofing import from_this_host, spoof_estimate
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Traffic
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.traffic.snapshot import Incident
 
 SECONDS = 4.0

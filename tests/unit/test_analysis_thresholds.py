@@ -8,9 +8,9 @@ from pathlib import Path
 
 from analysis_factory import make_batch, make_frames, make_tables, make_window
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig, Thresholds, read_thresholds
 from fwtop.console.judging import load_config
+from fwtop.incidents.advisor import Advisor
 
 SAMPLE = Path(__file__).parents[2] / "docs/judge.toml"
 

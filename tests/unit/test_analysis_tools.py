@@ -11,8 +11,8 @@ from analysis_factory import STARTED, ethernet, ip, make_batch, make_tables, mak
 from analysis_flows import HOST, Frame, connection, hosts, judge, segment, visitors
 from analysis_payloads import dns_name
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.memory import ScanMemory, class_rates
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.traffic.snapshot import Incident
 
 TOOL = bytes([198, 51, 100, 7])
@@ -434,7 +434,7 @@ def test_two_floods_of_one_kind_on_two_addresses_or_by_two_tools_stay_two() -> N
     for second in (forged_syns(rng, other, 80, 60, 2_000), forged_syns(rng, HOST, 22, 101, 2_000)):
         attacks = every(first + second)
         assert [attack.kind for attack in attacks] == ["syn_flood", "syn_flood"]
-        assert len({attack.key for attack in attacks}) == len({attack.title for attack in attacks}) == 2
+        assert len({attack.id for attack in attacks}) == len({attack.title for attack in attacks}) == 2
         assert [attack.share for attack in attacks] == [pytest.approx(0.6), pytest.approx(0.4)]
 
 

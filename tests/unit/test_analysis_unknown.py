@@ -8,8 +8,8 @@ import numpy as np
 from analysis_factory import make_batch, make_frames, make_tables, make_window
 from msgspec.structs import replace
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.memory import class_rates
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.traffic.counters import DropCount
 from fwtop.model.traffic.snapshot import Judgement
 

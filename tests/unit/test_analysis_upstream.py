@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from analysis_factory import make_batch, make_frames, make_tables, make_window
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match, Range
 from fwtop.model.traffic.snapshot import Proposal

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from stored_samples import attack, snapshot
 from stored_sessions import path_of, writer
 
-from fwtop.analysis.advisor import Advisor
-from fwtop.analysis.snapshot_attacks import Known
 from fwtop.console.playback import replay
 from fwtop.console.playback.replay import Earlier, find_earlier
+from fwtop.incidents.advisor import Advisor
+from fwtop.model.rule import Match
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import NoOrigin
-from fwtop.model.traffic.snapshot import Origin
+from fwtop.model.traffic.snapshot import Incident, Origin
 from fwtop.stats.engine import Engine
 
 NOW = 1_800_000_000.0
@@ -68,14 +68,14 @@ def test_sessions_of_other_traffic_or_of_a_stuck_recorder_are_left_alone(
     session.close()
 
 
-def onset(known: tuple[Known, ...]) -> float:
+def onset(known: tuple[Incident, ...]) -> float:
     """Judge a window of a SYN flood; return when it is said to have begun."""
     flood = {"protocol": "tcp", "flags": "S", "dport": 80, "src": "random", "count": 20_000}
     batch = make_batch(make_frames([flood], SECONDS))
     engine = Engine(NoOrigin(), window_seconds=SECONDS, live=True)
     engine.feed(batch, Counters(SECONDS, len(batch), int(batch.length.sum())), 1_700_000_000.0 + SECONDS)
     window = engine.window()
-    (found,) = Advisor(known=known).judge(window, make_tables(window)).attacks
+    (found,) = Advisor(known=known).judge(window, make_tables(window)).on
     assert found.kind == "syn_flood"
     return found.since
 
@@ -95,5 +95,6 @@ def test_an_attack_that_a_recorder_knows_keeps_its_onset(
     seen = onset(())
     # make_frames' own clock begins elsewhere
     shift = seen - 1_700_000_000.0
-    known = Known(kind, sport, since + shift, until + shift, 1.0)
+    match = Match(protocol=6, sport=sport)
+    known = Incident(kind, kind, 1.0, 1.0, 1.0, True, (), since + shift, match=match, last=until + shift)
     assert onset((known,)) == (known.since if is_the_same else seen)

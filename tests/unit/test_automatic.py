@@ -27,7 +27,7 @@ from fwtop.model.wire import of_plain, plain
 POLICY = Policy(enabled=True)
 SAMPLE = Path(__file__).parents[2] / "docs/automatic.toml"
 FLOOD = attack(since=START - 10)
-OFFER = replace(proposal(180_000.0), attack=FLOOD.title, rule=replace(rule(), id=""))
+OFFER = replace(proposal(180_000.0), attack=FLOOD.title, incident=FLOOD.id, rule=replace(rule(), id=""))
 
 
 def seen(second: float, *, calm: bool = False, handshakes: float = 100.0, **changes: Any) -> Snapshot:
@@ -82,7 +82,7 @@ def test_a_rule_within_the_policy_is_tried_and_kept_and_renewed_while_it_drops()
         ({}, {"offer": {"rule": replace(OFFER.rule, predicted_clients=ClientHarm(100, 2, 2))}}),
         ({}, {"offer": {"attack_share": 0.4}}),
         ({}, {"offer": {"rule": None}}),
-        ({}, {"offer": {"attack": "another"}}),
+        ({}, {"offer": {"incident": FLOOD.id + 1}}),
     ],
 )
 def test_what_the_policy_does_not_allow_is_left_to_the_operator(

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_analysis_propose import VISITORS
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.proposals.matching import match_rows, payload_rows
 from fwtop.console.playback.capture import CaptureResult, observe_capture
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.rule import PayloadMatch
 from fwtop.model.traffic.counters import Counters, DropCount
 from fwtop.model.traffic.packets import NoOrigin, PacketBatch

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from stored_samples import START, attack, snapshot
 from test_automatic import installed, seen
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
 from fwtop.console import judging, live
 from fwtop.console.automatic import Policy
@@ -25,6 +24,7 @@ from fwtop.console.frugal import RefreshRate
 from fwtop.console.headless import show
 from fwtop.console.live import LiveSession, RulePreviews
 from fwtop.console.playback.capture import CaptureReel, observe_capture
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, Status
 from fwtop.model.rule import Kind, Match, Preview, Rule, RuleStatus, State

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from test_analysis_propose import VISITORS, learned
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context
@@ -23,6 +22,7 @@ from fwtop.analysis.packet_signatures import SignatureSearch, packet_signatures,
 from fwtop.analysis.proposals.normal import normal_traffic
 from fwtop.analysis.window.traffic import Traffic
 from fwtop.capture.reader import read_capture
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.rule import Match, PayloadMatch, Range
 from fwtop.model.traffic.packets import Hook, NoOrigin, PacketBatch, Window
 from fwtop.model.traffic.snapshot import PacketSignature

@@ -133,8 +133,9 @@ def test_an_attack_has_tables_of_its_own_and_a_packet(record: SessionRecord) -> 
 
 
 def test_an_attack_that_pauses_is_one_and_one_that_lasts_is_open(tmp_path: Path) -> None:
+    paused = replace(attack(), pps=0.0, share=0.0, paused=START + 12)
     ticks = [
-        snapshot(START + second, busy=False, attacks=(attack(),) if second not in range(12, 18) else ())
+        snapshot(START + second, busy=False, attacks=(paused if second in range(12, 18) else attack(),))
         for second in range(4, 40)
     ]
     (span,) = digest(record_of(tmp_path, ticks)).spans

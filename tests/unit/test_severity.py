@@ -12,11 +12,11 @@ from analysis_flows import HOST, connection, hosts, judge, segment
 from msgspec.structs import replace
 from stored_samples import START, attack, snapshot
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.attacks import HYPOTHESES
 from fwtop.analysis.severity import Load, Surroundings, severity_of
 from fwtop.cli.options import read_as
 from fwtop.console.headless import show
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.traffic.counters import ConntrackSample, Counters, DropCount
 from fwtop.model.traffic.packets import ListenQueue
 from fwtop.model.traffic.severity import Harm, Resource, Severity, Threshold

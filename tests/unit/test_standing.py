@@ -7,7 +7,7 @@ from analysis_factory import STARTED, make_batch, make_frames, make_window
 from test_analysis_propose import VISITORS, learned
 from test_packet_signatures import SYNS
 
-from fwtop.analysis.advisor import Advisor
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import U8, U64, OriginColumns, Window

@@ -39,7 +39,7 @@ def test_an_attack_begins_changes_and_ends() -> None:
         EventKind.ATTACK_BEGAN,
         EventKind.ATTACK_CHANGED,
     ]
-    table = replace(attack("conntrack_exhaustion"), effect_of=syn.key)
+    table = replace(attack("conntrack_exhaustion"), effect_of="syn_flood tcp/80", cause=syn.id)
     [filled] = derive(with_attacks(syn), with_attacks(syn, table))
     assert filled.text.endswith(", an effect of SYN flood")
     changed = derive(with_attacks(dns), with_attacks(syn))

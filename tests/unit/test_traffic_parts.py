@@ -9,9 +9,9 @@ from test_analysis_propose import VISITORS
 from test_packet_signatures import SYNS
 from test_standing import Halves
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.shown import JudgedTraffic
 from fwtop.console.samples import TrafficParts
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.counters import DropCount
 from fwtop.model.traffic.packets import Hook, NoOrigin, Window
@@ -35,16 +35,16 @@ def test_each_attack_has_its_own_ports_sources_and_signatures() -> None:
     tables = tables_of(advisor)
     syn, other = (next(a for a in judgement.attacks if ("SYN" in a.title) is syn) for syn in (True, False))
     for attack, port, protocol in ((syn, 80, "tcp"), (other, 27015, "udp")):
-        found = tables.of(TrafficPart(attack.key))
+        found = tables.of(TrafficPart(attack.id))
         assert found is not None
-        assert found.part.attack == attack.key
+        assert found.part.attack == attack.id
         assert {row.port for row in found.tables.ports if row.side == "dst"} == {port}
         assert list(found.tables.protocols) == [protocol]
         assert found.tables.totals.packets == round(attack.pps * 5)
         assert {row.who for row in found.tables.sources.address} == {"attack"}
         assert found.tables.destinations[0].share.share == 1.0
         assert all(one.attack_share == 1.0 and one.match.dport == port for one in found.signatures)
-    signature = tables.of(TrafficPart(syn.key))
+    signature = tables.of(TrafficPart(syn.id))
     assert signature is not None
     assert signature.signatures[0].share.share > 0.99
 
@@ -52,7 +52,7 @@ def test_each_attack_has_its_own_ports_sources_and_signatures() -> None:
 def test_they_are_made_once_per_window() -> None:
     window = make_window(make_batch(make_frames([VISITORS, SYNS], 5.0)), 5.0)
     advisor, judgement = judged(window)
-    tables, part = tables_of(advisor), TrafficPart(judgement.attacks[0].key)
+    tables, part = tables_of(advisor), TrafficPart(judgement.attacks[0].id)
     first = tables.of(part)
     assert tables.of(part) is first
     advisor.judge(window, make_tables(window))
@@ -66,7 +66,7 @@ def test_an_attack_without_packets_and_an_unknown_one_have_no_tables() -> None:
     advisor, judgement = judged(window)
     assert tables_of(advisor).of(TrafficPart("udp_flood nowhere")) is None
     assert isinstance(advisor.judged, JudgedTraffic)
-    finding = advisor.judged.findings[judgement.attacks[0].key]
+    finding = advisor.judged.findings[judgement.attacks[0].id]
     state = replace(advisor.judged, findings={"state": replace(finding, state=True)})
     assert TrafficParts(lambda: state, lambda rows: rows, NoOrigin(), 20).of(TrafficPart("state")) is None
 
@@ -82,7 +82,7 @@ def test_drops_of_other_traffic_are_not_its_own() -> None:
     tables = tables_of(advisor)
     by_port = {}
     for attack in judgement.attacks:
-        found = tables.of(TrafficPart(attack.key))
+        found = tables.of(TrafficPart(attack.id))
         if found is not None:
             by_port[found.tables.ports[0].port] = found.tables.destinations[0].dropped_share
     assert by_port[80] == 0.0

@@ -1,15 +1,11 @@
-"""Proposals against attacks: every suitable rule with its measured effect, best first, under stable numbers.
-
-They last while the attacks don't change. A number is reassigned to another rule only after it was unused for
-a second, and rules are renumbered only after another order was better for a few seconds.
-"""
+"""Proposals against an attack: every suitable rule with its measured effect, best first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Trait
@@ -31,7 +27,7 @@ from fwtop.analysis.proposals.signatures import Signature
 from fwtop.analysis.proposals.upstream import upstream
 from fwtop.model.rule import RANGES, Kind, Rule
 from fwtop.model.traffic.snapshot import Proposal
-from fwtop.rules.kinds import command_line, drops_nothing, of
+from fwtop.rules.kinds import drops_nothing, of
 
 _PER_ATTACK = 5
 _BESIDE = 0.05  # of an attack that an additional rule should stop
@@ -39,16 +35,10 @@ _ABOUT = 0.05  # of an attack: rules that differ by less stop about as much
 _WORTH = 3.0  # times the share of normal traffic that a rule must stop of the attack
 _FEW_SOURCES = 0.03  # score bonus: blocking a few real senders holds whatever they send next
 _STEADY = 0.015  # score per place: near equals keep the order that was shown last
-_KEEP_SECONDS = 2.5  # at one judgement per second, two of three use the cache
-_SHARE = 0.05  # of all packets: a larger change renews the proposals
-_FACTOR = 1.25  # a larger change of the rate renews the proposals
-EMPTY_SECONDS = 1.0  # that a number stays unused between two rules
-_BETTER_SECONDS = 2.5  # for which another order must have been better
-KEYS = 9  # numbers above have no key
 
 
 class Offer(Struct, frozen=True):
-    """A proposal without its number. `key` identifies the same rule across judgements.
+    """A proposal without its number. `key` identifies the same rule against the same attack.
 
     `gain` is the share (0 to 1) that it stops of what active rules leave of the attack.
     """
@@ -61,44 +51,27 @@ class Offer(Struct, frozen=True):
 
 def offers(
     context: AnalysisContext,
+    left: Remainder,
     normal: Normal,
-    found: Mapping[str, Sequence[Signature]],
+    found: Sequence[Signature],
+    *,
     before: Sequence[str],
     remaining: Remaining,
 ) -> list[Offer]:
-    """Return proposals against what is left of each attack, the best of each first.
+    """Return proposals against what is left of an attack, the best first.
 
-    `found` has the signatures of each finding (by `Finding.key`), `before` the keys in the order shown
-    last, which near equals keep. What an active rule does already stays in the list, under its number.
+    `found` has its signatures, `before` the keys in the order shown last, which near equals keep. What an
+    active rule does already stays in the list.
     """
-    vectors = [one for one in remaining.attacks if not one.whole.state]
-    vectors.sort(key=lambda one: -context.traffic.share(one.whole.rows))
-    lists = [  # attacks that hold connections are measured on these
-        [
-            Offer(f"{one.whole.key} {name}", made, made.attack_share)
-            for name, made in proposals(context, one.whole, normal)
-        ]
-        for one in remaining.attacks
-        if one.whole.held is not None
-    ]
-    for one in vectors:
-        lists.append(_of_attack(context, one, normal, found.get(one.whole.key, ()), before))
-        if not one.is_worth_a_rule:
-            lists[-1] = [offer for offer in lists[-1] if remaining.does(offer.proposal.rule)]
-    first = [offers[0] for offers in lists if offers]
-    rest = [offer for offers in lists for offer in offers[1:]]
-    full = [one for one in remaining.attacks if Trait.FULL_TABLE in one.whole.traits]
-    state = [_measured(context, one, rule, normal) for one in full for rule in for_table(context)]
-    return [*{offer.key: offer for offer in (*first, *rest, *state)}.values()]
-
-
-def numbered(offer: Offer, number: int) -> Proposal:
-    """Return the proposal under its number."""
-    proposal = replace(offer.proposal, number=number)
-    if proposal.rule is None:
-        return proposal
-    rule = replace(proposal.rule, created_by=f"proposal {number}")
-    return replace(proposal, fwtop=command_line(rule) or f"fwtop apply {number}", rule=rule)
+    whole = left.whole
+    if whole.held is not None:  # measured on the connections
+        made = [Offer(name, one, one.attack_share) for name, one in proposals(context, whole, normal)]
+        return [*made, *([] if whole.state else _of_attack(context, left, normal, found, before))]
+    if whole.state:
+        rules = for_table(context) if Trait.FULL_TABLE in whole.traits else ()
+        return [_measured(context, left, rule, normal) for rule in rules]
+    made = _of_attack(context, left, normal, found, before)
+    return made if left.is_worth_a_rule else [one for one in made if remaining.does(one.proposal.rule)]
 
 
 def _of_attack(
@@ -118,7 +91,7 @@ def _of_attack(
     useful += [offer for offer in measured if offer.beside and _is_worth(offer, _BESIDE)]
     call = upstream(context, finding, _effects(useful))
     if call is not None:
-        useful.append(Offer(f"{finding.key} upstream", call))
+        useful.append(Offer("upstream", call))
     return useful
 
 
@@ -162,7 +135,7 @@ def _measured(context: AnalysisContext, left: Remainder, candidate: Candidate, n
         needs_force=found.refused or found.broad or "",
         stopped_pps=pps,
     )  # fmt: skip
-    key = f"{finding.key} {_looks_at(candidate.rule).value} {candidate.form}"
+    key = f"{_looks_at(candidate.rule).value} {candidate.form}"
     return Offer(key, made, gain, candidate.beside)
 
 
@@ -253,112 +226,3 @@ def _choice(ranked: list[Offer]) -> list[Offer]:
     second = [offer for offer in ranked if offer is not first[_sort_of(offer.proposal)]]
     kept = [*first.values(), *second][:_PER_ATTACK]
     return [offer for offer in ranked if any(offer is one for one in kept)]
-
-
-class Fingerprint(Struct, frozen=True):
-    """A coarse summary of what proposals depend on: attacks, their size, the baseline, and active rules."""
-
-    attacks: Mapping[str, tuple[float, float, bool]]  # key → share, packets per second, spoofed
-    guess: bool
-    overloaded: bool  # packets are lost before any rule, or the link is full
-    rules: frozenset[str] = frozenset()  # ids of the active ones
-
-    @staticmethod
-    def of(
-        context: AnalysisContext, normal: Normal, rules: Iterable[Rule] = (), *, overloaded: bool
-    ) -> Fingerprint:
-        """Summarise a classified context and the rules that are active."""
-        forged = context.config.spoof_threshold
-        attacks = {
-            finding.key: (
-                context.traffic.share(finding.rows),
-                context.traffic.pps(finding.rows),
-                finding.spoof.probability > forged,
-            )
-            for finding in context.findings
-        }
-        return Fingerprint(attacks, normal.guess, overloaded, frozenset(rule.id for rule in rules))
-
-    def resembles(self, other: Fingerprint) -> bool:
-        """Check whether the same proposals apply."""
-        if (self.guess, self.overloaded, self.rules) != (other.guess, other.overloaded, other.rules):
-            return False
-        if self.attacks.keys() != other.attacks.keys():
-            return False
-        return all(_alike(one, other.attacks[key]) for key, one in self.attacks.items())
-
-
-def _alike(one: tuple[float, float, bool], other: tuple[float, float, bool]) -> bool:
-    low, high = sorted((one[1], other[1]))
-    return one[2] == other[2] and abs(one[0] - other[0]) <= _SHARE and high <= _FACTOR * low + 1.0
-
-
-class Advice(Struct, frozen=True):
-    """The proposals made for a fingerprint at a time (Unix seconds)."""
-
-    fingerprint: Fingerprint
-    made: float
-    normal: Normal
-    found: Mapping[str, Sequence[Signature]]
-    offered: Sequence[Offer]
-
-    def holds(self, fingerprint: Fingerprint, now: float) -> bool:
-        """Check whether the proposals are still valid."""
-        return 0 <= now - self.made < _KEEP_SECONDS and self.fingerprint.resembles(fingerprint)
-
-
-class StableNumbers(Struct):
-    """Assigns each rule a number that it keeps. One per observation; not thread-safe."""
-
-    _owners: dict[int, str] = field(default_factory=dict)  # number → rule
-    _left: dict[int, tuple[str, float]] = field(default_factory=dict)  # number → its last rule, until when
-    _disordered: float | None = None  # since when another order is better
-
-    def assign(self, wanted: Sequence[str], now: float) -> list[int]:
-        """Return a number for each rule, best rule first; `now` in seconds of any clock."""
-        for number, rule in list(self._owners.items()):
-            if rule not in wanted:
-                self._leave(number, now)
-        if self._must_reorder(wanted, now):
-            for number, rule in list(self._owners.items()):
-                if wanted.index(rule) + 1 != number:
-                    self._leave(number, now)
-        numbers: dict[str, int] = {rule: number for number, rule in self._owners.items()}
-        late = max([KEYS, len(wanted), *self._owners]) + 1
-        for place, rule in enumerate(wanted, 1):
-            if rule in numbers:
-                continue
-            number = self._free(place, rule, len(wanted), now)
-            if number:
-                self._owners[number] = rule
-            else:  # its place was used too recently
-                number, late = late, late + 1
-            numbers[rule] = number
-        return [numbers[rule] for rule in wanted]
-
-    def _leave(self, number: int, now: float) -> None:
-        self._left[number] = (self._owners.pop(number), now)
-
-    def _free(self, place: int, rule: str, most: int, now: float) -> int:
-        """Return the place or, if another rule has it, the first free number; 0: wait for it."""
-        if place not in self._owners:
-            return place if self._is_open(place, rule, now) else 0
-        free = (n for n in range(1, most + 1) if n not in self._owners and self._is_open(n, rule, now))
-        return next(free, 0)
-
-    def _is_open(self, number: int, rule: str, now: float) -> bool:
-        before, since = self._left.get(number, (rule, now))
-        return before == rule or now - since >= EMPTY_SECONDS
-
-    def _must_reorder(self, wanted: Sequence[str], now: float) -> bool:
-        """Check whether to renumber: the order has differed long enough, or there are gaps."""
-        has = [rule for _, rule in sorted(self._owners.items())]
-        no_gap = max(self._owners, default=0) <= len(wanted)
-        if no_gap and has == [rule for rule in wanted if rule in has]:
-            self._disordered = None
-            return False
-        self._disordered = now if self._disordered is None else self._disordered
-        if now - self._disordered < _BETTER_SECONDS:
-            return False
-        self._disordered = None
-        return True

@@ -36,7 +36,7 @@ class Decision(Struct, frozen=True):
     verb: str
     rule: Rule
     why: str
-    attack: str = ""  # key of the attack that it is installed against
+    attack: int = 0  # id of the incident that it is installed against
     part: float = 0.0  # of that attack's packets that it is predicted to drop; 0 for a list of sources
     left: float = 1.0  # of that attack's packets that firewalls still pass
 
@@ -48,10 +48,10 @@ class Decider:
         self._policy = policy
         self._clients = Handshakes()
         self._watched: dict[str, Trial] = {}
-        self._settling: dict[str, float] = {}  # attack → when another rule may follow
+        self._settling: dict[int, float] = {}  # attack → when another rule may follow
         self._asked: dict[tuple[object, ...], tuple[float, Decision]] = {}  # rule → until it is seen
         self._barred: dict[tuple[object, ...], float] = {}  # rule → until when
-        self._told: dict[str, float] = {}  # attack → until when it is known that nothing is done
+        self._told: dict[int, float] = {}  # attack → until when it is known that nothing is done
         self.unable: list[tuple[str, str]] = []  # kinds of attacks, and why nothing is done; for the reader
 
     def next(self, snapshot: Snapshot) -> list[Decision]:
@@ -99,7 +99,7 @@ class Decider:
             is_fresh = status.state is State.PROVISIONAL
             _, asked = self._asked.get(_identity(status.rule), (now, None))
             attack, part, left = (
-                (asked.attack, asked.part, asked.left) if asked is not None else ("", 0.0, 1.0)
+                (asked.attack, asked.part, asked.left) if asked is not None else (0, 0.0, 1.0)
             )
             before = self._clients.recent() if is_fresh else None
             self._watched[status.rule.id] = Trial(now, before, attack, part, left, is_judged=not is_fresh)
@@ -143,12 +143,12 @@ class Decider:
         """Choose a rule for each attack that is to be stopped; the most severe first."""
         present = {_identity(status.rule) for status in active} | self._asked.keys()
         for attack in snapshot.judgement.attacks:
-            if not self._is_allowed(attack, now) or attack.key in self._settling:
+            if not self._is_allowed(attack, now) or attack.id in self._settling:
                 continue
             fitting = [
                 proposal
                 for proposal in snapshot.judgement.proposals
-                if proposal.attack == attack.title
+                if proposal.incident == attack.id
                 and self._fits(proposal, present)
                 and not self._is_stopped(attack, proposal)
             ]
@@ -159,20 +159,20 @@ class Decider:
             rule = self._rule(best, now)
             part = 0.0 if rule.match.sources else best.attack_share
             left = max(1.0 - attack.mine_share - attack.other_share, 0.0)
-            decision = Decision("install", rule, f"is tried against {attack.title}", attack.key, part, left)
-            self._settling[attack.key] = now + _ANSWER_SECONDS
+            decision = Decision("install", rule, f"is tried against {attack.title}", attack.id, part, left)
+            self._settling[attack.id] = now + _ANSWER_SECONDS
             self._asked[_identity(rule)] = (now + _ANSWER_SECONDS, decision)
             yield decision
 
     def _tell_unable(self, attack: Incident, snapshot: Snapshot, now: float) -> None:
         """Say once in a while why an attack is left to the operator; not of one that rules are at work on."""
-        if attack.mine_share > NOTICED or self._told.get(attack.key, 0.0) > now:
+        if attack.mine_share > NOTICED or self._told.get(attack.id, 0.0) > now:
             return
         if attack.since > now - _UNABLE_SECONDS:
             return  # the proposals may get better
         self._told = {key: until for key, until in self._told.items() if until > now}
-        self._told[attack.key] = now + _AGAIN_SECONDS
-        offered = [one for one in snapshot.judgement.proposals if one.attack == attack.title and one.rule]
+        self._told[attack.id] = now + _AGAIN_SECONDS
+        offered = [one for one in snapshot.judgement.proposals if one.incident == attack.id and one.rule]
         why = "no rule is proposed"
         if offered and all(one.guess for one in offered):
             why = "nothing was learnt before it, so the harm of each rule is a guess"
@@ -185,7 +185,7 @@ class Decider:
         policy = self._policy
         stopped = attack.mine_share + attack.other_share
         return (
-            attack.ended is None
+            attack.is_on
             and not attack.effect_of
             and attack.confidence >= policy.confidence
             and now - attack.since >= policy.after_seconds
@@ -217,7 +217,7 @@ class Decider:
         part = proposal.attack_share
         if part < _LARGE_PART or proposal.rule is None or proposal.rule.match.sources:
             return False
-        parts = [trial.part for trial in self._watched.values() if trial.attack == attack.key]
+        parts = [trial.part for trial in self._watched.values() if trial.attack == attack.id]
         return any(abs(part - other) < _SAME_PART for other in parts)
 
     def _rule(self, proposal: Proposal, now: float) -> Rule:
@@ -302,7 +302,7 @@ class Trial(Struct):
 
     began: float
     before: float | None  # handshakes a second
-    attack: str = ""  # key of the attack that it was installed against; "": not known, so always on
+    attack: int = 0  # id of the incident that it was installed against; 0: not known, so always on
     part: float = 0.0  # of the attack's packets that it was predicted to drop; 0 for a list of sources
     left: float = 1.0  # of the attack's packets that firewalls still passed when it was installed
     best_pps: float = 0.0
@@ -344,4 +344,4 @@ class Trial(Struct):
             return True
         least = _ON * (rule.predicted_pps or 0.0)
         attacks = snapshot.judgement.attacks
-        return any(one.key == self.attack and one.ended is None and one.pps >= least for one in attacks)
+        return any(one.id == self.attack and one.is_on and one.pps >= least for one in attacks)

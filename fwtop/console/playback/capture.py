@@ -16,11 +16,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from fwtop.analysis.advisor import Advisor
 from fwtop.analysis.config import AdviseConfig
 from fwtop.capture.reader import Opened, read_capture
 from fwtop.console.judging import load_config, not_judged
 from fwtop.console.playback.player import Frame, Reel
+from fwtop.incidents.advisor import Advisor
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.packets import OriginLookup, PacketBatch, Window
@@ -148,10 +148,11 @@ class CaptureReel:
         """Return when attacks began and ended, as judged from the whole capture."""
         found = []
         for attack in self._result.snapshot.judgement.attacks:
-            began = Event(attack.since, EventKind.ATTACK_BEGAN, attack.kind, attack.title)
+            began = Event(attack.since, EventKind.ATTACK_BEGAN, attack.kind, attack.title, attack.id)
             found.append(self._mark(began))
             if attack.ended is not None:
-                ended = Event(attack.ended, EventKind.ATTACK_ENDED, attack.kind, f"{attack.title} ended")
+                text = f"{attack.title} ended"
+                ended = Event(attack.ended, EventKind.ATTACK_ENDED, attack.kind, text, attack.id)
                 found.append(self._mark(ended))
         return tuple(sorted(found, key=lambda mark: mark.at))
 

@@ -13,11 +13,10 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from fwtop.analysis.snapshot_attacks import Known
 from fwtop.console.playback.player import Frame, Reel
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.session import STOPPED, EventKind, Flow, Mark, unstored
-from fwtop.model.traffic.snapshot import Origin, Snapshot
+from fwtop.model.traffic.snapshot import Incident, Origin, Snapshot
 from fwtop.render.numbers import CLOCK, utc
 from fwtop.store.directory import SESSION_DIRECTORY, is_running, session_paths
 from fwtop.store.reader import Playback, SeriesPoint, playback, session_info
@@ -115,7 +114,7 @@ class Earlier(Struct, frozen=True):
     path: Path | None = None  # None: there is none
     past: tuple[Past, ...] = ()
     rules: dict[str, float] = field(default_factory=dict)  # id → when it was installed
-    attacks: tuple[Known, ...] = ()
+    attacks: tuple[Incident, ...] = ()
 
 
 def find_earlier(origin: Origin, directory: Path = SESSION_DIRECTORY) -> Earlier:
@@ -137,19 +136,5 @@ def _read(path: Path, origin: Origin) -> Earlier | None:
             reel = SessionReel(stored)
             frame = reel.frame(now)
             if frame is not None and abs(now - frame.snapshot.at) < _FRESH_SECONDS:
-                return Earlier(path, frame.past, frame.rules, _attacks(frame.snapshot))
+                return Earlier(path, frame.past, frame.rules, frame.snapshot.judgement.attacks)
     return None
-
-
-def _attacks(snapshot: Snapshot) -> tuple[Known, ...]:
-    """Return the attacks of the last snapshot, as the timeline remembers them."""
-    return tuple(
-        Known(
-            attack.kind,
-            attack.match.sport if attack.match is not None else None,
-            attack.since,
-            snapshot.at if attack.ended is None else attack.ended,
-            attack.peak_pps,
-        )
-        for attack in snapshot.judgement.attacks
-    )

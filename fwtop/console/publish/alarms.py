@@ -55,7 +55,7 @@ class _Held(Struct):
     pps: float = 0.0  # as told
     harm: Harm = Harm.UNUSUAL  # as told
     peak: float = 0.0
-    title: str = ""
+    last: Incident | None = None  # the attack as last seen
 
 
 class _Hysteresis(Struct):
@@ -89,7 +89,7 @@ class _Hysteresis(Struct):
 
 
 class AlarmEvents:
-    """Compares successive snapshots of a recording; attacks are told apart by their kind."""
+    """Compares successive snapshots of a recording."""
 
     def __init__(self, config: AlarmConfig) -> None:
         self._config = config
@@ -114,29 +114,27 @@ class AlarmEvents:
         return found
 
     def _attack_alarms(self, snapshot: Snapshot, now: float) -> Iterator[Alarm]:
-        attacks: dict[str, list[Incident]] = {}
-        for attack in snapshot.judgement.harmful:
-            if attack.ended is None:
-                attacks.setdefault(attack.kind, []).append(attack)
-        for what, kind, state in self._attacks.update(attacks, now):
-            same = attacks.get(kind, [])
-            pps = sum(attack.pps for attack in same)
-            state.peak = max(state.peak, pps)
+        attacks = {str(one.id): one for one in snapshot.judgement.harmful}
+        going_on = [number for number, one in attacks.items() if one.ended is None]
+        for what, number, state in self._attacks.update(going_on, now):
+            attack = attacks.get(number, state.last)
+            if attack is None:
+                continue
+            state.last = attack
+            state.peak = max(state.peak, attack.pps)
             if what == "ended":
-                yield _ended(snapshot, now, kind, state)
-            elif what == "began" or self._has_changed(state, same, now):
-                state.pps, state.told, state.title = pps, now, same[0].title
-                state.harm = same[0].severity.harm
-                yield _attack_alarm(snapshot, now, what == "began", same)
+                yield _ended(snapshot, now, attack, state)
+            elif attack.is_on and (what == "began" or self._has_changed(state, attack, now)):
+                state.pps, state.told, state.harm = attack.pps, now, attack.severity.harm
+                yield _attack_alarm(snapshot, now, what == "began", attack)
 
-    def _has_changed(self, state: _Held, same: list[Incident], now: float) -> bool:
-        pps = sum(attack.pps for attack in same)
-        if same[0].severity.harm.rank < state.harm.rank:  # abuse that became an attack
+    def _has_changed(self, state: _Held, attack: Incident, now: float) -> bool:
+        if attack.severity.harm.rank < state.harm.rank:  # abuse that became an attack
             return True
         if now - state.told < self._config.changed_seconds:
             return False
         factor = self._config.changed_factor
-        return pps >= factor * state.pps or pps * factor <= state.pps
+        return attack.pps >= factor * state.pps or attack.pps * factor <= state.pps
 
     def _trouble_alarms(self, snapshot: Snapshot, now: float, *, storing: bool) -> Iterator[Alarm]:
         troubles = {
@@ -161,37 +159,39 @@ class AlarmEvents:
         return Alarm(name, rfc3339(event.at), host, event.subject, text, details)
 
 
-def _attack_alarm(snapshot: Snapshot, now: float, is_new: bool, same: list[Incident]) -> Alarm:
-    main = same[0]  # the most severe
-    pps = sum(attack.pps for attack in same)
-    reaching = sum(attack.pps * attack.reaching_share for attack in same)
-    text = f"{main.title}: {pps:,.0f} packets a second, {reaching:,.0f} of them reach services"
-    severity = main.severity
+def _attack_alarm(snapshot: Snapshot, now: float, is_new: bool, attack: Incident) -> Alarm:
+    reaching = attack.pps * attack.reaching_share
+    text = f"{attack.title}: {attack.pps:,.0f} packets a second, {reaching:,.0f} of them reach services"
+    severity = attack.severity
     if part := taken(severity):
         text += f"; {part} taken"
     details: dict[str, str | float] = {
-        "attack_kind": main.kind,
+        "attack_kind": attack.kind,
+        "incident": attack.id,
         "class": severity.harm.value,
         **({"exhausts": severity.exhausts.value} if severity.exhausts is not None else {}),
         **({"nearness": round(severity.nearness, 3)} if severity.nearness is not None else {}),
-        "target": safe_text(main.target, limit=64),
-        "pps": round(pps),
-        "bps": round(sum(attack.bps for attack in same)),
+        "target": safe_text(attack.target, limit=64),
+        "pps": round(attack.pps),
+        "bps": round(attack.bps),
         "reaching_pps": round(reaching),
-        "confidence": round(main.confidence, 3),
-        "since": rfc3339(min(attack.since for attack in same)),
+        "confidence": round(attack.confidence, 3),
+        "since": rfc3339(attack.since),
     }
     event = "attack_began" if is_new else "attack_changed"
-    return Alarm(event, rfc3339(now), snapshot.host, main.kind, text, details)
+    return Alarm(event, rfc3339(now), snapshot.host, attack.kind, text, details)
 
 
-def _ended(snapshot: Snapshot, now: float, kind: str, state: _Held) -> Alarm:
-    lasted = state.seen - state.since
-    text = f"{state.title} ended after {duration_words(lasted)}, at most {state.peak:,.0f} packets a second"
+def _ended(snapshot: Snapshot, now: float, attack: Incident, state: _Held) -> Alarm:
+    lasted = max((attack.ended or attack.last) - attack.since, 0.0)
+    text = f"{attack.title} ended after {duration_words(lasted)}, at most {state.peak:,.0f} packets a second"
     details: dict[str, str | float] = {
-        "attack_kind": kind, "peak_pps": round(state.peak), "seconds": round(lasted),
-    }  # fmt: skip
-    return Alarm("attack_ended", rfc3339(now), snapshot.host, kind, text, details)
+        "attack_kind": attack.kind,
+        "incident": attack.id,
+        "peak_pps": round(state.peak),
+        "seconds": round(lasted),
+    }
+    return Alarm("attack_ended", rfc3339(now), snapshot.host, attack.kind, text, details)
 
 
 class Alarms:

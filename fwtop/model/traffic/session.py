@@ -41,6 +41,7 @@ class Event(Struct, frozen=True):
     kind: EventKind
     subject: str
     text: str  # one sanitised sentence
+    incident: int = 0  # id of the one that it is about
 
 
 class Unstored(Struct, frozen=True):
@@ -83,6 +84,7 @@ class AttackTick(Struct, frozen=True):
     mine_share: float = 0.0  # of its packets, by whom they were dropped
     other_share: float = 0.0
     kernel_share: float = 0.0
+    incident: int = 0  # its id
 
 
 class RuleTick(Struct, frozen=True):
@@ -135,6 +137,7 @@ class SamplePacket(Struct, frozen=True):
     length: int  # bytes on the wire
     is_ethernet: bool
     data: bytes
+    incident: int = 0  # id of the attack
 
 
 class AttackEvidence(Struct, frozen=True):
@@ -145,6 +148,7 @@ class AttackEvidence(Struct, frozen=True):
     pps: float
     part: PartTraffic
     packets: tuple[SamplePacket, ...] = ()
+    incident: int = 0  # its id
 
 
 class SessionInfo(Struct, frozen=True):

@@ -138,7 +138,10 @@ class Sampling(Struct, frozen=True):
 
 
 class Incident(Struct, frozen=True):
-    """A named attack with its evidence."""
+    """An attack from its beginning to its end: as a window shows it, with what was seen of it before.
+
+    Its id is unique in an observation. One that pauses stays, without a rate, until it goes on or has ended.
+    """
 
     kind: str  # one of docs/JSON.md's
     title: str
@@ -156,15 +159,20 @@ class Incident(Struct, frozen=True):
     other_share: float = 0.0  # dropped by other firewalls
     kernel_share: float = 0.0  # dropped by NIC, kernel or sockets; the rest reaches services
     sources: str = ""  # "spoofed", "12 sources"
-    effect_of: str = ""  # key of the attack that causes this state, such as a full connection table
+    effect_of: str = ""  # kind and target of what causes this state, such as a full connection table
     match: Match | None = None  # header fields that all its packets share
     uncertain: bool = False  # whether its sources are forged can't be told
     severity: Severity = Severity()
+    id: int = 0
+    letter: str = ""
+    paused: float | None = None  # Unix seconds: its last packet; None: it is on, or has ended
+    last: float = 0.0  # Unix seconds: its last packet so far
+    cause: int = 0  # id of the one that `effect_of` names; 0: it has none
 
     @property
-    def key(self) -> str:
-        """Identify the attack while it lasts; its title and rates may change."""
-        return f"{self.kind} {self.target}"
+    def is_on(self) -> bool:
+        """Whether it sends packets now."""
+        return self.paused is None and self.ended is None
 
     @property
     def reaching_share(self) -> float:
@@ -187,6 +195,8 @@ class Proposal(Struct, frozen=True):
     rule: Rule | None = None
     guess: bool = False  # True: no baseline from before the attack, collateral is estimated
     attack: str = ""  # title of the attack that `attack_share` is a share of
+    incident: int = 0  # its id
+    key: str = ""  # identifies the same rule against the same incident across judgements
     stopped_pps: float = 0.0
     cost_measured: bool = False  # on this machine (rules/costs.py); else a default
     already_share: float = 0.0  # the part of `attack_share` that active rules stop
@@ -237,11 +247,20 @@ class Judgement(Struct, frozen=True):
         """Attacks and abuse, without what is only unusual."""
         return tuple(attack for attack in self.attacks if attack.severity.is_harmful)
 
+    @property
+    def on(self) -> tuple[Incident, ...]:
+        """The incidents that send packets now."""
+        return tuple(one for one in self.attacks if one.is_on)
+
+    def incident(self, number: int) -> Incident | None:
+        """Return the incident with an id; None: it isn't listed."""
+        return next((one for one in self.attacks if one.id == number), None)
+
 
 class TrafficPart(Struct, frozen=True):
     """A part of the traffic, to which all conditions that are given apply."""
 
-    attack: str = ""  # key of the attack that claims it
+    attack: int = 0  # id of the attack that claims it; 0: of all
     prefix: Prefix | None = None  # of the sources
     asn: int | None = None
     country: str = ""

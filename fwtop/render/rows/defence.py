@@ -32,7 +32,7 @@ def severity_words(severity: Severity) -> str:
 
 ATTACK = RowType(
     of=Incident,
-    key=lambda item: item.key,
+    key=lambda item: str(item.id),
     search=lambda item: f"{item.title} {item.target} {item.sources}",
     fields=(
         Field("kind"),
@@ -57,7 +57,9 @@ ATTACK = RowType(
         Field("other_share", Unit.SHARE, heading="other", width=7, keep=20),
         Field("kernel_share", Unit.SHARE),
         Field("effect_of"),
-        Field("letter", json=False, width=1),
+        Field("id"),
+        Field("letter", width=1),
+        Field("paused", Unit.MOMENT),
         Field("reaches", Unit.SHARE, "reaching_share", json=False, heading="reaches you", width=11, keep=2),
         Field("trend", Unit.PPS, json=False, heading="trend 5m", width=8, keep=10),
     ),
@@ -79,6 +81,7 @@ PROPOSAL = RowType(
         Field("kind"),
         Field("summary", heading="proposal", width=24, grow=1, whole=True),
         Field("attack", width=1, keep=8),
+        Field("incident"),
         Field("attack_share", Unit.SHARE, heading="stops", width=7, keep=1),
         Field("already_share", Unit.SHARE),
         Field("collateral_share", Unit.SHARE, heading="clients hit", width=14, keep=2, sort="least harm"),

@@ -17,7 +17,6 @@ from fwtop.ui.actions.dialog import Dialog, bound, hints
 from fwtop.ui.actions.row_actions import ALL, check_targets
 from fwtop.ui.keys import Action
 from fwtop.ui.lists.panel import Panel
-from fwtop.ui.lists.rows import Scope
 from fwtop.ui.lists.traffic import spared
 from fwtop.ui.style import ACCENT, BAD, DIM, SELECTED, STRONG, TEXT, THEMES, TITLE, Line
 from fwtop.ui.tabs import TABS
@@ -83,7 +82,7 @@ class Command(Struct, frozen=True):
         return ARGUMENTS[self.action.takes]
 
 
-def offer(snapshot: Snapshot, scope: Scope, panel: Panel, sources: Sequence[Struct]) -> Offer:
+def offer(snapshot: Snapshot, panel: Panel, sources: Sequence[Struct]) -> Offer:
     """Return what can be named on the screen: of the sources those that no rule would cut off by mistake."""
     judgement = snapshot.judgement
     active = (status for status in snapshot.mitigations if status.state in ACTIVE_STATES)
@@ -99,7 +98,7 @@ def offer(snapshot: Snapshot, scope: Scope, panel: Panel, sources: Sequence[Stru
         "switch": _words(("on", "off")),
         "tab": [Choice(tab.name, tab.title) for tab in TABS],
         "attack": [
-            *(Choice(scope.letter(item.key), item.title) for item in judgement.attacks),
+            *(Choice(item.letter, item.title) for item in judgement.attacks),
             Choice(ALL, "all attacks"),
         ],
     }

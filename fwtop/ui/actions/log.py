@@ -153,10 +153,12 @@ class SessionLog:
 def _entry(event: Event, shots: Iterable[Snapshot]) -> LogEntry:
     """Make an entry of an event; the attack or the rule is described as it was in these snapshots."""
     kind = event.kind
-    details = subject_details(event.subject, shots)
+    details = tuple(subject_details(event, shots))
     style = _STYLES.get(kind, TEXT)
     words = _WORDS.get(kind, kind.replace("_", " "))
-    return LogEntry(0, event.at, kind, words, event.subject, event.text, style, details=tuple(details))
+    return LogEntry(
+        0, event.at, kind, words, event.subject, event.text, style, details=details, incident=event.incident
+    )
 
 
 _OVERDUE_SECONDS = 1.5  # this long after its confirmation time a rule is over, whatever a snapshot says

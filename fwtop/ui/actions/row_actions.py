@@ -37,6 +37,7 @@ from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.actions.tab_actions import TabActions
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.details import attack_details, details_of
+from fwtop.ui.lists.numbers import ShownNumbers
 from fwtop.ui.lists.packet_rows import PACKET, PacketRow
 from fwtop.ui.lists.rows import PART_PANELS, PartView
 from fwtop.ui.lists.traffic import spared
@@ -256,6 +257,7 @@ class RowActions:
 
     def __init__(self, desk: Desk, tabs: TabActions, rules: RuleActions) -> None:
         self.parts = PartView(desk.controls.traffic, desk.scope)
+        self.numbers = ShownNumbers()
         self._desk = desk
         self._tabs = tabs
         self._rules = rules
@@ -291,10 +293,16 @@ class RowActions:
 
     def proposal(self, number: str) -> None:
         """Preview a proposal by the number that is shown."""
+        key = self.numbers.meant(int(number), self._desk.now())
         found = self._desk.snapshot.judgement.proposals
-        chosen = next((proposal for proposal in found if proposal.number == int(number)), None)
+        chosen = next((proposal for proposal in found if proposal.key == key), None)
         if chosen is None:
-            self._desk.say(f"there is no proposal {number}")
+            gone = (
+                f"proposal {number} is gone; look again"
+                if key is not None
+                else f"there is no proposal {number}"
+            )
+            self._desk.say(gone)
         else:
             self._preview_row("proposal", chosen)
 
@@ -304,13 +312,12 @@ class RowActions:
             self._desk.say(obstacle, BAD)
             return
         judgement = self._desk.snapshot.judgement
-        keys = {attack.title: attack.key for attack in judgement.attacks}
-        best: dict[str, tuple[Rule, str]] = {}  # by the attack; proposals come best first
+        letters = {attack.id: attack.letter for attack in judgement.attacks}
+        best: dict[int, tuple[Rule, str]] = {}  # by the attack; proposals come best first
         for proposal in judgement.proposals:
             if proposal.rule is not None and not drops_nothing(proposal.rule):
                 rule = rule_from_proposal(proposal, self._desk.now())
-                letter = self._desk.scope.letter(keys.get(proposal.attack, ""))
-                best.setdefault(proposal.attack, (rule, letter))
+                best.setdefault(proposal.incident, (rule, letters.get(proposal.incident, "")))
         if best:
             self._rules.preview(*best.values())
         else:
@@ -340,11 +347,11 @@ class RowActions:
     def open(self) -> None:
         """Preview the selected proposal, scope the tabs to the selected attack; details of any other row."""
         item, scope = self._tabs.panel.rows.target(self._desk.now()), self._desk.scope
-        if isinstance(item, Incident) and scope.chosen != item.key:
+        if isinstance(item, Incident) and scope.chosen != item.id:
             self._tabs.touched = True
-            scope.chosen = item.key
+            scope.choose(item)
             again = KEY_MAP.label("open")
-            self._desk.say(f"only {scope.letter(item.key)} now; {again} again shows the evidence")
+            self._desk.say(f"only {item.letter} now; {again} again shows the evidence")
             self.ask_part()
         elif item is not None and (self._drill(item) or self._show_packets(packets_of(item))):
             return
@@ -432,7 +439,7 @@ class RowActions:
     def teach(self, said: str) -> None:
         """Say what the selected attack was, or the one that is shown; else what is unusual now."""
         item = self._tabs.panel.current()
-        attack = item.key if isinstance(item, Incident) else self._desk.scope.chosen or None
+        attack = item.id if isinstance(item, Incident) else self._desk.scope.chosen or None
         self._desk.begin(self._teach, said, attack, group="teach", exclusive=True)
 
     async def _teach(self, said: str, attack: object) -> None:
@@ -446,13 +453,13 @@ class RowActions:
 
     def only(self, letter: str) -> None:
         """Show one attack on all tabs, or all of them."""
-        scope, attacks = self._desk.scope, self._desk.snapshot.judgement.attacks
-        scope.chosen = next((item.key for item in attacks if scope.letter(item.key) == letter), "")
+        attacks = self._desk.snapshot.judgement.attacks
+        self._desk.scope.choose(next((item for item in attacks if item.letter == letter), None))
         self._desk.redraw()
 
     def unscope(self) -> None:
         """Show all attacks again."""
-        self._desk.scope.chosen = ""
+        self._desk.scope.choose(None)
         self.parts.clear()
         self._desk.say("all attacks")
 

@@ -99,13 +99,19 @@ def _severity(item: Incident, _: CellContext, width: int) -> Line:
 
 def _reaches(item: Incident, context: CellContext, _: int) -> Line:
     if item.kind == FULL_TABLE:
-        letter = context.scope.letter(item.effect_of)
-        return [(f"effect of {letter}", WARN)] if letter else []
+        cause = context.snapshot.judgement.incident(item.cause)
+        return [(f"effect of {cause.letter}", WARN)] if cause is not None else []
     if not context.is_live:
         return [("unrecorded", DIM)]
     share = item.reaching_share
     stopped: Line = [(" ✔", GOOD)] if item.mine_share + item.other_share >= STOPPED else []  # on purpose
     return [(percent(share), BAD)] if share >= NOTICED else [(percent(share), TEXT), *stopped]
+
+
+def _age(item: Incident, context: CellContext, _: int) -> Line:
+    if not item.is_on and item.last:
+        return [("ended" if item.ended is not None else "paused", WARN if item.ended is None else DIM)]
+    return [(duration(context.seen - item.since), DIM)]
 
 
 def _dropped(share: float, style: Style, context: CellContext) -> Line:
@@ -125,13 +131,13 @@ _PACKETS: dict[str, Cell] = {
     "sources": lambda item, *_: [(item.sources or "–", DIM)],
 }
 _CELLS: dict[str, Cell] = {
-    "letter": lambda item, context, _: [(context.scope.letter(item.key), TITLE)],
+    "letter": lambda item, *_: [(item.letter, TITLE)],
     "title": _title,
     "target": _target,
     "exhausts": _severity,
     "reaches": _reaches,
-    "since": lambda item, context, _: [(duration(context.seen - item.since), DIM)],
-    "trend": lambda item, context, width: trend_cell(f"attack {item.key}", context, width),
+    "since": _age,
+    "trend": lambda item, context, width: trend_cell(f"attack {item.id}", context, width),
     **{name: _of_packets(cell) for name, cell in _PACKETS.items()},
 }
 ATTACK_VIEW = View("", columns_of(ATTACK, _CELLS), ATTACK, empty="")
@@ -216,11 +222,16 @@ def client_lines(clients: ClientHarm | None) -> list[Line]:
     return [labelled("clients hit" if n == 0 else "", [(row, style)]) for n, row in enumerate(clients.parts)]
 
 
+def _against(item: Proposal, context: CellContext) -> str:
+    attack = context.snapshot.judgement.incident(item.incident)
+    return attack.letter if attack is not None else ""
+
+
 _NUMBER, _LETTER, *_OTHERS = columns_of(
     PROPOSAL,
     {
         "n": lambda item, *_: [(str(item.number), STRONG)],
-        "attack": lambda item, context, _: [(context.letter(item.attack), TITLE)],
+        "attack": lambda item, context, _: [(_against(item, context), TITLE)],
         "summary": _proposal_summary,
         "attack_share": _stops,
         "collateral_share": lambda item, *_: [("–", DIM)] if _is_relief(item) else _clients_hit(item),
@@ -236,7 +247,7 @@ PROPOSAL_VIEW = View(
 
 def against_words(context: CellContext) -> str:
     """Title the proposals with the attacks that they are against."""
-    letters = sorted(context.scope.letter(attack.key) for attack in context.attacks)
+    letters = sorted(attack.letter for attack in context.attacks)
     named = ", ".join(letters) if len(letters) <= 3 else f"{letters[0]}–{letters[-1]}"
     return f"protect against {named}" if letters else "proposals"
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 from fwtop.analysis.rule_readings import RatedRule
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
 from fwtop.model.ruleset import ListedSet
+from fwtop.model.traffic.session import Event
 from fwtop.model.traffic.snapshot import (
     Destination,
     Incident,
@@ -110,7 +111,7 @@ def details_of(row: Struct, now: float, snapshot: Snapshot | None = None) -> Det
             return stage_details(item, now)
         case LogEntry():
             title, lines = entry_details(item, seen)
-            known = list(item.details) or subject_details(item.subject, [snapshot] if snapshot else [])
+            known = list(item.details) or subject_details(item, [snapshot] if snapshot else [])
             return title, [*lines, *([[], *known] if known else [])]
         case PacketRow():
             return f"packet of {clock_text(item.unix_ns)}", packet_details(item)
@@ -147,14 +148,14 @@ def _text(row: RowType, field: Field, item: Item) -> str:
     return field.words.format(**{part.name: _EXACT[part.unit](part.of(item)) for part in named})
 
 
-def subject_details(subject: str, shots: Iterable[Snapshot]) -> list[Line]:
+def subject_details(about: Event | LogEntry, shots: Iterable[Snapshot]) -> list[Line]:
     """Describe the attack or the rule that an event is about, as it was in the first snapshot that has it."""
     for shot in shots:
-        for attack in shot.judgement.attacks:
-            if subject in (attack.kind, attack.key):
-                return attack_lines(attack, shot.at, shot)
+        attack = shot.judgement.incident(about.incident)
+        if attack is not None:
+            return attack_lines(attack, shot.at, shot)
         for status in shot.mitigations:
-            if status.rule.id == subject:
+            if status.rule.id == about.subject:
                 return rule_details(status, shot.at)[1][:40]  # lines are kept with an event
     return []
 

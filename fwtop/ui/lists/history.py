@@ -61,7 +61,7 @@ class History(Struct):
         if flow is not None:
             stopped = verdict_of(snapshot, now).stopped >= STOPPED
             shakes = clients.handshakes if clients is not None else None
-            self.add(Point(flow, bool(attacks), stopped, shakes), now)
+            self.add(Point(flow, bool(snapshot.judgement.on), stopped, shakes), now)
 
     def rebuild(self, past: Iterable[Past], marks: dict[str, float]) -> None:
         """Start again from a recording's past: its cursor may have jumped."""

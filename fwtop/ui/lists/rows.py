@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from string import ascii_uppercase
 from typing import Any
 
 from msgspec import Struct, field
@@ -29,6 +28,7 @@ class LogEntry(Struct, frozen=True):
     style: Style
     count: int = 1
     details: tuple[Line, ...] = ()
+    incident: int = 0  # id of the one that it is about
 
 
 FREEZE_SECONDS = 3.0  # a key holds the order this long
@@ -181,40 +181,23 @@ class RowList(Struct):
         return self.group(item) if self.group is not None and self.grouped else ""
 
 
-_FORGET_SECONDS = 600.0  # after its end an attack keeps its letter this long
-
-
 class Scope(Struct):
-    """Gives each attack a letter while it lasts, and remembers which one is selected.
+    """The incident that scopes every tab, by its id; 0: all."""
 
-    `chosen` is the key of the attack that scopes every tab; "" means all.
-    """
+    chosen: int = 0
+    letter: str = ""
 
-    chosen: str = ""
-    _letters: dict[str, tuple[str, float]] = field(default_factory=dict)  # key → letter, last seen
+    def choose(self, incident: Incident | None) -> None:
+        """Show one incident, or all."""
+        self.chosen, self.letter = (incident.id, incident.letter) if incident is not None else (0, "")
 
-    def take(self, snapshot: Snapshot, now: float) -> None:
-        """Give new attacks the first free letters; forget those that ended long ago."""
-        for key, (_, seen) in list(self._letters.items()):
-            if now - seen > _FORGET_SECONDS:
-                del self._letters[key]
-        for attack in snapshot.judgement.attacks:
-            letter = self._letters[attack.key][0] if attack.key in self._letters else self._free()
-            self._letters[attack.key] = letter, now
-        if self.chosen not in self._letters:
-            self.chosen = ""
-
-    def _free(self) -> str:
-        taken = {letter for letter, _ in self._letters.values()}
-        return next((letter for letter in ascii_uppercase if letter not in taken), "+")
-
-    def letter(self, key: str) -> str:
-        """Return an attack's letter; "" if it has none."""
-        return self._letters.get(key, ("", 0.0))[0]
+    def take(self, snapshot: Snapshot) -> None:
+        """Show all again once the incident is no longer listed."""
+        self.choose(self.attack(snapshot))
 
     def attack(self, snapshot: Snapshot) -> Incident | None:
-        """Return the attack that scopes the tabs; None: all."""
-        return next((found for found in snapshot.judgement.attacks if found.key == self.chosen), None)
+        """Return the incident that scopes the tabs; None: all."""
+        return snapshot.judgement.incident(self.chosen)
 
 
 _ALL = TrafficPart()
@@ -290,7 +273,7 @@ class PartView(Struct):
         """Name the part: "of A from 203.0.113.0/24"; "" for everything."""
         part = self.part
         told = part != self._missing
-        letter = self.scope.letter(part.attack)
+        letter = self.scope.letter
         words = [f"of {letter}" if told else f"of all: {letter} can't be told apart"] if part.attack else []
         inner = [str(part.prefix)] if part.prefix is not None else []
         inner += [f"AS{part.asn}"] if part.asn is not None else []

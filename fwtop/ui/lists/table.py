@@ -63,7 +63,7 @@ class CellContext(Struct, frozen=True):
 
     def letter(self, title: str) -> str:
         """Return the letter of the attack that has a title; "" for none."""
-        return next((self.scope.letter(attack.key) for attack in self.attacks if attack.title == title), "")
+        return next((attack.letter for attack in self.attacks if attack.title == title), "")
 
 
 Cell = Callable[[Any, CellContext, int], Line]  # of an item, in so many cells

@@ -104,11 +104,12 @@ def _kind(mine: float, other: float) -> Badge:
 
 
 def attacks_of(snapshot: Snapshot) -> tuple[Incident, ...]:
-    """Return those of the worst class that have packets of their own; a full table is another's effect."""
+    """Return those of the worst class that are on, with packets of their own: a full table is an effect."""
     every = snapshot.judgement.attacks
     own = tuple(attack for attack in every if attack.kind != FULL_TABLE) or every
-    worst = min((attack.severity.harm.rank for attack in own), default=0)
-    return tuple(attack for attack in own if attack.severity.harm.rank == worst)
+    on = tuple(attack for attack in own if attack.is_on) or own
+    worst = min((attack.severity.harm.rank for attack in on), default=0)
+    return tuple(attack for attack in on if attack.severity.harm.rank == worst)
 
 
 def attack_pps(snapshot: Snapshot) -> float:

@@ -1,0 +1,1 @@
+"""What lasts longer than a window: one memory of all attacks, their proposals and their numbers."""

@@ -1,0 +1,140 @@
+"""The advisor: turns windows of packets into incidents, signatures and proposals, with state in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from fwtop.analysis.classify import find_attacks
+from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.context import AnalysisContext, Trait, make_context
+from fwtop.analysis.engine.compete import Explained
+from fwtop.analysis.engine.weights import calibrated
+from fwtop.analysis.fate import fates
+from fwtop.analysis.learning import Learner
+from fwtop.analysis.memory import Baseline, Memory
+from fwtop.analysis.packet_signatures import SignatureSearch, packet_signatures
+from fwtop.analysis.shown import JudgedTraffic, shown_payloads
+from fwtop.analysis.sighting import seen_until, sighting_of
+from fwtop.analysis.standing import Standing
+from fwtop.incidents.advice import Advices
+from fwtop.incidents.severities import with_severities
+from fwtop.incidents.tracked import Tracked
+from fwtop.incidents.tracker import Tracker
+from fwtop.incidents.views import Sighted, incident_of, resting
+from fwtop.model.rule import Rule
+from fwtop.model.traffic.packets import NoOrigin, OriginLookup, Window
+from fwtop.model.traffic.snapshot import Incident, Judgement, Tables
+from fwtop.rehearsal.host import KnownPeers
+
+Named = tuple[Tracked, Sighted]
+
+
+class Advisor:
+    """Judges consecutive windows. One per observation; not thread-safe."""
+
+    def __init__(
+        self,
+        config: AdviseConfig | None = None,
+        baseline: Baseline | None = None,
+        lookup: OriginLookup | None = None,
+        known: Iterable[Incident] = (),
+        *,
+        explains: bool = False,
+    ) -> None:
+        """`known` are incidents that another observation has seen before this one began."""
+        self.config = config or AdviseConfig()
+        self.standing = Standing.unknown()  # of the sources, as of the last judgement
+        self.judged: JudgedTraffic | None = None  # the last window
+        self.known = KnownPeers()  # rules are rehearsed on them
+        self.explained: tuple[Explained, ...] = ()  # the groups of the last window, if asked to explain
+        self._explains = explains
+        self._lookup = lookup or NoOrigin()
+        self.baseline = baseline or Baseline(self.config.baseline_rows)
+        self.learner = Learner(self.baseline, self.config)
+        self._tracker = Tracker(known, self.config.linger_seconds)
+        self._memory = Memory()
+        self._advices = Advices()
+        self._search = SignatureSearch()
+
+    def judge(self, window: Window, tables: Tables, active: Sequence[Rule] = ()) -> Judgement:
+        """Return the incidents of a window, and proposals against what `active` rules leave of them.
+
+        Learn from quiet windows.
+        """
+        context = make_context(window, self.config, self.baseline, self._memory)
+        context.explains, context.known = self._explains, self.known
+        findings = context.findings[:] = calibrated(context, find_attacks(context))
+        if context.sockets is not None:
+            self._memory.connections.learn(quiet=all(finding.held is None for finding in findings))
+        self.explained = tuple(context.explained) if self._explains else ()
+        now = window.started + window.seconds
+        named = self._track(context, window, now)
+        shown = _shown(context, named)
+        by_id = {one.id: sighted.finding for one, sighted in named}
+        for number in self.learner.obey(context, [(incident, by_id[incident.id]) for incident in shown]):
+            self._tracker.close(number)
+        resting_ones = (resting(one) for one in self._tracker.open if one.noted < now)
+        tracked = {one.id: one for one in self._tracker.open}
+        incidents = tuple(one for one in (*shown, *resting_ones) if one is not None and one.id in tracked)
+        self.learner.take(context, window, quiet=not any(one.severity.is_harmful for one in incidents))
+        self.standing = Standing.of(context, self._lookup)
+        normal = self._advices.renew(context, active, [(one, s.finding) for one, s in named], now)
+        self.judged = JudgedTraffic.of(window, context, normal, by_id)
+        current = [one for one in incidents if one.ended is None or not window.live]
+        made = Judgement(
+            attacks=incidents,
+            proposals=self._advices.proposals([tracked[one.id] for one in current], now),
+            payloads=shown_payloads(tables, context.traffic, self._advices.signatures(), normal),
+            baseline=self.learner.sentence(normal.sentence),
+            learning=self.learner.told,
+            baseline_packets=len(normal.packets),
+            signatures=packet_signatures(window, context, normal, self._search),
+        )
+        return at_most(made, tables.totals.pps)
+
+    def _track(self, context: AnalysisContext, window: Window, now: float) -> list[Named]:
+        """Find the incident of each finding."""
+        sighted = [
+            Sighted(finding, sighting_of(context, finding), fate)
+            for finding, fate in zip(context.findings, fates(context, window), strict=True)
+        ]
+        sighted.sort(key=lambda one: one.seen.pulses[0])  # a later one may replace an earlier one
+
+        def lasting(one: Tracked) -> float | None:
+            return seen_until(context, one.match, one.presence) if one.presence is not None else None
+
+        seen = [one.seen for one in sighted]
+        tracked = self._tracker.take(
+            window.started, now, seen, window.intervals, live=window.live, lasting=lasting
+        )
+        return list(zip(tracked, sighted, strict=True))
+
+
+def _shown(context: AnalysisContext, named: Sequence[Named]) -> list[Incident]:
+    """Return the incidents that a window shows, the most severe first, effects of others last."""
+    made = with_severities(context, [incident_of(context, sighted, one) for one, sighted in named], named)
+    passing = [
+        (sighted.fate.reaching_pps, incident.pps, incident.id, incident)
+        for incident, (_, sighted) in zip(made, named, strict=True)
+        if len(sighted.finding.rows)
+    ]
+    cause = max(passing)[-1] if passing else None
+    for place, (one, sighted) in enumerate(named):
+        if cause is not None and Trait.FULL_TABLE in sighted.finding.traits:
+            effect = f"{cause.kind} {cause.target}"
+            made[place] = replace(made[place], effect_of=effect, cause=cause.id)
+        one.shown = made[place]
+    return sorted(made, key=lambda one: (bool(one.effect_of), one.severity.order, -one.share))
+
+
+def at_most(judgement: Judgement, total_pps: float) -> Judgement:
+    """Limit the attacks' rates to the total of the window that they are shown with.
+
+    A judgement may be older than the tables, and connection tracking also counts outbound connections.
+    """
+    if all(attack.pps <= total_pps for attack in judgement.attacks):
+        return judgement
+    attacks = tuple(replace(attack, pps=min(attack.pps, total_pps)) for attack in judgement.attacks)
+    return replace(judgement, attacks=attacks)

@@ -1,0 +1,179 @@
+"""The one memory of attacks: when each began, paused and ended, and which letter it has.
+
+Judgement names what a window shows and keeps nothing. The tracker decides which of these sightings continues
+which incident (`matching.py`) and remembers the rest of its life. A pause is one only where the observation
+proves it: samples are missing for many reasons, such as a poll that returned nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from string import ascii_uppercase
+
+from fwtop.analysis.sighting import PAUSE_SECONDS, Sighting
+from fwtop.incidents.matching import continued
+from fwtop.incidents.tracked import LONGEST_PAUSE_SECONDS, Tracked
+from fwtop.model.rule import Match
+from fwtop.model.traffic.packets import Interval
+from fwtop.model.traffic.snapshot import Incident
+
+_SHOWN_SECONDS = 3.0  # after it was found to have ended
+_LETTER_SECONDS = 600.0  # after the end, until another incident gets the letter
+_MOST = 256
+_STILL = 0.3  # share of the packets with which a target once named is kept
+_MAIN = 0.8  # share of the packets that a target has
+
+
+class Tracker:
+    """Follows incidents from window to window. One per observation; not thread-safe."""
+
+    def __init__(self, known: Iterable[Incident] = (), blind_seconds: float = 30.0) -> None:
+        """`known` are incidents that another observation of the same traffic, or an earlier one, had open.
+
+        One that may only have gone unseen for `blind_seconds` goes on.
+        """
+        self._blind_seconds = blind_seconds
+        self.open: list[Tracked] = []  # those that ended stay for some seconds
+        self._past: list[Tracked] = []
+        self._intervals: deque[Interval] = deque()
+        self._next_id = 1
+        self._watched_until = 0.0
+        for one in known:
+            self._resume(one)
+
+    def take(
+        self,
+        started: float,
+        end: float,
+        sightings: Sequence[Sighting],
+        intervals: Iterable[Interval] = (),
+        *,
+        live: bool = True,
+        lasting: Callable[[Tracked], float | None] = lambda _: None,
+    ) -> list[Tracked]:
+        """Return the incident of each sighting in a window from `started` to `end` (Unix seconds), in order.
+
+        `lasting` finds out when the packets of one without a sighting were last seen, if they go on unnamed.
+        In what is not live there is no later window: what is over by the end of it has ended.
+        """
+        self._observe(intervals)
+        self._forget(end)
+        going_on = [one for one in self.open if one.ended is None]
+        # What no window covers is no pause
+        unwatched = max(started - self._watched_until, 0.0) if self._watched_until else 0.0
+        self._watched_until = max(end, self._watched_until)
+
+        def may_continue(one: Tracked, sighting: Sighting) -> bool:
+            onset = sighting.pulses[0][0]
+            if sighting.presence is None and onset >= end:  # no packets: it is so since the last window
+                onset = started
+            return self._may_continue(one, onset, unwatched)
+
+        before = continued(going_on, sightings, may_continue)
+        result = []
+        for sighting, tracked in zip(sightings, before, strict=True):
+            one = tracked or self._begin(sighting, end)
+            self._note(one, sighting, end)
+            if sighting.over and not live:
+                one.paused, one.ended, one.found_over = None, one.until, end
+            result.append(one)
+        for one in going_on:
+            if one.noted < end:
+                self._rest(one, end, lasting(one))
+        for sighting, one in zip(sightings, result, strict=True):
+            if not sighting.state:  # a full table is an effect of an attack, and replaces none
+                one.follows = one.follows or self._predecessor(one)
+        return result
+
+    def close(self, number: int) -> None:
+        """Forget an incident that the operator says is none."""
+        self.open = [one for one in self.open if one.id != number]
+
+    def _begin(self, sighting: Sighting, end: float) -> Tracked:
+        onset = sighting.pulses[0][0]
+        one = Tracked(self._next_id, self._free_letter(end), sighting.kind, sighting.title, onset, onset)
+        self._next_id += 1
+        self.open.append(one)
+        return one
+
+    def _note(self, one: Tracked, sighting: Sighting, end: float) -> None:
+        known = [presence for presence in (one.presence, sighting.presence) if presence is not None]
+        for begin, finish in sighting.pulses:
+            pause = begin - one.until > PAUSE_SECONDS and not sighting.state
+            proven = pause and all(was.paused(one.until, begin, self._intervals) for was in known)
+            one.note_pulse(begin, finish, after_pause=proven)
+        one.kind, one.title, one.part = sighting.kind, sighting.title, sighting.part
+        one.match, one.presence, one.state = sighting.match, sighting.presence, sighting.state
+        one.target = _target(sighting, one.target)
+        one.peak_pps = max(one.peak_pps, sighting.peak_pps)
+        one.noted, one.paused = end, one.until if sighting.over else None
+
+    def _rest(self, one: Tracked, end: float, seen: float | None) -> None:
+        """Decide what it means that no sighting continues an incident: a pause, its end, or a blind spot."""
+        if seen is not None and seen > one.until:
+            one.note_pulse(one.until, seen, after_pause=False)
+            one.paused = None
+            return
+        was = one.presence
+        proven = was is None or was.paused(one.until, end, self._intervals)
+        if proven:
+            one.paused = one.until
+        if end - one.until > (one.pause_limit_seconds if proven else self._blind_seconds):
+            one.paused, one.ended, one.found_over = None, one.until, end
+
+    def _may_continue(self, one: Tracked, onset: float, unwatched: float) -> bool:
+        """Test whether packets that begin at `onset`, after an unwatched time, can be of an incident."""
+        pause = onset - one.until - unwatched
+        if pause <= one.pause_limit_seconds:
+            return True
+        proven = one.presence is None or one.presence.paused(one.until, onset, self._intervals)
+        return not proven and pause <= self._blind_seconds
+
+    def _predecessor(self, one: Tracked) -> str:
+        """Name the incident that stopped when this one began, and has not come back."""
+        for other in (*self.open, *self._past):
+            stopped = abs(other.until - one.began) < PAUSE_SECONDS < one.until - other.until
+            if other is not one and stopped and other.began < one.began:
+                return other.title
+        return ""
+
+    def _observe(self, intervals: Iterable[Interval]) -> None:
+        """Remember the polls of a window for as long as a pause may last."""
+        newest = self._intervals[-1].started if self._intervals else -math.inf
+        self._intervals.extend(one for one in intervals if one.started > newest + 1e-3)
+        keep = self._intervals[-1].started - LONGEST_PAUSE_SECONDS if self._intervals else 0.0
+        while self._intervals and self._intervals[0].started < keep:
+            self._intervals.popleft()
+
+    def _forget(self, now: float) -> None:
+        over = [one for one in self.open if one.ended is not None and now - one.found_over >= _SHOWN_SECONDS]
+        self.open = [one for one in self.open if one not in over][-_MOST:]
+        recent = (one for one in (*self._past, *over) if now - one.until < _LETTER_SECONDS)
+        self._past = list(recent)[-_MOST:]
+
+    def _free_letter(self, now: float) -> str:
+        taken = {one.letter for one in (*self.open, *self._past) if now - one.until < _LETTER_SECONDS}
+        return next((letter for letter in ascii_uppercase if letter not in taken), "+")
+
+    def _resume(self, incident: Incident) -> None:
+        """Take over an incident as it was last shown."""
+        until = incident.last
+        one = Tracked(
+            incident.id, incident.letter, incident.kind, incident.title, incident.since, until,
+            match=incident.match or Match(), target=incident.target, peak_pps=incident.peak_pps,
+            paused=incident.paused, ended=incident.ended, noted=until, shown=incident,
+        )  # fmt: skip
+        one.note_pulse(incident.since, until, after_pause=False)
+        (self.open if incident.ended is None else self._past).append(one)
+        self._next_id = max(self._next_id, incident.id + 1)
+
+
+def _target(sighting: Sighting, before: str) -> str:
+    """Name the target; one named before is kept while a good part of the packets still go there."""
+    if not sighting.targets:
+        return before
+    if before and any(words == before and share >= _STILL for words, share in sighting.targets):
+        return before
+    return next((words for words, share in sighting.targets if share >= _MAIN), before and "*")

@@ -1,0 +1,212 @@
+"""Windows in, incidents out: the tracker on charts of a second a character.
+
+A line is what one kind of packets does: its name, its port, and # for each second in which it is sent. The
+tracker gets windows of three seconds, one a second, as the live judgement does. What comes out is written as
+letter, name, when it began and ended (– while it is on, ~ with its last packet while it pauses), and notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fwtop.analysis.sighting import PAUSE_SECONDS, Presence, Sighting
+from fwtop.incidents.tracked import Tracked
+from fwtop.incidents.tracker import Tracker
+from fwtop.model.rule import Match
+from fwtop.model.traffic.packets import Interval
+from fwtop.model.traffic.snapshot import Incident
+
+WINDOW_SECONDS = 3
+Shows = Callable[[list[list[str]], int], list[Sighting]]  # of a chart, in the window that ends then
+SEEN = Presence(1_000.0, 0.9)
+
+
+def runs(chart: str, begin: int, end: int) -> list[tuple[float, float]]:
+    """Return the pulses of a chart within a window; a gap too short to be a pause is none."""
+    found: list[tuple[float, float]] = []
+    for second in range(max(begin, 0), end):
+        if second < len(chart) and chart[second] == "#":
+            if found and second - found[-1][1] <= PAUSE_SECONDS:
+                found[-1] = found[-1][0], second + 1.0
+            else:
+                found.append((float(second), second + 1.0))
+    return found
+
+
+def sightings(lines: list[list[str]], end: int) -> list[Sighting]:
+    """Return what the window before `end` shows."""
+    found = []
+    for name, port, chart in lines:
+        if pulses := runs(chart, end - WINDOW_SECONDS, end):
+            match = Match(protocol=6, dport=int(port)) if port != "*" else Match(protocol=6)
+            targets = ((f"tcp/{port}", 1.0),) if port != "*" else (("tcp", 1.0),)
+            over = end - pulses[-1][1] > PAUSE_SECONDS
+            found.append(Sighting(name, name, tuple(pulses), 1.0, "", match, targets, SEEN, over))
+    return sorted(found, key=lambda one: one.pulses[0])
+
+
+def named(lines: list[list[str]], end: int) -> list[Sighting]:
+    """Return what a window is said to show: packets in all of it."""
+    whole = "#" * end
+    return sightings([[name, port, whole] for name, port, chart in lines if chart[end - 1] == "#"], end)
+
+
+def watch(
+    chart: str, *, known: tuple[Incident, ...] = (), shows: Shows = sightings, blind: str = ""
+) -> list[str]:
+    """Follow a chart; return every incident that there was; `blind` marks lost polls by ?."""
+    rows = [line.split() for line in chart.strip().splitlines()]
+    lines = [[name, port, seconds.strip("|")] for name, port, seconds in rows]
+    tracker, every = Tracker(known), dict[int, Tracked]()
+    for end in range(1, max(len(one[2]) for one in lines) + 1):
+        seen = blind[end - 1 : end] != "?"
+        polls = [Interval(end - 1.0, 1.0, 0 if seen else 10**6, 0)]
+        tracker.take(end - 3.0, float(end), shows(lines, end) if seen else [], polls)
+        every |= {one.id: one for one in tracker.open}
+    return [told(one) for one in every.values()]
+
+
+def told(one: Tracked) -> str:
+    """Write an incident."""
+    end = f"{one.ended:g}" if one.ended is not None else f"~{one.paused:g}" if one.paused is not None else "–"
+    waves = f", {one.waves} pulses" if one.waves > 1 else ""
+    return f"{one.letter} {one.kind} {one.target}: {one.began:g} to {end}{waves}" + (
+        f", after {one.follows}" if one.follows else ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("chart", "expected"),
+    [
+        pytest.param("syn 80 |..########|", ["A syn tcp/80: 2 to –"], id="it goes on"),
+        pytest.param(
+            "syn 80 |######.................|", ["A syn tcp/80: 0 to 6"], id="its end is its last packet"
+        ),
+        pytest.param("syn 80 |########......|", ["A syn tcp/80: 0 to ~8"], id="it pauses, and stays listed"),
+        pytest.param(
+            "syn 80 |#####.....#####.....#####|",
+            ["A syn tcp/80: 0 to –, 3 pulses"],
+            id="pulses as long as its pauses are one",
+        ),
+        pytest.param(
+            "syn 80 |##.........##.........##|",
+            ["A syn tcp/80: 0 to 2", "B syn tcp/80: 11 to 13", "C syn tcp/80: 22 to –"],
+            id="a pause longer than its pulses ends it",
+        ),
+        pytest.param(
+            "syn 80 |####################..............########|",
+            ["A syn tcp/80: 0 to 20", "B syn tcp/80: 34 to –"],
+            id="the first pause of a long one may last ten seconds",
+        ),
+        pytest.param(
+            """
+            syn 80  |##########................|
+            syn 443 |............##############|
+            """,
+            ["A syn tcp/80: 0 to 10", "B syn tcp/443: 12 to –"],
+            id="the same kind on another port two seconds later is another",
+        ),
+        pytest.param(
+            """
+            syn 80 |##########................|
+            udp 80 |..........################|
+            """,
+            ["A syn tcp/80: 0 to 10", "B udp tcp/80: 10 to –, after syn"],
+            id="a change of vector",
+        ),
+        pytest.param(
+            """
+            syn   80 |######..........|
+            flood 80 |...#############|
+            """,
+            ["A syn tcp/80: 0 to 6", "B flood tcp/80: 3 to –"],
+            id="another kind beside it is another",
+        ),
+    ],
+)
+def test_windows_in_incidents_out(chart: str, expected: list[str]) -> None:
+    assert watch(chart) == expected
+
+
+@pytest.mark.parametrize(
+    ("chart", "expected"),
+    [
+        pytest.param(
+            """
+            syn   80 |###.##..####|
+            flood 80 |...#..##....|
+            """,
+            ["A syn tcp/80: 0 to –"],
+            id="the same packets under another name near a threshold",
+        ),
+        pytest.param(
+            """
+            syn 80  |##########....................|
+            syn 443 |##########....................|
+            syn *   |..........####################|
+            """,
+            ["A syn tcp: 0 to –", "B syn tcp/443: 0 to 10"],
+            id="two that merge go on as the first",
+        ),
+        pytest.param(
+            """
+            syn *   |##########..........|
+            syn 80  |..........##########|
+            syn 443 |..........##########|
+            """,
+            ["A syn tcp/443: 0 to –", "B syn tcp/80: 8 to –"],
+            id="one that splits goes on as one of its parts",
+        ),
+    ],
+)
+def test_findings_under_other_names(chart: str, expected: list[str]) -> None:
+    assert watch(chart, shows=named) == expected
+
+
+def test_what_nobody_watched_is_no_pause() -> None:
+    chart, blind = "syn 80 |###............####|", "   ????????????    "
+    assert watch(chart, blind=blind) == ["A syn tcp/80: 0 to –"]
+
+
+def test_a_reload_goes_on_with_what_was_there() -> None:
+    before = Incident(
+        "syn", "syn", 1.0, 9.0, 1.0, False, (), 1.0, 5.0, target="tcp/80", id=7, letter="C", last=6.0
+    )
+    goes_on = watch("syn 80 |......####|\nudp 53 |........##|", known=(before,))
+    assert goes_on == ["C syn tcp/80: 1 to –", "A udp tcp/53: 8 to –"]
+    assert watch("udp 53 |..................#|", known=(before,))[0] == "C syn tcp/80: 1 to 6"
+
+
+def test_a_letter_is_free_again_ten_minutes_after_the_end() -> None:
+    tracker = Tracker()
+    letters = []
+    for begin in (0.0, 100.0, 800.0):
+        one = Sighting(
+            "syn", "syn", ((begin, begin + 1),), 1.0, match=Match(dport=int(begin) + 1), presence=SEEN
+        )
+        letters += [
+            found.letter for found in tracker.take(begin, begin + 1, [one], [Interval(begin, 1.0, 0, 0)])
+        ]
+        for end in range(2, 40):
+            tracker.take(begin, begin + end, [], [Interval(begin + end - 1, 1.0, 0, 0)])
+    assert letters == ["A", "B", "A"]
+
+
+def test_a_full_table_replaces_nothing_and_has_no_pulses() -> None:
+    tracker = Tracker()
+    (flood,) = tracker.take(0.0, 10.0, [Sighting("udp", "udp", ((0.0, 10.0),))])
+    for end in (10.5, 14.0, 18.0):  # slow ticks
+        _, full = tracker.take(
+            end - 3,
+            end,
+            [Sighting("udp", "udp", ((end - 3, end),)), Sighting("full", "full", ((end, end),), state=True)],
+        )
+    assert (full.began, full.waves, full.follows, flood.until) == (10.5, 1, "", 18.0)
+    *_, syn = tracker.take(
+        15.0,
+        25.0,
+        [Sighting("full", "full", ((25.0, 25.0),), state=True), Sighting("syn", "syn", ((18.5, 25.0),))],
+    )
+    assert syn.follows == "udp"
