@@ -219,7 +219,7 @@ def _split(drop: DropCount, shares: dict[int, float], counters: Counters, error:
     proxies = {number_of(rule.rule_id) for rule in counters.rules if not rule.early}
     early, late = drop.packets - drop.filtered, drop.filtered
     sampled = sum(share for rule, share in shares.items() if rule not in proxies) * whole
-    factor = early / sampled if abs(sampled - early) <= error else 1.0
+    factor = early / sampled if sampled and abs(sampled - early) <= error else 1.0
     out, left = [], drop.packets
     for rule in sorted(shares, key=proxies.__contains__):
         proxied = rule in proxies

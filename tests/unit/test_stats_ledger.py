@@ -121,3 +121,13 @@ def test_what_a_syn_proxy_answers_is_no_riddle() -> None:
         ("netfilter", "6", 60),
         ("delivered", None, 40),
     }
+
+
+def test_a_syn_proxy_that_alone_drops_has_it_all() -> None:
+    """Every packet is sampled, and none was dropped before routing."""
+    drops = (DropCount("netfilter", "NETFILTER_DROP", 100, code=7, filtered=100),)
+    proxy = RuleCount("6", 100, 0, answers=True, early=False)
+    rows = balance(
+        Counters(1.0, 100, 6_000, 0, drops=drops, rules=(proxy,)), packets(100, reason=7, rule=6), packets(0)
+    ).rows
+    assert [(row.rule, row.packets) for row in rows if row.packets] == [("6", 100)]
