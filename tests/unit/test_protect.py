@@ -19,6 +19,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Level, Match, Protection, Rule
+from fwtop.rehearsal.operators import why_locked_out
 from fwtop.rules.kind import Surroundings
 from fwtop.rules.kinds import command_line, protect
 from fwtop.rules.kinds.protect import protection_text
@@ -85,10 +86,10 @@ def test_who_is_logged_in_must_be_able_to_log_in_again(
     wanted: Rule, listed: tuple[Prefix, ...], cut: bool
 ) -> None:
     session = Allowed(PEER, "ssh", Role.SSH, Session(PEER, 50022, 443))
-    why = guard.why_locked_out(wanted, AllowList((session,)), lambda _: listed)
+    why = why_locked_out(wanted, AllowList((session,)), lambda _: listed)
     assert (why is not None) == cut
     named = AllowList((session, Allowed(PEER, "/etc/fwtop/allow")))
-    assert guard.why_locked_out(wanted, named, lambda _: listed) is None
+    assert why_locked_out(wanted, named, lambda _: listed) is None
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,7 @@ def _of_packets(cell: Cell) -> Cell:
 _PACKETS: dict[str, Cell] = {
     "pps": lambda item, context, _: [(number(min(item.pps, context.snapshot.tables.totals.pps)), STRONG)],
     "bps": lambda item, *_: [(number(item.bps / 1e6), TEXT)] if item.bps > 0 else [("–", DIM)],
+    "exhausts": _severity,
     "mine_share": lambda item, context, _: _dropped(item.mine_share, GOOD, context),
     "other_share": lambda item, context, _: _dropped(item.other_share, ELSEWHERE, context),
     "sources": lambda item, *_: [(item.sources or "–", DIM)],
@@ -134,7 +135,6 @@ _CELLS: dict[str, Cell] = {
     "letter": lambda item, *_: [(item.letter, TITLE)],
     "title": _title,
     "target": _target,
-    "exhausts": _severity,
     "reaches": _reaches,
     "since": _age,
     "trend": lambda item, context, width: trend_cell(f"attack {item.id}", context, width),
