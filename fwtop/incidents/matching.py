@@ -55,11 +55,17 @@ def _likeness(incident: Tracked, sighting: Sighting) -> int:
 
 def _agree(one: Match, other: Match) -> bool:
     """Test whether the same packets can have the header fields of both."""
-    names = ("family", "protocol", "dport", "icmp_type")
+    names = ("family", "protocol", "sport", "dport", "icmp_type")
     pairs = ((getattr(one, name), getattr(other, name)) for name in names)
-    if one.sport != other.sport or any(None not in pair and pair[0] != pair[1] for pair in pairs):
+    if any(None not in pair and pair[0] != pair[1] for pair in pairs):
         return False
     if one.tcp_flags is None or other.tcp_flags is None:
         return True
     (mask, value), (other_mask, other_value) = one.tcp_flags, other.tcp_flags
     return not (value ^ other_value) & mask & other_mask
+
+
+def is_broader(one: Match, other: Match) -> bool:
+    """Test whether header fields that all packets of `other` share are not shared by all of `one`."""
+    names = ("protocol", "sport", "dport", "tcp_flags", "icmp_type")
+    return any(getattr(one, name) is None and getattr(other, name) is not None for name in names)

@@ -37,6 +37,8 @@ class Tracked(Struct):
     noted: float = 0.0  # end of the last window that it was sighted in
     found_over: float = 0.0  # end of the window that showed its end
     shown: Incident | None = None  # as last shown
+    mixed_since: float = 0.0  # end of the first window that shows it with packets of other fields; 0: alone
+    alone_until: float = 0.0  # its last packet before that
     _pulse_began: float = 0.0
     _longest_pulse: float = 0.0
     _longest_pause: float = 0.0

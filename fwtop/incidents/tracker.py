@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from string import ascii_uppercase
 
 from fwtop.analysis.sighting import PAUSE_SECONDS, Sighting
-from fwtop.incidents.matching import continued
+from fwtop.incidents.matching import continued, is_broader
 from fwtop.incidents.tracked import LONGEST_PAUSE_SECONDS, Tracked
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Interval
@@ -75,7 +75,7 @@ class Tracker:
         result = []
         for sighting, tracked in zip(sightings, before, strict=True):
             one = tracked or self._begin(sighting, end)
-            self._note(one, sighting, end)
+            self._note(one, sighting, started, end)
             if sighting.over and not live:
                 one.paused, one.ended, one.found_over = None, one.until, end
             result.append(one)
@@ -98,15 +98,21 @@ class Tracker:
         self.open.append(one)
         return one
 
-    def _note(self, one: Tracked, sighting: Sighting, end: float) -> None:
+    def _note(self, one: Tracked, sighting: Sighting, started: float, end: float) -> None:
+        if not one.noted or not is_broader(sighting.match, one.match):
+            one.mixed_since = 0.0
+        elif not one.mixed_since:
+            one.mixed_since, one.alone_until = end, one.until
         known = [presence for presence in (one.presence, sighting.presence) if presence is not None]
         for begin, finish in sighting.pulses:
             pause = begin - one.until > PAUSE_SECONDS and not sighting.state
             proven = pause and all(was.paused(one.until, begin, self._intervals) for was in known)
             one.note_pulse(begin, finish, after_pause=proven)
-        one.kind, one.title, one.part = sighting.kind, sighting.title, sighting.part
-        one.match, one.presence, one.state = sighting.match, sighting.presence, sighting.state
-        one.target = _target(sighting, one.target)
+        one.kind, one.title, one.state = sighting.kind, sighting.title, sighting.state
+        # A window in which one attack ends and the next of its kind begins may show them as one
+        if not one.mixed_since or end - one.mixed_since > end - started:
+            one.mixed_since, one.part, one.match = 0.0, sighting.part, sighting.match
+            one.presence, one.target = sighting.presence, _target(sighting, one.target)
         one.peak_pps = max(one.peak_pps, sighting.peak_pps)
         one.noted, one.paused = end, one.until if sighting.over else None
 
@@ -116,6 +122,8 @@ class Tracker:
             one.note_pulse(one.until, seen, after_pause=False)
             one.paused = None
             return
+        if one.mixed_since:  # the other packets go on under a name of their own
+            one.until, one.mixed_since = one.alone_until, 0.0
         was = one.presence
         proven = was is None or was.paused(one.until, end, self._intervals)
         if proven:

@@ -81,20 +81,20 @@ def onset(known: tuple[Incident, ...]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("kind", "sport", "since", "until", "is_the_same"),
+    ("kind", "dport", "since", "until", "is_the_same"),
     [
         ("syn_flood", None, BEGAN, BEGAN + 301, True),
         ("udp_flood", None, BEGAN, BEGAN + 301, False),
-        ("syn_flood", 53, BEGAN, BEGAN + 301, False),
+        ("syn_flood", 443, BEGAN, BEGAN + 301, False),
         ("syn_flood", None, BEGAN - 7200, BEGAN - 7100, False),
     ],
 )
 def test_an_attack_that_a_recorder_knows_keeps_its_onset(
-    kind: str, sport: int | None, since: float, until: float, is_the_same: bool
+    kind: str, dport: int | None, since: float, until: float, is_the_same: bool
 ) -> None:
     seen = onset(())
     # make_frames' own clock begins elsewhere
     shift = seen - 1_700_000_000.0
-    match = Match(protocol=6, sport=sport)
+    match = Match(protocol=6, dport=dport)
     known = Incident(kind, kind, 1.0, 1.0, 1.0, True, (), since + shift, match=match, last=until + shift)
     assert onset((known,)) == (known.since if is_the_same else seen)

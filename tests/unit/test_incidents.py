@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from fwtop.analysis.sighting import PAUSE_SECONDS, Presence, Sighting
 from fwtop.incidents.tracked import Tracked
@@ -163,6 +164,36 @@ def test_windows_in_incidents_out(chart: str, expected: list[str]) -> None:
 )
 def test_findings_under_other_names(chart: str, expected: list[str]) -> None:
     assert watch(chart, shows=named) == expected
+
+
+def mixed(lines: list[list[str]], end: int) -> list[Sighting]:
+    """Return what a window shows if packets of one kind are one finding, whatever their ports."""
+    found: dict[str, list[Sighting]] = {}
+    for one in sightings(lines, end):
+        found.setdefault(one.kind, []).append(one)
+    return [
+        alike[0]
+        if len(alike) == 1
+        else replace(
+            alike[0],
+            pulses=((min(one.pulses[0][0] for one in alike), max(one.pulses[-1][1] for one in alike)),),
+            match=Match(protocol=6),
+            targets=tuple((one.targets[0][0], 1 / len(alike)) for one in alike),
+            over=False,
+        )
+        for alike in found.values()
+    ]
+
+
+@pytest.mark.parametrize("pause", [0, 1, 2])
+def test_the_next_attack_of_a_kind_is_another_though_windows_show_both_as_one(pause: int) -> None:
+    chart = f"""
+        syn 80 |##########{"." * pause}............|
+        syn 22 |..........{"." * pause}############|
+        """
+    first, second = watch(chart, shows=mixed)
+    assert first in {"A syn tcp/80: 0 to 10", "A syn tcp/80: 0 to ~10"}
+    assert second.removesuffix(", after syn") == f"B syn tcp/22: {10 + pause} to –"
 
 
 def test_what_nobody_watched_is_no_pause() -> None:
