@@ -176,6 +176,7 @@ class Tracker:
         one.note_pulse(incident.since, until, after_pause=False)
         (self.open if incident.ended is None else self._past).append(one)
         self._next_id = max(self._next_id, incident.id + 1)
+        self._watched_until = max(self._watched_until, until)
 
 
 def _target(sighting: Sighting, before: str) -> str:

@@ -210,6 +210,13 @@ def test_a_reload_goes_on_with_what_was_there() -> None:
     assert watch("udp 53 |..................#|", known=(before,))[0] == "C syn tcp/80: 1 to 6"
 
 
+def test_the_time_until_another_observation_begins_is_no_pause() -> None:
+    known = Incident("syn", "syn", 1.0, 9.0, 1.0, False, (), 1.0, target="tcp/80", id=7, letter="C", last=2.0)
+    seen = Sighting("syn", "syn", ((20.0, 23.0),), targets=(("tcp/80", 1.0),), presence=SEEN)
+    (one,) = Tracker((known,)).take(20.0, 23.0, [seen], [Interval(20.0, 3.0, 3_000, 100)])
+    assert (one.id, one.began, one.waves) == (7, 1.0, 1)
+
+
 def test_a_letter_is_free_again_ten_minutes_after_the_end() -> None:
     tracker = Tracker()
     letters = []
