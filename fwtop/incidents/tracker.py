@@ -62,7 +62,9 @@ class Tracker:
         self._forget(end)
         going_on = [one for one in self.open if one.ended is None]
         # What no window covers is no pause
-        unwatched = max(started - self._watched_until, 0.0) if self._watched_until else 0.0
+        unwatched = max(started - self._watched_until, 0.0)
+        if unwatched > self._blind_seconds:
+            unwatched = 0.0
         self._watched_until = max(end, self._watched_until)
 
         def may_continue(one: Tracked, sighting: Sighting) -> bool:
