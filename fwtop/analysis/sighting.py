@@ -143,6 +143,10 @@ class Presence(Struct, frozen=True):
     pps: float
     sample_share: float  # of all samples
 
+    def may_be_in(self, interval: Interval) -> bool:
+        """Test whether so many packets arrived in an interval that the vector may be among them."""
+        return interval.packets >= _QUIET * self.pps * interval.seconds
+
     def absent(self, interval: Interval) -> bool:
         """Test whether an interval without a sample of the vector rules it out.
 

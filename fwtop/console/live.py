@@ -289,6 +289,8 @@ class LiveSession:
                 self._baseline = self._advisor.baseline.copy()
             except Exception as failure:
                 self._judgement = not_judged(self._judgement, failure)
+        else:
+            self._advisor.watch(window)
         attacks = frozenset(attack.kind for attack in self._judgement.attacks)
         rules = tuple((status.rule.id, status.state) for status in self.rules.statuses)
         served = _order(len(window.sockets.connections)) if window.sockets is not None else 0

@@ -94,6 +94,10 @@ class Advisor:
         )
         return at_most(made, tables.totals.pps)
 
+    def watch(self, window: Window) -> None:
+        """Take note of a window that isn't judged: its counters tell how long an attack goes on."""
+        self._tracker.observe(window.intervals)
+
     def _track(self, context: AnalysisContext, window: Window, now: float) -> list[Named]:
         """Find the incident of each finding."""
         sighted = [

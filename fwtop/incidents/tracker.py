@@ -58,13 +58,14 @@ class Tracker:
         `lasting` finds out when the packets of one without a sighting were last seen, if they go on unnamed.
         In what is not live there is no later window: what is over by the end of it has ended.
         """
-        self._observe(intervals)
+        self.observe(intervals)
         self._forget(end)
         going_on = [one for one in self.open if one.ended is None]
         # What no window covers is no pause
         unwatched = max(started - self._watched_until, 0.0)
         if unwatched > self._blind_seconds:
             unwatched = 0.0
+        unjudged = (self._watched_until, started)
         self._watched_until = max(end, self._watched_until)
 
         def may_continue(one: Tracked, sighting: Sighting) -> bool:
@@ -83,6 +84,7 @@ class Tracker:
             result.append(one)
         for one in going_on:
             if one.noted < end:
+                self._go_on(one, *unjudged)
                 self._rest(one, end, lasting(one))
         for sighting, one in zip(sightings, result, strict=True):
             if not sighting.state:  # a full table is an effect of an attack, and replaces none
@@ -118,6 +120,16 @@ class Tracker:
         one.peak_pps = max(one.peak_pps, sighting.peak_pps)
         one.noted, one.paused = end, one.until if sighting.over else None
 
+    def _go_on(self, one: Tracked, begin: float, end: float) -> None:
+        """Let one that was on at the last judgement go on until the counters show that it stopped."""
+        if one.presence is None or begin - one.until > PAUSE_SECONDS:
+            return
+        for poll in self._intervals:
+            if begin <= poll.started and poll.started + poll.seconds <= end:
+                if not one.presence.may_be_in(poll):
+                    break
+                one.note_pulse(one.until, poll.started + poll.seconds, after_pause=False)
+
     def _rest(self, one: Tracked, end: float, seen: float | None) -> None:
         """Decide what it means that no sighting continues an incident: a pause, its end, or a blind spot."""
         if seen is not None and seen > one.until:
@@ -149,8 +161,8 @@ class Tracker:
                 return other.title
         return ""
 
-    def _observe(self, intervals: Iterable[Interval]) -> None:
-        """Remember the polls of a window for as long as a pause may last."""
+    def observe(self, intervals: Iterable[Interval]) -> None:
+        """Remember the polls of a window, also of one that isn't judged, for as long as a pause may last."""
         newest = self._intervals[-1].started if self._intervals else -math.inf
         self._intervals.extend(one for one in intervals if one.started > newest + 1e-3)
         keep = self._intervals[-1].started - LONGEST_PAUSE_SECONDS if self._intervals else 0.0

@@ -248,3 +248,11 @@ def test_a_full_table_replaces_nothing_and_has_no_pulses() -> None:
         [Sighting("full", "full", ((25.0, 25.0),), state=True), Sighting("syn", "syn", ((18.5, 25.0),))],
     )
     assert syn.follows == "udp"
+
+
+def test_between_two_judgements_the_counters_tell_how_long_it_went_on() -> None:
+    tracker, seen = Tracker(), Sighting("syn", "syn", ((10.0, 13.0),), presence=SEEN)
+    (one,) = tracker.take(10.0, 13.0, [seen])
+    tracker.observe(Interval(at, 1.0, 900 if at < 15 else 50, 0) for at in (13.0, 14.0, 15.0, 16.0))
+    tracker.take(17.0, 20.0, [], [Interval(at, 1.0, 900, 500) for at in (17.0, 18.0, 19.0)])
+    assert (one.until, one.paused) == (15.0, 15.0), "what came later shows in samples to be something else"
