@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from fwtop.model.rule import ACTIVE_STATES, State
 from fwtop.model.traffic.session import FULL_TABLE, STOPPED, SessionInfo, SessionRecord
@@ -233,22 +233,27 @@ def _rules_named(ids: Sequence[str]) -> str:
 
 
 def _source_steps(spans: Sequence[AttackSpan]) -> Iterator[str]:
-    forged = [span.title for span in spans if span.spoofed]
+    forged = [span for span in spans if span.spoofed]
     real = [
-        span.title
-        for span in spans
-        if not (span.spoofed or span.uncertain) and span.detail.tables.get("address")
+        span for span in spans if not (span.spoofed or span.uncertain) and span.detail.tables.get("address")
     ]
+    both = {span.title for span in forged} & {span.title for span in real}
     if real:
         yield (
-            f"Report the senders of {', '.join(dict.fromkeys(real))} to their networks: "
+            f"Report the senders of {_titles(real, both)} to their networks: "
             "'fwtop report --bundle' writes the mails."
         )
     if forged:
         yield (
-            f"Do not complain to the owners of the addresses in {', '.join(dict.fromkeys(forged))}: "
+            f"Do not complain to the owners of the addresses in {_titles(forged, both)}: "
             "they look forged. Their way in can only be found by providers."
         )
+
+
+def _titles(spans: Sequence[AttackSpan], ambiguous: Container[str]) -> str:
+    """Name each once, with its time if attacks of another sort have the same title."""
+    named = (f"{one.title} of {clock(one.began)}" if one.title in ambiguous else one.title for one in spans)
+    return ", ".join(dict.fromkeys(named))
 
 
 def _machine_steps(record: SessionRecord) -> Iterator[str]:

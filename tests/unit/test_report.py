@@ -40,7 +40,7 @@ from fwtop.report.html import STYLE
 from fwtop.report.summary import digest
 from fwtop.report.sums import resample
 from fwtop.report.text import escape
-from fwtop.report.wording import si
+from fwtop.report.wording import clock, si
 from fwtop.rules.costs import Costs
 from fwtop.rules.kinds import command_line
 from fwtop.store.reader import load_session
@@ -492,6 +492,18 @@ def test_forged_sources_are_called_forged(tmp_path: Path) -> None:
         assert "no senders are listed" in text
         assert not re.search("Source addresses|Senders</th>|Networks \\(AS", text), "they are never ranked"
     assert json.loads(render(record, "json"))["tops"]["forged"] == ["SYN flood on port 443"]
+
+
+def test_real_and_forged_floods_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    floods = (
+        replace(attack(), title="SYN flood", since=START),
+        replace(attack(), title="SYN flood", since=START, spoofed=True, id=2),
+    )
+    ticks = [snapshot(START + second, attacks=floods) for second in range(10)]
+    steps = " ".join(digest(record_of(tmp_path, ticks)).next_steps)
+    began = clock(floods[0].since)
+    assert f"addresses in SYN flood of {began}" in steps
+    assert f"senders of SYN flood of {began}" in steps
 
 
 def test_senders_that_are_real_are_ranked(record: SessionRecord) -> None:
