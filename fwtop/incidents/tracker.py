@@ -19,6 +19,7 @@ from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Interval
 from fwtop.model.traffic.snapshot import Incident
 
+_UNNAMED_SECONDS = 5.0  # of samples, after which packets like its own are not its own
 _SHOWN_SECONDS = 3.0  # after it was found to have ended
 _LETTER_SECONDS = 600.0  # after the end, until another incident gets the letter
 _MOST = 256
@@ -132,18 +133,23 @@ class Tracker:
 
     def _rest(self, one: Tracked, end: float, seen: float | None) -> None:
         """Decide what it means that no sighting continues an incident: a pause, its end, or a blind spot."""
-        if seen is not None and seen > one.until:
+        unnamed = self._sampled_seconds(one.noted) > _UNNAMED_SECONDS
+        if seen is not None and seen > one.until and not unnamed:
             one.note_pulse(one.until, seen, after_pause=False)
             one.paused = None
             return
         if one.mixed_since:  # the other packets go on under a name of their own
             one.until, one.mixed_since = one.alone_until, 0.0
         was = one.presence
-        proven = was is None or was.paused(one.until, end, self._intervals)
+        proven = unnamed or was is None or was.paused(one.until, end, self._intervals)
         if proven:
             one.paused = one.until
         if end - one.until > (one.pause_limit_seconds if proven else self._blind_seconds):
             one.paused, one.ended, one.found_over = None, one.until, end
+
+    def _sampled_seconds(self, since: float) -> float:
+        """Return how long packets were sampled since a moment: what goes on would have been named."""
+        return sum(poll.seconds for poll in self._intervals if poll.started >= since and poll.samples)
 
     def _may_continue(self, one: Tracked, onset: float, unwatched: float) -> bool:
         """Test whether packets that begin at `onset`, after an unwatched time, can be of an incident."""

@@ -256,3 +256,15 @@ def test_between_two_judgements_the_counters_tell_how_long_it_went_on() -> None:
     tracker.observe(Interval(at, 1.0, 900 if at < 15 else 50, 0) for at in (13.0, 14.0, 15.0, 16.0))
     tracker.take(17.0, 20.0, [], [Interval(at, 1.0, 900, 500) for at in (17.0, 18.0, 19.0)])
     assert (one.until, one.paused) == (15.0, 15.0), "what came later shows in samples to be something else"
+
+
+def test_packets_like_its_own_are_not_its_own_once_judgement_has_not_named_it_for_a_while() -> None:
+    tracker, listed = Tracker(), []
+    seen = Sighting("http", "http", ((10.0, 13.0),), presence=Presence(2.0, 0.5))  # too few to prove a pause
+    tracker.take(10.0, 13.0, [seen])
+    for end in range(14, 40):
+        polls = [Interval(end - 1.0, 1.0, 3, 3)]
+        tracker.take(end - 3.0, float(end), [], polls, lasting=lambda _, at=float(end): at)
+        listed.append([one.ended is None for one in tracker.open])
+    assert listed[0] == [True], "near a threshold it is named in one window and not in the next"
+    assert listed[-1] == []
