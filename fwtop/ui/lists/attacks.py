@@ -93,8 +93,9 @@ def _severity(item: Incident, _: CellContext, width: int) -> Line:
     full = taken(one)
     if not full:
         return [(one.harm.value, style)]
-    short = taken(one, _NAMES.get(one.exhausts, "")), full.removeprefix(f"{one.exhausts} ")
-    return [(next((form for form in (full, *short) if len(form) <= width), short[1]), style)]
+    name = _NAMES.get(one.exhausts, str(one.exhausts))  # without a name a share says nothing
+    forms = full, taken(one, _NAMES.get(one.exhausts, "")), name
+    return [(next((form for form in forms if len(form) <= width), name[:width]), style)]
 
 
 def _reaches(item: Incident, context: CellContext, _: int) -> Line:
