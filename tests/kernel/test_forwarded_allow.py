@@ -243,7 +243,7 @@ def test_a_block_around_the_peer_leaves_their_talks_alive(
     wait_until_learned(guardian, talks, poll_until)
     assert talks.forged() == [True, True, True]
     match = Match(sources=(around(address(forwarder.attacker, talks.family)),))
-    rule_id = apply(guardian, Rule("", kind, match, "block", 60, limit=limit), force=True)
+    rule_id = apply(guardian, Rule("", kind, match, "block", 600, limit=limit), force=True)
     talks.go_on()
     if limit:  # others use it up, if not more than a second lies between them and what is looked at
         poll_until(lambda: talks.forged(beside=5) == [unseen] * 3)

@@ -235,7 +235,7 @@ def test_pin_that_cannot_be_read_is_told_and_keeps_no_guardian_from_starting(ben
 
 
 def test_sysctl_that_somebody_set_back(bench: Bench, poll_until) -> None:
-    rule = Rule("", Kind.SYSCTL, Match(), "x", 60, settings=(Setting(TIMEOUT, 7),))
+    rule = Rule("", Kind.SYSCTL, Match(), "x", 600, settings=(Setting(TIMEOUT, 7),))
     victim = bench.pair.victim
     with bench.connect() as guardian:
         rule_id = apply(guardian, rule, 300)

@@ -189,7 +189,7 @@ def test_allow_listed_sources_are_refused(bench: Bench, source: str, why: str) -
 
 def test_allow_listed_address_passes_a_list_that_holds_it(bench: Bench) -> None:
     bench.allow = f"{bench.attacker(4)}\n"
-    rule = Rule("", Kind.IPSET, Match(sources=(Prefix.parse("10.77.0.0/28"),)), "x", 60, origin="@file")
+    rule = Rule("", Kind.IPSET, Match(sources=(Prefix.parse("10.77.0.0/28"),)), "x", 600, origin="@file")
     with bench.connect() as guardian:
         apply(guardian, rule)
         assert f"add fwtop-1-4 {bench.attacker(4)} timeout" in bench.pair.victim.run("ipset", "save").stdout
@@ -290,7 +290,7 @@ def test_long_list_is_carried_renewed_and_ends_by_itself(bench: Bench, poll_unti
     before = bench.state()
     sources = tuple(Prefix(4, 0x0B000000 + 16 * number, 32) for number in range(60_000))
     sources += (Prefix.parse(bench.attacker(4)),)
-    rule = Rule("", Kind.IPSET, Match(sources=sources), "a list", 60, origin="@list")
+    rule = Rule("", Kind.IPSET, Match(sources=sources), "a list", 600, origin="@list")
     with bench.connect() as guardian:
         status = guardian.apply(rule, 0).data["status"]
         assert (status["sources_total"], len(status["rule"]["match"]["sources"])) == (60_001, 200)

@@ -66,7 +66,7 @@ def is_reset(end: socket.socket) -> bool:
 
 def limit(most: int, *, closing: bool = False, **match: Any) -> Rule:
     found = Match(protocol=6, dport=PORT, **match)
-    return Rule("", Kind.CONNLIMIT, found, "limit", 60, connections=ConnectionLimit(most), close_open=closing)
+    return Rule("", Kind.CONNLIMIT, found, "limit", 600, connections=ConnectionLimit(most), close_open=closing)
 
 
 def note_of(guardian: GuardianClient, rule_id: str) -> str:
@@ -158,9 +158,9 @@ def test_a_crash_leaves_nothing_half_done(bench: Bench, failpoint: Failpoint, st
 REFUSED = [
     limit(5, sport=99),
     limit(0),
-    Rule("", Kind.CONNLIMIT, Match(protocol=17), "x", 60, connections=ConnectionLimit(5)),
+    Rule("", Kind.CONNLIMIT, Match(protocol=17), "x", 600, connections=ConnectionLimit(5)),
     Rule("", Kind.CONNLIMIT, Match(protocol=6), "x", 600),
-    Rule("", Kind.NOTRACK, Match(protocol=6, dport=80), "x", 60, close_open=True),
+    Rule("", Kind.NOTRACK, Match(protocol=6, dport=80), "x", 600, close_open=True),
 ]
 
 

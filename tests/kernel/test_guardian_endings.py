@@ -24,7 +24,7 @@ def sysctl(bench: Bench) -> int:
 
 
 def set_sysctl(bench: Bench) -> Rule:
-    return Rule("", Kind.SYSCTL, Match(), "x", 60, settings=(Setting(TIMEOUT, 7),))
+    return Rule("", Kind.SYSCTL, Match(), "x", 600, settings=(Setting(TIMEOUT, 7),))
 
 
 def native_rule(bench: Bench) -> None:

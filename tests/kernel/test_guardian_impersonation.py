@@ -30,13 +30,13 @@ PPS = 10_000
 ALL, UDPS, SYNS = 0.9, 0.5, 0.3  # at least so much of the flood is for a rule: 60 % are UDP
 RULES = {
     "ipset": (Rule("", Kind.IPSET, Match(sources=FORGED), "x", 600), ALL),
-    "hashlimit": (Rule("", Kind.HASHLIMIT, UDP, "x", 60, limit=RateLimit(10, 10)), UDPS),
+    "hashlimit": (Rule("", Kind.HASHLIMIT, UDP, "x", 600, limit=RateLimit(10, 10)), UDPS),
     "string": (Rule("", Kind.STRING, Match(family=4, payload=(PayloadMatch(b"flood:"),)), "x", 600), UDPS),
     "notrack": (Rule("", Kind.NOTRACK, Match(sources=FORGED), "x", 600), ALL),
     "nftables": (Rule("", Kind.NFTABLES, Match(sources=FORGED), "x", 600), ALL),
     "synproxy": (Rule("", Kind.SYNPROXY, Match(family=4, protocol=6, dport=80), "x", 600), SYNS),
     "xdp": (Rule("", Kind.XDP, Match(sources=FORGED), "x", 600), ALL),
-    "xdp limit": (Rule("", Kind.XDP, UDP, "x", 60, limit=RateLimit(10, 10)), UDPS),
+    "xdp limit": (Rule("", Kind.XDP, UDP, "x", 600, limit=RateLimit(10, 10)), UDPS),
     "tc": (Rule("", Kind.TC, Match(sources=FORGED), "x", 600), ALL),
 }
 

@@ -56,7 +56,7 @@ def test_limit_lets_the_burst_through(bench: Bench, family: int, variant: str) -
     before = bench.state()
     path = bench.path(family)
     limit = RateLimit(per_second=1, burst=10, prefix_v4=24, prefix_v6=64)
-    rule = Rule("", Kind.HASHLIMIT, Match(protocol=UDP, dport=PORT), "limit", 60, limit=limit)
+    rule = Rule("", Kind.HASHLIMIT, Match(protocol=UDP, dport=PORT), "limit", 600, limit=limit)
     with bench.connect() as guardian:
         rule_id = apply(guardian, rule)
         arrived = burst_passes(path, 60, 10)
@@ -72,7 +72,7 @@ def test_new_rate_holds(bench: Bench) -> None:
     with bench.connect() as guardian:
         for burst in (5, 20):
             limit = RateLimit(per_second=1, burst=burst)
-            rule_id = apply(guardian, Rule("", Kind.HASHLIMIT, Match(protocol=UDP), "limit", 60, limit=limit))
+            rule_id = apply(guardian, Rule("", Kind.HASHLIMIT, Match(protocol=UDP), "limit", 600, limit=limit))
             burst_passes(path, 40, burst)
             guardian.demand(Undo((rule_id,)))
 
@@ -85,7 +85,7 @@ def test_fast_rates_and_bytes_are_taken(bench: Bench) -> None:
             RateLimit(100_000_000, 10_000_000, in_bytes=True),
             RateLimit(64, 3000, in_bytes=True, by_dport=True),
         ):
-            apply(guardian, Rule("", Kind.HASHLIMIT, Match(protocol=UDP), "limit", 60, limit=limit))
+            apply(guardian, Rule("", Kind.HASHLIMIT, Match(protocol=UDP), "limit", 600, limit=limit))
         guardian.demand(Undo(all=True))
 
 

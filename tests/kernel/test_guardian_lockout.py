@@ -39,7 +39,7 @@ def test_new_logins_from_the_operators_address_pass_a_list(
         monkeypatch.setenv("SSH_CONNECTION", peer)
         console = run_console(bench, "pass")
         try:
-            rule = Rule("", kind, Match(sources=(network,)), "x", 60, origin="country:DE").to_dict()
+            rule = Rule("", kind, Match(sources=(network,)), "x", 600, origin="country:DE").to_dict()
             with bench.connect(role="console") as guardian:
                 assert WORD in str(guardian.demand(Plan(rule)).data["warnings"])
                 answer = guardian.demand(Apply(rule, 30))

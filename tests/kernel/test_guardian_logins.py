@@ -40,7 +40,7 @@ def rule(kind: Kind, **fields) -> Rule:
     limit = fields.pop("limit", None)
     if "payload" in fields:
         fields["payload"] = (PayloadMatch(fields["payload"], fields.pop("offset", None)),)
-    return Rule("", kind, Match(**fields), "x", 60, limit=limit)
+    return Rule("", kind, Match(**fields), "x", 600, limit=limit)
 
 
 def cutting(kind: Kind) -> dict[str, Rule]:

@@ -34,7 +34,7 @@ _, _, netns, directory, *arguments = sys.argv
 guardian = client.connect(
     netns=netns, run_directory=Path(directory), guardian_arguments=tuple(arguments)
 )
-limit = Rule("", Kind.HASHLIMIT, Match(), "x", 60, limit=RateLimit(99, 99))
+limit = Rule("", Kind.HASHLIMIT, Match(), "x", 600, limit=RateLimit(99, 99))
 drop = Rule("", Kind.NFTABLES, Match(protocol=17, dport=9), "x", 600)
 print(guardian.watch(Watch(("v0",)))[0].ok)
 print(guardian.request(Apply(limit.to_dict(), 0)).error)

@@ -145,7 +145,7 @@ def test_one_vlan_tag_is_looked_through(bench: Bench, poll_until) -> None:
 
 def test_allow_list_comes_first_and_is_followed(bench: Bench, poll_until) -> None:
     path = bench.path(4)
-    listed = Rule("", Kind.NFTABLES, Match(sources=(Prefix.parse("10.77.0.0/24"),)), "x", 60, origin="@f")
+    listed = Rule("", Kind.NFTABLES, Match(sources=(Prefix.parse("10.77.0.0/24"),)), "x", 600, origin="@f")
     bench.allow = "192.0.2.1\n"
     with bench.connect() as guardian:
         apply(guardian, listed)
@@ -231,7 +231,7 @@ def test_crash_while_undoing(bench: Bench, failpoint: Failpoint) -> None:
         (rule(payload=(PayloadMatch(b"far", 300),)), "up to byte 255"),
         (rule(tcp_flags=(2, 2)), "--proto tcp"),
         (rule(family=6, ip_length=Range(20, 30)), "no packet could match"),
-        (Rule("", Kind.NFTABLES, Match(), "x", 60, limit=RateLimit(1, 1)), "no rate limit"),
+        (Rule("", Kind.NFTABLES, Match(), "x", 600, limit=RateLimit(1, 1)), "no rate limit"),
     ],
 )
 def test_what_it_cannot_say_is_one_line(bench: Bench, wanted: Rule, why: str) -> None:

@@ -23,13 +23,13 @@ pytestmark = pytest.mark.kernel
 UDP_TIMEOUT = "net.netfilter.nf_conntrack_udp_timeout"
 UDP, TCP = 17, 6
 PARTS = (
-    Rule("", Kind.SYSCTL, Match(), "", 60, settings=(Setting(UDP_TIMEOUT, 11),)),
+    Rule("", Kind.SYSCTL, Match(), "", 600, settings=(Setting(UDP_TIMEOUT, 11),)),
     Rule("", Kind.NOTRACK, Match(protocol=UDP, dport=9), "", 600),
     Rule("", Kind.IPSET, Match(sources=(Prefix.parse("10.77.0.2"), Prefix.parse("fd77::2"))), "", 600),
     Rule("", Kind.IPSET, Match(sources=(Prefix.parse("198.51.100.0/24"),)), "", 600),
-    Rule("", Kind.HASHLIMIT, Match(protocol=UDP, dport=9), "", 60, limit=RateLimit(50, 50)),
-    Rule("", Kind.HASHLIMIT, Match(protocol=UDP, dport=10), "", 60, limit=RateLimit(10, 10)),
-    Rule("", Kind.CONNLIMIT, Match(protocol=TCP, dport=80), "", 60, connections=ConnectionLimit(20)),
+    Rule("", Kind.HASHLIMIT, Match(protocol=UDP, dport=9), "", 600, limit=RateLimit(50, 50)),
+    Rule("", Kind.HASHLIMIT, Match(protocol=UDP, dport=10), "", 600, limit=RateLimit(10, 10)),
+    Rule("", Kind.CONNLIMIT, Match(protocol=TCP, dport=80), "", 600, connections=ConnectionLimit(20)),
 )
 PROXY = Rule("", Kind.SYNPROXY, Match(protocol=TCP, dport=80), "", 600)
 
@@ -93,7 +93,7 @@ def test_entries_of_what_is_no_longer_tracked_are_deleted(bench: Bench, at_once:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (Rule("", Kind.HARDEN, Match(), "x", 60, playbook="test"), "parts"),
+        (Rule("", Kind.HARDEN, Match(), "x", 600, playbook="test"), "parts"),
         (playbook(playbook()), "harden can't be one"),
         (playbook(PARTS[0], PARTS[0]), "named twice"),
         (

@@ -30,7 +30,7 @@ def protect(level: Level, protocol: int = UDP, *, replaces: str = "", **fields: 
     lists = fields.pop("lists", ("office",))
     made = Protection(level, lists, **fields)
     match = Match(protocol=protocol, dport=PORT)
-    return Rule("", Kind.PROTECT, match, "protect", 60, protection=made, replaces=replaces)
+    return Rule("", Kind.PROTECT, match, "protect", 600, protection=made, replaces=replaces)
 
 
 def change(guardian: GuardianClient, action: str, *entries: str) -> None:

@@ -21,8 +21,8 @@ from fwtop.model.rule import Kind, Match, RateLimit, Rule, Setting
 
 pytestmark = pytest.mark.kernel
 UDP = "net.netfilter.nf_conntrack_udp_timeout"
-SYSCTL = Rule("", Kind.SYSCTL, Match(), "set", 60, settings=(Setting(UDP, 10),))
-LIMIT = Rule("", Kind.HASHLIMIT, Match(protocol=6, dport=9), "limit", 60, limit=RateLimit(10, 10))
+SYSCTL = Rule("", Kind.SYSCTL, Match(), "set", 600, settings=(Setting(UDP, 10),))
+LIMIT = Rule("", Kind.HASHLIMIT, Match(protocol=6, dport=9), "limit", 600, limit=RateLimit(10, 10))
 SYNPROXY = Rule("", Kind.SYNPROXY, Match(protocol=6, dport=9), "proxy", 600)
 NFTABLES = Rule("", Kind.NFTABLES, Match(protocol=6, dport=9), "drop", 600)
 

@@ -41,13 +41,13 @@ def forged_rules(address: str) -> dict[str, Rule]:
     family = sources[0].family
     udp = Match(protocol=17, family=family)
     return {
-        "ipset": Rule("", Kind.IPSET, Match(sources=sources), "x", 60, origin="@list"),
-        "hashlimit": Rule("", Kind.HASHLIMIT, udp, "x", 60, limit=SLOW),
+        "ipset": Rule("", Kind.IPSET, Match(sources=sources), "x", 600, origin="@list"),
+        "hashlimit": Rule("", Kind.HASHLIMIT, udp, "x", 600, limit=SLOW),
         "string": Rule("", Kind.STRING, Match(protocol=17, family=family, payload=(EVIL,)), "x", 600),
-        "nftables": Rule("", Kind.NFTABLES, Match(sources=sources), "x", 60, origin="@list"),
-        "xdp": Rule("", Kind.XDP, Match(sources=sources), "x", 60, origin="@list"),
-        "xdp limit": Rule("", Kind.XDP, udp, "x", 60, limit=SLOW),
-        "tc": Rule("", Kind.TC, Match(sources=sources), "x", 60, origin="@list"),
+        "nftables": Rule("", Kind.NFTABLES, Match(sources=sources), "x", 600, origin="@list"),
+        "xdp": Rule("", Kind.XDP, Match(sources=sources), "x", 600, origin="@list"),
+        "xdp limit": Rule("", Kind.XDP, udp, "x", 600, limit=SLOW),
+        "tc": Rule("", Kind.TC, Match(sources=sources), "x", 600, origin="@list"),
     }
 
 

@@ -33,7 +33,7 @@ def random_rule(rng: random.Random) -> Rule:
     kind = rng.choices([*_KINDS], [*_KINDS.values()])[0]
     if kind is Kind.SYSCTL:
         setting = Setting("net.netfilter.nf_conntrack_udp_timeout", rng.randint(1, 29))
-        return Rule("", kind, Match(), "random", 60, settings=(setting,))
+        return Rule("", kind, Match(), "random", 600, settings=(setting,))
     if kind is Kind.SYNPROXY:
         match = Match(family=rng.choice([4, 6, None]), protocol=6, dport=rng.choice([LOGIN, 80]))
         return Rule("", kind, match, "random", 600)
@@ -57,7 +57,7 @@ def random_rule(rng: random.Random) -> Rule:
     )
     limit = RateLimit(1, 1, prefix_v4=rng.randint(1, 32)) if kind is Kind.HASHLIMIT else None
     origin = "@list" if kind in (Kind.IPSET, Kind.NFTABLES) and rng.random() < 0.5 else None
-    return Rule("", kind, match, "random", 60, limit=limit, origin=origin)
+    return Rule("", kind, match, "random", 600, limit=limit, origin=origin)
 
 
 @contextmanager
@@ -110,7 +110,7 @@ def test_random_rules_never_cut_the_operator_off(bench: Bench) -> None:
 
 def test_neighbour_discovery_survives_a_limit_on_everything(bench: Bench) -> None:
     """A limit on all IPv6 must not cut the link itself: NS and NA pass before it."""
-    rule = Rule("", Kind.HASHLIMIT, Match(family=6), "x", 60, limit=RateLimit(1, 1, prefix_v6=1))
+    rule = Rule("", Kind.HASHLIMIT, Match(family=6), "x", 600, limit=RateLimit(1, 1, prefix_v6=1))
     path = bench.path(6)
     assert path.passes(wait_s=30)
     with bench.connect() as guardian:

@@ -189,7 +189,7 @@ def test_initial_namespace_s_table_is_raised_and_given_back(tmp_path: Path) -> N
 def test_what_would_help_the_attack_or_is_no_setting_is_refused(
     bench: Bench, settings: tuple[Setting, ...], why: str
 ) -> None:
-    wanted = Rule("", Kind.SYSCTL, Match(), "set", 60, settings=settings)
+    wanted = Rule("", Kind.SYSCTL, Match(), "set", 600, settings=settings)
     with bench.connect() as guardian:
         answer = guardian.request(Apply(wanted.to_dict(), 0))
         assert not answer.ok

@@ -101,8 +101,8 @@ DOUBLES = {
     "in another order": replace(listed(3), match=Match(sources=listed(3).match.sources[::-1])),
     "of a file": replace(listed(6_000), origin="@list"),
     "fields": Rule("", Kind.XDP, Match(protocol=17, dport=9), "x", 600),
-    "a limit": Rule("", Kind.HASHLIMIT, Match(protocol=17, dport=9), "x", 60, limit=RateLimit(100, 100)),
-    "a setting": Rule("", Kind.SYSCTL, Match(), "x", 60, settings=(Setting("net.ipv4.tcp_syncookies", 1),)),
+    "a limit": Rule("", Kind.HASHLIMIT, Match(protocol=17, dport=9), "x", 600, limit=RateLimit(100, 100)),
+    "a setting": Rule("", Kind.SYSCTL, Match(), "x", 600, settings=(Setting("net.ipv4.tcp_syncookies", 1),)),
 }
 
 

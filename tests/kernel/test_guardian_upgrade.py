@@ -24,7 +24,7 @@ def test_other_allow_list_lines_are_replaced(bench: Bench, kind: Kind, poll_unti
     before, victim = bench.state(), bench.pair.victim
     limit = RateLimit(1, 1) if kind is Kind.HASHLIMIT else None
     with bench.connect() as guardian:
-        apply(guardian, Rule("", kind, Match(family=4, protocol=17, dport=PORT), "x", 60, limit=limit))
+        apply(guardian, Rule("", kind, Match(family=4, protocol=17, dport=PORT), "x", 600, limit=limit))
     bench.kill_guardian()
     if kind is Kind.HASHLIMIT:
         listed, flush = (["iptables", "-t", "raw", verb, "FWTOP-ROLES"] for verb in ("-S", "-F"))

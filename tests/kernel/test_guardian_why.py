@@ -153,7 +153,7 @@ def test_native_rules_in_table_raw_are_no_damage(bench: Bench) -> None:
 
 def test_full_table_of_a_rate_limit_is_named(bench: Bench) -> None:
     """More sources than xt_hashlimit remembers: all new clients are dropped, far below the rate."""
-    rule = Rule("", Kind.HASHLIMIT, Match(family=4, protocol=UDP), "x", 60, limit=RateLimit(1000, 1000))
+    rule = Rule("", Kind.HASHLIMIT, Match(family=4, protocol=UDP), "x", 600, limit=RateLimit(1000, 1000))
     with bench.connect() as guardian:
         assert any(
             "remembers 262,144 source prefixes" in line for line in guardian.plan(rule).data["warnings"]

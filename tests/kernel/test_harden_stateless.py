@@ -224,7 +224,7 @@ def test_service_that_asks_others_from_its_own_port_stays_tracked(bench: Bench) 
 
 
 def service(protocol: int, port: int) -> Rule:
-    return Rule("", Kind.NOTRACK, Match(protocol=protocol, dport=port), "", 60, stateless=True)
+    return Rule("", Kind.NOTRACK, Match(protocol=protocol, dport=port), "", 600, stateless=True)
 
 
 @pytest.mark.one_each("nft-chains-removed", "native-beside", "native-inactive")
@@ -244,7 +244,7 @@ def test_crash_at_any_step_leaves_the_rules_as_they_were(
     load(bench, variant)
     bench.path(4)
     before = bench.state()
-    rule = Rule("", Kind.HARDEN, Match(), "x", 60, playbook="stateless", parts=(service(17, PORT),))
+    rule = Rule("", Kind.HARDEN, Match(), "x", 600, playbook="stateless", parts=(service(17, PORT),))
     crash_within_life(bench, rule, point)
     assert bench.settled(before) == before
     assert bench.path(4).passes(wait_s=30)

@@ -53,7 +53,7 @@ def test_a_full_hashlimit_table_drops_a_new_client_far_below_the_rate(bench: Xdp
 def test_the_driver_s_table_forgets_the_oldest_and_lets_a_new_client_pass(bench: XdpBench) -> None:
     path = bench.path(4)
     assert path.passes(wait_s=30)
-    rule = Rule("", Kind.XDP, Match(family=4, protocol=17), "limit", 60, limit=LIMIT)
+    rule = Rule("", Kind.XDP, Match(family=4, protocol=17), "limit", 600, limit=LIMIT)
     with bench.connect() as guardian:
         apply(guardian, rule)
         forge(bench, BUCKETS + 4096)

@@ -47,7 +47,7 @@ POINTS = (
     Failpoint.LIST_COMPILED,
     Failpoint.LIST_CHANGED,
 )
-RULE = Rule("1", Kind.IPSET, Match(), "", 60, origin="list:x")
+RULE = Rule("1", Kind.IPSET, Match(), "", 600, origin="list:x")
 
 
 class Guardian(Struct, dict=True):

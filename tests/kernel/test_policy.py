@@ -116,7 +116,7 @@ def test_what_is_kept_replaces_the_old_policy_and_spares_temporary_rules(
         commit(live, versions, first, "first", force=False)
         protected = live.rules()[0].id
         above = Protection(Level.OPEN, (), 100)
-        temporary = Rule("", Kind.PROTECT, Match(protocol=17, dport=PORT), "x", 60, protection=above)
+        temporary = Rule("", Kind.PROTECT, Match(protocol=17, dport=PORT), "x", 600, protection=above)
         temporary_id = apply(guardian, temporary)
         assert passing(bench) == (True, True)
         second = policy(tmp_path, open_to(bench.attacker(6)), LIMIT.format(1000))

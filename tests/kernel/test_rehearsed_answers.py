@@ -49,7 +49,7 @@ def ask(bench: Bench) -> Iterator[Callable[..., bool]]:
 
 
 def dropping(kind: Kind, *sources: str, **fields) -> Rule:
-    return Rule("", kind, Match(tuple(map(Prefix.parse, sources)), protocol=17, **fields), "x", 60)
+    return Rule("", kind, Match(tuple(map(Prefix.parse, sources)), protocol=17, **fields), "x", 600)
 
 
 def test_a_rule_that_cuts_one_answer_says_whose(bench: Bench, ask: Callable[..., bool]) -> None:

@@ -55,7 +55,7 @@ AT_INGRESS = (Kind.NFTABLES, Kind.XDP, Kind.TC)
 
 def rule(kind: Kind, fields: dict, *payload: PayloadMatch) -> Rule:
     limit = RateLimit(1, 1) if kind is Kind.HASHLIMIT else None
-    return Rule("", kind, Match(protocol=6, payload=payload, **fields), "x", 60, limit=limit)
+    return Rule("", kind, Match(protocol=6, payload=payload, **fields), "x", 600, limit=limit)
 
 
 def table() -> dict[str, Rule]:

@@ -115,7 +115,7 @@ def test_a_rate_limit_drops_what_is_above_it(bench: XdpBench, kind: Kind) -> Non
     before = bench.state()
     path = bench.path(4)
     assert path.passes(wait_s=30)
-    rule = Rule("", kind, Match(protocol=17, dport=PORT), "limit", 60, limit=RateLimit(1, 20, prefix_v4=24))
+    rule = Rule("", kind, Match(protocol=17, dport=PORT), "limit", 600, limit=RateLimit(1, 20, prefix_v4=24))
     with bench.connect() as guardian:
         rule_id = apply(guardian, rule)
         began = time.monotonic()

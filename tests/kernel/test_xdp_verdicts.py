@@ -92,7 +92,7 @@ def counted(compiled: Compiled, sources: tuple[Prefix, ...]) -> dict[str, int]:
     hits = PrefixHits()
     hits.take({"1": os.dup(compiled.hits[0])})
     try:
-        rule = Rule("1", Kind.XDP, Match(sources=sources), "", 60)
+        rule = Rule("1", Kind.XDP, Match(sources=sources), "", 600)
         return hits.most(rule, maps.possible_cpus(), len(sources))
     finally:
         hits.keep(set())

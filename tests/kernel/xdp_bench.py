@@ -34,9 +34,9 @@ class XdpBench(Bench):
         super().close()
 
 
-def xdp(match: Match, ttl: int = 60, **options) -> Rule:
+def xdp(match: Match, ttl: int = 600, **options) -> Rule:
     return Rule("", Kind.XDP, match, "drop by XDP", ttl, **options)
 
 
-def at_tc(match: Match, ttl: int = 60, **options) -> Rule:
+def at_tc(match: Match, ttl: int = 600, **options) -> Rule:
     return Rule("", Kind.TC, match, "drop at tc ingress", ttl, **options)
