@@ -51,10 +51,10 @@ class Failpoint(StrEnum):
     UNDONE = "undone"
     LIST_CREATED = "list-created"  # a named list is recorded, the client not answered yet
     LIST_PREPARED = "list-prepared"  # what its change needs is built aside, nothing recorded
-    LIST_RECORDED = "list-recorded"  # the change is recorded without its mark, the kernel has the old list
+    LIST_RECORDED = "list-recorded"  # the changed list is recorded beside the old one, which the kernel has
     LIST_COMPILED = "list-compiled"  # compiled rules have the new list, ipsets the old one
-    LIST_CHANGED = "list-changed"  # the kernel has the new list, the record no mark
-    LIST_DONE = "list-done"  # marked, the client not answered yet
+    LIST_CHANGED = "list-changed"  # the kernel has the new list, which is still recorded beside the old one
+    LIST_DONE = "list-done"  # recorded in the old one's place, the client not answered yet
 
 
 class Failpoints:

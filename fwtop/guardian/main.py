@@ -262,12 +262,11 @@ def _server(options: Options, number: int, journal: Journal, records: Records) -
 
 def _named_lists(directory: Path, failpoints: Failpoints, state: GuardianState) -> NamedLists:
     # Imported here: a guardian without lists needn't carry numpy.
-    from fwtop.guardian.records.list_log import ListLog
+    from fwtop.guardian.records.list_files import ListFiles
     from fwtop.guardian.rules.named_lists import NamedLists
 
-    log = ListLog(directory, boot_id())
     return NamedLists(
-        log, state.kernel, failpoints, state.active,
+        ListFiles(directory, boot_id()), state.kernel, failpoints, state.active,
         check=state.check_lists, check_access=state.check_access, changed=state.list_changed,
     )  # fmt: skip
 

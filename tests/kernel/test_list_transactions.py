@@ -24,10 +24,10 @@ from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.mechanisms.kernel import Kernel
 from fwtop.guardian.mechanisms.tables.state import NftListChange
-from fwtop.guardian.records import list_log
+from fwtop.guardian.records import list_files
 from fwtop.guardian.records.files import Records, boot_id
 from fwtop.guardian.records.journal import Entry, Journal
-from fwtop.guardian.records.list_log import ListLog
+from fwtop.guardian.records.list_files import ListFiles
 from fwtop.guardian.rules.named_lists import NamedLists
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_rows import PrefixRows
@@ -70,8 +70,8 @@ class Guardian(Struct, dict=True):
     def start(self, failpoints: Failpoints | None = None) -> None:
         """Begin anew with what is recorded."""
         active = {"1": Entry(RULE, "", State.CONFIRMED, 1e9)}
-        log = ListLog(self.directory, "boot")
-        self.lists = NamedLists(log, self.kernel, failpoints or self.failpoints, active)
+        files = ListFiles(self.directory, "boot")
+        self.lists = NamedLists(files, self.kernel, failpoints or self.failpoints, active)
         self.lists.restore_unfinished()
         self.lists.tidy()
 
@@ -135,13 +135,12 @@ def guardian(netns_pair, tmp_path, monkeypatch) -> Iterator[Guardian]:
 @contextmanager
 def failing_disk() -> Iterator[None]:
     """Have the next record end half-way: the disk is full."""
-    append = list_log._append
 
     def half(path: Path, data: bytes) -> None:
-        append(path, data[: len(data) // 2])
+        path.with_name(f"{path.name}.new").write_bytes(data[: len(data) // 2])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with mock.patch.object(list_log, "_append", half):
+    with mock.patch.object(list_files, "replace_file", half):
         yield
 
 

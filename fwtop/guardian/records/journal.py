@@ -265,7 +265,7 @@ def entry_of(rule_id: str, record: dict[str, Any], listed: bytes | None) -> Entr
 
 
 def own_sources(rule: Rule) -> Sequence[Prefix]:
-    """Return the sources to be recorded with a rule: a named list has a record of its own (list_log.py)."""
+    """Return the sources to be recorded with a rule: a named list has a record of its own (list_files.py)."""
     return rule.match.sources if rule.list_name is None else ()
 
 

@@ -5,14 +5,14 @@ it was, in the record, in the kernel and here:
 
 1. the guard judges each rule on the list with its new sources,
 2. what the kernel needs is built where no packet sees it (list_sets.py),
-3. the change is recorded, without the mark that it is done (list_log.py),
+3. the changed list is recorded beside the old one (list_files.py),
 4. compiled rules get it: one program takes the place of another,
 5. ipsets get it, in one system call for additions and removals or one for a swap, and nftables in one
    transaction,
-6. the record gets its mark.
+6. the record takes the old one's place.
 
-A guardian that dies before the last step leaves a record that its successor cuts off, putting the old list
-back into the kernel. Entries with a time to live end by the guardian's clock. Lists without rules take no
+A guardian that dies before the last step leaves a record that its successor drops, putting the old list back
+into the kernel. Entries with a time to live end by the guardian's clock. Lists without rules take no
 memory in the kernel.
 """
 
@@ -33,7 +33,7 @@ from fwtop.guardian.mechanisms.chains.list_sets import ListDelta, Prepared
 from fwtop.guardian.mechanisms.kernel import Kernel
 from fwtop.guardian.mechanisms.tables.state import NftListChange
 from fwtop.guardian.records.journal import Entry
-from fwtop.guardian.records.list_log import ListLog, Recorded
+from fwtop.guardian.records.list_files import ListFiles, Recorded
 from fwtop.model.addresses.address import Prefix, check_name
 from fwtop.model.addresses.named_list import NEVER, Change, NamedList, check_entries
 from fwtop.model.addresses.port_rows import PortRows, Rows, alike, chosen, positions
@@ -64,7 +64,7 @@ class NamedLists:
 
     def __init__(
         self,
-        log: ListLog,
+        files: ListFiles,
         kernel: Kernel,
         failpoints: Failpoints,
         active: dict[str, Entry],
@@ -79,11 +79,11 @@ class NamedLists:
         says whether the operator insists. `check_access` raises it if a list may not hold just these, as
         ports are open to it. `changed` is told of rules that have other sources now.
         """
-        self._log, self._sets, self._failpoints = log, kernel.chains.lists, failpoints
+        self._files, self._sets, self._failpoints = files, kernel.chains.lists, failpoints
         self._change_compiled, self._tables = kernel.compiled.change_list, kernel.tables
         self._active, self._check, self._changed = active, check, changed
         self._check_access = check_access
-        self._lists = {item.named.name: item for item in log.load()}
+        self._lists = {item.named.name: item for item in files.load()}
         self._next_expiry = 0.0
         self._changing = False
 
@@ -133,7 +133,7 @@ class NamedLists:
         named = named.changed(_entered(named.addition(entries, _end(ttl_seconds))))
         number = 1 + max((item.number for item in self._lists.values()), default=0)
         recorded = Recorded(named, number, time.monotonic_ns())
-        self._log.write(recorded)
+        self._files.write(recorded)
         self._failpoints.reached(Failpoint.LIST_CREATED)
         self._lists[name] = recorded
         return Done(added=len(named.rows), entries=len(named.rows))
@@ -159,7 +159,7 @@ class NamedLists:
             ids = ", ".join(rule.id for rule in users)
             rules = "rule" if len(users) == 1 else "rules"
             raise FwtopError(f"list {name} is used by {rules} {ids}; nothing was changed; see 'fwtop undo'")
-        self._log.drop(name)
+        self._files.drop(name)
         del self._lists[name]
         return Done(removed=len(recorded.named.rows))
 
@@ -272,16 +272,14 @@ class NamedLists:
         delta = _delta(old, named, fresh, change.removed)
         self._changing = True
         try:
-            self._carry_out(before, after, change, delta if moved else None, force=force)
+            self._carry_out(before, after, delta if moved else None, force=force)
         finally:
             self._changing = False
             with contextlib.suppress(FwtopError):  # tried again when a rule ends
                 self.tidy()
         return done
 
-    def _carry_out(
-        self, before: Recorded, after: Recorded, change: Change, delta: ListDelta | None, *, force: bool
-    ) -> None:
+    def _carry_out(self, before: Recorded, after: Recorded, delta: ListDelta | None, *, force: bool) -> None:
         """Take a change through its steps; `delta` is None if only ends are different."""
         name = after.named.name
         if delta is None:
@@ -294,8 +292,8 @@ class NamedLists:
         try:
             parts = self._prepare(delta, undo) if delta is not None else ()
             self._failpoints.reached(Failpoint.LIST_PREPARED)
-            self._log.begin(name, change, after.stamp)
-            undo.append(partial(self._log.abandon, name))
+            self._files.begin(after)
+            undo.append(partial(self._files.abandon, name))
             self._failpoints.reached(Failpoint.LIST_RECORDED)
             if parts:
                 self._lists[name] = after  # from here on compiled rules have its key
@@ -305,7 +303,7 @@ class NamedLists:
                 for part in parts:
                     part.commit()
             self._failpoints.reached(Failpoint.LIST_CHANGED)
-            self._log.finish(after)
+            self._files.finish(name)
         except BaseException:
             self._lists[name] = before
             self._undo(before, undo)

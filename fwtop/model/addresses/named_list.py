@@ -1,7 +1,6 @@
 """A named list of prefixes, each with an end or none, and the changes that lead from one state to the next.
 
-Values only: a change is made of a list, and `changed` gives the list after it. The guardian records changes
-and replays them, so applying one must depend on nothing but the list and the change.
+Values only: a change is made of a list, and `changed` gives the list after it.
 """
 
 from __future__ import annotations
