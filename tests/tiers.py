@@ -15,8 +15,8 @@ import pytest
 
 ALONE_AGAIN = "alone_again"
 MAY_PASS_ALONE = 75  # the exit status when nothing else failed; scripts/test.sh runs those tests again
-# Kernel tests race the kernel's clock with many at once on few cores. One that is wrong fails alone as well; more than
-# this many are no coincidence.
+# Kernel tests race the kernel's clock with many at once on few cores. One that is wrong fails alone as well;
+# more than this many are no coincidence.
 FEW = 4
 CROWDED = "kernel tests wait for deadlines beside others"
 

@@ -66,7 +66,9 @@ def is_reset(end: socket.socket) -> bool:
 
 def limit(most: int, *, closing: bool = False, **match: Any) -> Rule:
     found = Match(protocol=6, dport=PORT, **match)
-    return Rule("", Kind.CONNLIMIT, found, "limit", 600, connections=ConnectionLimit(most), close_open=closing)
+    return Rule(
+        "", Kind.CONNLIMIT, found, "limit", 600, connections=ConnectionLimit(most), close_open=closing
+    )
 
 
 def note_of(guardian: GuardianClient, rule_id: str) -> str:

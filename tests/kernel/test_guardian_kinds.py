@@ -72,7 +72,9 @@ def test_new_rate_holds(bench: Bench) -> None:
     with bench.connect() as guardian:
         for burst in (5, 20):
             limit = RateLimit(per_second=1, burst=burst)
-            rule_id = apply(guardian, Rule("", Kind.HASHLIMIT, Match(protocol=UDP), "limit", 600, limit=limit))
+            rule_id = apply(
+                guardian, Rule("", Kind.HASHLIMIT, Match(protocol=UDP), "limit", 600, limit=limit)
+            )
             burst_passes(path, 40, burst)
             guardian.demand(Undo((rule_id,)))
 
