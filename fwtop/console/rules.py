@@ -27,7 +27,7 @@ from fwtop.model.traffic.counters import NETFILTER_DROP, Counters, RuleCount
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Ring, Source, Sources, Surroundings
 from fwtop.model.wire import of_plain
-from fwtop.rehearsal.host import SSH_PORT, KnownPeers
+from fwtop.rehearsal.host import KnownPeers
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import droppers, of
 from fwtop.stats.destinations import SERVICES
@@ -106,8 +106,10 @@ class RuleMonitor:
             *(_allowed_peer(*fields) for fields in answer.data.get("peers", ())),
             *(AllowedPeer(Prefix.parse(who), Role.SSH, login_port=int(port)) for who, port in logins),
         )
-        ports = frozenset(map(int, answer.data.get("login_ports", (SSH_PORT,))))
-        self.known = KnownPeers(self.allowed, ports)
+        ports = frozenset(map(int, answer.data.get("login_ports", ())))
+        behind = tuple(peer for peer in self.allowed if peer.conversation is not None)
+        entries = tuple(peer for peer in self.allowed if peer.conversation is None)
+        self.known = KnownPeers(entries, behind, ports)
         self._marks = Marks(self.statuses, self.allowed)
         found = ((status, droppers(status.rule, NETFILTER_DROP)) for status in self.statuses)
         return tuple(self._count(status, parts) for status, parts in found if parts)

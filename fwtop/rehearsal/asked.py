@@ -18,7 +18,7 @@ from fwtop.model.losses import Loss, Weight, Who
 from fwtop.model.rule import RANGES, Rule
 from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.rehearsal.breadth import is_all_of, is_from_anywhere
-from fwtop.rehearsal.host import Allowed, Asked, Host
+from fwtop.rehearsal.host import Asked, Host, KnownPeers
 from fwtop.rehearsal.logins import ACK, PUSH, SYN_ACK, answers
 from fwtop.rehearsal.operators import in_full
 from fwtop.rehearsal.segments import matches
@@ -71,7 +71,7 @@ def of_asked(rule: Rule, host: Host) -> Loss | None:
     return Loss(Who.ASKED, words, Weight.NEEDS_FORCE if many else Weight.TOLD)
 
 
-def _drops_answers(rule: Rule, allow: Allowed) -> bool:
+def _drops_answers(rule: Rule, allow: KnownPeers) -> bool:
     """Return whether a rule may drop answers to this host's own addresses, and all that it matches."""
     match = rule.match
     plain = of(rule.kind).is_filter and not heeds_limit(rule) and rule.connections is None
@@ -110,7 +110,7 @@ def _outside(asked: Sequence[Asked], prefixes: Sequence[Prefix], *, inside: bool
     return [item for item in asked if (index.overlapping(item.peer) is not None) == inside]
 
 
-def _passes(item: Asked, allow: Allowed) -> bool:
+def _passes(item: Asked, allow: KnownPeers) -> bool:
     """Return whether an answer passes in the role that fwtop found, whatever rules there are."""
     ports = {Role.DNS: (DNS_PORT,), Role.NTP: (NTP_PORT,) * (item.protocol == UDP), Role.GATEWAY: (BGP_PORT,)}
     return any(

@@ -17,7 +17,7 @@ from fwtop.model.addresses.roles import Role
 from fwtop.model.losses import Loss, Weight, Who
 from fwtop.model.rule import RANGES, Kind, Level, Match, Range, Rule
 from fwtop.model.traffic.protocols import TCP, UDP
-from fwtop.rehearsal.host import Allowed, Host
+from fwtop.rehearsal.host import Host, KnownPeers
 from fwtop.rehearsal.segments import Met, meet, why_cut
 from fwtop.rules.kinds import drops_nothing, heeds_limit, of
 from fwtop.rules.overlap import is_wider
@@ -66,7 +66,7 @@ def _why_wide(rule: Rule, host: Host) -> Loss | None:
     return _why_shared(rule) or (_why_dropping(rule, allow) if is_from_anywhere(match, allow) else None)
 
 
-def _why_dropping(rule: Rule, allow: Allowed) -> Loss | None:
+def _why_dropping(rule: Rule, allow: KnownPeers) -> Loss | None:
     """Return what a rule leaves nobody, whose addresses spare hardly anybody."""
     match, ports = rule.match, allow.login_ports
     if of(rule.kind).answers:
@@ -103,7 +103,7 @@ def _why_shared(rule: Rule) -> Loss | None:
     return None
 
 
-def is_from_anywhere(match: Match, allow: Allowed) -> bool:
+def is_from_anywhere(match: Match, allow: KnownPeers) -> bool:
     """Return whether a match's addresses spare hardly anybody."""
     at_login = match.dport in allow.login_ports and match.protocol in (None, TCP)
     least = _LOGIN_SHARE if at_login else _WIDE_SHARE
@@ -161,7 +161,7 @@ def _met(flags: tuple[int, int]) -> list[int]:
     return [ordinary for ordinary in _ORDINARY_FLAGS if ordinary & mask == value & mask]
 
 
-def is_all_of(match: Match, allow: Allowed) -> bool:
+def is_all_of(match: Match, allow: KnownPeers) -> bool:
     """Return whether the destinations hold every address that a family of this host is reached at."""
     if not match.destinations:
         return False

@@ -3,57 +3,20 @@
 Root knows all of it, a console what root tells it: whom the allow-list names, and where operators log in.
 What takes time to read is read when a rule is about it.
 """
-# ruff: noqa: D102 - protocols say in their own docstrings what their attributes are
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
 
 from msgspec import Struct
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import AllowedPeer, Conversation, Role
+from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.losses import Loss
 from fwtop.model.rule import Match
 from fwtop.model.traffic.protocols import TCP
 
 SSH_PORT = 22
-
-
-class Entry(Protocol):
-    """Who is on the allow-list; `port` and `login_port`, the peer's and the one here, are a session's."""
-
-    @property
-    def prefix(self) -> Prefix: ...
-    @property
-    def role(self) -> Role: ...
-    @property
-    def why(self) -> str: ...
-    @property
-    def port(self) -> int: ...
-    @property
-    def login_port(self) -> int: ...
-
-
-class Behind(Protocol):
-    """A conversation of a host behind this machine that passes."""
-
-    @property
-    def role(self) -> Role: ...
-    @property
-    def conversation(self) -> Conversation | None: ...
-
-
-class Allowed(Protocol):
-    """The allow-list, and the ports where operators log in."""
-
-    @property
-    def entries(self) -> Sequence[Entry]: ...
-    @property
-    def behind(self) -> Sequence[Behind]: ...
-    @property
-    def login_ports(self) -> frozenset[int]: ...
 
 
 class Asked(Struct, frozen=True):
@@ -73,20 +36,16 @@ class Asked(Struct, frozen=True):
 
 
 class KnownPeers(Struct, frozen=True):
-    """The allow-list as consoles get it."""
+    """The allow-list, and the ports where operators log in."""
 
-    peers: tuple[AllowedPeer, ...] = ()
-    login_ports: frozenset[int] = frozenset({SSH_PORT})
-
-    @property
-    def entries(self) -> tuple[AllowedPeer, ...]:
-        """Those of this host."""
-        return tuple(peer for peer in self.peers if peer.conversation is None)
+    entries: tuple[AllowedPeer, ...] = ()
+    behind: tuple[AllowedPeer, ...] = ()  # of hosts behind this machine: conversations
+    listening: frozenset[int] = frozenset()  # the ports of SSH daemons
 
     @property
-    def behind(self) -> tuple[AllowedPeer, ...]:
-        """Those of hosts behind it."""
-        return tuple(peer for peer in self.peers if peer.conversation is not None)
+    def login_ports(self) -> frozenset[int]:
+        """Ports where operators log in: those of sessions, of SSH daemons that listen, and 22."""
+        return self.listening | {SSH_PORT, *(one.login_port for one in self.entries if one.login_port)}
 
 
 NO_PEERS = KnownPeers()
@@ -95,7 +54,7 @@ NO_PEERS = KnownPeers()
 class Host(Struct, frozen=True):
     """One host, as far as it is known."""
 
-    allow: Allowed = NO_PEERS
+    allow: KnownPeers = NO_PEERS
     untracked: Callable[[Match, frozenset[int]], Loss | None] = lambda *_: None  # by its own rules
     asked: Callable[[], Sequence[Asked]] = tuple
     mosh_ports: Callable[[], Collection[int]] = tuple

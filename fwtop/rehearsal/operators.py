@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Listed, Prefix, cut_out, listed, of_ports
-from fwtop.model.addresses.roles import Role
+from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.losses import Loss, Weight, Who
 from fwtop.model.rule import Level, Match, Rule
 from fwtop.model.traffic.protocols import TCP, UDP
-from fwtop.rehearsal.host import Allowed, Entry, Host
+from fwtop.rehearsal.host import Host, KnownPeers
 from fwtop.rules.kinds import drops_nothing, of
 
 _MAX_NAMED = 3  # addresses in a warning
@@ -51,12 +51,12 @@ def of_operators(rule: Rule, host: Host) -> Iterator[Loss]:
     yield from (Loss(Who.OPERATORS, line) for line in dict.fromkeys(told))
 
 
-def in_full(allow: Allowed) -> tuple[Prefix, ...]:
+def in_full(allow: KnownPeers) -> tuple[Prefix, ...]:
     """Return what passes in full: the operator's own entries; 0/0 is left out (hash:net can't hold it)."""
     return tuple(one.prefix for one in allow.entries if one.role is Role.OPERATOR and one.prefix.length)
 
 
-def _why_refused(rule: Rule, allow: Allowed) -> str | None:
+def _why_refused(rule: Rule, allow: KnownPeers) -> str | None:
     """Refuse sources that hold what the operator listed, or a session's peer that could not log in again.
 
     Lists that somebody else compiled (asn:, country:, @file) are cut around both instead: see `exceptions`
@@ -83,12 +83,12 @@ def _why_refused(rule: Rule, allow: Allowed) -> str | None:
     return None
 
 
-def _hits_session(match: Match, entry: Entry) -> bool:
+def _hits_session(match: Match, entry: AllowedPeer) -> bool:
     """Return whether a match, its addresses aside, could hit the packets of an SSH session."""
     return _hits_login(match, entry) and match.sport in (None, entry.port)
 
 
-def _hits_login(match: Match, entry: Entry) -> bool:
+def _hits_login(match: Match, entry: AllowedPeer) -> bool:
     """Return whether a match, its addresses aside, could hit a login from where somebody is logged in."""
     if not entry.login_port or match.icmp_type is not None:
         return False
@@ -100,7 +100,7 @@ def _hits_login(match: Match, entry: Entry) -> bool:
     return all(value in (None, own) for value, own in wanted)
 
 
-def exceptions(rule: Rule, allow: Allowed) -> tuple[Prefix, ...]:
+def exceptions(rule: Rule, allow: KnownPeers) -> tuple[Prefix, ...]:
     """Return the operator's prefixes that a compiled list must be cut around."""
     if rule.origin is None or rule.list_name is not None:
         return ()
@@ -108,7 +108,7 @@ def exceptions(rule: Rule, allow: Allowed) -> tuple[Prefix, ...]:
     return tuple(prefix for prefix in in_full(allow) if index.overlapping(prefix) is not None)
 
 
-def around_sessions(rule: Rule, allow: Allowed) -> tuple[Rule, tuple[str, ...]]:
+def around_sessions(rule: Rule, allow: KnownPeers) -> tuple[Rule, tuple[str, ...]]:
     """Cut the addresses of operators' sessions out of a compiled list, and return a warning that says so.
 
     A list that holds nothing else is returned as it is; `judge` then asks for force.
@@ -121,7 +121,7 @@ def around_sessions(rule: Rule, allow: Allowed) -> tuple[Rule, tuple[str, ...]]:
     return replace(rule, match=replace(rule.match, sources=sources)), (line,)
 
 
-def _barred(rule: Rule, allow: Allowed) -> list[Prefix]:
+def _barred(rule: Rule, allow: KnownPeers) -> list[Prefix]:
     """Return the sessions' addresses on a compiled list from where nobody could log in again."""
     if (
         rule.origin is None
@@ -135,7 +135,7 @@ def _barred(rule: Rule, allow: Allowed) -> list[Prefix]:
     return sorted(peer for peer in peers if index.overlapping(peer) is not None)
 
 
-def _still_pass(rule: Rule, allow: Allowed) -> tuple[str, ...]:
+def _still_pass(rule: Rule, allow: KnownPeers) -> tuple[str, ...]:
     """Say who on a list of sources still passes in his role."""
     if not rule.match.sources or drops_nothing(rule):
         return ()
@@ -155,7 +155,7 @@ def _named(names: list[str] | list[Prefix]) -> str:
     return ", ".join(map(str, names[:_MAX_NAMED])) + (f" (and {more} more)" if more > 0 else "")
 
 
-def why_locked_out(rule: Rule, allow: Allowed, entries: Callable[[str], Sequence[Prefix]]) -> str | None:
+def why_locked_out(rule: Rule, allow: KnownPeers, entries: Callable[[str], Sequence[Prefix]]) -> str | None:
     """Return why a level would lock somebody out who is logged in by ssh, None if it doesn't."""
     protection = rule.protection
     if protection is None or protection.level is Level.OPEN or rule.match.protocol != TCP:

@@ -160,7 +160,7 @@ def test_what_cuts_logins_needs_force_where_operators_log_in() -> None:
     syn = {"protocol": "tcp", "flags": "S", "dport": 80, "count": 4000, "options": SYN_OPTIONS}
     for ports, forced in (({22}, False), ({22, 80}, True)):
         advisor = learned()
-        advisor.known = KnownPeers(login_ports=frozenset(ports))
+        advisor.known = KnownPeers(listening=frozenset(ports))
         offered = judged([VISITORS, syn], advisor, live=True).proposals
         assert offered
         assert {"port 80 is where operators log in" in one.needs_force for one in offered} == {forced}

@@ -14,7 +14,7 @@ import pytest
 from fwtop.guardian.allow import allowlist
 from fwtop.guardian.allow import found as logins
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import Role
+from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.rehearsal.host import Host
 from fwtop.rehearsal.rehearse import rehearse
@@ -137,12 +137,12 @@ def test_what_passes_says_ports_and_no_more() -> None:
     session = logins.Session(Prefix.parse("192.0.2.9"), 40000, 22)
     found = allowlist.AllowList(
         (
-            allowlist.Allowed(Prefix.parse("192.0.2.0/28"), "file"),
-            allowlist.Allowed(session.peer, "ssh", Role.SSH, session),
-            allowlist.Allowed(Prefix.parse("192.0.2.53"), "resolver", Role.DNS),
-            allowlist.Allowed(Prefix.parse("2001:db8::123"), "time", Role.NTP),
-            allowlist.Allowed(Prefix.parse("192.0.2.99"), "own", Role.OWN),
-            allowlist.Allowed(Prefix.parse("192.0.2.1"), "gateway", Role.GATEWAY),
+            AllowedPeer(Prefix.parse("192.0.2.0/28"), reason="file"),
+            session.allowed("ssh"),
+            AllowedPeer(Prefix.parse("192.0.2.53"), Role.DNS, reason="resolver"),
+            AllowedPeer(Prefix.parse("2001:db8::123"), Role.NTP, reason="time"),
+            AllowedPeer(Prefix.parse("192.0.2.99"), Role.OWN, reason="own"),
+            AllowedPeer(Prefix.parse("192.0.2.1"), Role.GATEWAY, reason="gateway"),
         )
     )
     four, six = found.passes(4), found.passes(6)
@@ -190,7 +190,7 @@ MOSH = (
 def test_a_rule_that_cuts_a_mosh_session_says_so(child) -> None:
     peer = Prefix.parse("203.0.113.9")
     session = logins.Session(peer, 40000, 22)
-    allow = allowlist.AllowList((allowlist.Allowed(peer, "ssh", Role.SSH, session),))
+    allow = allowlist.AllowList((session.allowed("ssh"),))
 
     host = Host(allow, mosh_ports=logins.mosh_ports)
 

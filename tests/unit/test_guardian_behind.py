@@ -8,11 +8,11 @@ from fwtop.dissect.findings import encode_finding, parse_finding
 from fwtop.dissect.listening import Conversations, Heard, headers_of
 from fwtop.guardian.allow import behind
 from fwtop.guardian.allow.allowlist import AllowList
-from fwtop.guardian.allow.behind import EXPIRE_SECONDS, LOGIN_SECONDS, MOST, MOST_OF_HOST, Evidence, Learned
+from fwtop.guardian.allow.behind import EXPIRE_SECONDS, LOGIN_SECONDS, MOST, MOST_OF_HOST, Evidence
 from fwtop.guardian.limits import read_limits
 from fwtop.guardian.rules.guard import judge
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import Conversation, Role
+from fwtop.model.addresses.roles import AllowedPeer, Conversation, Role
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.netfilter.ctnetlink import ASSURED, DST_NAT, SEEN_REPLY, SRC_NAT, Entry
@@ -212,13 +212,15 @@ def test_the_list_is_bounded_for_each_role_and_host_and_expires() -> None:
 )
 def test_a_rule_about_the_role_itself_is_obeyed(match: Match, stays: bool) -> None:
     """Answers forged in a resolver's name can be dropped, by whoever names both its address and port 53."""
-    entry = Learned(talk(RESOLVER, UDP, 53, HOST), Role.DNS)
-    allow = AllowList((), (), (entry,))
+    entry = AllowedPeer(Prefix.parse(RESOLVER), Role.DNS, conversation=talk(RESOLVER, UDP, 53, HOST))
+    allow = AllowList((), (entry,))
     assert bool(allow.without_overruled([Rule("1", Kind.XDP, match, "x", 60)]).behind) == stays
 
 
 def test_a_rule_says_what_still_passes_it() -> None:
-    allow = AllowList((), (), (Learned(talk(RESOLVER, UDP, 53, HOST), Role.DNS),))
+    allow = AllowList(
+        (), (AllowedPeer(Prefix.parse(RESOLVER), Role.DNS, conversation=talk(RESOLVER, UDP, 53, HOST)),)
+    )
     rule = Rule("", Kind.XDP, Match((Prefix.parse("198.51.100.0/24"),)), "x", 60)
     assert any(RESOLVER in line and "port 53" in line for line in judge(rule, Host(allow), 0).warnings)
 

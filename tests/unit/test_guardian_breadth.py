@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 from test_analysis_scenarios import SCENARIOS, judge, load
 
-from fwtop.guardian.allow.allowlist import Allowed, AllowList
+from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.found import Session
 from fwtop.guardian.limits import Limits
 from fwtop.guardian.rules.guard import check_share
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import Role
+from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ConnectionLimit, Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.rehearsal.breadth import why_broad
@@ -23,9 +23,9 @@ from fwtop.rehearsal.host import Host
 PEER = Prefix.parse("233.252.0.9")
 ALLOW = AllowList(
     (
-        Allowed(PEER, "logged in", Role.SSH, Session(PEER, 40000, 2222)),
-        Allowed(Prefix.parse("198.51.100.1"), "own address", Role.OWN),
-        Allowed(Prefix.parse("fe80::1"), "own address", Role.OWN),
+        Session(PEER, 40000, 2222).allowed("logged in"),
+        AllowedPeer(Prefix.parse("198.51.100.1"), Role.OWN, reason="own address"),
+        AllowedPeer(Prefix.parse("fe80::1"), Role.OWN, reason="own address"),
     )
 )
 EIGHTS = tuple(f"{i}.0.0.0/8" for i in range(1, 224) if i != 127)

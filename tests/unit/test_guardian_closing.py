@@ -7,12 +7,12 @@ from collections import Counter
 
 import pytest
 
-from fwtop.guardian.allow.allowlist import Allowed, AllowList
+from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.found import Session
 from fwtop.guardian.rules import connections
 from fwtop.guardian.rules.connections import OpenConnection, describe, to_close
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import Role
+from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Rule
 
 NOBODY = AllowList(())
@@ -78,21 +78,19 @@ def test_a_limit_counts_by_prefix(there: list[OpenConnection]) -> None:
 @pytest.mark.parametrize(
     ("entry", "spared"),
     [
-        (Allowed(Prefix.parse("192.0.2.0/24"), "listed"), 2),
-        (Allowed(Prefix.parse("192.0.2.1"), "gateway", Role.GATEWAY), 2),
-        (Allowed(Prefix.parse("192.0.2.1"), "resolver", Role.DNS), 2),
-        (Allowed(Prefix.parse("192.0.2.1"), "this host", Role.OWN), 2),
-        (Allowed(Prefix.parse("198.51.100.1"), "listed"), 0),
+        (AllowedPeer(Prefix.parse("192.0.2.0/24"), reason="listed"), 2),
+        (AllowedPeer(Prefix.parse("192.0.2.1"), Role.GATEWAY, reason="gateway"), 2),
+        (AllowedPeer(Prefix.parse("192.0.2.1"), Role.DNS, reason="resolver"), 2),
+        (AllowedPeer(Prefix.parse("192.0.2.1"), Role.OWN, reason="this host"), 2),
+        (AllowedPeer(Prefix.parse("198.51.100.1"), reason="listed"), 0),
         (
-            Allowed(
-                Prefix.parse("192.0.2.1"), "session", Role.SSH, Session(Prefix.parse("192.0.2.1"), 5000, 22)
-            ),
+            Session(Prefix.parse("192.0.2.1"), 5000, 22).allowed("session"),
             1,
         ),
     ],
 )
 def test_nobody_on_the_allow_list_is_cut_off(
-    there: list[OpenConnection], entry: Allowed, spared: int
+    there: list[OpenConnection], entry: AllowedPeer, spared: int
 ) -> None:
     """Of the peer of an SSH session what it has on the port of the session."""
     there += [connection("192.0.2.1", port=22), connection("192.0.2.1", port=80)]

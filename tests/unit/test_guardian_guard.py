@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fwtop.guardian.allow.allowlist import Allowed, AllowList
+from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.found import Session
 from fwtop.guardian.rules import guard
 from fwtop.model.addresses.address import Prefix, covered
 from fwtop.model.addresses.prefix_rows import PrefixRows
-from fwtop.model.addresses.roles import Role
+from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
 from fwtop.rehearsal.host import Host
 from fwtop.rehearsal.operators import around_sessions, exceptions
@@ -22,18 +22,13 @@ from fwtop.rules.kinds import why_too_many
 
 ALLOW = AllowList(
     (
-        Allowed(Prefix.parse("198.51.100.7"), "operator"),
-        Allowed(Prefix.parse("fe80::/64"), "link"),
-        Allowed(
-            Prefix.parse("233.252.0.9"),
-            "logged in",
-            Role.SSH,
-            Session(Prefix.parse("233.252.0.9"), 40000, 2222),
-        ),
-        Allowed(Prefix.parse("233.252.0.53"), "DNS resolver", Role.DNS),
-        Allowed(Prefix.parse("233.252.0.123"), "NTP server", Role.NTP),
-        Allowed(Prefix.parse("233.252.0.1"), "default gateway", Role.GATEWAY),
-        Allowed(Prefix.parse("233.252.0.2"), "own address", Role.OWN),
+        AllowedPeer(Prefix.parse("198.51.100.7"), reason="operator"),
+        AllowedPeer(Prefix.parse("fe80::/64"), reason="link"),
+        Session(Prefix.parse("233.252.0.9"), 40000, 2222).allowed("logged in"),
+        AllowedPeer(Prefix.parse("233.252.0.53"), Role.DNS, reason="DNS resolver"),
+        AllowedPeer(Prefix.parse("233.252.0.123"), Role.NTP, reason="NTP server"),
+        AllowedPeer(Prefix.parse("233.252.0.1"), Role.GATEWAY, reason="default gateway"),
+        AllowedPeer(Prefix.parse("233.252.0.2"), Role.OWN, reason="own address"),
     )
 )
 LIMIT = RateLimit(10, 10)
@@ -138,7 +133,7 @@ prefixes = st.builds(
 
 @given(st.lists(prefixes, min_size=1, max_size=8), st.lists(prefixes, max_size=8))
 def test_no_rule_ever_overlaps_the_allow_list(sources: list[Prefix], allowed: list[Prefix]) -> None:
-    allow = AllowList(tuple(Allowed(prefix, "x") for prefix in allowed))
+    allow = AllowList(tuple(AllowedPeer(prefix, reason="x") for prefix in allowed))
     verdict = guard.judge(Rule("", Kind.IPSET, Match(sources=tuple(sources)), "x", 60), Host(allow), 0)
     overlap = any(source.overlaps(prefix) for source in sources for prefix in allowed)
     assert (verdict.refused is not None) == overlap

@@ -10,7 +10,7 @@ import pytest
 
 from fwtop.cli import list as list_verb
 from fwtop.cli.main import main
-from fwtop.guardian.allow.allowlist import Allowed, AllowList
+from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.found import Session
 from fwtop.guardian.records.list_files import ListFiles, Recorded
 from fwtop.guardian.rules import guard
@@ -20,7 +20,7 @@ from fwtop.model.addresses.named_list import NEVER, NamedList, check_entries
 from fwtop.model.addresses.port_rows import positions
 from fwtop.model.addresses.prefix_list import detach_sources
 from fwtop.model.addresses.prefix_rows import PrefixRows
-from fwtop.model.addresses.roles import Role
+from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Apply
 from fwtop.model.rule import Kind, Match, Rule
@@ -265,10 +265,8 @@ def test_a_list_is_shown_with_counts_memory_rules_and_busiest_entries() -> None:
     assert "fwtop list create" in list_verb.show_lines([])[0]
 
 
-LOGIN = Allowed(
-    Prefix.parse("233.252.0.9"), "logged in", Role.SSH, Session(Prefix.parse("233.252.0.9"), 40000, 22)
-)
-ALLOW = AllowList((Allowed(Prefix.parse("198.51.100.7"), "operator"), LOGIN))
+LOGIN = Session(Prefix.parse("233.252.0.9"), 40000, 22).allowed("logged in")
+ALLOW = AllowList((AllowedPeer(Prefix.parse("198.51.100.7"), reason="operator"), LOGIN))
 
 
 def test_list_may_hold_what_the_operator_allows_as_that_passes() -> None:

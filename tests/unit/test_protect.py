@@ -10,13 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from fwtop.cli import protect as verb
-from fwtop.guardian.allow.allowlist import Allowed, AllowList
+from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.found import Session
 from fwtop.guardian.mechanisms.chains.table_raw import Listed, TableState, add_text
 from fwtop.guardian.rules import guard
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import Role
+from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Level, Match, Protection, Rule
 from fwtop.rehearsal.operators import why_locked_out
@@ -85,10 +85,10 @@ def test_of_several_rules_on_ports_the_highest_comes_first_and_of_one_priority_t
 def test_who_is_logged_in_must_be_able_to_log_in_again(
     wanted: Rule, listed: tuple[Prefix, ...], cut: bool
 ) -> None:
-    session = Allowed(PEER, "ssh", Role.SSH, Session(PEER, 50022, 443))
+    session = Session(PEER, 50022, 443).allowed("ssh")
     why = why_locked_out(wanted, AllowList((session,)), lambda _: listed)
     assert (why is not None) == cut
-    named = AllowList((session, Allowed(PEER, "/etc/fwtop/allow")))
+    named = AllowList((session, AllowedPeer(PEER, reason="/etc/fwtop/allow")))
     assert why_locked_out(wanted, named, lambda _: listed) is None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fwtop.guardian.allow.allowlist import Allowed, AllowList
+from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.found import Session
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_rows import PrefixRows
@@ -21,9 +21,7 @@ from fwtop.rehearsal.logins import SYSTEMS, cut, flat, length_of, login
 from fwtop.rehearsal.rehearse import rehearse
 
 PEER = Prefix.parse("233.252.0.9")
-ALLOW = AllowList(
-    (Allowed(PEER, "logged in", Role.SSH, Session(PEER, 40000, 2222)),), listening=frozenset({2022})
-)
+ALLOW = AllowList((Session(PEER, 40000, 2222).allowed("logged in"),), listening=frozenset({2022}))
 SYN = (0x12, 0x02)
 ANYWHERE = Kind.STRING
 

@@ -78,7 +78,7 @@ def preview_on(rule: Rule, judged: Basis, known: KnownPeers = NO_PEERS) -> Previ
 
     What passes by the allow-list is neither stopped nor harmed.
     """
-    allowed = known.peers
+    allowed = (*known.entries, *known.behind)
     context, findings, normal = judged.context, judged.findings, judged.normal
     traffic = context.traffic
     passing = allowed_rows(allowed, traffic.packets)

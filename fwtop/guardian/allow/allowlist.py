@@ -11,10 +11,9 @@ from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.guardian.allow.behind import MOST, MOST_OF_HOST, Learned, overruled
+from fwtop.guardian.allow.behind import MOST, MOST_OF_HOST, overruled
 from fwtop.guardian.allow.found import (
     Session,
     configured_time_servers,
@@ -28,61 +27,29 @@ from fwtop.guardian.allow.found import (
     time_servers_talked_to,
 )
 from fwtop.model.addresses.address import HostBitsError, Prefix
-from fwtop.model.addresses.roles import BGP_PORT, DHCP_PORTS, DNS_PORT, NTP_PORT, PASSES, Passes, Role
+from fwtop.model.addresses.roles import (
+    BGP_PORT,
+    DHCP_PORTS,
+    DNS_PORT,
+    NTP_PORT,
+    AllowedPeer,
+    Passes,
+    Role,
+)
 from fwtop.model.files import read_regular
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP, UDP
-from fwtop.rehearsal.host import SSH_PORT
+from fwtop.rehearsal.host import KnownPeers
 from fwtop.rehearsal.operators import in_full
 
 ALLOW_FILE = "/etc/fwtop/allow"
 
 
-class Allowed(Struct, frozen=True):
-    """An entry of the allow-list: who, why, and in which role. Only sessions have ports."""
-
-    prefix: Prefix
-    why: str
-    role: Role = Role.OPERATOR
-    session: Session | None = None
-
-    @property
-    def port(self) -> int:
-        """The peer's port of a session, else 0."""
-        return self.session.peer_port if self.session is not None else 0
-
-    @property
-    def login_port(self) -> int:
-        """The port here of a session, else 0."""
-        return self.session.local_port if self.session is not None else 0
-
-    @property
-    def tier(self) -> str:
-        """Whether the operator listed it, or fwtop found it."""
-        return "operator" if self.role is Role.OPERATOR else "found"
-
-    @property
-    def passes(self) -> str:
-        """What of it no rule can drop, in words."""
-        if self.session is not None:
-            own = f"TCP from port {self.session.peer_port}, except new connections"
-            return f"{own}; all TCP to port {self.session.local_port}"
-        return PASSES[self.role]
-
-    def to_dict(self) -> dict[str, str]:
-        """Return it as `fwtop status --json` shows it (docs/JSON.md)."""
-        shown = {"prefix": str(self.prefix), "why": self.why}
-        return {**shown, "tier": self.tier, "role": self.role.value, "passes": self.passes}
-
-
-class AllowList(Struct, frozen=True):
+class AllowList(KnownPeers, frozen=True):
     """All entries, each once, and what could not be read."""
 
-    entries: tuple[Allowed, ...]
     warnings: tuple[str, ...] = ()
-    behind: tuple[Learned, ...] = ()  # of hosts behind this machine
-    listening: frozenset[int] = frozenset()  # the ports of SSH daemons
     redirected: frozenset[tuple[int, int]] = frozenset()  # ports that clients log in at, and ours behind each
 
     def without_overruled(self, rules: Iterable[Rule]) -> AllowList:
@@ -91,14 +58,9 @@ class AllowList(Struct, frozen=True):
         return replace(self, behind=tuple(item for item in self.behind if item not in gone)) if gone else self
 
     @property
-    def session_ports(self) -> frozenset[int]:
-        """Local ports that the operators' sessions use."""
-        return frozenset(entry.login_port for entry in self.entries if entry.login_port)
-
-    @property
     def login_ports(self) -> frozenset[int]:
-        """Ports where operators log in: those of sessions, of SSH daemons that listen, and 22."""
-        return self.session_ports | self.listening | {SSH_PORT, *(port for port, _ in self.redirected)}
+        """Ports where operators log in, those redirected to them too."""
+        return super().login_ports | {port for port, _ in self.redirected}
 
     @property
     def listed(self) -> tuple[Prefix, ...]:
@@ -124,12 +86,12 @@ class AllowList(Struct, frozen=True):
                 continue
             if entry.role is Role.GATEWAY:
                 gateways.add(entry.prefix)
-            if entry.session is not None:
-                local = entry.session.local_port
+            if local := entry.login_port:
                 ports = {local, *(port for port, own in self.redirected if own == local)}
                 logins |= {(entry.prefix, port) for port in ports}
             peers |= {(entry.prefix, *port) for port in _ports_of(entry, family)}
-        behind = sorted(item.conversation for item in self.behind if item.conversation.peer.family == family)
+        talks = [item.conversation for item in self.behind if item.prefix.family == family]
+        behind = sorted(talk for talk in talks if talk is not None)
         listed = tuple(self.of_family(family))
         return Passes(
             family,
@@ -141,13 +103,13 @@ class AllowList(Struct, frozen=True):
         )
 
 
-def _ports_of(entry: Allowed, family: int) -> tuple[tuple[int, int], ...]:
+def _ports_of(entry: AllowedPeer, family: int) -> tuple[tuple[int, int], ...]:
     """Return the protocols and ports that an entry's packets come from.
 
     Of a session that is the peer's port alone: ours may be another on the wire, where this host redirects it.
     """
-    if entry.session is not None:
-        return ((TCP, entry.session.peer_port),)
+    if entry.login_port:
+        return ((TCP, entry.port),)
     if entry.role is Role.DNS:
         return (TCP, DNS_PORT), (UDP, DNS_PORT)
     if entry.role is Role.NTP:
@@ -161,7 +123,7 @@ def gather(
     operators: Iterable[Session],
     netns_name: str | None,
     allow_file: str = ALLOW_FILE,
-    learn: Callable[[Collection[Prefix]], tuple[tuple[Learned, ...], int]] = lambda _: ((), 0),
+    learn: Callable[[Collection[Prefix]], tuple[tuple[AllowedPeer, ...], int]] = lambda _: ((), 0),
 ) -> AllowList:
     """Read the whole list now; `operators` are the sessions that started our clients.
 
@@ -170,21 +132,17 @@ def gather(
     listed, warnings = read_allow_file(Path(allow_file))
     own, daemons = own_addresses(), ssh_daemons()
     sessions = ssh_sessions(daemons)
-    found = listed + [Allowed(prefix, "own address", Role.OWN) for prefix in own]
-    found += [Allowed(item.peer, "operator's session (SSH_CONNECTION)", Role.SSH, item) for item in operators]
-    found += [
-        Allowed(item.peer, f"logged in by ssh on port {item.local_port}", Role.SSH, item)
-        for _, item in sessions
-    ]
-    found += [Allowed(prefix, "default gateway", Role.GATEWAY) for prefix in gateways()]
-    found += [Allowed(prefix, "DNS resolver", Role.DNS) for prefix in resolvers(netns_name)]
+    found = listed + [AllowedPeer(prefix, Role.OWN, reason="own address") for prefix in own]
+    found += [item.allowed("operator's session (SSH_CONNECTION)") for item in operators]
+    found += [item.allowed(f"logged in by ssh on port {item.local_port}") for _, item in sessions]
+    found += [AllowedPeer(prefix, Role.GATEWAY, reason="default gateway") for prefix in gateways()]
+    found += [AllowedPeer(prefix, Role.DNS, reason="DNS resolver") for prefix in resolvers(netns_name)]
     servers = (*configured_time_servers(), *time_servers_talked_to())
-    found += [Allowed(prefix, "NTP server", Role.NTP) for prefix in servers]
-    unique: dict[tuple[Prefix, Role, int], Allowed] = {}
+    found += [AllowedPeer(prefix, Role.NTP, reason="NTP server") for prefix in servers]
+    unique: dict[tuple[Prefix, Role, int], AllowedPeer] = {}
     for entry in found:
         if not entry.prefix.network.is_loopback and not entry.prefix.network.is_unspecified:
-            port = entry.session.peer_port if entry.session is not None else 0
-            unique.setdefault((entry.prefix, entry.role, port), entry)
+            unique.setdefault((entry.prefix, entry.role, entry.port), entry)
     behind, left_out = learn(frozenset(own))
     if left_out:
         limits = ", ".join(f"{most} {role.value}" for role, most in MOST.items())
@@ -192,11 +150,11 @@ def gather(
             f"the allow-list for hosts behind this machine has no room for {left_out:,} conversations: "
             f"{len(behind):,} are on it, of at most {limits}, and {MOST_OF_HOST} of a host"
         )
-    ports = listening_ports(daemons), redirected_ports(sessions)
-    return AllowList(tuple(unique.values()), tuple(warnings), behind, *ports)
+    listening, redirected = listening_ports(daemons), redirected_ports(sessions)
+    return AllowList(tuple(unique.values()), behind, listening, tuple(warnings), redirected)
 
 
-def read_allow_file(path: Path) -> tuple[list[Allowed], list[str]]:
+def read_allow_file(path: Path) -> tuple[list[AllowedPeer], list[str]]:
     """Read one prefix a line (# starts a comment); bad lines are named and skipped.
 
     A file that did not change is not read again: 200,000 lines take seconds.
@@ -209,8 +167,8 @@ def read_allow_file(path: Path) -> tuple[list[Allowed], list[str]]:
 
 
 @lru_cache(maxsize=1)
-def _read_allow_file(path: Path, _: tuple[int, ...] | None) -> tuple[list[Allowed], list[str]]:
-    found: list[Allowed] = []
+def _read_allow_file(path: Path, _: tuple[int, ...] | None) -> tuple[list[AllowedPeer], list[str]]:
+    found: list[AllowedPeer] = []
     warnings: list[str] = []
     try:
         lines = _text(path).splitlines()
@@ -223,9 +181,9 @@ def _read_allow_file(path: Path, _: tuple[int, ...] | None) -> tuple[list[Allowe
         if not text:
             continue
         try:
-            found.append(Allowed(Prefix.parse(text), str(path)))
+            found.append(AllowedPeer(Prefix.parse(text), reason=str(path)))
         except HostBitsError as error:  # the host passes whichever was meant: it may be the operator's own
-            found.append(Allowed(Prefix.parse(error.host), str(path)))
+            found.append(AllowedPeer(Prefix.parse(error.host), reason=str(path)))
             warnings.append(safe_text(f"{path} line {number}: {error}; only the host passes"))
         except ValueError as error:
             warnings.append(safe_text(f"{path} line {number} is ignored: {error}"))

@@ -25,8 +25,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import product
 
-from msgspec import Struct
-
 from fwtop.dissect.findings import FINDING_BYTES, PORT, parse_finding
 from fwtop.guardian.limits import Limits
 from fwtop.kernel import children
@@ -35,7 +33,16 @@ from fwtop.kernel.links import Link, readable_links
 from fwtop.kernel.packet_sockets import Overhearing, Wanted
 from fwtop.kernel.procfs import read_text
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import BFD_PORTS, BGP_PORT, DNS_PORT, NTP_PORT, ROUTING, Conversation, Role
+from fwtop.model.addresses.roles import (
+    BFD_PORTS,
+    BGP_PORT,
+    DNS_PORT,
+    NTP_PORT,
+    ROUTING,
+    AllowedPeer,
+    Conversation,
+    Role,
+)
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.netfilter import ctnetlink
@@ -62,33 +69,6 @@ _BUSY_PPS = 50_000  # of a port: from then on it is listened to for a tenth of t
 _OPEN_SECONDS, _SHUT_SECONDS, _LOOK_SECONDS = 0.2, 1.8, 5.0
 
 
-class Learned(Struct, frozen=True):
-    """An entry of the allow-list for those behind."""
-
-    conversation: Conversation
-    role: Role
-
-    @property
-    def passes(self) -> str:
-        """What of it no rule can drop, in words."""
-        item = self.conversation
-        if item.protocol not in (TCP, UDP):
-            return f"protocol {item.protocol} to {item.host}"
-        if item.protocol == UDP:
-            if item.port in BFD_PORTS:
-                return f"UDP of {item.host} to its port {item.port}"
-            return f"UDP from port {item.port} to {item.host}"
-        if item.port == DNS_PORT:
-            return f"TCP from port {item.port} to {item.host}, except new connections"
-        return f"TCP between its port {item.port} and {item.host}, except new connections"
-
-    def to_dict(self) -> dict[str, str]:
-        """Return it as `fwtop status --json` shows it (docs/JSON.md)."""
-        item = self.conversation
-        about = {"prefix": str(item.peer), "why": WHAT[self.role].format(item.host), "host": str(item.host)}
-        return {**about, "tier": "learned", "role": self.role.value, "passes": self.passes}
-
-
 class Evidence:
     """Conversations by role, with the times of their first and latest evidence. Shared by two threads."""
 
@@ -105,12 +85,12 @@ class Evidence:
             elif len(known) < _CANDIDATES * MOST[role]:
                 known[conversation] = now, now
 
-    def listed(self, now: float) -> tuple[tuple[Learned, ...], int]:
+    def listed(self, now: float) -> tuple[tuple[AllowedPeer, ...], int]:
         """Return what is on the list, and how many conversations had no room on it.
 
         Those that have lasted long go before others, then the older ones: who is on the list stays on it.
         """
-        found: list[Learned] = []
+        found: list[AllowedPeer] = []
         left_out = 0
         with self._lock:
             for role, known in self._seen.items():
@@ -121,7 +101,8 @@ class Evidence:
                 for item in sorted(known, key=lambda item: _rank(known[item])):
                     of_host[item.host] += 1
                     if taken < MOST[role] and of_host[item.host] <= MOST_OF_HOST:
-                        found.append(Learned(item, role))
+                        why = WHAT[role].format(item.host)
+                        found.append(AllowedPeer(item.peer, role, conversation=item, reason=why))
                         taken += 1
                     else:
                         left_out += 1
@@ -154,7 +135,7 @@ def conversations_of(
         yield Conversation(answering, entry.protocol, reply.sport, asked)
 
 
-def overruled(learned: Iterable[Learned], rules: Iterable[Rule]) -> frozenset[Learned]:
+def overruled(learned: Iterable[AllowedPeer], rules: Iterable[Rule]) -> frozenset[AllowedPeer]:
     """Return the entries that rules are about in particular: they name the peer's address and its port.
 
     Whoever writes such a rule means just that, for instance answers forged in the name of a resolver.
@@ -169,7 +150,7 @@ def overruled(learned: Iterable[Learned], rules: Iterable[Rule]) -> frozenset[Le
     return frozenset(
         item
         for item in learned
-        if (item.conversation.peer, item.conversation.protocol, item.conversation.port) in wanted
+        if (talk := item.conversation) and (talk.peer, talk.protocol, talk.port) in wanted
     )
 
 
@@ -349,7 +330,7 @@ class Learning:
         self._renew()
         self._listener.start()
 
-    def learn(self, own: Collection[Prefix]) -> tuple[tuple[Learned, ...], int]:
+    def learn(self, own: Collection[Prefix]) -> tuple[tuple[AllowedPeer, ...], int]:
         """Return what is on the list now, and how many conversations had no room on it."""
         settings = self._renew()
         if not settings.learn_behind:

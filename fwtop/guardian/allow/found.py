@@ -20,6 +20,7 @@ from fwtop.kernel.links import default_routes, list_addresses
 from fwtop.kernel.procfs import read_text
 from fwtop.kernel.sockets import command_name, processes, sockets_of
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.files import read_regular
 from fwtop.model.traffic.protocols import TCP
 from fwtop.netfilter.ctnetlink import Entry, opened_by
@@ -56,6 +57,10 @@ class Session(Struct, frozen=True):
     peer: Prefix
     peer_port: int
     local_port: int
+
+    def allowed(self, why: str) -> AllowedPeer:
+        """Return it as an entry of the allow-list."""
+        return AllowedPeer(self.peer, Role.SSH, self.peer_port, login_port=self.local_port, reason=why)
 
 
 def note_operator(operators: dict[Session, float], session: Session | None) -> None:

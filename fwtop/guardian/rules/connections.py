@@ -117,7 +117,7 @@ def _is_allowed(item: OpenConnection, allow: AllowList) -> bool:
     for entry in allow.entries:
         if entry.role is Role.OWN or not entry.prefix.contains(item.peer):
             continue
-        if entry.session is None or item.port == entry.session.local_port:
+        if entry.login_port in (0, item.port):
             return True
     return _is_own(item, allow)
 
@@ -234,9 +234,9 @@ class StrictTracking:
         parts = (part for rule in rules for part in (rule.parts or (rule,)))
         ports = {part.match.dport for part in parts if of(part.kind).answers}
         wanted = {
-            entry.session
+            Session(entry.prefix, entry.port, entry.login_port)
             for entry in allow.entries
-            if entry.session is not None and entry.session.local_port in ports
+            if entry.login_port in ports
         }
         self._kept = {session: kept for session, kept in self._kept.items() if session in wanted}
         if not wanted:

@@ -10,8 +10,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fwtop.guardian.allow.allowlist import Allowed
-from fwtop.guardian.allow.behind import Learned
 from fwtop.guardian.limits import Limits
 from fwtop.guardian.mechanisms.mechanism import Wanted
 from fwtop.guardian.ownership import single_threaded
@@ -21,7 +19,7 @@ from fwtop.guardian.rules.guard import bridge_notes, check_share
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, sealed
-from fwtop.model.addresses.roles import Role
+from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
@@ -48,10 +46,7 @@ class Reports:
         self._state = state
         self._warnings = warnings
         self._wait = wait
-        self._allow: tuple[tuple[Allowed | Learned, ...], bytes] = (
-            (),
-            b"[]",
-        )  # entries, and how they are encoded
+        self._allow: tuple[tuple[AllowedPeer, ...], bytes] = (), b"[]"  # entries, and how they are encoded
 
     def limits(self) -> tuple[Limits, tuple[str, ...]]:
         """Read the operator's file: its settings, and what is wrong with it."""
@@ -161,7 +156,7 @@ class Reports:
     def _encoded_allow(self) -> bytes:
         """Encode the allow-list once for each change of it, an entry at a time."""
         allow = self._state.allow
-        entries: tuple[Allowed | Learned, ...] = allow.entries + allow.behind
+        entries = allow.entries + allow.behind
         if entries != self._allow[0]:
             self._allow = entries, b"[" + b", ".join(_encoded(entry.to_dict()) for entry in entries) + b"]"
         return self._allow[1]
@@ -175,11 +170,13 @@ class Reports:
         allow = self._state.allow
         entries = sorted(allow.entries, key=lambda entry: entry.role is Role.OPERATOR)
         found: list[list[str | int]] = [
-            [str(entry.prefix), entry.role.value, entry.session.peer_port if entry.session is not None else 0]
-            for entry in entries[:_MAX_PEERS]
+            [str(entry.prefix), entry.role.value, entry.port] for entry in entries[:_MAX_PEERS]
         ]
-        talks = ((item.conversation, item.role.value) for item in allow.behind[:_MAX_PEERS])
-        return found + [[str(of.peer), role, of.port, str(of.host), of.protocol] for of, role in talks]
+        return found + [
+            [str(of.peer), item.role.value, of.port, str(of.host), of.protocol]
+            for item in allow.behind[:_MAX_PEERS]
+            if (of := item.conversation)
+        ]
 
     def _logins(self) -> list[list[str | int]]:
         """Return prefix and port here of those who are logged in: all that they send there passes."""

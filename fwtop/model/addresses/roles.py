@@ -78,6 +78,19 @@ class Conversation(Struct, frozen=True, order=True):
             return (self.host,)
         return (self.peer, self.host) if both else (self.peer,)
 
+    @property
+    def words(self) -> str:
+        """What passes of it, in words."""
+        if self.protocol not in (TCP, UDP):
+            return f"protocol {self.protocol} to {self.host}"
+        if self.protocol == UDP:
+            if self.port in BFD_PORTS:
+                return f"UDP of {self.host} to its port {self.port}"
+            return f"UDP from port {self.port} to {self.host}"
+        if self.port == DNS_PORT:
+            return f"TCP from port {self.port} to {self.host}, except new connections"
+        return f"TCP between its port {self.port} and {self.host}, except new connections"
+
 
 class Passes(Struct, frozen=True):
     """What passes of one family, as sets that can be looked up; all are sorted and unique."""
@@ -109,13 +122,14 @@ class Passes(Struct, frozen=True):
 
 
 class AllowedPeer(Struct, frozen=True):
-    """An entry of the allow-list as consoles get it, to predict what a rule drops."""
+    """An entry of the allow-list: who, in which role, and why. Only SSH sessions have ports."""
 
     prefix: Prefix
-    role: Role
+    role: Role = Role.OPERATOR
     port: int = 0  # of an SSH session: the peer's
     conversation: Conversation | None = None  # with a host behind this machine: what alone passes
     login_port: int = 0  # of an SSH session: the port here where all from the peer passes
+    reason: str = ""  # as root knows it; consoles don't
 
     @property
     def who(self) -> str:
@@ -124,5 +138,27 @@ class AllowedPeer(Struct, frozen=True):
 
     @property
     def why(self) -> str:
-        """Why it is on the allow-list, as far as consoles know."""
-        return self.who
+        """Why it is on the allow-list, as far as that is known."""
+        return self.reason or self.who
+
+    @property
+    def tier(self) -> str:
+        """Whether the operator listed it, or fwtop found it, or learned it from what passes through."""
+        if self.conversation is not None:
+            return "learned"
+        return "operator" if self.role is Role.OPERATOR else "found"
+
+    @property
+    def passes(self) -> str:
+        """What of it no rule can drop, in words."""
+        if self.conversation is not None:
+            return self.conversation.words
+        if self.login_port:
+            return f"TCP from port {self.port}, except new connections; all TCP to port {self.login_port}"
+        return PASSES[self.role]
+
+    def to_dict(self) -> dict[str, str]:
+        """Return it as `fwtop status --json` shows it (docs/JSON.md)."""
+        behind = {"host": str(self.conversation.host)} if self.conversation is not None else {}
+        about = {"prefix": str(self.prefix), "why": self.why, **behind}
+        return {**about, "tier": self.tier, "role": self.role.value, "passes": self.passes}
