@@ -21,9 +21,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--seed", type=int, metavar="N", help="naming, corpus: generate windows that nothing was tuned on"
     )
-    parser.add_argument(
-        "--svg", type=Path, metavar="FILE", help="naming: also draw it to this file"
-    )
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="naming: also draw it to this file")
     args = parser.parse_intermixed_args(arguments)
     try:
         if args.seed is not None and args.table not in ("naming", "corpus"):
