@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from benches.catalogue import TABLES
 from fwtop.cli.trying import add_table, measure
@@ -21,17 +20,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--seed", type=int, metavar="N", help="naming, corpus: generate windows that nothing was tuned on"
     )
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="naming: also draw it to this file")
     args = parser.parse_intermixed_args(arguments)
     try:
         if args.seed is not None and args.table not in ("naming", "corpus"):
             raise FwtopError("--seed goes with naming and corpus; nothing was measured", 2)
-        if args.svg is not None and args.table != "naming":
-            raise FwtopError("--svg goes with naming; nothing was measured", 2)
-        document = measure(args, TABLES, "python -m benches", seed=args.seed)
-        if args.svg is not None and document is not None:
-            args.svg.write_text(document.picture, encoding="utf-8")
-        return 0
+        return measure(args, TABLES, "python -m benches", seed=args.seed)
     except FwtopError as error:
         print(f"benches: {error}", file=sys.stderr)
         return error.code

@@ -78,7 +78,7 @@ class Document(Struct, frozen=True):
     machine: str = field(default_factory=machine_name)
     kernel: str = field(default_factory=platform.release)
     lines: tuple[str, ...] = ()  # replaces the rows in text output
-    picture: str = ""  # an SVG, where the table has one
+    picture: str = ""  # replaces the drawn rows: an SVG
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of docs/JSON.md."""

@@ -116,6 +116,7 @@ def add_table(parser: argparse.ArgumentParser, takes: str) -> None:
     """Add a table's name, what it takes, and how it is measured and printed."""
     parser.add_argument("table", nargs="?", metavar="TABLE", help="a table's name, or 'list'")
     parser.add_argument("captures", nargs="*", metavar="CAPTURE", help=takes)
+    option(parser, "--svg", "FILE", "also draw the table to this file", Path)
     flag(parser, "--json", "print one JSON document")
     flag(parser, "--quick", "reduced run, a minute or two per table")
     option(parser, "--rounds", "N", "number of measurements per row", positive)
@@ -129,20 +130,16 @@ def _bench(args: argparse.Namespace) -> int:
         name = safe_text(args.table, limit=40)
         raise FwtopError(f"--calibrate is a table of its own, not {name!r}; nothing measured", 2)
     args.table = "calibrate" if args.calibrate else args.table
-    measure(args, TABLES, "fwtop bench", seed=None)
-    return 0
+    return measure(args, TABLES, "fwtop bench", seed=None)
 
 
-def measure(
-    args: argparse.Namespace, tables: Sequence[Table], command: str, *, seed: int | None
-) -> Document | None:
+def measure(args: argparse.Namespace, tables: Sequence[Table], command: str, *, seed: int | None) -> int:
     """Measure a table of a list and print it, or print the list."""
     from fwtop.bench.frame import Options, find
     from fwtop.bench.frame import run as measured
 
     if args.table == "list":
-        _list_tables(tables, as_json=args.json)
-        return None
+        return _list_tables(tables, as_json=args.json)
     if args.table is None:
         raise FwtopError(f"which table? see '{command} list'; nothing was measured", 2)
     table = find(args.table, tables, command)
@@ -155,16 +152,19 @@ def measure(
         document = measured(table, Options(args.rounds, args.quick, tuple(args.captures), seed))
     if getattr(args, "calibrate", False):
         document = _kept(document)
+    if args.svg is not None:
+        _draw(document, args.svg)
     _print_table(document, as_json=args.json)
-    return document
+    return 0
 
 
-def _list_tables(tables: Sequence[Table], *, as_json: bool) -> None:
+def _list_tables(tables: Sequence[Table], *, as_json: bool) -> int:
     if as_json:
         print(json.dumps([{"table": table.name, "title": table.title} for table in tables]))
     else:
         for table in tables:
             print(f"{table.name:<10} {table.title}")
+    return 0
 
 
 def _kept(document: Document) -> Document:
@@ -181,6 +181,15 @@ def _print_table(document: Document, *, as_json: bool) -> None:
         sys.stdout.write("\n")
     else:
         sys.stdout.write(render(document))
+
+
+def _draw(document: Document, path: Path) -> None:
+    from fwtop.bench.picture import draw
+
+    try:
+        path.write_text(document.picture or draw(document), encoding="utf-8")
+    except OSError as error:
+        print(f"fwtop: {safe_text(path)}: {error.strerror}; the table was not drawn", file=sys.stderr)
 
 
 VERBS = {

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+from xml.etree import ElementTree
 
 import pytest
 
 from fwtop.bench import frame
 from fwtop.bench.frame import Document, Options, Row, measure, median_ratio, number, render
+from fwtop.bench.picture import draw, short
 
 
 def test_rows_alternate_and_ratios_are_taken_within_a_round() -> None:
@@ -62,6 +64,26 @@ def test_the_json_document_has_its_fields_and_the_text_every_figure() -> None:
     }  # fmt: skip
     text = render(document)
     assert all(word in text for word in ("a machine", "6.1", "1,234", "617.2", "0.5", "a note"))
+
+
+def test_the_picture_is_well_formed_and_shows_every_row() -> None:
+    results = measure([Row("raw <drop>", "pps", lambda: 1200.0), Row("fwtop block", "pps", lambda: 90.0)], 2)
+    root = ElementTree.fromstring(draw(Document("ladder", 2, results, (), "a & b", "6.1")))  # noqa: S314
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"raw <drop>", "fwtop block", "1.2 k", "90", "a & b, kernel 6.1"} <= set(texts)
+    dots = [float(dot.get("cx", "0")) for dot in root.iter("{http://www.w3.org/2000/svg}circle")]
+    assert len(dots) == 2
+    assert dots[0] > dots[1] > 0
+
+
+def test_a_published_ratio_is_drawn_as_a_ring() -> None:
+    rows = [Row("first", "s", lambda: 10.0), Row("other", "s", lambda: 100.0, "first", published=10.0)]
+    root = ElementTree.fromstring(draw(Document("t", 1, measure(rows, 1))))  # noqa: S314
+    dots = [(dot.get("cx"), dot.get("r")) for dot in root.iter("{http://www.w3.org/2000/svg}circle")]
+    assert len(dots) == 4  # the legend's, both rows', and the ring under the second
+    assert dots[2][0] == dots[3][0]
+    assert short(1_520_000) == "1.52 M"
+    assert (short(1e5), short(0.12345), short(999_600)) == ("100 k", "0.123", "1 M")
 
 
 @pytest.mark.parametrize(
