@@ -74,38 +74,17 @@ class RuleKind(Struct, frozen=True):
         return NETFILTER_DROP if self.layer > Layer.TC else TC_INGRESS  # where XDP can't run, tc does
 
 
-class Machine:
-    """A machine of which nothing is known, as where a policy is written for others."""
+class Machine(Struct, frozen=True):
+    """What can be asked of a machine; by default nothing is known, as of others that a policy is for."""
 
-    def memory_bytes(self) -> int:
-        """Return its memory; 0: unknown."""
-        return 0
-
-    def tcp_peers(self, port: int) -> Sequence[tuple[Prefix, int]]:
-        """Return address and port of those who have a connection to a local port now."""
-        del port
-        return ()
-
-    def udp_peers(self, family: int, port: int, most: int) -> Sequence[tuple[str, int]]:
-        """Return address and port of those who talk with a local UDP service, at most `most`."""
-        del family, port, most
-        return ()
-
-    def mtu(self) -> int:
-        """Return the smallest MTU of the interfaces that receive, bytes."""
-        return 1500
-
-    def window_scale(self) -> int:
-        """Return the scale of TCP windows that a listener announces."""
-        return 7  # of Linux with its defaults
-
-    def without_gro(self) -> Sequence[str]:
-        """Return the interfaces whose packets reach the stack without GRO, which verifies checksums."""
-        return ()
-
-    def takes_stamps(self) -> bool:
-        """Return whether the SYN proxy can pass time stamps through."""
-        return True
+    memory_bytes: Callable[[], int] = lambda: 0  # 0: unknown
+    tcp_peers: Callable[[int], Sequence[tuple[Prefix, int]]] = lambda _: ()  # of a local port, now
+    # Of a family, a local port, at most so many: who talks with a UDP service
+    udp_peers: Callable[[int, int, int], Sequence[tuple[str, int]]] = lambda *_: ()
+    mtu: Callable[[], int] = lambda: 1500  # the smallest of the interfaces that receive, bytes
+    window_scale: Callable[[], int] = lambda: 7  # that a listener announces; 7: Linux with its defaults
+    without_gro: Callable[[], Sequence[str]] = tuple  # interfaces without GRO, which verifies checksums
+    takes_stamps: Callable[[], bool] = lambda: True  # whether the SYN proxy can pass time stamps through
 
 
 class Surroundings(Struct, frozen=True):

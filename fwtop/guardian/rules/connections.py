@@ -20,13 +20,13 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 
 from msgspec import Struct
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.found import Session, connections
 from fwtop.kernel import netlink, sockets
+from fwtop.kernel.procfs import read_int
 from fwtop.model.addresses.address import Prefix, listed, of_ports
 from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
@@ -44,7 +44,7 @@ _MAPPED = bytes(10) + b"\xff\xff"
 _IDENTITY = slice(4, 52)  # struct inet_diag_sockid in struct inet_diag_msg
 _SENT_AT = 44  # tcpi_last_data_sent in struct tcp_info
 _ATTRIBUTES_AT = 72
-_COUNT = Path("/proc/sys/net/netfilter/nf_conntrack_count")
+_COUNT = "/proc/sys/net/netfilter/nf_conntrack_count"
 _Service = tuple[int, int | None, int]  # family, protocol, port
 SECONDS = 1.0  # between two looks
 _TIMEOUT_SECONDS = 600  # of an entry that was put back, until its next packet
@@ -188,13 +188,13 @@ def forget(rule: Rule, serve_urgent: Callable[[], None]) -> int:
     ]
     if not services:
         return 0
-    before = _count()
+    before = read_int(_COUNT)
     slow = {service for service in services if not _at_once(service)}
     if slow:
         chosen = (item for item in ctnetlink.entries() if (item.family, item.protocol, item.dport) in slow)
         for _ in ctnetlink.forget(chosen):
             serve_urgent()
-    return max(0, before - _count())
+    return max(0, before - read_int(_COUNT))
 
 
 def _at_once(service: _Service) -> bool:
@@ -209,13 +209,6 @@ def _at_once(service: _Service) -> bool:
             return False
         raise
     return True
-
-
-def _count() -> int:
-    try:
-        return int(_COUNT.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return 0
 
 
 class StrictTracking:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -19,7 +18,8 @@ from fwtop.guardian.records.journal import Entry, Journal
 from fwtop.guardian.rules import guard
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.guardian.services import asked_by
-from fwtop.kernel.links import has_gro, readable_links, receiving_links
+from fwtop.kernel.links import Link, has_gro, readable_links, receiving_links
+from fwtop.kernel.procfs import read_int, read_text
 from fwtop.model.addresses.address import Prefix, of_ports
 from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
@@ -72,7 +72,6 @@ class GuardianState:
         self._gather_allow = gather_allow
         self._make_lists = make_lists
         self._lists: NamedLists | None = None
-        self._machine = ThisMachine()
         self._allow_read_at = 0.0
 
     def active_rule(self, rule_id: str) -> Entry:
@@ -182,10 +181,10 @@ class GuardianState:
             entries = {name: self.entries_of(name) for name in rule.lists_used}
             others = (entry.rule for entry in self.active.values())
             around = Surroundings(
-                lists=entries, higher=guard.deciding_before(rule, others), machine=self._machine
+                lists=entries, higher=guard.deciding_before(rule, others), machine=_THIS_MACHINE
             )
         else:
-            around = Surroundings(exceptions(rule, self.allow), self.allow.known, machine=self._machine)
+            around = Surroundings(exceptions(rule, self.allow), self.allow.known, machine=_THIS_MACHINE)
         return kinds.build(rule, around)
 
     def wanted(self, rule: Rule, seconds: int) -> Wanted:
@@ -245,53 +244,43 @@ class GuardianState:
         return [*self.journal.warnings, *troubles, *self.limits()[1]]
 
 
-class ThisMachine(Machine):
-    """Reads /proc and netlink when it is asked."""
-
-    def memory_bytes(self) -> int:
-        """Return its memory; 0: unknown."""
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemTotal:"):
-                return int(line.split()[1]) << 10
-        return 0
-
-    def tcp_peers(self, port: int) -> Sequence[tuple[Prefix, int]]:
-        """Return address and port of those who have a connection to a local port now."""
-        return [(one.peer, one.peer_port) for _, one in connections((port,))]
-
-    def udp_peers(self, family: int, port: int, most: int) -> Sequence[tuple[str, int]]:
-        """Return address and port of those who talk with a local UDP service, by connection tracking."""
-        return udp_peers(family, port, most)
-
-    def mtu(self) -> int:
-        """Return the smallest MTU of the interfaces that receive, bytes."""
-        return min((link.mtu for link in receiving_links(readable_links())), default=1500)
-
-    def window_scale(self) -> int:
-        """Return the scale that a listener announces (net/ipv4/tcp_output.c, tcp_select_initial_window)."""
-        most = max(int((_text("/proc/sys/net/ipv4/tcp_rmem").split() or ["0"])[-1]),
-                   int(_text("/proc/sys/net/core/rmem_max") or 0))  # fmt: skip
-        return min(_MAX_SCALE, max(0, most.bit_length() - 16))
-
-    def without_gro(self) -> Sequence[str]:
-        """Return the interfaces that receive without GRO, which verifies checksums."""
-        return [link.name for link in receiving_links(readable_links()) if not has_gro(link.name)]
-
-    def takes_stamps(self) -> bool:
-        """Return whether the SYN proxy can pass time stamps through.
-
-        From the version on that counts TSEcrRejected, a listener checks the echoed time stamp of a
-        handshake's last packet; nf_synproxy adds its offset to that one, so it would be refused and sent
-        again after a second (measured on Linux 6.18).
-        """
-        return "TSEcrRejected" not in _text("/proc/net/netstat")
+def _memory_bytes() -> int:
+    for line in read_text("/proc/meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) << 10
+    return 0
 
 
-def _text(name: str) -> str:
-    try:
-        return Path(name).read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
+def _receiving() -> list[Link]:
+    return receiving_links(readable_links())
+
+
+def _window_scale() -> int:
+    """Return it as the kernel chooses it (net/ipv4/tcp_output.c, tcp_select_initial_window)."""
+    most = max(int((read_text("/proc/sys/net/ipv4/tcp_rmem").split() or ["0"])[-1]),
+               read_int("/proc/sys/net/core/rmem_max"))  # fmt: skip
+    return min(_MAX_SCALE, max(0, most.bit_length() - 16))
+
+
+def _takes_stamps() -> bool:
+    """Return whether a listener takes what the SYN proxy makes of time stamps.
+
+    From the version on that counts TSEcrRejected, a listener checks the echoed time stamp of a handshake's
+    last packet; nf_synproxy adds its offset to that one, so it would be refused and sent again after a second
+    (measured on Linux 6.18).
+    """
+    return "TSEcrRejected" not in read_text("/proc/net/netstat")
+
+
+_THIS_MACHINE = Machine(
+    memory_bytes=_memory_bytes,
+    tcp_peers=lambda port: [(one.peer, one.peer_port) for _, one in connections((port,))],
+    udp_peers=udp_peers,
+    mtu=lambda: min((link.mtu for link in _receiving()), default=1500),
+    window_scale=_window_scale,
+    without_gro=lambda: [link.name for link in _receiving() if not has_gro(link.name)],
+    takes_stamps=_takes_stamps,
+)
 
 
 class RuleCounters:
