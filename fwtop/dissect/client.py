@@ -2,25 +2,24 @@
 
 One message per datagram of a SOCK_SEQPACKET socket; integers are big-endian. Request: sequence number (u32),
 link type (u8), packet. Link type 1 starts with the Ethernet header, 0 with the IP header. Answer: sequence
-number (u32), then JSON, `{"layers": [[name, [[field, value]…]]…], "problem": text}`. Neither side trusts the
+number (u32), then a Dissection as JSON. Neither side trusts the
 other: both bound and sanitise.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import select
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from msgspec import Struct
 
 from fwtop.model.text import safe_text
+from fwtop.model.wire import of_json, to_json
 
 ANSWER_SECONDS = 8.0  # may include a start: importing scapy takes 0.5 s, far longer on a machine under attack
 _DEAD = "the dissector is not running"
@@ -115,25 +114,18 @@ def parse_request(message: bytes) -> tuple[int, int, bytes]:
 
 def answer(number: int, dissection: Dissection) -> bytes:
     """Encode an answer; one that would be too long loses its innermost layers."""
-    layers = [[layer.name, [list(pair) for pair in layer.fields]] for layer in dissection.layers]
-    problem = dissection.problem
-    while True:
-        message = _ANSWER.pack(number) + json.dumps({"layers": layers, "problem": problem}).encode()
-        if len(message) <= MAX_ANSWER or not layers:
-            return message
-        layers.pop()
-        problem = "too many fields to show"
+    while len(message := _ANSWER.pack(number) + to_json(dissection)) > MAX_ANSWER and dissection.layers:
+        dissection = Dissection(dissection.layers[:-1], "too many fields to show")
+    return message
 
 
 def parse_answer(message: bytes) -> tuple[int, Dissection]:
     """Decode, bound and sanitise an answer; raises ValueError on anything else."""
-    try:
-        (number,) = _ANSWER.unpack_from(message)
-        data: Any = json.loads(message[_ANSWER.size :])
-        layers = tuple(bounded(name, fields) for name, fields in data["layers"][:MAX_LAYERS])
-        return number, Dissection(layers, safe_text(data["problem"]))
-    except (KeyError, TypeError, RecursionError, AttributeError, struct.error) as error:
-        raise ValueError(f"not an answer ({type(error).__name__})") from None
+    if len(message) < _ANSWER.size:
+        raise ValueError("not an answer")
+    found = of_json(Dissection, message[_ANSWER.size :])
+    layers = tuple(bounded(layer.name, layer.fields) for layer in found.layers[:MAX_LAYERS])
+    return _ANSWER.unpack_from(message)[0], Dissection(layers, safe_text(found.problem))
 
 
 def bounded(name: object, fields: Sequence[tuple[object, object]]) -> Layer:

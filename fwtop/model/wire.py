@@ -135,7 +135,9 @@ def _choices(cls: Any, where: str) -> list[str]:  # noqa: ANN401 - a type
         else:
             found = next(item.type for item in info.fields if item.name == step)
         info = _not_none(found)
-    return [item.name for item in info.fields] if hasattr(info, "fields") else [*map(str, info.cls)]
+    if hasattr(info, "fields"):
+        return [item.name for item in info.fields]
+    return [*map(str, info.cls if isinstance(info, msgspec.inspect.EnumType) else info.values)]
 
 
 def _not_none(info: Any) -> Any:  # noqa: ANN401 - any of msgspec.inspect

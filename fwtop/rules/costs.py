@@ -7,27 +7,28 @@ kernel, as figures of another machine would be worse than the defaults.
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import replacing
 from fwtop.model.paths import COSTS_FILE
 from fwtop.model.rule import Kind
 from fwtop.model.text import safe_text
-from fwtop.model.wire import plain
+from fwtop.model.wire import of_json, plain
 from fwtop.rules.kinds import KINDS
 
 CALIBRATE = "sudo fwtop bench --calibrate"
 DEFAULT_COST_NS = {kind.value: known.cost_ns for kind, known in KINDS.items() if known.cost_ns}
-_SCHEMA = 1
 _MAX_BYTES = 65_536
-_MOST_NS = 1e9  # a second per packet: the file is damaged
+_Kind = Annotated[str, Meta(pattern=f"^({'|'.join(Kind)})$")]
+_Cost = Annotated[float, Meta(gt=0, lt=1e9)]  # a second a packet: the file is damaged
 
 
 class Costs(Struct, frozen=True):
@@ -36,7 +37,8 @@ class Costs(Struct, frozen=True):
     machine: str
     kernel: str
     measured: str  # RFC 3339
-    cost_ns: Mapping[str, float] = field(default_factory=dict)
+    cost_ns: Mapping[_Kind, _Cost] = field(default_factory=dict)
+    schema: Literal[1] = 1
 
 
 class KnownCosts(Struct, frozen=True):
@@ -72,17 +74,17 @@ def load_costs(path: Path = COSTS_FILE) -> KnownCosts:
     """Read the measured costs, or explain why none apply to this machine and kernel. Never raises."""
     try:
         with path.open("rb") as file:
-            data = json.loads(file.read(_MAX_BYTES))
-        costs = _costs(data)
+            costs = of_json(Costs, file.read(_MAX_BYTES))
     except FileNotFoundError:
         return KnownCosts(None, f"costs are defaults; '{CALIBRATE}' measures this machine's")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError):
         return KnownCosts(None, f"costs are defaults: {path} can't be read; '{CALIBRATE}' rewrites it", True)
     if (costs.machine, _series(costs.kernel)) != (machine_name(), _series(platform.release())):
         other = f"{safe_text(costs.machine, limit=80)}, kernel {safe_text(costs.kernel, limit=80)}"
         return KnownCosts(
             None, f"costs are defaults: the measured ones are of {other}; '{CALIBRATE}' renews them", True
         )
+    costs = replace(costs, measured=safe_text(costs.measured, limit=40))
     return KnownCosts(costs, f"costs were measured here on {costs.measured[:10]}")
 
 
@@ -91,20 +93,9 @@ def _series(kernel: str) -> tuple[str, ...]:
     return tuple(kernel.split(".")[:2])
 
 
-def _costs(data: dict[str, object]) -> Costs:
-    figures = data["cost_ns"]
-    if data["schema"] != _SCHEMA or not isinstance(figures, dict):
-        raise ValueError("not the costs of this version")
-    cost_ns = {str(Kind(kind)): float(value) for kind, value in figures.items()}
-    if not all(math.isfinite(value) and 0 < value < _MOST_NS for value in cost_ns.values()):
-        raise ValueError("a cost that can't be")
-    machine, kernel, measured = (str(data[name]) for name in ("machine", "kernel", "measured"))
-    return Costs(machine, kernel, safe_text(measured, limit=40), cost_ns)
-
-
 def save_costs(costs: Costs, path: Path = COSTS_FILE) -> None:
     """Write the file atomically, readable by all; raises FwtopError."""
-    text = json.dumps({"schema": _SCHEMA, **plain(costs)}, indent=1) + "\n"
+    text = json.dumps(plain(costs), indent=1) + "\n"
     try:
         with replacing(path) as file:
             file.write(text)
