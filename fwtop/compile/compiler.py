@@ -48,13 +48,19 @@ def byte_code(files: list[str], definitions: Mapping[str, object], programs: lis
 
     It refers to maps by number: see `relocate`. Raises as `compile_programs` does.
     """
-    key = [_sources_hash(), dict(definitions), files]
-    cached = load_cached("code", key)
-    if isinstance(cached, dict) and set(cached) == set(programs):
+    key = [_sources_hash(), dict(definitions), files, programs]
+    return cached_code("code", key, _CACHED, lambda: compile_programs(files, definitions, programs))
+
+
+def cached_code(
+    kind: str, key: object, most: int, compiled: Callable[[], dict[str, bytes]]
+) -> dict[str, bytes]:
+    """Return byte code from the cache, or what `compiled` returns, which is kept: of a kind the latest."""
+    if isinstance(cached := load_cached(kind, key), dict):
         return {name: base64.b64decode(text) for name, text in cached.items()}
-    code = compile_programs(files, definitions, programs)
-    store_cached("code", key, {name: base64.b64encode(data).decode() for name, data in code.items()})
-    prune_cached("code", _CACHED)
+    code = compiled()
+    store_cached(kind, key, {name: base64.b64encode(data).decode() for name, data in code.items()})
+    prune_cached(kind, most)
     return code
 
 

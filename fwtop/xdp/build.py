@@ -8,14 +8,12 @@ are those of `Match`.
 
 from __future__ import annotations
 
-import base64
 import errno
 from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from fwtop.compile import compiler
-from fwtop.compile.compiler import SOURCES, compile_text, relocate
+from fwtop.compile.compiler import SOURCES, cached_code, compile_text, relocate
 from fwtop.kernel import bpf
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
@@ -146,17 +144,12 @@ def _compiled(generated: str, definitions: dict[str, object], name: str) -> byte
     """Compile, or take the code from the cache, which lasts until reboot."""
     headers = [(SOURCES / header).read_text() for header in _HEADERS]
     key = [generated, definitions, name, headers]
-    kept = compiler.load_cached("rules", key)
-    if isinstance(kept, str):
-        return base64.b64decode(kept)
     before, after = (
         "".join(f'#include "{SOURCES}/{header}"\n' for header in headers)
         for headers in (_CALLED, ("xdp_main.h",))
     )
-    code = compile_text(f"{before}{generated}\n{after}", definitions, [name])[name]
-    compiler.store_cached("rules", key, base64.b64encode(code).decode())
-    compiler.prune_cached("rules", _CACHED)
-    return code
+    text = f"{before}{generated}\n{after}"
+    return cached_code("rules", key, _CACHED, lambda: compile_text(text, definitions, [name]))[name]
 
 
 def program_text(rules: Iterable[SlotRule], allow: tuple[Prefix, ...], *, plain: bool = True) -> str:
