@@ -171,9 +171,9 @@ class Conversations:
 
     def _hear_vrrp(self, heard: Heard, now: float) -> None:
         """Only the master speaks. That it is on the link is what its TTL proves."""
-        group = _address(heard.destination)
+        group = Prefix.of_packed(heard.destination)
         if heard.ttl == _FROM_LINK and group in _VRRP_GROUPS:
-            item = Conversation(_address(heard.source), _VRRP, ANY_PORT, group)
+            item = Conversation(Prefix.of_packed(heard.source), _VRRP, ANY_PORT, group)
             self._note(Role.ROUTER, item, now)
 
     def _hear_router(self, port: int, heard: Heard, now: float) -> None:
@@ -184,7 +184,7 @@ class Conversations:
             return
         number, listed = hello[places[0] : places[0] + 4], hello[places[1] :]
         neighbours = frozenset(listed[at : at + 4] for at in range(0, len(listed) - 3, 4))
-        mine = _Router(_address(heard.source), port, neighbours, now)
+        mine = _Router(Prefix.of_packed(heard.source), port, neighbours, now)
         _remember(self._routers, hello[:1] + number, mine, _ROUTERS)
         for other in neighbours:
             known = self._routers.get(hello[:1] + other)
@@ -202,7 +202,7 @@ class Conversations:
 
 def directions(heard: Heard, ssh_ports: Collection[int]) -> Iterator[tuple[Role, Conversation, bool]]:
     """Yield the conversations that a packet belongs to, each with its role and whether its peer sent it."""
-    source, target = _address(heard.source), _address(heard.destination)
+    source, target = Prefix.of_packed(heard.source), Prefix.of_packed(heard.destination)
     sport, dport = heard.sport, heard.dport
     if heard.protocol == TCP:
         if dport in ssh_ports:
@@ -220,10 +220,6 @@ def directions(heard: Heard, ssh_ports: Collection[int]) -> Iterator[tuple[Role,
     is_service = sport == DNS_PORT and dport < ASKING_PORTS
     if sport in services and not is_service:
         yield services[sport], Conversation(source, heard.protocol, sport, target), True
-
-
-def _address(packed: bytes) -> Prefix:
-    return Prefix(4 if len(packed) == 4 else 6, int.from_bytes(packed, "big"), 8 * len(packed))
 
 
 if __name__ == "__main__":

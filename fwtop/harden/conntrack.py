@@ -284,8 +284,5 @@ def _behind(table: Table, mine: Sequence[Entry]) -> tuple[Prefix, ...]:
     """Return the addresses behind this machine that a service is mostly at, the busiest first; else none."""
     if sum(map(table.is_forwarded, mine)) < _MOSTLY * len(mine):
         return ()
-    behind = Counter((entry.family, entry.destination) for entry in mine if table.is_forwarded(entry))
-    return tuple(
-        Prefix(family, int.from_bytes(address, "big"), 8 * len(address))
-        for (family, address), _ in behind.most_common(_MOST_BEHIND)
-    )
+    behind = Counter(entry.destination for entry in mine if table.is_forwarded(entry))
+    return tuple(Prefix.of_packed(address) for address, _ in behind.most_common(_MOST_BEHIND))

@@ -38,13 +38,13 @@ def asked_in(entries: Iterable[Entry], own: Collection[bytes]) -> tuple[Asked, .
     The table is the window: it holds questions for 30 s after their last packet, the rest longer.
     """
     found = Counter(
-        (entry.family, entry.destination, entry.protocol, entry.dport, _fixed(entry.sport, entry.dport))
+        (entry.destination, entry.protocol, entry.dport, _fixed(entry.sport, entry.dport))
         for entry in entries
         if entry.source in own and entry.destination not in own and entry.protocol in (TCP, UDP)
     )
     return tuple(
-        Asked(Prefix(family, int.from_bytes(peer, "big"), 8 * len(peer)), protocol, port, count, own_port)
-        for (family, peer, protocol, port, own_port), count in found.most_common()
+        Asked(Prefix.of_packed(peer), protocol, port, count, own_port)
+        for (peer, protocol, port, own_port), count in found.most_common()
     )
 
 

@@ -22,13 +22,8 @@ def same_effect(one: Rule, other: Rule) -> bool:
     """Tell whether two rules do the same; how long they last doesn't count."""
     if one.parts or other.parts:
         return one.playbook == other.playbook
-    if any(getattr(one, name) != getattr(other, name) for name in _SAME):
-        return False
-    if one.origin is not None:  # the sources are derived
-        return replace(one.match, sources=()) == replace(other.match, sources=())
-    return replace(one.match, sources=tuple(one.match.sources)) == replace(
-        other.match, sources=tuple(other.match.sources)
-    )
+    derived = one.origin is not None  # then so are the sources
+    return _are_alike(one, other) and (derived or tuple(one.match.sources) == tuple(other.match.sources))
 
 
 def is_double(one: Rule, other: Rule) -> bool:
@@ -36,11 +31,14 @@ def is_double(one: Rule, other: Rule) -> bool:
     if one.parts or other.parts:
         pairs = zip(one.parts, other.parts, strict=False)
         return len(one.parts) == len(other.parts) and all(is_double(*pair) for pair in pairs)
-    if any(getattr(one, name) != getattr(other, name) for name in _SAME):
-        return False
-    if replace(one.match, sources=()) != replace(other.match, sources=()):
-        return False
-    return one.list_name is not None or _are_same(one.match.sources, other.match.sources)
+    listed = one.list_name is not None
+    return _are_alike(one, other) and (listed or _are_same(one.match.sources, other.match.sources))
+
+
+def _are_alike(one: Rule, other: Rule) -> bool:
+    """Compare all but the sources."""
+    same = all(getattr(one, name) == getattr(other, name) for name in _SAME)
+    return same and replace(one.match, sources=()) == replace(other.match, sources=())
 
 
 def _are_same(mine: Sequence[Prefix], theirs: Sequence[Prefix]) -> bool:

@@ -123,10 +123,10 @@ def conversations_of(
     """
     if entry.protocol == TCP and not (entry.status & ASSURED and entry.tcp_state == _ESTABLISHED):
         return
-    source, target = (_address(value) for value in (entry.source, entry.destination))
+    source, target = (Prefix.of_packed(value) for value in (entry.source, entry.destination))
     if source in own or (target in own and not entry.status & DST_NAT):
         return
-    asked, answering = _address(reply.destination), _address(reply.source)
+    asked, answering = Prefix.of_packed(reply.destination), Prefix.of_packed(reply.source)
     if role is Role.SSH:
         yield Conversation(source, TCP, entry.sport, target)
         yield Conversation(asked, TCP, reply.dport, answering)
@@ -152,10 +152,6 @@ def overruled(learned: Iterable[AllowedPeer], rules: Iterable[Rule]) -> frozense
         for item in learned
         if (talk := item.conversation) and (talk.peer, talk.protocol, talk.port) in wanted
     )
-
-
-def _address(packed: bytes) -> Prefix:
-    return Prefix(4 if len(packed) == 4 else 6, int.from_bytes(packed, "big"), 8 * len(packed))
 
 
 def forwards_by_route() -> bool:

@@ -87,6 +87,11 @@ class Prefix:
         return Prefix(network.version, int(network.network_address), network.prefixlen)
 
     @staticmethod
+    def of_packed(address: bytes) -> Prefix:
+        """Build from an address in network byte order."""
+        return Prefix(4 if len(address) == 4 else 6, int.from_bytes(address, "big"), 8 * len(address))
+
+    @staticmethod
     def of_columns(family: int, hi: int, lo: int, length: int | None = None) -> Prefix:
         """Build from the columns of a row: the address, or the prefix of that length around it."""
         bits = 32 if family == 4 else 128
