@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.window.traffic import Traffic, mix, subsample
-from fwtop.model.traffic.counters import DropCount
+from fwtop.model.traffic.counters import DropCount, lacks_room
 from fwtop.model.traffic.packets import F64, U64, Hook, PacketBatch, Window
 from fwtop.model.traffic.session import end_of
 from fwtop.stats.ledger import attributed, is_before_arrival, number_of
@@ -24,7 +24,7 @@ _KNOWN_ROWS = 8_192  # arrived packets to compare with
 _ASKED_ROWS = 4_096  # samples of one end: shares to ±1.6 percentage points
 _TOO_MUCH = 1.1  # times what arrived of an attack ended somewhere: more than sampling errs by
 _ACCOUNTED = 0.5  # of an attack's packets: where less is known to have ended somewhere, the rest may pass
-_ENDS = ("mine", "other", "kernel", "reaches")
+_ENDS = ("mine", "other", "kernel", "crowded", "reaches")
 _ACCEPTED = _ENDS.index("reaches")
 
 # From the most to the least that a packet has in common with one that arrived; () is any packet
@@ -47,7 +47,8 @@ class Fate(Struct, frozen=True):
 
     mine: float = 0.0
     other: float = 0.0
-    kernel: float = 0.0
+    kernel: float = 0.0  # there is nobody to deliver them to
+    crowded: float = 0.0  # by the kernel, too, for lack of room: its queues, tables and memory are full
     reaching_pps: float = 0.0
     pps: float = 0.0  # all that ended somewhere, by exact counters; 0: not known better than by samples
 
@@ -73,20 +74,22 @@ def _fate(packets: F64, arrived: float, seconds: float) -> Fate:
     if (total := float(packets.sum())) <= 0:
         return Fate()
     total = max(total, arrived) if total < _ACCOUNTED * arrived else total
-    mine, other, kernel, accepted = (packets / total).tolist()
+    mine, other, kernel, crowded, accepted = (packets / total).tolist()
     is_better = total / _TOO_MUCH <= arrived <= total * _TOO_MUCH
-    return Fate(mine, other, kernel, accepted * total / seconds, total / seconds if is_better else 0.0)
+    return Fate(
+        mine, other, kernel, crowded, accepted * total / seconds, total / seconds if is_better else 0.0
+    )
 
 
 def _ends(window: Window, likeness: _Likeness, whole: F64) -> F64:
-    """Return packets by end and owner, shape (4, owners); the last owner is all other traffic."""
+    """Return packets by end and owner, shape (5, owners); the last owner is all other traffic."""
     counters = window.counters
-    ends, before = np.zeros((4, len(whole))), np.zeros((4, len(whole)))
+    ends, before = np.zeros((len(_ENDS), len(whole))), np.zeros((len(_ENDS), len(whole)))
     if counters.accepted_packets is not None:
         ends[_ACCEPTED] = counters.accepted_packets * likeness.shares(window.accepted)
     unsampled: list[tuple[int, int]] = []  # end, packets
     for drop in attributed(counters, window.dropped):
-        shares, end = likeness.shares_of(drop, window.dropped), _ENDS.index(end_of(drop))
+        shares, end = likeness.shares_of(drop, window.dropped), _ENDS.index(_end(drop))
         if is_before_arrival(drop):
             before[end] += drop.packets * (whole / whole.sum() if shares is None else shares)
         elif shares is None:
@@ -101,6 +104,11 @@ def _ends(window: Window, likeness: _Likeness, whole: F64) -> F64:
     if counters.accepted_packets is None:
         ends[_ACCEPTED] = np.maximum(whole - ends.sum(axis=0), 0.0)
     return _evened(ends, whole) + before
+
+
+def _end(drop: DropCount) -> str:
+    end = end_of(drop)
+    return "crowded" if end == "kernel" and lacks_room(drop) else end
 
 
 def _evened(ends: F64, whole: F64) -> F64:

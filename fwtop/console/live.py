@@ -215,6 +215,7 @@ class LiveSession:
             mitigations=self.rules.rated(window.seconds, tables.ledger),
             guardian=f"lost: {self._link.lost}" if self._link.lost else "ready",
             softirq_share=window.counters.softirq_share,
+            cores=window.counters.cores,
             tcp=service,
             notes=(*_told(judgement), *self._notes, *self._source.notes, *self._guardian_notes()),
             surroundings=replace(surroundings, listeners=listeners),

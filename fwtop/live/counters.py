@@ -71,7 +71,8 @@ class CounterReader:
         self._foreign = ForeignXdp()
         self._scale = WindowScale()
         self._totals, self._links = self._sums()
-        self._softirq = parse_softirq(read_text("/proc/stat"))
+        stat = read_text("/proc/stat")
+        self._softirq, self._cores = parse_softirq(stat), stat.count("\ncpu")
 
     def read(self, seconds: float, *, one_in: float, paused: Callable[[], bool], unseen: int = 0) -> Interval:
         """Return the counters of the interval since the last call.
@@ -166,6 +167,7 @@ class CounterReader:
             records_lost=counted.lost,
             one_in=one_in,
             softirq_share=self._softirq_share(),
+            cores=self._cores,
             watched=watched,
         )
 

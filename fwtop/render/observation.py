@@ -15,8 +15,10 @@ from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.rows import ROW_TYPES
 from fwtop.render.rows.field import Field, Unit
 from fwtop.render.rows.traffic import SOURCE_LISTS
+from fwtop.render.verdict import verdict_of
 
 SCHEMA = 1
+_ENDS = ("mine", "other", "kernel", "reaching")
 
 
 def observation_json(snapshot: Snapshot, *, top: int = 50) -> dict[str, Any]:
@@ -53,11 +55,23 @@ def observation_json(snapshot: Snapshot, *, top: int = 50) -> dict[str, Any]:
         "rings": [_values(ring) for ring in around.rings],
         "firewall_chains": [_values(chain) for chain in around.chains[:top]],
         "not_judged": judgement.not_judged,
+        "verdict": _verdict(snapshot),
         "attacks": _rows(judgement.attacks[:top]),
         "proposals": _rows(judgement.proposals[:top]),
         "mitigations": _rows(snapshot.mitigations[:top]),
         "baseline": {"summary": judgement.baseline, "packets": judgement.baseline_packets},
         "notes": list(snapshot.notes),
+    }
+
+
+def _verdict(snapshot: Snapshot) -> dict[str, Any]:
+    verdict = verdict_of(snapshot, snapshot.at)
+    return {
+        "state": verdict.state,
+        "attack_pps": round(verdict.attack_pps, 3),
+        **{f"{name}_share": round(getattr(verdict, name), 4) for name in _ENDS},
+        "cores": None if verdict.cores is None else round(verdict.cores, 4),
+        "advice": verdict.advice,
     }
 
 

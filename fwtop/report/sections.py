@@ -118,7 +118,7 @@ def _figures(digest: Digest) -> list[_Figure]:
         figures.append(_unprotected(digest))
     if protection.stopped_after is not None:
         after = duration_words(protection.stopped_after)
-        figures.append(("Stopped for good", after, "after its first sign"))
+        figures.append(("Stopped for good", after, "of attack, without calm between"))
     figures += [_user_figure(item, attacked=bool(digest.spans)) for item in digest.user_figures]
     matched = sum(effect.packets for effect in digest.effects)
     told = f"matched {si(matched)} packets" if digest.effects else "none installed"
@@ -143,6 +143,8 @@ def _unprotected(digest: Digest) -> _Figure:
     words = f"of {whole} under attack"
     if protection.partly >= 1:
         words += f"; partly stopped for {duration_words(protection.partly)}"
+    if protection.kernel_alone >= 1:
+        words += f"; dropped by the kernel for {duration_words(protection.kernel_alone)}"
     if protection.protected >= 1:
         words += f"; stopped for {duration_words(protection.protected)}"
     return ("Unprotected", duration_words(protection.unprotected), words)

@@ -51,6 +51,7 @@ class Protection(Struct, frozen=True):
     unprotected: float = 0.0  # of these, with less than 5 % of the packets stopped
     partly: float = 0.0
     protected: float = 0.0  # at least 95 %
+    kernel_alone: float = 0.0  # of a part, and the kernel the rest: nothing reached services
     packets: float = 0.0  # of all attacks
     mine: float = 0.0  # of these, dropped by fwtop's rules
     other: float = 0.0
@@ -58,7 +59,7 @@ class Protection(Struct, frozen=True):
     reached: float = 0.0  # accepted: they reached services
     at_end: float | None = None  # share stopped in the last tick; None: no attack then
     attacked_at_end: bool = False
-    stopped_after: float | None = None  # seconds from the first attacked tick; since then, all were protected
+    stopped_after: float | None = None  # seconds of attack, without calm, until all was stopped and stayed so
 
 
 def protection_of(record: SessionRecord) -> Protection:
@@ -67,21 +68,20 @@ def protection_of(record: SessionRecord) -> Protection:
     for point in record.attacks:
         if point.kind != FULL_TABLE:
             by_time.setdefault(point.at, []).append(point)
-    sums = dict.fromkeys(("unprotected", "partly", "protected"), 0.0)
+    sums = dict.fromkeys(("unprotected", "partly", "protected", "kernel_alone"), 0.0)
     packets = dict.fromkeys(("packets", "mine", "other", "kernel"), 0.0)
-    attacked, began, stopped_at = 0.0, None, None
+    attacked, stopped_after = 0.0, None
     for tick, seconds in timed(record.ticks, record.info.started):
         points = by_time.get(tick.at)
         if not points:
             continue
-        attacked += seconds
-        began = tick.at if began is None else began
-        state = _state(stopped_share(points))
+        state = _state(points)
         sums[state] += seconds
         if state != "protected":
-            stopped_at = None  # not for good
-        elif stopped_at is None:
-            stopped_at = tick.at
+            stopped_after = None  # not for good
+        elif stopped_after is None:
+            stopped_after = attacked
+        attacked += seconds
         for point in points:
             packets["packets"] += point.pps * seconds
             for name in ("mine", "other", "kernel"):
@@ -95,7 +95,7 @@ def protection_of(record: SessionRecord) -> Protection:
         reached=max(packets["packets"] - packets["mine"] - packets["other"] - packets["kernel"], 0.0),
         at_end=known,
         attacked_at_end=bool(last),
-        stopped_after=stopped_at - began if stopped_at is not None and began is not None else None,
+        stopped_after=stopped_after,
     )
 
 
@@ -108,8 +108,14 @@ def stopped_share(points: Iterable[AttackTick]) -> float:
     return min(stopped / whole, 1.0) if whole > 0 else 0.0
 
 
-def _state(share: float) -> str:
-    return "protected" if share >= STOPPED else "partly" if share >= NOTICED else "unprotected"
+def _state(points: Sequence[AttackTick]) -> str:
+    share = stopped_share(points)
+    if share >= STOPPED:
+        return "protected"
+    whole = sum(point.pps for point in points)
+    if whole and share + sum(point.pps * point.kernel_share for point in points) / whole >= STOPPED:
+        return "kernel_alone"
+    return "partly" if share >= NOTICED else "unprotected"
 
 
 class Sums(Struct, frozen=True):

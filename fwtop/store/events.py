@@ -9,6 +9,7 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Event, EventKind
 from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import duration_words, percent
+from fwtop.render.rows.defence import kernel_words
 
 _EXPIRY_SLACK_SECONDS = 3.0  # between a kernel timeout and the tick that no longer shows the rule
 _LOST_EVENT_SECONDS = 60.0
@@ -84,7 +85,8 @@ def _beginning(attack: Incident, attacks: tuple[Incident, ...]) -> str:
     if cause:
         return f"{attack.title}, an effect of {cause}"
     share = f"{percent(attack.share)} of packets, " if attack.share > 0 else ""
-    return f"{attack.title}: {share}{attack.pps:,.0f} packets a second"
+    words = f"{attack.title}: {share}{attack.pps:,.0f} packets a second"
+    return "; ".join(filter(None, (words, kernel_words(attack))))
 
 
 def _causes(attacks: tuple[Incident, ...]) -> list[Incident]:

@@ -11,11 +11,11 @@ from fwtop.model.traffic.severity import NEAR
 from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import DAY_AND_TIME, utc
 from fwtop.render.rows.defence import taken
+from fwtop.render.verdict import Badge, Verdict, attack_pps, attacks_of, verdict_of
 from fwtop.rules.kinds import drops_nothing
 from fwtop.ui.format import bits, duration, number, percent
 from fwtop.ui.lists.history import Clients, History
 from fwtop.ui.lists.path import CONNTRACK_ALARM, FULL
-from fwtop.ui.lists.verdict import Badge, Verdict, attack_pps, attacks_of, verdict_of
 from fwtop.ui.style import (
     ACCENT,
     ALARM,
@@ -154,6 +154,9 @@ _STYLES: dict[Badge, Style] = {
     Badge.PARTLY: ALARM,
     Badge.PROTECTED: CALM,
     Badge.ALREADY: FOREIGN,
+    Badge.KERNEL: FOREIGN,
+    Badge.PAUSED: NOTICE,
+    Badge.ENDED: CALM,
     Badge.CALM: CALM,
     Badge.NOT_JUDGED: NOTICE,
     Badge.ABUSE: NOTICE,
@@ -200,15 +203,26 @@ def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Incident, ...]
     if verdict.badge is Badge.CALM:
         notes: list[Line] = [[(note, WARN)] for note in snapshot.notes[:1]]
         return [[("no attack", TEXT)], *notes]
-    if verdict.badge is Badge.NOT_JUDGED and not attacks:
-        return missing
+    if not attacks:
+        return missing or _of_the_past(snapshot)
     whose = "it" if len(attacks) == 1 else "them"
     named = _of_attack(attacks[0], snapshot) if len(attacks) == 1 else _of_several(attacks, snapshot)
     if verdict.badge is Badge.RECORDED:
         return named
     if verdict.badge is Badge.NOT_JUDGED:
         return [*missing, [("before: ", DIM), *named[0]], *named[1:]]
-    return [named[0], *_of_drops(verdict, whose), *named[1:]]
+    advice: list[Line] = [[(verdict.advice, TEXT)]] if verdict.advice else _of_drops(verdict, whose)
+    return [named[0], *advice, *named[1:]]
+
+
+def _of_the_past(snapshot: Snapshot) -> list[Line]:
+    """Write what sent its last packet when, the latest first, and what is left of it."""
+    past = sorted((one for one in snapshot.judgement.attacks if not one.is_on), key=lambda one: -one.last)
+    left = [one for one in snapshot.judgement.attacks if one.is_on]  # effects, such as a full table
+    lines: list[Line] = [
+        [(one.title, STRONG), (f", last packet {duration(snapshot.at - one.last)} ago", TEXT)] for one in past
+    ]
+    return [*lines, *([("still there: ", DIM), (one.title, WARN)] for one in left)]
 
 
 def _of_trial(verdict: Verdict, attacks: tuple[Incident, ...]) -> list[Line]:
@@ -303,7 +317,8 @@ def _forms(snapshot: Snapshot, flow: Flow, before: Clients | None, *, attack: bo
     other = _part("other firewall", flow.other, ELSEWHERE if flow.other > 0 else TEXT)
     kernel = _part("kernel", flow.kernel, DIM if flow.kernel > 0 else TEXT)
     merged = _part("other drops", flow.other + flow.kernel, TEXT)
-    is_reached = attack and verdict_of(snapshot, 0.0).stopped < STOPPED
+    verdict = verdict_of(snapshot, 0.0)
+    is_reached = attack and verdict.badge is not Badge.KERNEL and verdict.stopped < STOPPED
     reaches = _part("REACHES YOU", flow.reaches, BAD if is_reached else GOOD)
     some = [part for part, pps in ((other, flow.other), (kernel, flow.kernel)) if pps > 0]
     if flow.arrives and abs(flow.unaccounted) >= _UNACCOUNTED * flow.arrives:

@@ -11,6 +11,7 @@ from fwtop.analysis.rule_readings import Change
 from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.traffic.snapshot import NOTHING, Snapshot
 from fwtop.render.numbers import utc
+from fwtop.render.verdict import active_rules
 from fwtop.ui.actions.desk import Desk, MachineRulesWatch, TrendWatch
 from fwtop.ui.actions.dialog import Dialog
 from fwtop.ui.actions.log import WIDEST_TOAST, News
@@ -26,7 +27,6 @@ from fwtop.ui.lists.path import Stage, path_lines, stage_details
 from fwtop.ui.lists.rows import PART_PANELS
 from fwtop.ui.lists.rules import RuleEffects, effect_lines
 from fwtop.ui.lists.table import CellContext
-from fwtop.ui.lists.verdict import active_rules
 from fwtop.ui.style import STRONG, Line
 from fwtop.ui.tabs import TAB, Content
 from fwtop.ui.terminal import LinkBudget

@@ -16,11 +16,12 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import RuleStatus, State
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.session import flow_of
-from fwtop.model.traffic.severity import Harm, Severity
+from fwtop.model.traffic.severity import Harm, Resource, Severity
 from fwtop.model.traffic.snapshot import Destination, Judgement, LedgerRow, Share, Snapshot
+from fwtop.render.observation import observation_json
+from fwtop.render.verdict import Badge, verdict_of
 from fwtop.ui.header import HeaderState, header_lines, rates_line, verdict_line
 from fwtop.ui.lists.history import Clients, History
-from fwtop.ui.lists.verdict import Badge, verdict_of
 from fwtop.ui.style import TEXT, Line, width_of
 
 
@@ -92,6 +93,62 @@ def test_badge_says_how_protected_the_machine_is(shown: Snapshot, verdict: Badge
     line = verdict_line(shown, NOW, 120, [])
     assert text(line).startswith(f" {badge} ")
     assert line[0][1].reverse, "a badge without colour too"
+
+
+def dropped_by_kernel(**changes: object) -> Snapshot:
+    """A flood that nothing here takes, on two cores of which a tenth is busy with it."""
+    shown = under_attack(row("socket", 0.8))
+    told: dict[str, object] = {"undeliverable_share": 1.0, **changes}
+    attacks = tuple(replace(one, **told) for one in shown.judgement.attacks)  # type: ignore[arg-type]
+    return replace(shown, softirq_share=0.0625, cores=2, judgement=Judgement(attacks))
+
+
+def test_what_the_kernel_drops_is_no_gap_but_a_matter_of_its_cost() -> None:
+    shown = dropped_by_kernel()
+    verdict = verdict_of(shown, NOW)
+    assert verdict.badge is Badge.KERNEL
+    assert verdict.cores == pytest.approx(0.1)
+    line = text(verdict_line(shown, NOW, 120, []))
+    assert line.startswith(" YOUR KERNEL DROPS IT ")
+    assert "at 10 % of a core; no rule is worth it" in line
+    best = snapshot().judgement.proposals[0]
+    cheap = (replace(best, cost_ns=50.0, stopped_pps=0.8 * PPS),)
+    judgement = replace(shown.judgement, proposals=cheap)
+    busy = replace(shown, softirq_share=0.4, judgement=judgement)
+    saved = 0.64 - 0.8 * PPS * 50e-9
+    assert verdict_of(busy, NOW).advice == f"at 64 % of a core; a rule would save {saved * 100:.0f} %"
+
+
+@pytest.mark.parametrize(
+    ("shown", "badge"),
+    [
+        pytest.param(dropped_by_kernel(undeliverable_share=0.5), Badge.UNPROTECTED, id="half"),
+        pytest.param(dropped_by_kernel(undeliverable_share=0.3), Badge.UNPROTECTED, id="a buffer is full"),
+        pytest.param(
+            dropped_by_kernel(severity=Severity(Harm.ATTACK, Resource.SOFTIRQ, 0.9)),
+            Badge.UNPROTECTED,
+            id="the cores are busy",
+        ),
+        pytest.param(dropped_by_kernel(paused=NOW - 4, last=NOW - 4), Badge.PAUSED, id="paused"),
+        pytest.param(dropped_by_kernel(ended=NOW - 4, last=NOW - 4), Badge.ENDED, id="ended"),
+        pytest.param(
+            dropped_by_kernel(kind="conntrack_exhaustion", effect_of="syn_flood tcp/80", cause=3),
+            Badge.ENDED,
+            id="a table drains",
+        ),
+    ],
+)
+def test_the_verdict_is_about_what_reaches_services_now(shown: Snapshot, badge: Badge) -> None:
+    assert verdict_of(shown, NOW).badge is badge
+    assert observation_json(shown)["verdict"]["state"] == badge.name.lower()
+
+
+def test_the_header_says_when_the_last_packet_came_and_what_is_left() -> None:
+    over = dropped_by_kernel(ended=NOW - 4, last=NOW - 4).judgement.attacks[0]
+    table = replace(over, id=9, title="Full table", ended=None, effect_of="udp_flood udp/27015", cause=1)
+    shown = replace(calm(), judgement=Judgement((over, table)))
+    line = text(verdict_line(shown, NOW, 120, []))
+    assert line.startswith(" ATTACK ENDED   UDP flood, last packet 4 s ago  still there: Full table")
 
 
 @pytest.mark.parametrize(

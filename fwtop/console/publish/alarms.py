@@ -26,7 +26,7 @@ from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import duration_words
 from fwtop.render.observation import rfc3339
-from fwtop.render.rows.defence import taken
+from fwtop.render.rows.defence import kernel_words, taken
 from fwtop.store.events import EventLog
 
 _PIPE_BUF = 4096
@@ -165,6 +165,8 @@ def _attack_alarm(snapshot: Snapshot, now: float, is_new: bool, attack: Incident
     severity = attack.severity
     if part := taken(severity):
         text += f"; {part} taken"
+    if part := kernel_words(attack):
+        text += f"; {part}"
     details: dict[str, str | float] = {
         "attack_kind": attack.kind,
         "incident": attack.id,

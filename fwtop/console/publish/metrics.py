@@ -16,6 +16,7 @@ from fwtop import __version__
 from fwtop.console.live import RunningTotals
 from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.traffic.snapshot import Incident, Snapshot
+from fwtop.render.verdict import Badge, verdict_of
 
 MAX_KINDS = 16
 MAX_RULES = 64
@@ -75,6 +76,11 @@ def _attacks(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def _state(snapshot: Snapshot) -> Iterator[Metric]:
+    verdict = GaugeMetricFamily("fwtop_verdict", "1: the header's badge.", labels=["state"])
+    now = verdict_of(snapshot, snapshot.at).badge
+    for badge in Badge:
+        verdict.add_metric([badge.name.lower()], float(badge is now))
+    yield verdict
     found: list[tuple[str, str, float | None]] = [
         ("watched_ratio", "Share of the packets that was counted.",
          snapshot.tables.sampling.watched),

@@ -23,6 +23,17 @@ class DropCount(Struct, frozen=True):
     filtered: int = 0  # of the packets, those that netfilter dropped behind routing (input, forward)
 
 
+_NO_ROOM = frozenset({
+    "CPU_BACKLOG", "FULL_RING", "NEIGH_QUEUEFULL", "NOMEM", "PROTO_MEM", "QUEUE_PURGE",
+    "SOCKET_BACKLOG", "SOCKET_RCVBUFF", "TCP_LISTEN_OVERFLOW", "TCP_OFO_DROP",
+})  # fmt: skip
+
+
+def lacks_room(drop: DropCount) -> bool:
+    """Whether packets were dropped that somebody waits for, because a queue, table or memory was full."""
+    return drop.layer in ("nic", "backlog", "conntrack") or drop.reason.partition(" (")[0] in _NO_ROOM
+
+
 class ConntrackSample(Struct, frozen=True):
     """The connection-tracking table of one namespace, rates over the interval."""
 
@@ -86,4 +97,5 @@ class Counters(Struct, frozen=True):
     records_lost: int = 0  # samples that did not fit the ring buffer or the netlink socket
     one_in: float = 1.0  # the current 1-in-N at ingress
     softirq_share: float | None = None  # share of CPU time in softirq over all cores, 0 to 1
+    cores: int = 0  # that are online; 0: not known
     watched: float = 1.0  # below 1: this share of the time was observed, and counts are scaled up

@@ -168,6 +168,7 @@ class Incident(Struct, frozen=True):
     paused: float | None = None  # Unix seconds: its last packet; None: it is on, or has ended
     last: float = 0.0  # Unix seconds: its last packet so far
     cause: int = 0  # id of the one that `effect_of` names; 0: it has none
+    undeliverable_share: float = 0.0  # of kernel_share, what it drops for lack of a receiver, not of room
 
     @property
     def is_on(self) -> bool:
@@ -312,10 +313,11 @@ class Snapshot(Struct, frozen=True):
     conntrack: ConntrackSample | None = None
     mitigations: tuple[RuleStatus, ...] = ()
     guardian: str = ""  # "", "ready", "lost: …"
-    softirq_share: float | None = None
+    softirq_share: float | None = None  # over all cores, 0 to 1
     tcp: TcpService | None = None
     notes: tuple[str, ...] = ()  # for the operator
     surroundings: Surroundings = field(default_factory=Surroundings)
+    cores: int = 0  # of the machine; 0: not known
 
     @property
     def at(self) -> float:

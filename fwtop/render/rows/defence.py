@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from fwtop.model.rule import RuleStatus
+from fwtop.model.traffic.session import STOPPED
 from fwtop.model.traffic.severity import Harm, Severity
 from fwtop.model.traffic.snapshot import Incident, LedgerRow, Proposal
 from fwtop.render.numbers import percent
@@ -28,6 +29,11 @@ def severity_words(severity: Severity) -> str:
     if severity.harm is not Harm.ATTACK:
         return f"{severity.harm}: exhausts nothing"
     return f"{severity.harm}: {why}" if why else str(severity.harm)
+
+
+def kernel_words(attack: Incident) -> str:
+    """Say that the kernel drops all of an attack, as nothing here takes it; "" if it does not."""
+    return "the kernel drops it: nothing here takes it" if attack.undeliverable_share >= STOPPED else ""
 
 
 ATTACK = RowType(
@@ -56,6 +62,7 @@ ATTACK = RowType(
         Field("mine_share", Unit.SHARE, heading="my rules", width=8, keep=3),
         Field("other_share", Unit.SHARE, heading="other", width=7, keep=20),
         Field("kernel_share", Unit.SHARE),
+        Field("undeliverable_share", Unit.SHARE),
         Field("effect_of"),
         Field("id"),
         Field("letter", width=1),

@@ -15,13 +15,13 @@ from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Event, EventKind, Mark
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.render.verdict import verdict_of
 from fwtop.store.events import EventLog
 from fwtop.ui.feed import PlayerState
 from fwtop.ui.format import cut, duration
 from fwtop.ui.layout import Box, Lines
 from fwtop.ui.lists.details import subject_details
 from fwtop.ui.lists.rows import LogEntry
-from fwtop.ui.lists.verdict import verdict_of
 from fwtop.ui.style import (
     ALARM,
     BAD,

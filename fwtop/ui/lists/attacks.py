@@ -104,6 +104,8 @@ def _reaches(item: Incident, context: CellContext, _: int) -> Line:
         return [(f"effect of {cause.letter}", WARN)] if cause is not None else []
     if not context.is_live:
         return [("unrecorded", DIM)]
+    if not item.is_on:  # what it was is no longer so
+        return [("–", DIM)]
     share = item.reaching_share
     stopped: Line = [(" ✔", GOOD)] if item.mine_share + item.other_share >= STOPPED else []  # on purpose
     return [(percent(share), BAD)] if share >= NOTICED else [(percent(share), TEXT), *stopped]

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus
 from fwtop.model.traffic.session import STOPPED, Flow, flow_of
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.ui.lists.verdict import verdict_of
+from fwtop.render.verdict import verdict_of
 
 HISTORY_SECONDS = 600
 _CALM_SECONDS = 60  # the baseline of clients is their mean over this long

@@ -21,12 +21,12 @@ from fwtop.model.traffic.session import STOPPED, end_of, flow_of
 from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Ring, Snapshot
 from fwtop.render.drop_words import reason_words
 from fwtop.render.rows.field import RowType
+from fwtop.render.verdict import Badge, verdict_of
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import of
 from fwtop.rules.words import describe
 from fwtop.ui.format import about, duration, number, percent
 from fwtop.ui.lists.table import CellContext, Column, View, fit_columns, header_line, row_lines, within
-from fwtop.ui.lists.verdict import Badge, verdict_of
 from fwtop.ui.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, WARN, Line, facts, listed
 
 CONNTRACK_ALARM = 0.8  # fill of the connection-tracking table from which it is no longer normal

@@ -1,7 +1,8 @@
 """How well this machine is protected now: a pure function of a snapshot.
 
 The ledger tells where all packets ended; the verdict goes by what became of the attacks' own packets. What
-firewalls drop besides says nothing about an attack.
+firewalls drop besides says nothing about an attack. Where the kernel drops them all, because there is nothing
+to deliver them to, no service is hit: then it is a matter of what that costs.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from msgspec import Struct
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED, flow_of
-from fwtop.model.traffic.severity import Harm
+from fwtop.model.traffic.severity import NEAR, Harm
 from fwtop.model.traffic.snapshot import Incident, Snapshot
+from fwtop.render.numbers import percent
 
 
 class Badge(StrEnum):
@@ -24,6 +26,9 @@ class Badge(StrEnum):
     PARTLY = "PARTLY"
     PROTECTED = "PROTECTED"
     ALREADY = "ALREADY STOPPED BY YOUR FIREWALL"
+    KERNEL = "YOUR KERNEL DROPS IT"  # there is nothing to deliver it to: no service is hit
+    PAUSED = "ATTACK PAUSED"
+    ENDED = "ATTACK ENDED"  # a moment ago, or its effects are still there
     CALM = "CALM"
     NOT_JUDGED = "NOT JUDGED"  # the judgement failed: what it says is older, if it says anything
     ABUSE = "ABUSE"  # the worst that there is exhausts nothing
@@ -45,11 +50,32 @@ class Verdict(Struct, frozen=True):
     trial_share: float = 0.0  # of the packets of all attacks; of one window with `mine`
     seconds_left: float = 0.0
     left: float = 0.0  # of the trial's time, 0 to 1
+    cores: float | None = None  # that the attacks' packets keep busy in softirq; None: not known
+    saved: float = 0.0  # of these, by the best rule: what is proposed first
+
+    @property
+    def state(self) -> str:
+        """Name the badge as JSON and metrics do."""
+        return self.badge.name.lower()
 
     @property
     def stopped(self) -> float:
         """Share that firewalls drop."""
         return min(self.mine + self.other, 1.0)
+
+    @property
+    def reaching(self) -> float:
+        """Share that nobody drops."""
+        return max(1.0 - self.mine - self.other - self.kernel, 0.0) if self.attack_pps else 0.0
+
+    @property
+    def advice(self) -> str:
+        """Say, where the kernel drops an attack already, what that costs and whether a rule is worth it."""
+        if self.badge is not Badge.KERNEL:
+            return ""
+        cost = "cost unknown" if self.cores is None else f"at {percent(self.cores)} of a core"
+        saves = f"a rule would save {percent(self.saved)}" if self.saved >= _WORTH else "no rule is worth it"
+        return f"{cost}; {saves}"
 
 
 def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
@@ -69,15 +95,50 @@ def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
         active = _dropped(snapshot, active_rules(snapshot))
         share = mine * pps / active if active > 0 else 0.0
         return Verdict(Badge.TRIAL, whole, mine, other, kernel, trials[0], ids, pps, share, left, part)
-    badge = _badge(attacks, _kind(mine, other)) if is_judged else Badge.NOT_JUDGED
-    return Verdict(badge, whole, mine, other, kernel)
+    cores = _cores(snapshot, whole)
+    if not is_judged:
+        badge = Badge.NOT_JUDGED
+    elif snapshot.judgement.attacks and not attacks:
+        pauses = any(one.paused is not None for one in snapshot.judgement.attacks)
+        badge = Badge.PAUSED if pauses else Badge.ENDED
+    else:
+        nobody = _weighted(attacks, "undeliverable_share")
+        is_useless = mine + other + nobody >= STOPPED and not any(map(_is_near, attacks))
+        badge = _badge(attacks, _kind(mine, other, is_useless=is_useless))
+    saved = _saved(snapshot, whole, cores) if badge is Badge.KERNEL else 0.0
+    return Verdict(badge, whole, mine, other, kernel, cores=cores, saved=saved)
+
+
+_WORTH = 0.1  # cores saved, from which a rule against what harms no service is worth its risk
+
+
+def _cores(snapshot: Snapshot, pps: float) -> float | None:
+    """Return how many cores packets at this rate keep busy, as many each as the mean of all."""
+    if snapshot.softirq_share is None or not snapshot.cores:
+        return None
+    return snapshot.softirq_share * snapshot.cores * min(pps / max(snapshot.tables.totals.pps, 1e-9), 1.0)
+
+
+def _saved(snapshot: Snapshot, pps: float, cores: float | None) -> float:
+    """Return how much of that the first proposal would save: to match its packets costs, too."""
+    best = next((one for one in snapshot.judgement.proposals if one.cost_ns is not None), None)
+    if best is None or best.cost_ns is None or not cores or not pps:
+        return 0.0
+    dropped = min(best.stopped_pps, pps)
+    return max(cores * dropped / pps - dropped * best.cost_ns * 1e-9, 0.0)
+
+
+def _is_near(attack: Incident) -> bool:
+    """Whether a resource is measured to be near its end: then clients notice, although no service is hit."""
+    one = attack.severity
+    return not one.assumed and (one.nearness or 0.0) >= NEAR
 
 
 def _badge(attacks: tuple[Incident, ...], of_attacks: Badge) -> Badge:
     """Return the badge of the class that all have; abuse that is stopped is shown as stopped."""
     if not attacks:
         return Badge.CALM
-    stopped = of_attacks in (Badge.PROTECTED, Badge.ALREADY)
+    stopped = of_attacks in (Badge.PROTECTED, Badge.ALREADY, Badge.KERNEL)
     harm = attacks[0].severity.harm
     if harm is Harm.ATTACK or (stopped and harm is Harm.ABUSE):
         return of_attacks
@@ -97,17 +158,21 @@ def _lasting(snapshot: Snapshot) -> float:
     return _dropped(snapshot, active_rules(snapshot)) / mine if mine > 0 else 1.0
 
 
-def _kind(mine: float, other: float) -> Badge:
+def _kind(mine: float, other: float, *, is_useless: bool) -> Badge:
     if mine + other >= STOPPED:
         return Badge.PROTECTED if mine >= NOTICED else Badge.ALREADY
+    if is_useless:
+        return Badge.KERNEL
     return Badge.PARTLY if mine + other >= NOTICED else Badge.UNPROTECTED
 
 
 def attacks_of(snapshot: Snapshot) -> tuple[Incident, ...]:
-    """Return those of the worst class that are on, with packets of their own: a full table is an effect."""
-    every = snapshot.judgement.attacks
-    own = tuple(attack for attack in every if attack.kind != FULL_TABLE) or every
-    on = tuple(attack for attack in own if attack.is_on) or own
+    """Return those of the worst class that are on and no effect of another; of a capture also what was on."""
+    every = tuple(attack for attack in snapshot.judgement.attacks if not attack.effect_of)
+    every = tuple(attack for attack in every if attack.kind != FULL_TABLE) or every
+    on = tuple(attack for attack in every if attack.is_on)
+    if flow_of(snapshot) is None:
+        on = on or every
     worst = min((attack.severity.harm.rank for attack in on), default=0)
     return tuple(attack for attack in on if attack.severity.harm.rank == worst)
 
