@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.context import AnalysisContext, Trait, make_context
+from fwtop.analysis.context import AnalysisContext, make_context
 from fwtop.analysis.engine.compete import Explained
 from fwtop.analysis.engine.weights import calibrated
 from fwtop.analysis.fate import fates
@@ -19,6 +19,7 @@ from fwtop.analysis.shown import JudgedTraffic, shown_payloads
 from fwtop.analysis.sighting import seen_until, sighting_of
 from fwtop.analysis.standing import Standing
 from fwtop.incidents.advice import Advices
+from fwtop.incidents.effects import with_effects
 from fwtop.incidents.severities import with_severities
 from fwtop.incidents.tracked import Tracked
 from fwtop.incidents.tracker import Tracker
@@ -71,14 +72,16 @@ class Advisor:
         self.explained = tuple(context.explained) if self._explains else ()
         now = window.started + window.seconds
         named = self._track(context, window, now)
-        shown = _shown(context, named)
+        shown = _shown(context, named, self._tracker.known, active)
         by_id = {one.id: sighted.finding for one, sighted in named}
         for number in self.learner.obey(context, [(incident, by_id[incident.id]) for incident in shown]):
             self._tracker.close(number)
         resting_ones = (resting(one) for one in self._tracker.open if one.noted < now)
         tracked = {one.id: one for one in self._tracker.open}
         incidents = tuple(one for one in (*shown, *resting_ones) if one is not None and one.id in tracked)
-        self.learner.take(context, window, quiet=not any(one.severity.is_harmful for one in incidents))
+        self.learner.take(
+            context, window, quiet=not any(one.severity.is_harmful or one.effect_of for one in incidents)
+        )
         self.standing = Standing.of(context, self._lookup)
         normal = self._advices.renew(context, active, [(one, s.finding) for one, s in named], now)
         self.judged = JudgedTraffic.of(window, context, normal, by_id)
@@ -116,20 +119,14 @@ class Advisor:
         return list(zip(tracked, sighted, strict=True))
 
 
-def _shown(context: AnalysisContext, named: Sequence[Named]) -> list[Incident]:
+def _shown(
+    context: AnalysisContext, named: Sequence[Named], before: Iterable[Tracked], rules: Sequence[Rule]
+) -> list[Incident]:
     """Return the incidents that a window shows, the most severe first, effects of others last."""
     made = with_severities(context, [incident_of(context, sighted, one) for one, sighted in named], named)
-    passing = [
-        (sighted.fate.reaching_pps, incident.pps, incident.id, incident)
-        for incident, (_, sighted) in zip(made, named, strict=True)
-        if len(sighted.finding.rows)
-    ]
-    cause = max(passing)[-1] if passing else None
-    for place, (one, sighted) in enumerate(named):
-        if cause is not None and Trait.FULL_TABLE in sighted.finding.traits:
-            effect = f"{cause.kind} {cause.target}"
-            made[place] = replace(made[place], effect_of=effect, cause=cause.id)
-        one.shown = made[place]
+    made = with_effects(context, made, named, before, rules)
+    for incident, (one, _) in zip(made, named, strict=True):
+        one.shown = incident
     return sorted(made, key=lambda one: (bool(one.effect_of), one.severity.order, -one.share))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 from msgspec import Struct, field
 
 from fwtop.analysis.sighting import Presence
 from fwtop.model.rule import Match
+from fwtop.model.traffic.packets import U64
 from fwtop.model.traffic.snapshot import Incident
 
 LEAST_PAUSE_SECONDS = 3.0  # a shorter pause ends nothing
@@ -39,6 +41,7 @@ class Tracked(Struct):
     shown: Incident | None = None  # as last shown
     mixed_since: float = 0.0  # end of the first window that shows it with packets of other fields; 0: alone
     alone_until: float = 0.0  # its last packet before that
+    sources: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # hashed, of its packets so far
     _pulse_began: float = 0.0
     _longest_pulse: float = 0.0
     _longest_pause: float = 0.0

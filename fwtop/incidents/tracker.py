@@ -92,6 +92,11 @@ class Tracker:
                 one.follows = one.follows or self._predecessor(one)
         return result
 
+    @property
+    def known(self) -> tuple[Tracked, ...]:
+        """All that are open or ended not long ago."""
+        return (*self.open, *self._past)
+
     def close(self, number: int) -> None:
         """Forget an incident that the operator says is none."""
         self.open = [one for one in self.open if one.id != number]
