@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from benches.connections import RULES, STATES, long_list, open_connections
+from benches.connections import RULES, STATES, count, establish, long_list
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import Terminal, fwtop_argv
 from fwtop.bench.testbed import SOURCES, Testbed
@@ -24,6 +24,7 @@ from fwtop.lab import network as net
 from fwtop.model.errors import FwtopError
 
 _OUT, _BRIDGE = "out1", "br0"
+_PORT = 443  # of the connections
 _PORT_ADDRESS = "02:00:5e:10:00:01"  # of the bridge's port, whose own address goes to the machine behind
 _TRACK = "table inet bench { chain only { type filter hook forward priority 0; ct state new accept; }; }\n"
 _UNIT = "packets/s and core"
@@ -147,8 +148,10 @@ def _tracking(testbed: Testbed) -> Iterator[None]:
 @contextlib.contextmanager
 def _filled(testbed: Testbed) -> Iterator[None]:
     with _tracking(testbed):
-        testbed.run("sysctl", "-q", "-w", "net.netfilter.nf_conntrack_udp_timeout=300")
-        open_connections(testbed, testbed.lab.wire.victim)
+        with inside(testbed.victim):
+            establish(STATES, net.VICTIM_4, _PORT)
+        if (found := count(testbed)) < STATES:
+            raise FwtopError(f"only {found:,} of {STATES:,} connections fit; the lab is taken down")
         yield
 
 

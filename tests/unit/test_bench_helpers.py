@@ -3,13 +3,11 @@ from __future__ import annotations
 import ipaddress
 import os
 import random
-import struct
 import sys
 import time
 
 import pytest
 
-from benches import connections
 from benches.screens import Screen
 from benches.tables import bulk, xdp
 from benches.tables.screen import proportional_bytes
@@ -41,16 +39,6 @@ def test_the_long_xdp_list_is_disjoint_and_misses_the_flood() -> None:
     assert len({network.supernet(new_prefix=22) for network in networks}) == len(networks)
     flood = ipaddress.ip_network("198.18.0.0/15")
     assert not any(network.overlaps(flood) for network in networks)
-
-
-def test_conntrack_datagrams_are_distinct_with_correct_checksums() -> None:
-    seen = set()
-    for number in (0, 1, 63_999, 64_000, 189_999):
-        data = connections._datagram(number)
-        total = sum(struct.unpack(">10H", data[:20]))
-        assert (total & 0xFFFF) + (total >> 16) == 0xFFFF
-        seen.add((data[12:16], data[20:22]))
-    assert len(seen) == 5
 
 
 def test_rates_cpu_time_and_memory_are_measured() -> None:
