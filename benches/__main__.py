@@ -18,12 +18,12 @@ def main(arguments: list[str]) -> int:
     takes = "; ".join(f"{table.name}: {table.takes}" for table in TABLES if table.takes)
     add_table(parser, takes)
     parser.add_argument(
-        "--seed", type=int, metavar="N", help="naming, corpus: generate windows that nothing was tuned on"
+        "--seed", type=int, metavar="N", help="naming, corpus, anger: draw what nothing was tuned on"
     )
     args = parser.parse_intermixed_args(arguments)
     try:
-        if args.seed is not None and args.table not in ("naming", "corpus"):
-            raise FwtopError("--seed goes with naming and corpus; nothing was measured", 2)
+        if args.seed is not None and args.table not in ("naming", "corpus", "anger"):
+            raise FwtopError("--seed goes with naming, corpus and anger; nothing was measured", 2)
         return measure(args, TABLES, "python -m benches", seed=args.seed)
     except FwtopError as error:
         print(f"benches: {error}", file=sys.stderr)

@@ -10,6 +10,7 @@ _TITLES = {
     "fit": "fit the confidence of findings on the corpus and write the weights",
     "proposals": "the share of an attack that proposals promise to stop against what their rules stop",
     "night": "attacks while nobody is there: what automatic rules stop, and how clients fare",
+    "anger": "a night of other people's tools: what was named, stopped, harmed and predicted",
     "hour": "false alarms on a host that real programs use for an hour",
     "day": "a day in ten minutes, recorded: the lab against store, report, replay, trends and bundle",
     "pipeline": "packets per second and core: parse, aggregate, read a capture; CPU time of a judgement",
@@ -30,6 +31,7 @@ _TITLES = {
 _WITHOUT_ROOT = ("naming", "corpus", "fit", "pipeline")
 _TAKES = {
     "fit": "the file to write, not fwtop's own",
+    "anger": "how names of tools begin",
     "walk": "scenarios",
     "proposals": "scenarios",
     "night": "scenarios",

@@ -240,8 +240,8 @@ USES = (
 class EverydayLab(TwoHosts):
     """The hosts with whatever servers are installed."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(PEERS)
+    def __init__(self, seed: int, peers: Sequence[str] = PEERS) -> None:
+        super().__init__(peers)
         unused = {one.program for one in USES if shutil.which(one.program) is None}
         self.missing = sorted(unused.union(*(one.missing for one in SERVERS)))
         self.started: Counter[str] = Counter()  # by program
