@@ -20,6 +20,9 @@ from fwtop.model.traffic.severity import Harm
 from fwtop.render.numbers import plural
 
 _FLOOD = 10.0  # times the rate of the least flood, from which a scan is one, too
+_NOTHING_ELSE = (
+    CORE.size / 10
+)  # packets a second, from which it is a flood first of all
 _REAL = Spoof(0.05, ())  # a scanner needs the answers (except for idle scans)
 _PORTS = 65_536  # of an address: more probes repeat some, although a thin sample doesn't show which
 _TRIES = 4.0  # probes per port: scanners retry two or three times
@@ -56,6 +59,7 @@ def scanners(context: AnalysisContext) -> Iterator[Group]:
         "scanners": plural(len(found), "scanning source"),
         "scanned_ports": probed,
         "flood": "SYN flood" if tcp else "UDP flood",
+        "flood_kind": "syn_flood" if tcp else "udp_flood",
     }
     flood = Least(normal="tcp.syn" if tcp else "udp", times=_FLOOD)
     yield Group(context, features, flood, notes, known_spoof=_REAL)
@@ -157,9 +161,7 @@ def _loaded(context: AnalysisContext, rows: Rows) -> bool:
 _scan = partial(
     Hypothesis,
     of=scanners,
-    kind="port_scan",
     exhausts=(CORE,),
-    otherwise=Harm.ABUSE,
     traits=Trait.SCAN,
     lead=(
         "{who} probed {probed} ports or addresses and connected to none",
@@ -170,14 +172,20 @@ _scan = partial(
 )
 ENTRIES = (
     _scan(
-        "port scan", prior=2.6,
+        "port scan", prior=2.6, kind="port_scan", otherwise=Harm.ABUSE,
         title="Port scan by {who}",
         needs=(scanned_ports.at_least(1),),  # the cut finds those that try as many as configured
     ),
     _scan(
-        "port scan at the rate of a flood", prior=4.6,  # masscan, zmap, nmap --min-rate
+        "port scan at the rate of a flood", prior=4.6, kind="port_scan", otherwise=Harm.ABUSE,
         title="Port scan by {who}, at the rate of a {flood}",
         needs=(ENOUGH,),
         evidence=(peak.above(0, 0.5, "at {peak:count} packets/s, it is a flood as well"),),
+    ),
+    _scan(
+        "flood over many ports", prior=6.6, kind="{flood_kind}",  # masscan, zmap, nmap --min-rate
+        title="{flood} over many ports by {who}",
+        needs=(ENOUGH, peak.at_least(_NOTHING_ELSE)),
+        evidence=(peak.above(0, 0.5, "at {peak:count} packets/s, whatever it looks for"),),
     ),
 )  # fmt: skip

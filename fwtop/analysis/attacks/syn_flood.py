@@ -21,13 +21,15 @@ from fwtop.analysis.measures.general import (
 )
 from fwtop.analysis.measures.tcp import BARE, constant_fields, constants
 from fwtop.analysis.severity import BACKLOG, CORE, TABLE
-from fwtop.analysis.window.counting import among
+from fwtop.analysis.spoofing import Spoof
+from fwtop.analysis.window.counting import among, part_marked
 from fwtop.analysis.window.features import Features, header_words
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import Rows, mix
 from fwtop.render.numbers import percent
 
 _ANSWERS = 2.0  # RSTs for each SYN: its SYN-ACK is repeated (tcp_synack_retries), a second SYN answered, too
+_NEARLY_ALL = 0.95  # of the SYNs
 _CHANCE = 4.0  # standard deviations by which a sample may hold more RSTs than SYNs
 
 
@@ -52,8 +54,13 @@ def unanswered_syns(context: AnalysisContext) -> Iterator[Group]:
     made = made and context.prominence(bare, floor_pps=context.config.flood_pps, normal="tcp.syn") >= 1
     if made and bare.share < 0.9 * features.share and _crowd(context, features):
         features = bare
-    notes = {"completed_syns": completed, "bare": made, "opening": True}
-    yield Group(context, features, Least(normal="tcp.syn"), notes, completed=followed)
+    packets, rows = context.traffic.packets, features.rows
+    own = (packets.src_hi[rows] == packets.dst_hi[rows]) & (packets.src_lo[rows] == packets.dst_lo[rows])
+    land = part_marked(own) > _NEARLY_ALL
+    form = "LAND attack" if land else "SYN flood"
+    notes = {"completed_syns": completed, "bare": made, "opening": True, "form": form}
+    forged = Spoof(1.0, ("they bear the address that they are sent to (CERT CA-1997-28)",)) if land else None
+    yield Group(context, features, Least(normal="tcp.syn"), notes, completed=followed, known_spoof=forged)
 
 
 @feature("yes or no")
@@ -145,6 +152,7 @@ ENTRIES = (
     Hypothesis(
         "SYN flood", unanswered_syns, 1.7,
         kind="syn_flood",
+        title="{form}",
         exhausts=(BACKLOG, TABLE, CORE),
         traits=Trait.APART | Trait.OPENINGS,
         needs=(ENOUGH,),

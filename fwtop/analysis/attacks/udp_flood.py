@@ -67,6 +67,7 @@ def _group(context: AnalysisContext, features: Features) -> Group:
     usual = context.usual_of(features, "udp")
     notes = {"where": where, "usual": 0.0 if usual is None else usual}
     made = Group(context, features, Least(normal="udp"), notes)
+    made.notes["of_requests"] = payloads.of_requests(made)
     made.otherwise = lambda: _strangers(context, features)
     return made
 
@@ -300,6 +301,7 @@ ENTRIES = (
     Hypothesis(
         "UDP flood", datagrams, -1.4,
         kind="udp_flood",
+        title="UDP flood{of_requests}",
         exhausts=(LINK, CORE, TABLE),
         traits=Trait.APART | Trait.NAMELESS,
         needs=(ENOUGH,),

@@ -22,7 +22,8 @@ _BEGIN = 8  # payload bytes that a tool keeps constant
 _FORGED = 0.7  # probability
 _ENCRYPTED = 7.5  # bits a byte, of payloads together
 _QUOTED = 48  # bytes of a packet that an ICMP error quotes
-_HARDLY = 0.2  # of the payloads
+_HARDLY, _ALL = 0.2, 0.95  # of the payloads
+_SEVERAL = "requests of several services"
 IMITATIONS = -5.0  # log-odds of spoofing: what only looks like an answer may be forged
 REFLECTED = "dropping what comes from the service's port, or a signature of the answers"
 
@@ -136,13 +137,19 @@ def asked(group: Group) -> list[str]:
     return [f"{percent(part)} are {title}"] if part > 0.5 else []
 
 
+def of_requests(group: Group) -> str:
+    """Return what a title says of nothing but requests of one service, "" if it is something else."""
+    part, title = _asked(group)
+    return f" of {title}" if part > _ALL and title != _SEVERAL else ""
+
+
 def _asked(group: Group) -> tuple[float, str]:
     """Return the part that asks known services, and which if it is mostly one."""
     if "requests" not in group.notes:
         features = group.packets
         heads, n = features.head, len(features.head[0])
         dport = features.traffic.packets.dport[features.sample]
-        found, every = [(0, "requests of several services")], np.zeros(n, np.bool_)
+        found, every = [(0, _SEVERAL)], np.zeros(n, np.bool_)
         for title, port, shape in QUESTIONS:
             if port is not None and not (to_port := dport == port).any():
                 continue
