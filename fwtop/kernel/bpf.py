@@ -39,7 +39,7 @@ _LICENSE = b"GPL\0"
 _LOG_BYTES = 1 << 18
 _MAX_PRIORITIES = 32  # tried at a netfilter hook
 _INFO_BYTES = 256
-_PROGRAM_ID_AT, _PROGRAM_NAME_AT = 4, 64  # struct bpf_prog_info.id, .name
+_PROGRAM_NAME_AT = 64  # struct bpf_prog_info.name
 _PROGRAM_RUNS_AT = 200  # struct bpf_prog_info.run_cnt
 _MAX_ATTACHED = 64  # at a hook: BPF_MPROG_MAX
 _PROGRAM_MAPS_AT = 52  # struct bpf_prog_info.nr_map_ids, .map_ids
@@ -137,11 +137,6 @@ def _load(
         0,  # attach_prog_fd
     )
     return call(_PROG_LOAD, attributes)
-
-
-def program_id(descriptor: int) -> int:
-    """Return the id of a loaded program."""
-    return int(struct.unpack_from("<I", _info(descriptor), _PROGRAM_ID_AT)[0])
 
 
 def open_program(number: int) -> int:

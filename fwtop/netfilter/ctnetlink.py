@@ -24,7 +24,7 @@ TCP_STATES = (
 )  # fmt: skip
 # NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_NEW, _GET and _DELETE
 _NEW, _GET, _DELETE = 1 << 8 | 0, 1 << 8 | 1, 1 << 8 | 2
-_ORIGINAL, _REPLY, _STATUS, _PROTOCOL_INFO, _HELPER, _TIMEOUT = 1, 2, 3, 4, 5, 7  # CTA_…
+_ORIGINAL, _REPLY, _STATUS, _PROTOCOL_INFO, _TIMEOUT = 1, 2, 3, 4, 7  # CTA_…
 _FILTER, _STATUS_MASK = 25, 26
 _FILTER_PORT = 1 << 3 | 1 << 5  # protocol and destination port (nf_internals.h)
 _FILTER_SOURCE = 1 << 0  # the original source address
@@ -52,7 +52,6 @@ class Entry(NamedTuple):
     status: int = 0
     timeout: int = 0  # seconds left
     tcp_state: int = 0  # index of TCP_STATES
-    helper: str = ""
     name: bytes = b""  # CTA_TUPLE_ORIG, which names it to the kernel
 
 
@@ -261,7 +260,6 @@ def entry_of(body: bytes) -> Entry | None:
     if entry is None:
         return None
     status = timeout = state = 0
-    helper = ""
     for kind, value in netlink.attributes(body, netlink.NETFILTER_HEADER_BYTES):
         if kind == _STATUS:
             status = int.from_bytes(value, "big")
@@ -270,9 +268,7 @@ def entry_of(body: bytes) -> Entry | None:
         elif kind == _PROTOCOL_INFO:
             inner = dict(netlink.attributes(value)).get(1, b"")  # CTA_PROTOINFO_TCP
             state = dict(netlink.attributes(inner)).get(1, b"\0")[0]
-        elif kind == _HELPER:
-            helper = netlink.c_string(dict(netlink.attributes(value)).get(1, b""))
-    return entry._replace(status=status, timeout=timeout, tcp_state=state, helper=helper)
+    return entry._replace(status=status, timeout=timeout, tcp_state=state)
 
 
 def _tuple_of(body: bytes) -> Entry | None:

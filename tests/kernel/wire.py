@@ -201,7 +201,7 @@ def attach_foreign_xdp(host: Host, verdict: int) -> int:
             index = socket.if_nametoindex(host.interface)
             body = struct.pack("<BBHiII", 0, 0, 0, index, 0, 0) + netlink.nested(43, inner)
             netlink.request(socket.NETLINK_ROUTE, 19, body)
-        return bpf.program_id(program)
+        return int.from_bytes(bpf._info(program)[4:8], "little")  # struct bpf_prog_info.id
     finally:
         os.close(program)
 

@@ -138,10 +138,6 @@ class Prefix:
         shift = self.bits - self.length
         return self.value >> shift == other.value >> shift
 
-    def overlaps(self, other: Prefix) -> bool:
-        """Whether they have an address in common."""
-        return self.contains(other) or other.contains(self)
-
     def __str__(self) -> str:
         """Return `a.b.c.d` for a single address, else `a.b.c.d/len`."""
         if self.is_address:

@@ -20,6 +20,7 @@ from fwtop.model.addresses.port_rows import (
     PortRows,
     Rows,
     chosen,
+    columns_of,
     inserted,
     parse_entries,
     places,
@@ -111,8 +112,7 @@ class NamedList(Struct, frozen=True, eq=False):
     @property
     def bytes(self) -> int:
         """The memory that the entries take here."""
-        rows = self.rows
-        columns = (rows.keys,) if isinstance(rows, PortRows) else (*rows.columns4(), *rows.columns6())
+        columns = [item for part in columns_of(self.rows) for item in part]
         return sum(int(item.nbytes) for item in columns) + (self.ends.nbytes if self.ends is not None else 0)
 
     def covering(self, wanted: str) -> str | None:

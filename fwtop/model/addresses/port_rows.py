@@ -276,59 +276,58 @@ def alike(one: Rows, other: Rows) -> tuple[Rows, Rows]:
 
 def positions(rows: Rows, wanted: Rows) -> NDArray[np.int64]:
     """Return the index in `rows` of each of `wanted`, -1 for one that is not there."""
-    rows, wanted = alike(rows, wanted)
-    if isinstance(rows, PortRows) and isinstance(wanted, PortRows):
-        return _found(rows.keys, wanted.keys, 0)
-    rows, wanted = _plain(rows), _plain(wanted)
     found, before = [], 0
-    for family in (4, 6):
-        mine, theirs = _keys(rows, family), _keys(wanted, family)
-        found.append(_found(mine, theirs, before))
+    for mine, theirs in _both_keys(rows, wanted):
+        at = np.searchsorted(mine, theirs)
+        there = np.zeros(len(theirs), np.bool_)
+        inside = at < len(mine)
+        there[inside] = mine[at[inside]] == theirs[inside]
+        found.append(np.where(there, at + before, _ABSENT))
         before += len(mine)
     return np.concatenate(found)
-
-
-def _plain(rows: Rows) -> PrefixRows:
-    return rows if isinstance(rows, PrefixRows) else PrefixRows()  # empty: see `alike`
-
-
-def _found(mine: NDArray[Any], theirs: NDArray[Any], before: int) -> NDArray[np.int64]:
-    at = np.searchsorted(mine, theirs)
-    there = np.zeros(len(theirs), np.bool_)
-    inside = at < len(mine)
-    there[inside] = mine[at[inside]] == theirs[inside]
-    return np.where(there, at + before, _ABSENT)
 
 
 def places(rows: Rows, more: Rows) -> NDArray[np.int64]:
     """Return the indexes before which prefixes that are not in `rows` are to be inserted."""
-    rows, more = alike(rows, more)
-    if isinstance(rows, PortRows) and isinstance(more, PortRows):
-        return np.searchsorted(rows.keys, more.keys)
-    rows, more = _plain(rows), _plain(more)
-    before, found = 0, []
-    for family in (4, 6):
-        mine = _keys(rows, family)
-        found.append(np.searchsorted(mine, _keys(more, family)) + before)
+    found, before = [], 0
+    for mine, theirs in _both_keys(rows, more):
+        found.append(np.searchsorted(mine, theirs) + before)
         before += len(mine)
     return np.concatenate(found)
+
+
+def _both_keys(one: Rows, other: Rows) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Yield the sorted keys of two lists, of prefixes those of each family."""
+    return zip(*map(_keys, alike(one, other)), strict=True)
+
+
+def _keys(rows: Rows) -> list[NDArray[Any]]:
+    if isinstance(rows, PortRows):
+        return [rows.keys]
+    (value, short), (hi, lo, length) = columns_of(rows)
+    six = np.empty(len(length), _SIX)
+    six["hi"], six["lo"], six["length"] = hi, lo, length
+    return [value.astype(np.uint64) << np.uint64(6) | short.astype(np.uint64), six.view("S17")]
+
+
+def columns_of(rows: Rows) -> list[_Columns]:
+    """Return the columns of a list, of prefixes those of each family."""
+    return [(rows.keys,)] if isinstance(rows, PortRows) else [rows.columns4(), rows.columns6()]
+
+
+def _made(like: Rows, parts: list[_Columns]) -> Rows:
+    return PortRows(*parts[0]) if isinstance(like, PortRows) else PrefixRows(*parts)
 
 
 def inserted(rows: Rows, more: Rows) -> Rows:
     """Return the rows and those of `more`, none of which is among them."""
     rows, more = alike(rows, more)
-    if isinstance(rows, PortRows) and isinstance(more, PortRows):
-        return PortRows(np.insert(rows.keys, np.searchsorted(rows.keys, more.keys), more.keys))
-    rows, more = _plain(rows), _plain(more)
-    at, four, first = places(rows, more), rows.count(4), more.count(4)
-    return PrefixRows(
-        _spread(rows.columns4(), more.columns4(), at[:first]),
-        _spread(rows.columns6(), more.columns6(), at[first:] - four),
-    )
-
-
-def _spread(columns: _Columns, more: _Columns, at: NDArray[np.int64]) -> _Columns:
-    return tuple(np.insert(old, at, new) for old, new in zip(columns, more, strict=True))
+    left, before, parts = places(rows, more), 0, list[_Columns]()
+    for old, new in zip(columns_of(rows), columns_of(more), strict=True):
+        at, left = left[: len(new[-1])] - before, left[len(new[-1]) :]
+        parts.append(tuple(np.insert(one, at, other) for one, other in zip(old, new, strict=True)))
+        before += len(old[-1])
+    return _made(rows, parts)
 
 
 @overload
@@ -337,20 +336,8 @@ def chosen(rows: PrefixRows, keep: NDArray[Any]) -> PrefixRows: ...
 def chosen(rows: PortRows, keep: NDArray[Any]) -> PortRows: ...
 def chosen(rows: Rows, keep: NDArray[Any]) -> Rows:
     """Return the rows that a mask of all of them marks."""
-    if isinstance(rows, PortRows):
-        return PortRows(rows.keys[keep])
-    four = rows.count(4)
-    return PrefixRows(
-        tuple(column[keep[:four]] for column in rows.columns4()),
-        tuple(column[keep[four:]] for column in rows.columns6()),
-    )
-
-
-def _keys(rows: PrefixRows, family: int) -> NDArray[Any]:
-    if family == 4:
-        value, length = rows.columns4()
-        return value.astype(np.uint64) << np.uint64(6) | length.astype(np.uint64)
-    hi, lo, length = rows.columns6()
-    keys = np.empty(len(length), _SIX)
-    keys["hi"], keys["lo"], keys["length"] = hi, lo, length
-    return keys.view("S17")
+    parts = []
+    for columns in columns_of(rows):
+        mine, keep = keep[: len(columns[-1])], keep[len(columns[-1]) :]
+        parts.append(tuple(column[mine] for column in columns))
+    return _made(rows, parts)
