@@ -38,7 +38,7 @@ def _tool(name: str, kinds: str, command: str, needs: str = "") -> Tool:
 
 _HPING = "hping3 -q -i u200"
 _HTTP = "http_flood syn_flood"
-_SLOW = "slow_headers slow_body slow_read idle_connections"
+_SLOW = "http_flood slow_headers slow_body slow_read idle_connections"
 _EACH = "for bot in {bots}; do %s & done; wait"
 _VEGETA = (
     "(echo GET http://{host}/; echo GET http://{host}/page3.html) "

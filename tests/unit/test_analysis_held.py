@@ -327,6 +327,15 @@ def test_a_limit_spares_a_proxy_with_many_connections() -> None:
     assert made["connlimit"].collateral_share == 0.0
 
 
+def test_what_else_an_attacking_source_has_open_is_no_client_s() -> None:
+    sockets = table(("headers", 400, 1), ("kept alive", 40, 1), *CLIENTS)
+    held = sockets.connections
+    bot = np.where(held.lo == held.lo[400], held.lo[0], held.lo)
+    made = proposed(judge(replace(sockets, connections=replace(held, lo=bot))))
+    assert made["ipset"].attack_share == 1.0
+    assert made["ipset"].collateral_share == 0.0
+
+
 def previewed(rule: Rule, sockets: SocketTable) -> Preview:
     window = make_window(make_batch(make_frames([], 3.0)), 3.0, live=True)
     return preview(rule, replace(window, sockets=sockets))

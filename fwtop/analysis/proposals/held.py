@@ -8,12 +8,13 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from fwtop.analysis.connections import Held
+from fwtop.analysis.connections import Held, source_of
 from fwtop.analysis.context import AnalysisContext, Finding, count
 from fwtop.analysis.proposals.census import Aim
 from fwtop.analysis.proposals.matching import cut, in_prefixes
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.proposals.services import proposed, without_rule
+from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.traffic import TCP, mix
 from fwtop.model.addresses.address import format_address
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Preview, Rule
@@ -42,7 +43,8 @@ def proposals(context: AnalysisContext, finding: Finding, normal: Normal) -> Ite
     held = finding.held
     if held is None:
         return
-    tried = [_block(context, held), _limit(context, held)]
+    spared = _bystanders(held, normal)
+    tried = [_block(context, held, spared), _limit(context, held, spared)]
     measured = [one for one in tried if one is not None and one[1].stopped >= _WORTH]
     for draft, effect, why in sorted(measured, key=lambda one: 8 * one[1].harm - one[1].stopped):
         rule = replace(
@@ -61,17 +63,17 @@ def proposals(context: AnalysisContext, finding: Finding, normal: Normal) -> Ite
     yield "service", without_rule(finding, "service", what, finding.settings)
 
 
-def _block(context: AnalysisContext, held: Held) -> tuple[Rule, Effect, str] | None:
+def _block(context: AnalysisContext, held: Held, others: Connections) -> tuple[Rule, Effect, str] | None:
     chosen = tuple(prefix for prefix, _ in held.senders[: context.config.max_prefixes])
     rule = Rule("", Kind.IPSET, Match(sources=chosen), "", context.config.ttl_seconds, close_open=True)
-    effect = effect_on(rule, held)
+    effect = effect_on(rule, held, others)
     number = round(effect.stopped * held.number)
     what = str(chosen[0]) if len(chosen) == 1 else plural(len(chosen), "source")
     summary = f"block {what} and close the open connections"
     return replace(rule, summary=summary), effect, f"they hold {count(number)} of {count(held.number)}"
 
 
-def _limit(context: AnalysisContext, held: Held) -> tuple[Rule, Effect, str] | None:
+def _limit(context: AnalysisContext, held: Held, others: Connections) -> tuple[Rule, Effect, str] | None:
     """Return the strictest limit that hardly any other client exceeds."""
     match = Match(protocol=TCP, dport=held.port)
     for most in _LIMITS:
@@ -79,7 +81,7 @@ def _limit(context: AnalysisContext, held: Held) -> tuple[Rule, Effect, str] | N
             "", Kind.CONNLIMIT, match, "", context.config.ttl_seconds,
             connections=ConnectionLimit(most), close_open=True,
         )  # fmt: skip
-        effect = effect_on(rule, held)
+        effect = effect_on(rule, held, others)
         if effect.stopped < _WORTH:
             return None
         if effect.harm <= context.config.collateral_limit:
@@ -88,13 +90,20 @@ def _limit(context: AnalysisContext, held: Held) -> tuple[Rule, Effect, str] | N
     return None
 
 
-def effect_on(rule: Rule, held: Held) -> Effect:
+def _bystanders(held: Held, normal: Normal) -> Connections:
+    """Return the connections of clients: an attacking source is one only if it was known long before."""
+    others, clients = held.others, normal.clients
+    known = among(mix(others.hi, others.lo), clients.source[clients.long_known])
+    return others.select(known | ~np.isin(source_of(others), held.source))
+
+
+def effect_on(rule: Rule, held: Held, others: Connections) -> Effect:
     """Return what the rule does to an attack that holds connections; nothing on another port."""
-    match, others = rule.match, held.others
+    match = rule.match
     if match.protocol not in (None, TCP) or match.dport not in (None, held.port):
         return Effect(0.0, 0.0)
     if rule.connections is not None:
-        mine, theirs = _above(rule.connections, held)
+        mine, theirs = _above(rule.connections, held, others)
     elif rule.match.sources and rule.limit is None and not drops_nothing(rule):
         mine, theirs = (
             in_prefixes(part.family, part.hi, part.lo, rule.match.sources).astype(np.float64)
@@ -118,13 +127,13 @@ def above_limit(rule: Rule, table: SocketTable) -> tuple[float, tuple[str, ...]]
     return _mean(above[place]), _examples(above[place], mine)
 
 
-def _above(limit: ConnectionLimit, held: Held) -> tuple[F64, F64]:
+def _above(limit: ConnectionLimit, held: Held, others: Connections) -> tuple[F64, F64]:
     """Return which part of each connection, the attack's and others, is above a limit.
 
     Of an attacking source the held ones go first, as nothing was sent on them for longest. Its other clients
     are counted as harmed all the same: they get no new connection while it holds its own.
     """
-    mine, theirs = _prefixes(held.connections, limit), _prefixes(held.others, limit)
+    mine, theirs = _prefixes(held.connections, limit), _prefixes(others, limit)
     _, place = np.unique(np.concatenate((mine, theirs)), return_inverse=True)
     own, other = place[: len(mine)], place[len(mine) :]
     size = int(place.max()) + 1 if len(place) else 0
@@ -159,7 +168,11 @@ def with_connections(
     made: Preview, rule: Rule, context: AnalysisContext, attacks: Sequence[Finding], normal: Normal
 ) -> Preview:
     """Add the attacks that hold connections, and of a limit of connections the clients that exceed it."""
-    effects = [(one, effect_on(rule, one.held)) for one in attacks if one.held is not None]
+    effects = [
+        (one, effect_on(rule, one.held, _bystanders(one.held, normal)))
+        for one in attacks
+        if one.held is not None
+    ]
     if effects:
         attack, best = max(effects, key=lambda item: item[1].stopped)
         named = ((one.title, effect.stopped) for one, effect in effects)

@@ -264,10 +264,11 @@ _ENOUGH = 0.95  # of an attack: who stops so much leaves other rules nothing to 
 def preview_lines(preview: Preview) -> list[Line]:
     """Write what must be read before installing: the share stopped, and the harm."""
     several = len(preview.attacks) > 1
-    whole = f" of the {safe_text(preview.attack or 'attack')}, " if several else " of the attack, "
+    whole = f" of the {safe_text(preview.attack or 'attack')}" if several else " of the attack"
     stops: Line = [(percent(preview.attack_share), STRONG), (whole, TEXT)]
-    of_all = " packets/s of all attacks" if several else " packets a second"
-    stops += [(number(preview.attack_pps), STRONG), (of_all, TEXT)]
+    if preview.attack_pps:  # none: the attack is what it holds open
+        of_all = " packets/s of all attacks" if several else " packets a second"
+        stops += [(", ", TEXT), (number(preview.attack_pps), STRONG), (of_all, TEXT)]
     lines = [labelled("stops", stops)]
     if several:
         each = (f"{safe_text(title)} {percent(share)}" for title, share in preview.attacks[:_ATTACKS])
