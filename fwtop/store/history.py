@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.text import safe_text
@@ -67,6 +69,7 @@ CREATE VIEW parts AS SELECT
   JOIN scope ON scope.id = part.scope WHERE seconds > 0 ORDER BY part.at;
 """
 FORMAT = Format(APPLICATION_ID, VERSION, _TABLES)
+_Whole = Meta(min_length=len(TRAFFIC), max_length=len(TRAFFIC))
 
 
 class Bucket(Struct):
@@ -74,10 +77,10 @@ class Bucket(Struct):
 
     at: int
     seconds: float = 0.0
-    traffic: list[float] = field(default_factory=lambda: [0.0] * len(TRAFFIC))
+    traffic: Annotated[list[float], _Whole] = field(default_factory=lambda: [0.0] * len(TRAFFIC))
     bits: float = 0.0
     peak_pps: float = 0.0
-    parts: dict[tuple[str, str], HistoryPart] = field(default_factory=dict)
+    parts: dict[str, HistoryPart] = field(default_factory=dict)
 
     def add(self, sample: HistorySample) -> None:
         """Add some seconds."""
@@ -86,14 +89,14 @@ class Bucket(Struct):
         self.bits += sample.bits
         self.peak_pps = max(self.peak_pps, sample.pps)
         for part in sample.parts:
-            have = self.parts.get((part.kind, part.key))
-            self.parts[part.kind, part.key] = part if have is None else _sum(have, part)
+            have = self.parts.get(place := f"{part.kind} {part.key}")
+            self.parts[place] = part if have is None else _sum(have, part)
         if len(self.parts) > _MAX_PARTS:
             self.trim(_MAX_PARTS // len(KINDS) // 2)
 
     def trim(self, most: int) -> None:
         """Forget all but the largest parts of each kind."""
-        self.parts = {(part.kind, part.key): part for part in self.largest(most)}
+        self.parts = {f"{part.kind} {part.key}": part for part in self.largest(most)}
 
     def largest(self, most: int) -> list[HistoryPart]:
         """Return the largest parts of each kind."""
@@ -108,26 +111,16 @@ class Bucket(Struct):
 
     def encoded(self) -> bytes:
         """Return a copy for the database."""
-        traffic = (self.traffic[0], self.traffic[1], self.traffic[2], self.traffic[3], self.traffic[4])
-        parts = tuple(self.largest(_MINUTE_PARTS))
-        return encode_value(_Copy(self.at, self.seconds, traffic, self.bits, self.peak_pps, parts))
+        copy = replace(self)
+        copy.trim(_MINUTE_PARTS)
+        return encode_value(copy)
 
     @staticmethod
     def decoded(data: bytes) -> Bucket:
         """Decode a copy; raises ValueError on anything else."""
-        copy = decode_value(_Copy, data)
-        bucket = Bucket(copy.at, copy.seconds, list(copy.traffic), copy.bits, copy.peak_pps)
-        bucket.parts = {(part.kind, part.key): part for part in copy.parts if part.kind in KINDS}
+        bucket = decode_value(Bucket, data)
+        bucket.parts = {name: part for name, part in bucket.parts.items() if part.kind in KINDS}
         return bucket
-
-
-class _Copy(Struct, frozen=True):
-    at: int
-    seconds: float
-    traffic: tuple[float, float, float, float, float]  # of TRAFFIC
-    bits: float
-    peak_pps: float
-    parts: tuple[HistoryPart, ...]
 
 
 class HistoryWriter:
