@@ -66,16 +66,16 @@ def _threaded(work: Callable[_Words, _Answer]) -> Callable[_Words, Coroutine[Any
     return partial(in_thread, work)
 
 
-def _no_preview(_: Rule) -> Preview:
-    raise FwtopError("a stored session has no packets to preview a rule on")
+def _refusing(why: str) -> Callable[..., Any]:
+    def refuse(*_: object) -> None:
+        raise FwtopError(why)
+
+    return refuse
 
 
-def _no_trends(_: float) -> Trends:
-    raise FwtopError("a capture is no part of the history")
-
-
-def _no_teaching(_said: str, _attack: object) -> str:
-    raise FwtopError("only from live traffic fwtop learns what is normal")
+_no_preview = _refusing("a stored session has no packets to preview a rule on")
+_no_trends = _refusing("a capture is no part of the history")
+_no_teaching = _refusing("only from live traffic fwtop learns what is normal")
 
 
 def _nothing(*_: object) -> None:

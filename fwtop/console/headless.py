@@ -9,7 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fwtop.alarms.message import Alarm
@@ -39,23 +40,28 @@ _SATURATED_POLL_SECONDS = 0.5  # while every CPU is saturated, with fewer sample
 
 def run_snapshot(options: Options, handoff: Handoff, descriptors: list[int]) -> int:
     """Observe for `options.seconds`, judge the whole interval, print the result."""
-    console = LiveConsole(options, handoff, descriptors, window_seconds=None)
-    try:
-        console.session.start()
-        _report_ready(options)
-        _observe(console, options.seconds)
+    with _observed(options, handoff, descriptors) as console:
         console.session.rules_changed()
         snapshot = console.take(console.session.tick())
-    finally:
-        console.close()
     return show(snapshot, as_json=options.json, top=options.top, fail_on=options.fail_on)
 
 
-def _observe(console: LiveConsole, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
-        time.sleep(min(_SATURATED_POLL_SECONDS if console.source.cpu_saturated else _POLL_SECONDS, left))
-        console.session.observe()
+@contextmanager
+def _observed(options: Options, handoff: Handoff, descriptors: list[int]) -> Iterator[LiveConsole]:
+    """Open a console that has observed for `options.seconds`."""
+    console = LiveConsole(options, handoff, descriptors, window_seconds=None)
+    try:
+        console.session.start()
+        if options.ready_fd is not None:
+            os.write(options.ready_fd, b"ready\n")
+            os.close(options.ready_fd)
+        deadline = time.monotonic() + options.seconds
+        while (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(_SATURATED_POLL_SECONDS if console.source.cpu_saturated else _POLL_SECONDS, left))
+            console.session.observe()
+        yield console
+    finally:
+        console.close()
 
 
 _FOUND = 4  # exit status
@@ -75,12 +81,6 @@ def show(snapshot: Snapshot, *, as_json: bool, top: int, fail_on: Threshold | No
     judged = snapshot.judgement
     found = fail_on is not None and any(fail_on.reached(attack.severity) for attack in judged.attacks)
     return 1 if judged.not_judged else _FOUND if found else 0
-
-
-def _report_ready(options: Options) -> None:
-    if options.ready_fd is not None:
-        os.write(options.ready_fd, b"ready\n")
-        os.close(options.ready_fd)
 
 
 _TICK_SECONDS, _AUTOMATIC_TICK_SECONDS = 1.0, 0.5
@@ -212,14 +212,9 @@ class StatusLine:
 def run_dry_run(options: Options, handoff: Handoff, descriptors: list[int]) -> int:
     """Observe for `options.seconds`; read rules from standard input, print their previews, both as JSON."""
     rules = [Rule.from_dict(item) for item in json.load(sys.stdin)]
-    console = LiveConsole(options, handoff, descriptors, window_seconds=None)
-    try:
-        console.session.start()
-        _observe(console, options.seconds)
+    with _observed(options, handoff, descriptors) as console:
         console.session.tick()
         previews = [plain(console.preview(rule)) for rule in rules]
-    finally:
-        console.close()
     json.dump(previews, sys.stdout)
     sys.stdout.flush()
     return 0
