@@ -156,7 +156,6 @@ def _recorder(lab: Lab, lines: Path) -> Iterator[None]:
 
 
 def _protect(lab: Lab) -> None:
-    """Do what an operator would: apply the first proposal, and confirm it."""
     _fwtop(lab, "apply", "1", "--yes")
     for rule in json.loads(_fwtop(lab, "status", "--json") or "{}").get("mitigations", ()):
         _fwtop(lab, "keep", str(rule["id"]))

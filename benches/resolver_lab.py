@@ -295,5 +295,4 @@ async def _by_tcp(stub: _Stub, question: bytes) -> bool:
 
 
 def _is_answer(message: bytes) -> bool:
-    """Whether it is without error, and has records."""
     return message[3] & 15 == 0 and int.from_bytes(message[6:8], "big") > 0

@@ -205,7 +205,6 @@ def _accelerated(day: Day, fast: SessionRecord, taken: tuple[Snapshot, ...], fac
 
 
 def _bundle(fast: SessionRecord, state: Path) -> _Figures:
-    """Write the day's bundle."""
     files = bundle_files(fast, digest(fast, trends=session_trends(fast.info)))
     yield "files of its bundle", "files", float(len(files)), None
     for name, content in files.items():

@@ -248,7 +248,6 @@ def _tshark(path: Path) -> None:
 
 
 def _write_pcap(path: Path, packets: int) -> int:
-    """Write the floods in random order; return the number of packets."""
     chance = np.random.default_rng(7)
     records = []
     for number, (data, captured) in enumerate(_floods().values()):

@@ -231,7 +231,6 @@ class _Operations:
         return self._policy("boot", FIRST)
 
     def _forget(self) -> None:
-        """Take everything out of the kernel and the guardian, as a restart does."""
         found = self._client.demand(Status(allow=False)).data["rules"]
         for rule_id in (item["rule"]["id"] for item in found):
             if rule_id != self._rule.replaces:

@@ -93,7 +93,6 @@ def _results(promises: Sequence[Promise]) -> Iterator[Result]:
 
 
 def _lines(promises: Sequence[Promise]) -> Iterator[str]:
-    """Format the table as text, one proposal per line."""
     width = max(len(one.scenario) for one in promises)
     heads = f"{'n':>3}  {'kind':<9}{'predicted':>10}{'stopped':>9}{'off by':>8}{'of packets':>12}"
     yield f"{'':<{width}}{heads}  proposal"

@@ -106,7 +106,6 @@ class Walk(Struct):
             self._press(terminal, stop)
 
     def _press(self, terminal: Screen, stop: str) -> None:
-        """Press what leads on from a stop."""
         if stop == NAME:
             time.sleep(_READ_SECONDS)
             several = re.search(_SEVERAL, terminal.screen(), re.MULTILINE)
@@ -156,7 +155,6 @@ class _Delivered(Struct, frozen=True):
 
 
 def _rates(screen: str) -> dict[str, float]:
-    """Read the rates line."""
     found = _RATES.search(screen)
     if found is None:
         return {}

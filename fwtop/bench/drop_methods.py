@@ -173,12 +173,10 @@ _XDP_DROP, _TC_ACT_SHOT = 1, 2
 
 
 def _instruction(code: int, to: int = 0, source: int = 0, offset: int = 0, number: int = 0) -> bytes:
-    """Return one struct bpf_insn."""
     return struct.pack("<BBhi", code, source << 4 | to, offset, number)
 
 
 def _return(verdict: int) -> bytes:
-    """Return `r0 = verdict; exit`."""
     return _instruction(0xB7, number=verdict) + _instruction(0x95)
 
 

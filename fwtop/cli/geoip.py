@@ -75,7 +75,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    """List the databases in the order in which they are asked."""
     given = str(args.directory) if args.directory != _DIRECTORY else None
     if given is not None and not any(args.directory.glob("*.mmdb")):
         raise FwtopError(f"there is no .mmdb file in {safe_text(given)}")
@@ -110,7 +109,6 @@ def _known(directory: str | None) -> dict[str, list[Any]]:
 
 
 def _update(source: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Check one database and put it in place of an older one of its kind."""
     name = safe_text(source.partition("?")[0])  # what follows may be a key
     with _staged(args.directory) as path, opened(source) as file, open(path, "w+b") as target:
         return _place(path, name, args, lambda: unpack(file, target))

@@ -239,7 +239,6 @@ def _snapshot_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _snapshot(args: argparse.Namespace) -> int:
-    """Observe and print."""
     ready = os.environ.get("FWTOP_READY_FD", "")
     options = Options(
         mode="snapshot",

@@ -149,7 +149,6 @@ def _sysctl_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _sysctl(args: argparse.Namespace) -> int:
-    """Show the settings, or install a rule that changes some."""
     if not args.setting:
         return _show_settings(args.netns, as_json=args.json)
     return carry_out(args, [_sysctl_rule(args)])
@@ -210,7 +209,6 @@ def _apply_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _apply(args: argparse.Namespace) -> int:
-    """Find the proposal and install it."""
     from fwtop.cli.launcher import require_root
     from fwtop.cli.stored import run_unprivileged  # brings the store
 

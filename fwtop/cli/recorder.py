@@ -51,7 +51,6 @@ def _record_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _record(args: argparse.Namespace) -> int:
-    """Record until stopped."""
     require_root("watching")
     config = _read_alarms(args.alarms)
     alarms = None if args.no_alarms else _start_alarms(config)
@@ -191,7 +190,6 @@ def _alarms_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_alarms(parser: argparse.ArgumentParser) -> None:
-    """Add --alarms."""
     option(parser, "--alarms", "FILE", "alarm settings", Path, default=Path(ALARMS_FILE))
 
 

@@ -55,7 +55,6 @@ def _rules_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _rules(args: argparse.Namespace) -> int:
-    """Read and print, once or until interrupted."""
     from fwtop.kernel.namespaces import enter_named
     from fwtop.netfilter.listing.reader import RulesetReader
 
@@ -118,7 +117,6 @@ def _rated_json(item: RatedRule) -> dict[str, Any]:
 
 
 def _rule_lines(rated: Sequence[RatedRule], *, watch: bool) -> list[str]:
-    """Write a head and a line for each rule."""
     width = min(max((len(where(item.rule)) for item in rated), default=0), _MOST_PLACE)
     lines = [f"{_HEADS[watch]}  {'where':<{width}}  rule"] if rated else []
     for item in rated:

@@ -17,6 +17,7 @@ from fwtop.cli.stored import StoredSession, add_directory, run_unprivileged, san
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.wire import of_plain, plain
+from fwtop.render.numbers import si
 from fwtop.render.observation import rfc3339
 from fwtop.render.trends import trends_json, trends_text
 from fwtop.store.history import FILE_NAME
@@ -49,7 +50,6 @@ class Entry(Struct, frozen=True):
 
 
 def _sessions(args: argparse.Namespace) -> int:
-    """Print the list."""
     directory: Path = args.directory
     told = run_unprivileged(lambda: _entries(directory), read=(directory,))
     try:
@@ -92,7 +92,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
         started.strftime("%Y-%m-%d %H:%M"),
         _length(entry.seconds),
         where[:40],
-        _pps(entry.peak_pps),
+        f"{si(entry.peak_pps)}pps",
         f"{entry.attacks[0]}{more}" if entry.attacks else "-",
         str(entry.rules) if entry.rules else "-",
         "" if entry.state == "clean" else entry.state,
@@ -106,13 +106,6 @@ def _length(seconds: float) -> str:
     if whole < 172_800:
         return f"{whole // 3_600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
     return f"{whole // 86_400} days"
-
-
-def _pps(number: float) -> str:
-    for size, prefix in ((1e6, " M"), (1e3, " k")):
-        if number >= size:
-            return f"{number / size:.3g}{prefix}pps"
-    return f"{number:.0f} pps"
 
 
 def _table(rows: list[tuple[str, ...]]) -> str:

@@ -26,7 +26,6 @@ def _status_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _status(args: argparse.Namespace) -> int:
-    """Print the guardian's status."""
     data = discovery.ask(args.netns, Status(finished=args.all), readonly=True)
     statuses = [RuleStatus.from_dict(item) for item in data["rules"]]
     if args.json:
@@ -53,7 +52,6 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _status_lines(statuses: Iterable[RuleStatus], now: float) -> list[str]:
-    """Return a table of rules: a heading and one line per rule."""
     lines = [f"{'ID':>4}  {'KIND':<9} {'STATE':<11} {'PACKETS':>12} {'PPS':>9}  {'LEFT':<7} WHAT"]
     for status in statuses:
         until = status.confirm_by if status.state is State.PROVISIONAL else status.expires
@@ -72,31 +70,24 @@ def _status_lines(statuses: Iterable[RuleStatus], now: float) -> list[str]:
     return lines
 
 
-def _add_id(parser: argparse.ArgumentParser) -> None:
+def _id_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="rule number from 'fwtop status'")
-
-
-def _keep_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_id(parser)
-    option(parser, "--ttl", "TIME", "new time to live: 30s, 10m, 2h, 1d", ttl)
     add_netns(parser)
 
 
+def _keep_arguments(parser: argparse.ArgumentParser) -> None:
+    _id_arguments(parser)
+    option(parser, "--ttl", "TIME", "new time to live: 30s, 10m, 2h, 1d", ttl)
+
+
 def _keep(args: argparse.Namespace) -> int:
-    """Ask the guardian to keep the rule."""
     data = discovery.ask(args.netns, Keep(args.id, args.ttl))
     seconds = args.ttl if args.ttl is not None else data["status"]["rule"]["ttl_seconds"]
     print(f"rule {args.id} is confirmed and expires in {duration(seconds)}")
     return 0
 
 
-def _repair_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_id(parser)
-    add_netns(parser)
-
-
 def _repair(args: argparse.Namespace) -> int:
-    """Reinstall the rule."""
     discovery.ask(args.netns, Repair(args.id))
     print(f"rule {args.id} is in effect again")
     return 0
@@ -111,7 +102,6 @@ def _undo_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _undo(args: argparse.Namespace) -> int:
-    """Remove the rules."""
     if bool(args.id) + args.all + args.overdue != 1:
         raise FwtopError("name the rules to remove, or --all, or --overdue; nothing was changed", 2)
     if args.overdue:
@@ -133,9 +123,8 @@ def _give_back() -> int:
 
 
 def _why_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_id(parser)
+    _id_arguments(parser)
     flag(parser, "--json", "print one JSON document")
-    add_netns(parser)
 
 
 def _why(args: argparse.Namespace) -> int:
@@ -164,7 +153,7 @@ VERBS = {
     "repair": Verb(
         "Reinstall the parts of a rule that are missing from the kernel; its time to live runs on.",
         "fwtop repair 7",
-        _repair_arguments,
+        _id_arguments,
         _repair,
     ),
     "undo": Verb(

@@ -42,7 +42,6 @@ def _lab_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _lab(args: argparse.Namespace) -> int:
-    """Run a scenario, or list them."""
     if args.scenario == "list":
         return _list_scenarios(as_json=args.json)
     from fwtop.lab import watch
@@ -123,7 +122,6 @@ def add_table(parser: argparse.ArgumentParser, takes: str) -> None:
 
 
 def _bench(args: argparse.Namespace) -> int:
-    """Measure one table and print it, or list them."""
     from fwtop.bench.frame import TABLES
 
     if args.calibrate and args.table not in (None, "calibrate"):

@@ -75,7 +75,6 @@ class ConnectionMeter:
         return SocketTable(self._with_age(found, now), share, queues, self._lost(now))
 
     def _with_age(self, found: Connections, now: float) -> Connections:
-        """Fill in since when each connection is known."""
         place = np.searchsorted(self._cookies, found.cookie)
         place = np.minimum(place, max(len(self._cookies) - 1, 0))
         known = self._cookies[place] == found.cookie if len(self._cookies) else np.zeros(len(found), np.bool_)
@@ -127,7 +126,6 @@ def _messages(family: int, most: int, end: float) -> tuple[U8, bool]:
 
 
 def _starts(data: bytes) -> list[int]:
-    """Return where the body of each message in a datagram starts."""
     at, found = 0, []
     while at + _HEADER + _MESSAGE <= len(data):
         length = int.from_bytes(data[at : at + 4], "little")

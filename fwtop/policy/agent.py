@@ -127,7 +127,6 @@ class PolicyAgent(Struct):
             return  # the program is gone, or the guardian
 
     def _told(self, request: PolicyRead, lists: Mapping[str, Sequence[Prefix]]) -> dict[str, Any]:
-        """Answer a `policyread`; raises FwtopError."""
         if request.action == "history":
             return history(self.versions)
         if request.action not in POLICY_READS:
@@ -154,7 +153,6 @@ class PolicyAgent(Struct):
         return names
 
     def _done(self, request: PolicyChange, lists: Mapping[str, Sequence[Prefix]]) -> dict[str, Any]:
-        """Answer a `policychange`; raises FwtopError."""
         span = request.confirm_seconds
         if not 0 <= span <= MAX_SECONDS:
             raise FwtopError(f"confirm_seconds must be from 0 to {MAX_SECONDS:g}; nothing was changed", 2)

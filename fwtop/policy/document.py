@@ -139,7 +139,6 @@ def _lists(
 
 
 def _entries(table: ListTable, directory: Path) -> Sequence[Prefix]:
-    """Return the entries that a list's table names; raises FwtopError."""
     named = prefixes_of(table.texts)
     if table.file is UNSET:
         return named
@@ -206,7 +205,6 @@ class _WrongValueError(FwtopError):
 
 
 def _made(table: _Ruled) -> list[Rule]:
-    """Return the rules that a table asks for; raises FwtopError."""
     given = dict(_given(table))
     on = Match(family=given.pop("family", None))
     if isinstance(table, BlockTable):

@@ -105,7 +105,6 @@ class _Exported(Struct, frozen=True):
 
 
 def _exported(policy: Policy, allow_file: Path) -> _Exported:
-    """Return what is to be written of a policy."""
     rules = [replace(rule, id=str(number)) for number, rule in enumerate(policy.rules, 1)]
     ports = [rule for rule in rules if rule.protection is not None]
     ports.sort(key=lambda rule: (-rule.protection.priority if rule.protection else 0, -int(rule.id)))
@@ -126,7 +125,6 @@ def _heading(name: str, how: str) -> Iterator[str]:
 
 
 def _comment(rule: Rule) -> str:
-    """Return a line that says what a rule does."""
     return f"# {rule.id}: {safe_text(rule.summary, limit=200)}"
 
 
@@ -184,13 +182,11 @@ def _in_nft(rule: Rule) -> nft.Plain:
 
 
 def _ipset_lines(policy: _Exported, name: str) -> Iterator[str]:
-    """Yield the input of `ipset restore`."""
     yield from _heading(name, "Load it first: ipset -exist restore < policy.ipset")
     yield from _set_lines(policy)
 
 
 def _xtables_lines(policy: _Exported, family: int, name: str) -> Iterator[str]:
-    """Yield the input of `iptables-restore --noflush`, or of ip6tables-restore."""
     program = PROGRAMS[family]
     yield from _heading(name, f"Load it once, after the sets: {program}-restore --noflush < policy.{program}")
     yield from _tables(policy, family)

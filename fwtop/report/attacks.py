@@ -111,7 +111,6 @@ def _span_of(
 
 
 def _add_points(record: SessionRecord, span: AttackSpan) -> None:
-    """Add the time series."""
     by_time: dict[float, list[AttackTick]] = {}
     for point in record.attacks:
         if point.incident == span.incident:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -92,12 +92,8 @@ _COLUMNS = (
 
 def timeline_csv(record: SessionRecord) -> str:
     """Write the time series as stored, a row a tick."""
-    return csv_text(("time", *_COLUMNS), _ticks(record))
-
-
-def _ticks(record: SessionRecord) -> Iterator[tuple[object, ...]]:
-    for tick in record.ticks:
-        yield (rfc3339(tick.at), *(getattr(tick, name) for name in _COLUMNS))
+    ticks = ((rfc3339(tick.at), *(getattr(tick, name) for name in _COLUMNS)) for tick in record.ticks)
+    return csv_text(("time", *_COLUMNS), ticks)
 
 
 def pcap_files(record: SessionRecord) -> dict[str, bytes]:

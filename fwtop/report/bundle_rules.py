@@ -14,7 +14,7 @@ from fwtop.model.traffic.session import FULL_TABLE
 from fwtop.render.numbers import duration_words, percent
 from fwtop.report.attacks import AttackSpan
 from fwtop.report.summary import Digest
-from fwtop.report.wording import day_and_time, si
+from fwtop.report.wording import comment, day_and_time, si
 from fwtop.rules import kinds
 from fwtop.rules.exports import nft, xtables
 from fwtop.rules.exports.flowspec import routes
@@ -37,7 +37,7 @@ def nftables_text(digest: Digest) -> str:
 
     return _text(
         "#!/usr/sbin/nft -f",
-        f"# What helped in session {_comment(digest.info.id)}; 'nft delete table {TABLE}' removes it.",
+        f"# What helped in session {comment(digest.info.id)}; 'nft delete table {TABLE}' removes it.",
         "# Without fwtop's allow-list: whoever is in a list is dropped, even your own addresses.",
         *(f"{command} table {TABLE}" for command in ("add", "delete", "add")),
         "# before fragments are put together, as what is dropped needs no such work",
@@ -66,7 +66,7 @@ def iptables_text(digest: Digest, family: int) -> str:
                 yield xtables.line_text(CHAIN, line)
 
     return _text(
-        f"# What helped in session {_comment(digest.info.id)}; load rules.ipset first. To remove it:",
+        f"# What helped in session {comment(digest.info.id)}; load rules.ipset first. To remove it:",
         f"# {program} -t raw -D PREROUTING -j {CHAIN}",
         f"# {program} -t raw -F {CHAIN}; {program} -t raw -X {CHAIN}",
         "# Without fwtop's allow-list: whoever is in a set is dropped, even your own addresses.",
@@ -88,13 +88,13 @@ def _rules(digest: Digest, program: str, written: Callable[[Rule], Iterator[str]
         if not effect.packets:
             continue
         rule = effect.rule
-        yield f"# Rule {_comment(rule.id)}: {_comment(rule.summary)}"
+        yield f"# Rule {comment(rule.id)}: {comment(rule.summary)}"
         if effect.left_out:
             yield f"# {effect.left_out} are in the record"
         try:
             yield from _lines(replace(rule, id=_number(rule)), program, written)
         except FwtopError as error:
-            yield f"# {program} can't do this: {_comment(str(error).removesuffix('; nothing was installed'))}"
+            yield f"# {program} can't do this: {comment(str(error).removesuffix('; nothing was installed'))}"
 
 
 def _lines(rule: Rule, program: str, written: Callable[[Rule], Iterator[str]]) -> Sequence[str]:
@@ -159,15 +159,11 @@ def flowspec_text(digest: Digest) -> str:
     for effect in digest.effects:
         if not effect.packets:
             continue
-        lines += ["", f"# Rule {_comment(effect.rule.id)}: {_comment(effect.rule.summary)}"]
+        lines += ["", f"# Rule {comment(effect.rule.id)}: {comment(effect.rule.summary)}"]
         found = routes(effect.rule, targets)
         lines += [route.text for route in found] or ["# No FlowSpec route can say this."]
         lines += [f"# as NLRI: {found[0].nlri.hex()}"] if len(found) == 1 else []
     return "\n".join(lines) + "\n"
-
-
-def _comment(text: str) -> str:
-    return safe_text(text, limit=400)
 
 
 def _targets(digest: Digest) -> list[Prefix]:

@@ -26,7 +26,7 @@ from fwtop.report.sections import document
 from fwtop.report.summary import Digest, digest
 from fwtop.report.sums import Row, resample
 from fwtop.report.text import write_markdown, write_text
-from fwtop.report.wording import day_and_time, si
+from fwtop.report.wording import comment, day_and_time, si
 from fwtop.rules.costs import Costs
 from fwtop.rules.kinds import command_line
 from fwtop.store.directory import write_export
@@ -102,8 +102,8 @@ def rules_script(digest: Digest) -> str:
     info = digest.info
     lines = [
         "#!/bin/sh",
-        f"# What helped in session {_comment(info.id)} on {_comment(info.host)}.",
-        f"# {_comment(digest.headline)}; {day_and_time(info.started)}.",
+        f"# What helped in session {comment(info.id)} on {comment(info.host)}.",
+        f"# {comment(digest.headline)}; {day_and_time(info.started)}.",
         "# Each rule expires by itself; 'fwtop undo --all' removes all. Run as root.",
         "set -eu",
     ]
@@ -118,18 +118,13 @@ def rules_script(digest: Digest) -> str:
 def _rule_lines(effect: RuleEffect) -> list[str]:
     rule = effect.rule
     lines = [
-        f"# Rule {_comment(rule.id)}: {_comment(rule.summary)}",
+        f"# Rule {comment(rule.id)}: {comment(rule.summary)}",
         f"# It stopped {si(effect.actual_pps)} packets a second, {si(effect.packets)} in total.",
     ]
-    lines += [f"#   as run then: {_comment(command)}" for command in effect.commands]
+    lines += [f"#   as run then: {comment(command)}" for command in effect.commands]
     line = command_line(rule, max_sources=None)
     lines.append(f"{line} --yes" if line else "# It has a condition that no command line can say.")
     return lines
-
-
-def _comment(text: str) -> str:
-    """Keep a text within its comment: no line break or control character is left in it."""
-    return safe_text(text, limit=400)
 
 
 _MAX_TICKS = 5_000
@@ -164,7 +159,6 @@ def to_json(digest: Digest) -> dict[str, Any]:
 
 
 def _told(source: object, names: str) -> dict[str, Any]:
-    """Return some attributes by their names."""
     return {name: _value(name, getattr(source, name)) for name in names.split()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 
 from fwtop.model.rule import ACTIVE_STATES, State
+from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import FULL_TABLE, STOPPED, SessionInfo, SessionRecord
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import CLOCK, duration_words, percent, plural, utc
@@ -38,6 +39,11 @@ def clock(at: float, *, seconds: bool = True) -> str:
 def day_and_time(at: float) -> str:
     """Write date and time in UTC."""
     return utc(at, "%Y-%m-%d %H:%M:%S UTC")
+
+
+def comment(text: str) -> str:
+    """Keep a text within its comment: no line break or control character is left in it."""
+    return safe_text(text, limit=400)
 
 
 def about(share: float) -> str:

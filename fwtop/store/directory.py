@@ -164,7 +164,6 @@ def discard(path: Path) -> None:
 
 
 def _reports(path: Path) -> list[Path]:
-    """Return the possible paths of a session's reports."""
     return [path.with_suffix(suffix) for suffix in _REPORTS] if path.suffix == ".db" else []
 
 

@@ -183,7 +183,6 @@ def _traffic_sums(database: sqlite3.Connection, scope: int, period: _Period) -> 
 
 
 def _part_sums(database: sqlite3.Connection, scope: int, period: _Period) -> dict[str, dict[str, _Sums]]:
-    """Return the sums of all parts by kind and key."""
     sums: dict[str, dict[str, _Sums]] = {kind: {} for kind in KINDS}
     query = (
         "SELECT part.at, kind, key, label, packets, dropped FROM part JOIN name ON name.id = part.name "

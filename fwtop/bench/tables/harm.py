@@ -67,7 +67,6 @@ def _results(harm: Harm) -> Iterator[Result]:
 
 
 def _lines(harms: list[Harm]) -> Iterator[str]:
-    """Format the table as text, one rule per line."""
     yield f"{'':<18}{'predicted harm':>22}{'':>10}{'success':>26}{'latency, ms':>28}"
     heads = ("baseline", "guess", "measured", "off by", *_SHORT, *_SHORT)
     yield f"{'':<18}" + "".join(f"{head:>10}" for head in heads)

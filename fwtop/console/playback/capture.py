@@ -157,7 +157,6 @@ class CaptureReel:
         return tuple(sorted(found, key=lambda mark: mark.at))
 
     def _mark(self, event: Event) -> Mark:
-        """Mark the window that begins with an event."""
         return Mark(self.locate(event.at + self._width), event)
 
     def whole(self) -> Frame:

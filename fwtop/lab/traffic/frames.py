@@ -179,7 +179,6 @@ def _pseudo(vector: Vector, segment: Segment) -> bytes:
 
 
 def _checksummed(vector: Vector, segment: Segment, network: Packet) -> bytes:
-    """Return a segment with the checksum that it has in an IP packet."""
     if segment.checksum < 0:
         return segment.data
     value: bytes = checksum(word_sum(segment.data))

@@ -256,7 +256,6 @@ class DetailsDialog(Dialog[None], inherit_bindings=False):
 
 
 def _packet_lines(dissection: Dissection) -> list[Line]:
-    """Return the layers of a packet, one field per line."""
     lines: list[Line] = [[("a sample packet", DIM)]]
     for layer in dissection.layers:
         lines.append([(layer.name, STRONG)])

@@ -209,7 +209,6 @@ def _common_bytes(item: PacketRow) -> PayloadMatch:
 
 
 def _fields(item: PacketRow) -> Match:
-    """Match protocol, destination port, flags or type."""
     protocol = item.field("protocol")
     match = Match(family=item.field("family"), protocol=protocol)
     if item.field("fragment") == Fragment.LATER:
@@ -373,7 +372,6 @@ class RowActions:
         return True
 
     def _show_packets(self, text: str) -> bool:
-        """Show the packets that a filter finds; a stored session has none."""
         snapshot = self._desk.snapshot
         if not text or snapshot.origin.kind == "session":
             return False

@@ -274,7 +274,6 @@ def _command_elsewhere(verb: str, rule: Rule, netns: str | None) -> str:
 
 
 def _lines_elsewhere(rule: Rule, command: str) -> list[Line]:
-    """Say why a key does nothing, and what does."""
     hint = {
         POLICY: "A policy's rules change with its file, and come back until it is applied without them.",
         POLICY_TRIAL: "It is decided where 'fwtop policy apply' asks.",
