@@ -15,7 +15,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def run(options: Options) -> Document:
     """Measure the table."""
     count, rounds = (_QUICK if options.quick else _WHOLE), options.choose(3, 1)
     with Testbed() as testbed, tempfile.TemporaryDirectory(prefix="fwtop-bench-") as directory:
-        lists = _Lists(testbed, Path(directory), count)
+        lists = _Rows(testbed, Path(directory), count)
         rows = [*lists.published(), *lists.prefixes()]
         if shutil.which("xdp-filter"):
             rows.append(lists.by_xdp_filter())
@@ -54,18 +54,37 @@ def run(options: Options) -> Document:
         return Document("bulk", rounds, measure(rows, rounds), tuple(notes))
 
 
-class _Lists:
+class Lists:
+    """Files of long lists, and how they are loaded on the victim."""
+
+    def __init__(self, testbed: Testbed, directory: Path) -> None:
+        self._testbed, self._directory = testbed, directory
+
+    def _write(self, name: str, *parts: Iterable[str]) -> Path:
+        path = self._directory / name
+        with path.open("w") as file:
+            file.writelines(f"{line}\n" for lines in parts for line in lines)
+        return path
+
+    def _restore(self, path: Path) -> float:
+        taken = seconds_of(partial(self._testbed.run, "ipset", "restore", "-f", str(path)))
+        self._testbed.run("ipset", "destroy")
+        return taken
+
+
+class _Rows(Lists):
     """The lists in each tool's format, and the rows that load them."""
 
     def __init__(self, testbed: Testbed, directory: Path, count: int) -> None:
-        self._testbed, self._directory, self._count = testbed, directory, count
+        super().__init__(testbed, directory)
+        self._count = count
         chance = random.Random(20261121)  # noqa: S311
         self._addresses = [text_of(value) for value in chance.sample(range(1 << 24, 200 << 24), count)]
         nets = list(_mixed_prefixes(chance, count))
-        self._file = self._write("list", [""], nets)
+        self._file = self._write("list", nets)
         mixed = [*nets[: count * 4 // 5], *_prefixes_of_ipv6(chance, count // 5)]
         chance.shuffle(mixed)
-        self._mixed = self._write("mixed", [""], mixed)
+        self._mixed = self._write("mixed", mixed)
         create = f"create {_SET} hash:{{}} family inet maxelem 1048576"
         self._by_address = self._write("addresses", [create.format("ip")], self._adding(self._addresses))
         self._by_prefix = self._write("prefixes", [create.format("net")], self._adding(nets))
@@ -77,11 +96,6 @@ class _Lists:
     @staticmethod
     def _adding(entries: list[str]) -> list[str]:
         return [f"add {_SET} {entry}" for entry in entries]
-
-    def _write(self, name: str, head: list[str], lines: list[str]) -> Path:
-        path = self._directory / name
-        path.write_text("\n".join([*head, *lines]).lstrip("\n") + "\n")
-        return path
 
     def published(self) -> list[Row]:
         """Return Akamai's rows."""
@@ -130,11 +144,6 @@ class _Lists:
         ratio = published / _PUBLISHED_RESTORE_SECONDS
         return Row(name, "s", value, None if name == _RESTORE else _RESTORE, ratio)
 
-    def _restore(self, path: Path) -> float:
-        taken = seconds_of(partial(self._testbed.run, "ipset", "restore", "-f", str(path)))
-        self._testbed.run("ipset", "destroy")
-        return taken
-
     def _ipset_each(self, count: int, of: int) -> float:
         """Add `count` entries, one ipset process each; return the seconds for `of`."""
         self._testbed.run("ipset", *self._empty)
@@ -166,12 +175,12 @@ class _Lists:
 
     @staticmethod
     def _elements(addresses: list[str]) -> str:
-        return f"add element inet {_TABLE} {_NFT_SET} {{ {','.join(addresses)} }}\n"
+        return f"add element inet {_TABLE} {_NFT_SET} {{ {','.join(addresses)} }}"
 
     def _nft(self, batch: int, count: int) -> float:
         starts = range(0, count, batch)
         scripts = [self._elements(self._addresses[start : min(start + batch, count)]) for start in starts]
-        files = [self._write(f"nft-{number}", [""], [text]) for number, text in enumerate(scripts)]
+        files = [self._write(f"nft-{number}", [text]) for number, text in enumerate(scripts)]
         loading = self._write("load", ["set -e"], [f"nft -f {path}" for path in files])
         self._testbed.run("nft", "-f", "-", text=_NFT)
         taken = seconds_of(partial(self._testbed.run, "sh", str(loading)))

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from benches.tables.bulk import has_xdp, seconds_of, text_of
+from benches.tables.bulk import Lists, has_xdp, seconds_of, text_of
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import run_fwtop
 from fwtop.bench.testbed import Testbed
@@ -56,11 +56,12 @@ def run(options: Options) -> Document:
             run_fwtop("undo", "--all", "--netns", testbed.victim)
 
 
-class _Changes:
+class _Changes(Lists):
     """Adds entries to live lists and takes them out again."""
 
     def __init__(self, testbed: Testbed, directory: Path, count: int, client: GuardianClient) -> None:
-        self._testbed, self._directory, self._client = testbed, directory, client
+        super().__init__(testbed, directory)
+        self._client = client
         drawn = random.Random(20261122).sample(range(11 << 24, 126 << 24), 2 * count)  # noqa: S311
         self._listed, self._more = (
             [text_of(value) for value in part] for part in (drawn[:count], drawn[count:])
@@ -133,8 +134,3 @@ class _Changes:
     @staticmethod
     def _nft_line(verb: str, entries: Sequence[str]) -> str:
         return f"{verb} element inet {_TABLE} {_NFT_SET} {{ {','.join(entries)} }}\n"
-
-    def _write(self, name: str, lines: Sequence[str]) -> Path:
-        path = self._directory / name
-        path.write_text("\n".join(lines) + "\n")
-        return path

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from benches.tables.bulk import has_xdp, seconds_of
+from benches.tables.bulk import Lists, has_xdp, seconds_of
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import fwtop_argv, run_fwtop
 from fwtop.bench.testbed import Testbed
@@ -39,25 +39,24 @@ def run(options: Options) -> Document:
     with Testbed() as testbed, tempfile.TemporaryDirectory(prefix="fwtop-bench-") as directory:
         notes: list[str] = []
         with_xdp = has_xdp(testbed, notes)
-        lists = _Lists(testbed, Path(directory))
+        lists = _Rows(testbed, Path(directory))
         rows = measure(list(lists.rows(many, most, with_xdp=with_xdp)), rounds)
         return Document("scale", rounds, rows, tuple(notes))
 
 
-class _Lists:
+class _Rows(Lists):
     """The files, and the rows that load them; rows of memory tell what the load before them took."""
 
     def __init__(self, testbed: Testbed, directory: Path) -> None:
-        self._testbed, self._directory = testbed, directory
+        super().__init__(testbed, directory)
         self._took: dict[str, float] = {}
 
     def rows(self, many: int, most: int, *, with_xdp: bool) -> Iterator[Row]:
         """Return the rows; writes the files."""
         restore = f"{many:,}: ipset restore"
-        file, script = self._write(many), self._directory / "restore"
-        with file.open() as lines, script.open("w") as out:
-            out.write(f"create {_SET} hash:net family inet maxelem {1 << (many - 1).bit_length()}\n")
-            out.writelines(f"add {_SET} {line}" for line in lines)
+        file = self._write(str(many), addresses(many))
+        head = f"create {_SET} hash:net family inet maxelem {1 << (many - 1).bit_length()}"
+        script = self._write("restore", [head], (f"add {_SET} {one}" for one in addresses(many)))
         yield Row(restore, "s", partial(self._restore, script))
         yield Row(f"{many:,}: fwtop block @file", "s", partial(self._own, file), restore)
         yield from self._memory(("client", "guardian"))
@@ -66,7 +65,7 @@ class _Lists:
         yield Row(
             f"{many:,}: fwtop block @file --via xdp", "s", partial(self._own, file, "--via", "xdp"), restore
         )
-        own = partial(self._own, self._write(most), "--via", "xdp")
+        own = partial(self._own, self._write(str(most), addresses(most)), "--via", "xdp")
         yield Row(f"{most:,}: fwtop block @file --via xdp", "s", own)
         yield from self._memory(("client", "guardian", "maps"))
 
@@ -82,18 +81,6 @@ class _Lists:
                 "MiB",
                 partial(self._took.__getitem__, name),
             )
-
-    def _write(self, count: int) -> Path:
-        path = self._directory / str(count)
-        with path.open("w") as file:
-            for lines in addresses(count):
-                file.write(lines)
-        return path
-
-    def _restore(self, path: Path) -> float:
-        taken = seconds_of(partial(self._testbed.run, "ipset", "restore", "-f", str(path)))
-        self._testbed.run("ipset", "destroy", _SET)
-        return taken
 
     def _own(self, file: Path, *words: str) -> float:
         netns = ("--netns", self._testbed.victim)
@@ -137,7 +124,7 @@ class _Lists:
 
 
 def addresses(count: int) -> Iterator[str]:
-    """Yield lines of different addresses, evenly spread, in no order."""
+    """Yield different addresses, evenly spread, in no order."""
     import numpy as np
 
     halves = [f"{number >> 8}.{number & 255}" for number in range(1 << 16)]
@@ -147,7 +134,7 @@ def addresses(count: int) -> Iterator[str]:
         top = value >> np.uint64(24)
         value = value[(top >= 1) & (top < 200) & (top != 10) & (top != 127)][: count - given]
         pairs = zip((value >> np.uint64(16)).tolist(), (value & np.uint64(0xFFFF)).tolist(), strict=True)
-        yield "".join([f"{halves[high]}.{halves[low]}\n" for high, low in pairs])
+        yield from (f"{halves[high]}.{halves[low]}" for high, low in pairs)
         first, given = first + _CHUNK, given + len(value)
 
 

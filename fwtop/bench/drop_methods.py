@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from fwtop.bench.frame import progress
+from fwtop.bench.frame import Row, progress
 from fwtop.bench.programs import run_fwtop
 from fwtop.bench.receiver import PORT
 from fwtop.bench.testbed import PAYLOAD_START, SOURCES, Testbed
@@ -28,6 +28,7 @@ Context = contextlib.AbstractContextManager[object]
 DropMethod = Callable[[], Context]
 TO_PORT = ["-p", "udp", "--dport", str(PORT)]
 FWTOP_PORT = ["--proto", "udp", "--dport", str(PORT)]
+UNIT = "packets/s and core"
 _SET = "bench"
 _CLOCK = "bench-on"
 _CHAIN = "table {} bench {{\n {}\n chain only {{\n  {}\n }}\n}}\n"
@@ -40,6 +41,12 @@ def throughput(testbed: Testbed, seconds: float, method: DropMethod) -> float:
     """Return packets per second of the victim's receiving core while a method is in place."""
     with method():
         return testbed.core_pps(seconds)
+
+
+def row(first: tuple[str, float], name: str, kpps: float | None, value: Callable[[], float]) -> Row:
+    """Return a row beside what was published, if that was, by its ratio to the first (name, kpps)."""
+    published = kpps / first[1] if kpps is not None else None
+    return Row(name, UNIT, value, None if name == first[0] else first[0], published)
 
 
 def raw(testbed: Testbed, *words: str) -> Context:

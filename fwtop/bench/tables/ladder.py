@@ -6,7 +6,6 @@ one core under 14 Mpps; what compares across machines is each row's ratio to the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from fwtop.bench import drop_methods
@@ -15,7 +14,6 @@ from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.testbed import PAYLOAD_START, SOURCES, Testbed
 
 _FIRST = "application, recvmmsg"
-_PUBLISHED_FIRST_KPPS = 175.0
 _OWN = {
     "fwtop block (ipset)": ["block", SOURCES],
     "fwtop limit (hashlimit)": ["limit", *FWTOP_PORT, "--per", "24", "--rate", "1000/s"],
@@ -45,9 +43,7 @@ def run(options: Options) -> Document:
         return Document("ladder", rounds, measure(rows, rounds), tuple(notes))
 
 
-def _row(name: str, kpps: float | None, value: Callable[[], float]) -> Row:
-    published = kpps / _PUBLISHED_FIRST_KPPS if kpps is not None else None
-    return Row(name, "packets/s and core", value, None if name == _FIRST else _FIRST, published)
+_row = partial(drop_methods.row, (_FIRST, 175.0))
 
 
 def _application_rows(testbed: Testbed, seconds: float) -> list[Row]:

@@ -18,7 +18,6 @@ from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.testbed import PAYLOAD_START, SOURCES, STRONGARM, Testbed, flood_text
 
 _FIRST = "accept, conntrack on"
-_PUBLISHED_FIRST_KPPS = 87.0
 _MANY = 250_000
 _IPSET, _STRING, _NETDEV = "ipset of 1 entry", "string, Boyer-Moore", "nftables netdev ingress drop"
 _HASHLIMIT = "hashlimit per /16, 1,000/s accepted"
@@ -46,22 +45,19 @@ def run(options: Options) -> Document:
     notes: list[str] = []
     with Testbed(flood_text(STRONGARM)) as testbed:
         rows = [
-            _row(name, partial(throughput, testbed, seconds, method), kpps)
+            _row(name, kpps, partial(throughput, testbed, seconds, method))
             for name, kpps, method in (*_accepting(testbed), *_dropping(testbed))
         ]
         for bare, own, method in (*_timed(testbed), *_pairs(testbed, notes)):
             at = [row.name for row in rows].index(bare) + 1
-            rows.insert(at, Row(own, _UNIT, partial(throughput, testbed, seconds, method), bare))
+            rows.insert(at, Row(own, drop_methods.UNIT, partial(throughput, testbed, seconds, method), bare))
         return Document("rules", rounds, measure(rows, rounds), tuple(notes))
 
 
-_UNIT = "packets/s and core"
 _Method = tuple[str, float | None, DropMethod]  # row name, published kpps, method
 
 
-def _row(name: str, value: partial[float], kpps: float | None) -> Row:
-    published = kpps / _PUBLISHED_FIRST_KPPS if kpps is not None else None
-    return Row(name, _UNIT, value, None if name == _FIRST else _FIRST, published)
+_row = partial(drop_methods.row, (_FIRST, 87.0))
 
 
 def _accepting(testbed: Testbed) -> list[_Method]:
