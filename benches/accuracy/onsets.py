@@ -15,13 +15,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from benches.corpus.arrivals import Arrivals, Frames
-from benches.corpus.cases import batch_of
+from benches.corpus.cases import batch_of, learn
 from benches.corpus.copies import mixed
 from benches.corpus.profiles import ORDINARY, Method, methods
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context
-from fwtop.analysis.memory import Baseline, class_rates
+from fwtop.analysis.memory import Baseline
 from fwtop.model.traffic.counters import Counters, DropCount
 from fwtop.model.traffic.packets import PacketBatch, Window
 
@@ -68,8 +68,7 @@ def _seconds_to_name(method: Method, times: int, rng: random.Random) -> float:
     baseline = Baseline()
     for _ in range(_LEARNED):
         packets = _batch(ordinary(_WINDOW))
-        baseline.keep_rates(class_rates(packets, _WINDOW), _WINDOW)
-        baseline.keep_rows(packets)
+        learn(baseline, packets, _WINDOW)
     every = _batch(Frames.joined([ordinary(_WINDOW + PATIENCE), _attack(method, times, rng, numbers)]))
     for step in range(1, round(PATIENCE / _STEP) + 1):
         if _is_named(method, _window(every, step * _STEP, baseline), baseline):

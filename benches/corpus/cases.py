@@ -18,6 +18,8 @@ from msgspec.structs import replace
 from benches.corpus.arrivals import Arrivals, Frames
 from benches.corpus.copies import mixed
 from benches.corpus.profiles import ORDINARY, TOOLS, Method, Profile, methods, varied
+from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.context import make_context
 from fwtop.analysis.memory import Baseline, class_rates
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import Hook, PacketBatch, Window
@@ -219,6 +221,14 @@ def window_of(batch: PacketBatch, seconds: float, *, live: bool) -> Window:
     return Window(_STARTED, seconds, batch, nothing, nothing, counters, live=live)
 
 
+def learn(baseline: Baseline, packets: PacketBatch, seconds: float) -> None:
+    """Let a baseline learn a calm window as it is, without delay."""
+    baseline.keep_rates(class_rates(packets, seconds), seconds)
+    baseline.keep_rows(packets)
+    seen = make_context(window_of(packets, seconds, live=True), AdviseConfig(), baseline).services
+    baseline.habits = baseline.habits.learned(seen, seconds, 0.0, math.inf, 2.0)
+
+
 def _learn(baseline: Baseline, beside: list[_Part], how: _Draw) -> None:
     """Let a baseline learn other packets of the same ordinary traffic."""
     how = replace(how, one_in=min(how.one_in, 10.0))
@@ -227,5 +237,4 @@ def _learn(baseline: Baseline, beside: list[_Part], how: _Draw) -> None:
         parts = [part for part in parts if len(part)]
         if parts:
             packets = batch_of(Frames.joined(parts), how.one_in)
-            baseline.keep_rates(class_rates(packets, how.seconds), how.seconds)
-            baseline.keep_rows(packets)
+            learn(baseline, packets, how.seconds)

@@ -7,6 +7,7 @@ judgement milliseconds of it; tshark is measured for comparison where it is inst
 from __future__ import annotations
 
 import gzip
+import math
 import resource
 import shutil
 import struct
@@ -93,11 +94,17 @@ def _judging_rows() -> list[Row]:
     return [
         Row(f"judge {_SAMPLES:,} samples: {name}", "ms CPU", partial(_judging_ms, crowded(names)))
         for name, names in windows
-    ] + [Row("known clients, after a million forged sources and 100,000 handshakes", "KiB", _clients_kib)]
+    ] + [
+        Row(
+            "known clients and habits, after a million forged sources and 100,000 handshakes",
+            "KiB",
+            _clients_kib,
+        )
+    ]
 
 
 def _clients_kib() -> float:
-    """Return the memory of the table of known clients, which attackers fill as they can."""
+    """Return the memory of what is known of services and clients, which attackers fill as they can."""
     baseline, empty = Baseline(), PacketBatch.empty()
     for part in range(11):  # each of 100,000 sources; those of the last part have connections
         numbers = np.repeat(np.arange(100_000, dtype=np.uint64), 1 if part < 10 else 3)
@@ -117,7 +124,9 @@ def _clients_kib() -> float:
         baseline.clients = baseline.clients.met(
             context.traffic, np.flatnonzero(context.proven), baseline.doors, quiet=True
         )
-    return float(sum(column.nbytes for column in asdict(baseline.clients).values()) / 1024)
+        baseline.habits = baseline.habits.learned(context.services, 1.0, float(part), math.inf, 2.0)
+    kept = [*asdict(baseline.clients).values(), *asdict(baseline.habits).values()]
+    return float(sum(column.nbytes for column in kept) / 1024)
 
 
 def _judging_ms(window: Window) -> float:

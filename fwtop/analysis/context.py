@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.connections import Held, flows_of, flows_of_packets
+from fwtop.analysis.habits import Reading, read
 from fwtop.analysis.memory import CLASSES, Baseline, Memory, classes
 from fwtop.analysis.severity import Room
 from fwtop.analysis.spoofing import Distances, Spoof, from_this_host, spoof_estimate
@@ -38,7 +39,7 @@ from fwtop.model.traffic.packets import (
 from fwtop.model.traffic.severity import Harm
 from fwtop.rehearsal.host import KnownPeers
 
-Normal = str | Callable[[PacketBatch, Rows], Mask] | None  # what a rate is compared with: see prominence()
+Normal = str | float | Callable[[PacketBatch, Rows], Mask] | None  # what a rate is compared with
 NEW = "new"  # with nothing: the baseline has none of this
 _NOISE_PPS = 0.2  # an address: a hundred times what Wustrow et al. (2010) saw; a flood is denser
 _BY_SERVICE = ("udp", "tcp.syn", "tcp.ack")  # classes that services differ in
@@ -180,8 +181,8 @@ class AnalysisContext(Struct, weakref=True, dict=True):
 
         `normal` names the part of the baseline to compare with: a traffic class (to the same ports only), TCP
         packets with such a payload, NEW, or None for UDP answers, which are compared with what usually comes
-        from their ports. `shaped` says that the packets themselves prove the kind,
-        which lowers the threshold.
+        from their ports; or it is the rate that a service has usually. `shaped` says that the packets
+        themselves prove the kind, which lowers the threshold.
         """
         config = self.config
         share = config.live_share if self.traffic.live else config.capture_share
@@ -251,6 +252,8 @@ class AnalysisContext(Struct, weakref=True, dict=True):
             return None
         if isinstance(normal, str):
             return self.usual_of(features, normal)
+        if isinstance(normal, float):
+            return normal
         if normal is not None:
             return self.baseline.rate_of_payloads(normal)
         if not len(before):
@@ -297,6 +300,11 @@ class AnalysisContext(Struct, weakref=True, dict=True):
                 | self.udp & among(self.traffic.flow_key, flow_key(sent, reverse=True)) & ~self.solicited
             )
         return np.asarray(proven & served)
+
+    @cached_property
+    def services(self) -> Reading:
+        """What each service gets in this window."""
+        return read(self.traffic, self.tcp, self.baseline.doors)
 
     @cached_property
     def _distances(self) -> Distances:

@@ -19,6 +19,7 @@ from msgspec.structs import fields, replace
 from fwtop.analysis.clients import Clients
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.habits import Reading
 from fwtop.analysis.memory import CLASSES, MEMORY_SECONDS, READY_SECONDS, Baseline, classes, rates_of
 from fwtop.analysis.window.traffic import TCP, Rows
 from fwtop.analysis.young import Moments, with_alike
@@ -45,6 +46,7 @@ class _Tick(Struct):
     rates: F64  # packets per second by traffic class
     above: Mask  # classes in quarantine, whose packets it doesn't have
     packets: PacketBatch  # as many as the baseline would take of them
+    seen: Reading  # what services got in its window
 
 
 class _Waiting(Struct):
@@ -177,7 +179,7 @@ class Learner:
             self._points = deque(earlier, _REMEMBERED)
             was = point.was.copy()
             baseline.seconds, baseline.mean, baseline.square = was.seconds, was.mean, was.square
-            baseline.ceiling = was.ceiling
+            baseline.ceiling, baseline.habits = was.ceiling, was.habits
             baseline.rows = baseline.rows.select(baseline.rows.time_ns <= point.last_ns)
             baseline.clients = baseline.clients.select(baseline.clients.first <= since)
             self._young = self._young.before(point.last_ns)
@@ -210,6 +212,7 @@ class Learner:
         if usual > 0 and held > 0:  # as if it had been there all the time
             new.weight[:] *= held / usual / traffic.seconds
         baseline.keep_rows(new)
+        baseline.habits = baseline.habits.accepted(context.services, now, self.config.learn_factor)
         learned = {name: baseline.rate(name) for name in sorted(names)}
         return f"normal: {_listed(learned)} from {utc(now)} on"
 
@@ -266,9 +269,11 @@ class Learner:
         if seconds > settle:  # one long window, as in `fwtop snapshot`: learn all but its end
             old = fresh.time_ns < self._last_ns - int(settle * 1e9)
             before_ns = self._last_ns - int(settle * 1e9)
-            self._keep(self._tick(fresh.select(old), end - settle, seconds - settle, before_ns))
+            self._keep(
+                self._tick(fresh.select(old), end - settle, seconds - settle, before_ns, context.services)
+            )
             fresh, seconds = fresh.select(~old), settle
-        self._pending.append(self._tick(fresh, end, seconds, self._last_ns))
+        self._pending.append(self._tick(fresh, end, seconds, self._last_ns, context.services))
         while self._pending and self._pending[0].end <= end - settle:
             self._keep(self._pending.pop(0))
 
@@ -282,13 +287,13 @@ class Learner:
             one.since += seconds
             one.last += seconds
 
-    def _tick(self, packets: PacketBatch, end: float, seconds: float, last_ns: int) -> _Tick:
+    def _tick(self, packets: PacketBatch, end: float, seconds: float, last_ns: int, seen: Reading) -> _Tick:
         kinds = classes(packets)
         rates = rates_of(kinds, packets.weight, seconds)
         above = rates > np.array([self._most(name) for name in CLASSES])
         if above.any():
             packets = packets.select(~with_alike(above)[kinds])
-        return _Tick(end, last_ns, seconds, rates, above, self.baseline.bounded(packets))
+        return _Tick(end, last_ns, seconds, rates, above, self.baseline.bounded(packets), seen)
 
     def _most(self, name: str) -> float:
         """Return the highest rate of a class that is learned at once."""
@@ -306,6 +311,8 @@ class Learner:
         if self._raised is None and baseline.ceiling:  # an earlier session's
             self._raised = tick.end
         self._wait(tick)
+        patience, factor = self.config.quarantine_seconds, self.config.learn_factor
+        baseline.habits = baseline.habits.learned(tick.seen, tick.seconds, tick.end, patience, factor)
         if baseline.seconds < MEMORY_SECONDS:
             self._mature(tick)
         else:

@@ -19,12 +19,13 @@ from msgspec.structs import asdict, fields, replace
 
 from fwtop.analysis.clients import Clients
 from fwtop.analysis.connections import ConnectionMemory
+from fwtop.analysis.habits import Habits
 from fwtop.analysis.window.traffic import ESP, GRE, ICMP, ICMP6, TCP, UDP, Rows, flow_key, shuffled
 from fwtop.model.service import Service
 from fwtop.model.traffic.packets import F64, U8, U32, U64, Fragment, Mask, PacketBatch
 from fwtop.stats.services import Doors
 
-_FORMAT = 6
+_FORMAT = 7
 _LEARN_ROWS = 512  # new rows per tick, so that a busy tick doesn't fill the reservoir
 MEMORY_SECONDS = 300.0  # time constant of the average rates
 READY_SECONDS = 5.0
@@ -46,6 +47,7 @@ class Baseline(Struct):
     mean: dict[str, float] = field(default_factory=dict)
     square: dict[str, float] = field(default_factory=dict)
     clients: Clients = field(default_factory=Clients.of)  # of each service; learning replaces it
+    habits: Habits = field(default_factory=Habits.of)  # of each service; replaced as well
     doors: Doors = field(default_factory=Doors.of)  # to services, as last told; replaced as well
     ceiling: dict[str, float] = field(default_factory=dict)  # what a class may teach until it is set anew
 
@@ -53,7 +55,7 @@ class Baseline(Struct):
         """Take note of the services that are there."""
         if services:
             self.doors, moves = self.doors.told(services, now)
-            self.clients = self.clients.moved(moves)
+            self.clients, self.habits = self.clients.moved(moves), self.habits.moved(moves)
 
     def copy(self) -> Baseline:
         """Return a snapshot; learning replaces `rows` and never modifies them."""
@@ -150,6 +152,7 @@ class Baseline(Struct):
         """Serialise (a NumPy archive without pickled objects)."""
         columns = {f"rows_{item.name}": getattr(self.rows, item.name) for item in fields(PacketBatch)}
         columns |= {f"clients_{name}": column for name, column in asdict(self.clients).items()}
+        columns |= {f"habits_{name}": column for name, column in asdict(self.habits).items()}
         columns |= {f"doors_{name}": column for name, column in asdict(self.doors).items()}
         rates = np.array(
             [[self.mean.get(n, 0.0), self.square.get(n, 0.0), self.ceiling.get(n, np.inf)] for n in CLASSES]
@@ -167,6 +170,7 @@ class Baseline(Struct):
                 header, rates = archive["header"], archive["rates"]
                 columns = [archive[f"rows_{item.name}"] for item in fields(PacketBatch)]
                 clients = Clients.of([archive[f"clients_{item.name}"] for item in fields(Clients)])
+                habits = Habits.of([archive[f"habits_{item.name}"] for item in fields(Habits)])
                 doors = Doors.of([archive[f"doors_{item.name}"] for item in fields(Doors)])
         except (KeyError, OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(f"not a stored baseline: {error}") from error
@@ -184,6 +188,7 @@ class Baseline(Struct):
             mean=dict(zip(CLASSES, rates[:, 0].tolist(), strict=True)),
             square=dict(zip(CLASSES, rates[:, 1].tolist(), strict=True)),
             clients=clients,
+            habits=habits,
             doors=doors,
             ceiling={n: c for n, c in zip(CLASSES, rates[:, 2].tolist(), strict=True) if c < math.inf},
         )

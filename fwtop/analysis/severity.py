@@ -10,6 +10,8 @@ it: a sampled one, or one whose packets prove by their contents what they are, t
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct
 
 from fwtop.model.traffic.counters import ConntrackSample, Counters
@@ -21,6 +23,8 @@ _NIC_LOSS = 0.02  # of the arriving packets: the core doesn't fetch them in time
 _CAUSE = 0.1  # of the packets, from which an attack is why the NIC loses some
 _MOST = 0.5  # of the new entries, from which an attack is why a table fills
 _FULL = 0.8  # of the table, from which lost entries are its own loss
+_BURST = 0.5  # seconds for half of it: what asks for no longer, and no more than
+_WORKED_OFF = 5.0  # seconds of a service's capacity, exhausts nothing, as a test run or a page's pictures do
 _BEHIND = frozenset({Resource.BACKLOG, Resource.ACCEPT, Resource.WORKERS, Resource.UPLINK, Resource.SERVICE})
 
 
@@ -55,6 +59,8 @@ class Load(Struct, frozen=True):
     share: float = 1.0  # of all arriving packets
     reaching: float = 1.0  # share of its packets that nothing drops
     least: bool = False  # it sends more than this: a capture was thinned, or is all that shows of it
+    half: float = math.inf  # seconds that hold the middle half of its packets
+    window: float = 1.0  # seconds that the rates are means of
 
 
 class Surroundings(Struct, frozen=True):
@@ -109,7 +115,9 @@ class _Level(Struct, frozen=True):
 def _level(room: Room, load: Load, around: Surroundings) -> _Level:
     configured = room.resource is Resource.LINK and around.link_bps is not None
     size = around.link_bps if configured else room.size
-    sent = min(getattr(load, room.unit) / size, 1.0) if size else 0.0
+    taken = getattr(load, room.unit)
+    burst = room.unit == "asked" and load.half < _BURST and taken * load.window < _WORKED_OFF * room.size
+    sent = min(taken / size, 1.0) if size and not burst else 0.0
     measured = sent if configured else _measured(room.resource, load, around)
     if measured is not None:
         return _Level(room.resource, max(sent, measured), measured, measured=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Trait
@@ -46,6 +48,7 @@ def _severity(
         around = replace(around, queue=queue, overflows=overflows)
     is_proven = Trait.REFLECTED in finding.traits or context.sampled
     busiest = 1.0 if live else max(incident.peak_pps / max(incident.pps, 1e-9), 1.0)  # second of a capture
+    time = context.traffic.packets.time_ns[finding.rows]
     load = Load(
         incident.pps * busiest,
         incident.bps * busiest,
@@ -53,6 +56,8 @@ def _severity(
         finding.connections,
         incident.share,
         incident.reaching_share,
+        half=float(np.ptp(np.quantile(time, (0.25, 0.75)))) / 1e9 if live and len(time) else math.inf,
+        window=context.traffic.seconds,
         least=is_proven and not live,
     )
     return severity_of(finding.exhausts, finding.otherwise, load, around if live else Surroundings())

@@ -9,10 +9,11 @@ import pytest
 from analysis_factory import STARTED, make_batch, make_window
 from analysis_flows import HOST, Frame, connection, hosts, segment
 
+from benches.corpus.cases import learn
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import make_context
-from fwtop.analysis.memory import Baseline, class_rates
+from fwtop.analysis.memory import Baseline
 
 SECONDS = 3.0
 PAGE = b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\n\r\n<html>blocked</html>"
@@ -59,8 +60,7 @@ def busy() -> Baseline:
     batch = make_batch(sorted(uploads(Random(1))))
     learned = Baseline()
     for _ in range(4):
-        learned.keep_rates(class_rates(batch, SECONDS), SECONDS)
-    learned.keep_rows(batch)
+        learn(learned, batch, SECONDS)
     assert learned.ready
     return learned
 
@@ -91,7 +91,6 @@ def test_connections_that_seldom_speak_are_no_flood_where_they_are_usual() -> No
     batch = make_batch(sorted(strays(rng, 0, "A", b"", 6_000)))
     usual = Baseline()
     for _ in range(4):
-        usual.keep_rates(class_rates(batch, SECONDS), SECONDS)
-    usual.keep_rows(batch)
+        learn(usual, batch, SECONDS)
     context = make_context(make_window(batch, SECONDS, live=True, started=STARTED), AdviseConfig(), usual)
     assert find_attacks(context) == []

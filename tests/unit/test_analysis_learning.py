@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.habits import COLUMNS, Reading
 from fwtop.analysis.learning import ATTACK, BACK, NORMAL, Learner
 from fwtop.analysis.memory import Baseline, classes
 from fwtop.model.errors import FwtopError
@@ -138,6 +139,7 @@ class Watched:
             traffic=Traffic(packets, float(self.now)),
             findings=[finding] if attacked else [],
             tcp=SimpleNamespace(real=none),
+            services=Reading(np.zeros(0, np.uint32), np.zeros((0, len(COLUMNS)))),
             unclaimed=~hit,
             proven=none,
         )

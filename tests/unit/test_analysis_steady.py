@@ -9,7 +9,8 @@ import pytest
 from analysis_factory import STARTED, make_batch, make_tables, make_window
 from analysis_flows import Frame, connection, hosts, visitors
 
-from fwtop.analysis.memory import Baseline, class_rates
+from benches.corpus.cases import learn
+from fwtop.analysis.memory import Baseline
 from fwtop.incidents.advisor import Advisor
 from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident
@@ -23,8 +24,7 @@ def judged(frames: list[Frame], *, before: list[Frame] | None = None) -> dict[st
     baseline = Baseline()
     for _ in range(3 if before else 0):
         usual = make_batch(sorted(before or [], key=lambda frame: frame[0]), start_ns=10**12)
-        baseline.keep_rates(class_rates(usual, SECONDS), SECONDS)
-        baseline.keep_rows(usual)
+        learn(baseline, usual, SECONDS)
     inside = [frame for frame in frames if 0 <= frame[0] < SECONDS]
     batch = make_batch(sorted(inside, key=lambda frame: frame[0]), start_ns=10**12 + 60 * 10**9)
     window = make_window(batch, SECONDS, live=True, started=STARTED + 60)

@@ -8,13 +8,14 @@ it received).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 
-from fwtop.analysis.context import AnalysisContext, Normal, Trait
-from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
+from fwtop.analysis.context import AnalysisContext, Trait
+from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature
+from fwtop.analysis.habits import LOGINS, request_records, without_pause
 from fwtop.analysis.measures.general import ENOUGH, per_source, samples, to_port
 from fwtop.analysis.measures.tcp import (
     even_sources,
@@ -24,110 +25,75 @@ from fwtop.analysis.measures.tcp import (
     requests_described,
     with_their_connections,
 )
-from fwtop.analysis.parsers import http, tls
+from fwtop.analysis.parsers import http
 from fwtop.analysis.severity import ACCEPT, TABLE, service
-from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows, word
-from fwtop.model.traffic.packets import Mask, PacketBatch
 from fwtop.model.traffic.severity import Harm
 
-_ONE_SEGMENT = 1_440  # bytes: a request with its cookies, no upload
 _ACK_AT = 8  # of the acknowledgement number in the TCP header (RFC 9293 3.1)
-_REQUESTS = 5  # of a source: with fewer, chance may spread them
-_REST = 0.5  # of the window, that a source which pauses rests at least
-_SHORT = 2.0  # seconds: a page loads that long
-_DEAR = 4.0  # times what a packet costs the server that a request costs
-_LOGIN = 10.0  # times what a connection costs: keys are agreed upon, a password is hashed
-_LOGINS = (21, 22, 23, 110, 143, 587, 993, 995, 3389, 5900)
+_SERVICES = 8  # looked at, the busiest
+# The least that counts, by what it costs the server: a connection, a request, a login (keys are agreed upon)
+_OPENED, _ASKED, _LOGGED_IN = 0.25, 0.1, 0.025  # of the least rate of unasked packets
 _RESOURCES = b"css js png jpg jpeg gif svg webp avif ico woff2 woff".split()
-
-
-def request_records(packets: PacketBatch, rows: Rows) -> Mask:
-    """Mark the rows that hold one request inside TLS: application data that fits into their segment."""
-    size, is_data = tls.application_data(packets, rows)
-    whole = (size + 5 <= packets.payload_length[rows]) & (packets.payload_length[rows] <= _ONE_SEGMENT)
-    return np.asarray(is_data & whole & np.isin(packets.dport[rows], tls.HTTPS))
 
 
 @cut(Proof.REQUESTS)
 def requests_without_pauses(context: AnalysisContext) -> Iterator[Group]:
-    """HTTP/1 requests of sources that ask throughout the window."""
-    yield from _steady(context, http.starts_request)
+    """HTTP/1 requests to one service of sources that ask throughout the window."""
+    data = context.data_rows
+    asks = data[http.starts_request(context.traffic.packets, data)]
+    yield from _by_service(context, asks, "steady requests")
 
 
 @cut(Proof.REQUESTS)
 def tls_requests_without_pauses(context: AnalysisContext) -> Iterator[Group]:
-    """Requests inside TLS of sources that ask throughout the window."""
-    yield from _steady(context, request_records)
+    """Requests inside TLS to one service of sources that ask throughout the window."""
+    data = context.data_rows
+    asks = data[request_records(context.traffic.packets, data)]
+    yield from _by_service(context, asks, "steady requests")
 
 
 @cut(Proof.VOLUME)
 def connections_without_pauses(context: AnalysisContext) -> Iterator[Group]:
-    """SYNs to one port of sources that open connections throughout the window, and use them."""
-    packets = context.traffic.packets
+    """SYNs to one service of sources that open connections throughout the window, and use them."""
     syns = context.traffic.rows(context.tcp.syn & context.tcp.real & context.unclaimed)
-    if len(syns) < context.config.min_samples:
+    yield from _by_service(context, syns, "steady connections")
+
+
+def _by_service(context: AnalysisContext, rows: Rows, column: str) -> Iterator[Group]:
+    """Yield what goes to each service without a pause, beside the service's habit."""
+    traffic, baseline = context.traffic, context.baseline
+    if len(rows) < context.config.min_samples:
         return
-    port = int(np.bincount(packets.dport[syns]).argmax())
-    usual = context.baseline.rate("tcp.syn") if context.baseline.ready else None
-    yield from _of_steady(context, syns[packets.dport[syns] == port], "tcp.syn", usual)
-
-
-def _steady(context: AnalysisContext, starts: Callable[[PacketBatch, Rows], Mask]) -> Iterator[Group]:
-    data = context.data_rows
-    usual = context.baseline.rate_of_payloads(starts) if context.baseline.ready and len(data) else None
-    yield from _of_steady(context, data[starts(context.traffic.packets, data)], starts, usual)
-
-
-def _of_steady(context: AnalysisContext, rows: Rows, normal: Normal, usual: float | None) -> Iterator[Group]:
-    packets, every = context.traffic.packets, context.features(rows)
-    if every.n < context.config.min_samples:
-        return
-    some = context.features(rows[_tireless(every)])
-    if some.n:
-        counts = np.sort(np.bincount(packets.payload_length[some.rows].astype(np.intp)))[::-1]
-        dear = _LOGIN if int(some.top("dport").value) in _LOGINS else 1.0
+    service = baseline.doors.numbers(traffic.packets, rows)
+    numbers, counts = np.unique(service, return_counts=True)
+    for number in numbers[np.argsort(-counts, kind="stable")[:_SERVICES]]:
+        mine = rows[service == number]
+        some = context.features(mine[without_pause(traffic, mine, traffic.source_id[mine])])
+        if some.n < context.config.min_samples:
+            continue
+        sizes = np.sort(np.bincount(traffic.packets.payload_length[some.rows].astype(np.intp)))[::-1]
+        login = int(some.top("dport").value) in LOGINS
+        least = _ASKED if column == "steady requests" else _LOGGED_IN if login else _OPENED
+        usual = baseline.habits.usual(column, number[None])
         notes = {
-            "steady": some.packets / every.packets,
             "usual": usual,
-            "one_size": float(counts[:2].sum()) / some.n,
-            "dear": dear,
+            "least": context.config.reflection_pps * least,
+            "one_size": float(sizes[:2].sum()) / some.n,
+            "login": login,
         }
-        least = Least("reflection_pps", normal, shaped=True, times=1 / dear)
-        yield Group(context, some, least, notes, spoof_prior=-4.0)
-
-
-def _tireless(features: Features) -> Mask:
-    """Mark the rows of sources that rest for less than half of the window, at its beginning and end, too."""
-    traffic = features.traffic
-    if traffic.seconds < _SHORT:
-        return np.zeros(features.n, np.bool_)
-    every, source = traffic.packets.time_ns, traffic.source_id[features.rows]
-    time = every[features.rows]
-    size = int(source.max()) + 1
-    first, last = np.full(size, every.max()), np.full(size, every.min())
-    np.minimum.at(first, source, time)
-    np.maximum.at(last, source, time)
-    longest = np.maximum(first - every.min(), every.max() - last)
-    order = np.lexsort((time, source))
-    same = source[order][1:] == source[order][:-1]
-    np.maximum.at(longest, source[order][1:][same], np.diff(time[order])[same])
-    often = np.bincount(source, minlength=size) >= _REQUESTS
-    return np.asarray((often & (longest < _REST * traffic.seconds * 1e9))[source])
-
-
-steady_share = noted("steady_share", "share",
-    "Part of the requests whose sources ask throughout the window.", note="steady")  # fmt: skip
+        yield Group(
+            context, some, Least("reflection_pps", usual, shaped=True, times=least), notes, spoof_prior=-4.0
+        )
 
 
 @feature("times the normal rate")
 def steady_above_normal(group: Group) -> float:
-    """Rate of the busiest second against what is usual, or a quarter of the least flood's; 0 if unknown."""
+    """Rate of the busiest second against the service's habit, or the least that counts; 0 if unknown."""
     usual = group.notes["usual"]
     if usual is None or not group.context.traffic.live:
         return 0.0
-    least: float = group.context.config.reflection_pps / (_DEAR * group.notes["dear"])
-    return group.packets.peak_pps / max(float(usual), least)
+    return group.packets.peak_pps / max(float(usual), float(group.notes["least"]))
 
 
 @feature("share")
@@ -170,11 +136,11 @@ def received_each(group: Group) -> float:
 @feature("yes or no")
 def login_port(group: Group) -> float:
     """Whether the port is one where users log in: of a shell, a mailbox, files or a desktop."""
-    return bool(group.notes["dear"] > 1)
+    return bool(group.notes["login"])
 
 
 _EVEN = even_sources.if_so(1.5, "all sources send about as much")
-_STEADILY = (ENOUGH, samples.at_least(30), steady_share.at_least(0.5))
+_STEADILY = (ENOUGH, samples.at_least(30))
 _ABOVE = steady_above_normal.says(2, -2.5, 10, 2.0, "{rate:count}/s, normally up to {usual:count}")
 _STEADY = (
     _ABOVE,
