@@ -20,9 +20,7 @@ from fwtop.model.traffic.severity import Harm
 from fwtop.render.numbers import plural
 
 _FLOOD = 10.0  # times the rate of the least flood, from which a scan is one, too
-_NOTHING_ELSE = (
-    CORE.size / 10
-)  # packets a second, from which it is a flood first of all
+_NOTHING_ELSE = CORE.size / 10  # packets a second, from which it is a flood first of all
 _REAL = Spoof(0.05, ())  # a scanner needs the answers (except for idle scans)
 _PORTS = 65_536  # of an address: more probes repeat some, although a thin sample doesn't show which
 _TRIES = 4.0  # probes per port: scanners retry two or three times
