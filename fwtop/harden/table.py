@@ -31,7 +31,7 @@ _FORECAST_SECONDS = 1.0
 _FOLDER = Path("/proc/sys/net/netfilter")
 _SLABS = Path("/proc/slabinfo")
 _NOT_FORWARDED = ""
-_FOREVER = 86_400.0  # seconds
+_FOREVER = 600.0  # seconds: entries expire meanwhile
 # The timeout that an entry gets in each state (net/netfilter/nf_conntrack_proto_tcp.c, _udp.c).
 _TCP_TIMEOUTS = {
     name: f"tcp_timeout_{name.lower()}"
@@ -65,7 +65,7 @@ class Table(Struct, frozen=True):
 
     @property
     def seconds_to_full(self) -> float | None:
-        """When new connections are refused at this rate; None: not within a day."""
+        """When new connections are refused at this rate; None: not within ten minutes."""
         left = self.most - self.count
         if self.growth <= 0 or left / self.growth > _FOREVER:
             return None

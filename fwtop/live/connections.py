@@ -205,7 +205,7 @@ def _is_remote(found: Connections) -> Mask:
 _SYSCTL = "/proc/sys/net/netfilter/nf_conntrack_"
 _STATS = "/proc/net/stat/nf_conntrack"
 _HORIZON_SECONDS = 3.0  # time constant of the average growth, to smooth bursts
-_FAR_SECONDS = 86_400.0  # a table that takes longer than a day to fill isn't filling
+_FAR_SECONDS = 600.0  # of growth averaged over seconds: what it says of later is noise, and entries expire
 
 
 class ConntrackMeter:
@@ -244,7 +244,7 @@ class ConntrackMeter:
 
 
 def seconds_to_full(free: int, growth_per_s: float) -> float | None:
-    """Return when `free` entries will be used up at this growth; None if not within a day."""
+    """Return when `free` entries will be used up at this growth; None if not within ten minutes."""
     if free <= 0:
         return 0.0
     if growth_per_s <= 0 or free / growth_per_s > _FAR_SECONDS:

@@ -23,7 +23,7 @@ from fwtop.ui.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, TEXT, TITLE, Line,
 
 COLUMN_SECONDS = 2
 _LABEL = 7  # cells of the scale
-_LEGEND = 18
+LEGEND = 18
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _GLYPHS = "█▓▒░"
 _STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
@@ -47,7 +47,7 @@ def graph_lines(
 
     The column of the second `cursor` stands out; `end` says when the right edge is.
     """
-    cells, rows = width - _LABEL - _LEGEND, height - 1
+    cells, rows = width - _LABEL - LEGEND, height - 1
     if cells < 1 or rows < 1:
         return []
     columns = _columns(history, cells, seconds)
@@ -80,9 +80,7 @@ def graph_lines(
     if clients is not None:
         lines.append(clients[0])
         legend.append(clients[1])
-    return [
-        [*line, ("  ", TEXT), *fit(words, _LEGEND - 2)] for line, words in zip(lines, legend, strict=True)
-    ]
+    return [[*line, ("  ", TEXT), *fit(words, LEGEND - 2)] for line, words in zip(lines, legend, strict=True)]
 
 
 class Graph(Lines):
@@ -112,7 +110,7 @@ class Graph(Lines):
 
     def on_click(self, event: events.Click) -> None:
         """Put the cursor on the column under the pointer."""
-        cells, place = self.box.width - _LABEL - _LEGEND, event.x - _LABEL
+        cells, place = self.box.width - _LABEL - LEGEND, event.x - _LABEL
         if 0 <= place < cells and self._history.points:
             last = self._history.second // self.seconds
             self.post_message(Clicked(self, (last - (cells - 1 - place)) * self.seconds))
@@ -265,5 +263,5 @@ def _scale_words(end: str, *, in_bits: bool, estimated: bool) -> Line:
     """Write beside the axis when it ends, and what the scale counts."""
     unit = "pps" if not in_bits else "bit/s ~" if estimated else "bit/s"
     key = f"  {KEY_MAP.label('graph')} "
-    room = _LEGEND - 2 - len(end) - len(unit)
+    room = LEGEND - 2 - len(end) - len(unit)
     return [(f"{end}{key if len(key) <= room else ' '}", DIM), (unit, TEXT)]

@@ -47,9 +47,6 @@ class HeaderState(Struct, frozen=True):
     slow: bool = False
 
 
-_SOON_SECONDS = 600.0  # a table that is full before this is worth a word in the header
-
-
 def header_lines(snapshot: Snapshot, history: History, state: HeaderState, width: int) -> list[Line]:
     """Write what is watched, how protected it is, and where the packets go."""
     alarm, tail = _resources(snapshot, width)
@@ -143,7 +140,7 @@ def _conntrack(sample: ConntrackSample, *, long: bool) -> Line:
         what = "evicting" if sample.early_drop > sample.drop else "refusing new connections"
         return [("conntrack FULL", ALARM), *([(f" {what}", BAD)] if long else [])]
     line: Line = [("conntrack ", DIM), (percent(fill), BAD if fill >= CONNTRACK_ALARM else TEXT)]
-    if not long or left is None or left >= _SOON_SECONDS:
+    if not long or left is None:
         return line
     return [*line, (f", full in {duration(left)}", WARN)]
 

@@ -20,6 +20,7 @@ from fwtop.ui.actions.row_actions import RowActions
 from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.actions.session_actions import SessionActions
 from fwtop.ui.actions.tab_actions import TabActions
+from fwtop.ui.graph import LEGEND
 from fwtop.ui.header import HeaderState
 from fwtop.ui.layout import HEADER_ROWS, Box, Guarded
 from fwtop.ui.lists.history import RecentRates
@@ -256,11 +257,12 @@ class SnapshotView:
         self._tabs.tab_bar.write(shown, counts, scoped)
 
     def _draw_toasts(self, snapshot: Snapshot) -> None:
-        """Draw the toasts over the graph; without one above the status, where they hide no heads."""
-        columns, tabs = self._desk.size[0], self._tabs
+        """Draw the toasts over the graph, left of its legend; without one above the status."""
+        tabs = self._tabs
+        graph = tabs.tab_bar.box.y > HEADER_ROWS
+        columns = self._desk.size[0] - (LEGEND if graph else 0)
         lines = self.news.lines(snapshot, min(columns - 2, WIDEST_TOAST)) if tabs.tab_bar.display else []
         bottom = tabs.time_bar if tabs.time_bar.display else self._desk.bars["status"]
-        graph = tabs.tab_bar.box.y > HEADER_ROWS
         tabs.toasts.write(lines, HEADER_ROWS if graph else bottom.box.y - len(lines), columns)
 
     def _machine_changed(self, changes: Sequence[Change]) -> None:

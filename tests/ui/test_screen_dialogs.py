@@ -15,6 +15,7 @@ from fwtop.model.client_harm import ClientHarm
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.ui.actions.rule_actions import REMOVE_RULE
 from fwtop.ui.actions.rule_dialog import RuleDialog
 
 
@@ -315,6 +316,16 @@ async def test_rule_row_says_what_to_press() -> None:
 async def test_undo_takes_the_selected_rule() -> None:
     async with running(provisional(), at="rules") as run:
         await run.press("down", "u", "right", "enter")
+        assert run.feed.controls.calls == [("undo", "5")]
+
+
+async def test_y_agrees_and_n_refuses_where_there_are_two_answers() -> None:
+    async with running(provisional(), at="rules") as run:
+        await run.press("down", "u")
+        assert f"y: {REMOVE_RULE}" in run.text()
+        await run.press("n")
+        assert run.feed.controls.calls == []
+        await run.press("u", "y")
         assert run.feed.controls.calls == [("undo", "5")]
 
 

@@ -189,6 +189,9 @@ async def test_an_attack_is_a_toast_that_hides_no_header(size: tuple[int, int]) 
         assert toast.rstrip() != ""
         assert "attack began" not in "".join(run.lines()[:3])
         assert len(before) == 3
+        if size == LARGE:  # beside the graph's legend, whose lines stay whole
+            assert all(word in run.text() for word in ("reaches you", "my rules", "other firewall", "kernel"))
+            assert toast.rstrip().endswith(("reaches you", "my rules", "other firewall", "kernel"))
         run.clock[0] += TOAST_SECONDS + 1
         await run.send(later(snapshot(), 2))
         assert "attack began" not in run.text()

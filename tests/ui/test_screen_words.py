@@ -259,7 +259,7 @@ async def test_expiry_keeps_its_key_in_a_narrow_terminal() -> None:
     async with running(provisional(seconds_left=0.5), (64, 20)) as run:
         run.clock[0] = NOW + 3
         await run.send(replace(provisional(), mitigations=(), started=NOW))
-        assert "Enter reinstalls" in run.text()
+        assert "Enter previews it" in run.text()
 
 
 async def test_a_dialog_speaks_of_clients_as_the_list_does() -> None:

@@ -53,7 +53,14 @@ def test_softirq_share_counts_all_states() -> None:
 
 @pytest.mark.parametrize(
     ("free", "growth", "expected"),
-    [(1000, 100.0, 10.0), (1000, 0.0, None), (1000, -5.0, None), (0, 5.0, 0.0), (10**9, 1.0, None)],
+    [
+        (1000, 100.0, 10.0),
+        (1000, 0.0, None),
+        (1000, -5.0, None),
+        (0, 5.0, 0.0),
+        (10**9, 1.0, None),
+        (5_100, 1.0, None),
+    ],
 )
 def test_seconds_to_full(free: int, growth: float, expected: float | None) -> None:
     assert seconds_to_full(free, growth) == expected

@@ -242,14 +242,15 @@ def _is_beside_netfilter(context: AnalysisContext, finding: Finding) -> bool:
 
 
 def _counted(prefixes: Sequence[Prefix]) -> str:
-    """Write the number of prefixes of a list and of the IPv4 addresses in them."""
+    """Write the number of prefixes of a list, and of the addresses in them if it is IPv4's alone."""
     count = len(prefixes)
     if count == 1:
         return str(prefixes[0])
     if all(prefix.is_address for prefix in prefixes):
         return f"{count:,} addresses"
-    held = sum(1 << (32 - prefix.length) for prefix in prefixes if prefix.family == 4)
-    return f"{count:,} prefixes{f' with {held:,} addresses' if held else ''}"
+    if any(prefix.family == 6 for prefix in prefixes):  # a /64 has more than anybody wants to read
+        return f"{count:,} prefixes"
+    return f"{count:,} prefixes with {sum(1 << (32 - prefix.length) for prefix in prefixes):,} addresses"
 
 
 def _by_rate(context: AnalysisContext, finding: Finding, base: Match, normal: Normal) -> Iterator[Candidate]:

@@ -8,6 +8,7 @@ rules. If a tool sends several payloads, the search continues in the unexplained
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -36,6 +37,7 @@ _SHORTEST = 4  # bytes of a constant part: 2**-32 by chance at a fixed offset
 _FILLED = 16  # bytes of one value: fewer are padding
 _TRIED = 6  # pieces of one length
 _LONGEST = 64  # that are shown
+_WORD = re.compile(rb"[A-Za-z0-9_-]{2,16}")
 _GRAM = 6
 _SHARED = 0.15  # of the packets must share a string
 _GAP = 8  # varying bytes that a mask bridges
@@ -226,15 +228,21 @@ def _shortened(whole: PayloadMatch, normal: Texts, sizes: tuple[int, ...]) -> Pa
     for size in sizes:
         if size >= len(data):
             break
-        pieces = [
-            PayloadMatch(data[at : at + size], None if whole.offset is None else whole.offset + at)
-            for at in _richest(data, size)
-        ]
+        pieces = [_in_whole_words(whole, at, at + size) for at in _richest(data, size)]
         filled = len(set(data)) == 1 and size >= _FILLED
         rare = [one for one in pieces if (filled or len(set(one.data)) > 1) and not normal.has(one)]
         if rare:  # prefer pieces absent at every offset
             return next((one for one in rare if not normal.has(PayloadMatch(one.data))), rare[0])
     return whole
+
+
+def _in_whole_words(whole: PayloadMatch, first: int, last: int) -> PayloadMatch:
+    """Return a piece with all of the words that it begins and ends in: what it says can be read."""
+    for word in _WORD.finditer(whole.data):
+        first = word.start() if word.start() < first < word.end() else first
+        last = word.end() if word.start() < last < word.end() else last
+    offset = None if whole.offset is None else whole.offset + first
+    return PayloadMatch(whole.data[first:last], offset)
 
 
 def _richest(data: bytes, size: int) -> list[int]:

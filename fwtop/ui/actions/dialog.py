@@ -284,7 +284,7 @@ class ChoiceDialog(Dialog[str | None], inherit_bindings=False):
 
     WIDTH = 72
     BINDINGS: ClassVar[list[BindingType]] = bound("""
-        tab,right,down mark(1)   shift+tab,left,up mark(-1)   enter choose   escape,ctrl+c close
+        tab,right,down mark(1)   shift+tab,left,up mark(-1)   enter choose   y agree   n,escape,ctrl+c close
     """)
 
     def __init__(self, title: str, question: str, answers: Sequence[str]) -> None:
@@ -307,7 +307,13 @@ class ChoiceDialog(Dialog[str | None], inherit_bindings=False):
             if rows[-1] and used + len(answer) + 3 > width:
                 rows.append([])
             rows[-1] += [(f"{mark} {answer} ", style), (" ", TEXT)]
-        return [[], *rows, hints("Enter chooses", "Esc cancels")] if room >= len(rows) + 2 else rows
+        yes = [f"y: {self._answers[1]}"] if self._is_yes_or_no else []
+        keys = hints("Enter chooses", *yes, "Esc cancels")
+        return [[], *rows, keys] if room >= len(rows) + 2 else rows
+
+    @property
+    def _is_yes_or_no(self) -> bool:
+        return len(self._answers) == 2
 
     def buttons(self) -> Sequence[str]:
         """Return the answers."""
@@ -322,6 +328,11 @@ class ChoiceDialog(Dialog[str | None], inherit_bindings=False):
         """Mark another answer."""
         self._marked = (self._marked + delta) % len(self._answers)
         self.draw()
+
+    def action_agree(self) -> None:
+        """Return the second of two answers, which does what was asked for."""
+        if self._is_yes_or_no:
+            self.press_button(self._answers[1])
 
     def action_choose(self) -> None:
         """Return the marked answer."""

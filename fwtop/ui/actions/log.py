@@ -249,7 +249,7 @@ def expiry_line(status: RuleStatus, at: float, now: float, verdict: str, width: 
 
     Where room is short the verdict gives way, which the badge shows too, never the key that helps.
     """
-    what, key = f"Rule {status.rule.id} expired {duration(now - at)} ago", "Enter reinstalls"
+    what, key = f"Rule {status.rule.id} expired {duration(now - at)} ago", "Enter previews it"
     for text in (f" {what}, {verdict}. {key} ", f" {what}. {key} "):
         if len(text) <= width:
             break

@@ -70,7 +70,7 @@ def _fills_up(sample: ConntrackSample) -> Figure:
         meaning = f"it drains: below {percent(CONNTRACK_ALARM)} then, at the present rate"
         return Figure("normal", f"in {about(normal)}", False, meaning)
     if left is None:
-        return Figure("fills up", "not growing", False, "as many connections end as begin")
+        return Figure("fills up", "not soon", False, "not within ten minutes at the present growth")
     return Figure("fills up", f"in {duration(left)}", left < 300.0, "at the present growth")
 
 
