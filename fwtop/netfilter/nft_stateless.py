@@ -110,6 +110,20 @@ def tracking_rules(listed: Listed, match: Match) -> list[str]:
     ]
 
 
+def may_drop(listed: Listed, match: Match) -> bool:
+    """Whether a rule, or a chain's policy, may drop packets that a match is about, or answers to them."""
+    for incoming, hooks in HOOKS.items():
+        packets, reached = packets_of(match, incoming=incoming), listed.reached(*hooks)
+        if any(listed.policies.get(place) == "drop" for place in reached):
+            return True
+        lines = (
+            line for line in listed.lines if line.place in reached and may_be_about(listed, line, packets)
+        )
+        if any(key in ("drop", "reject") for line in lines for key, _ in walk(line.expressions)):
+            return True
+    return False
+
+
 def _is_stateful(key: str, value: Json) -> bool:
     return key == "xt" and (not isinstance(value, dict) or value.get("name") in _XTABLES)
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import product
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,11 +23,13 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP, protocol_name
 from fwtop.netfilter import nft_stateless
 from fwtop.netfilter.iptables import LEGACY, NFT, Variant, beside
+from fwtop.netfilter.nft_listed import Listed
 from fwtop.netfilter.saved import (
     Arguments,
     Line,
     MatchOptions,
     Option,
+    Saved,
     may_be_about,
     names_port,
     without_known,
@@ -44,6 +48,8 @@ from fwtop.netfilter.tracking import (
 from fwtop.rules.xtables import quote
 
 _DROPPING = frozenset({"DROP", "REJECT"})
+_FILTERING = ("mangle", "filter", "security")  # tables behind connection tracking
+_HOOKS = ("PREROUTING", "INPUT", "OUTPUT", "POSTROUTING")
 _SHOWN = 5  # warnings
 _TAKES_UNTRACKED = "a rule on UNTRACKED that would be about its packets, too"
 _OWN_SET = re.compile(r"--match-set fwtop-(\d+)-on[46] src ")  # of a rule of fwtop that is in force
@@ -79,6 +85,40 @@ def notrack_warnings(variant: Variant, match: Match) -> tuple[str, ...]:
     if len(found) > _SHOWN:
         warnings.append(f"and {len(found) - _SHOWN} more rules need connection tracking")
     return (*warnings, *forwarding(match))
+
+
+def read_tracked_only(variant: Variant, families: Sequence[int]) -> Callable[[Match], str]:
+    """Read this host's own rules for `tracked_only`; raises FwtopError."""
+    saved = [read(family) for read in (variant.read, partial(beside, variant)) for family in families]
+    return tracked_only(saved, nft_stateless.read_native(variant))
+
+
+def tracked_only(saved: Sequence[Saved], native: Listed) -> Callable[[Match], str]:
+    """Return what names a rule that packets of a match may have to be tracked for, so as not to be dropped.
+
+    "" without one, or where no rule drops them. What isn't understood, addresses and rates, counts as met.
+    """
+    lines = [line for one in saved for line in _passed(one)]
+    bases = [one.chains.get((table, hook)) for one in saved for table, hook in product(_FILTERING, _HOOKS)]
+    closed = any(chain is not None and chain.policy == "DROP" for chain in bases)
+
+    def named(match: Match) -> str:
+        met = [line for line in lines if may_meet(line, match)]
+        drops = closed or any(line.target in _DROPPING for line in met)
+        if not drops and not nft_stateless.may_drop(native, match):
+            return ""
+        needing = [f"-A {line.chain} {line.text}" for line in met if needs_tracking(line)]
+        return next(iter((*needing, *nft_stateless.tracking_rules(native, match))), "")
+
+    return named
+
+
+def _passed(saved: Saved) -> Iterator[Line]:
+    """Yield the lines that packets to or from this host meet; those on INVALID are about no untracked one."""
+    for table in _FILTERING:
+        lines = [line for line in saved.lines if line.table == table]
+        chains = {chain for hook in _HOOKS for chain in _reached(lines, hook)}
+        yield from (line for line in lines if line.chain in chains and states(line) != {"invalid"})
 
 
 def _named(line: Line) -> str:

@@ -8,9 +8,8 @@ a rule's sources spare, and that the operator's own addresses pass in their role
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,9 +19,6 @@ from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP
 from fwtop.rehearsal.logins import (
-    ACK,
-    SYN,
-    SYN_ACK,
     SYSTEMS,
     Open,
     Segment,
@@ -34,9 +30,6 @@ from fwtop.rehearsal.logins import (
 )
 from fwtop.rules.kinds import of
 from fwtop.rules.kinds.compiled import SEARCHED_BYTES
-
-if TYPE_CHECKING:
-    from fwtop.netfilter.own_verdicts import HostRules, Probe
 
 _LEAST_RATE = {False: 10, True: 10_000}  # packets, bytes a second that a login needs
 _SHOWN_BYTES = 16
@@ -222,45 +215,31 @@ def _joined(parts: Open) -> list[bytes]:
     return [b"".join(map(bytes, run)) for known, run in runs if known]
 
 
-def why_lost(match: Match, ports: Iterable[int], rules: HostRules) -> Loss | None:
-    """Say what would be dropped because it is no longer tracked, None if nothing would."""
-    tried = chain(
-        ((Who.LOGINS, *one) for one in _logins(match, ports)), ((Who.ASKED, *one) for one in _asked(match))
-    )
-    for who, what, probe in tried:
-        verdict = rules.lost(probe)
-        if verdict is not None:
-            by = f"'{safe_text(verdict.by, limit=140)}'" if verdict.by else "what lets them pass now"
-            words = f"{what} would be dropped by this host's own rules: untracked, they don't meet {by}"
-            return Loss(who, words, Weight.NEEDS_FORCE)
+def why_lost(match: Match, ports: Iterable[int], named: Callable[[Match], str]) -> Loss | None:
+    """Say what might be dropped because it is no longer tracked, None if nothing would.
+
+    `named` names a rule of this host's own that packets may have to be tracked for.
+    """
+    for who, what, packets in chain(_logins(match, ports), _asked(match)):
+        if rule := named(packets):
+            words = f"{what} may be dropped by this host's own rules: untracked, they don't meet"
+            return Loss(who, f"{words} '{safe_text(rule, limit=140)}'", Weight.NEEDS_FORCE)
     return None
 
 
-def _logins(match: Match, ports: Iterable[int]) -> Iterator[tuple[str, Probe]]:
-    """Yield the packets of logins that a match is about, as they are while tracked."""
-    from fwtop.netfilter.own_verdicts import Probe
-    from fwtop.netfilter.saved import Packets  # the guardian needs both for nothing else
-
+def _logins(match: Match, ports: Iterable[int]) -> Iterator[tuple[Who, str, Match]]:
+    """Yield the logins that a match is about."""
     for port in sorted(ports):
         for family in match.families:
-            segments = [item for client in login(port, family) for item in client]
-            met = {item.step for item in segments if matches(Kind.NOTRACK, match, item)}
-            there, back = Packets(TCP, _CLIENT, port), Packets(TCP, port, _CLIENT)
-            if "SYN" in met:
-                yield "new SSH logins", Probe(family, True, SYN, there, "NEW")
-            if met - {"SYN"}:
-                yield "new SSH logins", Probe(family, True, ACK, there, "ESTABLISHED")
-            if met and match.tcp_flags is None:
-                yield "answers to SSH logins", Probe(family, False, SYN_ACK, back, "ESTABLISHED")
+            segments = (item for client in login(port, family) for item in client)
+            if any(matches(Kind.NOTRACK, match, item) for item in segments):
+                yield Who.LOGINS, "new SSH logins", Match(family=family, protocol=TCP, dport=port)
 
 
-def _asked(match: Match) -> Iterator[tuple[str, Probe]]:
+def _asked(match: Match) -> Iterator[tuple[Who, str, Match]]:
     """Yield the answers to this host that a match is about."""
-    from fwtop.netfilter.own_verdicts import Probe
-    from fwtop.netfilter.saved import Packets
-
     port, anywhere = match.sport or _SERVER, replace(match, sport=None)
     for family in match.families:
         if any(matches(Kind.NOTRACK, anywhere, item) for item in answers(family)):
-            what = "answers to connections that this host opens"
-            yield what, Probe(family, True, SYN_ACK, Packets(TCP, port, _CLIENT), "ESTABLISHED")
+            packets = Match(family=family, protocol=TCP, sport=port, dport=_CLIENT)
+            yield Who.ASKED, "answers to connections that this host opens", packets

@@ -141,14 +141,14 @@ class GuardianState:
 
     def _why_untracked(self, match: Match, ports: frozenset[int]) -> Loss | None:
         """Say what the host's own rules would drop of what is no longer tracked."""
-        from fwtop.netfilter.own_verdicts import read_host_rules
+        from fwtop.netfilter.stateless import read_tracked_only  # few guardians see such a rule
 
         try:
-            rules = read_host_rules(self.kernel.chains.variants.in_use.variant, match.families)
+            named = read_tracked_only(self.kernel.chains.variants.in_use.variant, match.families)
         except FwtopError as error:
             words = f"whether logins would still pass this host's own rules is unknown: {error}"
             return Loss(Who.LOGINS, safe_text(words, limit=300), Weight.NEEDS_FORCE)
-        return why_lost(match, ports, rules)
+        return why_lost(match, ports, named)
 
     def _asked(self) -> tuple[Asked, ...]:
         """Return what this host's own addresses ask others now."""
