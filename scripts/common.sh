@@ -17,6 +17,7 @@ sample_policy=/usr/local/share/doc/fwtop/policy.toml
 policy_unit=/usr/local/lib/systemd/system/fwtop-policy.service
 overdue_unit=/usr/local/lib/systemd/system/fwtop-overdue.service
 overdue_timer=/usr/local/lib/systemd/system/fwtop-overdue.timer
+allow_file=/etc/fwtop/allow # written once: the operator's from then on
 state_directory=/var/lib/fwtop
 guardian_directory=/var/lib/fwtop-guardian
 alarms_directory=/var/lib/fwtop-alarms

@@ -105,6 +105,7 @@ install_file 0644 "$clone/docs/policy.toml" "$sample_policy"
 install_file 0644 "$clone/scripts/files/fwtop-policy.service" "$policy_unit"
 install_file 0644 "$clone/scripts/files/fwtop-overdue.service" "$overdue_unit"
 install_file 0644 "$clone/scripts/files/fwtop-overdue.timer" "$overdue_timer"
+[[ -e $allow_file ]] || install_file 0644 "$clone/scripts/files/allow" "$allow_file"
 if [[ -d /run/systemd/system ]]; then
   # A recorder that runs is to be of this build: its guardian will be.
   { logged systemctl daemon-reload && logged systemctl try-restart "$(basename "$service_unit")"; } ||

@@ -25,6 +25,10 @@ for name in "$user" "$dissector_user"; do
     userdel "$name" 2>/dev/null || fail "could not delete the user $name: is fwtop still running? Nothing was removed"
   fi
 done
+if cmp -s "$clone/scripts/files/allow" "$allow_file"; then # nobody was listed
+  rm -f "$allow_file"
+  rmdir "$(dirname "$allow_file")" 2>/dev/null || true
+fi
 rm -rf "$prefix" "$command" "$man_page" "${completions[@]}" "$sample_settings" "$sample_policy" "$service_unit" "$policy_unit" "$overdue_unit" "$overdue_timer" /run/fwtop "$state_directory" "$guardian_directory" \
   "$alarms_directory" "$costs_file" /var/log/fwtop-setup.log /run/lock/fwtop-setup.lock
 rmdir /sys/fs/bpf/fwtop "$(dirname "$man_page")" "$(dirname "$sample_settings")" 2>/dev/null || true # where empty

@@ -8,10 +8,11 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fwtop.cli.launcher import launch
-from fwtop.cli.options import add_netns, flag, option, read_as, ttl
+from fwtop.cli.options import add_interface, add_netns, flag, option, read_as, ttl
 from fwtop.console.handoff import Options
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
@@ -37,8 +38,8 @@ _MAX_SOURCES = 100_000  # previewing a longer list takes too long
 _MOST_BYTES = 1 << 24  # of the child's previews
 
 
-def measure(rules: list[Rule], netns: str | None) -> list[Preview] | None:
-    """Watch for two seconds and preview the rules; None if that is impossible here.
+def measure(rules: list[Rule], netns: str | None, interfaces: Sequence[str] = ()) -> list[Preview] | None:
+    """Watch interfaces for two seconds and preview the rules; None if that is impossible here.
 
     A child process does it, because watching gives root away and installing needs it.
     """
@@ -48,7 +49,7 @@ def measure(rules: list[Rule], netns: str | None) -> list[Preview] | None:
         return None
     try:
         text = ask(
-            lambda: _observed(rules, netns),
+            lambda: _observed(rules, netns, interfaces),
             bytes,
             who="the preview",
             most_bytes=_MOST_BYTES,
@@ -68,14 +69,14 @@ def harm_line(preview: Preview) -> str:
     )
 
 
-def _observed(rules: list[Rule], netns: str | None) -> bytes:
+def _observed(rules: list[Rule], netns: str | None, interfaces: Sequence[str]) -> bytes:
     """Watch with a console that reads the rules from its standard input; return what it wrote."""
     given, result = os.memfd_create("fwtop-rules"), os.memfd_create("fwtop-previews")
     os.write(given, json.dumps([rule.to_dict() for rule in rules]).encode())
     os.lseek(given, 0, os.SEEK_SET)
     for number, descriptor in enumerate((given, result, os.open(os.devnull, os.O_WRONLY))):
         os.dup2(descriptor, number)
-    if launch(Options(mode="dry_run", seconds=_MEASURE_SECONDS, netns=netns, store=False)):
+    if launch(Options(mode="dry_run", seconds=_MEASURE_SECONDS, netns=netns, store=False), interfaces):
         raise FwtopError("nothing was observed")
     os.lseek(result, 0, os.SEEK_SET)
     with open(result, "rb") as file:
@@ -96,7 +97,7 @@ def read_previews(text: bytes, count: int) -> list[Preview] | None:
 def add_rule_options(
     parser: argparse.ArgumentParser, *, families: bool = True, default_ttl: str = "10m"
 ) -> None:
-    """Add --ttl, --preview, --yes, --force, --json, --netns and -4/-6.
+    """Add --ttl, --preview, --yes, --force, --json, -i, --netns and -4/-6.
 
     `default_ttl` is what the help says; a verb with another default than 10 minutes sets it.
     """
@@ -110,6 +111,7 @@ def add_rule_options(
         both = parser.add_mutually_exclusive_group()
         both.add_argument("-4", dest="family", action="store_const", const=4, help="IPv4 only")
         both.add_argument("-6", dest="family", action="store_const", const=6, help="IPv6 only")
+    add_interface(parser, "preview with what arrives on")
     add_netns(parser)
 
 
@@ -144,7 +146,8 @@ def carry_out(args: argparse.Namespace, rules: list[Rule]) -> int:
 
     can_ask(args)
     drops = not all(map(_not_measured, rules))
-    measured = measure(rules, args.netns) if drops and (args.preview or not args.yes) else None
+    asks = drops and (args.preview or not args.yes)
+    measured = measure(rules, args.netns, args.interface) if asks else None
     previews: list[Preview | None] = [*measured] if measured is not None else [None] * len(rules)
     with discovery.connect(netns=args.netns, readonly=args.preview) as guardian:
         results = [

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from msgspec import Struct
@@ -15,7 +16,7 @@ from msgspec.structs import asdict
 from fwtop.dissect.client import Dissect
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.session import SessionRecord, Trends
+from fwtop.model.traffic.session import SessionInfo, SessionRecord, Trends
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.observation import SCHEMA, observation_json, rfc3339
 from fwtop.render.trends import trends_json
@@ -104,18 +105,23 @@ def rules_script(digest: Digest) -> str:
         "#!/bin/sh",
         f"# What helped in session {comment(info.id)} on {comment(info.host)}.",
         f"# {comment(digest.headline)}; {day_and_time(info.started)}.",
-        "# Each rule expires by itself; 'fwtop undo --all' removes all. Run as root.",
+        f"# Each rule expires by itself; 'fwtop undo --all{_netns(info)}' removes all. Run as root.",
         "set -eu",
     ]
     helped = [effect for effect in digest.effects if effect.packets]
     for effect in helped:
-        lines += ["", *_rule_lines(effect)]
+        lines += ["", *_rule_lines(effect, _netns(info))]
     if not helped:
         lines += ["", "# No rule of that session matched anything."]
     return "\n".join(lines) + "\n"
 
 
-def _rule_lines(effect: RuleEffect) -> list[str]:
+def _netns(info: SessionInfo) -> str:
+    """Return the option that makes a command act where the session was watched, not on the host."""
+    return f" --netns {quote(comment(info.netns))}" if info.netns else ""
+
+
+def _rule_lines(effect: RuleEffect, netns: str) -> list[str]:
     rule = effect.rule
     lines = [
         f"# Rule {comment(rule.id)}: {comment(rule.summary)}",
@@ -123,7 +129,7 @@ def _rule_lines(effect: RuleEffect) -> list[str]:
     ]
     lines += [f"#   as run then: {comment(command)}" for command in effect.commands]
     line = command_line(rule, max_sources=None)
-    lines.append(f"{line} --yes" if line else "# It has a condition that no command line can say.")
+    lines.append(f"{line}{netns} --yes" if line else "# It has a condition that no command line can say.")
     return lines
 
 

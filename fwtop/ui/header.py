@@ -195,7 +195,7 @@ def _badge(verdict: Verdict, *, bar: bool) -> Line:
 def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Incident, ...]) -> list[Line]:
     missing: list[Line] = [[(line, WARN)] for line in (snapshot.judgement.not_judged,) if line]
     if verdict.badge is Badge.TRIAL:
-        of_trial = _of_trial(verdict, attacks)
+        of_trial = _of_trial(verdict, attacks, snapshot.started)
         return [*of_trial[:1], *missing, *of_trial[1:]]
     if verdict.badge is Badge.CALM:
         notes: list[Line] = [[(note, WARN)] for note in snapshot.notes[:1]]
@@ -222,7 +222,7 @@ def _of_the_past(snapshot: Snapshot) -> list[Line]:
     return [*lines, *([("still there: ", DIM), (one.title, WARN)] for one in left)]
 
 
-def _of_trial(verdict: Verdict, attacks: tuple[Incident, ...]) -> list[Line]:
+def _of_trial(verdict: Verdict, attacks: tuple[Incident, ...], started: float) -> list[Line]:
     status = verdict.rule
     if status is None:
         return []
@@ -234,6 +234,8 @@ def _of_trial(verdict: Verdict, attacks: tuple[Incident, ...]) -> list[Line]:
     drops: Line = [(f"{who} {number(verdict.trial_pps)} pps", STRONG)]
     if not attacks or verdict.attack_pps <= 0:
         return [drops, [("no attack now", DIM)]]
+    if rule.created > started:  # a share of what arrived partly before it says nothing
+        return [[*drops, (", measuring …", DIM)]]
     part = verdict.trial_share
     of = "the attack" if len(attacks) == 1 else "all attacks"
     drops += [(f" = {percent(part)} of {of}", TEXT)]

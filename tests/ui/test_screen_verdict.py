@@ -219,6 +219,14 @@ def test_trial_compares_what_the_rule_drops_with_what_was_expected() -> None:
     assert "not yet" in short
 
 
+def test_a_trial_is_measured_on_what_came_after_it() -> None:
+    young = rule(State.PROVISIONAL)
+    young = replace(young, rule=replace(young.rule, created=NOW - 0.5))  # most of the window is older
+    shown = text(verdict_line(under_attack(row("netfilter", 0.04, "7"), rules=(young,)), NOW, 140, []))
+    assert "measuring …" in shown
+    assert "%" not in shown
+
+
 def test_rules_on_trial_together_are_told_together() -> None:
     """A combined set: the first to end counts the seconds, their drops add up."""
     first, second = rule(State.PROVISIONAL), rule(State.PROVISIONAL, confirm_by=NOW + 24)

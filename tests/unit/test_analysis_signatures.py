@@ -85,6 +85,16 @@ def _signatures(maker: Maker, *, guess: bool = False) -> list[Signature]:
     return find_signatures(traffic, rows, Texts.of(_normal()), AdviseConfig(), guess=guess)
 
 
+@pytest.mark.parametrize("name", ["sip", "mirai vse", "loic text", "ssdp"])
+def test_a_piece_of_text_ends_with_its_words(name: str) -> None:
+    said = TOOLS[name](Random(1))
+    for match in (one.match for one in _signatures(TOOLS[name], guess=False)):
+        at = said.find(match.data) if match.mask is None else -1
+        before, after = said[at - 1 : at], said[at + len(match.data) :][:1]
+        inside = before.isalnum() and match.data[:1].isalnum(), after.isalnum() and match.data[-1:].isalnum()
+        assert at < 0 or len(match.data) > 32 or not any(inside), match
+
+
 @pytest.mark.parametrize("name", TOOLS)
 @pytest.mark.parametrize("guess", [False, True], ids=["baseline", "guess"])
 def test_a_tool_is_known_by_its_payload(name: str, guess: bool) -> None:

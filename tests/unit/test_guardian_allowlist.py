@@ -206,3 +206,13 @@ def test_a_rule_that_cuts_a_mosh_session_says_so(child) -> None:
         assert all(str(port) in lines[0] for lines in cuts)
         spares = (said(protocol=6), said(protocol=17, dport=53), said(protocol=17, sport=53))
         assert set((*spares, said("192.0.2.0/24"))) == {()}
+
+
+def test_the_file_that_is_installed_lists_nobody_and_its_examples_are_right(tmp_path: Path) -> None:
+    shipped = Path("scripts/files/allow").read_text()
+    (tmp_path / "shipped").write_text(shipped)
+    assert allowlist.read_allow_file(tmp_path / "shipped") == ([], [])
+    examples = [line.removeprefix("# ") for line in shipped.splitlines() if line.count("#") == 2]
+    (tmp_path / "examples").write_text("\n".join(examples))
+    found, warnings = allowlist.read_allow_file(tmp_path / "examples")
+    assert (len(found), warnings) == (2, [])

@@ -324,6 +324,12 @@ def test_the_script_puts_back_what_helped(record: SessionRecord, tmp_path: Path)
     assert shell_runs(script, tmp_path) == [expected]
 
 
+def test_the_script_of_a_namespaces_session_acts_there(record: SessionRecord, tmp_path: Path) -> None:
+    inside = replace(record, info=replace(record.info, netns="lab one"))
+    (words,) = shell_runs(render(inside, "sh"), tmp_path)
+    assert words[-3:] == ["--netns", "lab one", "--yes"]
+
+
 def test_a_script_of_poison_runs_nothing_else(poison: SessionRecord, tmp_path: Path) -> None:
     assert shell_runs(render(poison, "sh"), tmp_path) == []
     evil = "asn:1; reboot `reboot` $(reboot) ' reboot"

@@ -37,7 +37,7 @@ _SHORTEST = 4  # bytes of a constant part: 2**-32 by chance at a fixed offset
 _FILLED = 16  # bytes of one value: fewer are padding
 _TRIED = 6  # pieces of one length
 _LONGEST = 64  # that are shown
-_WORD = re.compile(rb"[A-Za-z0-9_-]{2,16}")
+_WORD = re.compile(rb"[A-Za-z0-9_-]{2,}")
 _GRAM = 6
 _SHARED = 0.15  # of the packets must share a string
 _GAP = 8  # varying bytes that a mask bridges
@@ -237,12 +237,14 @@ def _shortened(whole: PayloadMatch, normal: Texts, sizes: tuple[int, ...]) -> Pa
 
 
 def _in_whole_words(whole: PayloadMatch, first: int, last: int) -> PayloadMatch:
-    """Return a piece with all of the words that it begins and ends in: what it says can be read."""
+    """Return a piece with all of the words that it begins and ends in, if they fit."""
+    begin, end = first, last
     for word in _WORD.finditer(whole.data):
-        first = word.start() if word.start() < first < word.end() else first
-        last = word.end() if word.start() < last < word.end() else last
-    offset = None if whole.offset is None else whole.offset + first
-    return PayloadMatch(whole.data[first:last], offset)
+        begin = word.start() if word.start() < first < word.end() else begin
+        end = word.end() if word.start() < last < word.end() else end
+    if end - begin > _PIECES[-1]:
+        begin, end = first, last
+    return PayloadMatch(whole.data[begin:end], None if whole.offset is None else whole.offset + begin)
 
 
 def _richest(data: bytes, size: int) -> list[int]:
