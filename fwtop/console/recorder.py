@@ -16,7 +16,7 @@ from fwtop.enrich.geoip import CityLookup
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.traffic.packets import PacketBatch
-from fwtop.model.traffic.session import AttackEvidence, Event, HistoryPart, HistorySample, flow_of
+from fwtop.model.traffic.session import NOTICED, AttackEvidence, Event, HistoryPart, HistorySample, flow_of
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.rules.costs import load_costs
 from fwtop.store.baselines import BaselineStore
@@ -191,7 +191,9 @@ class HistorySampler:
         if flow is None or seconds <= 0:
             return None
         rates = (flow.arrives, flow.mine, flow.other, flow.kernel, flow.reaches)
-        parts = [*_parts(snapshot, seconds), *self._city_parts(at, flow.arrives, arrived)]
+        parts = [*_parts(snapshot, seconds)]
+        if not _is_forged(snapshot):
+            parts += [*_origins(snapshot, seconds), *self._city_parts(at, flow.arrives, arrived)]
         traffic = tuple(rate * seconds for rate in rates)
         return HistorySample(at, seconds, traffic, flow.bps * seconds, tuple(parts))
 
@@ -204,14 +206,22 @@ class HistorySampler:
             yield HistoryPart("city", name, share * pps * seconds)
 
 
-def _parts(snapshot: Snapshot, seconds: float) -> Iterator[HistoryPart]:
-    tables = snapshot.tables
-    sources = (("country", tables.sources.country), ("network", tables.sources.asn))
-    for kind, rows in sources:
+def _is_forged(snapshot: Snapshot) -> bool:
+    """Whether so many sources are forged that where packets seem to come from is no fact."""
+    return sum(one.share for one in snapshot.judgement.on if one.spoofed) >= NOTICED
+
+
+def _origins(snapshot: Snapshot, seconds: float) -> Iterator[HistoryPart]:
+    sources = snapshot.tables.sources
+    for kind, rows in (("country", sources.country), ("network", sources.asn)):
         for source in rows[:_MOST_PARTS]:
             packets = source.share.pps * seconds
             label = (source.as_name or "") if kind == "network" else ""
             yield HistoryPart(kind, source.key, packets, packets * source.dropped_share, label)
+
+
+def _parts(snapshot: Snapshot, seconds: float) -> Iterator[HistoryPart]:
+    tables = snapshot.tables
     for port in [port for port in tables.ports if port.side == "dst"][:_MOST_PARTS]:
         key = f"{port.protocol}/{port.port}"
         yield HistoryPart("port", key, port.share.pps * seconds, None, port.service or "")

@@ -79,7 +79,7 @@ def traffic_chart(
             for place, name in enumerate(_STACKED)
         ),
         *(_line(frame, run, lambda tick: tick.pps, "arrived") for run in runs),
-        *(_mark(frame, effect) for effect in effects),
+        *_marks(frame, effects),
         *_bars(frame, spans),
         _time_axis(frame),
     ]
@@ -252,28 +252,46 @@ def _bars(frame: Frame, spans: Sequence[AttackSpan]) -> list[Markup]:
     ]
 
 
-def _mark(frame: Frame, effect: RuleEffect) -> Markup:
-    if effect.applied is None:
-        return Markup("")
-    x = frame.x(effect.applied)
-    number = effect.rule.id[:8] or "?"
-    shapes = [
-        tag("line", class_="rule", x1=x, x2=x, y1=22.0, y2=frame.bottom),
-        _pill("rule-dot", x, number),
-        tag("text", number, class_="rule-number", x=x, y=16.0),
+class _Marker(Struct):
+    """A rule that begins or ends, and where its pill is: beside the pills of others at that time."""
+
+    at: float
+    number: str
+    look: str  # "rule" or "rule-over"
+    x: float
+
+    @property
+    def width(self) -> float:
+        """As wide as its number: a circle for up to two digits."""
+        return max(20.0, len(self.number) * _DIGIT_WIDTH + 8.0)
+
+    def drawn(self, frame: Frame) -> Markup:
+        """Draw the line at its time, the pill and the number in it."""
+        dot, line = ("rule-dot", "rule") if self.look == "rule" else ("rule-over", "rule-end")
+        left, x = self.x - self.width / 2, frame.x(self.at)
+        return join([
+            tag("line", class_=line, x1=x, x2=x, y1=22.0, y2=frame.bottom),
+            tag("rect", class_=dot, x=left, y=2.0, width=self.width, height=20.0, rx=10.0),
+            tag("text", self.number, class_=f"{self.look}-number", x=self.x, y=16.0),
+        ])  # fmt: skip
+
+
+def _marks(frame: Frame, effects: Sequence[RuleEffect]) -> list[Markup]:
+    """Draw the markers of rules; pills that would overlap stand side by side."""
+    told = [
+        (at, effect.rule.id[:8] or "?", look)
+        for effect in effects
+        for at, look in ((effect.applied, "rule"), (effect.ended, "rule-over"))
+        if at is not None and effect.applied is not None
     ]
-    if effect.ended is not None:
-        end = frame.x(effect.ended)
-        shapes.append(tag("line", class_="rule-end", x1=end, x2=end, y1=22.0, y2=frame.bottom))
-        shapes.append(_pill("rule-over", end, number))
-        shapes.append(tag("text", number, class_="rule-over-number", x=end, y=16.0))
-    return join(shapes)
-
-
-def _pill(look: str, x: float, text: str) -> Markup:
-    """Draw a marker as wide as its number: a circle for up to two digits."""
-    width = max(20.0, len(text) * _DIGIT_WIDTH + 8.0)
-    return tag("rect", class_=look, x=x - width / 2, y=2.0, width=width, height=20.0, rx=10.0)
+    markers = [_Marker(at, number, look, frame.x(at)) for at, number, look in sorted(told)]
+    for one, after in pairwise(markers):
+        after.x = max(after.x, one.x + (one.width + after.width) / 2)
+    edge = frame.x(frame.last)
+    for one in reversed(markers):  # back from the right edge
+        one.x = min(one.x, edge)
+        edge = one.x - one.width
+    return [one.drawn(frame) for one in markers]
 
 
 def _grid(frame: Frame, write: Callable[[float], str], unit: str, *, steps: int = 4) -> Markup:

@@ -12,13 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stored_samples import POISON, START, poisoned, snapshot
+from msgspec.structs import replace
+from stored_samples import POISON, START, attack, poisoned, snapshot
 from stored_sessions import Clock
 
 from benches.history import NOTE, write_history
 from fwtop.console.recorder import HistorySampler
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.session import HistoryPart, HistorySample, Trends
+from fwtop.model.traffic.snapshot import Judgement
 from fwtop.render.trends import averaged, spark, trends_json, trends_text
 from fwtop.store.history import DAY, HOUR, MINUTE, HistoryWriter, prune
 from fwtop.store.trends import read_trends
@@ -241,6 +243,17 @@ def test_old_spans_and_scopes_are_forgotten(tmp_path: Path) -> None:
     assert database.execute("SELECT count(*) FROM bucket").fetchone() == (0,)
     assert database.execute("SELECT count(*) FROM name").fetchone() == (0,)
     database.close()
+
+
+@pytest.mark.parametrize("forged", [False, True])
+def test_where_forged_packets_seem_to_come_from_is_not_remembered(*, forged: bool) -> None:
+    taken = snapshot(START, 10_000.0)
+    flood = replace(attack(), spoofed=forged)
+    found = HistorySampler().sample(replace(taken, judgement=Judgement((flood,))), None)
+    assert found is not None
+    kinds = {part.kind for part in found.parts}
+    assert ("country" in kinds) is not forged
+    assert {"port", "target"} & kinds
 
 
 def test_samples_of_overlapping_windows_cover_each_second_once(tmp_path: Path) -> None:

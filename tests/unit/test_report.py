@@ -9,6 +9,7 @@ import re
 import subprocess
 from collections.abc import Iterable
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -559,3 +560,13 @@ def test_markers_are_as_wide_as_their_numbers(tmp_path: Path) -> None:
     width = re.search(r'<rect class="rule-dot"[^>]* width="([0-9.]+)"', page)
     assert width is not None
     assert float(width[1]) >= len("123456") * 7
+
+
+def test_markers_of_rules_at_one_time_stand_side_by_side(tmp_path: Path) -> None:
+    rules = [status(replace(rule(), id=str(number)), START + 4) for number in (101, 102, 103)]
+    ticks = [snapshot(START + second, mitigations=tuple(rules) if second > 3 else ()) for second in range(10)]
+    page = render(record_of(tmp_path, ticks), "html")
+    found = re.findall(r'<rect class="rule-dot" x="([0-9.]+)"[^>]* width="([0-9.]+)"', page)
+    pills = sorted((float(x), float(width)) for x, width in found)
+    assert len(pills) == 3
+    assert all(x + width <= after + 0.11 for (x, width), (after, _) in pairwise(pills)), pills
