@@ -11,6 +11,7 @@ _TITLES = {
     "proposals": "the share of an attack that proposals promise to stop against what their rules stop",
     "night": "attacks while nobody is there: what automatic rules stop, and how clients fare",
     "anger": "a night of other people's tools: what was named, stopped, harmed and predicted",
+    "forgers": "floods in the names of innocents: how those fare under automatic rules, and what is stopped",
     "hour": "false alarms on a host that real programs use for an hour",
     "day": "a day in ten minutes, recorded: the lab against store, report, replay, trends and bundle",
     "pipeline": "packets per second and core: parse, aggregate, read a capture; CPU time of a judgement",
@@ -35,6 +36,7 @@ _TAKES = {
     "walk": "scenarios",
     "proposals": "scenarios",
     "night": "scenarios",
+    "forgers": "kinds of attacks and innocents, by name",
     "day": "a folder that keeps the sessions",
 }
 TABLES = tuple(

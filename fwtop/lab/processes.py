@@ -139,6 +139,11 @@ class Program:
             raise self._failure()
         return _text(self._answer)
 
+    def said(self) -> list[str]:
+        """Return the lines of its standard error so far."""
+        size = os.fstat(self._said.fileno()).st_size  # the program writes on where the file stands
+        return os.pread(self._said.fileno(), size, 0).decode("utf-8", "replace").splitlines()
+
     def _failure(self) -> FwtopError:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=1)
