@@ -121,6 +121,7 @@ class AnalysisContext(Struct, weakref=True, dict=True):
     explains: bool = False  # weigh also what can't be an attack, for `fwtop read --explain`
     explained: list[Any] = field(default_factory=list)  # the groups (engine.compete.Explained), if `explains`
     dropped: PacketBatch = field(default_factory=PacketBatch.empty)  # live: samples of what was dropped
+    handshakes_per_s: float | None = None  # live: completed by clients, as the kernel counts them
     known: KnownPeers = KnownPeers()  # who operates this host: rules are rehearsed on them
 
     @cached_property
@@ -385,6 +386,7 @@ def make_context(
         clock=window.clock,
         sockets=window.sockets,
         dropped=window.dropped,
+        handshakes_per_s=window.handshakes_per_s,
     )
 
 

@@ -35,6 +35,7 @@ from fwtop.model.traffic.snapshot import (
     Tables,
     Totals,
 )
+from fwtop.rehearsal.asked import asked_of
 from fwtop.rehearsal.host import KnownPeers
 from fwtop.stats.engine import Engine
 from fwtop.stats.ledger import attributed, is_before_arrival
@@ -198,12 +199,13 @@ class LiveSession:
         self.observe()
         service = self._service.sample()  # at once: rates of one window belong together
         window = replace(self._engine.window(), services=self._survey.last.listeners)
+        window = replace(window, handshakes_per_s=service.handshakes_per_s if service else None)
         if self._connections is not None:
             window = replace(window, sockets=self._connections.poll())
         judgement, tables = self._judged(window)
         surroundings = self._survey.last
         listeners = with_rates(surroundings.listeners, window)
-        self.latest = Observed(window, self._baseline, self.rules.known, self.rules.effective)
+        self.latest = Observed(window, self._baseline, self._known(), self.rules.effective)
         return Snapshot(
             host=self._host,
             origin=self._origin,
@@ -281,11 +283,14 @@ class LiveSession:
             judgement = not_judged(judgement, failure)
         return judgement, tables
 
+    def _known(self) -> KnownPeers:
+        return replace(self.rules.known, asked=asked_of(self._survey.last.asks))
+
     def _judge(self, window: Window, tables: Tables) -> Judgement:
         is_due = self._refresh.judge_now(tables.totals.pps, self._mix(tables), _ends(tables))
         if is_due or self._judgement.not_judged:
             try:
-                self._advisor.known = self.rules.known
+                self._advisor.known = self._known()
                 self._judgement = self._advisor.judge(window, tables, self.rules.effective)
                 self._baseline = self._advisor.baseline.copy()
             except Exception as failure:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from fwtop.model.protocol import Apply, Keep, Request, Undo
 from fwtop.model.rule import POLICY, POLICY_TRIAL, Rule
 
+AUTOMATIC = "automatic"  # who made a rule that nobody asked for
 CONSOLE = "console: "  # how `created_by` of its rules begins
 MAX_TTL_SECONDS = 86_400
 MAX_TRIAL_SECONDS = 600

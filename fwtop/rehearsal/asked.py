@@ -16,7 +16,8 @@ from fwtop.model.addresses.address import Prefix, listed, of_ports
 from fwtop.model.addresses.roles import BGP_PORT, DNS_PORT, NTP_PORT, Role
 from fwtop.model.losses import Loss, Weight, Who
 from fwtop.model.rule import RANGES, Rule
-from fwtop.model.traffic.protocols import TCP, UDP
+from fwtop.model.service import Service
+from fwtop.model.traffic.protocols import NUMBERS, TCP, UDP
 from fwtop.rehearsal.breadth import is_all_of, is_from_anywhere
 from fwtop.rehearsal.host import Asked, Host, KnownPeers
 from fwtop.rehearsal.logins import ACK, PUSH, SYN_ACK, answers
@@ -45,6 +46,15 @@ def asked_in(entries: Iterable[Entry], own: Collection[bytes]) -> tuple[Asked, .
     return tuple(
         Asked(Prefix.of_packed(peer), protocol, port, count, own_port)
         for (peer, protocol, port, own_port), count in found.most_common()
+    )
+
+
+def asked_of(services: Iterable[Service]) -> tuple[Asked, ...]:
+    """Return what a survey tells of the services that this host asks."""
+    return tuple(
+        Asked(Prefix.parse(address), NUMBERS[one.protocol], one.port)
+        for one in services
+        for address in one.addresses
     )
 
 

@@ -36,11 +36,12 @@ class Asked(Struct, frozen=True):
 
 
 class KnownPeers(Struct, frozen=True):
-    """The allow-list, and the ports where operators log in."""
+    """The allow-list, the ports where operators log in, and, in consoles, what the host asks others."""
 
     entries: tuple[AllowedPeer, ...] = ()
     behind: tuple[AllowedPeer, ...] = ()  # of hosts behind this machine: conversations
     listening: frozenset[int] = frozenset()  # the ports of SSH daemons
+    asked: tuple[Asked, ...] = ()
 
     @property
     def login_ports(self) -> frozenset[int]:

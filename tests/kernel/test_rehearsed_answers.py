@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.console_scope import AUTOMATIC
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Plan, Undo
-from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.rule import Kind, Match, RateLimit, Rule
 from tests.kernel.guardian_bench import Bench, apply
 from tests.kernel.wire import arrives, datagram_socket, inside, received
 
@@ -64,6 +66,35 @@ def test_a_rule_that_cuts_one_answer_says_whose(bench: Bench, ask: Callable[...,
         for spared in (dropping(Kind.IPSET, PEERS[1]), dropping(Kind.NFTABLES, sport=123)):
             plan = guardian.demand(Plan(spared.to_dict())).data
             assert ANSWERS not in str(plan["warnings"])
+
+
+def test_an_automatic_rule_may_cost_no_answer(bench: Bench, ask: Callable[..., bool]) -> None:
+    """What somebody may do who is told is refused where nobody is there, whoever stands in resolv.conf."""
+    rule = dropping(Kind.IPSET, PEERS[0])
+    automatic = replace(rule, created_by=AUTOMATIC)
+    assert ask(PEERS[0])
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, rule)
+        assert not ask(PEERS[0], 0.3)
+        guardian.demand(Undo((rule_id,)))
+        assert ask(PEERS[0])
+        with pytest.raises(FwtopError, match=f"{ANSWERS}: {PEERS[0]} UDP port 53"):
+            apply(guardian, automatic)
+        apply(guardian, replace(automatic, match=replace(rule.match, sources=(Prefix.parse(PEERS[1]),))))
+        assert ask(PEERS[0])
+
+
+def test_a_limit_for_some_sources_leaves_all_others_alone(bench: Bench, ask: Callable[..., bool]) -> None:
+    """What is proposed where nothing proves whose a flood is: passes, limited, others pass, passes again."""
+    limited = replace(dropping(Kind.HASHLIMIT, PEERS[0], sport=DNS), limit=RateLimit(1, 1, 32, 64))
+    with bench.connect() as guardian:
+        assert all([ask(PEERS[0]) for _ in range(4)])
+        rule_id = apply(guardian, limited)
+        assert ask(PEERS[0])
+        assert not all([ask(PEERS[0], 0.1) for _ in range(4)])
+        assert all([ask(PEERS[1]) for _ in range(8)])
+        guardian.demand(Undo((rule_id,)))
+        assert all([ask(PEERS[0]) for _ in range(4)])
 
 
 @pytest.mark.parametrize("kind", [Kind.XDP, Kind.NFTABLES])

@@ -59,7 +59,8 @@ def check_commands(proposal: Proposal) -> None:
         assert rule.kind.value == "harden"
     elif again is None:
         assert proposal.fwtop == f"fwtop apply {proposal.number}"
-        assert len(rule.match.sources) > 32 or any(item.dns_name for item in rule.match.payload)
+        limited = rule.limit is not None and rule.match.sources  # no option names whom a limit is for
+        assert limited or len(rule.match.sources) > 32 or any(item.dns_name for item in rule.match.payload)
     else:
         assert (again.kind, again.limit, again.settings) == (rule.kind, rule.limit, rule.settings)
         assert again.match == rule.match

@@ -13,8 +13,10 @@ from stored_samples import START, attack, proposal, rule, snapshot
 
 from fwtop.console.automatic import Policy, read_policy
 from fwtop.console.automatic.agent import Agent
-from fwtop.console.automatic.decisions import CREATED_BY, Decider, Decision
+from fwtop.console.automatic.decisions import Decider, Decision
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.client_harm import ClientHarm
+from fwtop.model.console_scope import AUTOMATIC
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import ConfigText
 from fwtop.model.protocol import Answer, Apply, Keep, Undo
@@ -51,7 +53,7 @@ def test_a_rule_within_the_policy_is_tried_and_kept_and_renewed_while_it_drops()
     decider = Decider(POLICY)
     status = installed(decider)
     made = status.rule
-    assert (made.created_by, made.ttl_seconds, made.predicted_pps) == (CREATED_BY, 600, 180_000.0)
+    assert (made.created_by, made.ttl_seconds, made.predicted_pps) == (AUTOMATIC, 600, 180_000.0)
     assert made.summary.startswith("automatic: ")
     verbs = [
         decision.verb for second in range(1, 14) for decision in decider.next(seen(second, rules=(status,)))
@@ -81,6 +83,9 @@ def test_a_rule_within_the_policy_is_tried_and_kept_and_renewed_while_it_drops()
         ({}, {"offer": {"collateral_share": 0.02}}),
         ({}, {"offer": {"rule": replace(OFFER.rule, predicted_clients=ClientHarm(100, 2, 2))}}),
         ({}, {"offer": {"attack_share": 0.4}}),
+        ({}, {"offer": {"bystanders": "could be forged: 192.0.2.7 is a client of yours since 10:04Z"}}),
+        ({}, {"offer": {"rule": replace(OFFER.rule, match=Match((Prefix.parse("203.0.112.0/23"),)))}}),
+        ({}, {"offer": {"rule": replace(OFFER.rule, match=Match((Prefix.parse("2001:db8::/47"),)))}}),
         ({}, {"offer": {"rule": None}}),
         ({}, {"offer": {"incident": FLOOD.id + 1}}),
     ],
@@ -124,6 +129,35 @@ def test_a_rule_stays_while_its_attack_pauses_and_is_judged_when_that_is_back() 
             made += decisions
         assert [one.verb for one in made] == verbs
         assert "pauses" in made[0].why
+
+
+@pytest.mark.parametrize("proven", [False, True])
+def test_a_rule_that_meets_only_retries_ends_at_once_unless_its_sources_are_proven(proven: bool) -> None:
+    """Bots that were proven to attack still try to come back: theirs are no clients' retries."""
+    decider = Decider(POLICY)
+    (decision,) = decider.next(seen(0, offer={"return_path": proven}))
+    decider.answered(decision, START - 5, is_refused=False)
+    status = RuleStatus(replace(decision.rule, id="7"), State.PROVISIONAL, pps=175_000.0)
+    made = [one for second in range(1, 13) for one in decider.next(seen(second, rules=(status,)))]
+    status = replace(status, state=State.CONFIRMED, expires=START + 600, pps=3.0)
+    decider.answered(made[0], START + 8, is_refused=False)
+    for second in range(14, 18):
+        made += decider.next(seen(second, calm=True, rules=(status,)))
+    assert [one.verb for one in made] == (["keep"] if proven else ["keep", "end"])
+    assert proven or "retries" in made[1].why
+    again = {"rule": replace(OFFER.rule, match=decision.rule.match)}
+    assert [one.verb for one in decider.next(seen(90, offer=again))] == ["install"], "it was not wrong"
+
+
+def test_handshakes_of_bots_before_their_attack_was_named_are_not_calm() -> None:
+    decider = Decider(POLICY)
+    for second in range(-30, 0):
+        decider.next(seen(second, calm=True, handshakes=900.0 if second >= -6 else 100.0))
+    status = installed(decider)
+    made: list[Decision] = []
+    for second in range(1, 14):
+        made += decider.next(seen(second, handshakes=95.0, rules=(status,)))
+    assert [one.verb for one in made] == ["keep"]
 
 
 def test_a_rule_that_takes_long_to_install_is_asked_for_once() -> None:
@@ -187,7 +221,7 @@ def test_a_rule_that_costs_clients_their_handshakes_is_taken_back(
 
 
 def test_the_budget_counts_rules_of_an_earlier_recording_and_nobody_elses() -> None:
-    mine = RuleStatus(replace(rule(1), created_by=CREATED_BY), State.CONFIRMED)
+    mine = RuleStatus(replace(rule(1), created_by=AUTOMATIC), State.CONFIRMED)
     other = replace(mine, rule=replace(mine.rule, id="2", created_by="key"))
     offer = {"rule": replace(mine.rule, ttl_seconds=1, match=replace(mine.rule.match, dport=53))}
     assert Decider(replace(POLICY, most_rules=1)).next(seen(0, offer=offer, rules=(mine, other))) == []

@@ -8,6 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding, Trait
+from fwtop.analysis.proposals.bystanders import has_return_path, others, users
 from fwtop.analysis.proposals.effect import (
     harm,
     held_out,
@@ -46,6 +47,7 @@ _IMPOSSIBLE = (
     (FIN | RST, FIN | RST, "no connection closes both ways"),
 )
 USEFUL = 0.3  # share of the attack below which a rule isn't worth it
+_NARROW = {4: 24, 6: 48}  # networks of one owner
 _FEW_SOURCES = 20  # a list so short is enough; and few hosts may share a TTL
 _SIGNATURES = 3
 _BUSY = 0.5  # of a core
@@ -87,7 +89,7 @@ def candidates(
         yield from _by_fields(context, finding, base, guess=normal.guess)
     yield from _by_payload(context, base, found, at_ports=at_ports)
     if not forged:
-        yield from _by_sources(context, finding, normal)
+        yield from _by_sources(context, finding, base, normal)
         yield from _by_rate(context, finding, base, normal)
     if at_ports:
         return
@@ -199,8 +201,14 @@ def _by_payload(
         yield Candidate(rule, why, f"{match.offset} {match.data.hex()}")
 
 
-def _by_sources(context: AnalysisContext, finding: Finding, normal: Normal) -> Iterator[Candidate]:
-    """Block sources: chosen on most of the attack's packets, measured on the others."""
+def _by_sources(
+    context: AnalysisContext, finding: Finding, base: Match, normal: Normal
+) -> Iterator[Candidate]:
+    """Block sources: chosen on most of the attack's packets, measured on the others.
+
+    Where nothing proves that they are who they say, also limit what they send to the service: this alone may
+    be done without anybody asked.
+    """
     traffic, config, chooses = context.traffic, context.config, finding.rows
     if len(measured_on(_ANY_SOURCE, traffic, finding.rows)) < len(finding.rows):
         chooses = finding.rows[~held_out(traffic.packets, finding.rows)]
@@ -220,7 +228,17 @@ def _by_sources(context: AnalysisContext, finding: Finding, normal: Normal) -> I
         kind = _where(context, finding, Kind.IPSET)
         rule = replace(drafted(context, kind, match), summary=f"block {_counted(prefixes)}{of(kind).place}")
         verb = "sends" if sources == 1 else "send"
-        yield Candidate(rule, f"{plural(sources, 'source')} {verb} {percent(share)} of the attack", form)
+        why = f"{plural(sources, 'source')} {verb} {percent(share)} of the attack"
+        yield Candidate(rule, why, form)
+        is_narrow = all(one.length >= _NARROW[one.family] for one in prefixes)
+        if form == "most" and is_narrow and not has_return_path(context, finding):
+            scope = Match(family=base.family, protocol=base.protocol, sport=base.sport, dport=base.dport)
+            prefixes = others(prefixes, users(scope, context, normal)) or prefixes
+            scope = replace(scope, sources=prefixes)
+            each = RateLimit(_RATES[0], _RATES[0], 32, 64)
+            limited = drafted(context, _where(context, finding, Kind.HASHLIMIT), scope, each)
+            summary = f"limit {_counted(prefixes)} to {_RATES[0]} packets/s each"
+            yield Candidate(replace(limited, summary=summary), why, "each source")
         if len(prefixes) <= _FEW_SOURCES:
             return
 

@@ -72,8 +72,11 @@ def stopped_by(rule: Rule, context: AnalysisContext, traffic: Traffic) -> F64:
     if not of(rule.kind).answers:
         part = stopped(rule.match, as_kept(rule), traffic)
         return of_datagrams(part, rule, traffic) if sees_datagrams(rule, context) else part
-    opening = replace(rule.match, tcp_flags=(SYN | ACK, SYN))
-    return np.asarray(match_rows(opening, context.traffic.packets) & ~context.tcp.real, np.float64)
+    packets, tcp = context.traffic.packets, context.tcp
+    opening = match_rows(replace(rule.match, tcp_flags=(SYN | ACK, SYN)), packets) & ~tcp.real
+    # Who was named by a forger refuses the answers to it, which then end at the proxy, too
+    refusing = match_rows(rule.match, packets) & tcp.rst & ~tcp.real & context.traffic.of_sources(opening)
+    return np.asarray(opening | refusing, np.float64)
 
 
 def harm_by(rule: Rule, normal: Normal, traffic: Traffic, allowed: Mask | None = None) -> Harm:

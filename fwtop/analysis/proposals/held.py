@@ -57,6 +57,7 @@ def proposals(context: AnalysisContext, finding: Finding, normal: Normal) -> Ite
             context, finding, rule, f"{why}; {of(rule.kind).evaded}",
             collateral_examples=effect.examples,
             stopped_pps=context.traffic.pps(finding.rows) * effect.stopped,
+            return_path=True,
         )  # fmt: skip
         yield rule.kind.value, made
     what = f"let the server on port {held.port} end such connections sooner: its timeouts"

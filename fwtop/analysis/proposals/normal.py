@@ -81,7 +81,7 @@ class Normal(Struct, frozen=True, dict=True):
 
     def rehearsed(self, rule: Rule, known: KnownPeers) -> Rehearsal:
         """Rehearse a rule with what a console knows; the guard does it again with what root knows."""
-        return rehearse(rule, Host(known, asked=lambda: self.asked))
+        return rehearse(rule, Host(known, asked=lambda: (*self.asked, *known.asked)))
 
     @property
     def total_pps(self) -> float:

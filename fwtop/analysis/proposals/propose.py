@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Trait
+from fwtop.analysis.proposals.bystanders import bystanders, has_return_path
 from fwtop.analysis.proposals.candidates import USEFUL, candidates
 from fwtop.analysis.proposals.census import Aim
 from fwtop.analysis.proposals.effect import (
@@ -126,13 +127,18 @@ def _measured(context: AnalysisContext, left: Remainder, candidate: Candidate, n
         predicted_guess=normal.guess,
         predicted_clients=clients_harmed(rule, cost, normal, aim) if cost and len(normal.clients) else None,
     )
-    found = normal.rehearsed(rule, context.known)
+    found, returns = normal.rehearsed(rule, context.known), has_return_path(context, finding)
+    met = dropped if traffic is context.traffic else np.zeros(len(context.traffic))
     made = proposed(
         context, finding, rule, f"{candidate.why}; {of(_looks_at(rule)).evaded}",
         already_share=max(0.0, share - gain * left.share),
         collateral_examples=cost.examples if cost else (),
         guess=normal.guess,
         needs_force=found.refused or found.broad or "",
+        bystanders=bystanders(
+            context, rule, (cost.part if cost else normal.pps * 0, met), normal, found, returns=returns
+        ),
+        return_path=returns,
         stopped_pps=pps,
     )  # fmt: skip
     key = f"{_looks_at(candidate.rule).value} {candidate.form}"

@@ -10,11 +10,12 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from fwtop.model.files import ConfigText
+from fwtop.model.rule import Kind
 from fwtop.model.settings_file import must, read, some_of
 from fwtop.rules.kinds import filters
 
 FILE = "/etc/fwtop/automatic.toml"
-_RULES = tuple(kind.value for kind in filters())
+_RULES = tuple(kind.value for kind in (*filters(), Kind.SYNPROXY))
 
 
 class Policy(Struct, frozen=True):

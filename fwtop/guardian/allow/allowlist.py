@@ -151,7 +151,9 @@ def gather(
             f"{len(behind):,} are on it, of at most {limits}, and {MOST_OF_HOST} of a host"
         )
     listening, redirected = listening_ports(daemons), redirected_ports(sessions)
-    return AllowList(tuple(unique.values()), behind, listening, tuple(warnings), redirected)
+    return AllowList(
+        tuple(unique.values()), behind, listening, warnings=tuple(warnings), redirected=redirected
+    )
 
 
 def read_allow_file(path: Path) -> tuple[list[AllowedPeer], list[str]]:

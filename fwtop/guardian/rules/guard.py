@@ -32,11 +32,18 @@ MAX_RULES = 256  # active at once: every line costs each packet that passes the 
 
 
 def judge(rule: Rule, host: Host, active_rules: int) -> Rehearsal:
-    """Check whether a rule may be installed now: whether there is room, and what its rehearsal says."""
+    """Check whether a rule may be installed now: whether there is room, and what its rehearsal says.
+
+    An automatic one may not cost this host an answer to what it asks, whoever stands in resolv.conf.
+    """
     found = rehearse(rule, host)
     full = f"{active_rules} rules are active already; undo some first" if active_rules >= MAX_RULES else None
-    no_room = full or why_too_many(rule.kind, rule.match.sources)
-    return found if no_room is None else Rehearsal((barred(no_room), *found.losses))
+    why = full or why_too_many(rule.kind, rule.match.sources)
+    if (
+        why is None and console_scope.maker(rule) == console_scope.AUTOMATIC
+    ):  # nobody is there to weigh what is told
+        why = next((one.words for one in found.losses if one.who is Who.ASKED), None)
+    return found if why is None else Rehearsal((barred(why), *found.losses))
 
 
 def barred(why: str) -> Loss:

@@ -166,6 +166,7 @@ class Window(Struct, frozen=True):
     clock: float | None = None  # Unix seconds minus packet time; None: the first packet came at `started`
     sockets: SocketTable | None = None  # live: the connections that this host serves, as last read
     services: tuple[Service, ...] = ()  # live: as last told
+    handshakes_per_s: float | None = None  # live: completed by clients, as the kernel counts them
 
 
 class OriginColumns(Struct, frozen=True):

@@ -202,6 +202,8 @@ class Proposal(Struct, frozen=True):
     cost_measured: bool = False  # on this machine (rules/costs.py); else a default
     already_share: float = 0.0  # the part of `attack_share` that active rules stop
     needs_force: str = ""  # why the guard would not install its rule without; "" if it would
+    bystanders: str = ""  # who may be cut by its rule though nobody there attacks; "" if nobody
+    return_path: bool = False  # whether the attack's packets come over connections that the kernel completed
 
     @property
     def clients(self) -> ClientHarm | None:

@@ -96,6 +96,8 @@ PROPOSAL = RowType(
         Field("collateral_examples"),
         Field("collateral_is_guess", value="guess"),
         Field("needs_force"),
+        Field("bystanders"),
+        Field("return_path"),
         Field("cost_ns", Unit.NANOSECONDS, heading="CPU/pkt", width=7, keep=9, sort="cheapest"),
         Field("cost_measured"),
         Field("commands"),

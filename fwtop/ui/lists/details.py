@@ -236,7 +236,7 @@ def _proposal(item: Proposal) -> list[Line]:
             ("", already if item.already_share else ""),
         ),
         *harm_lines(item),
-        *facts(("needs force", item.needs_force)),
+        *facts(("needs force", item.needs_force), ("bystanders", item.bystanders)),
         *([labelled("", [(NO_BASELINE, WARN)])] if item.guess else []),
         *listed("such as", item.collateral_examples),
         *facts(

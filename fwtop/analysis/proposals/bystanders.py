@@ -1,0 +1,160 @@
+"""Who may be cut by a rule though nobody there attacks: whose addresses are forged, and whom this host asks.
+
+A forger sees no answers, so nobody behind a forged address completes a handshake with the kernel. Without
+that evidence an address says nothing about who attacks: then a rule is harmless only if it drops nothing that
+known clients send, now or usually, and chooses by no address that anybody could write into a packet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fwtop.analysis.connections import flows_of, flows_of_packets
+from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.proposals.matching import match_rows
+from fwtop.analysis.proposals.normal import Normal
+from fwtop.analysis.window.counting import among
+from fwtop.analysis.window.traffic import mix
+from fwtop.model.addresses.address import Prefix, format_address
+from fwtop.model.losses import Who
+from fwtop.model.rule import RANGES, Match, Rule
+from fwtop.model.traffic.packets import F64, U64, PacketBatch
+from fwtop.rehearsal.rehearse import Rehearsal
+from fwtop.render.numbers import plural, utc
+from fwtop.rules.kinds import drops_nothing, of
+
+_MOST = 0.5  # of an attack's packets that completed connections must carry
+_AGREE = 0.5  # of the openings of its sources that the kernel must count as handshakes
+_LOST = 0.05  # of what a peer sends in one protocol to one port: it is cut
+_NAMED = 2
+_DAY = 86_400.0
+_TELLING = 60  # clients: if none of so many has a TTL, 95 % of others don't either (rule of three)
+
+
+def has_return_path(context: AnalysisContext, finding: Finding) -> bool:
+    """Test whether most of an attack's packets belong to connections that the kernel has completed.
+
+    Numbers that advance can be forged; open sockets and the kernel's count of handshakes cannot. In a capture
+    there are only the numbers.
+    """
+    note = f"return path of {finding.key}"
+    if note not in context.notes:
+        context.notes[note] = finding.held is not None or _returns(context, finding)
+    return bool(context.notes[note])
+
+
+def _returns(context: AnalysisContext, finding: Finding) -> bool:
+    traffic, rows, tcp = context.traffic, finding.rows, context.tcp
+    proven = tcp.real if not traffic.live else np.zeros(len(traffic), np.bool_)
+    if traffic.live and context.sockets is not None:
+        proven = among(flows_of_packets(traffic.packets), flows_of(context.sockets.connections))
+    if traffic.live and context.handshakes_per_s is not None:
+        opening = tcp.syn & traffic.of_sources(rows)
+        wanted = _AGREE * float(traffic.weight[opening].sum()) / max(traffic.seconds, 1e-6)
+        proven = proven | (tcp.completed & (context.handshakes_per_s >= wanted))
+    weight = traffic.weight[rows]
+    return bool(weight @ (proven[rows] & tcp.tcp[rows]) > _MOST * weight.sum())
+
+
+def bystanders(
+    context: AnalysisContext,
+    rule: Rule,
+    parts: tuple[F64, F64],
+    normal: Normal,
+    found: Rehearsal,
+    *,
+    returns: bool,
+) -> str:
+    """Say who may be cut by a rule against an attack; "" if nobody is.
+
+    `parts` are the dropped shares of each packet of what is normal, and of the window. With a return path
+    (`returns`) the predicted harm is all that there is, and what this host asks.
+    """
+    asked = next((loss.words for loss in found.losses if loss.who is Who.ASKED), "")
+    if asked or returns or drops_nothing(rule) or of(rule.kind).answers:
+        return asked
+    lost = _cut(normal.packets, parts[0], normal.pps) if not normal.guess else np.zeros(0, np.uint64)
+    if rule.limit is not None:  # forged packets use up what it leaves to those whose addresses they have
+        drops = parts[1] * among(context.traffic.source_key, users(rule.match, context, normal))
+        lost = np.concatenate((lost, _cut(context.traffic.packets, drops, context.traffic.weight)))
+    if named := tuple(_named(context, lost, normal)):
+        return f"could be forged: {' and '.join(named)}"
+    clients = rule.predicted_clients
+    if clients is not None and clients.hit + clients.others_hit:
+        return f"could be forged: {clients.words}"
+    return _unseen(rule, normal)
+
+
+def _unseen(rule: Rule, normal: Normal) -> str:
+    """Say who that nobody knows yet may be cut."""
+    if rule.match.sources and rule.limit is None:
+        return "could be forged: none of these sources has completed a handshake in the attack"
+    if rule.limit is not None and not rule.match.sources:
+        return "limits everybody, and who sends little in calm may send more"
+    if _is_by_distance(rule.match) and len(np.unique(normal.clients.source)) < _TELLING:
+        return "other clients at this distance would be cut: few are known whose TTL could tell"
+    return ""
+
+
+def users(match: Match, context: AnalysisContext, normal: Normal) -> U64:
+    """Return the hashes of the sources that usually send what a rule looks at, or answer this host so."""
+    clients, asked = normal.clients, (*normal.asked, *context.known.asked)
+    uses = np.full(len(clients), match.sport is None)
+    for wanted, given in ((match.protocol, clients.door >> 16), (match.dport, clients.door & 0xFFFF)):
+        uses &= wanted is None or given == wanted
+    peers = [one.peer for one in asked if match.dport is None and match.protocol in (None, one.protocol)]
+    sources = mix(normal.sources.src_hi, normal.sources.src_lo)[match_rows(match, normal.packets)]
+    return np.concatenate((clients.source[uses], sources, _hashes(peers)))
+
+
+def others(prefixes: Sequence[Prefix], users: U64) -> tuple[Prefix, ...]:
+    """Return the prefixes that are none of these users' addresses."""
+    is_user = among(_hashes(prefixes), users)
+    return tuple(one for one, known in zip(prefixes, is_user.tolist(), strict=True) if not known)
+
+
+def _hashes(prefixes: Sequence[Prefix]) -> U64:
+    low = (1 << 64) - 1
+    columns = np.array([(one.value >> 64, one.value & low) for one in prefixes], np.uint64).reshape(-1, 2)
+    return mix(columns[:, 0], columns[:, 1])
+
+
+def _cut(packets: PacketBatch, part: F64, weight: F64) -> U64:
+    """Return the hashes of the sources that lose a good part of what they send to one port."""
+    if not part.any():
+        return np.zeros(0, np.uint64)
+    source = mix(packets.src_hi, packets.src_lo)
+    door = packets.protocol.astype(np.uint64) << np.uint64(16) | packets.dport.astype(np.uint64)
+    _, first, at = np.unique(mix(source, door), return_index=True, return_inverse=True)
+    lost, whole = np.bincount(at, part * weight), np.bincount(at, weight)
+    return np.unique(source[first[lost > _LOST * whole]])
+
+
+def _named(context: AnalysisContext, lost: U64, normal: Normal) -> Iterator[str]:
+    """Say who these sources are and since when they are known, the longest known first."""
+    clients, sources = normal.clients, normal.sources
+    known = np.flatnonzero(among(clients.source, lost))
+    known = known[np.argsort(clients.first[known], kind="stable")]
+    _, once = np.unique(clients.source[known], return_index=True)
+    known = known[np.sort(once)]
+    others = np.flatnonzero(among(mix(sources.src_hi, sources.src_lo), lost[~among(lost, clients.source)]))
+    now = context.traffic.started
+    for row in known[:_NAMED].tolist():
+        since = float(clients.first[row])
+        form = "%H:%MZ" if now - since < _DAY else "%Y-%m-%d"
+        who = format_address(int(clients.family[row]), int(clients.hi[row]), int(clients.lo[row]))
+        yield f"{who} is a client of yours since {utc(since, form)}"
+    if len(known) > _NAMED:
+        yield plural(len(known) - _NAMED, "other client")
+    elif len(known) == 0 and len(others):
+        row = int(others[0])
+        who = format_address(int(sources.family[row]), int(sources.src_hi[row]), int(sources.src_lo[row]))
+        yield f"{who} sends such packets in calm"
+
+
+def _is_by_distance(match: Match) -> bool:
+    """Test whether a rule tells packets from clients' by their TTL only."""
+    ranges = [name for name in RANGES if getattr(match, name) is not None]
+    return ranges == ["ttl"] and not (match.sources or match.payload or match.sport or match.fragment)

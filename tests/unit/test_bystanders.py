@@ -1,0 +1,131 @@
+"""Who may be cut by a rule though nobody there attacks: forged clients, and whom the host asks."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from analysis_factory import ethernet, icmp, ip, make_batch, make_tables, make_window, udp
+from analysis_flows import HOST, OPTIONS, Frame, connection, hosts, segment, visitors
+from msgspec.structs import replace
+
+from fwtop.incidents.advisor import Advisor
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.rule import Kind
+from fwtop.model.traffic.protocols import UDP
+from fwtop.model.traffic.snapshot import Proposal
+from fwtop.rehearsal.host import Asked
+
+CLIENT, RESOLVER = bytes([185, 31, 8, 5]), bytes([9, 9, 9, 9])
+PINGER = bytes([62, 4, 4, 4])
+SECONDS = 4.0
+
+
+def arriving(source: bytes, protocol: int, body: bytes) -> bytes:
+    return ethernet(ip(source, HOST, protocol, body, ttl=57))
+
+
+def usual(rng: Random, end: float) -> list[Frame]:
+    """Visitors, a monitor, who pings, and answers of a resolver that an application here asks."""
+    frames = visitors(rng, 40)
+    frames += connection(rng, CLIENT, 80, [b"GET / HTTP/1.1\r\n\r\n"], at=end - 2)
+    ping = arriving(PINGER, 1, icmp(8, 0, bytes(40)))
+    answer = arriving(RESOLVER, 17, udp(53, 40_000, b"\x12\x34\x81\x80" + bytes(60)))
+    return frames + [(at / 2, frame) for at in range(4) for frame in (ping, answer)]
+
+
+def learned() -> Advisor:
+    """An advisor that has watched this for a minute."""
+    advisor, rng = Advisor(), Random(1)
+    for end in range(2, 62, 2):
+        frames = sorted((at, frame) for at, frame in usual(rng, 2.0) if 0 <= at < 2)
+        batch = make_batch(frames, start_ns=(10**3 + end) * 10**9)
+        window = make_window(batch, 2.0, live=True, started=1e9 + end)
+        advisor.judge(window, make_tables(window))
+    assert advisor.baseline.ready
+    return advisor
+
+
+def proposals(flood: list[Frame], advisor: Advisor, handshakes: float = 0.0) -> list[Proposal]:
+    frames = sorted(usual(Random(2), 2.0) + flood, key=lambda item: item[0])
+    batch = make_batch([one for one in frames if 0 <= one[0] < SECONDS], start_ns=2_000 * 10**9)
+    window = make_window(batch, SECONDS, live=True, started=1e9 + 1_000)
+    window = replace(window, handshakes_per_s=handshakes)
+    return [one for one in advisor.judge(window, make_tables(window)).proposals if one.rule is not None]
+
+
+def spread(rng: Random, count: int) -> list[float]:
+    return [rng.random() * SECONDS for _ in range(count)]
+
+
+def syns(rng: Random, sources: list[bytes]) -> list[Frame]:
+    return [
+        (at, segment(rng.choice(sources), HOST, rng.randrange(32768, 61000), 80, "S",
+                     seq=rng.getrandbits(32), options=OPTIONS, ttl=64 - CLIENT[3] % 20))
+        for at in spread(rng, 8_000)
+    ]  # fmt: skip
+
+
+def test_a_client_in_whose_name_syns_come_is_named_and_a_proxy_harms_nobody() -> None:
+    found = proposals(syns(Random(3), [CLIENT]), learned())
+    by_source = [one for one in found if one.rule and one.rule.match.sources]
+    assert by_source
+    for one in by_source:
+        assert one.bystanders.startswith("could be forged: 185.31.8.5 is a client of yours since ")
+        assert not one.return_path
+    (proxy,) = [one for one in found if one.rule and one.rule.kind is Kind.SYNPROXY]
+    assert not proxy.bystanders
+    assert proxy.attack_share > 0.95
+
+
+def test_sources_that_nobody_knows_could_be_forged_all_the_same() -> None:
+    found = proposals(syns(Random(3), [bytes([203, 0, 113, last]) for last in range(1, 6)]), learned())
+    blocks = [one for one in found if one.rule and one.rule.match.sources and one.rule.limit is None]
+    assert blocks
+    assert all("none of these sources has completed a handshake" in one.bystanders for one in blocks)
+    (limit,) = [one for one in found if one.rule and one.rule.match.sources and one.rule.limit]
+    assert not limit.bystanders, "it harms no client, and leaves 10/s to whoever is there"
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_requests_prove_their_sources_only_where_the_kernel_counts_the_handshakes(counted: bool) -> None:
+    """A forger can write numbers that advance, but no acknowledgement that the kernel takes."""
+    rng, flood = Random(4), []
+    for bot in hosts(rng, 12) * 20:
+        loads = [b"GET /?%d HTTP/1.1\r\nHost: x\r\n\r\n" % rng.getrandbits(40) for _ in range(12)]
+        flood += connection(rng, bot, 80, loads, gap=0.02, at=rng.random() * 3)
+    found = proposals(flood, learned(), handshakes=70.0 if counted else 5.0)
+    blocks = [one for one in found if one.rule and one.rule.match.sources and one.rule.limit is None]
+    assert blocks
+    assert {one.return_path for one in blocks} == {counted}
+    assert all(bool(one.bystanders) is not counted for one in blocks)
+
+
+def test_who_pings_in_calm_is_cut_by_a_rule_against_pings() -> None:
+    rng = Random(5)
+    flood = [(at, arriving(PINGER, 1, icmp(8, 0, bytes(40)))) for at in spread(rng, 8_000)]
+    found = proposals(flood, learned())
+    assert found
+    assert all("62.4.4.4 sends such packets in calm" in one.bystanders for one in found)
+
+
+@pytest.mark.parametrize("how", ["seen", "told"])
+def test_answers_to_what_this_host_asks_are_bystanders(how: str) -> None:
+    rng, advisor = Random(6), learned()
+    server = RESOLVER if how == "seen" else bytes([78, 7, 7, 7])
+    if how == "told":
+        asked = Asked(Prefix(4, int.from_bytes(server), 32), UDP, 53)
+        advisor.known = replace(advisor.known, asked=(asked,))
+    flood = [
+        (at, arriving(server, 17, udp(53, rng.randrange(1024, 65536), rng.randbytes(300))))
+        for at in spread(rng, 8_000)
+    ]
+    found = proposals(flood, advisor)
+    names = ".".join(map(str, server))
+    cut = [
+        one
+        for one in found
+        if one.rule and not one.rule.limit and (one.rule.match.sources or one.rule.match.sport)
+    ]
+    assert cut
+    assert all(names in one.bystanders for one in cut if not one.rule or not one.rule.match.ip_length)
