@@ -14,7 +14,6 @@ import re
 import signal
 import socket
 import struct
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,12 +21,13 @@ from typing import Self
 
 import numpy as np
 
+from fwtop.kernel import programs
 from fwtop.kernel.descriptors import closing, is_held
 from fwtop.kernel.namespaces import NETNS
+from fwtop.kernel.programs import CommandError
 from fwtop.lab import network as net
 from fwtop.lab.network import Wire
 from fwtop.model.errors import FwtopError
-from fwtop.model.text import safe_text
 
 PREFIX = "fwtop-lab-"
 ROLES = ("victim", "attacker")
@@ -51,17 +51,11 @@ def name(role: str, pid: int) -> str:
 
 def run(*argv: str, text: str | None = None, seconds: float = 30.0) -> str:
     """Run a system tool and return its output; raises FwtopError with its message on failure."""
-    tool = argv[4:] if argv[:3] == ("ip", "netns", "exec") else argv
     try:
-        done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=seconds, check=False)
-    except FileNotFoundError:
-        raise FwtopError(f"{argv[0]} is not installed; nothing was started; see 'fwtop doctor'", 3) from None
-    except subprocess.TimeoutExpired:
-        raise FwtopError(f"{tool[0]} took over {seconds:.0f} s; the lab is taken down again") from None
-    if done.returncode:
-        complaint = safe_text("".join((done.stderr or done.stdout).strip().splitlines()[:1]))
-        raise FwtopError(f"{' '.join(tool[:4])}: {complaint}; the lab is taken down again")
-    return done.stdout
+        return programs.run([*argv], text=text, timeout=seconds)
+    except CommandError as error:
+        tool = argv[4:] if argv[:3] == ("ip", "netns", "exec") else argv
+        raise FwtopError(f"{' '.join(tool[:4])}: {error}; the lab is taken down again") from None
 
 
 def set_resolver(victim: str, address: str) -> None:
@@ -301,7 +295,7 @@ def _neighbours(interface: str, hardware: bytes, hosts: tuple[str, ...]) -> Iter
 
 
 _SIOCETHTOOL = 0x8946
-_GDRVINFO, _GSTRINGS, _GSTATS, _GSSET_INFO = 0x03, 0x1B, 0x1D, 0x37
+_GSTRINGS, _GSTATS, _GSSET_INFO = 0x1B, 0x1D, 0x37
 _SS_STATS = 1
 _NAME_BYTES = 32
 _QUEUED = b"tx_queue_0_xdp_xmit"  # frames sent by XDP that the peer's queue took,
@@ -309,7 +303,7 @@ _LOST = _QUEUED + b"_errors"  # and those that it did not
 
 
 class Link:
-    """An interface's driver and statistics by ethtool, in the namespace that it was opened in."""
+    """An interface's statistics by ethtool, in the namespace that it was opened in."""
 
     def __init__(self, interface: str) -> None:
         self._name = interface.encode()[:15]
@@ -318,12 +312,6 @@ class Link:
         self._stats = np.zeros(1 + len(self._names), np.uint64)
         self._stats[:1].view(np.uint32)[:] = (_GSTATS, len(self._names))
         self._request = struct.pack("16sQ", self._name, self._stats.ctypes.data)
-
-    @property
-    def driver(self) -> str:
-        """Name of the driver; empty if unknown."""
-        answer = self._ask(struct.pack("I", _GDRVINFO).ljust(196, b"\0"))
-        return answer[4:36].partition(b"\0")[0].decode("ascii", "replace")
 
     def lost(self) -> int:
         """Return frames sent by XDP that the peer's full queue dropped, since the link was created."""

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from fwtop.compile.compiler import compile_in_process
 from fwtop.kernel import bpf
+from fwtop.kernel.links import list_links
 from fwtop.kernel.namespaces import NETNS
 from fwtop.lab import network as net
 from fwtop.lab import scenario
@@ -58,10 +59,8 @@ def require_lab_namespace(interface: str) -> None:
         raise FwtopError(
             "refused: the lab's sender runs only inside a lab's own namespace; nothing was sent", 2
         )
-    link = Link(interface)
-    driver = link.driver
-    link.close()
-    if driver != "veth" or _alias(interface) != named[0]:
+    is_veth = any(link.name == interface and link.kind == "veth" for link in list_links())
+    if not is_veth or _alias(interface) != named[0]:
         raise FwtopError(f"refused: {interface} is not this lab's veth; nothing was sent", 2)
 
 

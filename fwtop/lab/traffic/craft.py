@@ -79,7 +79,7 @@ def _segment(
         drawn.append(slice(len(header) + at, len(header) + at + size))
     ported = vector.protocol in (TCP, UDP)
     return Segment(
-        header + payload, len(header), offset, rewrite, payload, drawn,
+        header + payload, len(header), offset, rewrite, drawn,
         sport if ported else (0, 1), dport if ported else (0, 1), len(header) + at, size,
     )  # fmt: skip
 

@@ -66,7 +66,6 @@ class Segment(Struct, frozen=True):
     header: int
     checksum: int  # offset within data; -1: none
     rewrite: int
-    payload: bytes
     drawn: list[slice]  # bytes that differ in each copy
     sport: tuple[int, int] = (0, 1)
     dport: tuple[int, int] = (0, 1)
