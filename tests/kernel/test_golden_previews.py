@@ -66,7 +66,7 @@ def test_previews_of_every_kind(
         discovery.connect, run_directory=bench.directory, guardian_arguments=bench.arguments()
     )
     monkeypatch.setattr(discovery, "connect", connect)
-    monkeypatch.setattr(mitigation, "measure", lambda rules, _: [MEASURED] * len(rules))
+    monkeypatch.setattr(mitigation, "measure", lambda rules, *_: [MEASURED] * len(rules))
     for words in FIREWALL:  # for a playbook to convert
         bench.pair.victim.run("iptables", *words.split())
     with inside(bench.netns):
