@@ -3,7 +3,7 @@
 Whoever a rule cuts off doesn't stop at once: kernels send SYNs and data again, tools connect anew, and what
 is open stays open until the server gives up. That looks like other attacks. It is an effect of the incident
 that the rule is against as long as nearly all of it comes from that one's sources, to the same target, began
-after the rule, is no more than the incident was, and brings nothing near its end.
+after the rule, which drops its packets, is no more than the incident was, and brings nothing near its end.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from fwtop.model.traffic.severity import NEAR, Harm
 from fwtop.model.traffic.snapshot import Incident
 
 _NEARLY_ALL = 0.95  # of the packets, or connections
+_MOST = 0.5  # of the packets: fwtop's rules drop them
 _NO_MORE = 1.2  # times the incident's peak, for what sampling errs by
+_CUT = "a rule cut its senders off"
 _MOST_SOURCES = 32_768  # remembered of an incident
-
-Named = Sequence[tuple[Tracked, Sighted]]
 
 
 def with_effects(
     context: AnalysisContext,
     incidents: Sequence[Incident],
-    named: Named,
+    named: Sequence[tuple[Tracked, Sighted]],
     before: Iterable[Tracked],
     rules: Sequence[Rule],
 ) -> list[Incident]:
@@ -85,8 +85,8 @@ def _cut_off(
             return replace(effect, severity=replace(incident.severity, harm=Harm.UNUSUAL))
         shown = tracked.shown
         if shown is not None and shown.kind != incident.kind:  # the same senders, only without answers
-            note = f"a rule cut its senders off: what they still send looks like a {incident.title}"
-            evidence = (note, *(one for one in shown.evidence if one != note))
+            note = f"{_CUT}: what they still send looks like a {incident.title}"
+            evidence = (note, *(one for one in shown.evidence if not one.startswith(_CUT)))
             return replace(incident, kind=shown.kind, title=shown.title, evidence=evidence)
     return incident
 
@@ -103,6 +103,8 @@ def _cut_at(one: Tracked, rules: Iterable[Rule]) -> float | None:
 
 def _comes_of(cause: Tracked, context: AnalysisContext, finding: Finding, incident: Incident) -> bool:
     if incident.target != cause.target or incident.pps > _NO_MORE * cause.peak_pps:
+        return False
+    if finding.held is None and incident.mine_share < _MOST:  # the rule doesn't stop it: another vector
         return False
     sources, weight = _sources(context, finding)
     known = float(weight[among(sources, cause.sources)].sum())

@@ -139,7 +139,8 @@ class Tracker:
     def _rest(self, one: Tracked, end: float, seen: float | None) -> None:
         """Decide what it means that no sighting continues an incident: a pause, its end, or a blind spot."""
         unnamed = self._sampled_seconds(one.noted) > _UNNAMED_SECONDS
-        if seen is not None and seen > one.until and not unnamed:
+        was_on = one.paused is None  # a proven pause ends by a name: clients' packets may be alike
+        if was_on and seen is not None and seen > one.until and not unnamed:
             one.note_pulse(one.until, seen, after_pause=False)
             one.paused = None
             return

@@ -67,7 +67,7 @@ def observation_json(snapshot: Snapshot, *, top: int = 50) -> dict[str, Any]:
 def _verdict(snapshot: Snapshot) -> dict[str, Any]:
     verdict = verdict_of(snapshot, snapshot.at)
     return {
-        "state": verdict.state,
+        "state": verdict.badge.name.lower(),
         "attack_pps": round(verdict.attack_pps, 3),
         **{f"{name}_share": round(getattr(verdict, name), 4) for name in _ENDS},
         "cores": None if verdict.cores is None else round(verdict.cores, 4),

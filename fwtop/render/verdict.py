@@ -54,11 +54,6 @@ class Verdict(Struct, frozen=True):
     saved: float = 0.0  # of these, by the best rule: what is proposed first
 
     @property
-    def state(self) -> str:
-        """Name the badge as JSON and metrics do."""
-        return self.badge.name.lower()
-
-    @property
     def stopped(self) -> float:
         """Share that firewalls drop."""
         return min(self.mine + self.other, 1.0)

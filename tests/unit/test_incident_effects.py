@@ -7,9 +7,11 @@ from random import Random
 import pytest
 from analysis_factory import STARTED, make_batch, make_tables, make_window
 from analysis_flows import HOST, OPTIONS, Frame, connection, hosts, segment
+from msgspec.structs import replace
 
 from fwtop.incidents.advisor import Advisor
 from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.traffic.counters import DropCount
 from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident
 
@@ -38,7 +40,7 @@ def syns(rng: Random, senders: list[bytes], *, port: int = 80, times: int = 25) 
     return found
 
 
-def judged(frames: list[Frame], *, rule: bool = True) -> dict[str, Incident]:
+def judged(frames: list[Frame], *, rule: bool = True, drops: bool = True) -> dict[str, Incident]:
     """Return the incidents by kind as the last of the windows of three seconds shows them."""
     batch, advisor, found = make_batch(sorted(frames)), Advisor(), {}
     origin = int(batch.time_ns.min()) - int(min(at for at, _ in frames) * 1e9)
@@ -48,6 +50,11 @@ def judged(frames: list[Frame], *, rule: bool = True) -> dict[str, Incident]:
         part = batch.select((batch.time_ns >= low) & (batch.time_ns < high))
         window = make_window(part, 3.0, live=True, started=STARTED + end - 3.0)
         active = (blocking,) if rule and end > CUT else ()
+        if active and drops:  # after it, nearly all
+            packets = window.counters.arrived_packets
+            dropped = (DropCount("netfilter", "NETFILTER_DROP", packets * 9 // 10, rule="7"),)
+            counters = replace(window.counters, drops=dropped, accepted_packets=packets // 10)
+            window = replace(window, counters=counters)
         made = advisor.judge(window, make_tables(window), active)
         found |= {one.kind: one for one in made.attacks}
     return found
@@ -74,6 +81,11 @@ def test_what_begins_after_the_rule_is_an_effect_of_the_incident() -> None:
     assert effect.cause == cause.id
     assert effect.effect_of == "http_flood tcp/80"
     assert effect.severity.harm is Harm.UNUSUAL, "nobody is woken, nothing is installed"
+
+
+def test_what_the_rule_lets_through_is_another_vector() -> None:
+    rng = Random(1)
+    assert judged([*flood(rng), *syns(rng, BOTS)], drops=False)["syn_flood"].severity.harm is Harm.ATTACK
 
 
 @pytest.mark.parametrize(

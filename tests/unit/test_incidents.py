@@ -258,6 +258,20 @@ def test_between_two_judgements_the_counters_tell_how_long_it_went_on() -> None:
     assert (one.until, one.paused) == (15.0, 15.0), "what came later shows in samples to be something else"
 
 
+def test_a_proven_pause_ends_by_a_name_not_by_packets_that_clients_may_send() -> None:
+    """A rule cuts a flood off; clients go on on the port that it hit."""
+    tracker = Tracker()
+    seen = Sighting("http", "http", ((0.0, 13.0),), presence=SEEN)
+    (one,) = tracker.take(0.0, 13.0, [seen])
+    polls = [Interval(at, 1.0, 100, 0) for at in (13.0, 14.0, 15.0)]
+    tracker.take(13.0, 16.0, [], polls)
+    assert one.paused == 13.0
+    tracker.take(14.0, 17.0, [], [Interval(16.0, 1.0, 100, 100)], lasting=lambda _: 17.0)
+    assert one.paused == 13.0
+    tracker.take(15.0, 18.0, [replace(seen, pulses=((17.2, 18.0),))], [Interval(17.0, 1.0, 5_000, 900)])
+    assert (one.paused, one.waves) == (None, 2)
+
+
 def test_packets_like_its_own_are_not_its_own_once_judgement_has_not_named_it_for_a_while() -> None:
     tracker, listed = Tracker(), []
     seen = Sighting("http", "http", ((10.0, 13.0),), presence=Presence(2.0, 0.5))  # too few to prove a pause
