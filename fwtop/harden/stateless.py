@@ -18,6 +18,7 @@ from fwtop.kernel import sockets
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.protocols import NUMBERS, TCP, UDP
 from fwtop.netfilter import iptables, nft_stateless
 from fwtop.netfilter.ctnetlink import Entry
 from fwtop.netfilter.nft_listed import NftLine
@@ -41,7 +42,6 @@ _MOST_SERVICES = 16
 _LOGS_IN = "where operators log in"
 _SAMPLED = 8_192  # entries: rare ones count here, servers that are asked from a service's own port
 _CLIENT_PORT = 40_000  # of the first client that a session saw
-_NUMBERS = {"tcp": 6, "udp": 17}
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _OWN_QUESTIONS = (
     "what this machine asks others (names, time, updates), so that only answers come back: forged ones would "
@@ -168,7 +168,7 @@ def _flow(match: Match, entry: Entry, ours: Iterable[str]) -> Flow | None:
 
 def why_tracked(variant: iptables.Variant, match: Match, tracked: Sequence[Entry]) -> list[str]:
     """Return why a service must stay tracked; empty if it need not."""
-    if match.protocol == _NUMBERS["tcp"] and match.dport == SSH_PORT:
+    if match.protocol == TCP and match.dport == SSH_PORT:
         return [_LOGS_IN]
     asked = _asked_from(match, tracked)
     return [asked] if asked else obstacles(variant, match)
@@ -210,7 +210,7 @@ def _asked_from(match: Match, tracked: Sequence[Entry]) -> str:
     Untracked, its answer could not be told from a request, and would pass only where requests do.
     """
     for entry in tracked:
-        from_it = entry.protocol == match.protocol == _NUMBERS["udp"] and entry.sport == match.dport
+        from_it = entry.protocol == match.protocol == UDP and entry.sport == match.dport
         if from_it and entry.source in own_addresses():
             peer = ipaddress.ip_address(entry.destination)
             return f"this machine asks {peer} port {entry.dport} from it, and the answers would be cut off"
@@ -224,7 +224,7 @@ def _services() -> list[Match]:
         first = int(_EPHEMERAL.read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError) as error:
         raise FwtopError(f"the listening sockets can't be read: {error}; try it as root", 3) from None
-    found = {(_NUMBERS[item.protocol], item.port) for item in listening if not item.local}
+    found = {(NUMBERS[item.protocol], item.port) for item in listening if not item.local}
     return [Match(protocol=protocol, dport=port) for protocol, port in sorted(found) if port < first]
 
 

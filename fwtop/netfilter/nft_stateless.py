@@ -249,7 +249,8 @@ def inserts(listed: Listed, services: Sequence[Match]) -> list[NftInsert]:
         reached, opened = listed.reached(*hooks), set[tuple[str, str, str]]()
         for line in listed.lines if services else ():
             states = asked(line)
-            if not states or line.place not in reached or _in_nat(listed, line):
+            in_nat = listed.hooks.get(line.place, ("", ""))[0] == "nat"
+            if not states or line.place not in reached or in_nat:
                 continue
             if incoming and line.place not in opened and states & ERRORS_MATTER:
                 opened.add(line.place)
@@ -283,10 +284,6 @@ def _from_below(numbered: tuple[int, NftInsert]) -> tuple[Place, int, bool, int]
     """Order by place, from the last; what is behind a line before what is ahead of it."""
     number, item = numbered
     return item.line.place, -item.line.index, item.before, -number
-
-
-def _in_nat(listed: Listed, line: NftLine) -> bool:
-    return listed.hooks.get(line.place, ("", ""))[0] == "nat"
 
 
 def _equivalents(listed: Listed, line: NftLine, match: Match, incoming: bool) -> Iterator[NftInsert]:

@@ -27,7 +27,6 @@ from fwtop.netfilter.nft_listed import Listed
 from fwtop.netfilter.saved import (
     Arguments,
     Line,
-    MatchOptions,
     Option,
     Saved,
     may_be_about,
@@ -277,13 +276,10 @@ def _asking(rule: Arguments) -> Option | None:
 def _without_states(line: Line) -> Line:
     """Return a line without its matches on nothing but a state."""
     rule = line.arguments
-    left = [match for match in rule.matches if not (match.name in _ASKS and _is_plain(match))]
+    plain = (["--state"], ["--ctstate"])
+    left = (one for one in rule.matches if [option.name for option in one.options] not in plain)
     words = (word for match in left for word in match.words)
     return replace(line, text=" ".join(map(quote, (*words, *rule.target))))
-
-
-def _is_plain(match: MatchOptions) -> bool:
-    return [option.name for option in match.options] in (["--state"], ["--ctstate"])
 
 
 def _convertible(line: Line) -> bool:

@@ -116,10 +116,6 @@ def _exchange() -> Open:
     return _message(20, (16, lists, bytes(5)))
 
 
-def _key(size: int) -> Open:
-    return _message(30, (size.to_bytes(4, "big"), size))
-
-
 def login(port: int, family: int) -> tuple[tuple[Segment, ...], ...]:
     """Return what each kind of client sends to log in at a port, each in order."""
     return tuple(tuple(_of_system(system, port, family)) for system in _SYSTEMS)
@@ -129,7 +125,8 @@ def _of_system(system: _System, port: int, family: int) -> Iterator[Segment]:
     first = Segment(system.name, "SYN", family, port, SYN, system.ttl, (), (), ip_id=system.ip_id)
     for number, (flags, window, options) in enumerate(system.syns(family)):
         yield replace(first, flags=flags, windows=(Range(window, window),), options=options, other=number > 0)
-    later = replace(first, step="ACK", flags=ACK, windows=system.later, options=_stamps(system))
+    stamps = _STAMPS if system.stamped else ()
+    later = replace(first, step="ACK", flags=ACK, windows=system.later, options=stamps)
     for _ in range(4):
         yield later
     said = replace(later, flags=PUSH)
@@ -142,14 +139,12 @@ def _of_system(system: _System, port: int, family: int) -> Iterator[Segment]:
     for low, high, other in ((0, size, False), (size, end, False), (0, end, True)):
         yield replace(said, step="key exchange", payload=cut(exchange, low, high), other=other)
     for number, key in enumerate(_KEYS):
-        yield replace(said, step="key exchange", payload=_key(key), other=number > 0)
+        yield replace(
+            said, step="key exchange", payload=_message(30, (key.to_bytes(4, "big"), key)), other=number > 0
+        )
     yield replace(said, step="key exchange", payload=_message(21, ()))
     for number, size in enumerate(_ENCRYPTED):
         yield replace(said, step="login", payload=(size,), other=number >= _COUNTED_ENCRYPTED)
-
-
-def _stamps(system: _System) -> Open:
-    return _STAMPS if system.stamped else ()
 
 
 def answers(family: int) -> tuple[Segment, ...]:

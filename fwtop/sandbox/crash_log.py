@@ -21,10 +21,6 @@ _PATTERN = "crash-*.log"
 Places = Callable[[], Iterable[Path]]
 
 
-def _own_places() -> Iterable[Path]:
-    return STATE_DIRECTORY, exports_directory()
-
-
 def failure_words(failure: BaseException) -> str:
     """Return what failed in a few words, fit for a terminal: "ValueError: zero-size array"."""
     words = safe_text(failure, limit=120)
@@ -38,7 +34,7 @@ class CrashLog:
     must not fill the disk.
     """
 
-    def __init__(self, places: Places = _own_places) -> None:
+    def __init__(self, places: Places = lambda: (STATE_DIRECTORY, exports_directory())) -> None:
         """`places` are directories of fwtop's own, the preferred first."""
         self._places = places
         self._lock = threading.Lock()

@@ -173,7 +173,7 @@ def _read_allow_file(path: Path, _: tuple[int, ...] | None) -> tuple[list[Allowe
     found: list[AllowedPeer] = []
     warnings: list[str] = []
     try:
-        lines = _text(path).splitlines()
+        lines = read_regular(path).decode(errors="replace").splitlines()
     except FileNotFoundError:
         return found, warnings
     except OSError as error:
@@ -190,7 +190,3 @@ def _read_allow_file(path: Path, _: tuple[int, ...] | None) -> tuple[list[Allowe
         except ValueError as error:
             warnings.append(safe_text(f"{path} line {number} is ignored: {error}"))
     return found, warnings
-
-
-def _text(path: Path) -> str:
-    return read_regular(path).decode(errors="replace")

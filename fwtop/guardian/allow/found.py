@@ -200,11 +200,7 @@ def configured_time_servers(root: Path = Path("/")) -> list[Prefix]:
     found: list[Prefix] = []
     for pattern in _FILES:
         for file in sorted(root.glob(pattern.removeprefix("/"))):
-            try:
-                text = read_regular(file).decode(errors="replace")
-            except OSError:
-                continue
-            found += [address for line in text.splitlines() for address in _addresses(line)]
+            found += [address for line in _lines(file) for address in _addresses(line)]
     return found
 
 
@@ -256,7 +252,7 @@ def resolvers(netns_name: str | None) -> list[Prefix]:
         files = [f"/etc/netns/{netns_name}/resolv.conf"]  # what `ip netns exec` would show
     found: list[Prefix] = []
     for name in files:
-        for line in _lines(name):
+        for line in _lines(Path(name)):
             words = line.split()
             address = address_of(words[1]) if len(words) > 1 and words[0] == "nameserver" else None
             if address is not None:
@@ -280,8 +276,8 @@ def mosh_ports() -> set[int]:
     return {int(fields[1].partition(":")[2], 16) for fields in rows if fields[9] in held}
 
 
-def _lines(name: str) -> list[str]:
+def _lines(path: Path) -> list[str]:
     try:
-        return read_regular(Path(name)).decode(errors="replace").splitlines()
+        return read_regular(path).decode(errors="replace").splitlines()
     except OSError:
         return []

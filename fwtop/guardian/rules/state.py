@@ -28,7 +28,7 @@ from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
 from fwtop.model.text import safe_text
 from fwtop.netfilter.ctnetlink import udp_peers
 from fwtop.rehearsal.breadth import why_broad_together
-from fwtop.rehearsal.host import Asked, Host
+from fwtop.rehearsal.host import Host
 from fwtop.rehearsal.operators import exceptions, why_locked_out
 from fwtop.rehearsal.rehearse import Rehearsal
 from fwtop.rehearsal.segments import why_lost
@@ -114,7 +114,8 @@ class GuardianState:
     @property
     def host(self) -> Host:
         """What root knows of this host, by the allow-list as last read."""
-        return Host(self.allow, self._why_untracked, self._asked, mosh_ports, self.entries_of)
+        own = [entry.prefix for entry in self.allow.entries if entry.role is Role.OWN]
+        return Host(self.allow, self._why_untracked, lambda: asked_by(own), mosh_ports, self.entries_of)
 
     def judge(self, rule: Rule, others: Sequence[Rule], *, console: bool) -> Rehearsal:
         """Check whether a rule may be installed beside others, by the allow-list as last read.
@@ -149,10 +150,6 @@ class GuardianState:
             words = f"whether logins would still pass this host's own rules is unknown: {error}"
             return Loss(Who.LOGINS, safe_text(words, limit=300), Weight.NEEDS_FORCE)
         return why_lost(match, ports, named)
-
-    def _asked(self) -> tuple[Asked, ...]:
-        """Return what this host's own addresses ask others now."""
-        return asked_by(entry.prefix for entry in self.allow.entries if entry.role is Role.OWN)
 
     def check_lists(self, rules: Sequence[Rule], force: bool) -> None:
         """Raise FwtopError if active rules may not have these sources instead of theirs."""

@@ -100,15 +100,14 @@ class Programs:
                     os.close(kept)
 
         self._connections.suspend(peer)
-        self._worker.ask(asked.request, lambda: {"scopes": self._scopes(peer)}, done)
+        self._worker.ask(
+            asked.request, lambda: {"scopes": self._limits()[0].access.scopes(peer.uid, peer.groups)}, done
+        )
 
     def close(self) -> None:
         """Stop listening."""
         self.listener.close()
         self._path.unlink(missing_ok=True)
-
-    def _scopes(self, peer: Peer) -> tuple[str, ...]:
-        return self._limits()[0].access.scopes(peer.uid, peer.groups)
 
 
 def greet(hello: Hello) -> Answer | None:

@@ -22,7 +22,6 @@ from fwtop.rules.kind import OUTPUT, ChainLine, KernelObjects, Layer, Machine, R
 from fwtop.rules.kinds.common import DROP
 from fwtop.rules.xtables import field_args, halves, list_set_name, set_name
 
-PROTOCOLS = {TCP: "tcp", UDP: "udp"}
 _RETURN = ("-j", "RETURN")
 _SEEDS = 65_536
 ON, SHUT, PASS, PEERS = "on", "shut", "pass", "peers"
@@ -36,7 +35,7 @@ def build(rule: Rule, around: Surroundings) -> KernelObjects:
     """
     match, protection = rule.match, rule.protection
     plain = Match(family=match.family, protocol=match.protocol, dport=match.dport)
-    if protection is None or match.protocol not in PROTOCOLS or match.dport is None or match != plain:
+    if protection is None or match.protocol not in (TCP, UDP) or match.dport is None or match != plain:
         raise FwtopError("protect takes a port of TCP or UDP and a family; nothing was installed", 2)
     sets: list[SetSpec] = []
     lines: list[ChainLine] = []

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 from fwtop.guardian.mechanisms.chains.allow_sets import AllowSets
 from fwtop.guardian.mechanisms.chains.chain import Chains
@@ -29,7 +28,7 @@ from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.netfilter import ipset, nf_tables
 from fwtop.netfilter.iptables import NFT
-from fwtop.netfilter.saved import Line
+from fwtop.netfilter.saved import Line, Packets, may_be_about
 from fwtop.rules.kind import HOOK_CHAINS, OWN_CHAINS
 
 _SAVE_SECONDS = 2.0  # for iptables-save: with tens of thousands of rules it takes longer
@@ -38,7 +37,6 @@ _Read = tuple[TableState, list[Line]]
 _OWN_CHAINS = frozenset(name for chains in OWN_CHAINS.values() for name in chains)
 ENDS_PACKET = frozenset({"DROP", "REJECT", "QUEUE", "NFQUEUE"})
 _LETS_PASS = frozenset({"ACCEPT", "RETURN", "QUEUE", "NFQUEUE"})
-_PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "ipv6-icmp": 58, "sctp": 132}
 _DEEPEST = 8  # chains within chains
 _MAX_COMPARED = 10_000
 
@@ -184,19 +182,14 @@ def leaves(line: Line) -> bool:
 
 
 def _may_meet(line: Line, rule: Rule) -> bool:
-    """Return whether a line and a rule can be about the same packet, by protocol, source, and loopback."""
-    words = line.words
-    given = dict(pairwise(words))
-    if "!" in words:
-        return True
-    if given.get("-i") == LOOPBACK or given.get("-o") == LOOPBACK:
+    """Return whether a line and a rule can be about the same packet, by header, source, and loopback."""
+    match, arguments = rule.match, line.arguments
+    options = (one for part in arguments.matches for one in part.options if one.values and not one.negated)
+    given = {one.name: one.values[0] for one in options}
+    packets = Packets(match.protocol, match.sport, match.dport, match.families)
+    if LOOPBACK in (given.get("-i"), given.get("-o")) or not may_be_about(arguments, packets):
         return False
-    protocol = given.get("-p")
-    number = int(protocol) if protocol and protocol.isdigit() else _PROTOCOLS.get(protocol or "")
-    if None not in (number, rule.match.protocol) and number != rule.match.protocol:
-        return False
-    sources = rule.match.sources
-    if "-s" not in given or not sources or len(sources) > _MAX_COMPARED:
+    if "-s" not in given or not match.sources or len(match.sources) > _MAX_COMPARED:
         return True
     theirs = Prefix.parse(given["-s"])
-    return any(theirs.contains(mine) or mine.contains(theirs) for mine in sources)
+    return any(theirs.contains(mine) or mine.contains(theirs) for mine in match.sources)
