@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import os
 import re
 import time
 import unicodedata
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from fwtop.bench.frame import until
 from fwtop.bench.programs import HEIGHT, WIDTH, Terminal
-from fwtop.kernel.namespaces import NETNS
+from fwtop.lab.namespaces import processes_in
 from fwtop.model.errors import FwtopError
 
 _KEPT_ARRIVALS = 1 << 14  # newest reads
@@ -68,12 +67,10 @@ class Screen(Terminal):
 
 def process_in(netns: str, module: str) -> int | None:
     """Return the pid of the process in a named namespace that runs a Python module, or None."""
-    wanted = (NETNS / netns).stat().st_ino
-    for entry in Path("/proc").glob("[0-9]*"):
+    for pid in processes_in([netns]):
         with contextlib.suppress(OSError):
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            if module.encode() in words and os.stat(entry / "ns/net").st_ino == wanted:
-                return int(entry.name)
+            if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                return pid
     return None
 
 

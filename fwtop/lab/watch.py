@@ -9,7 +9,7 @@ import subprocess
 import time
 from typing import Any
 
-from fwtop.kernel.programs import module_argv
+from fwtop.kernel.programs import module_argv, run
 from fwtop.lab.processes import READY_SECONDS, Program, end
 from fwtop.lab.run import Lab
 from fwtop.model.errors import FwtopError
@@ -68,16 +68,8 @@ def show(lab: Lab, pps: int | None = None) -> int:
 
 def _undo_all(lab: Lab) -> None:
     """Undo confirmed rules: objects pinned in bpffs would outlive the victim's namespace."""
-    argv = module_argv("fwtop", "undo", "--all", "--netns", lab.victim)
-    with contextlib.suppress(subprocess.TimeoutExpired, OSError):
-        subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=10,
-            check=False,
-        )
+    with contextlib.suppress(FwtopError):
+        run(module_argv("fwtop", "undo", "--all", "--netns", lab.victim), timeout=10)
 
 
 def _told(lab: Lab) -> dict[str, str]:
