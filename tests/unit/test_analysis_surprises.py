@@ -69,6 +69,23 @@ def test_errors_of_closed_ports_that_this_host_scans_are_no_attack(
     assert set(found(frames, 3.0)) == kinds
 
 
+@pytest.mark.parametrize(
+    ("service", "lowest", "kinds"),
+    [(53, 1_024, set()), (123, 1_024, set()), (1812, 1_024, set()), (53, 1, {"port_scan"})],
+    ids=["resolver", "time", "RADIUS", "scanner that sends from port 53"],
+)
+def test_answers_of_a_server_that_this_host_asks_from_drawn_ports_are_no_scan(
+    service: int, lowest: int, kinds: set[str]
+) -> None:
+    rng, server = Random(6), bytes([81, 2, 69, 5])
+    frames = []
+    for at in range(300):
+        here = rng.randrange(lowest, 65_536 if lowest > 1 else 1_024)
+        body = udp(service, here, rng.randbytes(40))
+        frames.append((3 * at / 300, ethernet(ip(server, HOST, 17, body, ttl=60))))
+    assert set(found(frames, 3.0)) == kinds
+
+
 @pytest.mark.parametrize(("to", "seq"), [(80, 0), (41_640, None)])
 def test_resets_to_a_service_or_with_drawn_numbers_answer_no_scan(to: int, seq: int | None) -> None:
     rng = Random(2)

@@ -10,6 +10,7 @@ import numpy as np
 from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, noted
 from fwtop.analysis.measures.general import ENOUGH, peak
+from fwtop.analysis.parsers.services import BY_PORT
 from fwtop.analysis.severity import CORE
 from fwtop.analysis.spoofing import Spoof
 from fwtop.analysis.window.counting import among, distinct_values
@@ -29,7 +30,7 @@ _DRAWN = 24  # packets of a source: fewer say nothing about its source ports
 _ALL = 0.95  # share of a source's packets: nearly all
 _COMMON = 8  # ports probed by half of all sources
 _LONG = 8.0  # seconds: rates of a shorter window mean little
-_OF_SERVICES = np.zeros(_PORTS, np.bool_)  # by port
+_OF_SERVICES = np.isin(np.arange(_PORTS), [*BY_PORT, 1812, 1813])  # by port; RADIUS
 _CONNECTS = 4  # ports tried beside a real connection: an application's, not a scan
 _NEW_SOURCES = 1_024  # a window with more new sources is a flood; don't remember them all
 
