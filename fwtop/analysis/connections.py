@@ -10,6 +10,8 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 
+from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.habits import Habits, Reading
 from fwtop.analysis.window.traffic import mix
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import F64, U64, Connections, PacketBatch, SocketTable
@@ -79,10 +81,10 @@ class Held(Struct, frozen=True, eq=False, dict=True):
         return self.port == greater.port and float(np.isin(self.source, greater.source).mean()) > _SAME
 
 
+BEHAVIOURS = ("open", "unused", "waiting", "stalled")  # all, and those that do this
 _SETTLE_SECONDS = 30.0  # what comes so long before an attack is named may be part of it
 _LEARNED_SECONDS = 10.0  # of quiet, from which there is a usual number
-_FADES = 0.998  # a second: half in six minutes
-_MOST_SOURCES = 16_384
+_MOST_SOURCES, _MOST_PORTS = 16_384, 64
 _RECENT_SECONDS = 120.0  # a server ends connections in reserve sooner
 _RECORD = re.compile(rb"[\x14-\x17]\x03[\x00-\x04]")  # a TLS record begins (RFC 8446, 5.1)
 _LEAST_RECORDS = 3
@@ -91,7 +93,7 @@ HANDSHAKE = 8  # segments of a server's TLS handshake at most: certificates, and
 
 class _Reading(Struct, frozen=True):
     at: float  # Unix seconds
-    numbers: dict[tuple[int, str], int]
+    numbers: Reading  # of connections by port and BEHAVIOURS
     served: U64  # sources that got answers
 
 
@@ -128,13 +130,13 @@ class LastAnswers:
 
 
 class ConnectionMemory:
-    """Learns what is usual from quiet readings, with a delay; bounded."""
+    """Learns what is usual from quiet readings, with a delay, and guarded as all habits; bounded."""
 
     def __init__(self) -> None:
         self._now = 0.0  # Unix seconds, of the last reading
         self._numbers: dict[tuple[int, str], int] = {}  # of connections in it, by port and behaviour
         self._pending: deque[_Reading] = deque()
-        self._usual: dict[tuple[int, str], float] = {}
+        self._usual = Habits.of(width=len(BEHAVIOURS))  # by port
         self._learned = 0.0  # seconds
         self._began: float | None = None
         self._last: SocketTable | None = None
@@ -162,8 +164,8 @@ class ConnectionMemory:
     def usual(self, held: Held, behaviour: str) -> float | None:
         """Return how many did the same before; None as long as nothing is known. Notes how many do now."""
         self._numbers[held.port, behaviour] = held.number
-        learned = self._learned >= _LEARNED_SECONDS
-        return self._usual.get((held.port, behaviour), 0.0) if learned else None
+        usual = self._usual.usual(behaviour, np.array([held.port], np.uint32), BEHAVIOURS)
+        return (usual or 0.0) if self._learned >= _LEARNED_SECONDS else None
 
     @property
     def answered(self) -> U64 | None:
@@ -200,7 +202,7 @@ class ConnectionMemory:
         unknown = (flow for flow in flows.tolist() if flow in self._forms and flow not in self.posts_of)
         return np.array([self._forms[flow] for flow in unknown], np.float64)
 
-    def learn(self, *, quiet: bool) -> None:
+    def learn(self, config: AdviseConfig, *, quiet: bool) -> None:
         """Learn from the last reading, once it was judged; while an attack lasts nothing is learned."""
         table = self._last
         if table is None:
@@ -215,19 +217,23 @@ class ConnectionMemory:
         if self._last_learned is table:
             return
         self._last_learned = table
-        self._pending.append(_Reading(self._now, self._numbers, self._served(table)))
+        ports, counts = np.unique(table.connections.port.astype(np.uint32), return_counts=True)
+        busiest = np.sort(np.argsort(-counts, kind="stable")[:_MOST_PORTS])
+        numbers = [[self._numbers.get((port, one), 0) for one in BEHAVIOURS] for port in ports[busiest]]
+        rates = np.array(numbers, np.float64).reshape(-1, len(BEHAVIOURS))
+        rates[:, 0] = counts[busiest] / table.share
+        self._pending.append(_Reading(self._now, Reading(ports[busiest], rates), self._served(table)))
         while self._pending and self._pending[0].at <= self._now - _SETTLE_SECONDS:
-            self._keep(self._pending.popleft())
+            self._keep(self._pending.popleft(), config)
 
-    def _keep(self, reading: _Reading) -> None:
+    def _keep(self, reading: _Reading, config: AdviseConfig) -> None:
         passed = min(_SETTLE_SECONDS, self._pending[0].at - reading.at if self._pending else 1.0)
         self._learned += passed
-        fade = _FADES**passed
-        names = self._usual.keys() | reading.numbers.keys()
-        usual = {name: max(fade * self._usual.get(name, 0.0), reading.numbers.get(name, 0)) for name in names}
-        self._usual = {name: number for name, number in usual.items() if number >= 1}
-        if len(reading.served):
-            self.known = np.union1d(self.known, reading.served)[:_MOST_SOURCES]
+        patience, factor = config.quarantine_seconds, config.learn_factor
+        self._usual = self._usual.learned(reading.numbers, passed, reading.at, patience, factor)
+        new = np.setdiff1d(reading.served, self.known)
+        if len(new) and not self._usual.waits:  # they may be bots
+            self.known = np.union1d(self.known, new[: _MOST_SOURCES - len(self.known)])
 
     def _served(self, table: SocketTable) -> U64:
         """Return the sources that have got answers; a TLS handshake alone is none."""

@@ -12,7 +12,7 @@ this host and are never seen live.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -45,10 +45,10 @@ COLUMNS = (*_SUMS, *(f"one address's {name}" for name in _SUMS), "steady connect
 
 
 class Reading(Struct, frozen=True):
-    """What services got in one window."""
+    """What services got in one window, or how many of their connections do what."""
 
     number: U32  # of each service, ascending
-    rates: F64  # a row of COLUMNS for each
+    rates: F64  # a row of columns for each
 
 
 class Habits(Struct, frozen=True):
@@ -66,10 +66,10 @@ class Habits(Struct, frozen=True):
         return len(self.number)
 
     @staticmethod
-    def of(columns: list[np.ndarray] | None = None) -> Habits:
+    def of(columns: list[np.ndarray] | None = None, width: int = len(COLUMNS)) -> Habits:
         """Return the table of these columns, or an empty one; raises ValueError if they don't fit."""
         kinds = Habits.__annotations__
-        wide = {name: (len(COLUMNS),) * (name in ("rates", "ceiling")) for name in kinds}
+        wide = {name: (width,) * (name in ("rates", "ceiling")) for name in kinds}
         if columns is None:
             columns = [np.zeros((0, *wide[name]), KINDS[kind]) for name, kind in kinds.items()]
         types, shapes = (
@@ -82,12 +82,17 @@ class Habits(Struct, frozen=True):
             raise ValueError("not a stored table of habits")
         return Habits(*columns)._select(np.argsort(columns[0]))
 
-    def usual(self, column: str, services: U32) -> float | None:
-        """Return the usual rate of services together, 0 if nobody asked; None in the first seconds."""
+    def usual(self, column: str, services: U32, columns: Sequence[str] = COLUMNS) -> float | None:
+        """Return what is usual of services together, 0 if nobody asked; None in the first seconds."""
         if self.seconds.max(initial=0.0) < _READY_SECONDS:
             return None
         known = among(self.number, services)
-        return float(self.rates[known, COLUMNS.index(column)].sum())
+        return float(self.rates[known, columns.index(column)].sum())
+
+    @property
+    def waits(self) -> bool:
+        """Whether a service gets far more than usual, for less time than attacks last."""
+        return bool(np.isfinite(self.since).any())
 
     def moved(self, moves: Mapping[int, int]) -> Habits:
         """Return the table after services were found to have other numbers."""
@@ -133,12 +138,12 @@ class Habits(Struct, frozen=True):
         if not len(new):
             return self
         kept = self._select(np.sort(np.argsort(-self.last, kind="stable")[: _ROOM - len(new)]))
-        zeros, wide, never = np.zeros(len(new)), (len(new), len(COLUMNS)), np.full(len(new), np.inf)
+        zeros, wide, never = np.zeros(len(new)), (len(new), self.rates.shape[1]), np.full(len(new), np.inf)
         fresh = Habits(
             new, np.zeros(wide), np.full(wide, np.inf), zeros, zeros, never, np.full(len(new), now)
         )
         pairs = zip(asdict(kept).values(), asdict(fresh).values(), strict=True)
-        return Habits.of([np.concatenate(pair) for pair in pairs])
+        return Habits.of([np.concatenate(pair) for pair in pairs], wide[1])
 
     def _select(self, rows: np.ndarray) -> Habits:
         return Habits(*(column[rows] for column in asdict(self).values()))

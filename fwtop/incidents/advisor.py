@@ -67,8 +67,6 @@ class Advisor:
         context = make_context(window, self.config, self.baseline, self._memory)
         context.explains, context.known = self._explains, self.known
         findings = context.findings[:] = calibrated(context, find_attacks(context))
-        if context.sockets is not None:
-            self._memory.connections.learn(quiet=all(finding.held is None for finding in findings))
         self.explained = tuple(context.explained) if self._explains else ()
         now = window.started + window.seconds
         named = self._track(context, window, now)
@@ -79,9 +77,11 @@ class Advisor:
         resting_ones = (resting(one) for one in self._tracker.open if one.noted < now)
         tracked = {one.id: one for one in self._tracker.open}
         incidents = tuple(one for one in (*shown, *resting_ones) if one is not None and one.id in tracked)
-        self.learner.take(
-            context, window, quiet=not any(one.severity.is_harmful or one.effect_of for one in incidents)
-        )
+        quiet = not any(one.severity.is_harmful or one.effect_of for one in incidents)
+        self.learner.take(context, window, quiet=quiet)
+        if context.sockets is not None:
+            held = any(finding.held is not None for finding in findings)
+            self._memory.connections.learn(self.config, quiet=quiet and not held)
         self.standing = Standing.of(context, self._lookup)
         normal = self._advices.renew(context, active, [(one, s.finding) for one, s in named], now)
         self.judged = JudgedTraffic.of(window, context, normal, by_id)

@@ -11,6 +11,8 @@ from held_tables import PORT, table
 from msgspec.structs import replace
 
 from fwtop.analysis.attacks.held_connections import ENTRIES, groups
+from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.connections import ConnectionMemory
 from fwtop.analysis.proposals.preview import preview
 from fwtop.incidents.advisor import Advisor
 from fwtop.model.addresses.address import Prefix
@@ -163,6 +165,25 @@ def test_what_was_usual_before_is_none_and_more_of_it_is() -> None:
         assert kinds(judge(table(("asked", 90, 45), *CLIENTS), advisor, second)) == []
     assert kinds(judge(table(("asked", 110, 40), *CLIENTS), advisor, 61)) == []
     assert kinds(judge(table(("asked", 90, 45), ("headers", 600, 20)), advisor, 62)) == ["slow_headers"]
+
+
+def test_a_crowd_far_above_usual_makes_nobody_known_and_teaches_no_number() -> None:
+    memory, config = ConnectionMemory(), AdviseConfig()
+
+    def read(second: int, sockets: SocketTable) -> float | None:
+        memory.read(float(second), sockets)
+        told = [memory.usual(held, one.name) for one, held in groups(sockets) if one.name == "waiting"]
+        memory.learn(config, quiet=True)
+        return told[0] if told else None
+
+    for second in range(400):
+        read(second, table(("asked", 90, 45), *CLIENTS))
+    clients = len(memory.known)
+    assert clients > 0
+    bots = (("asked", 400, 400), ("kept alive", 500, 500))
+    told = [read(second, table(*bots, *CLIENTS)) for second in range(400, 600)]
+    assert len(memory.known) == clients
+    assert told[-1] == pytest.approx(90, rel=0.1)
 
 
 def test_a_full_listen_queue_weighs() -> None:
