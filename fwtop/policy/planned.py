@@ -14,9 +14,16 @@ from fwtop.model.wire import plain
 from fwtop.policy.document import Policy
 from fwtop.policy.live import Difference, Live
 from fwtop.policy.transaction import difference_document, difference_lines
+from fwtop.rehearsal.rehearse import clients_words
 from fwtop.render.harm import hit_words
 
-_TOLD = ("refused", "needs_force", "losses", "warnings")  # of the guard's plan; commands are the trial's
+_TOLD = (
+    "refused",
+    "needs_force",
+    "losses",
+    "clients",
+    "warnings",
+)  # of the guard's plan; commands are the trial's
 
 
 class Planned(Struct, frozen=True):
@@ -74,5 +81,6 @@ def _plan(live: Live, rule: Rule) -> dict[str, Any]:
     try:
         data = live.plan(rule)
     except FwtopError as error:  # such as an access list that is not there yet
-        return {"refused": None, "needs_force": "", "losses": [], "warnings": [f"not judged: {error}"]}
+        told = [f"not judged: {error}"]
+        return dict(zip(_TOLD, (None, "", [], clients_words(rule), told), strict=True))
     return {name: plain(data[name]) for name in _TOLD}

@@ -18,6 +18,11 @@ from fwtop.rehearsal.breadth import why_broad
 from fwtop.rehearsal.host import Host
 from fwtop.rehearsal.operators import of_operators
 
+_NOT_KNOWN = (
+    "not known: the guardian sees no traffic; the screen, --preview and proposals in JSON count clients, and "
+    "predicted_clients of the rule passes their count on"
+)
+
 
 class Rehearsal(Struct, frozen=True):
     """What was found: refused with a reason, or allowed, perhaps only with force."""
@@ -50,6 +55,12 @@ def rehearse(rule: Rule, host: Host) -> Rehearsal:
     Of these it has the count that whoever made it predicts (analysis/proposals/census.py): root knows none.
     """
     return Rehearsal(tuple(_losses(rule, host)))
+
+
+def clients_words(rule: Rule) -> str:
+    """Write what is known of the rule's harm to clients: no packet reaches root, which answers programs."""
+    clients = rule.predicted_clients
+    return _NOT_KNOWN if clients is None else clients.words
 
 
 def _losses(rule: Rule, host: Host) -> Iterator[Loss]:

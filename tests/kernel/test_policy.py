@@ -99,6 +99,7 @@ def test_a_plan_says_what_the_guard_would(bench: Bench, versions: Versions, tmp_
         assert len(document["plans"]) == 3
         assert ["new SSH logins would be dropped" in why for why in forced.values()] == [True]
         assert [one["who"] for plan in document["plans"] for one in plan["losses"]] == ["logins"]
+        assert all(plan["clients"].startswith("not known") for plan in document["plans"])
         clients = ClientHarm(50, 3, 3, protocol=17, port=9)
         lines = planned.lines(Preview(0.0, 0.0, 0.1, 1.0, 1.0, clients=clients))
         assert "3 of 50 clients of UDP 9 lose it (10.00 % of normal traffic)" in "\n".join(lines)

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.client_harm import ClientHarm
 from fwtop.model.console_scope import AUTOMATIC
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Plan, Undo
@@ -63,6 +64,9 @@ def test_a_rule_that_cuts_one_answer_says_whose(bench: Bench, ask: Callable[...,
         assert f"{ANSWERS}: {PEERS[0]} UDP port 53" in str(told["warnings"])
         assert (told["refused"], told["needs_force"]) == (None, "")
         assert {"who": "asked", "weight": "told"}.items() <= told["losses"][0].items()
+        assert told["clients"].startswith("not known: the guardian sees no traffic")
+        counted = replace(dropping(Kind.IPSET, PEERS[1]), predicted_clients=ClientHarm(50, 3, 3))
+        assert "3 of 50 clients" in guardian.demand(Plan(counted.to_dict())).data["clients"]
         for spared in (dropping(Kind.IPSET, PEERS[1]), dropping(Kind.NFTABLES, sport=123)):
             plan = guardian.demand(Plan(spared.to_dict())).data
             assert ANSWERS not in str(plan["warnings"])

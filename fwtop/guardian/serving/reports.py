@@ -25,6 +25,7 @@ from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.model.wire import plain
 from fwtop.rehearsal.operators import around_sessions
+from fwtop.rehearsal.rehearse import clients_words
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import of, rounding_text
 
@@ -94,6 +95,7 @@ class Reports:
             "code": code,
             "needs_force": verdict.broad or "",
             "losses": plain(verdict.losses),
+            "clients": clients_words(rule),
         }
 
     def _commands(self, rule: Rule, *, follows: bool) -> tuple[list[str], tuple[str, ...]]:
