@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from fwtop.kernel.links import list_addresses
 from fwtop.model.errors import FwtopError
+from fwtop.model.traffic.counters import seconds_to_full
 from fwtop.model.traffic.protocols import protocol_name
 from fwtop.netfilter.ctnetlink import ASSURED, TCP_STATES, Entry, sample
 
@@ -31,7 +32,6 @@ _FORECAST_SECONDS = 1.0
 _FOLDER = Path("/proc/sys/net/netfilter")
 _SLABS = Path("/proc/slabinfo")
 _NOT_FORWARDED = ""
-_FOREVER = 600.0  # seconds: entries expire meanwhile
 # The timeout that an entry gets in each state (net/netfilter/nf_conntrack_proto_tcp.c, _udp.c).
 _TCP_TIMEOUTS = {
     name: f"tcp_timeout_{name.lower()}"
@@ -66,10 +66,7 @@ class Table(Struct, frozen=True):
     @property
     def seconds_to_full(self) -> float | None:
         """When new connections are refused at this rate; None: not within ten minutes."""
-        left = self.most - self.count
-        if self.growth <= 0 or left / self.growth > _FOREVER:
-            return None
-        return max(0.0, left / self.growth)
+        return seconds_to_full(self.most - self.count, self.growth)
 
     def share(self, matches: Callable[[Entry], bool]) -> float:
         """Return the share of the entries that match."""

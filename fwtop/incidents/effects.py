@@ -20,7 +20,7 @@ from fwtop.incidents.tracked import Tracked
 from fwtop.incidents.views import Sighted
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.packets import F64, U64
-from fwtop.model.traffic.severity import NEAR, Harm
+from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident
 
 _NEARLY_ALL = 0.95  # of the packets, or connections
@@ -53,7 +53,7 @@ def with_effects(
         if Trait.FULL_TABLE in sighted.finding.traits:
             made.append(_filled(incident, tracked, filling))
             continue
-        one = incident if _is_near(incident) else _cut_off(context, incident, tracked, sighted.finding, cut)
+        one = _cut_off(context, incident, tracked, sighted.finding, cut)
         if one is incident and not incident.spoofed:
             _remember(context, sighted.finding, tracked)
         made.append(one)
@@ -76,7 +76,7 @@ def _cut_off(
     cut: Iterable[tuple[Tracked, float]],
 ) -> Incident:
     """Return an incident as what it is of those that rules have cut, itself if it is none of them."""
-    for cause, since in cut:
+    for cause, since in () if incident.severity.is_near else cut:
         may_be = cause is tracked or tracked.began >= since
         if not may_be or not _comes_of(cause, context, finding, incident):
             continue
@@ -109,11 +109,6 @@ def _comes_of(cause: Tracked, context: AnalysisContext, finding: Finding, incide
     sources, weight = _sources(context, finding)
     known = float(weight[among(sources, cause.sources)].sum())
     return known >= _NEARLY_ALL * float(weight.sum()) > 0
-
-
-def _is_near(incident: Incident) -> bool:
-    one = incident.severity
-    return not one.assumed and (one.nearness or 0.0) >= NEAR
 
 
 def _remember(context: AnalysisContext, finding: Finding, tracked: Tracked) -> None:

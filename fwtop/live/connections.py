@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from fwtop.kernel import sockets
 from fwtop.kernel.procfs import parse_conntrack_stats, parse_paired, read_int, read_text
-from fwtop.model.traffic.counters import ConntrackSample, TcpService
+from fwtop.model.traffic.counters import ConntrackSample, TcpService, seconds_to_full
 from fwtop.model.traffic.packets import U8, Connections, ListenQueue, Mask, SocketTable
 
 _EVERY_SECONDS = 1.0
@@ -205,7 +205,6 @@ def _is_remote(found: Connections) -> Mask:
 _SYSCTL = "/proc/sys/net/netfilter/nf_conntrack_"
 _STATS = "/proc/net/stat/nf_conntrack"
 _HORIZON_SECONDS = 3.0  # time constant of the average growth, to smooth bursts
-_FAR_SECONDS = 600.0  # of growth averaged over seconds: what it says of later is noise, and entries expire
 
 
 class ConntrackMeter:
@@ -241,15 +240,6 @@ class ConntrackMeter:
         )
         self._count, self._stats = count, stats
         return sample
-
-
-def seconds_to_full(free: int, growth_per_s: float) -> float | None:
-    """Return when `free` entries will be used up at this growth; None if not within ten minutes."""
-    if free <= 0:
-        return 0.0
-    if growth_per_s <= 0 or free / growth_per_s > _FAR_SECONDS:
-        return None
-    return free / growth_per_s
 
 
 _WINDOW_SECONDS = 3.0

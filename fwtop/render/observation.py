@@ -18,7 +18,6 @@ from fwtop.render.rows.traffic import SOURCE_LISTS
 from fwtop.render.verdict import verdict_of
 
 SCHEMA = 1
-_ENDS = ("mine", "other", "kernel", "reaching")
 
 
 def observation_json(snapshot: Snapshot, *, top: int = 50) -> dict[str, Any]:
@@ -66,10 +65,12 @@ def observation_json(snapshot: Snapshot, *, top: int = 50) -> dict[str, Any]:
 
 def _verdict(snapshot: Snapshot) -> dict[str, Any]:
     verdict = verdict_of(snapshot, snapshot.at)
+    shares = {f"{name}_share": getattr(verdict, name) for name in ("mine", "other", "kernel")}
     return {
         "state": verdict.badge.name.lower(),
         "attack_pps": round(verdict.attack_pps, 3),
-        **{f"{name}_share": round(getattr(verdict, name), 4) for name in _ENDS},
+        **{name: round(share, 4) for name, share in shares.items()},
+        "reaching_share": round(max(1.0 - sum(shares.values()), 0.0), 4) if verdict.attack_pps else 0.0,
         "cores": None if verdict.cores is None else round(verdict.cores, 4),
         "advice": verdict.advice,
     }

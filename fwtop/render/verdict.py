@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED, flow_of
-from fwtop.model.traffic.severity import NEAR, Harm
+from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import percent
 
@@ -59,11 +59,6 @@ class Verdict(Struct, frozen=True):
         return min(self.mine + self.other, 1.0)
 
     @property
-    def reaching(self) -> float:
-        """Share that nobody drops."""
-        return max(1.0 - self.mine - self.other - self.kernel, 0.0) if self.attack_pps else 0.0
-
-    @property
     def advice(self) -> str:
         """Say, where the kernel drops an attack already, what that costs and whether a rule is worth it."""
         if self.badge is not Badge.KERNEL:
@@ -98,7 +93,7 @@ def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
         badge = Badge.PAUSED if pauses else Badge.ENDED
     else:
         nobody = _weighted(attacks, "undeliverable_share")
-        is_useless = mine + other + nobody >= STOPPED and not any(map(_is_near, attacks))
+        is_useless = mine + other + nobody >= STOPPED and not any(one.severity.is_near for one in attacks)
         badge = _badge(attacks, _kind(mine, other, is_useless=is_useless))
     saved = _saved(snapshot, whole, cores) if badge is Badge.KERNEL else 0.0
     return Verdict(badge, whole, mine, other, kernel, cores=cores, saved=saved)
@@ -121,12 +116,6 @@ def _saved(snapshot: Snapshot, pps: float, cores: float | None) -> float:
         return 0.0
     dropped = min(best.stopped_pps, pps)
     return max(cores * dropped / pps - dropped * best.cost_ns * 1e-9, 0.0)
-
-
-def _is_near(attack: Incident) -> bool:
-    """Whether a resource is measured to be near its end: then clients notice, although no service is hit."""
-    one = attack.severity
-    return not one.assumed and (one.nearness or 0.0) >= NEAR
 
 
 def _badge(attacks: tuple[Incident, ...], of_attacks: Badge) -> Badge:

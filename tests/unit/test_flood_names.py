@@ -31,7 +31,8 @@ def probes() -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("pps", "kind", "harm"), [(27_000, "syn_flood", Harm.ATTACK), (300, "port_scan", Harm.ABUSE)]
+    ("pps", "kind", "harm"),
+    [(27_000, "syn_flood", Harm.ATTACK), (5_000, "syn_flood", Harm.ATTACK), (1_000, "port_scan", Harm.ABUSE)],
 )
 def test_a_scanner_at_the_rate_of_a_flood_is_a_flood_over_many_ports(
     pps: float, kind: str, harm: Harm

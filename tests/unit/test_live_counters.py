@@ -22,11 +22,10 @@ from fwtop.kernel.links import (
     watched_indexes,
 )
 from fwtop.kernel.procfs import parse_conntrack_stats, parse_paired, parse_single, parse_softirq
-from fwtop.live.connections import seconds_to_full
 from fwtop.live.drops import ForeignXdp, FragmentMeter, Sums, driver_drops, split_conntrack, split_locations
 from fwtop.live.source import choose_one_in, fitting_samples, sampled_rates
 from fwtop.model.errors import FwtopError
-from fwtop.model.traffic.counters import ConntrackSample, DropCount
+from fwtop.model.traffic.counters import ConntrackSample, DropCount, seconds_to_full
 from fwtop.model.traffic.packets import Hook
 
 CONNTRACK_STATS = """\

@@ -51,7 +51,6 @@ Idle connection flood            | 0 pps 64 connections           | queue 128/12
 slow HTTP attack                 | 2 pps 256 connections          |                            | attack: workers 100 %~
 port scan                        | 50 pps                         |                            | abuse: exhausts nothing
 port scan                        | 9,000 pps                      |                            | abuse: exhausts nothing
-port scan at the rate of a flood | 27,000 pps                     |                            | attack: softirq 27 %~
 flood over many ports            | 27,000 pps                     |                            | attack: softirq 27 %~
 this host as a reflector         | 20 pps 16,000 bps              |                            | abuse: exhausts nothing
 this host as a reflector         | 900 pps 800,000 bps            |                            | attack: bandwidth out 40 %~

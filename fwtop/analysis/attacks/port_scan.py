@@ -20,8 +20,7 @@ from fwtop.model.rule import Match
 from fwtop.model.traffic.severity import Harm
 from fwtop.render.numbers import plural
 
-_FLOOD = 10.0  # times the rate of the least flood, from which a scan is one, too
-_NOTHING_ELSE = CORE.size / 10  # packets a second, from which it is a flood first of all
+_FLOOD = 10.0  # times the rate of the least flood, from which a scan is one first of all
 _REAL = Spoof(0.05, ())  # a scanner needs the answers (except for idle scans)
 _PORTS = 65_536  # of an address: more probes repeat some, although a thin sample doesn't show which
 _TRIES = 4.0  # probes per port: scanners retry two or three times
@@ -176,15 +175,9 @@ ENTRIES = (
         needs=(scanned_ports.at_least(1),),  # the cut finds those that try as many as configured
     ),
     _scan(
-        "port scan at the rate of a flood", prior=4.6, kind="port_scan", otherwise=Harm.ABUSE,
-        title="Port scan by {who}, at the rate of a {flood}",
-        needs=(ENOUGH,),
-        evidence=(peak.above(0, 0.5, "at {peak:count} packets/s, it is a flood as well"),),
-    ),
-    _scan(
-        "flood over many ports", prior=6.6, kind="{flood_kind}",  # masscan, zmap, nmap --min-rate
+        "flood over many ports", prior=4.6, kind="{flood_kind}",  # masscan, zmap, nmap --min-rate
         title="{flood} over many ports by {who}",
-        needs=(ENOUGH, peak.at_least(_NOTHING_ELSE)),
+        needs=(ENOUGH,),
         evidence=(peak.above(0, 0.5, "at {peak:count} packets/s, whatever it looks for"),),
     ),
 )  # fmt: skip

@@ -34,6 +34,18 @@ def lacks_room(drop: DropCount) -> bool:
     return drop.layer in ("nic", "backlog", "conntrack") or drop.reason.partition(" (")[0] in _NO_ROOM
 
 
+_FAR_SECONDS = 600.0  # of growth averaged over seconds: what it says of later is noise, and entries expire
+
+
+def seconds_to_full(free: int, growth_per_s: float) -> float | None:
+    """Return when `free` entries will be used up at this growth; None if not within ten minutes."""
+    if free <= 0:
+        return 0.0
+    if growth_per_s <= 0 or free / growth_per_s > _FAR_SECONDS:
+        return None
+    return free / growth_per_s
+
+
 class ConntrackSample(Struct, frozen=True):
     """The connection-tracking table of one namespace, rates over the interval."""
 

@@ -50,6 +50,11 @@ class Severity(Struct, frozen=True):
         return self.harm.rank, -round(self.nearness or 0.0, 1)
 
     @property
+    def is_near(self) -> bool:
+        """Whether a resource is measured to be near its end: clients notice, whatever reaches services."""
+        return not self.assumed and (self.nearness or 0.0) >= NEAR
+
+    @property
     def is_harmful(self) -> bool:
         """Whether somebody should do something about it."""
         return self.harm is not Harm.UNUSUAL
