@@ -122,7 +122,7 @@ def _badge(attacks: tuple[Incident, ...], of_attacks: Badge) -> Badge:
     """Return the badge of the class that all have; abuse that is stopped is shown as stopped."""
     if not attacks:
         return Badge.CALM
-    stopped = of_attacks in (Badge.PROTECTED, Badge.ALREADY, Badge.KERNEL)
+    stopped = of_attacks in (Badge.PROTECTED, Badge.ALREADY)
     harm = attacks[0].severity.harm
     if harm is Harm.ATTACK or (stopped and harm is Harm.ABUSE):
         return of_attacks

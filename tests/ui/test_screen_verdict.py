@@ -129,6 +129,9 @@ def test_what_the_kernel_drops_is_no_gap_but_a_matter_of_its_cost() -> None:
             Badge.UNPROTECTED,
             id="the cores are busy",
         ),
+        pytest.param(
+            dropped_by_kernel(severity=Severity(Harm.ABUSE)), Badge.ABUSE, id="a scan gets its answers"
+        ),
         pytest.param(dropped_by_kernel(paused=NOW - 4, last=NOW - 4), Badge.PAUSED, id="paused"),
         pytest.param(dropped_by_kernel(ended=NOW - 4, last=NOW - 4), Badge.ENDED, id="ended"),
         pytest.param(
