@@ -23,6 +23,7 @@ _ROOM, _PER_SERVICE = 12_288, 8_192  # larger columns cost a page fault for each
 LONG_SECONDS = 30.0  # between the first and the last time in calm: bots of an onset are seen for less
 _ABSENT_SECONDS = 30 * 86_400.0  # after which a client counts as new where room is short
 _ACQUAINTED_SECONDS = 900.0
+_NONE: U32 = np.zeros(0, np.uint32)
 
 
 def client_key(source: U64, service: U32) -> U64:
@@ -100,8 +101,8 @@ class Clients(Struct, frozen=True):
         moved = moved.select(np.argsort(self.first, kind="stable"))  # of one known twice the elder stays
         return moved.select(np.unique(moved.key, return_index=True)[1])
 
-    def met(self, traffic: Traffic, rows: Rows, doors: Doors, *, quiet: bool) -> Clients:
-        """Return the table with the clients whose packets these rows are."""
+    def met(self, traffic: Traffic, rows: Rows, doors: Doors, *, quiet: bool, held: U32 = _NONE) -> Clients:
+        """Return the table with the clients whose packets these are; `held` services are in quarantine."""
         packets = traffic.packets
         if not len(rows):
             return self
@@ -112,11 +113,12 @@ class Clients(Struct, frozen=True):
             client_key(traffic.source_key[rows], service), return_index=True, return_inverse=True
         )
         count = np.asarray(np.bincount(place, traffic.weight[rows]), np.float64)
-        calm = np.full(len(key), now if quiet else 0.0)
+        quieter = quiet & ~among(service[at], held)
+        calm = np.where(quieter, now, 0.0)
         mine, when = rows[at], np.full(len(key), now)
         met = Clients(
             key, service[at], door[at], packets.family[mine], packets.src_hi[mine], packets.src_lo[mine],
-            when, calm, when, count * quiet, count * (not quiet),
+            when, calm, when, count * quieter, count * ~quieter,
         )  # fmt: skip
         return self._joined(met, now, quiet=quiet)
 

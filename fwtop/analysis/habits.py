@@ -89,6 +89,16 @@ class Habits(Struct, frozen=True):
         known = among(self.number, services)
         return float(self.rates[known, columns.index(column)].sum())
 
+    def above(self, seen: Reading) -> tuple[U32, F64]:
+        """Return the services that get more than is learned, and which part of their packets is usual."""
+        at = np.searchsorted(self.number, seen.number)
+        known = among(seen.number, self.number)
+        at = at[known]
+        over = (seen.rates[known] > self.ceiling[at]).any(axis=1)
+        packets = COLUMNS.index("packets")
+        usual, now = self.rates[at[over], packets], seen.rates[known][over, packets]
+        return seen.number[known][over], np.minimum(usual / np.maximum(now, 1e-9), 1.0)
+
     @property
     def waits(self) -> bool:
         """Whether a service gets far more than usual, for less time than attacks last."""

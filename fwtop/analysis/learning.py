@@ -21,10 +21,12 @@ from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.habits import Reading
 from fwtop.analysis.memory import CLASSES, MEMORY_SECONDS, READY_SECONDS, Baseline, classes, rates_of
+from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.traffic import TCP, Rows
 from fwtop.analysis.young import Moments, with_alike
 from fwtop.model.errors import FwtopError
-from fwtop.model.traffic.packets import F64, U8, Mask, PacketBatch, Window
+from fwtop.model.traffic.packets import F64, U8, U32, Mask, PacketBatch, Window
+from fwtop.model.traffic.protocols import NAMES
 from fwtop.model.traffic.snapshot import Incident
 from fwtop.render.numbers import utc
 
@@ -45,6 +47,7 @@ class _Tick(Struct):
     seconds: float
     rates: F64  # packets per second by traffic class
     above: Mask  # classes in quarantine, whose packets it doesn't have
+    held: U32  # services in quarantine, the same
     packets: PacketBatch  # as many as the baseline would take of them
     seen: Reading  # what services got in its window
 
@@ -234,6 +237,11 @@ class Learner:
         for name, one in ((name, one) for name, one in self._waiting.items() if one.is_steady):
             time = f"for {(one.last - one.since) / 60:.0f} of {whole:.0f} min"
             waiting.append(f"{name} {one.pps:,.0f}/s {'is barred' if name in self._barred else time}")
+        habits, doors = self.baseline.habits, self.baseline.doors
+        for row in np.flatnonzero(np.isfinite(habits.since)).tolist():
+            place = int(next(iter(doors.plain[doors.number == habits.number[row]]), habits.number[row]))
+            time = f"for {(habits.seconds[row] - habits.since[row]) / 60:.0f} of {whole:.0f} min"
+            waiting.append(f"{NAMES.get(place >> 16, 'port')}/{place & 0xFFFF} {time}")
         return f"{baseline}; not learned: {', '.join(waiting)}" if waiting else baseline
 
     # -- windows
@@ -248,8 +256,10 @@ class Learner:
         self._last_ns = max(self._last_ns, int(packets.time_ns.max()))
         known = np.flatnonzero(new & context.unclaimed & context.proven)
         calm = quiet and not any(one.is_steady for one in self._waiting.values())
+        learns = calm and window.live and len(self.baseline.habits) > 0
+        held = self.baseline.habits.above(context.services)[0] if learns else np.zeros(0, np.uint32)
         self.baseline.clients = self.baseline.clients.met(
-            context.traffic, known, self.baseline.doors, quiet=calm
+            context.traffic, known, self.baseline.doors, quiet=calm, held=held
         )
         if not window.live:
             return
@@ -288,12 +298,19 @@ class Learner:
             one.last += seconds
 
     def _tick(self, packets: PacketBatch, end: float, seconds: float, last_ns: int, seen: Reading) -> _Tick:
-        kinds = classes(packets)
-        rates = rates_of(kinds, packets.weight, seconds)
+        """Make a tick without what is far above normal: of services in quarantine the usual part counts."""
+        kinds, weight = classes(packets), packets.weight
+        services, part = self.baseline.habits.above(seen)
+        number = self.baseline.doors.numbers(packets)
+        held = among(number, services)
+        if held.any():
+            weight = weight.copy()
+            weight[held] *= part[np.searchsorted(services, number[held])]
+        rates = rates_of(kinds, weight, seconds)
         above = rates > np.array([self._most(name) for name in CLASSES])
-        if above.any():
-            packets = packets.select(~with_alike(above)[kinds])
-        return _Tick(end, last_ns, seconds, rates, above, self.baseline.bounded(packets), seen)
+        if held.any() or above.any():
+            packets = packets.select(~(held | with_alike(above)[kinds]))
+        return _Tick(end, last_ns, seconds, rates, above, services, self.baseline.bounded(packets), seen)
 
     def _most(self, name: str) -> float:
         """Return the highest rate of a class that is learned at once."""
@@ -324,16 +341,19 @@ class Learner:
             self._keep_packets()
 
     def _keep_packets(self) -> None:
-        """Learn the packets of settled ticks; beside a class in quarantine, the others keep their share."""
+        """Learn the packets of settled ticks; beside what is in quarantine, the others keep their share."""
         baseline = self.baseline
-        whole = [tick.packets for tick in self._settled if not tick.above.any()]
-        parts = [tick.packets for tick in self._settled if tick.above.any()]
+        whole = [tick.packets for tick in self._settled if not tick.above.any() and not len(tick.held)]
+        parts = [tick.packets for tick in self._settled if tick.above.any() or len(tick.held)]
+        held = np.unique(np.concatenate([tick.held for tick in self._settled]))
         above = np.logical_or.reduce([tick.above for tick in self._settled])
         self._settled.clear()
         if whole:
             baseline.keep_rows(*whole)
         if parts:
-            baseline.renew(PacketBatch.concat(parts), ~with_alike(above)[classes(baseline.rows)])
+            waits = with_alike(above)[classes(baseline.rows)]
+            waits |= among(baseline.doors.numbers(baseline.rows), held)
+            baseline.renew(PacketBatch.concat(parts), ~waits)
         self._young.drop_outliers(baseline)
 
     def _wait(self, tick: _Tick) -> None:

@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from analysis_factory import make_batch, make_tables, make_window
+from analysis_factory import STARTED, make_batch, make_tables, make_window
 from analysis_flows import Frame, connection, hosts
 from msgspec.structs import asdict, replace
 
@@ -199,3 +199,36 @@ def test_failures_are_handshakes_that_clients_leave_resets_and_short_sessions_at
     failures = dict(zip(seen.number.tolist(), seen.rates[:, COLUMNS.index("failures")].tolist(), strict=True))
     assert failures == {6 << 16 | 80: 4, 6 << 16 | 22: 6}
     assert not math.isnan(seen.rates.sum())
+
+
+def test_a_service_in_quarantine_keeps_no_other_from_being_learned() -> None:
+    """iperf3 begins beside a web server: its packets and clients wait, and the web server's don't."""
+    rng, advisor = Random(9), Advisor()
+    measured = Service("tcp", 5201, "iperf3")
+
+    def second(at: int, pace: float, visitors: list[bytes]) -> None:
+        frames = [
+            frame for client in visitors for frame in again(rng, [client], 80, page("/", AGENTS[0]), 1.0)
+        ]
+        loads = [rng.randbytes(40) for _ in range(round(pace * SECONDS))]
+        frames += connection(rng, OFFICE, 5201, loads, at=0.0, gap=1 / pace, answered=0, end="")
+        packets = make_batch(
+            sorted(frame for frame in frames if frame[0] < SECONDS), start_ns=10**12 + at * 10**9
+        )
+        window = make_window(packets, SECONDS, live=True, started=STARTED + at)
+        window = replace(window, services=(*SERVICES, measured))
+        advisor.judge(window, make_tables(window))
+
+    regulars = hosts(rng, 6)
+    for at in range(0, 120, 3):
+        second(at, 8, regulars)
+    before = advisor.baseline.rate("tcp.ack")
+    newcomers = hosts(rng, 6)
+    for at in range(120, 180, 3):
+        second(at, 90, newcomers)
+    learned = advisor.baseline
+    ports = learned.rows.dport[learned.rows.time_ns > 10**12 + 125 * 10**9]
+    assert set(ports.tolist()) == {80}
+    assert learned.rate("tcp.ack") == pytest.approx(before, rel=0.3)
+    assert int(learned.clients.long_known.sum()) == 13  # the newcomers, too
+    assert "tcp/5201 for 1 of 20 min" in advisor.learner.sentence("")
