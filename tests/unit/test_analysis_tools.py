@@ -265,11 +265,11 @@ def test_a_tunnel_over_dns_is_no_attack_on_its_zone(clients: int, pace: int) -> 
     ("pps", "one_in", "kind", "title"),
     [
         (1_000, 1, "port_scan", "Port scan by 198.51.100.7"),
-        (8_000, 2, "port_scan", "Port scan by 198.51.100.7, at the rate of a SYN flood"),
+        (8_000, 2, "syn_flood", "SYN flood over many ports by 198.51.100.7"),
         (60_000, 12, "syn_flood", "SYN flood over many ports by 198.51.100.7"),
     ],
 )
-def test_a_scan_at_the_rate_of_a_flood_is_said_to_be_both(
+def test_a_scan_at_the_rate_of_a_flood_is_a_flood(
     pps: int, one_in: int, kind: str, title: str
 ) -> None:
     rng = Random(13)
