@@ -269,9 +269,7 @@ def test_a_tunnel_over_dns_is_no_attack_on_its_zone(clients: int, pace: int) -> 
         (60_000, 12, "syn_flood", "SYN flood over many ports by 198.51.100.7"),
     ],
 )
-def test_a_scan_at_the_rate_of_a_flood_is_a_flood(
-    pps: int, one_in: int, kind: str, title: str
-) -> None:
+def test_a_scan_at_the_rate_of_a_flood_is_a_flood(pps: int, one_in: int, kind: str, title: str) -> None:
     rng = Random(13)
     ports = rng.sample(range(1, 65_536), min(65_000, int(pps * SECONDS)))[::one_in]
     seconds = len(ports) * one_in / pps
