@@ -110,11 +110,11 @@ def test_the_console_has_no_privileges_nor_privileged_parts_and_ends_with_its_la
     poll_until(lambda: console_pid(lab.victim) is None)
 
 
-def test_no_mode_of_the_console_imports_bcc_or_scapy() -> None:
+def test_no_mode_of_the_console_imports_bcc_scapy_or_pyroute2() -> None:
     code = (
         "import sys, fwtop.console.__main__, fwtop.console.feed, fwtop.console.headless, "
         "fwtop.console.playback.screens; "
-        "print([name for name in ('bcc', 'scapy') if name in sys.modules])"
+        "print([name for name in ('bcc', 'scapy', 'pyroute2') if name in sys.modules])"
     )
     done = subprocess.run(
         [str(paths.INSTALLED_PYTHON), "-I", "-c", code],

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 
+from pyroute2.ethtool.ethtool import EthtoolChannels, EthtoolRings
+from pyroute2.ethtool.ioctl import NotSupportedError
+
 from fwtop.cli import doctor, main
 from fwtop.cli.doctor import checks, interfaces
 from fwtop.model import paths
@@ -90,29 +93,33 @@ def test_a_damaged_geoip_database_that_was_named_is_missing(tmp_path):
     assert str(bad) in geoip.detail
 
 
-SHOWN = """of eth0:
-Pre-set maximums:
-RX:\t\t{}
-TX:\t\tn/a
-Combined:\t{}
-Current hardware settings:
-RX:\t\t{}
-TX:\t\tn/a
-Combined:\t{}
-"""
+class Told:
+    """What a driver tells about queues and rings; None: it doesn't."""
+
+    def __init__(self, channels: EthtoolChannels | None, rings: EthtoolRings | None) -> None:
+        self.channels, self.rings = channels, rings
+
+    def get_channels(self, name: str) -> EthtoolChannels:
+        if self.channels is None:
+            raise NotSupportedError(name)
+        return self.channels
+
+    def get_rings(self, name: str) -> EthtoolRings:
+        if self.rings is None:
+            raise OSError
+        return self.rings
 
 
 def test_queues_and_rings_below_their_most_are_told_with_the_command():
-    few = {"-l": SHOWN.format("n/a", 8, "n/a", 2), "-g": SHOWN.format(4096, "n/a", 256, "n/a")}
-    found = list(interfaces._queues("g", "eth0", lambda word, _: few[word]))
+    few = Told(EthtoolChannels(0, 0, 1, 8, 0, 0, 1, 2), EthtoolRings(rx_max=4096, rx=256))
+    found = list(interfaces._queues("g", "eth0", few))
     assert [(item.state, item.mend) for item in found] == [
         (checks.WARNING, "ethtool -L eth0 combined 8"),
         (checks.WARNING, "ethtool -G eth0 rx 2048"),
     ]
-    most = {"-l": SHOWN.format(4, 0, 4, 0), "-g": SHOWN.format(512, "n/a", 512, "n/a")}
-    told = [item.detail for item in interfaces._queues("g", "eth0", lambda word, _: most[word])]
-    assert told == ["4 of 4", "512 of at most 512"]
-    assert list(interfaces._queues("g", "eth0", lambda *_: "")) == []
+    most = Told(EthtoolChannels(4, 4, 0, 0, 4, 4, 0, 0), EthtoolRings(rx_max=512, rx=512))
+    assert [item.detail for item in interfaces._queues("g", "eth0", most)] == ["4 of 4", "512 of at most 512"]
+    assert list(interfaces._queues("g", "eth0", Told(None, None))) == []
 
 
 def test_the_report_names_what_is_missing_last_and_what_mends_it_below():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from fwtop.cli.doctor.checks import OK, UNKNOWN, WARNING, Check
 from fwtop.kernel import netlink
@@ -39,15 +40,16 @@ def spread(group: str, name: str, ethtool: Callable[..., str]) -> Iterator[Check
         count = int(rings[1])
         if len(used) < count:
             detail = f"packets go to {len(used)} of {count} queues"
-            yield Check(group, "RSS", WARNING, detail, f"ethtool -X {safe_text(name)} equal {count}")
+            yield Check(group, "RSS", WARNING, detail, f"ethtool -X {name} equal {count}")
         else:
             yield Check(group, "RSS", OK, f"packets go to all {count} queues")
     for kind, family in (("udp4", "IPv4"), ("udp6", "IPv6")):
         hashed = _udp_fields(ethtool, name, kind)
         if hashed and _PORTS not in hashed:
             detail = f"UDP over {family} is spread by address only: few sources fill few queues"
-            mend = f"ethtool -N {safe_text(name)} rx-flow-hash {kind} sdfn"
-            yield Check(group, f"RSS of {kind}", WARNING, detail, mend)
+            yield Check(
+                group, f"RSS of {kind}", WARNING, detail, f"ethtool -N {name} rx-flow-hash {kind} sdfn"
+            )
 
 
 def _udp_fields(ethtool: Callable[..., str], name: str, kind: str) -> str:
@@ -62,6 +64,8 @@ def checks(names: list[str]) -> Iterator[Check]:
 
     Raises FwtopError (code 2) for one that is not there.
     """
+    from pyroute2 import Ethtool
+
     from fwtop.kernel.links import choose_links, list_links
 
     links = list_links()
@@ -73,12 +77,18 @@ def checks(names: list[str]) -> Iterator[Check]:
         yield Check("interface", "default", WARNING, str(error), "fwtop doctor -i IF")
         return
     native = native_xdp()
-    for link in chosen:
-        yield from _link(link, links, native)
+    with Ethtool() as ethtool:
+        for link in chosen:
+            yield from _link(link, links, native, ethtool)
     yield from _bridges(links, chosen)
 
 
-def _link(link: Link, links: list[Link], native: dict[int, bool] | None) -> Iterator[Check]:
+def _link(
+    link: Link,
+    links: list[Link],
+    native: dict[int, bool] | None,
+    ethtool: Any,  # noqa: ANN401
+) -> Iterator[Check]:
     from fwtop.xdp.attach import foreign_program, targets
 
     group = f"interface {safe_text(link.name)}"
@@ -86,9 +96,9 @@ def _link(link: Link, links: list[Link], native: dict[int, bool] | None) -> Iter
         yield Check(group, "state", WARNING, "down", f"ip link set {safe_text(link.name)} up")
     yield _driver(group, link.name, None if native is None else native.get(link.index))
     yield from _place(group, link.name, targets(links, [link]))
-    yield from _queues(group, link.name, _ethtool)
-    yield from spread(group, link.name, _ethtool)
-    yield from _offloads(group, link.name)
+    yield from _queues(group, link.name, ethtool)
+    yield from spread(group, safe_text(link.name), partial(_ask, "ethtool"))
+    yield from _offloads(group, link.name, ethtool)
     yield _attached(group, foreign_program(link.index))
 
 
@@ -109,16 +119,16 @@ def _bridges(links: Sequence[Link], chosen: Sequence[Link]) -> Iterator[Check]:
         yield Check("interface", "bridge", OK, detail)
 
 
-def _ethtool(*words: str) -> str:
-    """Return what ethtool prints, "" where it is missing, the driver refuses or it takes too long."""
+def _ask(*argv: str) -> str:
+    """Return what a program prints, "" where it is missing, refuses or takes too long."""
     try:
-        return run(["ethtool", *words], timeout=_SECONDS)
+        return run([*argv], timeout=_SECONDS)
     except FwtopError:
         return ""
 
 
 def _driver(group: str, name: str, native: bool | None) -> Check:
-    match = re.search(r"^driver: (\S+)", _ethtool("-i", name), re.MULTILINE)
+    match = re.search(r"^driver: (\S+)", _ask("ethtool", "-i", name), re.MULTILINE)
     driver = safe_text(match[1], limit=40) if match else "driver unknown"
     if native is None:
         detail = f"{driver}; whether it supports native XDP is known only from Linux 6.3 on"
@@ -137,21 +147,27 @@ def _place(group: str, name: str, places: Sequence[Target]) -> Iterator[Check]:
             yield Check(group, "XDP rules", OK, detail)
 
 
-def _numbers(shown: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the most that ethtool shows of each setting, and what it is now."""
-    parts = shown.partition("Current hardware settings:")[::2]
-    most, now = ({name: int(n) for name, n in re.findall(r"^(.+):\s+(\d+)$", part, re.M)} for part in parts)
-    return most, now
+def _told(ask: Callable[[str], Any], name: str) -> Any:  # noqa: ANN401 - pyroute2 has no types
+    """Return what the kernel tells about an interface, None if its driver doesn't."""
+    from pyroute2.ethtool.ioctl import EthtoolError
+
+    try:
+        return ask(name)
+    except (EthtoolError, OSError):
+        return None
 
 
-def _queues(group: str, name: str, ethtool: Callable[..., str]) -> Iterator[Check]:
-    limit, count = (max(one.get("Combined", 0), one.get("RX", 0)) for one in _numbers(ethtool("-l", name)))
+def _queues(group: str, name: str, ethtool: Any) -> Iterator[Check]:  # noqa: ANN401
+    channels = _told(ethtool.get_channels, name)
+    count = max(channels.combined_count, channels.rx_count) if channels else 0
+    limit = max(channels.max_combined, channels.max_rx) if channels else 0
     if count and count < limit:
         mend = f"ethtool -L {safe_text(name)} combined {limit}"
         yield Check(group, "queues", WARNING, f"{count} of {limit}: not all CPUs share the load", mend)
     elif count:
         yield Check(group, "queues", OK, f"{count} of {limit}")
-    largest, size = (one.get("RX", 0) for one in _numbers(ethtool("-g", name)))
+    rings = _told(ethtool.get_rings, name)
+    size, largest = (rings.rx or 0, rings.rx_max or 0) if rings else (0, 0)
     wanted = min(largest, _RING)
     if size and size < wanted:
         mend = f"ethtool -G {safe_text(name)} rx {wanted}"
@@ -161,13 +177,13 @@ def _queues(group: str, name: str, ethtool: Callable[..., str]) -> Iterator[Chec
         yield Check(group, "receive ring", OK, f"{size} of at most {largest}")
 
 
-def _offloads(group: str, name: str) -> Iterator[Check]:
-    features = dict(re.findall(r"^([\w-]+): (on|off)", _ethtool("-k", name), re.M))
+def _offloads(group: str, name: str, ethtool: Any) -> Iterator[Check]:  # noqa: ANN401
+    features = _told(ethtool.get_offload_flags, name)
     if not features:
         return
     wanted = ("generic-receive-offload", "large-receive-offload", "ntuple-filters", "rx-vlan-offload")
-    shown = ", ".join(f"{feature} {features.get(feature, 'off')}" for feature in wanted)
-    if features.get("large-receive-offload") == "on":
+    shown = ", ".join(f"{feature} {'on' if features[feature] else 'off'}" for feature in wanted)
+    if features["large-receive-offload"]:
         mend = f"ethtool -K {safe_text(name)} lro off"
         yield Check(group, "offloads", WARNING, f"{shown}: XDP can't be attached with LRO on", mend)
     else:
