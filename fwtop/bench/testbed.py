@@ -201,6 +201,6 @@ class TwoHosts(Namespaces):
         ):
             up = f"link set {interface} up"
             commands = [*first, "link set lo up", f"address add {address}/24 dev {interface}", up]
-            namespaces.configure(name, *commands)
-        namespaces.configure(self.victim, f"route add default via {GATEWAY_4}")
+            namespaces.run("ip", "-n", name, "-batch", "-", text="\n".join(commands))
+        namespaces.run("ip", "-n", self.victim, "route", "add", "default", "via", GATEWAY_4)
         self._serve()

@@ -2,13 +2,15 @@
 
 A lab is identified by its process: namespaces fwtop-lab-<pid>-victim and -attacker, and a lock file that the
 process holds. A lab whose lock is free is stale, even if its pid has been reused.
+
+A netlink socket stays in the namespace it was opened in (network_namespaces(7)). pyroute2 is imported only
+here, and late, because it loads more slowly than everything else that a lab needs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import signal
@@ -17,17 +19,19 @@ import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from types import ModuleType
+from typing import Any, Self, cast
 
 import numpy as np
 
 from fwtop.kernel import programs
 from fwtop.kernel.descriptors import closing, is_held
-from fwtop.kernel.namespaces import NETNS
+from fwtop.kernel.namespaces import NETNS, inside
 from fwtop.kernel.programs import CommandError
 from fwtop.lab import network as net
 from fwtop.lab.network import Wire
 from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
 
 PREFIX = "fwtop-lab-"
 ROLES = ("victim", "attacker")
@@ -178,23 +182,35 @@ def remove(names: list[str], grace_seconds: float = 2.0) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     for entry in names:
-        with contextlib.suppress(FwtopError):
-            run("ip", "netns", "delete", entry)
+        with contextlib.suppress(OSError):
+            _netns().remove(entry)
         with contextlib.suppress(OSError):
             (RESOLVERS / entry / "resolv.conf").unlink()
             (RESOLVERS / entry).rmdir()
 
 
+def _netns() -> ModuleType:
+    """Import late: pyroute2 loads more slowly than everything else that a lab needs."""
+    from pyroute2 import netns
+
+    return cast(ModuleType, netns)
+
+
+def _add(own: str) -> None:
+    try:
+        _netns().create(own)
+    except OSError as error:
+        raise FwtopError(
+            f"network namespace {own}: {error.strerror or safe_text(error)}; the lab is taken down again"
+        ) from None
+
+
 def create(victim: str, attacker: str) -> None:
     """Create both namespaces."""
     for own in (victim, attacker):
-        run("ip", "netns", "add", own)
+        _add(own)
+    for own in (victim, attacker):
         run("ip", "netns", "exec", own, "sysctl", "-q", "-w", *_SYSCTLS)
-
-
-def configure(own: str, *commands: str) -> None:
-    """Run commands of ip(8) in a namespace, one a line; raises FwtopError at the first that fails."""
-    run("ip", "-n", own, "-batch", "-", text="\n".join(commands))
 
 
 def connect_both(victim: str, attacker: str, clients: list[str], vlans: list[int]) -> tuple[Wire, set[int]]:
@@ -243,55 +259,107 @@ def schedule_receiving(threads: set[int], *, paced: bool) -> None:
             os.sched_setaffinity(thread, processors[-1:] if paced else processors[:-1] or processors)
 
 
-_QUEUES = "numrxqueues 1 numtxqueues 1"
+_NO_DAD = 0x02  # IFA_F_NODAD: usable at once
+_LOCAL_TABLE = 255
+_QUEUES = {"num_rx_queues": 1, "num_tx_queues": 1}
+
+
+@contextlib.contextmanager
+def _netlink(own: str) -> Iterator[Any]:
+    """Open a netlink socket in a namespace; kernel errors within the block raise FwtopError."""
+    from pyroute2 import IPRoute
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    with inside(own):
+        route = IPRoute()
+    try:
+        yield route
+    except NetlinkError as error:
+        raise FwtopError(
+            f"the lab's network in {own}: {safe_text(error)}; the lab is taken down again"
+        ) from None
+    finally:
+        route.close()
 
 
 def connect(victim: str, attacker: str, clients: list[str], vlans: list[int]) -> Wire:
     """Connect both namespaces and configure both ends; return the MAC addresses."""
-    near, far = net.VICTIM_INTERFACE, net.ATTACKER_INTERFACE
-    configure(attacker, f"link add {far} {_QUEUES} type veth peer name {near} netns {victim} {_QUEUES}")
-    wire = Wire(_hardware(victim, near), _hardware(attacker, far))
-    configure(
-        victim,
-        *_up(near, victim, (f"{net.VICTIM_4}/{net.LENGTH_4}", f"{net.VICTIM_6}/{net.LENGTH_6} nodad")),
-        f"address add {net.WIDE_4} dev lo",
-        *_neighbours(near, wire.attacker, (net.GATEWAY_4, net.GATEWAY_6)),
-        f"route add 0.0.0.0/0 via {net.GATEWAY_4}",
-        f"route add ::/0 via {net.GATEWAY_6}",
-        f"route add local {net.WIDE_6} dev lo",
-    )
-    for vlan in vlans:
-        with contextlib.suppress(FwtopError):  # a kernel without 802.1Q drops the tagged packets instead
-            added = f"link add link {near} name {near}.{vlan} type vlan id {vlan}"
-            configure(victim, added, f"link set {near}.{vlan} up")
-    configure(
-        attacker,
-        *_up(far, attacker, (f"{net.GATEWAY_4}/{net.LENGTH_4}", f"{net.GATEWAY_6}/{net.LENGTH_6} nodad")),
-        "link add {} type veth peer name {}".format(*net.PARKED_INTERFACES),
-        *_neighbours(far, wire.victim, (net.VICTIM_4, net.VICTIM_6)),
-        f"route add {net.WIDE_4} via {net.VICTIM_4}",
-        f"route add {net.WIDE_6} via {net.VICTIM_6}",
-        *(f"address add {client} dev lo" for client in clients),
-    )
-    return wire
+    with _netlink(victim) as near, _netlink(attacker) as far:
+        _cable(far, victim)
+        ends = (
+            near.link_lookup(ifname=net.VICTIM_INTERFACE)[0],
+            far.link_lookup(ifname=net.ATTACKER_INTERFACE)[0],
+        )
+        wire = Wire(_hardware(near, ends[0]), _hardware(far, ends[1]))
+        _configure_victim(near, ends[0], victim, wire)
+        for vlan in vlans:
+            _add_vlan(near, ends[0], vlan)
+        _configure_attacker(far, ends[1], attacker, wire, clients)
+        return wire
 
 
-def _hardware(own: str, interface: str) -> bytes:
-    (link,) = json.loads(run("ip", "-n", own, "-json", "link", "show", interface))
-    return bytes.fromhex(link["address"].replace(":", ""))
+def _cable(far: Any, victim: str) -> None:  # noqa: ANN401 - pyroute2 has no types
+    with closing(os.open(NETNS / victim, os.O_RDONLY | os.O_CLOEXEC)) as there:
+        peer = {"ifname": net.VICTIM_INTERFACE, "net_ns_fd": there, **_QUEUES}
+        far.link("add", ifname=net.ATTACKER_INTERFACE, kind="veth", peer=peer, **_QUEUES)
 
 
-def _up(interface: str, mark: str, addresses: tuple[str, ...]) -> Iterator[str]:
-    """Yield what brings an interface up, whose alias is its namespace's name, and the loopback."""
-    yield f"link set {interface} alias {mark}"
-    yield from (f"address add {address} dev {interface}" for address in addresses)
-    yield from (f"link set {name} up" for name in ("lo", interface))
+def _hardware(route: Any, index: int) -> bytes:  # noqa: ANN401
+    return bytes.fromhex(str(route.get_links(index)[0].get_attr("IFLA_ADDRESS")).replace(":", ""))
 
 
-def _neighbours(interface: str, hardware: bytes, hosts: tuple[str, ...]) -> Iterator[str]:
-    """Yield permanent neighbour entries: nobody answers ARP or discovery under a flood."""
+def _configure_victim(route: Any, index: int, mark: str, wire: Wire) -> None:  # noqa: ANN401
+    loopback = _start(route, index, mark)
+    route.addr("add", index=index, address=net.VICTIM_4, prefixlen=net.LENGTH_4)
+    route.addr("add", index=index, address=net.VICTIM_6, prefixlen=net.LENGTH_6, flags=_NO_DAD)
+    wide = str(net.WIDE_4).partition("/")[0]
+    route.addr("add", index=loopback, address=wide, prefixlen=net.WIDE_4.length)
+    route.link("set", index=index, state="up")
+    _add_neighbours(route, index, wire.attacker, (net.GATEWAY_4, net.GATEWAY_6))
+    route.route("add", dst="0.0.0.0/0", gateway=net.GATEWAY_4)
+    route.route("add", dst="::/0", gateway=net.GATEWAY_6)
+    local = {"type": "local", "table": _LOCAL_TABLE, "family": socket.AF_INET6}
+    route.route("add", dst=str(net.WIDE_6), oif=loopback, **local)
+
+
+def _configure_attacker(route: Any, index: int, mark: str, wire: Wire, clients: list[str]) -> None:  # noqa: ANN401
+    loopback = _start(route, index, mark)
+    route.addr("add", index=index, address=net.GATEWAY_4, prefixlen=net.LENGTH_4)
+    route.addr("add", index=index, address=net.GATEWAY_6, prefixlen=net.LENGTH_6, flags=_NO_DAD)
+    route.link("set", index=index, state="up")
+    first, second = net.PARKED_INTERFACES
+    route.link("add", ifname=first, kind="veth", peer=second)
+    _add_neighbours(route, index, wire.victim, (net.VICTIM_4, net.VICTIM_6))
+    route.route("add", dst=str(net.WIDE_4), gateway=net.VICTIM_4)
+    route.route("add", dst=str(net.WIDE_6), gateway=net.VICTIM_6)
+    for client in clients:
+        route.addr("add", index=loopback, address=client, prefixlen=128 if ":" in client else 32)
+
+
+def _start(route: Any, index: int, mark: str) -> int:  # noqa: ANN401
+    """Set the interface's alias to its namespace's name; bring the loopback up and return its index."""
+    loopback = int(route.link_lookup(ifname="lo")[0])
+    route.link("set", index=loopback, state="up")
+    route.link("set", index=index, ifalias=mark)
+    return loopback
+
+
+def _add_neighbours(route: Any, index: int, hardware: bytes, hosts: tuple[str, ...]) -> None:  # noqa: ANN401
+    """Add permanent neighbour entries: nobody answers ARP or discovery under a flood."""
     for host in hosts:
-        yield f"neighbour replace {host} lladdr {hardware.hex(':')} dev {interface} nud permanent"
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        address = hardware.hex(":")
+        route.neigh("replace", ifindex=index, dst=host, lladdr=address, family=family, state="permanent")
+
+
+def _add_vlan(route: Any, index: int, vlan: int) -> None:  # noqa: ANN401
+    """Add the victim's VLAN interface; a kernel without 802.1Q drops the tagged packets instead."""
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    name = f"{net.VICTIM_INTERFACE}.{vlan}"
+    with contextlib.suppress(NetlinkError):
+        route.link("add", ifname=name, link=index, kind="vlan", vlan_id=vlan)
+        route.link("set", index=route.link_lookup(ifname=name)[0], state="up")
 
 
 _SIOCETHTOOL = 0x8946
