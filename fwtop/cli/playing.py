@@ -28,6 +28,7 @@ from fwtop.sandbox.confine import Profile, close_inherited, confine, drop_privil
 def _read_arguments(parser: argparse.ArgumentParser) -> None:
     what = "a pcap or pcapng file, also gzip, or a named pipe; -: standard input"
     parser.add_argument("capture", type=Path, metavar="CAPTURE", help=what)
+    flag(parser, "--text", "print plain text even in a terminal")
     explain = "print for each group of packets the three likeliest explanations and their evidence"
     flag(parser, "--explain", explain)
     add_observation(parser)
@@ -65,7 +66,9 @@ def _read(args: argparse.Namespace) -> int:
 
     if args.json and args.explain:
         raise FwtopError("--explain prints text; leave out --json, or --explain; nothing was read")
-    on_screen = not (args.json or args.explain) and sys.stdin.isatty() and sys.stdout.isatty()
+    on_screen = (
+        not args.json and not args.explain and not args.text and sys.stdin.isatty() and sys.stdout.isatty()
+    )
     if on_screen:
         import fwtop.console.playback.screens
     lookup = open_lookup(args.geoip)

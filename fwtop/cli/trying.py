@@ -38,6 +38,7 @@ def _lab_arguments(parser: argparse.ArgumentParser) -> None:
     )
     option(parser, "--capture", "FILE", capture)
     flag(parser, "--json", "print what was sent and observed as JSON")
+    flag(parser, "--store", "without a screen: keep the observation as a session (the screen always does)")
 
 
 def _lab(args: argparse.Namespace) -> int:
@@ -55,7 +56,7 @@ def _lab(args: argparse.Namespace) -> int:
         print("fwtop: the lab is gone, with its namespaces and all rules in them")
         return status
     with _ending_by_signals(), lab:
-        result = watch.observe(lab, args.seconds, args.pps)
+        result = watch.observe(lab, args.seconds, args.pps, store=args.store)
     print(json.dumps(result, indent=None if args.json else 1))
     return 0
 

@@ -19,7 +19,7 @@ _TAIL_SECONDS = 0.3
 
 
 def observe(
-    lab: Lab, seconds: float, pps: int | None = None, *, watcher: list[str] | None = None
+    lab: Lab, seconds: float, pps: int | None = None, *, store: bool = False, watcher: list[str] | None = None
 ) -> dict[str, Any]:
     """Run the scenario once while fwtop watches; return scenario, truth and observation.
 
@@ -30,8 +30,8 @@ def observe(
     """
     time.sleep(_CALM_SECONDS)
     lab.pause_clients()
-    options = ["--netns", lab.victim, "--seconds", f"{seconds:g}", "--json", "--no-store"]
-    argv = watcher or module_argv("fwtop", "snapshot", *options)
+    options = ["--netns", lab.victim, "--seconds", f"{seconds:g}", "--json"]
+    argv = watcher or module_argv("fwtop", "snapshot", *options, *([] if store else ["--no-store"]))
     with Program(argv, ready=True, environment=_told(lab)) as watching:
         _play(lab, time.monotonic(), seconds, pps)
         truth = lab.truth()
