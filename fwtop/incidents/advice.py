@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
 from msgspec import Struct, field
@@ -116,21 +116,29 @@ class Advices:
         return chain.from_iterable(held.signatures for held in self._held.values())
 
     def proposals(self, incidents: Sequence[Tracked], now: float) -> tuple[Proposal, ...]:
-        """Return the proposals against incidents, given the worst first: best of each first."""
+        """Return the proposals against incidents, given the worst first: best of each first.
+
+        A paused attack's come last while another is on: no number that it had stands in the other's way.
+        """
         self._held = {one.id: self._held[one.id] for one in incidents if one.id in self._held}
         vectors: list[list[tuple[str, Proposal]]] = []
         state: list[list[tuple[str, Proposal]]] = []
+        paused: list[tuple[str, Proposal]] = []
+        some_are_on = any(one.paused is None and not one.state for one in incidents)
         for one in incidents:
             if one.id in self._held:
                 made = [
                     (f"{one.id} {offer.key}", replace(offer.proposal, incident=one.id))
                     for offer in self._held[one.id].offers
                 ]
-                (state if one.state else vectors).append(made)
+                if one.paused is not None and some_are_on:
+                    paused += made
+                else:
+                    (state if one.state else vectors).append(made)
         first = [made[0] for made in vectors if made]
         rest = [item for made in vectors for item in made[1:]]
-        offered = dict([*first, *rest, *chain.from_iterable(state)])
-        numbers = self._numbers.assign(list(offered), now)
+        offered = dict([*first, *rest, *chain.from_iterable(state), *paused])
+        numbers = self._numbers.assign(list(offered), now, last=[key for key, _ in paused])
         return tuple(_numbered(offered[key], key, number) for number, key in enumerate(numbers, 1))
 
 
@@ -152,12 +160,13 @@ class Numbers(Struct):
     _order: list[str] = field(default_factory=list)
     _disordered: float | None = None  # since when another order is better
 
-    def assign(self, wanted: Sequence[str], now: float) -> list[str]:
+    def assign(self, wanted: Sequence[str], now: float, *, last: Collection[str] = ()) -> list[str]:
         """Return the keys in the order of their numbers, given the best order; `now` in seconds of any clock.
 
-        Those listed keep their order and new ones follow them, until another order was better for a while.
+        Those listed keep their order and new ones follow them, until another order was better for a while;
+        those that are to come last do so at once.
         """
-        kept = [key for key in self._order if key in wanted]
+        kept = [key for key in self._order if key in wanted and key not in last]
         order = [*kept, *(key for key in wanted if key not in kept)]
         if not kept or order == list(wanted):
             self._disordered = None

@@ -74,6 +74,13 @@ def test_listed_rules_keep_their_order_and_new_ones_follow() -> None:
     assert numbers.assign("yz", 2.0) == ["y", "z"]
 
 
+def test_what_is_to_come_last_does_so_at_once() -> None:
+    numbers = Numbers()
+    assert numbers.assign("ab", 0.0) == ["a", "b"]
+    assert numbers.assign("xab", 0.5, last="ab") == ["x", "a", "b"], "a new attack, the first paused"
+    assert numbers.assign("abx", 1.0) == ["x", "a", "b"], "both on: those listed keep their order"
+
+
 def test_a_better_order_is_taken_after_a_while() -> None:
     numbers = Numbers()
     numbers.assign("abc", 0.0)
