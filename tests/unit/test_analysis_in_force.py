@@ -195,7 +195,8 @@ def test_a_limit_that_leaves_a_part_of_each_source_leaves_a_part_of_the_attack()
     assert any(one.attack_share > 0.9 for one in offered)
     assert max(one.already_share for one in offered) > 0.5
     assert any(one.rule is not None and len(one.rule.match.sources) == 20 for one in offered)
-    assert not [one for one in offered if one.rule is not None and one.rule.limit is not None]  # is in force
+    limits = [one.rule for one in offered if one.rule is not None and one.rule.limit is not None]
+    assert all(rule.match.sources for rule in limits)  # that of every source is in force
 
 
 @pytest.mark.parametrize("stem", CLASSES)
