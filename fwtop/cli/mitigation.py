@@ -66,6 +66,7 @@ def harm_line(preview: Preview) -> str:
     return (
         f"would stop {percent(preview.attack_share, 1)} of {what} ({si(preview.attack_pps)}pps in total); "
         f"{hit_words(preview.collateral_share, preview.clients, guess=preview.guess)}"
+        f"{preview.reach.covers and f'; {preview.reach.covers}'}"
     )
 
 

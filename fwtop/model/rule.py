@@ -12,6 +12,7 @@ from msgspec.structs import force_setattr
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.client_harm import ClientHarm
 from fwtop.model.losses import Loss
+from fwtop.model.reach import Reach
 from fwtop.model.wire import Hex, of_plain, plain
 
 RANGES = ("ip_length", "ttl", "ip_id", "tcp_seq", "tcp_window", "tcp_header")  # fields of Match
@@ -303,6 +304,7 @@ class Preview(Struct, frozen=True):
     together: tuple[tuple[str, float], ...] = ()  # the same attacks
     clients: ClientHarm | None = None  # None: not counted
     losses: tuple[Loss, ...] = ()  # of the rehearsal with what a console knows
+    reach: Reach = Reach()  # beyond the attacks
 
 
 class PlanView(Struct, frozen=True):

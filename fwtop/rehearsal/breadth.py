@@ -7,7 +7,7 @@ overly broad together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -22,7 +22,8 @@ from fwtop.rehearsal.segments import Met, meet, why_cut
 from fwtop.rules.kinds import drops_nothing, heeds_limit, of
 from fwtop.rules.overlap import is_wider
 
-SHORTEST = {4: 8, 6: 16}  # broader prefixes need force, as sources and as what a limit counts by
+SHORTEST = {4: 16, 6: 40}  # of a block: nobody has seen all of a broader prefix attack, so it needs force
+_SHORTEST_NAMED = {4: 8, 6: 16}  # the same of lists with a name or an origin, and of what limits count by
 _WIDE_SHARE = 1 / 8  # of the addresses: sources beyond it are no condition
 _LOGIN_SHARE = 1 / 256  # the same for a rule on a port where operators log in
 _LEAST_CONNECTIONS = 4
@@ -54,16 +55,21 @@ def _forced(who: Who, words: str) -> Loss:
 
 def _why_wide(rule: Rule, host: Host) -> Loss | None:
     match, allow = rule.match, host.allow
-    wide = _wide_source(match)
-    if wide is not None:
-        return _forced(Who.EVERYBODY, f"{wide} is broader than /{SHORTEST[wide.family]}")
+    if wide := _wide_source(match, _SHORTEST_NAMED):
+        return _forced(Who.EVERYBODY, wide)
     if of(rule.kind).untracks:
         if _is_unconditional(match):
             words = "it has no condition: rules on connections and NAT would work for nobody"
             return _forced(Who.EVERYBODY, words)
         spares = rule.stateless or not is_from_anywhere(match, allow)
         return None if spares else host.untracked(match, allow.login_ports)
-    return _why_shared(rule) or (_why_dropping(rule, allow) if is_from_anywhere(match, allow) else None)
+    if reason := _why_shared(rule) or (
+        _why_dropping(rule, allow) if is_from_anywhere(match, allow) else None
+    ):
+        return reason
+    unnamed = rule.origin is None and rule.limit is None and not drops_nothing(rule)
+    wide = _wide_source(match, SHORTEST) if unnamed else ""
+    return _forced(Who.EVERYBODY, wide) if wide else None
 
 
 def _why_dropping(rule: Rule, allow: KnownPeers) -> Loss | None:
@@ -98,7 +104,7 @@ def _why_shared(rule: Rule) -> Loss | None:
     if limit is None:
         return None
     for family, length in ((4, limit.prefix_v4), (6, limit.prefix_v6)):
-        if family in rule.match.families and length < SHORTEST[family]:
+        if family in rule.match.families and length < _SHORTEST_NAMED[family]:
             return _forced(Who.EVERYBODY, f"all sources of a /{length} would share one limit")
     return None
 
@@ -183,10 +189,11 @@ def _share(prefixes: Sequence[Prefix], family: int) -> float:
     return most if most <= _LOGIN_SHARE else covered((prefixes,), family) / SPACE[family]
 
 
-def _wide_source(match: Match) -> Prefix | None:
+def _wide_source(match: Match, shortest: Mapping[int, int]) -> str:
     index = listed(match.sources)
     broadest = [index.shortest(family) for family in match.families]
-    return next((item for item in broadest if item is not None and item.length < SHORTEST[item.family]), None)
+    found = (item for item in broadest if item is not None and item.length < shortest[item.family])
+    return next((f"{item} is broader than /{shortest[item.family]}" for item in found), "")
 
 
 def why_broad_together(rule: Rule, others: Sequence[Rule], host: Host) -> Loss | None:
@@ -209,7 +216,8 @@ def _joined(rule: Rule, others: Sequence[Rule]) -> Iterator[Rule]:
             continue
         alike = [item for item in (rule, *others) if _drops_as(item, base)]
         lists = [item.match.sources for item in alike if not of_ports(item.match.sources)]
-        yield replace(base, match=replace(base.match, sources=_union(lists)), origin=None)
+        named = next((item.origin for item in alike if item.origin), None)
+        yield replace(base, match=replace(base.match, sources=_union(lists)), origin=named)
     for name in RANGES:
         spans = [span for item in (rule, *others) if (span := _span_in(item, rule, name)) is not None]
         if len(spans) > 1 and (hull := _hull(spans)) is not None:

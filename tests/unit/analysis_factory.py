@@ -94,7 +94,7 @@ def icmp(kind: int, code: int, data: bytes) -> bytes:
 
 
 class Sources:
-    """Source addresses by description: random (forged), N pool (real ones, clustered), or one address."""
+    """Source addresses by description: random (forged), N (real ones, clustered), N in NETWORK …, or one."""
 
     def __init__(self, spec: str, rng: Random) -> None:
         self.rng = rng
@@ -102,7 +102,13 @@ class Sources:
         self.six = spec.endswith("6")
         words = spec.removesuffix("6").split()
         self.random = words[0] == "random"
-        if not self.random and words[0].isdigit():
+        if "in" in words:
+            import ipaddress
+
+            within = [ipaddress.ip_network(text) for text in words[2:]]
+            drawn = (rng.choice(within) for _ in range(int(words[0])))
+            self.pool = [one[rng.randrange(one.num_addresses)].packed for one in drawn]
+        elif not self.random and words[0].isdigit():
             networks = [self._network() for _ in range(max(1, int(words[0]) // 4))]
             for _ in range(int(words[0])):
                 base = rng.choice(networks)

@@ -1,12 +1,17 @@
 """Proposals keep their numbers from one judgement to the next, and the machine's own costs decide ties."""
 
+import itertools
+import re
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fwtop.analysis.proposals.propose import Offer, rank, spared_first
+from fwtop.analysis.proposals.propose import Offer, ordered, rank, spared_first
 from fwtop.incidents.advice import Numbers
 from fwtop.model.client_harm import ClientHarm
+from fwtop.model.reach import NO_REACH, Reach
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.traffic.snapshot import Proposal
 
@@ -32,19 +37,65 @@ def _cutting(kind, share, hit_half):
 @given(st.lists(st.tuples(st.floats(0.3, 1.0), st.sampled_from((0, 1, 5_000))), max_size=8))
 def test_no_rule_that_cuts_known_clients_is_ahead_of_one_that_stops_about_as_much_without(drawn):
     offered = [_cutting(f"rule {n}", share, cut) for n, (share, cut) in enumerate(drawn)]
-    ordered = spared_first(offered)
-    assert sorted(one.key for one in ordered) == sorted(one.key for one in offered)
-    cuts = [one.proposal.clients.hit_half > 0 for one in ordered]
-    for place, one in enumerate(ordered):
-        behind = [later for later, cut in zip(ordered[place:], cuts[place:], strict=True) if not cut]
+    spared = spared_first(offered)
+    assert sorted(one.key for one in spared) == sorted(one.key for one in offered)
+    cuts = [one.proposal.clients.hit_half > 0 for one in spared]
+    for place, one in enumerate(spared):
+        behind = [later for later, cut in zip(spared[place:], cuts[place:], strict=True) if not cut]
         assert not cuts[place] or all(later.gain < one.gain - 0.05 for later in behind)
 
 
-def test_what_needs_force_stands_behind_what_stops_about_as_much_without():
-    forced = _offer("forced", 0.99)
-    forced = replace(forced, proposal=replace(forced.proposal, needs_force="logins"))
-    for other, ahead in ((0.95, "free"), (0.90, "forced")):
-        assert spared_first([forced, _offer("free", other)])[0].key == ahead
+# Each group is offered together, and the first of it is the one to stand first. Shares are in percent: of the
+# attack, of normal traffic, and of the attacked service's known clients; the cost is in ns a packet.
+PAIRS = """
+name                     stops  harm  clients  cost  why last
+block a /25               98.9   0.0      0.0   570
+drop all of udp/53       100.0  13.6    100.0   105  closes
+
+block the bots            98.4   0.0      0.0   570
+limit each address        74.7   0.0      0.0   530
+
+drop from port 123       100.0   0.0      0.0   105
+block three /10s         100.0   0.9      0.0   570  force
+
+limit each address        46.0   0.0      0.0   530
+drop SYNs to port 25     100.0   2.0      0.0   105  closes
+
+limit each address        40.0   0.5      0.4   530
+drop SYNs to port 22     100.0   0.0      0.0   105  force
+
+drop by length            97.0   0.0      0.0   105
+drop by payload           98.0   0.0      0.0   945
+
+drop by payload           98.0   0.0      0.0   945
+drop by length            88.0   0.0      0.0   105
+
+block the bots            96.0   0.0      0.0   570
+drop by TTL              100.0   0.5      9.0   105
+
+answer with cookies      100.0   0.0      0.0  1500
+drop by window           100.0   0.2      6.0   105
+"""
+
+
+def _groups():
+    for group in PAIRS.strip().partition("\n")[2].strip().split("\n\n"):
+        yield [re.split(r"\s{2,}", line.strip()) for line in group.splitlines()]
+
+
+@pytest.mark.parametrize("group", list(_groups()), ids=lambda group: group[0][0])
+def test_the_most_is_stopped_at_nearly_no_harm_then_the_cheapest_is_first(group) -> None:
+    offered = []
+    for name, stops, harm, clients, cost, *last in group:
+        made = _offer("xdp", float(stops) / 100, float(cost), stopped_pps=50_000.0)
+        hit = ClientHarm(known=1000, hit=10, share=float(clients) / 100, protocol=6, port=80)
+        rule = Rule("", Kind.XDP, Match(), "", 600, predicted_clients=hit)
+        reach = Reach(closes="53/udp", to="everybody") if last == ["closes"] else NO_REACH
+        measured = {"collateral_share": float(harm) / 100, "needs_force": "" if last != ["force"] else "why"}
+        proposal = replace(made.proposal, rule=rule, reach=reach, **measured)
+        offered.append(replace(made, key=name, proposal=proposal))
+    for before in itertools.permutations(offered):
+        assert ordered(before)[0].key == group[0][0]
 
 
 def test_near_equals_stay_in_place_and_clear_winners_move_up():

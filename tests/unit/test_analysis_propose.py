@@ -162,8 +162,9 @@ def test_what_cuts_logins_needs_force_where_operators_log_in() -> None:
         advisor = learned()
         advisor.known = KnownPeers(listening=frozenset(ports))
         offered = judged([VISITORS, syn], advisor, live=True).proposals
-        assert offered
-        assert {"port 80 is where operators log in" in one.needs_force for one in offered} == {forced}
+        rules = [one for one in offered if one.rule is not None]
+        assert {"port 80 is where operators log in" in one.needs_force for one in rules} == {forced}
+        assert (offered[0].rule is None) is forced, "who does better than a rule that needs force"
 
 
 def test_dropping_every_syn_costs_every_connection() -> None:

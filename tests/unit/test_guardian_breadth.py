@@ -39,6 +39,11 @@ def rule(kind: Kind, *sources: str, limit: RateLimit | None = None, **fields: An
     return Rule("", kind, match, "x", 60, limit=limit)
 
 
+def named(*sources: str, **fields: Any) -> Rule:
+    """A rule on a list whose origin says what it is: that may be broader."""
+    return replace(rule(Kind.IPSET, *sources, **fields), origin="country:NL")
+
+
 def limit(rate: int, v4: int = 32, v6: int = 64, **fields: Any) -> Rule:
     given = RateLimit(rate, rate, v4, v6, in_bytes=fields.pop("in_bytes", False))
     return rule(fields.pop("kind", Kind.HASHLIMIT), limit=given, **fields)
@@ -55,6 +60,8 @@ BROAD = [
     (connections(3, dport=22), "few to log in with"),
     (rule(Kind.IPSET, "10.0.0.0/7"), "/8"),
     (rule(Kind.IPSET, "2000::/15"), "/16"),
+    (rule(Kind.IPSET, "10.0.0.0/16", "10.2.0.0/15"), "10.2.0.0/15 is broader than /16"),
+    (rule(Kind.XDP, "2001:db8::/39", protocol=17), "/40"),
     (rule(Kind.NOTRACK), "NAT"),
     (rule(Kind.NOTRACK, family=4), "NAT"),
     (rule(Kind.NOTRACK, ttl=Range(0, 255)), "NAT"),
@@ -123,11 +130,11 @@ BROAD = [
 NARROW = [
     connections(3, dport=80),
     connections(4),
-    rule(Kind.IPSET, "10.0.0.0/8"),
-    rule(Kind.IPSET, *EIGHTS[:30]),
-    rule(Kind.IPSET, *EIGHTS[:30], protocol=6),
-    rule(Kind.IPSET, *EIGHTS, protocol=17, dport=53),
-    rule(Kind.IPSET, "10.0.0.0/8", protocol=6, dport=22),
+    named("10.0.0.0/8"),
+    named(*EIGHTS[:30]),
+    named(*EIGHTS[:30], protocol=6),
+    named(*EIGHTS, protocol=17, dport=53),
+    named("10.0.0.0/8", protocol=6, dport=22),
     rule(Kind.XDP, "192.0.2.0/24", protocol=6),
     rule(Kind.XDP, protocol=6, dport=80),
     rule(Kind.XDP, protocol=17, dport=22),

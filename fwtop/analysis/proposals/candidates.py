@@ -215,10 +215,8 @@ def _by_sources(
     near = neighbours(traffic.packets, chooses)
     on_link, chooses = chooses[near], chooses[~near]
     weight, attack = traffic.weight[chooses], Addresses.of(traffic.packets, chooses)
-    # Without a baseline, prefixes shorter than /16 would hit too many unknown clients
-    most, shortest = config.max_prefixes, 16 if normal.guess else 10
     for form, target in (("most", config.source_share), ("half", 0.5)):
-        cover = fewest_prefixes(attack, weight, normal.sources, target=target, limit=most, shortest=shortest)
+        cover = fewest_prefixes(attack, weight, normal.sources, target=target, limit=config.max_prefixes)
         hosts = single_hosts(traffic.packets, on_link, traffic.weight[on_link], target=target)
         prefixes, sources = hosts.prefixes + cover.prefixes, hosts.sources + cover.sources
         match = Match(sources=prefixes)

@@ -19,7 +19,7 @@ from fwtop.analysis.proposals.limits import fills_table, replayed, sustained
 from fwtop.analysis.proposals.matching import always_pass, in_prefixes, limit_groups, match_rows
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.window.tcp_view import ACK, SYN
-from fwtop.analysis.window.traffic import TCP, Rows, Traffic, mix
+from fwtop.analysis.window.traffic import TCP, UDP, Rows, Traffic, mix
 from fwtop.model.addresses.address import Prefix, format_address
 from fwtop.model.client_harm import ClientHarm
 from fwtop.model.rule import RANGES, Level, Match, RateLimit, Rule
@@ -170,7 +170,7 @@ def harm(
     allow-list.
     """
     packets = normal.packets
-    if normal.guess and _bars_every_connection(match, limit):
+    if normal.guess and match.protocol != UDP and bars_newcomers(match, limit):
         # Certain although not measured: unclaimed traffic contains no SYNs
         port = f" to TCP port {match.dport}" if match.dport is not None else ""
         part = match_rows(replace(match, tcp_flags=None), packets).astype(np.float64)
@@ -240,12 +240,12 @@ def _lost_connections(match: Match, hit: Mask, packets: PacketBatch, pps: F64) -
     return np.asarray(np.where(within & ~hit, rest / (whole - struck), 0.0)) if rest > 0 else nothing
 
 
-def _bars_every_connection(match: Match, limit: RateLimit | None) -> bool:
-    """Check for a rule that drops SYNs, or all of TCP, only by port and flags: no client passes it."""
+def bars_newcomers(match: Match, limit: RateLimit | None) -> bool:
+    """Check for a rule that drops, only by port and flags, what every new client of a service begins with."""
     ranges = (getattr(match, name) for name in RANGES)
     narrow = (match.sources, match.payload, match.sport, match.fragment, *ranges)
     mask, value = match.tcp_flags or (0, 0)
-    opens = SYN & mask == value and (match.protocol == TCP or match.tcp_flags is not None)
+    opens = SYN & mask == value and (match.protocol in (TCP, UDP) or match.tcp_flags is not None)
     return limit is None and opens and not any(narrow)
 
 

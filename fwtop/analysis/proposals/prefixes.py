@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -10,6 +11,7 @@ from msgspec import Struct
 from fwtop.analysis.window.traffic import Rows
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import F64, U8, U64, Mask, PacketBatch
+from fwtop.rehearsal.breadth import SHORTEST
 
 # A prefix of 2**b addresses must hold 2**(b*d) attackers: dense ones first, sparser ones if the list
 # would be long otherwise. At 0.25 a /24 needs 4 of them, a /16 needs 16.
@@ -49,13 +51,19 @@ class Cover(Struct, frozen=True):
 
 
 def fewest_prefixes(
-    attack: Addresses, weight: F64, normal: Addresses, *, target: float, limit: int, shortest: int = 10
+    attack: Addresses,
+    weight: F64,
+    normal: Addresses,
+    *,
+    target: float,
+    limit: int,
+    shortest: Mapping[int, int] = SHORTEST,
 ) -> Cover:
     """Choose at most `limit` prefixes that cover `target` of the weight.
 
-    From short (at least `shortest` for IPv4, twice that for IPv6) to long: a prefix is chosen if enough
-    of its addresses attack and it contains no normal source. IPv6 prefixes end at /64, which one host owns
-    (RFC 6177).
+    From short (by family; first those that just need no typed confirmation) to long: a prefix is chosen if
+    enough of its addresses attack and it contains no normal source. IPv6 prefixes end at /64, which one host
+    owns (RFC 6177).
     """
     total = float(weight.sum())
     if total == 0:
@@ -72,7 +80,9 @@ def fewest_prefixes(
         heavy = _heaviest(sums, target)
         sources += int(heavy.sum())
         for density in _DENSITIES:
-            found = _cover(family, values[heavy], sums[heavy], normal.distinct[family], (density, shortest))
+            found = _cover(
+                family, values[heavy], sums[heavy], normal.distinct[family], (density, shortest[family])
+            )
             if len(found[0]) <= _LONG:
                 break
         parts += _prefixes(family, found)
@@ -130,7 +140,7 @@ def _cover(family: int, values: U64, sums: F64, normal: U64, bounds: tuple[float
     density, shortest = bounds
     found: list[_Groups] = [(values[:0], values[:0], sums[:0])]
     live = np.arange(len(values))
-    for length in range(shortest if family == 4 else 2 * shortest, bits + 1):
+    for length in range(shortest, bits + 1):
         if len(live) == 0:
             break
         shift = np.uint64(bits - length)

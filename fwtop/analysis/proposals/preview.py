@@ -27,7 +27,9 @@ from fwtop.analysis.proposals.held import with_connections
 from fwtop.analysis.proposals.limits import full_table_warning
 from fwtop.analysis.proposals.matching import allowed_rows
 from fwtop.analysis.proposals.normal import Normal, normal_traffic, with_unexplained
+from fwtop.analysis.proposals.reach import reach_of, unseen_share
 from fwtop.analysis.proposals.signatures import matches, signatures
+from fwtop.model.reach import Reach
 from fwtop.model.rule import Preview, Rule
 from fwtop.model.traffic.packets import F64, Mask, Window
 from fwtop.rehearsal.host import NO_PEERS, KnownPeers
@@ -91,6 +93,8 @@ def preview_on(rule: Rule, judged: Basis, known: KnownPeers = NO_PEERS) -> Previ
     rates = [dropped_pps(dropped, rule.match, traffic, finding.rows) for finding in findings]
     aimed = int(np.argmax(rates)) if findings else None
     cost = harm_by(rule, normal, traffic, allowed_rows(allowed, normal.packets))
+    reach = reach_of(context, findings, rule, cost.part, normal)
+    harmed = min(1.0, cost.share + unseen_share(rule, reach, normal))
     against = findings[aimed] if aimed is not None and rates[aimed] > 0 else None
     spared = [peer.prefix for peer in allowed]
     named = zip((finding.title for finding in findings), shares, strict=True)
@@ -98,11 +102,12 @@ def preview_on(rule: Rule, judged: Basis, known: KnownPeers = NO_PEERS) -> Previ
     made = Preview(
         attack_share=shares[aimed] if aimed is not None else 0.0,
         attack_pps=sum(rates),
-        collateral_share=cost.share,
+        collateral_share=harmed,
         collateral_pps=cost.pps,
         total_pps=total_pps,
         examples=cost.examples,
-        warnings=_warnings(judged, rule, total_pps, 0.0 if clients.known else cost.share),
+        warnings=_warnings(judged, rule, reach, total_pps, 0.0 if clients.known else harmed),
+        reach=reach,
         guess=normal.guess,
         attack=findings[aimed].title if aimed is not None else "",
         attacks=tuple(sorted(named, key=lambda item: -item[1])),
@@ -129,7 +134,7 @@ def _beside_active(made: Preview, rule: Rule, judged: Basis, dropped: F64, passi
     return replace(made, already=tuple(already), together=tuple(together))
 
 
-def _warnings(judged: Basis, rule: Rule, total_pps: float, share: float) -> tuple[str, ...]:
+def _warnings(judged: Basis, rule: Rule, reach: Reach, total_pps: float, share: float) -> tuple[str, ...]:
     """Warn of what the numbers don't say; `share` is that of normal packets, where no client is known."""
     context = judged.context
     vectors = (one for one in context.findings if not one.state)
@@ -137,6 +142,7 @@ def _warnings(judged: Basis, rule: Rule, total_pps: float, share: float) -> tupl
     whose = f"the sources of the {forged[0] if forged else ''} look spoofed"
     full = full_table_warning(rule, context.traffic)
     found = (
+        (reach.closes, reach.closing),
         (rule.match.sources and forged, f"{whose}: blocking them stops little and hits others"),
         (full, full or ""),
         (not context.findings, "no attack is in progress"),

@@ -23,9 +23,11 @@ from fwtop.analysis.proposals.effect import (
 )
 from fwtop.analysis.proposals.held import proposals
 from fwtop.analysis.proposals.normal import Normal
+from fwtop.analysis.proposals.reach import reach_of, unseen_share
 from fwtop.analysis.proposals.services import Candidate, for_table, proposed
 from fwtop.analysis.proposals.signatures import Signature
 from fwtop.analysis.proposals.upstream import upstream
+from fwtop.model.reach import NO_REACH
 from fwtop.model.rule import RANGES, Kind, Rule
 from fwtop.model.traffic.snapshot import Proposal
 from fwtop.rules.kinds import drops_nothing, of
@@ -88,17 +90,18 @@ def _of_attack(
     tried = candidates(context, finding, normal, found)
     measured = [_measured(context, left, candidate, normal) for candidate in tried]
     useful = [offer for offer in measured if _is_worth(offer, USEFUL) and not offer.beside]
-    useful = _choice(_distinct(spared_first(sorted(useful, key=lambda one: rank(one, before)))))
+    useful = _choice(_distinct(ordered(useful, before)))
     useful += [offer for offer in measured if offer.beside and _is_worth(offer, _BESIDE)]
     call = upstream(context, finding, _effects(useful))
     if call is not None:
         useful.append(Offer("upstream", call))
-    return useful
+    return sorted(useful, key=lambda offer: offer.proposal.is_last_resort)
 
 
 def _effects(offered: Sequence[Offer]) -> list[tuple[float, float]]:
     """Return what rules stop of an attack and of normal traffic: each, and those for parts of it together."""
-    each = [(offer.gain, offer.proposal.collateral_share) for offer in offered]
+    harms = [1.0 if one.proposal.is_last_resort else one.proposal.harm for one in offered]
+    each = [(offer.gain, harmed) for offer, harmed in zip(offered, harms, strict=True)]
     parts = [one for one, offer in zip(each, offered, strict=True) if offer.beside]
     return [*each, (sum(stopped for stopped, _ in parts), sum(harmed for _, harmed in parts))]
 
@@ -118,12 +121,13 @@ def _measured(context: AnalysisContext, left: Remainder, candidate: Candidate, n
         gain = share_stopped(dropped, rule.match, traffic, finding, rest, before=before)
     cost = harm_by(rule, normal, context.traffic) if drops else None
     pps = dropped_pps(dropped, rule.match, traffic, np.arange(len(traffic)))
+    reach = reach_of(context, (finding,), rule, cost.part, normal) if cost else NO_REACH
     aim = Aim.at(finding, context)
     rule = replace(
         rule,
         predicted_pps=pps,
         predicted_attack_share=share,
-        predicted_collateral_share=cost.share if cost else 0.0,
+        predicted_collateral_share=min(1.0, cost.share + unseen_share(rule, reach, normal)) if cost else 0.0,
         predicted_guess=normal.guess,
         predicted_clients=clients_harmed(rule, cost, normal, aim) if cost and len(normal.clients) else None,
     )
@@ -140,6 +144,7 @@ def _measured(context: AnalysisContext, left: Remainder, candidate: Candidate, n
         ),
         return_path=returns,
         stopped_pps=pps,
+        reach=reach,
     )  # fmt: skip
     key = f"{_looks_at(candidate.rule).value} {candidate.form}"
     return Offer(key, made, gain, candidate.beside)
@@ -164,6 +169,12 @@ def _is_worth(offer: Offer, least: float) -> bool:
     return offer.gain >= max(least, _WORTH * offer.proposal.collateral_share)
 
 
+def ordered(offered: Sequence[Offer], before: Sequence[str] = ()) -> list[Offer]:
+    """Return the best first: who stops most at nearly no harm, the cheaper of equals, last resorts last."""
+    ranked = spared_first(sorted(offered, key=lambda one: rank(one, before)))
+    return sorted(ranked, key=lambda offer: offer.proposal.is_last_resort)
+
+
 def rank(offer: Offer, before: Sequence[str] = ()) -> float:
     """Return a sort key: attack stopped, less harm (weighted more), cost and fragility.
 
@@ -178,13 +189,12 @@ def rank(offer: Offer, before: Sequence[str] = ()) -> float:
     blunt = 0.03 * _bluntness(proposal.rule) if proposal.guess else 0.0
     aimed = _FEW_SOURCES if proposal.rule is not None and 0 < len(proposal.rule.match.sources) <= 3 else 0.0
     place = before.index(offer.key) if offer.key in before else len(before)
-    harm = max(proposal.collateral_share, proposal.clients.worst_share if proposal.clients else 0.0)
-    score = offer.gain - 8 * harm - cost - fragile - blunt + aimed
+    score = offer.gain - 8 * proposal.harm - cost - fragile - blunt + aimed
     return _STEADY * place - score
 
 
 def spared_first(ranked: list[Offer]) -> list[Offer]:
-    """Put a rule that cuts known clients of the attacked service, or needs force, behind those like it."""
+    """Put a rule that cuts known clients of the attacked service behind those that stop about as much."""
     result = [offer for offer in ranked if not _cuts(offer)]
     place = 0
     for offer in ranked:
@@ -201,7 +211,7 @@ def spared_first(ranked: list[Offer]) -> list[Offer]:
 
 def _cuts(offer: Offer) -> bool:
     clients = offer.proposal.clients
-    return bool(offer.proposal.needs_force) or (clients is not None and clients.hit_half > 0)
+    return clients is not None and clients.hit_half > 0
 
 
 def _bluntness(rule: Rule | None) -> int:

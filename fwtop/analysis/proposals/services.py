@@ -14,6 +14,7 @@ from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, UDP, weighted_top
 from fwtop.harden.playbook import Options, rule_of
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.reach import NO_REACH, Reach
 from fwtop.model.rule import Kind, Match, RateLimit, Rule, Setting
 from fwtop.model.traffic.packets import Fragment
 from fwtop.model.traffic.snapshot import Proposal
@@ -60,14 +61,15 @@ def proposed(
     finding: Finding,
     rule: Rule,
     why: str,
+    reach: Reach = NO_REACH,
     **measured: Any,  # noqa: ANN401
 ) -> Proposal:
     """Return a rule as a proposal without a number, with the shares that it predicts."""
-    kind = rule.kind.value
+    kind, closing = rule.kind.value, f"{reach.closing}: " if reach.closes else ""
     return Proposal(
         number=0,
         kind=kind,
-        summary=f"{rule.summary} ({why})",
+        summary=f"{closing}{rule.summary} ({why})",
         attack=finding.title,
         attack_share=rule.predicted_attack_share or 0.0,
         collateral_share=rule.predicted_collateral_share or 0.0,
@@ -75,6 +77,7 @@ def proposed(
         cost_measured=kind in context.config.measured_costs,
         commands=shell_commands(rule),
         rule=rule,
+        reach=reach,
         **measured,
     )
 

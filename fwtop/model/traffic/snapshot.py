@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.client_harm import ClientHarm
+from fwtop.model.reach import Reach
 from fwtop.model.rule import Match, Rule, RuleStatus
 from fwtop.model.service import Service
 from fwtop.model.traffic.counters import ConntrackSample, TcpService
@@ -204,11 +205,23 @@ class Proposal(Struct, frozen=True):
     needs_force: str = ""  # why the guard would not install its rule without; "" if it would
     bystanders: str = ""  # who may be cut by its rule though nobody there attacks; "" if nobody
     return_path: bool = False  # whether the attack's packets come over connections that the kernel completed
+    reach: Reach = Reach()  # of its rule, beyond the attack
 
     @property
     def clients(self) -> ClientHarm | None:
         """The known clients that its rule hits."""
         return self.rule.predicted_clients if self.rule is not None else None
+
+    @property
+    def harm(self) -> float:
+        """The share (0 to 1) that it costs clients: of all normal traffic, or of the attacked service's."""
+        closes = 1.0 if self.reach.closes else 0.0
+        return max(self.collateral_share, self.clients.worst_share if self.clients else 0.0, closes)
+
+    @property
+    def is_last_resort(self) -> bool:
+        """Whether no operator should take it while there is another: never the first of a list."""
+        return bool(self.needs_force or self.reach.closes)
 
 
 class Origin(Struct, frozen=True):

@@ -288,7 +288,8 @@ def harm_lines(item: Proposal | Preview) -> list[Line]:
     """Write how many known clients lose something, and which share of packets that is."""
     by_client = client_lines(item.clients)
     hits = [*packets_hit(item.collateral_share, guess=item.guess), (" of client-like packets", TEXT)]
-    return [*by_client, labelled("" if by_client else "clients hit", hits)]
+    covers = [labelled("", [(item.reach.covers, TEXT)])] if item.reach.covers else []
+    return [*by_client, labelled("" if by_client else "clients hit", hits), *covers]
 
 
 def example_lines(preview: Preview) -> list[Line]:
