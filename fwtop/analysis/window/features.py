@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from fwtop.analysis.window.counting import (
 )
 from fwtop.analysis.window.traffic import Rows, Traffic, distinct_texts, transport_start, weighted_top
 from fwtop.model.addresses.address import Prefix, format_address
-from fwtop.model.traffic.packets import F64, I64, U8
+from fwtop.model.traffic.packets import F64, I64, U8, U64
 from fwtop.render.numbers import duration_words
 
 _UNMET = 0.02  # share of packets from sources that were not sampled
@@ -272,12 +273,13 @@ def top_of(values: NDArray[Any], weight: F64) -> Top:
 
 
 _STRAY = 0.1  # of what the median target receives: less is a packet of something else
+_NEARLY_ALL = 0.95  # of an attack's packets: that much goes to what it is called after
 
 
 class Targets(NamedTuple):
-    """What an attack's targets receive, the busiest first, and the smallest prefix that covers them."""
+    """What an attack's targets receive, the busiest first, and the smallest prefix of nearly all of it."""
 
-    weights: F64  # packets
+    weights: F64  # packets, of those in the prefix
     prefix: Prefix  # of the family that most packets are of
 
 
@@ -298,18 +300,32 @@ def targets_of(traffic: Traffic, rows: NDArray[np.intp]) -> Targets:
     if not aimed.any():
         aimed[:] = True
     aimed &= weights >= _STRAY * float(np.median(weights[aimed]))
-    mine = rows[aimed[number]]
-    six = traffic.packets.family[mine] == 6
-    weight = traffic.weight[mine]
-    is_six = bool(six.all()) or float(weight[six].sum()) > float(weight[~six].sum())
-    busiest_first = np.sort(weights[aimed])[::-1]
-    return Targets(busiest_first, _covering(traffic, mine[six == is_six], 6 if is_six else 4))
+    first = np.zeros(len(weights), np.intp)
+    first[number] = rows
+    packets, aims = traffic.packets, np.flatnonzero(aimed)
+    six = packets.family[first[aims]] == 6
+    is_six = bool(six.all()) or 2 * float(weights[aims[six]].sum()) > float(weights[aims].sum())
+    aims = aims[six == is_six]
+    hi, lo = packets.dst_hi[first[aims]], packets.dst_lo[first[aims]]
+    order = np.lexsort((lo, hi))
+    return _narrowed(hi[order], lo[order], weights[aims[order]], 6 if is_six else 4)
 
 
-def _covering(traffic: Traffic, rows: NDArray[np.intp], family: int) -> Prefix:
-    hi, lo = traffic.packets.dst_hi[rows], traffic.packets.dst_lo[rows]
-    low = int(hi.min()) << 64 | int(lo[hi == hi.min()].min())
-    high = int(hi.max()) << 64 | int(lo[hi == hi.max()].max())
-    bits = 32 if family == 4 else 128
-    free = (low ^ high).bit_length()
-    return Prefix(family, low >> free << free, bits - free)
+def _narrowed(hi: U64, lo: U64, weights: F64, family: int) -> Targets:
+    """Return the smallest prefix whose addresses, of these ascending ones, receive nearly all."""
+
+    def value(place: int) -> int:
+        return int(hi[place]) << 64 | int(lo[place])
+
+    sums = np.append(0.0, np.cumsum(weights))
+    low, high = narrower = 0, len(weights)
+    while sums[narrower[1]] - sums[narrower[0]] >= _NEARLY_ALL * sums[-1]:
+        low, high = narrower
+        free = (value(low) ^ value(high - 1)).bit_length()
+        if not free:
+            break
+        upper = value(high - 1) >> free - 1 << free - 1
+        middle = bisect_left(range(high), upper, low, key=value)
+        narrower = max((low, middle), (middle, high), key=lambda half: sums[half[1]] - sums[half[0]])
+    prefix = Prefix(family, value(low) >> free << free, (32 if family == 4 else 128) - free)
+    return Targets(np.sort(weights[low:high])[::-1], prefix)
