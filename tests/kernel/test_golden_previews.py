@@ -26,7 +26,7 @@ MEASURED = Preview(
     examples=("192.0.2.7:443 tcp",), attack="UDP flood",
 )  # fmt: skip
 COMMANDS = {
-    Kind.IPSET: ("block 198.51.100.0/24 2001:db8::/32", "block 198.51.100.7 --via tc --ttl 1h"),
+    Kind.IPSET: ("block 198.51.100.0/24 2001:db8::/48", "block 198.51.100.7 --via tc --ttl 1h"),
     Kind.HASHLIMIT: ("limit --proto udp --dport 53 --per 24 --rate 1000/s", "limit --per 32 --rate 2MB/s -4"),
     Kind.CONNLIMIT: ("limit --dport 443 --per 32 --connections 20",),
     Kind.STRING: (

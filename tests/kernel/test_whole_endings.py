@@ -68,7 +68,7 @@ def test_with_both_processes_killed_the_rule_expires_in_the_kernel(
 def test_undo_all_leaves_the_kernel_as_it_was(lab: Lab) -> None:
     before = kernel_state(lab.victim)
     for arguments in (
-        ("block", "198.51.100.0/24", "2001:db8::/32"),
+        ("block", "198.51.100.0/24", "2001:db8::/48"),
         ("limit", "--proto", "udp", "--dport", "27015", "--per", "24", "--rate", "1000/s"),
         ("match", "--string", "flood:", "--proto", "udp"),
         ("notrack", "--proto", "udp", "--dport", "27015"),
