@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from fwtop.analysis.proposals.propose import Offer, ordered, rank, spared_first
 from fwtop.incidents.advice import Numbers
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.client_harm import ClientHarm
 from fwtop.model.reach import NO_REACH, Reach
 from fwtop.model.rule import Kind, Match, Rule
@@ -73,6 +74,9 @@ drop by length            88.0   0.0      0.0   105
 block the bots            96.0   0.0      0.0   570
 drop by TTL              100.0   0.5      9.0   105
 
+limit each address        46.0   0.0      0.0   530
+block a forged client     96.0   0.1      0.0   570  forged
+
 answer with cookies      100.0   0.0      0.0  1500
 drop by window           100.0   0.2      6.0   105
 """
@@ -89,9 +93,11 @@ def test_the_most_is_stopped_at_nearly_no_harm_then_the_cheapest_is_first(group)
     for name, stops, harm, clients, cost, *last in group:
         made = _offer("xdp", float(stops) / 100, float(cost), stopped_pps=50_000.0)
         hit = ClientHarm(known=1000, hit=10, share=float(clients) / 100, protocol=6, port=80)
-        rule = Rule("", Kind.XDP, Match(), "", 600, predicted_clients=hit)
+        sources = (Prefix.parse("185.31.8.5"),) if last == ["forged"] else ()
+        rule = Rule("", Kind.XDP, Match(sources=sources), "", 600, predicted_clients=hit)
         reach = Reach(closes="53/udp", to="everybody") if last == ["closes"] else NO_REACH
         measured = {"collateral_share": float(harm) / 100, "needs_force": "" if last != ["force"] else "why"}
+        measured["bystanders"] = "could be forged: 185.31.8.5 is a client of yours" if sources else ""
         proposal = replace(made.proposal, rule=rule, reach=reach, **measured)
         offered.append(replace(made, key=name, proposal=proposal))
     for before in itertools.permutations(offered):

@@ -221,7 +221,10 @@ class Proposal(Struct, frozen=True):
     @property
     def is_last_resort(self) -> bool:
         """Whether no operator should take it while there is another: never the first of a list."""
-        return bool(self.needs_force or self.reach.closes)
+        clients, rule = self.clients, self.rule
+        forged = rule is not None and bool(rule.match.sources) and bool(self.bystanders)
+        cuts_forged = forged and clients is not None and bool(clients.hit or clients.others_hit)
+        return bool(self.needs_force or self.reach.closes or cuts_forged)
 
 
 class Origin(Struct, frozen=True):
