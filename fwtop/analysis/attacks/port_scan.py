@@ -21,6 +21,7 @@ from fwtop.model.traffic.severity import Harm
 from fwtop.render.numbers import plural
 
 _FLOOD = 10.0  # times the rate of the least flood, from which a scan is one first of all
+_FLOOD_PPS = 3_000.0  # and this rate, as a capture has no least
 _REAL = Spoof(0.05, ())  # a scanner needs the answers (except for idle scans)
 _PORTS = 65_536  # of an address: more probes repeat some, although a thin sample doesn't show which
 _TRIES = 4.0  # probes per port: scanners retry two or three times
@@ -177,7 +178,7 @@ ENTRIES = (
     _scan(
         "flood over many ports", prior=4.6, kind="{flood_kind}",  # masscan, zmap, nmap --min-rate
         title="{flood} over many ports by {who}",
-        needs=(ENOUGH,),
+        needs=(ENOUGH, peak.at_least(_FLOOD_PPS)),
         evidence=(peak.above(0, 0.5, "at {peak:count} packets/s, whatever it looks for"),),
     ),
 )  # fmt: skip
