@@ -47,7 +47,7 @@ def test_calibrate_prints_the_cost_of_every_kind() -> None:
         (USERS, ["accuracy", "/no/such.pcap", "--quick"], "No such file"),
         (DEVELOPERS, ["ladder"], "no table 'ladder'; 'python -m benches list' names them"),
         (DEVELOPERS, ["xdp", "some.pcap"], "takes no captures"),
-        (DEVELOPERS, ["pipeline", "--seed", "1"], "goes with naming and corpus"),
+        (DEVELOPERS, ["pipeline", "--seed", "1"], "goes with naming, corpus"),
         (DEVELOPERS, ["fit", "/no/such/weights.toml"], "can't be written; nothing was fitted"),
     ],
 )

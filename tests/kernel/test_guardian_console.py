@@ -163,7 +163,7 @@ def slash_8s(first: int, count: int) -> tuple[Prefix, ...]:
 
 def test_rules_of_a_console_add_up(bench: Bench, console: GuardianClient) -> None:
     """Four of 31 /8s are as wide as one of 124, however each differs from the others."""
-    first = replace(RULE, match=Match(sources=slash_8s(20, 31)))
+    first = replace(RULE, match=Match(sources=slash_8s(20, 31)), origin="country:XX")
     apply(console, first, 30)
     wider = [
         replace(first, match=Match(sources=slash_8s(60, 31))),

@@ -130,7 +130,7 @@ def test_share_limit_is_read_from_the_file(bench: Bench) -> None:
         for text in ("11.0.0.0/8", "12.0.0.0/7")
     )
     with bench.connect() as guardian:
-        apply(guardian, broad)
+        apply(guardian, broad, force=True)
         answer = guardian.request(Apply(narrow.to_dict(), 0, force=True))
         assert not answer.ok
         assert "1 % of all IPv4 addresses would be blocked" in answer.error

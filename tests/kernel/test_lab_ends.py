@@ -30,7 +30,7 @@ sys.path.insert(0, sys.argv[1])
 from fwtop.cli.main import main
 from fwtop.lab import watch
 
-def observe(lab, seconds, pps):
+def observe(lab, seconds, pps, *, store):
     lab.start_flood(1000)
     print(lab.victim, lab.attacker, flush=True)
     while True:

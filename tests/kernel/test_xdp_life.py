@@ -224,7 +224,8 @@ def test_the_code_compiled_for_a_plan_is_reused(bench: XdpBench, poll_until) -> 
         found = set()
         for path in RUN_DIRECTORY.glob("rules-*"):
             with contextlib.suppress(FileNotFoundError):  # only the latest few stay
-                code = base64.b64decode(json.loads(path.read_text()))
+                [coded] = json.loads(path.read_text()).values()
+                code = base64.b64decode(coded)
                 if {length, length + 1} & {number for (number,) in struct.iter_unpack("<4xi", code)}:
                     found.add(path.name)
         return found
