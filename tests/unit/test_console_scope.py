@@ -27,7 +27,8 @@ def why_broad(rule: Rule, active: dict[str, Entry], allow: AllowList) -> str | N
 
 def rule(first: int = 20, count: int = 31, kind: Kind = Kind.IPSET, **conditions: object) -> Rule:
     sources = tuple(Prefix(4, (first + at) << 24, 8) for at in range(count))
-    return Rule("", kind, Match(sources=sources, **conditions), "x", 600, created_by=f"{CONSOLE}key")
+    match = Match(sources=sources, **conditions)
+    return Rule("", kind, match, "x", 600, origin="country:XX", created_by=f"{CONSOLE}key")
 
 
 def active(*rules: Rule) -> dict[str, Entry]:
