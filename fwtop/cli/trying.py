@@ -53,7 +53,7 @@ def _lab(args: argparse.Namespace) -> int:
     if not args.json and sys.stdin.isatty() and sys.stdout.isatty():
         with _ending_by_signals(), lab:
             status = watch.show(lab, args.pps)
-        print("fwtop: the lab is gone, with its namespaces and all rules in them")
+        print("fwtop: the lab is gone: every rule in its namespaces is undone, and they are removed")
         return status
     with _ending_by_signals(), lab:
         result = watch.observe(lab, args.seconds, args.pps, store=args.store)
