@@ -38,6 +38,7 @@ _MINUTES, _QUICK_MINUTES = 180, 6
 _SIZE = 120, 40
 _CALM_SECONDS = 25.0  # the baseline of clients is trusted then
 _NAMED_SECONDS, _DIALOG_SECONDS, _RULE_SECONDS = 30.0, 6.0, 6.0
+_ESCAPE_SECONDS = 0.3  # a key that follows Escape at once is one with Alt
 _READ_SECONDS = 0.5  # that an operator needs at least to read what is named
 _SETTLE_SECONDS, _MEASURED_SECONDS = 2.5, 6.0
 _AFTERWARDS_SECONDS = 20.0  # in which what is called an attack may still be the one that ended
@@ -223,7 +224,7 @@ class Night:
             for key in self._drawn.choices(_RANDOM_KEYS, k=6):
                 self._screen.press(key)
                 time.sleep(0.1)
-            self._screen.press("\x1b")
+            self._leave_dialog()
         time.sleep(_READ_SECONDS)
         proposals = self._seen.latest["proposals"]
         self._screen.press("1")
@@ -246,8 +247,12 @@ class Night:
     def _shown(self) -> str:
         """Return what the screen shows that the hand did not expect, and leave it."""
         shown = " / ".join(line.strip() for line in self._screen.screen().splitlines() if line.strip())
-        self._screen.press("\x1b")
+        self._leave_dialog()
         return f"no rule: {shown}"
+
+    def _leave_dialog(self) -> None:
+        self._screen.press("\x1b")
+        time.sleep(_ESCAPE_SECONDS)
 
     def _measure(self, met: Met) -> None:
         before, since = self._lab.passed(), time.monotonic()
@@ -262,7 +267,7 @@ class Night:
         """Take the rules away as an operator would, and whatever is left by command."""
         self._screen.press("u")
         time.sleep(1.0)
-        self._screen.press("\x1b")
+        self._leave_dialog()
         run_fwtop("undo", "--all", "--netns", self._lab.victim)
         until(lambda: not self._rules(), _RULE_SECONDS, every=0.05)
 
