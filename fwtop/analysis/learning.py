@@ -22,10 +22,10 @@ from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.habits import Reading
 from fwtop.analysis.memory import CLASSES, MEMORY_SECONDS, READY_SECONDS, Baseline, classes, rates_of
 from fwtop.analysis.window.counting import among
-from fwtop.analysis.window.traffic import TCP, Rows
+from fwtop.analysis.window.traffic import TCP, Rows, mix
 from fwtop.analysis.young import Moments, with_alike
 from fwtop.model.errors import FwtopError
-from fwtop.model.traffic.packets import F64, U8, U32, Mask, PacketBatch, Window
+from fwtop.model.traffic.packets import F64, U8, U32, U64, Mask, PacketBatch, Window
 from fwtop.model.traffic.protocols import NAMES
 from fwtop.model.traffic.snapshot import Incident
 from fwtop.render.numbers import utc
@@ -246,14 +246,22 @@ class Learner:
 
     # -- windows
 
-    def take(self, context: AnalysisContext, window: Window, *, quiet: bool) -> None:
-        """Learn quiet packets with a delay; during an attack learn only real connections."""
+    def take(
+        self, context: AnalysisContext, window: Window, *, quiet: bool, attackers: Sequence[U64] = ()
+    ) -> None:
+        """Learn quiet packets with a delay; during an attack only real connections of long-known clients.
+
+        `attackers` are the sources of attacks that are on or ended some minutes ago, sorted hashes as of
+        `source_of`: what they go on sending, such as RSTs of what they left open, is nobody's habit.
+        """
         self.baseline.meet(window.services, window.started + window.seconds)
         if len(context.traffic) == 0:
             return
         packets = context.traffic.packets
         new = packets.time_ns > self._last_ns
         self._last_ns = max(self._last_ns, int(packets.time_ns.max()))
+        if quiet and attackers:
+            new &= ~_attacked(packets, attackers, self.baseline.clients)
         known = np.flatnonzero(new & context.unclaimed & context.proven)
         calm = quiet and not any(one.is_steady for one in self._waiting.values())
         learns = calm and window.live and len(self.baseline.habits) > 0
@@ -271,7 +279,9 @@ class Learner:
             if self._waiting:
                 self._release(context, seconds)
             if self.baseline.ready:
-                real = packets.select(new & context.tcp.real & context.unclaimed)
+                clients = self.baseline.clients
+                known_long = among(mix(packets.src_hi, packets.src_lo), clients.source[clients.long_known])
+                real = packets.select(new & context.tcp.real & context.unclaimed & known_long)
                 self.baseline.renew(real, self.baseline.rows.protocol == TCP)
             return
         fresh = replace(packets.select(new), weight=context.traffic.weight[new])
@@ -406,6 +416,16 @@ class Learner:
         for name in CLASSES:
             if name not in self._waiting:
                 baseline.ceiling[name] = factor * max(baseline.rate(name) or 0.0, self._floor)
+
+
+def _attacked(packets: PacketBatch, attackers: Sequence[U64], clients: Clients) -> Mask:
+    """Mark the packets of sources that attacked and were no clients long before."""
+    host = np.where(packets.family == 6, np.uint64(0), packets.src_lo)
+    source = mix(packets.src_hi, host)
+    theirs = np.zeros(len(packets), np.bool_)
+    for some in attackers:
+        theirs |= among(source, some)
+    return theirs & ~among(mix(packets.src_hi, packets.src_lo), clients.source[clients.long_known])
 
 
 def _by_class(rates: F64) -> list[tuple[str, float]]:

@@ -78,7 +78,9 @@ class Advisor:
         tracked = {one.id: one for one in self._tracker.open}
         incidents = tuple(one for one in (*shown, *resting_ones) if one is not None and one.id in tracked)
         quiet = not any(one.severity.is_harmful or one.effect_of for one in incidents)
-        self.learner.take(context, window, quiet=quiet)
+        harmful = (one for one in self._tracker.known if one.shown and one.shown.severity.is_harmful)
+        attackers = [one.sources for one in harmful if len(one.sources)]
+        self.learner.take(context, window, quiet=quiet, attackers=attackers)
         if context.sockets is not None:
             held = any(finding.held is not None for finding in findings)
             self._memory.connections.learn(self.config, quiet=quiet and not held)

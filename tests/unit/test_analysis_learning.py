@@ -14,6 +14,7 @@ from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.habits import COLUMNS, Reading
 from fwtop.analysis.learning import ATTACK, BACK, NORMAL, Learner
 from fwtop.analysis.memory import Baseline, classes
+from fwtop.analysis.window.traffic import mix
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.packets import PacketBatch
 
@@ -120,7 +121,10 @@ class Watched:
         self.learner = Learner(baseline or Baseline(1_000), AdviseConfig())
         self.now = 1_000
 
-    def second(self, rates: dict[str, float], attacked: str = "", said: str = "") -> None:
+    def second(
+        self, rates: dict[str, float], attacked: str = "", said: str = "", *, source: int = 1, left: int = 0
+    ) -> None:
+        """Pass a second; TCP is of connections from `source`, and source `left` has attacked before."""
         packets = PacketBatch.zeros(ROWS * len(rates), 0)
         packets.family[:] = 4
         for number, (name, pps) in enumerate(rates.items()):
@@ -128,6 +132,7 @@ class Watched:
             packets.protocol[rows], packets.tcp_flags[rows], packets.dport[rows] = FIELDS[name]
             packets.sport[rows] = np.arange(ROWS) + 1024
             packets.weight[rows] = pps / ROWS
+            packets.src_lo[rows] = source
             packets.time_ns[rows] = (self.now + np.arange(ROWS) / ROWS) * 1e9
         none = np.zeros(len(packets), np.bool_)
         kinds = classes(packets)
@@ -138,7 +143,7 @@ class Watched:
         context = SimpleNamespace(
             traffic=Traffic(packets, float(self.now)),
             findings=[finding] if attacked else [],
-            tcp=SimpleNamespace(real=none),
+            tcp=SimpleNamespace(real=packets.protocol == 6),
             services=Reading(np.zeros(0, np.uint32), np.zeros((0, len(COLUMNS)))),
             unclaimed=~hit,
             proven=none,
@@ -149,7 +154,8 @@ class Watched:
         self.learner.obey(cast(Any, context), cast(Any, named))
         if asking is not None:
             asking.join()
-        self.learner.take(cast(Any, context), cast(Any, window), quiet=not attacked)
+        attackers = [mix(np.zeros(1, np.uint64), np.array([left], np.uint64))] if left else []
+        self.learner.take(cast(Any, context), cast(Any, window), quiet=not attacked, attackers=attackers)
         self.now += 1
 
     def _ask(self, said: str) -> Thread:
@@ -217,6 +223,31 @@ def test_bots_are_not_taken_for_clients() -> None:
         watched.second({"udp": 400, "ack": 20_000})
     assert share_of(watched, 443) == pytest.approx(0.5, abs=0.12)
     assert "not learned: tcp.lone 20,000/s for 1 of 20 min" in watched.learner.sentence("baseline")
+
+
+def sources_of(watched: Watched) -> set[int]:
+    return set(watched.learner.baseline.rows.src_lo.tolist())
+
+
+def test_what_a_source_that_attacked_still_sends_is_nobody_s_habit() -> None:
+    watched = Watched()
+    for _ in range(60):
+        watched.second({"udp": 400})
+    for _ in range(60):
+        watched.second({"udp": 400, "ack": 5}, source=7, left=7)
+    assert sources_of(watched) == {1}
+    for _ in range(60):
+        watched.second({"udp": 400, "ack": 5}, source=7)
+    assert sources_of(watched) == {1, 7}
+
+
+def test_connections_that_came_with_an_attack_are_nobody_s_habit() -> None:
+    watched = Watched()
+    for _ in range(60):
+        watched.second({"udp": 400, "ack": 400})
+    for _ in range(60):
+        watched.second({"udp": 9_000, "ack": 400}, "udp", source=7)
+    assert sources_of(watched) == {1}
 
 
 def test_what_was_learned_of_an_attack_is_forgotten_with_its_packets_and_can_be_taken_back() -> None:
