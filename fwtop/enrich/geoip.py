@@ -97,7 +97,7 @@ def open_databases(path: str | None = None) -> tuple[tuple[Database, ...], tuple
     candidates = [] if path is not None else _found_paths()
     for candidate in [*candidates, *([BUNDLED] if BUNDLED.exists() else [])]:
         try:
-            databases.append(Database(candidate))
+            databases.append(Database(candidate, registered=candidate == BUNDLED))
         except (CorruptDatabaseError, OSError) as error:
             warnings.append(f"GeoIP database {safe_text(candidate)} is not used: {_reason(error)}")
     return tuple(databases), tuple(warnings)
@@ -212,8 +212,7 @@ def _prefixes(what: str, path: str | None, wanted: Callable[[OriginColumns], Mas
 
 def _matching(database: Database, wanted: Callable[[OriginColumns], Mask]) -> Iterable[Prefix]:
     for leaves in database.file.leaves():
-        origin = database.by_record(leaves.record)
-        for row in np.flatnonzero(wanted(origin)):
+        for row in np.flatnonzero(wanted(database.of_leaves(leaves))):
             yield leaves.prefix(int(row))
 
 

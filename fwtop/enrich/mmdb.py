@@ -20,6 +20,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from fwtop.enrich.special import special_purpose
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.packets import I64, U8, U16, U32, U64, OriginColumns
@@ -251,11 +252,13 @@ class Database:
     """One database and a cache of its records, so that each is decoded once.
 
     Memory is bounded by the number of distinct records in the file (bundled data: 90,000), whatever
-    addresses an attacker makes up.
+    addresses an attacker makes up. `registered`: its countries are those that registries note, also for
+    addresses that are nobody's, 192.168.0.0/16 as Australian; an operator's own data may know private ones.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, registered: bool = False) -> None:
         self.file = MmdbFile(path)
+        self._registered = registered
         # Records in order (0: no record), country and AS of each; replaced as a whole, for other threads
         self._cache: _Cache = np.zeros(1, np.int64), np.zeros(1, np.uint16), np.zeros(1, np.uint32)
         self._found = _Found.none()
@@ -264,7 +267,17 @@ class Database:
 
     def columns(self, family: U8, hi: U64, lo: U64) -> OriginColumns:
         """Look n addresses up."""
-        return self.by_record(self._records(family, hi, lo))
+        return self._without_special(self.by_record(self._records(family, hi, lo)), family, hi, lo)
+
+    def of_leaves(self, leaves: Leaves) -> OriginColumns:
+        """Return the origins of the networks of its tree."""
+        return self._without_special(self.by_record(leaves.record), leaves.family, leaves.hi, leaves.lo)
+
+    def _without_special(self, found: OriginColumns, family: U8, hi: U64, lo: U64) -> OriginColumns:
+        if not self._registered:
+            return found
+        special = special_purpose(family, hi, lo)
+        return OriginColumns(np.where(special, 0, found.country), np.where(special, 0, found.asn))
 
     def _records(self, family: U8, hi: U64, lo: U64) -> I64:
         """Return the record numbers of addresses; those of the last lookups are remembered."""

@@ -12,12 +12,15 @@ from pathlib import Path
 import maxminddb
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mmdb_files import record_of, write_records
 
-from fwtop.enrich import geoip, mmdb
+from fwtop.enrich import geoip, mmdb, special
 from fwtop.enrich.mmdb import CorruptDatabaseError, MmdbFile
 from fwtop.model import paths
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.errors import FwtopError
 
 NETWORKS = {
@@ -120,6 +123,47 @@ def test_well_known_addresses_in_the_bundled_data(bundled):
     assert lookup.as_name(64999) is None
 
 
+def test_special_purpose_addresses_have_no_origin_in_the_bundled_data(bundled, no_own_data, monkeypatch):
+    monkeypatch.setattr(geoip, "BUNDLED", bundled)
+    addresses = ["198.51.100.1", "203.0.113.7", "192.168.1.1", "172.16.3.4", "2001:db8::1", "8.8.8.8"]
+    assert found(geoip.open_lookup(), addresses) == [("", 0)] * 5 + [("US", 15169)]
+    blocked = PrefixRows.of(geoip.prefixes_of_country("AU") + geoip.prefixes_of_country("JP"))
+    assert len(blocked) > 10_000
+    for network in special.NETWORKS:
+        assert blocked.overlapping(Prefix.of(network)) is None, network
+
+
+def test_an_operators_own_data_may_know_private_addresses(tmp_path, no_own_data):
+    path = str(write_database(tmp_path / "own.mmdb", {"10.1.0.0/16": ("DE", 64500, "Our hall")}))
+    assert found(geoip.open_lookup(path), ["10.1.2.3"]) == [("DE", 64500)]
+
+
+def is_special(value: int, family: int) -> bool:
+    address = ipaddress.IPv4Address(value) if family == 4 else ipaddress.IPv6Address(value)
+    return bool(special.special_purpose(*columns_of([str(address)]))[0])
+
+
+@pytest.mark.parametrize("network", special.NETWORKS, ids=str)
+def test_special_purpose_networks_are_those_that_python_knows(network):
+    first, last = int(network[0]), int(network[-1])
+    newer = ("3fff::/20", "5f00::/16")  # than the oldest Python that is supported
+    one = network[network.num_addresses // 2]
+    assert str(network) in newer or not one.is_global or one.is_multicast or one.is_reserved
+    assert all(is_special(value, network.version) for value in (first, int(one), last))
+    for value in (first - 1, last + 1):
+        if 0 <= value < 1 << network.max_prefixlen:
+            beside = any(type(one)(value) in network for network in special.NETWORKS)
+            assert is_special(value, network.version) == beside, type(one)(value)
+
+
+@given(st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)))
+def test_no_global_address_is_taken_for_a_special_one(address):
+    if is_special(int(address), address.version):
+        anycast = ("192.0.0.9", "192.0.0.10")  # of whichever server is near: it has no country either
+        is_nobodys = address.is_multicast or address.is_reserved or str(address) in anycast
+        assert is_nobodys or not address.is_global or address in ipaddress.ip_network("3fff::/20")
+
+
 def test_description_names_data_age_and_attribution(bundled):
     text = geoip.GeoLookup((mmdb.Database(bundled),)).describe()
     for part in ("days old", "PDDL 1.0", "CC BY 4.0", "https://db-ip.com", "Route Views", "NRO"):
@@ -172,10 +216,10 @@ def test_names_are_sanitised(tmp_path):
 
 
 def test_later_databases_fill_gaps_of_earlier_ones(tmp_path, no_own_data):
-    country = write_database(no_own_data / "usual/GeoLite2-Country.mmdb", {"192.0.2.0/24": ("FR", 0, "")})
-    bundled = write_database(no_own_data / "bundled.mmdb", {"192.0.0.0/16": ("NL", 64500, "Wide")})
+    country = write_database(no_own_data / "usual/GeoLite2-Country.mmdb", {"193.0.2.0/24": ("FR", 0, "")})
+    bundled = write_database(no_own_data / "bundled.mmdb", {"193.0.0.0/16": ("NL", 64500, "Wide")})
     lookup = geoip.open_lookup()
-    assert found(lookup, ["192.0.2.1", "192.0.3.1"]) == [("FR", 64500), ("NL", 64500)]
+    assert found(lookup, ["193.0.2.1", "193.0.3.1"]) == [("FR", 64500), ("NL", 64500)]
     assert str(country) in lookup.describe()
     assert str(bundled) in lookup.describe()
 
@@ -218,9 +262,9 @@ def test_a_bad_named_database_is_an_error(tmp_path, no_own_data, content):
 
 def test_a_bad_found_database_is_skipped_with_a_warning(no_own_data):
     (no_own_data / "usual/GeoLite2-ASN.mmdb").write_bytes(b"damaged")
-    write_database(no_own_data / "bundled.mmdb", NETWORKS)
+    write_database(no_own_data / "bundled.mmdb", {"193.0.2.0/24": ("NL", 64500, "First Example")})
     lookup = geoip.open_lookup()
-    assert found(lookup, ["192.0.2.1"]) == [("NL", 64500)]
+    assert found(lookup, ["193.0.2.1"]) == [("NL", 64500)]
     assert len(lookup.warnings) == 1
     assert "GeoLite2-ASN.mmdb" in lookup.warnings[0]
 
