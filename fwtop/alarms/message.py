@@ -25,7 +25,7 @@ _MAX_FIELDS = 16
 # Event → syslog priority: 2 critical (of abuse 4), 4 warning, 5 notice
 EVENTS = {
     "attack_began": 2, "attack_changed": 4, "attack_ended": 5,
-    "rule_installed": 5, "rule_confirmed": 5, "rule_removed": 4, "rule_expired": 4,
+    "rule_installed": 5, "rule_confirmed": 5, "rule_removed": 4, "rule_expired": 4, "rule_harms": 2,
     "rules_alarm": 4, "rules_alarm_over": 5, "automatic": 4,
     "watcher_degraded": 4, "watcher_recovered": 5, "test": 5,
 }  # fmt: skip

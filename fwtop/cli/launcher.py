@@ -28,9 +28,10 @@ from fwtop.model.paths import CONSOLE_USER, ROOT
 from fwtop.model.wire import to_json
 from fwtop.sandbox.confine import close_inherited, drop_privileges, end_with, unprivileged_user
 
-# Leave the alternate screen; show the cursor; disable mouse, focus and paste reports; reset colours.
+# Leave the alternate screen; show the cursor; disable mouse, focus and paste reports; reset colours, title.
 _RESTORE_SCREEN = (
     b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1004l\x1b[?2004l\x1b[<u\x1b[0m"
+    b"\x1b[23;2t"
 )
 
 _OOM_CONSOLE = 500

@@ -24,7 +24,7 @@ from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import FEWER_SAMPLES, SAMPLES_PER_SECOND, LiveSource
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Rescan, Symbols
+from fwtop.model.protocol import Rescan, Symbols, Undo
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.packets import PacketBatch, Window
 from fwtop.model.traffic.snapshot import Origin, Snapshot
@@ -102,11 +102,15 @@ class LiveConsole:
             connections=ConnectionMeter(),
             refresh=RefreshRate(watched=watched),
             ring=ring,
+            undo=None if options.readonly or options.mode == "dry_run" else self._undo,
         )
         self.preview = RulePreviews(lambda: self.session.latest, self.advisor.config).preview
         self.recorder = self._recorder() if options.store else None
         if self.recorder is not None and not beside:  # else the other's is kept, which has seen more
             self.recorder.baseline = self.advisor.baseline.to_bytes
+
+    def _undo(self, rule_id: str) -> None:
+        self.links[1].demand(Undo((rule_id,)), seconds=_ASIDE_SECONDS)
 
     def _recorder(self) -> Recorder:
         def arrived() -> PacketBatch | None:

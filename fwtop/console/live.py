@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,10 +20,13 @@ from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.judging import failure_line, not_judged
 from fwtop.console.rules import RuleMonitor, SurveyMonitor
 from fwtop.incidents.advisor import Advisor, at_most
+from fwtop.incidents.losses import LossWatch
 from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import LiveSource
+from fwtop.model.client_loss import ClientLoss
+from fwtop.model.console_scope import AUTOMATIC, maker, owner_elsewhere
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import ACTIVE_STATES, Preview, Rule
+from fwtop.model.rule import ACTIVE_STATES, Preview, Rule, State
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import Hook, PacketBatch, Window
 from fwtop.model.traffic.session import end_of
@@ -47,6 +51,7 @@ if TYPE_CHECKING:  # a recorder has none
 _CLIENTS = 20  # that are listed during an attack, however little they send
 _SOME_CONNECTIONS = 32
 _LATE_SECONDS = 60.0  # how long a late answer stays in the notes
+_CLIENT_SECONDS = 3.0  # that the rate of known clients is of
 _MOST_MISSED = 20  # ticks in a row without a snapshot: that is no watch any more
 
 
@@ -139,8 +144,11 @@ class LiveSession:
         connections: ConnectionMeter | None = None,
         refresh: RefreshRate | None = None,
         ring: PacketRing | None = None,
+        undo: Callable[[str], object] | None = None,
     ) -> None:
         """`late` returns a line per guardian answer that arrived after its request had timed out.
+
+        `undo` ends a trial that harms clients; None: nothing may be changed.
 
         `ring` keeps the newest packets, for whoever looks at them.
         """
@@ -163,6 +171,9 @@ class LiveSession:
         self.latest: Observed | None = None
         self._last: Snapshot | None = None
         self._missed = 0  # ticks since
+        self._losses = LossWatch()
+        self._undo = undo
+        self._ended: set[str] = set()  # trials that did harm
         self._ring = ring
         self.totals: RunningTotals | None = None  # kept if set
 
@@ -199,10 +210,14 @@ class LiveSession:
         self.observe()
         service = self._service.sample()  # at once: rates of one window belong together
         window = replace(self._engine.window(), services=self._survey.last.listeners)
-        window = replace(window, handshakes_per_s=service.handshakes_per_s if service else None)
+        shaken = service.handshakes_per_s if service else None
+        window = replace(window, handshakes_per_s=shaken, handshakes=self._service.handshakes)
         if self._connections is not None:
             window = replace(window, sockets=self._connections.poll())
         judgement, tables = self._judged(window)
+        losses = self._lost(window, judgement)
+        if service is not None and any(one.completes for one in judgement.on):
+            service = replace(service, bots=True, known_per_s=self._losses.long_per_s(_CLIENT_SECONDS))
         surroundings = self._survey.last
         listeners = with_rates(surroundings.listeners, window)
         self.latest = Observed(window, self._baseline, self._known(), self.rules.effective)
@@ -219,9 +234,23 @@ class LiveSession:
             softirq_share=window.counters.softirq_share,
             cores=window.counters.cores,
             tcp=service,
+            losses=losses,
             notes=(*_told(judgement), *self._notes, *self._source.notes, *self._guardian_notes()),
             surroundings=replace(surroundings, listeners=listeners),
         )
+
+    def _lost(self, window: Window, judgement: Judgement) -> tuple[ClientLoss, ...]:
+        """Return what clients lost to rules; a trial that harms them ends, unless a policy tries its own."""
+        losses = self._losses.take(window, self._advisor.baseline, judgement, self.rules.statuses)
+        harmful = {loss.rule for loss in losses if loss.is_harm} - self._ended
+        if self._undo is None:
+            return losses
+        for status in self.rules.statuses:
+            if status.rule.id in harmful and status.state is State.PROVISIONAL and _may_end(status.rule):
+                self._ended.add(status.rule.id)
+                with suppress(FwtopError):  # its time is short anyway
+                    self._undo(status.rule.id)
+        return losses
 
     def forget_window(self) -> None:
         """Let go of the last tick's packets, 10 MiB in a flood, if nobody asks before the next."""
@@ -324,6 +353,11 @@ class LiveSession:
 
 def _told(judgement: Judgement) -> tuple[str, ...]:
     return (judgement.not_judged,) if judgement.not_judged else ()
+
+
+def _may_end(rule: Rule) -> bool:
+    """Whether a trial that harms ends here: automatic rules and policies have a policy of their own."""
+    return maker(rule) != AUTOMATIC and not owner_elsewhere(rule)
 
 
 def _totals_only(window: Window) -> Tables:

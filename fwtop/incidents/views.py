@@ -62,7 +62,17 @@ def incident_of(context: AnalysisContext, sighted: Sighted, tracked: Tracked) ->
         letter=tracked.letter,
         paused=tracked.paused,
         last=tracked.until,
+        completes=_completes(context, finding),
     )
+
+
+_PART = 0.05  # of its packets; fewer belong to real connections by chance
+
+
+def _completes(context: AnalysisContext, finding: Finding) -> bool:
+    """Test whether an attack's senders complete handshakes."""
+    real = float(context.tcp.real[finding.rows].mean()) if len(finding.rows) else 0.0
+    return finding.requests or finding.held is not None or real >= _PART
 
 
 def resting(tracked: Tracked) -> Incident | None:

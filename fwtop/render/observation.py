@@ -73,6 +73,7 @@ def _verdict(snapshot: Snapshot) -> dict[str, Any]:
         "reaching_share": round(max(1.0 - sum(shares.values()), 0.0), 4) if verdict.attack_pps else 0.0,
         "cores": None if verdict.cores is None else round(verdict.cores, 4),
         "advice": verdict.advice,
+        "harm": None if verdict.loss is None else _values(verdict.loss),
     }
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from fwtop.model.client_loss import ClientLoss
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED, flow_of
 from fwtop.model.traffic.severity import Harm
@@ -21,6 +23,7 @@ from fwtop.render.numbers import percent
 class Badge(StrEnum):
     """What the badge says."""
 
+    HARM = "HARM"  # a rule costs clients what they got before: beats all others
     UNPROTECTED = "UNPROTECTED"
     TRIAL = "TRIAL"
     PARTLY = "PARTLY"
@@ -52,6 +55,7 @@ class Verdict(Struct, frozen=True):
     left: float = 0.0  # of the trial's time, 0 to 1
     cores: float | None = None  # that the attacks' packets keep busy in softirq; None: not known
     saved: float = 0.0  # of these, by the best rule: what is proposed first
+    loss: ClientLoss | None = None  # of a rule that does harm; of several the worst
 
     @property
     def stopped(self) -> float:
@@ -69,7 +73,14 @@ class Verdict(Struct, frozen=True):
 
 
 def verdict_of(snapshot: Snapshot, now: float) -> Verdict:
-    """Judge the snapshot; drops of rules that have ended don't protect any more."""
+    """Judge the snapshot; drops of rules that have ended don't protect any more, nor do they harm."""
+    verdict, active = _of_attacks(snapshot, now), active_rules(snapshot)
+    losses = [loss for loss in snapshot.losses if loss.is_harm and loss.rule in active]
+    worst = max(losses, key=lambda loss: loss.sure, default=None)
+    return replace(verdict, badge=Badge.HARM, loss=worst) if worst is not None else verdict
+
+
+def _of_attacks(snapshot: Snapshot, now: float) -> Verdict:
     attacks = attacks_of(snapshot)
     trials = _on_trial(snapshot)
     is_judged = not snapshot.judgement.not_judged

@@ -25,7 +25,12 @@ from fwtop.report.traffic import (
 from fwtop.report.wording import about, clock, day_and_time, si
 from fwtop.rules.kinds import command_line
 
-_NAMES = {"rule_proposed": "proposed", "rule_undone": "rule removed", "records_lost": "samples lost"}
+_NAMES = {
+    "rule_proposed": "proposed",
+    "rule_undone": "rule removed",
+    "records_lost": "samples lost",
+    "rule_harms": "HARM",
+}
 
 
 def document(digest: Digest) -> Document:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fwtop.model.client_loss import ClientLoss
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Event, EventKind
@@ -22,7 +23,8 @@ def derive(before: Snapshot | None, after: Snapshot) -> list[Event]:
     at = after.at
     return [
         *_attack_events(before.judgement.harmful if before else (), after.judgement.harmful, at),
-        *_rule_events(before.mitigations if before else (), after.mitigations, at, first=before is None),
+        *_harm_events(before, after, at),
+        *_rule_events(before, after, at),
         *_proposal_events(before, after, at),
         *_guardian_events(before.guardian if before else "", after.guardian, at),
         *_loss_events(before, after, at),
@@ -94,16 +96,26 @@ def _causes(attacks: tuple[Incident, ...]) -> list[Incident]:
     return [attack for attack in attacks if not attack.effect_of and attack.is_on]
 
 
-def _rule_events(
-    before: tuple[RuleStatus, ...], after: tuple[RuleStatus, ...], at: float, *, first: bool
-) -> Iterator[Event]:
-    old = {status.rule.id: status for status in before}
-    new = {status.rule.id: status for status in after}
+def _harm_events(before: Snapshot | None, after: Snapshot, at: float) -> Iterator[Event]:
+    known = _harms(before)
+    for rule, loss in _harms(after).items():
+        if rule not in known:
+            yield _event(at, EventKind.RULE_HARMS, rule, f"{loss.words} since it is in")
+
+
+def _harms(snapshot: Snapshot | None) -> dict[str, ClientLoss]:
+    return {loss.rule: loss for loss in snapshot.losses if loss.is_harm} if snapshot else {}
+
+
+def _rule_events(before: Snapshot | None, after: Snapshot, at: float) -> Iterator[Event]:
+    old = {status.rule.id: status for status in before.mitigations} if before else {}
+    new = {status.rule.id: status for status in after.mitigations}
+    losses = _harms(before)
     for rule_id, status in new.items():
-        yield from _state_events(old.get(rule_id), status, at, first=first)
+        yield from _state_events(old.get(rule_id), status, at, first=before is None)
     for rule_id, status in old.items():
         if rule_id not in new and status.state in ACTIVE_STATES:
-            yield _vanished(status, at)
+            yield _vanished(status, at, losses.get(rule_id))
 
 
 def _state_events(old: RuleStatus | None, new: RuleStatus, at: float, *, first: bool) -> Iterator[Event]:
@@ -122,9 +134,11 @@ def _state_events(old: RuleStatus | None, new: RuleStatus, at: float, *, first: 
         yield _event(at, _ENDS[new.state], rule.id, text)
 
 
-def _vanished(status: RuleStatus, at: float) -> Event:
+def _vanished(status: RuleStatus, at: float, loss: ClientLoss | None) -> Event:
     """Return why an active rule is no longer listed: the guardian lists active rules only."""
     summary, late = status.rule.summary, at + _EXPIRY_SLACK_SECONDS
+    if loss is not None:
+        return _event(at, EventKind.RULE_UNDONE, status.rule.id, f"{summary}: it did harm, {loss.words}")
     if status.state is State.PROVISIONAL and status.confirm_by is not None and late >= status.confirm_by:
         return _event(at, EventKind.RULE_UNDONE, status.rule.id, f"{summary}: not confirmed in time")
     if status.expires is not None and late >= status.expires:

@@ -28,7 +28,7 @@ def insert_series(database: sqlite3.Connection, snapshot: Snapshot, seconds: flo
     totals, sampling, conntrack = snapshot.tables.totals, snapshot.tables.sampling, snapshot.conntrack
     length = max(snapshot.seconds, 1e-3)
     tcp = snapshot.tcp
-    service = (tcp.handshakes_per_s, tcp.acknowledged_per_s) if tcp else (None, None)
+    service = (tcp.clients_per_s, tcp.acknowledged_per_s) if tcp else (None, None)
     table = (conntrack.count, conntrack.max, conntrack.new_per_s) if conntrack else (None, None, None)
     flow = flow_of(snapshot) or Flow()
     row = (

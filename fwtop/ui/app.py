@@ -24,6 +24,7 @@ from fwtop.model.errors import CONSOLE_OUT_OF_MEMORY, FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.sandbox.crash_log import CRASHES, failure_words
+from fwtop.ui.attention import Attention
 from fwtop.ui.feed import Feed
 from fwtop.ui.keys import ACTIONS, KEY_MAP, remapped
 from fwtop.ui.layout import Guarded
@@ -94,6 +95,7 @@ class FwtopApp(Guarded, App[None]):
         self.main.be_slow = self.be_slow
         self._frame_seconds = self._frame(slow=slow)
         self._shown = ShownCells()
+        self._attention = Attention(self.settings.title, self.settings.bell)
         self._stalls = 0
         self._latest: Snapshot | None = None
         self._last_frame = 0.0
@@ -119,7 +121,7 @@ class FwtopApp(Guarded, App[None]):
         """Show the screen first, then start the feed."""
         self._catch_signals()
         if isinstance(self._driver, ResilientDriver):
-            self._driver.restarted = self._shown.forget
+            self._driver.restarted = self._restarted
         self.set_interval(1.0, self._leave_if_hung_up)
         self.push_screen(self.main)
         if self._wrong:
@@ -173,6 +175,13 @@ class FwtopApp(Guarded, App[None]):
         self._last_frame = time.monotonic()
         if self._latest is not None:
             self.main.take(self._latest)
+            said = self._attention.take(self._latest, self.main.desk.now())
+            if said and self._driver is not None:
+                self._driver.write(said)
+
+    def _restarted(self) -> None:
+        self._shown.forget()
+        self._attention.forget()
 
     def _note_stall(self) -> None:
         """Send less once the terminal can't keep up, unless the operator decided otherwise."""

@@ -13,7 +13,6 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import EventKind
 from fwtop.model.traffic.snapshot import NOTHING, Snapshot
 from fwtop.ui.feed import PlayerState
-from fwtop.ui.format import duration
 from fwtop.ui.graph import Graph
 from fwtop.ui.header import HeaderState, header_lines
 from fwtop.ui.keys import KEY_MAP
@@ -52,20 +51,13 @@ def not_acting(mitigations: Sequence[RuleStatus]) -> list[RuleStatus]:
 
 
 def status_line(snapshot: Snapshot, message: Line, state: HeaderState, width: int) -> Line:
-    """Write the most urgent of: a rule that is not in effect, one to confirm, a message."""
+    """Write the most urgent of: a message, a rule that is not in effect, a note."""
     if snapshot is NOTHING:
         return message or [(" waiting for the first numbers …", DIM)]
-    waiting = [] if state.readonly else pending(snapshot.mitigations)
-    if message and waiting:
-        prompt = _confirm_prompt(waiting[0], state.now)
-        both = [*prompt, ("  ", TEXT), *message]
-        return both if width_of(both) + 1 <= width else message
-    if message:
-        return message
-    return _standing_line(snapshot, waiting, state, width)
+    return message or _standing_line(snapshot, state, width)
 
 
-def _standing_line(snapshot: Snapshot, waiting: list[RuleStatus], state: HeaderState, width: int) -> Line:
+def _standing_line(snapshot: Snapshot, state: HeaderState, width: int) -> Line:
     if snapshot.guardian.startswith("lost"):
         why = snapshot.guardian.removeprefix("lost").removeprefix(":").strip() or "no answer"
         return [(" rules expire by themselves; quit and start fwtop again", BAD), (f"   ({why})", DIM)]
@@ -78,16 +70,7 @@ def _standing_line(snapshot: Snapshot, waiting: list[RuleStatus], state: HeaderS
             (safe_text(broken[0].not_acting), BAD),
         ]
         return fit(alarm, width)
-    if waiting:
-        return _confirm_prompt(waiting[0], state.now)
     return [(f" {note}", DIM) for note in snapshot.notes[:1]]
-
-
-def _confirm_prompt(status: RuleStatus, now: float) -> Line:
-    left = duration((status.confirm_by or now) - now)
-    prompt: Line = [(f" rule {status.rule.id} is removed in {left} ", NOTICE)]
-    prompt += [(f"  {KEY_MAP.label('keep')}", TITLE), (" keeps it  ", TEXT)]
-    return [*prompt, (KEY_MAP.label("undo"), TITLE), (" removes it now", TEXT)]
 
 
 _BUSY = " …"  # what a message ends with while something is being done
@@ -234,6 +217,7 @@ _KEYS = (
 # The most important first: where several events share a cell, it shows that one.
 _GLYPHS: dict[EventKind, Span] = {
     EventKind.ATTACK_BEGAN: ("▲", BAD),
+    EventKind.RULE_HARMS: ("◆", BAD),
     EventKind.GUARDIAN_LOST: ("◆", BAD),
     EventKind.RULE_EXPIRED: ("◆", WARN),
     EventKind.RULE_UNDONE: ("◆", WARN),

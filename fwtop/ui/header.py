@@ -14,6 +14,7 @@ from fwtop.render.rows.defence import taken
 from fwtop.render.verdict import Badge, Verdict, attack_pps, attacks_of, verdict_of
 from fwtop.rules.kinds import drops_nothing
 from fwtop.ui.format import bits, duration, number, percent
+from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.history import Clients, History
 from fwtop.ui.lists.path import CONNTRACK_ALARM, FULL
 from fwtop.ui.style import (
@@ -29,6 +30,7 @@ from fwtop.ui.style import (
     NOTICE,
     STRONG,
     TEXT,
+    TITLE,
     WARN,
     Line,
     Span,
@@ -52,7 +54,7 @@ def header_lines(snapshot: Snapshot, history: History, state: HeaderState, width
     alarm, tail = _resources(snapshot, width)
     return [
         _identity(snapshot, state, width),
-        verdict_line(snapshot, state.now, width, alarm, slow=state.slow),
+        verdict_line(snapshot, state, width, alarm),
         rates_line(snapshot, history.before, min(width, 80) if state.slow else width, tail),
     ]
 
@@ -137,8 +139,20 @@ def _conntrack(sample: ConntrackSample, *, long: bool) -> Line:
     """Write how full the connection table is; the long form also what becomes of it."""
     fill, left = sample.fill, sample.seconds_to_full
     if fill >= FULL:
-        what = "evicting" if sample.early_drop > sample.drop else "refusing new connections"
-        return [("conntrack FULL", ALARM), *([(f" {what}", BAD)] if long else [])]
+        what = (
+            "evicting"
+            if sample.early_drop > sample.drop
+            else "refusing new connections"
+            if sample.drop
+            else ""
+        )
+        drains = not what and sample.growth_per_s < 0
+        what = "draining" if drains else what
+        style = WARN if drains else ALARM
+        return [
+            (f"{'' if drains else '✖ '}conntrack FULL", style),
+            *([(f" {what}", style)] if long and what else []),
+        ]
     line: Line = [("conntrack ", DIM), (percent(fill), BAD if fill >= CONNTRACK_ALARM else TEXT)]
     if not long or left is None:
         return line
@@ -146,6 +160,7 @@ def _conntrack(sample: ConntrackSample, *, long: bool) -> Line:
 
 
 _STYLES: dict[Badge, Style] = {
+    Badge.HARM: ALARM,
     Badge.UNPROTECTED: ALARM,
     Badge.TRIAL: NOTICE,
     Badge.PARTLY: ALARM,
@@ -162,13 +177,15 @@ _STYLES: dict[Badge, Style] = {
 }
 
 
-def verdict_line(snapshot: Snapshot, now: float, width: int, alarm: Line, *, slow: bool = False) -> Line:
-    """Write badge and reason; `alarm` stands at the right edge. The least important parts give way first."""
-    verdict = verdict_of(snapshot, now)
-    right: Line = [("  ", TEXT), *alarm, (" ", TEXT)] if alarm else []
+def verdict_line(snapshot: Snapshot, state: HeaderState, width: int, alarm: Line) -> Line:
+    """Write badge and reason, keys and `alarm` at the right. The least important parts give way first."""
+    verdict = verdict_of(snapshot, state.now)
+    ends: list[Line] = [part for part in (_keys(verdict, snapshot, state), alarm) if part]
+    right: Line = [span for part in ends for span in (("  ", TEXT), *part)]
+    right += [(" ", TEXT)] if right else []
     room = width - width_of(right) - 1
     reasons = _reasons(verdict, snapshot, attacks_of(snapshot))
-    line = _badge(verdict, bar=not slow and width >= 100)
+    line = _badge(verdict, bar=not state.slow and width >= 100)
     if reasons and width_of(line) + width_of(reasons[0]) + 2 > room:
         line = _badge(verdict, bar=False)
     for place, part in enumerate(reasons):
@@ -184,19 +201,28 @@ def _badge(verdict: Verdict, *, bar: bool) -> Line:
     if verdict.badge is Badge.PARTLY:
         return [(f" PARTLY {verdict.stopped * 100:.0f} % ", style)]
     if verdict.badge is not Badge.TRIAL:
-        return [(f" {verdict.badge} ", style)]
-    line: Line = [(f" TRIAL {verdict.seconds_left:.0f} s ", style)]
+        return [(f" {'✖ ' if verdict.badge is Badge.HARM else ''}{verdict.badge} ", style)]
+    line: Line = [(f" TRIAL {duration(verdict.seconds_left)} ", style)]
     if bar:
         full = round(verdict.left * 20)
         line += [(" " + "█" * full + "░" * (20 - full), WARN)]
     return line
 
 
+def _keys(verdict: Verdict, snapshot: Snapshot, state: HeaderState) -> Line:
+    """Write the keys that decide a trial, or end what does harm, where they work."""
+    trial = verdict.rule is not None
+    if state.readonly or snapshot.guardian.startswith("lost") or not (trial or verdict.loss is not None):
+        return []
+    keep: Line = [(KEY_MAP.label("keep"), TITLE), (" keep  ", TEXT)] if trial and verdict.loss is None else []
+    return [*keep, (KEY_MAP.label("undo"), TITLE), (" remove", TEXT)]
+
+
 def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Incident, ...]) -> list[Line]:
     missing: list[Line] = [[(line, WARN)] for line in (snapshot.judgement.not_judged,) if line]
-    if verdict.badge is Badge.TRIAL:
-        of_trial = _of_trial(verdict, attacks, snapshot.started)
-        return [*of_trial[:1], *missing, *of_trial[1:]]
+    if verdict.badge in (Badge.HARM, Badge.TRIAL):
+        of_rule = _of_rule(verdict, attacks, snapshot.started)
+        return [*of_rule[:1], *missing, *of_rule[1:]]
     if verdict.badge is Badge.CALM:
         notes: list[Line] = [[(note, WARN)] for note in snapshot.notes[:1]]
         return [[("no attack", TEXT)], *notes]
@@ -222,10 +248,11 @@ def _of_the_past(snapshot: Snapshot) -> list[Line]:
     return [*lines, *([("still there: ", DIM), (one.title, WARN)] for one in left)]
 
 
-def _of_trial(verdict: Verdict, attacks: tuple[Incident, ...], started: float) -> list[Line]:
-    status = verdict.rule
-    if status is None:
-        return []
+def _of_rule(verdict: Verdict, attacks: tuple[Incident, ...], started: float) -> list[Line]:
+    """Write what a rule costs clients, or what those on trial drop."""
+    status, loss = verdict.rule, verdict.loss
+    if loss is not None or status is None:
+        return [[(f"rule {loss.rule}: {loss.words} since it is in", BAD)]] if loss is not None else []
     rule = status.rule
     if drops_nothing(rule) and len(verdict.trials) == 1:
         return [[(f"rule {rule.id} drops nothing by itself: ", TEXT), (rule.summary, STRONG)]]
@@ -363,6 +390,14 @@ def clients_parts(snapshot: Snapshot, before: Clients | None, *, attack: bool, l
     serves = tcp.handshakes_per_s > 0 or (before is not None and before.handshakes > 0)
     if not serves and any(row.part == "service" for row in snapshot.tables.destinations):
         return []
+    if tcp.bots:  # what they got before is of all clients, not of those that can be told from bots
+        name, rate = "known clients", tcp.known_per_s
+        if rate is None:
+            name, rate = "handshakes", tcp.handshakes_per_s
+        note: Line = [(", bots included" if long else " with bots", DIM)] if tcp.known_per_s is None else []
+        return [[(f"{name} ", DIM), (f"{number(rate)}/s", STRONG), *note]]
+    if any(loss.is_harm for loss in snapshot.losses):
+        return [[("clients ", DIM), (f"{number(tcp.handshakes_per_s)}/s ✖", BAD)]]
     shown: Line = [("clients ", DIM), (f"{number(tcp.handshakes_per_s)}/s", STRONG)]
     acked: Line = [("acked ", DIM), (f"{number(tcp.acknowledged_per_s)}/s", TEXT)]
     if attack and before is None:

@@ -70,6 +70,10 @@ class Settings(Struct, frozen=True):
     ] = AUTO
     first_tab: Annotated[str, one_of(_TAB_NAMES), _help("the tab shown at the start")] = _TAB_NAMES[0]
     graph_unit: Annotated[Literal["packets", "bits"], _help("what the history graph counts")] = "packets"
+    title: Annotated[bool, _help("write the verdict into the terminal's title")] = True
+    bell: Annotated[bool, _help("ring when an attack begins, a rule does harm, or a trial ends in 10 s")] = (
+        True
+    )
     rates: Rates = Rates()
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

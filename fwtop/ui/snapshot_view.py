@@ -96,7 +96,7 @@ class SnapshotView:
         player, history, judgement = self._desk.feed.player, self._desk.bars.history, snapshot.judgement
         self._session.note(snapshot)
         if snapshot.origin.kind == "live":
-            self._rules.expiry.update(snapshot.mitigations, now)
+            self._rules.expiry.update(snapshot.mitigations, now, snapshot.losses)
         # Where something can be done.
         self._tabs.suggest(
             "proposals" if judgement.proposals else "attacks" if judgement.attacks else "sources"

@@ -23,6 +23,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.strip import Strip
 from textual.worker import WorkerFailed
 
+from fwtop.ui.attention import RESTORE_TITLE, SAVE_TITLE
 from fwtop.ui.style import Cell, cells_of, differing
 
 GONE_STATUS = 129  # as a shell reports SIGHUP
@@ -106,6 +107,12 @@ class ResilientDriver(LinuxDriver):
         self._terminal.closing = False
         self.restarted()
         super().start_application_mode()  # type: ignore[no-untyped-call]
+        self.write(SAVE_TITLE)
+
+    def stop_application_mode(self) -> None:
+        """Give the terminal back as it was, its title too."""
+        self.write(RESTORE_TITLE)
+        super().stop_application_mode()
 
     def close(self) -> None:
         """End the writer thread, waiting at most _CLOSE_SECONDS."""

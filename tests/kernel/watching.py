@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,7 +34,9 @@ class Link:
 
 
 @contextmanager
-def watched(bench: Bench, service: TcpServiceMeter | None = None) -> Iterator[LiveSession]:
+def watched(
+    bench: Bench, service: TcpServiceMeter | None = None, undo: Callable[[str], object] | None = None
+) -> Iterator[LiveSession]:
     """Watch the victim's interface; the session's window begins here and has no end."""
     interface = bench.pair.victim.interface
     with bench.connect("console") as console:
@@ -51,6 +53,7 @@ def watched(bench: Bench, service: TcpServiceMeter | None = None) -> Iterator[Li
                 service or TcpServiceMeter(),
                 host="victim",
                 origin=Origin("live", (interface,)),
+                undo=undo,
             )
             with inside(bench.netns):
                 session.start()

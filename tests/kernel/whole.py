@@ -184,5 +184,5 @@ def block_selected(screen: Tmux) -> str:
     assert re.search(r"clients hit +\d", shown), shown
     screen.wait_for("▸ Install")
     screen.keys("Enter")
-    screen.wait_for("y keeps it")
+    screen.wait_for("y keep")
     return source[1]

@@ -27,6 +27,7 @@ from screen_parts import (
 )
 from screen_vectors import syn_proposals, table_attack, vectors
 
+from fwtop.model.client_loss import ClientLoss
 from fwtop.model.rule import Kind, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import TcpService
@@ -221,6 +222,12 @@ def protected() -> Snapshot:
     return replace(base, mitigations=(status,))
 
 
+def harm(shown: Snapshot | None = None) -> Snapshot:
+    """The rule cuts every client off."""
+    shown = shown or replace(protected(), tcp=TcpService(2, 0.0, 12.0))
+    return replace(shown, losses=(ClientLoss(shown.mitigations[0].rule.id, "80/tcp", 105.0, 0.0, 0.97),))
+
+
 POISON = b"GET / [/] HTTP [@click=app.quit]x[/] \x1b[2J\x1b]0;owned\x07 \xe2\x80\xae\x9b31m [red]"
 
 
@@ -247,6 +254,7 @@ SCENES = {
     "provisional": provisional,
     "trial": trial,
     "protected": protected,
+    "harm": harm,
     "vectors": lambda: vectors(snapshot()),
     "poison": poison,
 }

@@ -112,7 +112,7 @@ def test_toasts_are_few_short_lived_and_coalesced() -> None:
     assert text(toast_lines(queue.current(NOW + 2), 5)) == [" aga ", " in… "], "of the newest at least a word"
     long = [Toast("x", "records lost: 1,787 samples did not fit the buffers", BAD, NOW + 9)]
     assert text(toast_lines(long, 30)) == [" records lost: 1,787 samples ", " did not fit the buffers     "]
-    assert len(toast_lines(queue.current(NOW + 2), 40, [("alarm", BAD)])) == MOST_TOASTS
+    assert len(toast_lines(queue.current(NOW + 2), 40, [[("alarm", BAD)]])) == MOST_TOASTS
     assert [toast.text for toast in queue.current(NOW + 2 + TOAST_SECONDS - 0.1)] == ["again"]
     assert not queue.current(NOW + 60)
 

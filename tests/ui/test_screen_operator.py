@@ -125,7 +125,8 @@ async def test_expiry_without_confirmation_is_told_until_a_key() -> None:
     async with running(provisional(5.0)) as run:
         run.clock[0] = NOW + 7
         await run.send(replace(provisional(5.0), mitigations=provisional().mitigations[1:]))
-        assert "Rule 7 expired 2 s ago, UNPROTECTED. Enter previews it" in run.text()
+        assert "✖ Rule 7 expired 2 s ago, UNPROTECTED." in run.text()
+        assert "Enter previews it again" in run.text()
         run.clock[0] = NOW + 600
         await run.send(snapshot())
         assert "Rule 7 expired" in run.text(), "it stays"
@@ -273,7 +274,7 @@ async def test_read_only_offers_no_key_that_it_would_refuse() -> None:
         run.app.main.view.redraw()
         assert "confirm" not in run.lines()[-1]
         assert "remove" not in run.lines()[-1]
-        assert "keeps it" not in run.status
+        assert "keep" not in run.lines()[1]
         await run.press("1")
         assert "Install" not in run.text()
 

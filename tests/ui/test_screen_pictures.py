@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from screen_factory import SCENES, provisional
+from screen_factory import SCENES, harm, provisional, spoofed, trial
 from screen_fakes import FakeFeed
 from screen_packets import flood
+from screen_parts import NOW
 from screen_picture import picture
 from screen_run import LARGE, SMALL, running
 
@@ -41,6 +42,8 @@ DIALOGS: list[tuple[str, Size, str, tuple[str, ...]]] = [  # scene, size, panel 
     ("conntrack_full", SMALL, "", ()),
     ("conntrack_full", LARGE, "conntrack", ()),
     ("calm", SMALL, "", ("question_mark",)),
+    ("harm", SMALL, "", ()),
+    ("harm", (120, 40), "", ()),
 ]
 
 
@@ -84,6 +87,16 @@ async def test_scene_looks_as_kept(scene: str, size: Size, at: str, keys: tuple[
         await run.press(*keys)
         drawn = picture(run.app)
     compare(drawn, "-".join(part for part in (scene, f"{size[0]}x{size[1]}", at, *keys) if part))
+
+
+@pytest.mark.parametrize("size", [SMALL, (120, 40)])
+async def test_the_end_of_a_trial_for_harm_looks_as_kept(size: Size) -> None:
+    shown = harm(trial())
+    async with running(shown, size) as run:
+        run.clock[0] = NOW + 3
+        await run.send(replace(spoofed(), mitigations=()))
+        drawn = picture(run.app)
+    compare(drawn, f"harm-ended-{size[0]}x{size[1]}")
 
 
 async def test_pictures_need_nothing_from_elsewhere() -> None:

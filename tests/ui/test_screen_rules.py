@@ -23,7 +23,7 @@ async def test_shows_state_time_left_and_actual_against_predicted(size: tuple[in
     async with running(provisional(), size) as run:
         await run.press("m")
         line = rule_line(run, "7")
-        for wanted in ("unconfirmed 21 s", "95.4k", "96.0k"):
+        for wanted in ("TRIAL 21 s", "95.4k", "96.0k"):
             assert wanted in line
         assert "active 6m32s" in rule_line(run, "5")
         assert all(len(text) == size[0] for text in run.lines())
@@ -39,7 +39,7 @@ async def test_numbers_of_rules_are_shown_whole(size: tuple[int, int]) -> None:
     ]
     async with running(replace(shot, mitigations=tuple(rules)), size) as run:
         await run.press("m")
-        assert "unconfirmed" in rule_line(run, "10240")
+        assert "TRIAL" in rule_line(run, "10240")
 
 
 async def test_tells_what_changed_since_the_rule_went_in() -> None:
@@ -52,7 +52,7 @@ async def test_tells_what_changed_since_the_rule_went_in() -> None:
         assert "stops 33.0 % of the attack, hits 0.1 % of client-like packets" in shown
         assert "90.0 % →  20.0 %  full" in shown
         assert "3 →      24  handshakes finished a second" in shown
-        assert "80 →   1.20k  segments of clients a second" in shown
+        assert "80 →   1.20k  segments a second" in shown
         assert " 187k →   18.7k  packets a second" in shown, "drops that are not the rule's"
 
 
@@ -131,7 +131,7 @@ async def test_countdown_and_new_snapshots_go_on() -> None:
         await run.press("m")
         run.clock[0] = NOW + 15
         await run.send(provisional(21.0))
-        assert "unconfirmed 6 s" in rule_line(run, "7")
+        assert "TRIAL 6 s" in rule_line(run, "7")
 
 
 async def test_rule_that_expired_while_the_guardian_is_lost_is_over() -> None:
@@ -178,7 +178,7 @@ async def test_resize_to_tiny_and_back() -> None:
         for size in ((40, 10), (200, 50), (60, 15), SMALL):
             await run.pilot.resize_terminal(*size)
             await run.settle()
-        assert "unconfirmed 21 s" in rule_line(run, "7")
+        assert "TRIAL 21 s" in rule_line(run, "7")
 
 
 CLOSED = Rule(

@@ -90,7 +90,7 @@ def text(line: Line) -> str:
 )
 def test_badge_says_how_protected_the_machine_is(shown: Snapshot, verdict: Badge, badge: str) -> None:
     assert verdict_of(shown, NOW).badge is verdict
-    line = verdict_line(shown, NOW, 120, [])
+    line = verdict_line(shown, HeaderState(NOW), 120, [])
     assert text(line).startswith(f" {badge} ")
     assert line[0][1].reverse, "a badge without colour too"
 
@@ -108,7 +108,7 @@ def test_what_the_kernel_drops_is_no_gap_but_a_matter_of_its_cost() -> None:
     verdict = verdict_of(shown, NOW)
     assert verdict.badge is Badge.KERNEL
     assert verdict.cores == pytest.approx(0.1)
-    line = text(verdict_line(shown, NOW, 120, []))
+    line = text(verdict_line(shown, HeaderState(NOW), 120, []))
     assert line.startswith(" YOUR KERNEL DROPS IT ")
     assert "at 10 % of a core; no rule is worth it" in line
     best = snapshot().judgement.proposals[0]
@@ -150,7 +150,7 @@ def test_the_header_says_when_the_last_packet_came_and_what_is_left() -> None:
     over = dropped_by_kernel(ended=NOW - 4, last=NOW - 4).judgement.attacks[0]
     table = replace(over, id=9, title="Full table", ended=None, effect_of="udp_flood udp/27015", cause=1)
     shown = replace(calm(), judgement=Judgement((over, table)))
-    line = text(verdict_line(shown, NOW, 120, []))
+    line = text(verdict_line(shown, HeaderState(NOW), 120, []))
     assert line.startswith(" ATTACK ENDED   UDP flood, last packet 4 s ago  still there: Full table")
 
 
@@ -164,7 +164,7 @@ def test_the_header_says_when_the_last_packet_came_and_what_is_left() -> None:
 )
 def test_what_was_not_judged_is_neither_calm_nor_protected(shown: Snapshot, badge: str, reason: str) -> None:
     blind = replace(shown.judgement, not_judged="judging failed (ValueError: x)")
-    line = text(verdict_line(replace(shown, judgement=blind), NOW, 160, []))
+    line = text(verdict_line(replace(shown, judgement=blind), HeaderState(NOW), 160, []))
     assert line.startswith(f" {badge} ")
     assert reason in line
 
@@ -201,7 +201,9 @@ def test_full_table_is_an_effect_not_a_share_of_the_attack() -> None:
     full = attack(kind="conntrack_exhaustion", title="Connection table full", share=0.9, pps=0.9 * PPS)
     both = replace(shown, judgement=Judgement((*shown.judgement.attacks, full)))
     assert verdict_of(both, NOW).badge is Badge.PROTECTED
-    assert "conntrack FULL" in text(verdict_line(conntrack_full(), NOW, 80, [("conntrack FULL", TEXT)]))
+    assert "conntrack FULL" in text(
+        verdict_line(conntrack_full(), HeaderState(NOW), 80, [("conntrack FULL", TEXT)])
+    )
 
 
 def test_recorded_packets_have_no_verdict_on_their_fate() -> None:
@@ -215,17 +217,23 @@ def test_recorded_packets_have_no_verdict_on_their_fate() -> None:
 
 def test_trial_compares_what_the_rule_drops_with_what_was_expected() -> None:
     status = rule(State.PROVISIONAL)
-    wanted = text(verdict_line(under_attack(row("netfilter", 0.8, "7"), rules=(status,)), NOW, 140, []))
+    wanted = text(
+        verdict_line(under_attack(row("netfilter", 0.8, "7"), rules=(status,)), HeaderState(NOW), 140, [])
+    )
     assert "rule 7 drops 250k pps = 100.0 % of the attack" in wanted or "= 100 % of the attack" in wanted
     assert "✔" in wanted
-    short = text(verdict_line(under_attack(row("netfilter", 0.1, "7"), rules=(status,)), NOW, 140, []))
+    short = text(
+        verdict_line(under_attack(row("netfilter", 0.1, "7"), rules=(status,)), HeaderState(NOW), 140, [])
+    )
     assert "not yet" in short
 
 
 def test_a_trial_is_measured_on_what_came_after_it() -> None:
     young = rule(State.PROVISIONAL)
     young = replace(young, rule=replace(young.rule, created=NOW - 0.5))  # most of the window is older
-    shown = text(verdict_line(under_attack(row("netfilter", 0.04, "7"), rules=(young,)), NOW, 140, []))
+    shown = text(
+        verdict_line(under_attack(row("netfilter", 0.04, "7"), rules=(young,)), HeaderState(NOW), 140, [])
+    )
     assert "measuring …" in shown
     assert "%" not in shown
 
@@ -235,7 +243,7 @@ def test_rules_on_trial_together_are_told_together() -> None:
     first, second = rule(State.PROVISIONAL), rule(State.PROVISIONAL, confirm_by=NOW + 24)
     second = replace(second, rule=replace(second.rule, id="8"))
     drops = (row("netfilter", 0.5, "7"), row("xdp", 0.3, "8"))
-    shown = text(verdict_line(under_attack(*drops, rules=(second, first)), NOW, 140, []))
+    shown = text(verdict_line(under_attack(*drops, rules=(second, first)), HeaderState(NOW), 140, []))
     assert shown.startswith(" TRIAL 21 s ")
     assert "rules 7, 8 drop 250k pps = 100 % of the attack ✔" in shown
 

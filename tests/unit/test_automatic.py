@@ -16,12 +16,12 @@ from fwtop.console.automatic.agent import Agent
 from fwtop.console.automatic.decisions import Decider, Decision
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.client_harm import ClientHarm
+from fwtop.model.client_loss import ClientLoss
 from fwtop.model.console_scope import AUTOMATIC
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import ConfigText
 from fwtop.model.protocol import Answer, Apply, Keep, Undo
 from fwtop.model.rule import Match, RuleStatus, State
-from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.severity import Harm, Severity
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.model.wire import of_plain, plain
@@ -32,14 +32,14 @@ FLOOD = attack(since=START - 10)
 OFFER = replace(proposal(180_000.0), attack=FLOOD.title, incident=FLOOD.id, rule=replace(rule(), id=""))
 
 
-def seen(second: float, *, calm: bool = False, handshakes: float = 100.0, **changes: Any) -> Snapshot:
+def seen(second: float, *, calm: bool = False, **changes: Any) -> Snapshot:
     """What is seen in a second: a flood with one proposal, unless something else is said."""
     rules = changes.pop("rules", ())
     flood = replace(FLOOD, **changes.pop("flood", {}))
     offer = replace(OFFER, **changes.pop("offer", {}))
     found = snapshot(START + second - 5, attacks=() if calm else (flood,), mitigations=rules)
     judged = replace(found.judgement, proposals=() if calm else (offer,))
-    return replace(found, judgement=judged, tcp=TcpService(50, handshakes, 1000.0))
+    return replace(found, judgement=judged)
 
 
 def installed(decider: Decider, at: float = 0.0) -> RuleStatus:
@@ -149,17 +149,6 @@ def test_a_rule_that_meets_only_retries_ends_at_once_unless_its_sources_are_prov
     assert [one.verb for one in decider.next(seen(90, offer=again))] == ["install"], "it was not wrong"
 
 
-def test_handshakes_of_bots_before_their_attack_was_named_are_not_calm() -> None:
-    decider = Decider(POLICY)
-    for second in range(-30, 0):
-        decider.next(seen(second, calm=True, handshakes=900.0 if second >= -6 else 100.0))
-    status = installed(decider)
-    made: list[Decision] = []
-    for second in range(1, 14):
-        made += decider.next(seen(second, handshakes=95.0, rules=(status,)))
-    assert [one.verb for one in made] == ["keep"]
-
-
 def test_a_rule_that_takes_long_to_install_is_asked_for_once() -> None:
     decider = Decider(POLICY)
     (decision,) = decider.next(seen(0))
@@ -199,25 +188,16 @@ def test_a_second_rule_need_drop_only_what_the_first_one_left() -> None:
     assert [one.verb for one in made] == ["keep"]
 
 
-@pytest.mark.parametrize(("calm", "after", "is_wrong"), [(100, 60, True), (100, 90, False), (20, 25, False)])
-def test_a_rule_that_costs_clients_their_handshakes_is_taken_back(
-    calm: float, after: float, is_wrong: bool
-) -> None:
-    """Fewer handshakes than just before it, and than in calm: bots that it keeps out made some, too."""
+@pytest.mark.parametrize(("sure", "is_wrong"), [(0.25, True), (0.15, False)])
+def test_a_rule_that_costs_clients_their_handshakes_is_taken_back(sure: float, is_wrong: bool) -> None:
+    """The policy says how much is too much, `incidents/losses.py` what is lost."""
     decider = Decider(POLICY)
-    for second in range(-30, 0):
-        decider.next(seen(second, calm=True, handshakes=calm))
-    policy_waits = {"since": START + 3}
-    for second in range(4):
-        assert decider.next(seen(second, flood=policy_waits)) == []
-    status = installed(decider, 5.0)
-    made: list[Decision] = []
-    for second in range(6, 40):
-        state = State.CONFIRMED if any(one.verb == "keep" for one in made) else State.PROVISIONAL
-        rules = () if any(one.verb == "undo" for one in made) else (replace(status, state=state),)
-        made += decider.next(seen(second, handshakes=after, rules=rules))
+    status, made = installed(decider), []
+    for second in range(1, 14):
+        lost = ClientLoss("7", "443/tcp", 100.0, 70.0, sure)
+        made += decider.next(replace(seen(second, rules=(status,)), losses=(lost,)))
     assert [one.verb for one in made] == (["undo"] if is_wrong else ["keep"])
-    assert ("clients lost" in made[0].why) is is_wrong
+    assert ("clients of 443/tcp 100/s → 70/s" in made[0].why) is is_wrong
 
 
 def test_the_budget_counts_rules_of_an_earlier_recording_and_nobody_elses() -> None:

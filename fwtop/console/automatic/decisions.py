@@ -8,20 +8,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.console.automatic import Policy
-from fwtop.console.automatic.trials import RECENT_SECONDS, Handshakes, Trial
+from fwtop.console.automatic.trials import Trial
+from fwtop.model.client_loss import ClientLoss
 from fwtop.model.console_scope import AUTOMATIC, maker
 from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, State
 from fwtop.model.traffic.session import NOTICED, STOPPED
 from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident, Proposal, Snapshot
-from fwtop.render.numbers import percent
 
 _SETTLE_SECONDS = 4.5  # until a window shows only what came after a rule: one more for the same attack then
 _SEEN_SECONDS = 3.0  # until a change that the guardian made is in snapshots
 _ANSWER_SECONDS = 60.0  # after which the guardian will not answer
 _AGAIN_SECONDS = 600.0  # until a rule that was wrong or refused is tried again
 _UNABLE_SECONDS = 10.0
-_WATCHED_SECONDS = 60.0  # after that a loss of clients is no longer the rule's doing
 _IDLE_SECONDS = 60.0  # a rule that drops nothing for so long is not renewed
 _RENEWED = 0.2  # of its time to live that is left when a rule is renewed
 _WIDEST = {4: 24, 6: 48}  # prefixes that are blocked without anybody asked
@@ -49,7 +48,6 @@ class Decider:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._clients = Handshakes()
         self._watched: dict[str, Trial] = {}
         self._settling: dict[int, float] = {}  # attack → when another rule may follow
         self._asked: dict[tuple[object, ...], tuple[float, Decision]] = {}  # rule → until it is seen
@@ -60,7 +58,7 @@ class Decider:
     def next(self, snapshot: Snapshot) -> list[Decision]:
         """Return the decisions due now."""
         now = snapshot.at
-        self._clients.note(snapshot)
+        losses = {loss.rule: loss for loss in snapshot.losses}
         active = [status for status in snapshot.mitigations if status.state in ACTIVE_STATES]
         own = [status for status in active if maker(status.rule) == AUTOMATIC]
         ids = {status.rule.id for status in own}
@@ -70,7 +68,9 @@ class Decider:
         self._asked = {key: asked for key, asked in self._asked.items() if asked[0] > now}
         for status in own:
             self._watch(status, now).note(status, snapshot, now)
-        found = [decision for status in own for decision in self._review(status, now)]
+        found = [
+            decision for status in own for decision in self._review(status, losses.get(status.rule.id), now)
+        ]
         for decision in found:
             self._watched[decision.rule.id].asked_until = now + _ANSWER_SECONDS
         room = self._policy.most_rules - len(own) - len(self._settling)
@@ -103,21 +103,18 @@ class Decider:
             _, asked = self._asked.get(_identity(status.rule), (now, None))
             if asked is None:  # of an earlier recording
                 asked = Decision("", status.rule, "", proven=_is_block(status.rule))
-            before = self._clients.recent() if is_fresh else None
             self._watched[status.rule.id] = Trial(
-                now, before, asked.attack, asked.part, asked.left, asked.proven, is_judged=not is_fresh
+                now, asked.attack, asked.part, asked.left, asked.proven, is_judged=not is_fresh
             )
         return self._watched[status.rule.id]
 
-    def _review(self, status: RuleStatus, now: float) -> Iterator[Decision]:
+    def _review(self, status: RuleStatus, loss: ClientLoss | None, now: float) -> Iterator[Decision]:
         """Judge one of the rules: wrong, of use, or to be renewed."""
         rule, policy, trial = status.rule, self._policy, self._watched[status.rule.id]
         if now < trial.asked_until:
             return
-        age = now - trial.began
-        loss = self._clients.loss(trial.before) if RECENT_SECONDS < age < _WATCHED_SECONDS else 0.0
-        if loss > policy.lost_handshakes:
-            yield Decision("undo", rule, f"is taken back: clients lost {percent(loss)} of their handshakes")
+        if loss is not None and loss.sure > policy.lost_handshakes:
+            yield Decision("undo", rule, f"is taken back: {loss.words}")
         elif trial.has_only_retries(status, now):
             what = "its attack is over, and what it still meets is no more than clients and their retries"
             yield Decision("end", rule, f"is taken back: {what}")

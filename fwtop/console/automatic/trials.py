@@ -1,66 +1,11 @@
-"""How automatic rules do: what clients lose, what a rule drops, and whether its attack goes on."""
+"""How automatic rules do: what a rule drops, and whether its attack goes on."""
 
 from __future__ import annotations
 
-from collections import deque
-from statistics import fmean
-
-from msgspec import Struct, field
+from msgspec import Struct
 
 from fwtop.model.rule import Rule, RuleStatus
 from fwtop.model.traffic.snapshot import Snapshot
-
-RECENT_SECONDS = 5.0
-_CALM_SECONDS = 60.0
-_LEAST = 2.0  # handshakes a second: fewer say nothing
-_SLACK_SECONDS = 2.0  # a rate is that of the last second or two
-_FEWEST = 3  # observations of a mean
-
-
-class Handshakes(Struct):
-    """Handshakes a second of the last minute in calm, and of the last seconds."""
-
-    _recent: deque[tuple[float, float]] = field(default_factory=deque)
-    _calm: deque[tuple[float, float]] = field(default_factory=deque)
-
-    def note(self, snapshot: Snapshot) -> None:
-        """Remember an observation."""
-        if snapshot.tcp is None:
-            return
-        now = snapshot.at
-        _keep(self._recent, now, snapshot.tcp.handshakes_per_s, RECENT_SECONDS)
-        harmful = snapshot.judgement.harmful
-        if not (harmful or snapshot.judgement.not_judged):
-            _keep(self._calm, now, snapshot.tcp.handshakes_per_s, _CALM_SECONDS)
-        began = min((one.since for one in harmful), default=now) - _SLACK_SECONDS
-        while harmful and self._calm and self._calm[-1][0] > began:  # bots' from before the attack was named
-            self._calm.pop()
-
-    def recent(self) -> float | None:
-        """Return the mean of the last seconds, None if there are too few observations."""
-        return _mean(self._recent)
-
-    def loss(self, before: float | None) -> float:
-        """Return which share of their handshakes clients have lost since `before`.
-
-        0 if it isn't known, or if they get as much as in calm: bots that are kept out made handshakes, too.
-        """
-        recent, calm = self.recent(), _mean(self._calm)
-        if recent is None or before is None or before < _LEAST:
-            return 0.0
-        usual = before if calm is None else min(before, calm)
-        return max(1.0 - recent / usual, 0.0) if usual >= _LEAST else 0.0
-
-
-def _keep(points: deque[tuple[float, float]], now: float, value: float, seconds: float) -> None:
-    points.append((now, value))
-    while points[0][0] <= now - seconds:
-        points.popleft()
-
-
-def _mean(points: deque[tuple[float, float]]) -> float | None:
-    return fmean(value for _, value in points) if len(points) >= _FEWEST else None
-
 
 CONFIRM_SLACK_SECONDS = 20.0  # that a trial may last longer, should the decision come late
 _EFFECT = 0.2  # of the predicted packets that a rule must have dropped in its best second
@@ -73,7 +18,6 @@ class Trial(Struct):
     """One of the rules since it was first seen."""
 
     began: float
-    before: float | None  # handshakes a second
     attack: int = 0  # id of the incident that it was installed against; 0: not known, so always on
     part: float = 0.0  # of the attack's packets that it was predicted to drop; 0 for a list of sources
     left: float = 1.0  # of the attack's packets that firewalls still passed when it was installed

@@ -36,6 +36,7 @@ _RULE_EVENTS = {
     EventKind.RULE_CONFIRMED: ("rule_confirmed", "confirmed"),
     EventKind.RULE_UNDONE: ("rule_removed", "removed"),
     EventKind.RULE_EXPIRED: ("rule_expired", "expired"),
+    EventKind.RULE_HARMS: ("rule_harms", "does harm"),
 }
 _DEGRADED = {
     "guardian": ("the guardian doesn't answer", "the guardian answers again"),

@@ -76,8 +76,15 @@ class TcpService(Struct, frozen=True):
     """
 
     established: int  # connections now
-    handshakes_per_s: float  # completed by clients
+    handshakes_per_s: float  # completed, by bots too if `bots`
     acknowledged_per_s: float  # segments acknowledged by peers of established connections
+    bots: bool = False  # an attack completes handshakes
+    known_per_s: float | None = None  # then: begun by clients known long before; None: nobody is known
+
+    @property
+    def clients_per_s(self) -> float | None:
+        """Handshakes of clients alone; None if nobody can tell them from bots."""
+        return self.known_per_s if self.bots else self.handshakes_per_s
 
 
 class RuleCount(Struct, frozen=True):

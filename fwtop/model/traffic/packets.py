@@ -167,6 +167,7 @@ class Window(Struct, frozen=True):
     sockets: SocketTable | None = None  # live: the connections that this host serves, as last read
     services: tuple[Service, ...] = ()  # live: as last told
     handshakes_per_s: float | None = None  # live: completed by clients, as the kernel counts them
+    handshakes: int | None = None  # live: since boot
 
 
 class OriginColumns(Struct, frozen=True):

@@ -24,6 +24,7 @@ class EventKind(StrEnum):
     RULE_CONFIRMED = "rule_confirmed"
     RULE_UNDONE = "rule_undone"
     RULE_EXPIRED = "rule_expired"
+    RULE_HARMS = "rule_harms"  # clients lose to it what they got before
     GUARDIAN_LOST = "guardian_lost"
     GUARDIAN_BACK = "guardian_back"
     RECORDS_LOST = "records_lost"

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.client_harm import ClientHarm
+from fwtop.model.client_loss import ClientLoss
 from fwtop.model.reach import Reach
 from fwtop.model.rule import Match, Rule, RuleStatus
 from fwtop.model.service import Service
@@ -170,6 +171,7 @@ class Incident(Struct, frozen=True):
     last: float = 0.0  # Unix seconds: its last packet so far
     cause: int = 0  # id of the one that `effect_of` names; 0: it has none
     undeliverable_share: float = 0.0  # of kernel_share, what it drops for lack of a receiver, not of room
+    completes: bool = False  # handshakes: bots are among those that are counted
 
     @property
     def is_on(self) -> bool:
@@ -336,6 +338,7 @@ class Snapshot(Struct, frozen=True):
     notes: tuple[str, ...] = ()  # for the operator
     surroundings: Surroundings = field(default_factory=Surroundings)
     cores: int = 0  # of the machine; 0: not known
+    losses: tuple[ClientLoss, ...] = ()  # what clients have surely lost to rules
 
     @property
     def at(self) -> float:

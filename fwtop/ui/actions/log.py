@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from rich.style import Style
 
 from fwtop.analysis.rule_readings import Change
+from fwtop.model.client_loss import ClientLoss
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Event, EventKind, Mark
@@ -53,6 +54,7 @@ _STYLES: dict[str, Style] = {
     EventKind.RULE_APPLIED: WARN,
     EventKind.RULE_CONFIRMED: GOOD,
     EventKind.RULE_EXPIRED: WARN,
+    EventKind.RULE_HARMS: BAD,
     EventKind.GUARDIAN_LOST: BAD,
     EventKind.GUARDIAN_BACK: GOOD,
     EventKind.RECORDS_LOST: WARN,
@@ -68,6 +70,7 @@ _WORDS: dict[str, str] = {
     EventKind.RULE_APPLIED: "rule installed",
     EventKind.RULE_CONFIRMED: "rule kept",
     EventKind.RULE_UNDONE: "rule removed",
+    EventKind.RULE_HARMS: "HARM",
 }
 
 
@@ -165,12 +168,14 @@ _OVERDUE_SECONDS = 1.5  # this long after its confirmation time a rule is over, 
 
 
 class ExpiryWatch(Struct):
-    """Notices rules that ended; `expired`, which nobody confirmed in time, stays until a key is pressed."""
+    """Notices rules that ended; `expired`, not confirmed in time or ended for harm, stays until a key."""
 
     expired: RuleStatus | None = None
+    loss: ClientLoss | None = None  # what clients lost to it, if it ended for that
     at: float = 0.0  # Unix seconds
     last: RuleStatus | None = None  # the rule that was removed or expired last
     _active: dict[str, RuleStatus] = field(default_factory=dict)
+    _harms: dict[str, ClientLoss] = field(default_factory=dict)
     _ended: set[str] = field(default_factory=set)  # as the operator knows
 
     def forget(self, rule_id: str) -> None:
@@ -182,8 +187,11 @@ class ExpiryWatch(Struct):
         """Whether the operator knows that a rule ended: removed here, or told by the alarm."""
         return rule_id in self._ended
 
-    def update(self, mitigations: Sequence[RuleStatus], now: float) -> None:
+    def update(
+        self, mitigations: Sequence[RuleStatus], now: float, losses: Iterable[ClientLoss] = ()
+    ) -> None:
         """Compare with the active rules seen before."""
+        self._harms |= {loss.rule: loss for loss in losses if loss.is_harm}
         present = {status.rule.id: status for status in mitigations if status.rule.id not in self._ended}
         active = {rule_id: status for rule_id, status in present.items() if status.state in ACTIVE_STATES}
         for rule_id, before in self._active.items():
@@ -198,8 +206,9 @@ class ExpiryWatch(Struct):
             if before.state is State.PROVISIONAL:
                 self._ended.add(rule_id)
             undone = rule_id in present and present[rule_id].note.startswith("undone")
-            if deadline is not None and not undone and now >= deadline - _OVERDUE_SECONDS:
-                self.expired, self.at = before, min(deadline, now)
+            loss = self._harms.pop(rule_id, None) if deadline is not None else None
+            if deadline is not None and (loss or (not undone and now >= deadline - _OVERDUE_SECONDS)):
+                self.expired, self.loss, self.at = before, loss, min(deadline, now)
         self._active = active
 
 
@@ -244,21 +253,25 @@ class ToastQueue(Struct):
         self._toasts = []
 
 
-def expiry_line(status: RuleStatus, at: float, now: float, verdict: str, width: int) -> Line:
-    """Write that a trial ended unconfirmed: it stays until a key is pressed.
+def expiry_lines(expiry: ExpiryWatch, now: float, verdict: str, width: int) -> list[Line]:
+    """Write that a trial ended unconfirmed, or for harm: it stays until a key is pressed.
 
-    Where room is short the verdict gives way, which the badge shows too, never the key that helps.
+    Where room is short the reason gives way, which badge or log show too, never the key that helps.
     """
-    what, key = f"Rule {status.rule.id} expired {duration(now - at)} ago", "Enter previews it"
-    for text in (f" {what}, {verdict}. {key} ", f" {what}. {key} "):
-        if len(text) <= width:
+    rule = expiry.expired.rule.id if expiry.expired is not None else ""
+    what, key = f"✖ Rule {rule} expired {duration(now - expiry.at)} ago", "Enter previews it again"
+    if expiry.loss is not None:
+        what, verdict = f"✖ Rule {rule} was taken back", expiry.loss.words
+    for rows in ([f"{what}, {verdict}. {key}"], [f"{what}, {verdict}.", key], [f"{what}. {key}"]):
+        widest = max(map(len, rows))
+        if widest + 2 <= width:
             break
-    return [(text, ALARM)]
+    return [[(f" {row:{widest}} ", ALARM)] for row in rows]
 
 
-def toast_lines(toasts: Sequence[Toast], width: int, alarm: Line | None = None) -> list[Line]:
+def toast_lines(toasts: Sequence[Toast], width: int, alarm: Sequence[Line] = ()) -> list[Line]:
     """Draw the toasts, the newest last, in MOST_TOASTS lines; the alarm first. What is too long is broken."""
-    lines = [alarm] if alarm else []
+    lines = list(alarm)
     below: list[Line] = []
     for toast in reversed(toasts):
         times = f" ×{toast.count}" if toast.count > 1 else ""
@@ -338,10 +351,10 @@ class News:
     def lines(self, snapshot: Snapshot, width: int) -> list[Line]:
         """Return the toasts of now; first of all the trial that ended unconfirmed, until a key is pressed."""
         expiry, now = self._expiry, self._clock()
-        alarm = None
+        alarm: list[Line] = []
         if expiry.expired is not None:
             verdict = verdict_of(snapshot, now).badge
-            alarm = expiry_line(expiry.expired, expiry.at, now, verdict, width)
+            alarm = expiry_lines(expiry, now, verdict, width)
         return toast_lines(self._toasts.current(now), width, alarm)
 
     def _is_known(self, entry: LogEntry) -> bool:

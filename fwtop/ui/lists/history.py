@@ -54,13 +54,13 @@ class History(Struct):
         """Note a snapshot: within a second the greatest rate counts, missed seconds repeat the last."""
         self._note_rules(snapshot.mitigations, now)
         tcp, attacks = snapshot.tcp, snapshot.judgement.harmful
-        clients = Clients(tcp.handshakes_per_s, tcp.acknowledged_per_s) if tcp is not None else None
+        shakes = tcp.clients_per_s if tcp is not None else None
+        clients = None if tcp is None or tcp.bots else Clients(tcp.handshakes_per_s, tcp.acknowledged_per_s)
         if not snapshot.judgement.not_judged:
             self._note_clients(clients, min((attack.since for attack in attacks), default=None), now)
         flow = flow_of(snapshot)
         if flow is not None:
             stopped = verdict_of(snapshot, now).stopped >= STOPPED
-            shakes = clients.handshakes if clients is not None else None
             self.add(Point(flow, bool(snapshot.judgement.on), stopped, shakes), now)
 
     def rebuild(self, past: Iterable[Past], marks: dict[str, float]) -> None:

@@ -84,7 +84,7 @@ def rule_state(status: RuleStatus, now: float) -> Line:
     if status.state in ACTIVE_STATES and status.expires is not None and status.expires <= now:
         return [("over, expired", DIM)]  # the kernel does that, also when the guardian is lost
     if status.state is State.PROVISIONAL and status.confirm_by is not None:
-        return [(f"unconfirmed {duration(status.confirm_by - now)}", WARN)]
+        return [(f"TRIAL {duration(status.confirm_by - now)}", WARN)]
     if status.state is State.CONFIRMED:
         left = f" {duration(status.expires - now)}" if status.expires is not None else ""
         return [(f"active{left}", GOOD)]
@@ -217,10 +217,14 @@ def _changes(before: MachineFigures, after: MachineFigures) -> list[Line]:
 
 
 def _service_changes(before: TcpService, after: TcpService) -> list[Line]:
-    """Write how real clients fare: only they finish handshakes and acknowledge segments."""
+    """Write how clients fare: nothing forged finishes handshakes, though bots of some attacks do."""
+    bots = before.bots or after.bots
+    name, unit = (
+        ("handshakes", "a second, bots included") if bots else ("clients", "handshakes finished a second")
+    )
     figures = (
-        ("clients", before.handshakes_per_s, after.handshakes_per_s, "handshakes finished a second"),
-        ("acked", before.acknowledged_per_s, after.acknowledged_per_s, "segments of clients a second"),
+        (name, before.handshakes_per_s, after.handshakes_per_s, unit),
+        ("acked", before.acknowledged_per_s, after.acknowledged_per_s, "segments a second"),
     )
     return [_change(name, number(old), number(new), unit) for name, old, new, unit in figures if old or new]
 

@@ -1,0 +1,200 @@
+"""Which rules cost clients what they got before: the counts before a rule against those since it is in.
+
+Handshakes are counted by the kernel, and forged packets make none. But bots may: in an attack that completes
+handshakes only those of clients count that were known long before, by the packets that get past every
+firewall. Whoever is counted, before and since are of one kind, and of one state: what the attack itself had
+taken from clients by then is not the rule's doing. Counts of few clients say nothing, and what comes in
+bursts says less: a loss is told where the counts, as spread as they are, leave no doubt (a variance-
+stabilised test of two Poisson rates: Gu, Ng, Tang, Schucany, Biometrical Journal 50, 2008).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from fwtop.analysis.clients import client_key
+from fwtop.analysis.memory import Baseline
+from fwtop.analysis.window.tcp_view import ACK, SYN
+from fwtop.analysis.window.traffic import TCP, UDP, mix
+from fwtop.model.client_loss import ClientLoss
+from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
+from fwtop.model.traffic.packets import F64, U32, Window
+from fwtop.model.traffic.protocols import NAMES
+from fwtop.model.traffic.snapshot import Judgement
+from fwtop.rules.kinds import of
+from fwtop.stats.services import plain_numbers
+
+_BEFORE_SECONDS = 60.0
+_NOW_SECONDS = 15.0  # of which the rate since a rule is
+_WATCHED_SECONDS = 60.0  # after it went in, a loss that begins is no longer its doing
+_CALM_SECONDS = 5.0  # are needed to know what clients get in calm
+_NAMED_SECONDS = 2.0  # before an attack is named, its bots make handshakes already
+_SURE = 4.0  # standard deviations
+_LEAST = 0.05  # less is not worth telling
+_MOST = 0.5  # of the handshakes are of the services that a rule touches: a loss of all is theirs
+
+Counts = list[tuple[float, float]]  # (seconds, count) of each interval
+
+
+class Calls(Struct, frozen=True):
+    """What clients began in one interval; by service of those who are known, and of the long known."""
+
+    at: float
+    seconds: float
+    handshakes: int
+    known: dict[int, float]
+    long: dict[int, float]
+    bots: bool  # an attack completes handshakes, too
+    calm: bool
+
+
+class _Watched(Struct):
+    since: float
+    before: list[Calls]
+    harms: bool = False
+
+
+class LossWatch:
+    """Remembers a minute of counts, and those from before each new rule."""
+
+    def __init__(self) -> None:
+        self._past: deque[Calls] = deque()
+        self._calm: deque[Calls] = deque(maxlen=120)
+        self._rules: dict[str, _Watched] = {}
+        self._last: tuple[float, int] | None = None  # when, and the handshakes since boot
+        self._last_ns = 0
+
+    def take(
+        self, window: Window, learned: Baseline, judgement: Judgement, statuses: Iterable[RuleStatus]
+    ) -> tuple[ClientLoss, ...]:
+        """Return what clients have surely lost to each rule that is in."""
+        now = window.started + window.seconds
+        active = [one for one in statuses if one.state in ACTIVE_STATES]
+        calls = self._calls(window, learned, judgement, now)
+        before = {status.rule.id: _Watched(now, self._before(judgement)) for status in active}
+        self._rules = {name: self._rules.get(name, new) for name, new in before.items()}
+        if calls.seconds:  # else it is the first: whatever is in by then can't be compared
+            self._past.append(calls)
+        while self._past and self._past[0].at <= now - _BEFORE_SECONDS:
+            self._past.popleft()
+        began = min((one.since for one in judgement.harmful), default=math.inf) - _NAMED_SECONDS
+        while self._calm and self._calm[-1].at > began:
+            self._calm.pop()
+        if calls.calm and calls.seconds and not active:
+            self._calm.append(calls)
+        found = (self._loss(status.rule, self._rules[status.rule.id], now) for status in active)
+        return tuple(loss for loss in found if loss is not None)
+
+    def long_per_s(self, seconds: float) -> float | None:
+        """Return what the long known began a second lately; None: none of them was seen."""
+        recent = [one for one in self._past if one.at > self._past[-1].at - seconds]
+        whole = sum(count for one in recent for door, count in one.long.items() if door >> 16 == TCP)
+        known = any(one.long for one in self._past)
+        return whole / max(sum(one.seconds for one in recent), 1e-9) if known else None
+
+    def _calls(self, window: Window, learned: Baseline, judgement: Judgement, now: float) -> Calls:
+        packets, clients, doors = window.accepted, learned.clients, learned.doors
+        new = packets.time_ns > self._last_ns
+        self._last_ns = max(self._last_ns, int(packets.time_ns.max(initial=0)))
+        opens = (packets.protocol == TCP) & (packets.tcp_flags & (SYN | ACK) == SYN)
+        if not any(one.spoofed and one.match and one.match.protocol == UDP for one in judgement.on):
+            opens |= packets.protocol == UDP
+        rows = np.flatnonzero(new & opens)
+        key = client_key(mix(packets.src_hi[rows], packets.src_lo[rows]), doors.numbers(packets, rows))
+        at = np.searchsorted(clients.key, key)
+        hit = np.append(clients.key, np.uint64(0))[at] == key
+        rows, long = rows[hit], np.append(clients.long_known, np.False_)[at][hit]
+        service, weight = plain_numbers(packets.protocol[rows], packets.dport[rows]), packets.weight[rows]
+        known, steady = _summed(service, weight), _summed(service[long], weight[long])
+        (before, shaken), self._last = self._last or (now, 0), (now, window.handshakes or 0)
+        bots = any(one.completes for one in judgement.on)
+        calm = not (judgement.harmful or judgement.not_judged)
+        more = max(self._last[1] - shaken, 0)
+        return Calls(now, max(now - before, 0.0), more, known, steady, bots, calm)
+
+    def _before(self, judgement: Judgement) -> list[Calls]:
+        """Return what was counted so far in this attack, or in calm."""
+        since = min((one.since for one in judgement.harmful if one.is_on), default=0.0)
+        return [one for one in self._past if one.at - one.seconds >= since]
+
+    def _loss(self, rule: Rule, watched: _Watched, now: float) -> ClientLoss | None:
+        if not watched.before or (now - watched.since > _WATCHED_SECONDS and not watched.harms):
+            return None
+        since = [one for one in self._past if one.at > max(watched.since, now - _NOW_SECONDS)]
+        bots = any(one.bots for one in (*watched.before, *since))
+        doors = [
+            number for number in {n for one in watched.before for n in one.known} if _touches(rule, number)
+        ]
+        ways: list[Callable[[Calls], float]] = []
+        if not any(of(kind).answers for kind in rule.kinds):  # it would answer what is counted here
+            ways.append(lambda one: sum((one.long if bots else one.known).get(door, 0.0) for door in doors))
+        if not bots and self._are_theirs(rule, watched.before, doors):
+            ways.append(lambda one: float(one.handshakes))
+        losses = [self._compared(watched.before, since, count) for count in ways]
+        before, after, sure = max(losses, key=lambda loss: loss[2], default=(0.0, 0.0, 0.0))
+        match = rule.match
+        port = match.dport if match.dport is not None else doors[0] & 0xFFFF if len(doors) == 1 else None
+        protocol = NAMES.get(match.protocol or (doors[0] >> 16 if doors else TCP), "")
+        loss = ClientLoss(rule.id, "" if port is None else f"{port}/{protocol}", before, after, sure)
+        watched.harms = loss.is_harm
+        return loss if sure >= _LEAST else None
+
+    def _compared(
+        self, before: Sequence[Calls], since: Sequence[Calls], count: Callable[[Calls], float]
+    ) -> tuple[float, float, float]:
+        """Return both rates and what is surely lost; of calm, too, if less was usual then."""
+        was, now, calm = ([(one.seconds, count(one)) for one in part] for part in (before, since, self._calm))
+        if sum(seconds for seconds, _ in calm) >= _CALM_SECONDS and _rate(calm) < _rate(was):
+            was = calm
+        return _rate(was), _rate(now), surely_lost(was, now)
+
+    @staticmethod
+    def _are_theirs(rule: Rule, before: Sequence[Calls], doors: Iterable[int]) -> bool:
+        """Whether a loss of handshakes is one of the services that a rule touches."""
+        if rule.match.protocol not in (None, TCP):
+            return False
+        whole = sum(weight for one in before for door, weight in one.known.items() if door >> 16 == TCP)
+        theirs = sum(one.known.get(door, 0.0) for one in before for door in doors if door >> 16 == TCP)
+        return theirs >= _MOST * whole
+
+
+def _summed(service: U32, weight: F64) -> dict[int, float]:
+    number, place = np.unique(service, return_inverse=True)
+    return dict(zip(number.tolist(), np.bincount(place, weight, len(number)).tolist(), strict=True))
+
+
+def _touches(rule: Rule, number: int) -> bool:
+    def fits(match: Match) -> bool:
+        return match.protocol in (None, number >> 16) and match.dport in (None, number & 0xFFFF)
+
+    return any(fits(one.match) for one in rule.parts or (rule,))
+
+
+def _rate(counts: Counts) -> float:
+    return sum(count for _, count in counts) / max(sum(seconds for seconds, _ in counts), 1e-9)
+
+
+def surely_lost(before: Counts, since: Counts) -> float:
+    """Return the least share of a rate that is lost, 0 to 1, unless chance deceives in one of 30,000 tests.
+
+    Counts are as rare as their spread from interval to interval says: bursts, and packets that stand for
+    others that were not sampled, count for less.
+    """
+    time, span = (sum(seconds for seconds, _ in part) for part in (before, since))
+    rate = _rate(before)
+    if rate <= 0 or span <= 0:
+        return 0.0
+    spread = sum((count - rate * seconds) ** 2 / (rate * seconds) for seconds, count in before)
+    scale = max(spread / max(len(before) - 1, 1), 1.0)
+    had, have = (sum(count for _, count in part) / scale + 0.375 for part in (before, since))
+    square = _SURE**2
+    if 4 * had <= square:
+        return 0.0
+    inside = 64 * had * have - 4 * (4 * had - square) * (4 * have - square)
+    root = (8 * math.sqrt(had * have) + math.sqrt(max(inside, 0.0))) / (2 * (4 * had - square))
+    return max(1.0 - root**2 * time / span, 0.0)

@@ -1,0 +1,70 @@
+"""A rule that cuts clients off is found by what they get, and its trial ends: passes, cut, passes again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from guardian_bench import Bench, apply, rules_of
+
+from fwtop.lab import network as net
+from fwtop.lab.run import Lab
+from fwtop.model.client_loss import ClientLoss
+from fwtop.model.protocol import Undo
+from fwtop.model.rule import Kind, Match, Rule
+from fwtop.render.verdict import Badge, verdict_of
+from fwtop.store.events import derive
+from tests.conftest import poll_until_true
+from tests.kernel import watching
+from tests.kernel.conftest import Host, NetnsPair
+
+pytestmark = pytest.mark.kernel
+ENOUGH = 200  # handshakes, that anything can be compared with
+
+
+def handshakes(lab: Lab) -> int:
+    return int(lab.results()["handshakes"])
+
+
+def more(lab: Lab, count: int) -> None:
+    """Wait until clients have completed so many more."""
+    before = handshakes(lab)
+    poll_until_true(lambda: handshakes(lab) >= before + count)
+
+
+@pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
+def test_a_trial_that_cuts_clients_off_ends_and_they_are_served_again(kind: Kind, tmp_path: Path) -> None:
+    with Lab("calm") as lab:
+        victim = Host(lab.victim, net.VICTIM_INTERFACE, net.VICTIM_4, net.VICTIM_6)
+        attacker = Host(lab.attacker, net.ATTACKER_INTERFACE, net.GATEWAY_4, net.GATEWAY_6)
+        bench = Bench(NetnsPair(victim, attacker), tmp_path)
+        try:
+            with (
+                bench.connect() as guardian,
+                bench.connect("console") as console,
+                watching.watched(bench, undo=lambda name: console.demand(Undo((name,)))) as session,
+            ):
+                shown = watching.tick(bench, session)
+                start = handshakes(lab)
+
+                def look() -> tuple[ClientLoss, ...]:
+                    nonlocal shown
+                    before, shown = shown, watching.tick(bench, session)
+                    events.extend(derive(before, shown))
+                    return tuple(loss for loss in shown.losses if loss.is_harm)
+
+                events: list[object] = []
+                assert poll_until_true(lambda: look() or handshakes(lab) >= start + ENOUGH) is True, "no harm"
+                match = Match(protocol=6, dport=80)
+                rule_id = apply(guardian, Rule("", kind, match, "of the test", 600), 60, force=True)
+                (harm,) = poll_until_true(look)
+                assert (harm.rule, harm.service) == (rule_id, "80/tcp")
+                assert verdict_of(shown, shown.at).badge is Badge.HARM
+                assert rules_of(guardian) == {}, "the trial has ended"
+                more(lab, ENOUGH)
+                assert poll_until_true(lambda: not look() and not shown.mitigations)
+                assert [getattr(event, "kind", "") for event in events][-3:] == [
+                    "rule_applied", "rule_harms", "rule_undone",
+                ]  # fmt: skip
+        finally:
+            bench.close()

@@ -1,0 +1,124 @@
+"""Harm beats every other verdict, ends a trial, and is heard; bots are not counted as clients."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from screen_factory import calm, harm, protected, provisional, snapshot, spoofed, trial
+from screen_parts import NOW, attack, conntrack
+from screen_run import LARGE, SMALL, running
+
+from fwtop.model.rule import State
+from fwtop.model.traffic.counters import TcpService
+from fwtop.model.traffic.session import EventKind
+from fwtop.model.traffic.snapshot import Judgement, Snapshot
+from fwtop.render.observation import observation_json
+from fwtop.render.verdict import Badge, verdict_of
+from fwtop.store.events import derive
+from fwtop.ui.attention import BELL, Attention
+from fwtop.ui.header import HeaderState, header_lines
+from fwtop.ui.lists.history import History
+
+
+def header(shown: Snapshot, width: int = 120) -> list[str]:
+    lines = header_lines(shown, History(), HeaderState(NOW), width)
+    return ["".join(part for part, _ in line) for line in lines]
+
+
+@pytest.mark.parametrize("shown", [provisional(), trial(), protected()])
+def test_harm_beats_every_other_verdict(shown: Snapshot) -> None:
+    slight = tuple(replace(loss, sure=0.2) for loss in harm(shown).losses)
+    assert verdict_of(replace(shown, losses=slight), NOW).badge is verdict_of(shown, NOW).badge
+    found = verdict_of(harm(shown), NOW)
+    assert found.badge is Badge.HARM
+    ended = tuple(replace(status, state=State.REVERTED) for status in shown.mitigations)
+    assert verdict_of(replace(harm(shown), mitigations=ended), NOW).badge is not Badge.HARM
+    name = shown.mitigations[0].rule.id
+    line = header(harm(shown), 80)[1]
+    assert line.startswith(f" ✖ HARM   rule {name}: clients of 80/tcp 105/s → 0/s since it is in")
+    assert line.rstrip().endswith("u remove")
+    assert "keep" not in line
+    told = observation_json(harm(shown))["verdict"]
+    assert (told["state"], told["harm"]["sure"]) == ("harm", 0.97)
+
+
+async def test_a_trial_that_ended_for_harm_is_told_until_a_key_and_why() -> None:
+    for size in (SMALL, LARGE):
+        async with running(harm(provisional()), size) as run:
+            over = replace(harm(provisional()), losses=(), mitigations=provisional().mitigations[1:])
+            run.clock[0] = NOW + 3
+            await run.send(over)
+            shown = run.text()
+            assert "✖ Rule 7 was taken back, clients of 80/tcp 105/s → 0/s." in shown
+            assert "Enter previews it again" in shown
+            run.clock[0] = NOW + 600
+            await run.send(over)
+            assert "✖ Rule 7 was taken back" in run.text(), "it stays"
+            await run.press("enter")
+            assert run.dialog == "RuleDialog"
+
+
+def test_log_and_programs_hear_of_harm_once_and_of_its_end() -> None:
+    before, during = provisional(), harm(provisional())
+    (begun,) = derive(before, during)
+    assert (begun.kind, begun.text) == (EventKind.RULE_HARMS, "clients of 80/tcp 105/s → 0/s since it is in")
+    assert derive(during, during) == []
+    (end,) = derive(during, replace(before, mitigations=before.mitigations[1:]))
+    assert end.kind is EventKind.RULE_UNDONE
+    assert end.text.endswith("it did harm, clients of 80/tcp 105/s → 0/s")
+
+
+@pytest.mark.parametrize(
+    ("known", "long", "short"),
+    [
+        (133.0, "known clients 133/s", "known clients 133/s"),
+        (None, "handshakes 997/s, bots included", "with bots"),
+    ],
+)
+def test_clients_are_not_counted_together_with_bots(known: float | None, long: str, short: str) -> None:
+    attacks = Judgement((attack(completes=True),))
+    shown = replace(snapshot(judgement=attacks), tcp=TcpService(50, 997.0, 1_000.0, True, known))
+    assert long in header(shown, 200)[2]
+    assert short in header(shown, 80)[2]
+    assert "│ clients" not in header(shown, 200)[2]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"drop": 9, "early_drop": 2}, "✖ conntrack FULL refusing new connections"),
+        ({"drop": 2, "early_drop": 9}, "✖ conntrack FULL evicting"),
+        ({"growth_per_s": -900.0}, " conntrack FULL draining"),
+        ({}, "✖ conntrack FULL"),
+    ],
+)
+def test_a_full_table_says_only_what_is_counted(more: dict[str, float], words: str) -> None:
+    line = header(replace(spoofed(), conntrack=conntrack(1.0, **more)), 160)[1]
+    assert line.rstrip().endswith(words)
+
+
+def test_the_title_follows_the_verdict_and_the_bell_rings_for_what_can_not_wait() -> None:
+    ears = Attention()
+    hostile = replace(snapshot(), host="vm\x1b]2;owned\a")
+    assert ears.take(replace(calm(), host="vm"), NOW) == "\x1b]2;CALM – fwtop vm\a"
+    begun = ears.take(hostile, NOW + 1)
+    assert begun.startswith("\x1b]2;✖ PARTLY ")
+    assert begun.endswith(BELL + BELL), "of the title, and one that is heard"
+    assert begun.count("\x1b") == 1
+    assert ears.take(hostile, NOW + 2) == "", "it has rung"
+    assert not ears.take(provisional(21.0), NOW + 3).endswith(BELL + BELL)
+    assert ears.take(provisional(21.0), NOW + 12) == BELL, "10 s before it ends"
+    assert ears.take(provisional(21.0), NOW + 13) == ""
+    assert ears.take(harm(provisional()), NOW + 14) == "\x1b]2;✖ HARM 125k – fwtop web1\a\a"
+    assert Attention(title=False, bell=False).take(hostile, NOW) == ""
+
+
+async def test_what_the_terminal_hears_is_written_to_it() -> None:
+    async with running(calm()) as run:
+        written: list[str] = []
+        assert run.app._driver is not None
+        run.app._driver.write = written.append  # type: ignore[method-assign]
+        run.clock[0] = NOW + 5
+        run.app._deliver(snapshot())
+        await run.until(lambda: any(text.endswith(BELL * 2) for text in written))
+        assert any("\x1b]2;✖ PARTLY" in text for text in written)
