@@ -124,6 +124,35 @@ def may_drop(listed: Listed, match: Match) -> bool:
     return False
 
 
+def drops_rest(listed: Listed, packets: Packets) -> bool:
+    """Whether a chain on the way in drops all that none of its rules lets pass."""
+    reached = listed.reached(*HOOKS[True])
+    return any(listed.policies.get(place) == "drop" for place in reached) or any(
+        {"drop", "reject"} & {*line.expressions[-1]}
+        and all(holds(listed, line, part, packets) for part in line.expressions if "match" in part)
+        for line in listed.lines
+        if line.place in reached & {*listed.hooks} and line.expressions
+    )
+
+
+def lets_in(listed: Listed, packets: Packets) -> bool:
+    """Whether a rule may accept such packets from elsewhere while they are not tracked."""
+    reached = listed.reached(*HOOKS[True])
+    return any(
+        (not needs(line) or "untracked" in asked(line))
+        and "accept" in {key for key, _ in walk(line.expressions)}
+        and not any(_is_loopback(part) for part in line.expressions)
+        for line in listed.lines
+        if line.place in reached and may_be_about(listed, line, packets)
+    )
+
+
+def _is_loopback(part: Json) -> bool:
+    match = part.get("match", {}) if isinstance(part, dict) else {}
+    left = match.get("left")
+    return match.get("right") == "lo" and left in ({"meta": {"key": "iif"}}, {"meta": {"key": "iifname"}})
+
+
 def _is_stateful(key: str, value: Json) -> bool:
     return key == "xt" and (not isinstance(value, dict) or value.get("name") in _XTABLES)
 

@@ -28,6 +28,7 @@ from fwtop.netfilter.saved import (
     Arguments,
     Line,
     Option,
+    Packets,
     Saved,
     may_be_about,
     names_port,
@@ -86,10 +87,47 @@ def notrack_warnings(variant: Variant, match: Match) -> tuple[str, ...]:
     return (*warnings, *forwarding(match))
 
 
-def read_tracked_only(variant: Variant, families: Sequence[int]) -> Callable[[Match], str]:
-    """Read this host's own rules for `tracked_only`; raises FwtopError."""
+Read = tuple[Sequence[Saved], Listed]
+
+
+def read_own(variant: Variant, families: Sequence[int]) -> Read:
+    """Read this host's own rules for `tracked_only` and `closes`; raises FwtopError."""
     saved = [read(family) for read in (variant.read, partial(beside, variant)) for family in families]
-    return tracked_only(saved, nft_stateless.read_native(variant))
+    return saved, nft_stateless.read_native(variant)
+
+
+def closes(saved: Sequence[Saved], native: Listed, match: Match) -> str:
+    """Return what names the rule on tracked packets without which nothing of a service gets in.
+
+    "" where packets may get in, or where nothing drops all that no rule lets in.
+    """
+    rule, packets = tracked_only(saved, native)(match), packets_of(match, incoming=True)
+    closed = nft_stateless.drops_rest(native, packets)
+    for one in saved:
+        lines = [line for line in _filter(one.lines, match.families) if _is_about(line, packets)]
+        inside = [line for line in lines if line.chain in _reached(lines, "INPUT")]
+        policy = one.chains.get(("filter", "INPUT"))
+        closed |= policy is not None and policy.policy == "DROP"
+        last = (line for line in lines if line.chain == "INPUT" and line.target in _DROPPING)
+        closed |= any(
+            not any(one.options for one in without_known(line.arguments.matches, packets)) for line in last
+        )
+        if any(line.target == "ACCEPT" and _takes_any(line) for line in inside):
+            return ""
+    return rule if closed and not nft_stateless.lets_in(native, packets) else ""
+
+
+def _is_about(line: Line, packets: Packets) -> bool:
+    """Whether packets from elsewhere may meet a line."""
+    inside = (option for one in line.arguments.matches for option in one.options if option.name == "-i")
+    return may_be_about(line.arguments, packets) and not any(
+        option.values == ("lo",) and not option.negated for option in inside
+    )
+
+
+def _takes_any(line: Line) -> bool:
+    """Whether a line is about untracked packets, too."""
+    return not needs_tracking(line) or "untracked" in states(line)
 
 
 def tracked_only(saved: Sequence[Saved], native: Listed) -> Callable[[Match], str]:

@@ -51,7 +51,7 @@ class HeaderState(Struct, frozen=True):
 
 def header_lines(snapshot: Snapshot, history: History, state: HeaderState, width: int) -> list[Line]:
     """Write what is watched, how protected it is, and where the packets go."""
-    alarm, tail = _resources(snapshot, width)
+    alarm, tail = _resources(snapshot, width, eased=verdict_of(snapshot, state.now).stopped >= STOPPED)
     return [
         _identity(snapshot, state, width),
         verdict_line(snapshot, state, width, alarm),
@@ -121,12 +121,12 @@ def _guardian(snapshot: Snapshot, state: HeaderState) -> Line:
     return [*line, (f"rules {snapshot.guardian}", GOOD)] if snapshot.guardian else line
 
 
-def _resources(snapshot: Snapshot, width: int) -> tuple[Line, Line]:
-    """Return what belongs beside the verdict because it runs out, and the rest."""
+def _resources(snapshot: Snapshot, width: int, *, eased: bool) -> tuple[Line, Line]:
+    """Return what belongs beside the verdict because it runs out, and the rest; `eased`: attacks end elsewhere."""
     sample, urgent, tail = snapshot.conntrack, Line(), Line()
     if sample is not None and sample.max:
         if sample.fill >= CONNTRACK_ALARM:
-            urgent = _conntrack(sample, long=width >= 120)
+            urgent = _conntrack(sample, long=width >= 120, eased=eased)
         else:
             tail = _conntrack(sample, long=False)
     if snapshot.softirq_share is not None:
@@ -135,24 +135,16 @@ def _resources(snapshot: Snapshot, width: int) -> tuple[Line, Line]:
     return urgent, tail
 
 
-def _conntrack(sample: ConntrackSample, *, long: bool) -> Line:
+def _conntrack(sample: ConntrackSample, *, long: bool, eased: bool = False) -> Line:
     """Write how full the connection table is; the long form also what becomes of it."""
     fill, left = sample.fill, sample.seconds_to_full
     if fill >= FULL:
-        what = (
-            "evicting"
-            if sample.early_drop > sample.drop
-            else "refusing new connections"
-            if sample.drop
-            else ""
-        )
-        drains = not what and sample.growth_per_s < 0
-        what = "draining" if drains else what
-        style = WARN if drains else ALARM
-        return [
-            (f"{'' if drains else '✖ '}conntrack FULL", style),
-            *([(f" {what}", style)] if long and what else []),
-        ]
+        told = "draining" if sample.growth_per_s < 0 else ""
+        told = "refusing new connections" if sample.drop else told
+        told = "evicting" if sample.early_drop > sample.drop else told
+        mild = not sample.drop and (eased or told == "draining")
+        mark, style = ("", WARN) if mild else ("✖ ", ALARM)
+        return [(f"{mark}conntrack FULL", style), *([(f" {told}", style)] if long and told else [])]
     line: Line = [("conntrack ", DIM), (percent(fill), BAD if fill >= CONNTRACK_ALARM else TEXT)]
     if not long or left is None:
         return line

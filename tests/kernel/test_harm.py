@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from guardian_bench import Bench, apply, rules_of
+from guardian_bench import PORT, Bench, apply, rules_of
 
 from fwtop.lab import network as net
 from fwtop.lab.run import Lab
 from fwtop.model.client_loss import ClientLoss
-from fwtop.model.protocol import Undo
+from fwtop.model.protocol import Plan, Undo
 from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.wire import plain
 from fwtop.render.verdict import Badge, verdict_of
 from fwtop.store.events import derive
 from tests.conftest import poll_until_true
@@ -68,3 +69,49 @@ def test_a_trial_that_cuts_clients_off_ends_and_they_are_served_again(kind: Kind
                 ]  # fmt: skip
         finally:
             bench.close()
+
+
+SERVICE = f"udp dport {PORT}"
+NFT = """table inet host {{ chain in {{ type filter hook input priority 0; policy drop
+    ct state established,related accept
+    iif "lo" accept
+    {last}
+}}
+}}"""
+IPTABLES = """*filter
+:INPUT DROP [0:0]
+-A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A INPUT -i lo -j ACCEPT
+-A INPUT -p udp -m udp --dport {port}{state} -j ACCEPT
+COMMIT
+"""
+FIREWALLS = {
+    "nft on states": ("nft -f", NFT.format(last=f"{SERVICE} ct state new accept"), True),
+    "nft": ("nft -f", NFT.format(last=f"{SERVICE} accept"), False),
+    "iptables on states": (
+        "iptables-restore", IPTABLES.format(port=PORT, state=" -m conntrack --ctstate NEW"), True,
+    ),
+    "iptables": ("iptables-restore", IPTABLES.format(port=PORT, state=""), False),
+}  # fmt: skip
+
+
+@pytest.mark.one_each("nft on states", "iptables")
+@pytest.mark.parametrize("name", list(FIREWALLS))
+def test_a_preview_says_first_which_service_a_firewall_on_states_will_close(
+    bench: Bench, name: str, tmp_path: Path
+) -> None:
+    program, rules, closes = FIREWALLS[name]
+    file = tmp_path / "rules"
+    file.write_text(rules)
+    bench.pair.victim.run(*program.split(), str(file))
+    path = bench.path(4)
+    rule = Rule("", Kind.NOTRACK, Match(family=4, protocol=17, dport=PORT), "of the test", 600)
+    assert path.passes(wait_s=30)
+    with bench.connect() as guardian:
+        told = guardian.demand(Plan(plain(rule))).data["needs_force"]
+        said = f"your firewall will then drop ALL of {PORT}/udp: it lets in only tracked packets"
+        assert told.startswith(said) if closes else not told
+        rule_id = apply(guardian, rule, force=True)
+        assert path.passes(wait_s=1.0 if closes else 30) is not closes
+        guardian.demand(Undo((rule_id,)))
+        assert path.passes(wait_s=30)

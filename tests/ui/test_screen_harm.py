@@ -95,6 +95,8 @@ def test_clients_are_not_counted_together_with_bots(known: float | None, long: s
 def test_a_full_table_says_only_what_is_counted(more: dict[str, float], words: str) -> None:
     line = header(replace(spoofed(), conntrack=conntrack(1.0, **more)), 160)[1]
     assert line.rstrip().endswith(words)
+    eased = header(replace(protected(), conntrack=conntrack(1.0, **more)), 160)[1]
+    assert ("✖" in eased) is ("drop" in more), "in yellow while what came is stopped and nobody refused"
 
 
 def test_the_title_follows_the_verdict_and_the_bell_rings_for_what_can_not_wait() -> None:

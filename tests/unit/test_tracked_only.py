@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fwtop.model.rule import Match
-from fwtop.netfilter.nft_listed import Listed
+from fwtop.netfilter.nft_listed import Listed, of_items
 from fwtop.netfilter.saved import Saved, parse
-from fwtop.netfilter.stateless import tracked_only
+from fwtop.netfilter.stateless import closes, tracked_only
 from fwtop.rehearsal.segments import why_lost
 
 ALL_TCP, SSH, WEB = Match(protocol=6), Match(protocol=6, dport=22), Match(protocol=6, dport=80)
@@ -58,3 +58,59 @@ def test_rules_on_states_may_let_no_untracked_login_in(match: Match, rules: Save
 @pytest.mark.parametrize(("match", "rules"), KEPT, ids=lambda _: "")
 def test_rules_that_look_at_packets_and_those_that_drop_none_let_it_in(match: Match, rules: Saved) -> None:
     assert why_lost(match, PORTS, tracked_only((rules,), Listed())) is None
+
+
+NEW_WEB, LOCAL = (
+    "-A INPUT -p tcp -m tcp --dport 80 -m conntrack --ctstate NEW -j ACCEPT",
+    "-A INPUT -i lo -j ACCEPT",
+)
+CLOSED = [
+    (saved(STATEFUL, LOCAL, NEW_WEB), True),
+    (saved(STATEFUL, NEW_WEB, "-A INPUT -j REJECT", policy="ACCEPT"), True),
+    (saved(STATEFUL, LOCAL, "-A INPUT -p tcp -m tcp --dport 80 -j ACCEPT"), False),
+    (saved(STATEFUL, NEW_WEB.replace("NEW", "NEW,UNTRACKED")), False),
+    (saved(STATEFUL, NEW_WEB, policy="ACCEPT"), False),
+    (saved(STATEFUL, NEW_WEB, "-A INPUT -s 192.0.2.9/32 -j DROP", policy="ACCEPT"), False),
+    (saved(STATEFUL, NEW_WEB, "-A INPUT -s 192.0.2.0/24 -j ACCEPT"), False),  # some get in
+]
+
+
+@pytest.mark.parametrize(("rules", "is_closed"), CLOSED, ids=lambda _: "")
+def test_a_default_drop_that_lets_in_tracked_packets_only_closes_an_untracked_service(
+    rules: Saved, is_closed: bool
+) -> None:
+    assert bool(closes((rules,), Listed(), WEB)) is is_closed
+
+
+def by_state(*states: str) -> list[object]:
+    return [
+        {"match": {"op": "in", "left": {"ct": {"key": "state"}}, "right": list(states)}},
+        {"accept": None},
+    ]
+
+
+def to_web(*more: object) -> list[object]:
+    field = {"payload": {"protocol": "tcp", "field": "dport"}}
+    return [{"match": {"op": "==", "left": field, "right": 80}}, *more, {"accept": None}]
+
+
+LOOPBACK = [{"match": {"op": "==", "left": {"meta": {"key": "iif"}}, "right": "lo"}}, {"accept": None}]
+
+
+@pytest.mark.parametrize(
+    ("policy", "last", "is_closed"),
+    [
+        ("drop", to_web(by_state("new")[0]), True),
+        ("accept", [{"drop": None}], True),
+        ("drop", to_web(), False),
+        ("accept", LOOPBACK, False),
+        ("drop", to_web(by_state("new", "untracked")[0]), False),
+    ],
+)  # fmt: skip
+def test_a_default_drop_of_nftables_too(policy: str, last: list[object], is_closed: bool) -> None:
+    place = {"family": "inet", "table": "host"}
+    chain = {**place, "name": "in", "type": "filter", "hook": "input", "policy": policy}
+    rules = [by_state("established", "related"), LOOPBACK, last]
+    items = [("rule", {**place, "chain": "in", "handle": n, "expr": expr}) for n, expr in enumerate(rules)]
+    listed = of_items([("chain", chain), *items])
+    assert bool(closes((), listed, WEB)) is is_closed

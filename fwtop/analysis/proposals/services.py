@@ -142,19 +142,21 @@ def attacked_behind(context: AnalysisContext, finding: Finding) -> tuple[Prefix,
 
 
 def untracked(context: AnalysisContext, finding: Finding, base: Match) -> Iterator[Candidate]:
-    """Yield what keeps the flooded service out of the connection table, if the flood fills it."""
+    """Yield what keeps the flooded service out of the connection table, before the flood has filled it.
+
+    A full table has proposals of its own. NOTRACK alone is none: before a firewall on states it may close
+    the service.
+    """
     table = context.counters.conntrack
     if table is None or base.protocol not in (TCP, UDP) or base.dport is None:
         return
     match = Match(family=base.family, protocol=base.protocol, dport=base.dport)
-    rule = drafted(context, Kind.NOTRACK, match)
     opened = table.new_per_s * context.traffic.seconds
     logs_in = base.protocol == TCP and base.dport in context.known.login_ports  # stays tracked
-    if any(Trait.FULL_TABLE in one.traits for one in context.findings):
-        rule = replace(rule, summary=f"don't track {describe(match)} (NOTRACK)")
-        yield Candidate(rule, "it fills the connection table; drops nothing", "")
-    elif not logs_in and opened >= _TRACKED * context.traffic.weight[finding.rows].sum():
-        part = replace(rule, match=replace(match, family=None), stateless=True, forget=True)
+    is_full = any(Trait.FULL_TABLE in one.traits for one in context.findings)
+    if not (is_full or logs_in) and opened >= _TRACKED * context.traffic.weight[finding.rows].sum():
+        rule = drafted(context, Kind.NOTRACK, replace(match, family=None))
+        part = replace(rule, stateless=True, forget=True)
         what = (
             f"stateless playbook: don't track {describe(match)}, put stateless lines beside rules on states"
         )

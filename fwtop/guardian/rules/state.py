@@ -26,6 +26,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.losses import Loss, Weight, Who
 from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.protocols import protocol_name
 from fwtop.netfilter.ctnetlink import udp_peers
 from fwtop.rehearsal.breadth import why_broad_together
 from fwtop.rehearsal.host import Host
@@ -142,14 +143,19 @@ class GuardianState:
 
     def _why_untracked(self, match: Match, ports: frozenset[int]) -> Loss | None:
         """Say what the host's own rules would drop of what is no longer tracked."""
-        from fwtop.netfilter.stateless import read_tracked_only  # few guardians see such a rule
+        from fwtop.netfilter import stateless  # few guardians see such a rule
 
         try:
-            named = read_tracked_only(self.kernel.chains.variants.in_use.variant, match.families)
+            own = stateless.read_own(self.kernel.chains.variants.in_use.variant, match.families)
         except FwtopError as error:
             words = f"whether logins would still pass this host's own rules is unknown: {error}"
             return Loss(Who.LOGINS, safe_text(words, limit=300), Weight.NEEDS_FORCE)
-        return why_lost(match, ports, named)
+        lost = why_lost(match, ports, stateless.tracked_only(*own))
+        if lost is None and match.dport is not None and (rule := stateless.closes(*own, match)):
+            service = f"{match.dport}/{protocol_name(match.protocol or 0)}"
+            words = f"your firewall will then drop ALL of {service}: it lets in only tracked packets"
+            return Loss(Who.EVERYBODY, f"{words}, '{safe_text(rule, limit=140)}'", Weight.NEEDS_FORCE)
+        return lost
 
     def check_lists(self, rules: Sequence[Rule], force: bool) -> None:
         """Raise FwtopError if active rules may not have these sources instead of theirs."""
