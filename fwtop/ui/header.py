@@ -122,7 +122,7 @@ def _guardian(snapshot: Snapshot, state: HeaderState) -> Line:
 
 
 def _resources(snapshot: Snapshot, width: int, *, eased: bool) -> tuple[Line, Line]:
-    """Return what belongs beside the verdict because it runs out, and the rest; `eased`: attacks end elsewhere."""
+    """Return what runs out, for beside the verdict, and the rest; `eased`: the attacks are stopped."""
     sample, urgent, tail = snapshot.conntrack, Line(), Line()
     if sample is not None and sample.max:
         if sample.fill >= CONNTRACK_ALARM:
