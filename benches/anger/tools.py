@@ -84,7 +84,8 @@ TOOLS = (
     _tool(
         "nmap: SYN scan",
         "port_scan syn_flood",
-        "nmap -n -Pn -sS -p1-60000 --min-rate 3000 -S {bot} -e lab0 {host}",
+        "while nmap -n -Pn -sS -p1-60000 --min-rate 3000 -S {bot} -e lab0 {host}; do :; done",
+        "nmap",
     ),
     _tool("slowhttptest: headers", _SLOW, "slowhttptest -c 600 -H -i 5 -r 150 -l 60 -u http://{host}/"),
     _tool("slowhttptest: read", _SLOW, "slowhttptest -c 600 -X -r 150 -l 60 -k 3 -u http://{host}/large"),

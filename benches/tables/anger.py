@@ -40,6 +40,7 @@ _CALM_SECONDS = 25.0  # the baseline of clients is trusted then
 _NAMED_SECONDS, _DIALOG_SECONDS, _RULE_SECONDS = 30.0, 6.0, 6.0
 _ESCAPE_SECONDS = 0.3  # a key that follows Escape at once is one with Alt
 _READ_SECONDS = 0.5  # that an operator needs at least to read what is named
+_STRAY = 10  # packets that the attackers' host itself sends meanwhile, such as IGMP reports
 _SETTLE_SECONDS, _MEASURED_SECONDS = 2.5, 6.0
 _AFTERWARDS_SECONDS = 20.0  # in which what is called an attack may still be the one that ended
 _PAUSES = 3.0, 6.0, 15.0, 30.0
@@ -259,8 +260,9 @@ class Night:
         time.sleep(_MEASURED_SECONDS)
         after, until_ = self._lab.passed(), time.monotonic()
         self._screen.press("y")
-        sent = after.sent - before.sent  # none at all: a tool that waits for answers fell silent
-        met.stopped = max(0.0, 1 - (after.delivered - before.delivered) / sent) if sent else 1.0
+        sent = after.sent - before.sent
+        silent = sent <= _STRAY  # a tool that waits for answers stops sending once it gets none
+        met.stopped = 1.0 if silent else max(0.0, 1 - (after.delivered - before.delivered) / sent)
         met.served = self._steady.share(since, until_)
 
     def _clear(self) -> None:
