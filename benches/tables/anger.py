@@ -226,6 +226,8 @@ class Night:
                 self._screen.press(key)
                 time.sleep(0.1)
             self._leave_dialog()
+            if "PAUSED" in self._screen.screen():  # as an operator would before deciding
+                self._screen.press("p")
         time.sleep(_READ_SECONDS)
         proposals = self._seen.latest["proposals"]
         self._screen.press("1")
