@@ -260,8 +260,12 @@ class Learner:
         packets = context.traffic.packets
         new = packets.time_ns > self._last_ns
         self._last_ns = max(self._last_ns, int(packets.time_ns.max()))
-        if quiet and attackers:
-            new &= ~_attacked(packets, attackers, self.baseline.clients)
+        clients = self.baseline.clients
+        if attackers:  # what they sent before the attack was named has made clients of them
+            theirs = _attacked(clients.family, clients.hi, clients.lo, attackers) & ~clients.long_known
+            clients = self.baseline.clients = clients.select(~theirs) if theirs.any() else clients
+            theirs = _attacked(packets.family, packets.src_hi, packets.src_lo, attackers)
+            new &= ~theirs | among(mix(packets.src_hi, packets.src_lo), clients.source[clients.long_known])
         known = np.flatnonzero(new & context.unclaimed & context.proven)
         calm = quiet and not any(one.is_steady for one in self._waiting.values())
         learns = calm and window.live and len(self.baseline.habits) > 0
@@ -418,14 +422,13 @@ class Learner:
                 baseline.ceiling[name] = factor * max(baseline.rate(name) or 0.0, self._floor)
 
 
-def _attacked(packets: PacketBatch, attackers: Sequence[U64], clients: Clients) -> Mask:
-    """Mark the packets of sources that attacked and were no clients long before."""
-    host = np.where(packets.family == 6, np.uint64(0), packets.src_lo)
-    source = mix(packets.src_hi, host)
-    theirs = np.zeros(len(packets), np.bool_)
+def _attacked(family: U8, hi: U64, lo: U64, attackers: Sequence[U64]) -> Mask:
+    """Mark the addresses that attacked."""
+    source = mix(hi, np.where(family == 6, np.uint64(0), lo))
+    theirs = np.zeros(len(source), np.bool_)
     for some in attackers:
         theirs |= among(source, some)
-    return theirs & ~among(mix(packets.src_hi, packets.src_lo), clients.source[clients.long_known])
+    return theirs
 
 
 def _by_class(rates: F64) -> list[tuple[str, float]]:

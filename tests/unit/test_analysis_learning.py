@@ -122,9 +122,13 @@ class Watched:
         self.now = 1_000
 
     def second(
-        self, rates: dict[str, float], attacked: str = "", said: str = "", *, source: int = 1, left: int = 0
-    ) -> None:
-        """Pass a second; TCP is of connections from `source`, and source `left` has attacked before."""
+        self, rates: dict[str, float], attacked: str = "", said: str = "", *, source: int = 1, left: int = 0,
+        proven: bool = False,
+    ) -> None:  # fmt: skip
+        """Pass a second; TCP is of connections from `source`, and source `left` has attacked before.
+
+        `proven`: what is no attack makes its source a client.
+        """
         packets = PacketBatch.zeros(ROWS * len(rates), 0)
         packets.family[:] = 4
         for number, (name, pps) in enumerate(rates.items()):
@@ -134,7 +138,6 @@ class Watched:
             packets.weight[rows] = pps / ROWS
             packets.src_lo[rows] = source
             packets.time_ns[rows] = (self.now + np.arange(ROWS) / ROWS) * 1e9
-        none = np.zeros(len(packets), np.bool_)
         kinds = classes(packets)
         hit = kinds == (kinds[ROWS * list(rates).index(attacked)] if attacked else 255)
         order = np.argsort(packets.time_ns, kind="stable")
@@ -146,7 +149,7 @@ class Watched:
             tcp=SimpleNamespace(real=packets.protocol == 6),
             services=Reading(np.zeros(0, np.uint32), np.zeros((0, len(COLUMNS)))),
             unclaimed=~hit,
-            proven=none,
+            proven=np.full(len(packets), proven),
         )
         named = [(SimpleNamespace(id=1, since=self.now - 60.0), finding)] if attacked else []
         window = SimpleNamespace(live=True, services=(), started=float(self.now), seconds=1.0)
@@ -176,7 +179,10 @@ class Watched:
 
 class Traffic(SimpleNamespace):
     def __init__(self, packets: PacketBatch, started: float) -> None:
-        super().__init__(packets=packets, weight=packets.weight, started=started, seconds=1.0)
+        sources = mix(packets.src_hi, packets.src_lo)
+        super().__init__(
+            packets=packets, weight=packets.weight, started=started, seconds=1.0, source_key=sources
+        )
 
     def __len__(self) -> int:
         return len(self.packets)
@@ -239,6 +245,19 @@ def test_what_a_source_that_attacked_still_sends_is_nobody_s_habit() -> None:
     for _ in range(60):
         watched.second({"udp": 400, "ack": 5}, source=7)
     assert sources_of(watched) == {1, 7}
+
+
+def test_who_became_a_client_before_his_attack_was_named_is_none_afterwards() -> None:
+    watched = Watched()
+    for _ in range(60):
+        watched.second({"udp": 400}, proven=True)
+    for _ in range(5):  # the onset
+        watched.second({"udp": 400, "ack": 5}, source=7, proven=True)
+    assert set(watched.learner.baseline.clients.lo.tolist()) == {1, 7}
+    watched.second({"udp": 9_000, "ack": 5}, "udp", source=7, left=7, proven=True)
+    for _ in range(60):
+        watched.second({"udp": 400}, proven=True)
+    assert set(watched.learner.baseline.clients.lo.tolist()) == {1}
 
 
 def test_connections_that_came_with_an_attack_are_nobody_s_habit() -> None:
