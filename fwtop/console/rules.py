@@ -151,15 +151,16 @@ class RuleRates:
     """Packets a second of the active rules over a window of any length, from their counts at each poll.
 
     The guardian's own rates are of its last second. Beside the ledger's, which are of the console's window,
-    they would differ for as long as the traffic changes.
+    they would differ for as long as the traffic changes. It counts less often than it is polled: the time
+    between two counts is what packets are divided by.
     """
 
     def __init__(self) -> None:
-        self._polls: deque[tuple[float, dict[str, int]]] = deque()  # monotonic seconds; packets by rule id
+        self._polls: deque[tuple[float, dict[str, RuleStatus]]] = deque()  # monotonic seconds; by rule id
 
     def note(self, statuses: Iterable[RuleStatus], now: float) -> None:
         """Remember the counts of a poll."""
-        self._polls.append((now, {status.rule.id: status.packets for status in statuses}))
+        self._polls.append((now, {status.rule.id: status for status in statuses}))
         while self._polls[0][0] < now - _LONGEST_WINDOW_SECONDS:
             self._polls.popleft()
 
@@ -171,14 +172,16 @@ class RuleRates:
         then, before = min(self._polls, key=lambda poll: abs(poll[0] - (now - seconds)))
         if then == now:
             return statuses
-        return tuple(self._rated(status, before, now - then) for status in statuses)
+        return tuple(self._rated(status, before.get(status.rule.id)) for status in statuses)
 
     @staticmethod
-    def _rated(status: RuleStatus, before: dict[str, int], seconds: float) -> RuleStatus:
-        if status.state not in ACTIVE_STATES:
+    def _rated(status: RuleStatus, before: RuleStatus | None) -> RuleStatus:
+        counted, packets = (before.counted_at, before.packets) if before is not None else (None, 0)
+        since = counted or status.rule.created  # a rule that was not listed then, or not counted, is newer
+        seconds = (status.counted_at or 0.0) - since
+        if status.state not in ACTIVE_STATES or not since or seconds <= 0:
             return status
-        since = status.packets - before.get(status.rule.id, 0)  # a rule that was not listed then is newer
-        return replace(status, pps=max(since, 0) / seconds)
+        return replace(status, pps=max(status.packets - packets, 0) / seconds)
 
 
 class Marks:

@@ -120,7 +120,8 @@ class LossWatch:
     def _before(self, judgement: Judgement) -> list[Calls]:
         """Return what was counted so far in this attack, or in calm."""
         since = min((one.since for one in judgement.harmful if one.is_on), default=0.0)
-        return [one for one in self._past if one.at - one.seconds >= since]
+        found = [one for one in self._past if one.at - one.seconds >= since]
+        return found or list(self._past)  # it has only begun
 
     def _loss(self, rule: Rule, watched: _Watched, now: float) -> ClientLoss | None:
         if not watched.before or (now - watched.since > _WATCHED_SECONDS and not watched.harms):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from rich.style import Style
 from screen_factory import calm, harm, protected, provisional, snapshot, spoofed, trial
 from screen_parts import NOW, attack, conntrack
 from screen_run import LARGE, SMALL, running
@@ -11,13 +12,16 @@ from screen_run import LARGE, SMALL, running
 from fwtop.model.rule import State
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.session import EventKind
-from fwtop.model.traffic.snapshot import Judgement, Snapshot
+from fwtop.model.traffic.snapshot import Judgement, LedgerRow, Snapshot
 from fwtop.render.observation import observation_json
 from fwtop.render.verdict import Badge, verdict_of
 from fwtop.store.events import derive
 from fwtop.ui.attention import BELL, Attention
 from fwtop.ui.header import HeaderState, header_lines
 from fwtop.ui.lists.history import History
+from fwtop.ui.lists.table import CellContext
+from fwtop.ui.lists.traffic import _dropped
+from fwtop.ui.style import DIM, ELSEWHERE, GOOD
 
 
 def header(shown: Snapshot, width: int = 120) -> list[str]:
@@ -97,6 +101,21 @@ def test_a_full_table_says_only_what_is_counted(more: dict[str, float], words: s
     assert line.rstrip().endswith(words)
     eased = header(replace(protected(), conntrack=conntrack(1.0, **more)), 160)[1]
     assert ("✖" in eased) is ("drop" in more), "in yellow while what came is stopped and nobody refused"
+
+
+@pytest.mark.parametrize(
+    ("shown", "style"), [(trial(), GOOD), (replace(trial(), mitigations=()), GOOD), (spoofed(), DIM)]
+)
+def test_drops_have_the_colour_of_who_drops_most(shown: Snapshot, style: Style) -> None:
+    """Green is for my rules alone."""
+    source = replace(shown.tables.sources.address[0], dropped_share=1.0, dropped_low=1.0, dropped_high=1.0)
+    source = replace(source, active_rule=None)
+    assert _dropped(source, CellContext(NOW, snapshot=shown), 7) == [("100 %", style)]
+    other = LedgerRow("netfilter", "NETFILTER_DROP", 300_000, 100_000.0)
+    theirs = replace(shown, tables=replace(shown.tables, ledger=(other,)))
+    assert _dropped(source, CellContext(NOW, snapshot=theirs), 7) == [("100 %", ELSEWHERE)]
+    mine = replace(source, active_rule="7")
+    assert _dropped(mine, CellContext(NOW, snapshot=theirs), 7) == [("100 %", GOOD)]
 
 
 def test_the_title_follows_the_verdict_and_the_bell_rings_for_what_can_not_wait() -> None:

@@ -67,14 +67,27 @@ def test_rates_of_rules_are_of_the_window_asked_for() -> None:
         replace(_rule(number, state), packets=0, pps=7.0)
         for number, state in (("1", State.CONFIRMED), ("2", State.PROVISIONAL), ("3", State.REVERTED))
     )
+    new = replace(new, rule=replace(new.rule, created=1_002.0))
     rates = RuleRates()
     for second, packets in enumerate((0, 0, 0, 3_000, 6_000)):
-        old = replace(old, packets=packets)
-        known = (old, over) if second < 3 else (old, replace(new, packets=9 * packets), over)
+        old = replace(old, packets=packets, counted_at=1_000.0 + second)
+        new = replace(new, packets=9 * packets, counted_at=old.counted_at)
+        known = (old, over) if second < 3 else (old, new, over)
         assert second or rates.over(known, 3.0) == known, "nothing is counted yet"
         rates.note(known, 100.0 + second)
-    assert [status.pps for status in rates.over(known, 3.0)] == [2_000.0, 18_000.0, 7.0]
+    assert [status.pps for status in rates.over(known, 3.0)] == [2_000.0, 27_000.0, 7.0]
     assert [status.pps for status in rates.over(known, 1.0)] == [3_000.0, 27_000.0, 7.0]
+
+
+def test_rates_are_over_the_time_between_two_counts() -> None:
+    """Polled twice a second, counted once: in one second of polls there may be two of packets."""
+    rates, rule = RuleRates(), _rule("1", State.CONFIRMED)
+    for second, counted in ((0.0, 0.0), (0.5, 0.0), (1.0, 1.0), (1.5, 1.0), (2.1, 2.0)):
+        known = replace(rule, packets=int(116_000 * counted), counted_at=1_000.0 + counted)
+        rates.note((known,), 100.0 + second)
+        if second in (1.0, 1.5, 2.1):
+            assert rates.over((known,), 0.5)[0].pps in (116_000.0, rule.pps)
+    assert rates.over((known,), 1.0)[0].pps == 116_000.0
 
 
 def test_what_a_rule_drops_has_the_ledgers_rate() -> None:

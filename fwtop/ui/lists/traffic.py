@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 from rich.style import Style
 
-from fwtop.model.traffic.session import TREND_DAYS, TREND_HOURS
+from fwtop.model.traffic.session import TREND_DAYS, TREND_HOURS, flow_of
 from fwtop.model.traffic.snapshot import Destination, PacketSignature, Payload, Snapshot, Source
 from fwtop.render.rows.field import RowType
 from fwtop.render.rows.signature import SIGNATURE, signature_words
@@ -37,12 +37,16 @@ def spared(item: object) -> bool:
 
 
 def _dropped(item: Source | Destination | PacketSignature, context: CellContext, _: int) -> Line:
-    if not context.is_live:
+    """Write the share that is dropped, in the colour of who drops most."""
+    flow = flow_of(context.snapshot)
+    if flow is None:
         return [("–", DIM)]
     if isinstance(item, Source) and item.dropped_high - item.dropped_low > _UNSURE:
         known = item.dropped_high - item.dropped_low <= _UNKNOWN
         return [(f"{100 * item.dropped_low:.0f}–{100 * item.dropped_high:.0f} %" if known else "?", DIM)]
-    return [(percent(item.dropped_share), GOOD if item.dropped_share >= _NOTICED else DIM)]
+    _, style = max(((flow.mine, GOOD), (flow.other, ELSEWHERE), (flow.kernel, DIM)), key=lambda one: one[0])
+    style = GOOD if isinstance(item, Source) and item.active_rule else style
+    return [(percent(item.dropped_share), style if item.dropped_share >= _NOTICED else DIM)]
 
 
 def _who(item: Source, context: CellContext, _: int) -> Line:
