@@ -108,7 +108,7 @@ def _reaches(item: Incident, context: CellContext, _: int) -> Line:
         return [("–", DIM)]
     share = item.reaching_share
     stopped: Line = [(" ✔", GOOD)] if item.mine_share + item.other_share >= STOPPED else []  # on purpose
-    return [(percent(share), BAD)] if share >= NOTICED else [(percent(share), TEXT), *stopped]
+    return [(percent(share), BAD), (" ✖", BAD)] if share >= NOTICED else [(percent(share), TEXT), *stopped]
 
 
 def _age(item: Incident, context: CellContext, _: int) -> Line:

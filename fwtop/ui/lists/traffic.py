@@ -44,7 +44,8 @@ def _dropped(item: Source | Destination | PacketSignature, context: CellContext,
     if isinstance(item, Source) and item.dropped_high - item.dropped_low > _UNSURE:
         known = item.dropped_high - item.dropped_low <= _UNKNOWN
         return [(f"{100 * item.dropped_low:.0f}–{100 * item.dropped_high:.0f} %" if known else "?", DIM)]
-    _, style = max(((flow.mine, GOOD), (flow.other, ELSEWHERE), (flow.kernel, DIM)), key=lambda one: one[0])
+    ends = ((flow.mine, GOOD), (flow.other, ELSEWHERE), (flow.kernel, DIM))
+    style = max(ends, key=lambda end: end[0])[1]
     style = GOOD if isinstance(item, Source) and item.active_rule else style
     return [(percent(item.dropped_share), style if item.dropped_share >= _NOTICED else DIM)]
 
