@@ -29,7 +29,7 @@ _FORMAT = 7
 _LEARN_ROWS = 512  # new rows per tick, so that a busy tick doesn't fill the reservoir
 MEMORY_SECONDS = 300.0  # time constant of the average rates
 READY_SECONDS = 5.0
-_READY_ROWS = 30
+READY_ROWS = 30
 CLASSES = (  # "tcp.lone": ACKs alone in their flow, as those of idle connections are
     *("tcp.syn", "tcp.syn_ack", "tcp.rst", "tcp.fin", "tcp.ack", "tcp.lone", "tcp.odd"),
     *("udp", "dns", "icmp", "fragment", "gre", "esp", "other", "not_ip"),
@@ -64,7 +64,7 @@ class Baseline(Struct):
     @property
     def ready(self) -> bool:
         """Whether there is enough quiet traffic to measure harm."""
-        return self.seconds >= READY_SECONDS and len(self.rows) >= _READY_ROWS
+        return self.seconds >= READY_SECONDS and len(self.rows) >= READY_ROWS
 
     def rate(self, name: str) -> float | None:
         """Return the normal packets per second of a class; None if unknown.

@@ -73,7 +73,8 @@ def _attack_events(before: tuple[Incident, ...], after: tuple[Incident, ...], at
         was_over = number in old and old[number].ended is not None
         ended = attack.ended if number in new else attack.last or at
         if ended is not None and not was_over:
-            text = f"{attack.title} ended after {duration_words(max(ended - attack.since, 0.0))}"
+            peak = f", at most {attack.peak_pps:,.0f} packets a second" if attack.peak_pps >= 1 else ""
+            text = f"{attack.title} after {duration_words(max(ended - attack.since, 0.0))}{peak}"
             yield _event(ended, EventKind.ATTACK_ENDED, attack.kind, text, number)
     was, now = _causes(before), _causes(after)
     if was and now and {one.title for one in was} != {one.title for one in now}:
@@ -140,7 +141,7 @@ def _vanished(status: RuleStatus, at: float, loss: ClientLoss | None) -> Event:
     if loss is not None:
         return _event(at, EventKind.RULE_UNDONE, status.rule.id, f"{summary}: it did harm, {loss.words}")
     if status.state is State.PROVISIONAL and status.confirm_by is not None and late >= status.confirm_by:
-        return _event(at, EventKind.RULE_UNDONE, status.rule.id, f"{summary}: not confirmed in time")
+        return _event(at, EventKind.RULE_EXPIRED, status.rule.id, f"{summary}: not confirmed in time")
     if status.expires is not None and late >= status.expires:
         return _event(at, EventKind.RULE_EXPIRED, status.rule.id, summary)
     return _event(at, EventKind.RULE_UNDONE, status.rule.id, summary)

@@ -117,6 +117,28 @@ def test_toasts_are_few_short_lived_and_coalesced() -> None:
     assert not queue.current(NOW + 60)
 
 
+def test_what_is_known_late_stands_at_its_time() -> None:
+    """The end of an attack is known seconds after it, when something else has happened since."""
+    log = SessionLog()
+    log.take(snapshot())
+    log.note(REFUSED, "no", NOW + 20)
+    over = replace(snapshot().judgement.attacks[0], ended=NOW + 10)
+    log.take(later(replace(calm(), judgement=Judgement((over,))), 30))
+    assert [entry.kind for entry in log.entries][-2:] == [EventKind.ATTACK_ENDED, REFUSED]
+    ended = log.entries[-2]
+    assert ended.words == "attack ended"
+    assert "ended" not in ended.text
+
+
+def test_a_recording_s_proposals_are_one_line() -> None:
+    events = [Event(NOW + at, EventKind.RULE_PROPOSED, f"fwtop block {at}", "long " * 40) for at in range(9)]
+    began = Event(NOW, EventKind.ATTACK_BEGAN, "x", "began")
+    log = SessionLog()
+    log.replay(tuple(Mark(NOW + 10, event) for event in (began, *events)), NOW + 10)
+    assert [entry.words for entry in log.entries] == ["attack began", "proposals"]
+    assert len(log.entries[-1].text) < 60
+
+
 async def log_tab(run: Run) -> list[str]:
     await run.go("log")
     return run.lines()
@@ -252,4 +274,4 @@ def test_proposals_are_summed_up() -> None:
     log.take(fewer)
     log.take(shot)
     proposed = [entry.text for entry in log.entries if entry.kind == EventKind.RULE_PROPOSED]
-    assert proposed == ["4 rules proposed: the Overview lists them"]
+    assert proposed == ["new ones: the Overview lists them"]

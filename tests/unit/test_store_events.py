@@ -75,7 +75,7 @@ def test_a_rule_that_is_no_longer_listed() -> None:
     assert kinds(before, quiet(of.created + of.ttl_seconds)) == [EventKind.RULE_EXPIRED]
     waiting = replace(confirmed, state=State.PROVISIONAL, confirm_by=START + 60)
     left = derive(quiet(START + 59, mitigations=(waiting,)), quiet(START + 60))
-    assert [event.kind for event in left] == [EventKind.RULE_UNDONE]
+    assert [event.kind for event in left] == [EventKind.RULE_EXPIRED]
     assert "not confirmed in time" in left[0].text
 
 

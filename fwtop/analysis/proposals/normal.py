@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from fwtop.analysis.clients import Clients
 from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.memory import READY_ROWS, READY_SECONDS, Baseline
 from fwtop.analysis.proposals.census import Census, clients_of
 from fwtop.analysis.proposals.matching import Texts, payload_rows
 from fwtop.analysis.proposals.prefixes import Addresses
@@ -118,10 +120,19 @@ def normal_traffic(context: AnalysisContext) -> Normal:
             f"{percent(real)} of them of established connections"
         )
     else:
-        sentence = f"learning the baseline: {plural(round(baseline.seconds), 'quiet second')} so far"
+        sentence = learning_words(baseline)
     packets = traffic.packets.select(rows_left)
     pps = traffic.weight[rows_left] / traffic.seconds
     return Normal(packets, pps, sentence, True, traffic.seconds, clients, baseline.doors)
+
+
+def learning_words(baseline: Baseline) -> str:
+    """Say how far learning is, and what it waits for: time without an attack, or packets."""
+    left = READY_SECONDS - baseline.seconds
+    if left > 0:
+        return f"learning what is normal: {plural(math.ceil(left), 'more quiet second')} needed"
+    few = f"{len(baseline.rows):,} of {READY_ROWS} packets"
+    return f"learning what is normal: {few}, waiting for more traffic"
 
 
 def with_unexplained(

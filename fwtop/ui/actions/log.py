@@ -71,6 +71,7 @@ _WORDS: dict[str, str] = {
     EventKind.RULE_CONFIRMED: "rule kept",
     EventKind.RULE_UNDONE: "rule removed",
     EventKind.RULE_HARMS: "HARM",
+    EventKind.RULE_PROPOSED: "proposals",
 }
 
 
@@ -84,7 +85,6 @@ class SessionLog:
         self._last: Snapshot | None = None
         self._notes: dict[str, None] = {}  # in order of appearance
         self._number = 0
-        self._proposed = 0  # rules, in the last entry
         self._marks: Sequence[Mark] = ()
         self._times: list[float] = []
         self._recorded: tuple[LogEntry, ...] = ()
@@ -94,12 +94,7 @@ class SessionLog:
         at = snapshot.started + snapshot.seconds
         shots = [shot for shot in (snapshot, self._last) if shot is not None]
         events = sorted(self._events.next(snapshot), key=lambda event: event.at)
-        proposed = sum(event.kind is EventKind.RULE_PROPOSED for event in events)
-        added = [
-            self._add(_entry(event, shots)) for event in events if event.kind is not EventKind.RULE_PROPOSED
-        ]
-        if proposed:
-            self._count_proposals(proposed, at)
+        added = [self._add(_entry(event, shots)) for event in events]
         for note in snapshot.notes:
             if note not in self._notes:
                 self._notes[note] = None
@@ -108,19 +103,6 @@ class SessionLog:
             del self._notes[next(iter(self._notes))]
         self._last = snapshot
         return added
-
-    def _count_proposals(self, count: int, at: float) -> None:
-        """Sum proposals up: a flood brings a dozen, and the overview lists them."""
-        last = self.entries[-1] if self.entries else None
-        if last is not None and last.kind == EventKind.RULE_PROPOSED:
-            count += self._proposed
-            self.entries.pop()
-            self.unread = max(self.unread - 1, 0)
-        self._proposed = count
-        words = "1 rule proposed" if count == 1 else f"{count} rules proposed"
-        style = _STYLES[EventKind.RULE_PROPOSED]
-        kind = EventKind.RULE_PROPOSED
-        self._add(LogEntry(0, at, kind, "rule proposed", "", f"{words}: the Overview lists them", style))
 
     def note(self, kind: str, text: str, at: float) -> LogEntry:
         """Add what the screen did; the same again is counted."""
@@ -135,22 +117,39 @@ class SessionLog:
     def replay(self, marks: Sequence[Mark], now: float) -> list[LogEntry]:
         """Show a recording's events up to a time; return those that are new since the last call."""
         if marks is not self._marks:
-            self._marks, self._times = marks, [mark.at for mark in marks]
+            kept = [
+                mark
+                for before, mark in zip((None, *marks), marks, strict=False)
+                if not _goes_on(before and before.event, mark.event)
+            ]
+            self._marks, self._times = marks, [mark.at for mark in kept]
             self._recorded = tuple(
-                replace(_entry(mark.event, ()), number=number) for number, mark in enumerate(marks)
+                replace(_entry(mark.event, ()), number=number) for number, mark in enumerate(kept)
             )
         before = len(self.entries)
         until = bisect_right(self._times, now)
         if until != before:
-            self.entries = deque(self._recorded[:until], maxlen=MOST_ENTRIES)
+            shown = sorted(self._recorded[:until], key=lambda entry: entry.at)
+            self.entries = deque(shown, maxlen=MOST_ENTRIES)
         return list(self._recorded[before:until])
 
     def _add(self, entry: LogEntry) -> LogEntry:
+        if self.entries and _goes_on(self.entries[-1], entry):
+            return self.entries[-1]
         self._number += 1
         self.unread += 1
         numbered = replace(entry, number=self._number)
-        self.entries.append(numbered)
+        place = bisect_right(self.entries, entry.at, key=lambda one: one.at)
+        if len(self.entries) == MOST_ENTRIES:
+            self.entries.popleft()
+            place = max(place - 1, 0)
+        self.entries.insert(place, numbered)  # the end of an attack is known when it is over
         return numbered
+
+
+def _goes_on(before: Event | LogEntry | None, event: Event | LogEntry) -> bool:
+    """Whether proposals follow proposals: the overview lists them, the log only that there are new ones."""
+    return before is not None and before.kind == event.kind == EventKind.RULE_PROPOSED
 
 
 def _entry(event: Event, shots: Iterable[Snapshot]) -> LogEntry:
@@ -159,9 +158,9 @@ def _entry(event: Event, shots: Iterable[Snapshot]) -> LogEntry:
     details = tuple(subject_details(event, shots))
     style = _STYLES.get(kind, TEXT)
     words = _WORDS.get(kind, kind.replace("_", " "))
-    return LogEntry(
-        0, event.at, kind, words, event.subject, event.text, style, details=details, incident=event.incident
-    )
+    proposes = kind is EventKind.RULE_PROPOSED
+    subject, said = ("", "new ones: the Overview lists them") if proposes else (event.subject, event.text)
+    return LogEntry(0, event.at, kind, words, subject, said, style, details=details, incident=event.incident)
 
 
 _OVERDUE_SECONDS = 1.5  # this long after its confirmation time a rule is over, whatever a snapshot says
@@ -305,7 +304,8 @@ class Toasts(Lines):
 
 
 _TOASTED = frozenset(EventKind) - {EventKind.RULE_PROPOSED, EventKind.BASELINE_CHANGED}
-_RULES = {EventKind.RULE_APPLIED, EventKind.RULE_CONFIRMED, EventKind.RULE_UNDONE}
+_ENDS = {EventKind.RULE_UNDONE, EventKind.RULE_EXPIRED}
+_RULES = {EventKind.RULE_APPLIED, EventKind.RULE_CONFIRMED, *_ENDS}
 _PASSED_SECONDS = 2.0  # of wall clock: an event that a recording passed longer ago was jumped over
 
 
@@ -362,7 +362,7 @@ class News:
         if entry.kind not in _RULES:
             return False
         mine = entry.subject in self._installed
-        return self._expiry.has_ended(entry.subject) or (mine and entry.kind != EventKind.RULE_UNDONE)
+        return self._expiry.has_ended(entry.subject) or (mine and entry.kind not in _ENDS)
 
 
 def _words(entry: LogEntry) -> str:
