@@ -56,6 +56,11 @@ class Held(Struct, frozen=True, eq=False, dict=True):
         """How many there are, estimated."""
         return round(len(self.connections) / self.table.share)
 
+    @property
+    def of_port(self) -> int:
+        """How many the port has in all, estimated."""
+        return round(int((self.table.connections.port == self.port).sum()) / self.table.share)
+
     @cached_property
     def senders(self) -> tuple[tuple[Prefix, int], ...]:
         """The sources (address, or IPv6 /64) and how many of the connections each has, most first."""

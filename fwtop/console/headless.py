@@ -26,7 +26,7 @@ from fwtop.model.wire import of_plain, plain
 from fwtop.render.harm import hit_words
 from fwtop.render.numbers import percent, si
 from fwtop.render.observation import observation_json, rfc3339
-from fwtop.render.rows.defence import severity_words
+from fwtop.render.rows.defence import holding, severity_words
 from fwtop.rules.words import describe
 
 if TYPE_CHECKING:
@@ -286,8 +286,9 @@ def _attacks(snapshot: Snapshot) -> list[str]:
     lines = ["not judged: what follows is older"] if missing else []
     for attack in snapshot.judgement.attacks:
         forged = ", forged sources" if attack.spoofed else ""
+        size = f"{percent(attack.share, 1)} of packets, {si(attack.pps)}pps"
         lines.append(
-            f"{attack.title}: {percent(attack.share, 1)} of packets, {si(attack.pps)}pps{forged} "
+            f"{attack.title}: {holding(attack) or size}{forged} "
             f"(confidence {percent(attack.confidence)}), since {rfc3339(attack.since)}"
         )
         lines.append(f"    {severity_words(attack.severity)}")

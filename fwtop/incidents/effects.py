@@ -27,6 +27,7 @@ _NEARLY_ALL = 0.95  # of the packets, or connections
 _MOST = 0.5  # of the packets: fwtop's rules drop them
 _NO_MORE = 1.2  # times the incident's peak, for what sampling errs by
 _CUT = "a rule cut its senders off"
+_REQUEST_SECONDS = 1.0  # after the handshake: what was opened just before a rule lost its request to it
 _MOST_SOURCES = 32_768  # remembered of an incident
 
 
@@ -77,12 +78,15 @@ def _cut_off(
 ) -> Incident:
     """Return an incident as what it is of those that rules have cut, itself if it is none of them."""
     for cause, since in () if incident.severity.is_near else cut:
-        may_be = cause is tracked or tracked.began >= since
+        may_be = cause is tracked or _began_after(since, tracked, finding, context)
         if not may_be or not _comes_of(cause, context, finding, incident):
             continue
         if cause is not tracked:
             effect = _effect(incident, cause.id, cause.kind, cause.target)
-            return replace(effect, severity=replace(incident.severity, harm=Harm.UNUSUAL))
+            name = cause.shown.title if cause.shown is not None else cause.title
+            title = f"{'Retries of' if finding.held is None else 'Connections left open by'} {name}"
+            severity = replace(incident.severity, harm=Harm.UNUSUAL)
+            return replace(effect, title=title, severity=severity)
         shown = tracked.shown
         if shown is not None and shown.kind != incident.kind:  # the same senders, only without answers
             note = f"{_CUT}: what they still send looks like a {incident.title}"
@@ -101,8 +105,17 @@ def _cut_at(one: Tracked, rules: Iterable[Rule]) -> float | None:
     return min(times) if times and len(one.sources) else None
 
 
+def _began_after(since: float, tracked: Tracked, finding: Finding, context: AnalysisContext) -> bool:
+    """Check whether the packets, or nearly all connections, are younger than a rule."""
+    if finding.held is None:
+        return tracked.began >= since
+    age = context.traffic.started + context.traffic.seconds - since + _REQUEST_SECONDS
+    return float((finding.held.connections.since_received <= age).mean()) >= _NEARLY_ALL
+
+
 def _comes_of(cause: Tracked, context: AnalysisContext, finding: Finding, incident: Incident) -> bool:
-    if incident.target != cause.target or incident.pps > _NO_MORE * cause.peak_pps:
+    holds = cause.shown.holds if cause.shown is not None else 0  # of each a SYN a second, as kernels do
+    if incident.target != cause.target or incident.pps > _NO_MORE * max(cause.peak_pps, holds):
         return False
     if finding.held is None and incident.mine_share < _MOST:  # the rule doesn't stop it: another vector
         return False

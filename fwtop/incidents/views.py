@@ -63,6 +63,8 @@ def incident_of(context: AnalysisContext, sighted: Sighted, tracked: Tracked) ->
         paused=tracked.paused,
         last=tracked.until,
         completes=_completes(context, finding),
+        holds=finding.held.number if finding.held is not None else 0,
+        holds_of=finding.held.of_port if finding.held is not None else 0,
     )
 
 

@@ -305,6 +305,8 @@ class Preview(Struct, frozen=True):
     clients: ClientHarm | None = None  # None: not counted
     losses: tuple[Loss, ...] = ()  # of the rehearsal with what a console knows
     reach: Reach = Reach()  # beyond the attacks
+    ends: int = 0  # of a slow attack, the connections that it ends or keeps out
+    ends_of: int = 0  # of so many that the attack holds
 
 
 class PlanView(Struct, frozen=True):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fwtop.model.client_loss import ClientLoss
+from msgspec.structs import replace
+
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Event, EventKind
 from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import duration_words, percent
-from fwtop.render.rows.defence import kernel_words
+from fwtop.render.rows.defence import holding, kernel_words
 
 _EXPIRY_SLACK_SECONDS = 3.0  # between a kernel timeout and the tick that no longer shows the rule
 _LOST_EVENT_SECONDS = 60.0
@@ -73,8 +75,10 @@ def _attack_events(before: tuple[Incident, ...], after: tuple[Incident, ...], at
         was_over = number in old and old[number].ended is not None
         ended = attack.ended if number in new else attack.last or at
         if ended is not None and not was_over:
-            peak = f", at most {attack.peak_pps:,.0f} packets a second" if attack.peak_pps >= 1 else ""
-            text = f"{attack.title} after {duration_words(max(ended - attack.since, 0.0))}{peak}"
+            peak = f"at most {attack.peak_pps:,.0f} packets a second" if attack.peak_pps >= 1 else ""
+            size = holding(replace(attack, ended=ended)) or peak
+            lasted = f"{attack.title} after {duration_words(max(ended - attack.since, 0.0))}"
+            text = ", ".join(filter(None, (lasted, size)))
             yield _event(ended, EventKind.ATTACK_ENDED, attack.kind, text, number)
     was, now = _causes(before), _causes(after)
     if was and now and {one.title for one in was} != {one.title for one in now}:
@@ -88,8 +92,8 @@ def _beginning(attack: Incident, attacks: tuple[Incident, ...]) -> str:
     if cause:
         return f"{attack.title}, an effect of {cause}"
     share = f"{percent(attack.share)} of packets, " if attack.share > 0 else ""
-    words = f"{attack.title}: {share}{attack.pps:,.0f} packets a second"
-    return "; ".join(filter(None, (words, kernel_words(attack))))
+    size = holding(attack) or f"{share}{attack.pps:,.0f} packets a second"
+    return "; ".join(filter(None, (f"{attack.title}: {size}", kernel_words(attack))))
 
 
 def _causes(attacks: tuple[Incident, ...]) -> list[Incident]:

@@ -10,7 +10,7 @@ from fwtop.model.traffic.session import NOTICED, STOPPED, Flow, flow_of
 from fwtop.model.traffic.severity import NEAR
 from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import DAY_AND_TIME, utc
-from fwtop.render.rows.defence import taken
+from fwtop.render.rows.defence import holding, taken
 from fwtop.render.verdict import Badge, Verdict, attack_pps, attacks_of, verdict_of
 from fwtop.rules.kinds import drops_nothing
 from fwtop.ui.format import bits, duration, number, percent
@@ -277,11 +277,9 @@ def _of_drops(verdict: Verdict, whose: str) -> list[Line]:
 
 def _of_several(attacks: tuple[Incident, ...], snapshot: Snapshot) -> list[Line]:
     titles = ", ".join(attack.title for attack in attacks)
-    parts: list[Line] = [
-        [(f"{len(attacks)} attacks", STRONG)],
-        [(f"{number(attack_pps(snapshot))} pps", TEXT)],
-    ]
-    return [*parts, [(titles, TEXT)]]
+    rate, held = attack_pps(snapshot), [[(words, BAD)] for one in attacks if (words := holding(one))]
+    sizes: list[Line] = [[(f"{number(rate)} pps", TEXT)]] if rate >= 1 else []
+    return [[(f"{len(attacks)} attacks", STRONG)], *sizes, *held, [(titles, TEXT)]]
 
 
 def _of_attack(attack: Incident, snapshot: Snapshot) -> list[Line]:
@@ -290,8 +288,11 @@ def _of_attack(attack: Incident, snapshot: Snapshot) -> list[Line]:
     if words := taken(attack.severity):
         parts.append([(words, BAD if (attack.severity.nearness or 0.0) >= NEAR else TEXT)])
     parts += [[("sources forged", WARN)]] if attack.spoofed else []
-    parts.append([(f"{percent(attack.share)} of all packets", TEXT)])
-    parts.append([(f"{number(rate)} pps", TEXT)])
+    if attack.holds:
+        parts.insert(1, [(holding(attack), BAD)])
+    else:
+        parts.append([(f"{percent(attack.share)} of all packets", TEXT)])
+        parts.append([(f"{number(rate)} pps", TEXT)])
     parts.append([(f"for {duration(snapshot.at - attack.since)}", DIM)])
     parts.append([(f"{attack.confidence * 100:.0f} % sure", DIM)])
     return parts

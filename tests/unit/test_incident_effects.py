@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
+import numpy as np
 import pytest
 from analysis_factory import STARTED, make_batch, make_tables, make_window
 from analysis_flows import HOST, OPTIONS, Frame, connection, hosts, segment
+from held_tables import table
 from msgspec.structs import replace
 
 from fwtop.incidents.advisor import Advisor
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.traffic.counters import DropCount
+from fwtop.model.traffic.packets import SocketTable
 from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident
 
@@ -40,8 +44,26 @@ def syns(rng: Random, senders: list[bytes], *, port: int = 80, times: int = 25) 
     return found
 
 
-def judged(frames: list[Frame], *, rule: bool = True, drops: bool = True) -> dict[str, Incident]:
-    """Return the incidents by kind as the last of the windows of three seconds shows them."""
+def held(sort: str, each: int, **changes: object) -> SocketTable:
+    """Connections that the bots hold, beside those of clients."""
+    made = table((sort, each * len(BOTS), len(BOTS)), ("kept alive", 60, 30), **changes)
+    rows = made.connections
+    theirs = np.array([int.from_bytes(bot) for bot in BOTS * each], np.uint64)
+    rows.lo[: len(theirs)] = theirs
+    return made
+
+
+def judged(
+    frames: list[Frame],
+    *,
+    rule: bool = True,
+    drops: bool = True,
+    sockets: Callable[[float], SocketTable | None] = lambda _: None,
+) -> dict[str, Incident]:
+    """Return the incidents by kind as the last of the windows of three seconds shows them.
+
+    `sockets` are the host's at the end of a window.
+    """
     batch, advisor, found = make_batch(sorted(frames)), Advisor(), {}
     origin = int(batch.time_ns.min()) - int(min(at for at, _ in frames) * 1e9)
     blocking = Rule("7", Kind.IPSET, Match(), "block 150 addresses", 600, STARTED + CUT)
@@ -55,6 +77,7 @@ def judged(frames: list[Frame], *, rule: bool = True, drops: bool = True) -> dic
             dropped = (DropCount("netfilter", "NETFILTER_DROP", packets * 9 // 10, rule="7"),)
             counters = replace(window.counters, drops=dropped, accepted_packets=packets // 10)
             window = replace(window, counters=counters)
+        window = replace(window, sockets=sockets(end))
         made = advisor.judge(window, make_tables(window), active)
         found |= {one.kind: one for one in made.attacks}
     return found
@@ -104,3 +127,40 @@ def test_an_attack_of_its_own_is_no_effect(
     found = judged([*flood(rng), *syns(rng, senders, port=port, times=times)], rule=rule)
     assert not found["syn_flood"].effect_of
     assert found["syn_flood"].severity.harm is Harm.ATTACK
+
+
+def test_retries_of_slow_bots_keep_the_name_of_their_attack() -> None:
+    """The rule blocks them and closes what they hold: each tries again, more often than it ever sent."""
+    rng = Random(1)
+    trickle = [
+        frame
+        for at in range(2, int(CUT))
+        for bot in BOTS[::10]
+        for frame in connection(rng, bot, 80, [b"X-a: b\r\n"], at=at + rng.random() / 4, answered=0)
+    ]
+    slow, calm = held("headers", 4), table(("kept alive", 60, 30))
+    found = judged([*trickle, *syns(rng, BOTS, times=12)], sockets=lambda end: slow if end <= CUT else calm)
+    cause, effect = found["slow_headers"], found["syn_flood"]
+    assert effect.cause == cause.id
+    assert effect.severity.harm is Harm.UNUSUAL
+    assert effect.title == "Retries of Slow headers (Slowloris)"
+    assert cause.holds == 600
+
+
+def test_what_a_string_rule_leaves_open_is_no_attack_of_its_own() -> None:
+    """Handshakes pass and requests don't: to the server these are connections on which nothing is sent."""
+    rng = Random(1)
+    knocks = [
+        frame
+        for at in (6, 7, 8, 9)
+        for bot in BOTS
+        for frame in connection(rng, bot, 80, [REQUEST] * 3, gap=0.2, at=at + rng.random() / 4, answered=0)
+    ]
+    found = judged(
+        [*flood(rng), *knocks],
+        sockets=lambda end: held("silent", 4, since_received=end - CUT - 0.5) if end > CUT + 2 else None,
+    )
+    cause, effect = found["http_flood"], found["idle_connections"]
+    assert effect.cause == cause.id
+    assert effect.severity.harm is Harm.UNUSUAL
+    assert effect.title == "Connections left open by HTTP flood"

@@ -181,6 +181,9 @@ def with_connections(
         if best.stopped > made.attack_share:
             clients = normal.census.harm_of_sources(best.losing, Aim.at(attack, context))
             made = replace(made, attack=attack.title, attack_share=best.stopped, clients=clients)
+        if attack.title == made.attack and attack.held is not None:
+            held = attack.held.number
+            made = replace(made, ends=round(best.stopped * held), ends_of=held)
         if best.harm > made.collateral_share:
             made = replace(made, collateral_share=best.harm, examples=best.examples)
     elif rule.connections is not None and context.sockets is not None:

@@ -26,7 +26,7 @@ from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import duration_words
 from fwtop.render.observation import rfc3339
-from fwtop.render.rows.defence import kernel_words, taken
+from fwtop.render.rows.defence import holding, kernel_words, taken
 from fwtop.store.events import EventLog
 
 _PIPE_BUF = 4096
@@ -162,7 +162,8 @@ class AlarmEvents:
 
 def _attack_alarm(snapshot: Snapshot, now: float, is_new: bool, attack: Incident) -> Alarm:
     reaching = attack.pps * attack.reaching_share
-    text = f"{attack.title}: {attack.pps:,.0f} packets a second, {reaching:,.0f} of them reach services"
+    size = f"{attack.pps:,.0f} packets a second, {reaching:,.0f} of them reach services"
+    text = f"{attack.title}: {holding(attack) or size}"
     severity = attack.severity
     if part := taken(severity):
         text += f"; {part} taken"
@@ -179,6 +180,7 @@ def _attack_alarm(snapshot: Snapshot, now: float, is_new: bool, attack: Incident
         "bps": round(attack.bps),
         "reaching_pps": round(reaching),
         "confidence": round(attack.confidence, 3),
+        **({"holds": attack.holds, "holds_of": attack.holds_of} if attack.holds else {}),
         "since": rfc3339(attack.since),
     }
     event = "attack_began" if is_new else "attack_changed"
@@ -187,7 +189,8 @@ def _attack_alarm(snapshot: Snapshot, now: float, is_new: bool, attack: Incident
 
 def _ended(snapshot: Snapshot, now: float, attack: Incident, state: _Held) -> Alarm:
     lasted = max((attack.ended or attack.last) - attack.since, 0.0)
-    text = f"{attack.title} ended after {duration_words(lasted)}, at most {state.peak:,.0f} packets a second"
+    size = holding(attack) or f"at most {state.peak:,.0f} packets a second"
+    text = f"{attack.title} ended after {duration_words(lasted)}, {size}"
     details: dict[str, str | float] = {
         "attack_kind": attack.kind,
         "incident": attack.id,

@@ -172,6 +172,8 @@ class Incident(Struct, frozen=True):
     cause: int = 0  # id of the one that `effect_of` names; 0: it has none
     undeliverable_share: float = 0.0  # of kernel_share, what it drops for lack of a receiver, not of room
     completes: bool = False  # handshakes: bots are among those that are counted
+    holds: int = 0  # connections that it keeps open, the measure of a slow attack; 0: it sends packets
+    holds_of: int = 0  # of so many of the port
 
     @property
     def is_on(self) -> bool:

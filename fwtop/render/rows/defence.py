@@ -36,6 +36,15 @@ def kernel_words(attack: Incident) -> str:
     return "the kernel drops it: nothing here takes it" if attack.undeliverable_share >= STOPPED else ""
 
 
+def holding(attack: Incident) -> str:
+    """Say how many connections a slow attack holds, which is its size; "" of one that sends packets."""
+    if not attack.holds:
+        return ""
+    protocol, _, port = attack.target.partition("/")
+    verb = "holds" if attack.is_on else "held"
+    return f"{verb} {attack.holds:,} of {attack.holds_of:,} connections of {port}/{protocol}"
+
+
 ATTACK = RowType(
     of=Incident,
     key=lambda item: str(item.id),
@@ -48,7 +57,7 @@ ATTACK = RowType(
         Field("nearness", value="severity.nearness", digits=3),
         Field("nearness_is_assumed", value="severity.assumed"),
         Field("share", Unit.SHARE),
-        Field("pps", Unit.PPS, heading="pps", width=5, keep=1),
+        Field("pps", Unit.PPS, heading="pps", width=5, keep=1, spills=True),
         Field("confidence", digits=3),
         Field("spoofed"),
         Field("uncertain"),
@@ -67,6 +76,8 @@ ATTACK = RowType(
         Field("id"),
         Field("letter", width=1),
         Field("paused", Unit.MOMENT),
+        Field("holds"),
+        Field("holds_of"),
         Field("reaches", Unit.SHARE, "reaching_share", json=False, heading="reaches you", width=11, keep=2),
         Field("trend", Unit.PPS, json=False, heading="trend 5m", width=8, keep=10),
     ),

@@ -120,7 +120,7 @@ class SessionLog:
             kept = [
                 mark
                 for before, mark in zip((None, *marks), marks, strict=False)
-                if not _goes_on(before and before.event, mark.event)
+                if not _goes_on(before.event if before else None, mark.event)
             ]
             self._marks, self._times = marks, [mark.at for mark in kept]
             self._recorded = tuple(

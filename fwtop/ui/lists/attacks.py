@@ -15,7 +15,7 @@ from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED
 from fwtop.model.traffic.severity import NEAR, Resource
 from fwtop.model.traffic.snapshot import Incident, Proposal, Snapshot
-from fwtop.render.rows.defence import ATTACK, PROPOSAL, taken
+from fwtop.render.rows.defence import ATTACK, PROPOSAL, holding, taken
 from fwtop.rules.kinds import drops_nothing, of
 from fwtop.rules.overlap import covering_rule
 from fwtop.ui.format import about, duration, number, percent, wrap
@@ -106,6 +106,8 @@ def _reaches(item: Incident, context: CellContext, _: int) -> Line:
         return [("unrecorded", DIM)]
     if not item.is_on:  # what it was is no longer so
         return [("–", DIM)]
+    if item.holds:
+        return []
     share = item.reaching_share
     stopped: Line = [(" ✔", GOOD)] if item.mine_share + item.other_share >= STOPPED else []  # on purpose
     return [(percent(share), BAD), (" ✖", BAD)] if share >= NOTICED else [(percent(share), TEXT), *stopped]
@@ -126,13 +128,29 @@ def _of_packets(cell: Cell) -> Cell:
     return lambda item, context, width: [] if item.kind == FULL_TABLE else cell(item, context, width)
 
 
+def _rate(item: Incident, context: CellContext, width: int) -> Line:
+    """Write packets a second, or what a slow attack holds, across the cells of what packets have."""
+    words = holding(item)
+    if not words:
+        return [(number(min(item.pps, context.snapshot.tables.totals.pps)), STRONG)]
+    forms = words, words.rpartition(" of ")[0], f"{item.holds:,} of {item.holds_of:,}"
+    return [(next((form for form in forms if len(form) <= width), number(item.holds)), STRONG)]
+
+
+def _of_rates(cell: Cell) -> Cell:
+    """Leave a cell empty for a slow attack, too, which is as large as the number of its connections."""
+    return _of_packets(lambda item, context, width: [] if item.holds else cell(item, context, width))
+
+
 _PACKETS: dict[str, Cell] = {
-    "pps": lambda item, context, _: [(number(min(item.pps, context.snapshot.tables.totals.pps)), STRONG)],
-    "bps": lambda item, *_: [(number(item.bps / 1e6), TEXT)] if item.bps > 0 else [("–", DIM)],
     "exhausts": _severity,
+    "pps": _rate,
+    "sources": lambda item, *_: [(item.sources or "–", DIM)],
+}
+_RATES: dict[str, Cell] = {
+    "bps": lambda item, *_: [(number(item.bps / 1e6), TEXT)] if item.bps > 0 else [("–", DIM)],
     "mine_share": lambda item, context, _: _dropped(item.mine_share, GOOD, context),
     "other_share": lambda item, context, _: _dropped(item.other_share, ELSEWHERE, context),
-    "sources": lambda item, *_: [(item.sources or "–", DIM)],
 }
 _CELLS: dict[str, Cell] = {
     "letter": lambda item, *_: [(item.letter, TITLE)],
@@ -142,6 +160,7 @@ _CELLS: dict[str, Cell] = {
     "since": _age,
     "trend": lambda item, context, width: trend_cell(f"attack {item.id}", context, width),
     **{name: _of_packets(cell) for name, cell in _PACKETS.items()},
+    **{name: _of_rates(cell) for name, cell in _RATES.items()},
 }
 ATTACK_VIEW = View("", columns_of(ATTACK, _CELLS), ATTACK, empty="")
 
@@ -266,7 +285,9 @@ def preview_lines(preview: Preview) -> list[Line]:
     several = len(preview.attacks) > 1
     whole = f" of the {safe_text(preview.attack or 'attack')}" if several else " of the attack"
     stops: Line = [(percent(preview.attack_share), STRONG), (whole, TEXT)]
-    if preview.attack_pps:  # none: the attack is what it holds open
+    if preview.ends:
+        stops += [(f", {preview.ends:,} of the {preview.ends_of:,} connections that it holds", TEXT)]
+    elif preview.attack_pps:
         of_all = " packets/s of all attacks" if several else " packets a second"
         stops += [(", ", TEXT), (number(preview.attack_pps), STRONG), (of_all, TEXT)]
     lines = [labelled("stops", stops)]

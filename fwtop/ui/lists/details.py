@@ -26,7 +26,7 @@ from fwtop.model.traffic.snapshot import (
 )
 from fwtop.render.numbers import DAY_AND_TIME, utc
 from fwtop.render.rows import ROW_TYPES
-from fwtop.render.rows.defence import severity_words
+from fwtop.render.rows.defence import holding, severity_words
 from fwtop.render.rows.field import Field, RowType, Unit
 from fwtop.rules.costs import CALIBRATE
 from fwtop.ui.format import duration, hex_dump, nanoseconds, number, percent
@@ -179,15 +179,17 @@ def attack_lines(attack: Incident, now: float, snapshot: Snapshot | None) -> lis
     """Describe an attack with its evidence."""
     rate = attack.pps if snapshot is None else min(attack.pps, snapshot.tables.totals.pps)
     details = f"{percent(attack.share)} of all packets, {number(rate)} pps"
-    if attack.share <= 0:
+    if attack.holds:
+        details = holding(attack)
+    elif attack.share <= 0:
         details = "no packets of its own: others fill the table"
     real = "whether they are real can't be told" if attack.uncertain else "look real"
     sources = "forged: blocking them won't help" if attack.spoofed else real
     lines = facts(
         ("severity", severity_words(attack.severity)),
-        ("share", f"{details}, {attack.confidence * 100:.0f} % sure"),
+        ("size" if attack.holds else "share", f"{details}, {attack.confidence * 100:.0f} % sure"),
         ("since", f"{utc(attack.since, DAY_AND_TIME)} ({duration(now - attack.since)} ago)"),
-        ("sources", sources if attack.share > 0 else ""),  # a full table has no senders
+        ("sources", sources if attack.share > 0 or attack.holds else ""),  # a full table has no senders
     )
     return [[(attack.title, STRONG)], *lines, *listed("evidence", attack.evidence)]
 
