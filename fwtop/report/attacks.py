@@ -26,6 +26,7 @@ from fwtop.model.traffic.snapshot import (
     Source,
 )
 from fwtop.render.rows import ROW_TYPES
+from fwtop.render.rows.defence import holding
 from fwtop.render.rows.traffic import SOURCE_LISTS
 from fwtop.report.sums import Row, stopped_share, timed
 
@@ -64,6 +65,7 @@ class AttackSpan(Struct):
     detail: AttackDetail = field(default_factory=AttackDetail)
     incident: int = 0  # its id
     letter: str = ""
+    holding: str = ""  # of a slow attack, how many connections it held at its height, in words
 
     @property
     def seconds(self) -> float:
@@ -97,7 +99,8 @@ def _span_of(
     span = AttackSpan(kind, kind.replace("_", " "), began, ended, until, peak_at=began, incident=number)
     shown = [attack for one in snapshots if (attack := one.judgement.incident(number)) is not None]
     if shown:
-        best = max(shown, key=lambda attack: attack.pps)
+        best = max(shown, key=lambda attack: (attack.holds, attack.pps))
+        span.holding = holding(replace(best, paused=None, ended=began))
         span.kind, span.letter = best.kind, best.letter
         span.title, span.peak_pps, span.share, span.confidence = (
             best.title, best.pps, best.share, best.confidence,

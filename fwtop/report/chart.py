@@ -96,7 +96,8 @@ def attack_chart(ticks: Sequence[Tick], spans: Sequence[AttackSpan]) -> Markup:
     for row, span in enumerate(drawn):
         top = row * _STRIP + 18.0
         frame = Frame(ticks[0].at, ticks[-1].at, top, top + _STRIP - 24.0, most)
-        words = f"{span.title} · at most {si(span.peak_pps, 'pps')}"
+        size = span.holding or f"at most {si(span.peak_pps, 'pps')}"
+        words = f"{span.title} · {size}"
         shapes.append(tag("text", words, class_="series-name", x=_LEFT, y=top - 5))
         shapes.append(_strip(frame, span, ticks))
         shapes.append(_level("axis", frame.bottom))

@@ -181,7 +181,7 @@ def _value(name: str, value: object) -> object:
 
 def _span(span: AttackSpan) -> dict[str, Any]:
     when, how = "began ended seconds peak_pps peak_at", "share confidence spoofed uncertain evidence"
-    return _told(span, f"kind title {when} {how} target packets") | {
+    return _told(span, f"kind title {when} {how} target holding packets") | {
         "stopped_share": span.stopped,
         "reached_share": span.reached,
         "tables": {

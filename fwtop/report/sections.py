@@ -252,10 +252,11 @@ def _words(span: AttackSpan) -> Iterator[str]:
     end = clock(span.ended) if span.ended is not None else "the end of the record"
     yield f"{clock(span.began)} to {end} ({duration_words(span.seconds)})"
     if span.kind != FULL_TABLE:
-        yield f"at its height {si(span.peak_pps, 'pps')}, {percent(span.share, None)} of all packets"
+        sent = f"{si(span.peak_pps, 'pps')}, {percent(span.share, None)} of all packets"
+        yield span.holding or f"at its height {sent}"
     if span.target:
         yield f"against {span.target}"
-    if span.stopped is not None and span.packets and span.kind != FULL_TABLE:
+    if span.stopped is not None and span.packets and not span.holding and span.kind != FULL_TABLE:
         yield (
             f"{about(span.stopped)} of its {si(span.packets)} packets dropped by firewalls, "
             f"{percent(span.reached or 0.0, None)} reached services"

@@ -6,7 +6,7 @@ from msgspec import Struct
 from rich.style import Style
 
 from fwtop.model.traffic.counters import ConntrackSample
-from fwtop.model.traffic.session import NOTICED, STOPPED, Flow, flow_of
+from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED, Flow, flow_of
 from fwtop.model.traffic.severity import NEAR
 from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import DAY_AND_TIME, utc
@@ -213,7 +213,7 @@ def _keys(verdict: Verdict, snapshot: Snapshot, state: HeaderState) -> Line:
 def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Incident, ...]) -> list[Line]:
     missing: list[Line] = [[(line, WARN)] for line in (snapshot.judgement.not_judged,) if line]
     if verdict.badge in (Badge.HARM, Badge.TRIAL):
-        of_rule = _of_rule(verdict, attacks, snapshot.started)
+        of_rule = _of_rule(verdict, attacks, snapshot)
         return [*of_rule[:1], *missing, *of_rule[1:]]
     if verdict.badge is Badge.CALM:
         notes: list[Line] = [[(note, WARN)] for note in snapshot.notes[:1]]
@@ -240,7 +240,7 @@ def _of_the_past(snapshot: Snapshot) -> list[Line]:
     return [*lines, *([("still there: ", DIM), (one.title, WARN)] for one in left)]
 
 
-def _of_rule(verdict: Verdict, attacks: tuple[Incident, ...], started: float) -> list[Line]:
+def _of_rule(verdict: Verdict, attacks: tuple[Incident, ...], snapshot: Snapshot) -> list[Line]:
     """Write what a rule costs clients, or what those on trial drop."""
     status, loss = verdict.rule, verdict.loss
     if loss is not None or status is None:
@@ -251,17 +251,28 @@ def _of_rule(verdict: Verdict, attacks: tuple[Incident, ...], started: float) ->
     several = len(verdict.trials) > 1
     who = f"rules {', '.join(verdict.trials)} drop" if several else f"rule {rule.id} drops"
     drops: Line = [(f"{who} {number(verdict.trial_pps)} pps", STRONG)]
+    if attacks and (held := holding(attacks[0])):  # what was expected is a share of these
+        return [drops, [(f"the attack still {held}", WARN)], [("open until the server ends them", DIM)]]
     if not attacks or verdict.attack_pps <= 0:
         return [drops, [("no attack now", DIM)]]
-    if rule.created > started:  # a share of what arrived partly before it says nothing
+    if rule.created > snapshot.started:  # a share of what arrived partly before it says nothing
         return [[*drops, (", measuring …", DIM)]]
-    part = verdict.trial_share
+    wanted = None if several or len(attacks) > 1 else rule.predicted_attack_share  # it was one attack's
+    return _of_share(drops, verdict.trial_share, wanted, attacks, snapshot)
+
+
+def _of_share(
+    drops: Line, part: float, wanted: float | None, attacks: tuple[Incident, ...], snapshot: Snapshot
+) -> list[Line]:
+    """Write which share of the attacks a trial drops, against what was foretold, and what it leaves."""
     of = "the attack" if len(attacks) == 1 else "all attacks"
-    drops += [(f" = {percent(part)} of {of}", TEXT)]
-    wanted = rule.predicted_attack_share
-    if wanted is None or several or len(attacks) > 1:  # it was a share of one attack
+    drops = [*drops, (f" = {percent(part)} of {of}", TEXT)]
+    if wanted is None:
         return [[*drops, (" ✔", STRONG)] if part >= STOPPED else drops]
-    fulfilled: Span = ("✔", STRONG) if part >= wanted * 0.9 else ("not yet", WARN)
+    effects = (one for one in snapshot.judgement.on if one.cause == attacks[0].id)
+    left = [one.title for one in effects if one.kind != FULL_TABLE]
+    why = f"not yet: {', '.join(left)}" if left else "not yet"
+    fulfilled: Span = ("✔", STRONG) if part >= wanted * 0.9 else (why, WARN)
     return [drops, [(f"expected {percent(wanted)} ", DIM), fulfilled]]
 
 
