@@ -23,6 +23,7 @@ from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.tcp_view import TcpView
 from fwtop.analysis.window.traffic import UDP, Rows, Traffic, mix
 from fwtop.model.traffic.packets import F64, KINDS, U32, Mask, PacketBatch
+from fwtop.model.traffic.snapshot import USES as COLUMNS
 from fwtop.stats.services import Doors
 
 LOGINS = (21, 22, 23, 110, 143, 587, 993, 995, 3389, 5900)  # ports where users log in
@@ -37,11 +38,6 @@ _REST = 0.5  # of the window, that a source which pauses rests at least
 _SHORT = 2.0  # seconds: a page loads that long
 _DENSE = 1.5  # packets a sample
 _YOUNG_NS = 500_000_000  # a handshake that began later may still be completed
-
-
-# Columns, a second each: in sum, the most of one address, and in sum of sources without a pause
-_SUMS = ("packets", "connections", "requests", "failures")
-COLUMNS = (*_SUMS, *(f"one address's {name}" for name in _SUMS), "steady connections", "steady requests")
 
 
 class Reading(Struct, frozen=True):

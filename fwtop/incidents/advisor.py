@@ -18,6 +18,7 @@ from fwtop.analysis.packet_signatures import SignatureSearch, packet_signatures
 from fwtop.analysis.shown import JudgedTraffic, shown_payloads
 from fwtop.analysis.sighting import seen_until, sighting_of
 from fwtop.analysis.standing import Standing
+from fwtop.analysis.usual import normal_range, services_used
 from fwtop.incidents.advice import Advices
 from fwtop.incidents.effects import with_effects
 from fwtop.incidents.severities import with_severities
@@ -96,6 +97,8 @@ class Advisor:
             learning=self.learner.told,
             baseline_packets=len(normal.packets),
             signatures=packet_signatures(window, context, normal, self._search),
+            normal_pps=normal_range(self.baseline),
+            services=services_used(window.services, context.services, self.baseline, now),
         )
         return at_most(made, tables.totals.pps)
 

@@ -58,7 +58,12 @@ def observation_json(snapshot: Snapshot, *, top: int = 50) -> dict[str, Any]:
         "attacks": _rows(judgement.attacks[:top]),
         "proposals": _rows(judgement.proposals[:top]),
         "mitigations": _rows(snapshot.mitigations[:top]),
-        "baseline": {"summary": judgement.baseline, "packets": judgement.baseline_packets},
+        "baseline": {
+            "summary": judgement.baseline,
+            "packets": judgement.baseline_packets,
+            "normal_pps": judgement.normal_pps and [round(pps, 3) for pps in judgement.normal_pps],
+            "services": _rows(judgement.services[:top]),
+        },
         "notes": list(snapshot.notes),
     }
 

@@ -105,6 +105,11 @@ class Doors(Struct, frozen=True):
         """Return the numbers of the services that protocol and port may stand for."""
         return np.append(self.number[self.plain == plain], np.uint32(plain))
 
+    def number_of(self, service: Service) -> int:
+        """Return the number that a service is known by."""
+        one = Doors.to((service,), (service.key.number,))
+        return int(np.append(self.number, one.number[0])[self._find(one.key)[0]])
+
     def told(self, services: Sequence[Service], now: float) -> tuple[Doors, dict[int, int]]:
         """Return the table with what is there now, and which numbers are others from now on.
 

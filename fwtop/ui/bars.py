@@ -15,7 +15,7 @@ from fwtop.model.traffic.snapshot import NOTHING, Snapshot
 from fwtop.ui.feed import PlayerState
 from fwtop.ui.graph import Graph
 from fwtop.ui.header import HeaderState, header_lines
-from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.keys import KEY_MAP, Here
 from fwtop.ui.layout import MINIMUM, Box, Clicked, Lines
 from fwtop.ui.lists.history import History
 from fwtop.ui.style import (
@@ -117,12 +117,11 @@ class _Choices(Lines):
 class Footer(_Choices):
     """Shows the most important keys of a tab with their words; "" stands for those of the proposals."""
 
-    def write(self, *, tab: str, waiting: bool, readonly: bool, origin: str) -> None:
-        """Draw the keys of a tab, or none; `waiting`: a rule has to be kept, `origin`: what is watched."""
+    def write(self, here: Here | None) -> None:
+        """Draw the keys that work here, or none."""
         line: Line = []
         self._ends = []
-        width = self.box.width if tab else 0
-        for row in KEY_MAP.footer(width, tab=tab, pending=waiting, readonly=readonly, origin=origin):
+        for row in KEY_MAP.footer(self.box.width, here) if here is not None else ():
             style = NOTICE if row.name == "keep" else TITLE
             line += [(" ", TEXT), (row.label, style), (f" {row.footer}", TEXT), (" ", TEXT)]
             self._ends.append((width_of(line), "" if row.name == "proposal" else row.keys[0]))
@@ -183,8 +182,8 @@ class StatusBars:
         self["notice"].place(Box(0, 0, width, height))
         self["notice"].show([*([[]] * ((height - 1) // 2)), line])
 
-    def draw(self, snapshot: Snapshot, state: HeaderState, *, keys: bool, tab: str) -> None:
-        """Write all bars; `keys`: the footer's keys are those in force, not a dialog's."""
+    def draw(self, snapshot: Snapshot, state: HeaderState, here: Here | None) -> None:
+        """Write all bars; a dialog has keys of its own, so that none work `here`."""
         status, header = self["status"], self["header"]
         if not status.display:
             return
@@ -192,11 +191,7 @@ class StatusBars:
         with status.guarded():
             status.show([status_line(snapshot, self.message.current(), state, width)])
         with self._footer.guarded():
-            lost, readonly = snapshot.guardian.startswith("lost"), bool(state.readonly)
-            origin = "lost" if lost else snapshot.origin.kind
-            waiting = bool(pending(snapshot.mitigations))
-            shown = tab if keys else ""  # a dialog has keys of its own
-            self._footer.write(tab=shown, waiting=waiting, readonly=readonly or lost, origin=origin)
+            self._footer.write(here)
         if snapshot is NOTHING:
             return
         with header.guarded():

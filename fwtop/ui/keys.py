@@ -87,6 +87,7 @@ class Action(Struct, frozen=True):
     tab: str = ""  # on this tab only, where it wins over the key's general meaning
     changes: bool = False  # changes rules: not offered in read-only mode
     useless: str = ""  # what it can do nothing with: a capture, a stored session, a guardian that is lost
+    when: str = ""  # what must be there, of Here
     spoken: bool = True  # a command, too
 
     @property
@@ -143,7 +144,7 @@ _command = partial(_row, ("", ""))
 # fmt: off
 ACTIONS = (
     _preview("block", "b", "block the selected row; first shows what that stops and harms",
-             ("rows.rule", "block"), footer="block", takes="sources"),
+             ("rows.rule", "block"), footer="block", takes="sources", when="block"),
     _act("block_spared", "B", "block the selected row even if it is a client"),
     _preview("limit", "l", "limit the rate per source prefix of the selected row",
              ("rows.rule", "limit"), takes="sources"),
@@ -152,30 +153,32 @@ ACTIONS = (
     _preview("notrack", "n", "keep the selected row out of connection tracking",
              ("rows.rule", "notrack"), takes="sources"),
     _act("proposal", "1 2 3 4 5 6 7 8 9", "preview the proposal of that number", label="1…9",
-         footer="pick", takes="proposal", useless="lost"),
-    _act("protect", "A", "one set of rules against all attacks", footer="all", changes=True),
+         footer="pick", takes="proposal", useless="lost", when="proposal"),
+    _act("protect", "A", "one set of rules against all attacks", footer="all", changes=True,
+         useless="session lost", when="drops"),
     _act("keep", "y", "confirm the unconfirmed rules: they stay until they expire",
-         ("rules.on_rule", "keep"), footer="confirm", changes=True, takes="rule"),
+         ("rules.on_rule", "keep"), footer="confirm", changes=True, takes="rule", when="trial"),
     _act("repair", "f", "restore the rules that are not in effect", ("rules.on_rule", "repair"),
-         changes=True, takes="rule"),
+         changes=True, takes="rule", when="broken"),
     _act("undo", "u", "remove the selected or last rule; asks if it is confirmed",
-         ("rules.on_rule", "undo"), footer="remove", changes=True, takes="rule"),
+         ("rules.on_rule", "undo"), footer="remove", changes=True, takes="rule", when="rule"),
     _act("redo", "Ctrl+R", "install the last removed or expired rule again",
-         ("rules.on_rule", "redo"), changes=True),
+         ("rules.on_rule", "redo"), changes=True, when="ended"),
     _act("go_rules", "m", "the Rules tab: time left, effect, before and after",
          ("tabs.go", "rules"), spoken=False),
     _act("extend", "+ =", "keep the selected or last rule for longer", ("rules.on_rule", "extend"),
-         footer="extend", changes=True, takes="rule"),
+         footer="extend", changes=True, takes="rule", when="rule"),
     _act("change", "c", "edit the selected or last rule, without a gap", ("rules.on_rule", "change"),
-         footer="change", changes=True, takes="rule"),
+         footer="change", changes=True, takes="rule", when="rule"),
     _act("why", "w", "why the selected or last rule matches too little", ("rules.on_rule", "why"),
-         footer="why", useless="capture session lost", takes="rule"),
+         footer="why", useless="capture session lost", takes="rule", when="rule"),
     _packets("like", "d", "on Packets: drop what is like it, by bytes or header fields",
-             ("rows.rule", "like"), footer="drop alike", useless="session lost"),
+             ("rows.rule", "like"), footer="drop alike", useless="session lost", when="like"),
     _packets("next_alike", "n", "on Packets: next and previous packet alike", ("packets.alike", 1),
-             label="n N", footer="next alike"),
+             label="n N", footer="next alike", when="packet"),
     _packets("previous_alike", "N", "", ("packets.alike", -1)),
-    _packets("write_packets", "w", "on Packets: write those shown as a pcap file", footer="pcap"),
+    _packets("write_packets", "w", "on Packets: write those shown as a pcap file", footer="pcap",
+             when="packet"),
     _packets("hold", "Space", "on Packets: hold the list; again: follow the newest", footer="hold",
              useless="capture session"),
     _move("up", "↑ k", "select a row (also k and j)", ("tabs.move", -1), label="↑ ↓"),
@@ -184,16 +187,19 @@ ACTIONS = (
     _move("page_down", "PgDn", "", ("tabs.page", 1)),
     _move("top", "Home", "first row, following the greatest; last row", label="Home End"),
     _move("bottom", "End G"),
-    _move("next_panel", "Tab →", "next panel (also →)", ("tabs.next_panel", 1), footer="panel"),
-    _move("previous_panel", "Shift+Tab ←", "the panel before (also ←)", ("tabs.next_panel", -1)),
+    _move("next_panel", "Tab →", "next panel (also →)", ("tabs.next_panel", 1), footer="panel",
+          when="panels"),
+    _move("previous_panel", "Shift+Tab ←", "the panel before (also ←)", ("tabs.next_panel", -1),
+          when="panels"),
     _tabs("next_tab", "]", "previous and next tab", ("tabs.turn", 1), label="[ ]", footer="tab"),
     _tabs("previous_tab", "[", "", ("tabs.turn", -1)),
-    _look("unscope", "0", "show all attacks again"),
+    _look("unscope", "0", "show all attacks again", when="scope"),
     _tabs("view", "v", "traffic by source, destination, port, payload, signature", footer="view",
           takes="view"),
-    _look("open", "Enter", "preview a proposal, look at one attack; into a row, Esc back", footer="open"),
-    _look("details", "r", "details of the selected row, bytes as hex"),
-    _look("attacks", "a", "the evidence for each attack", footer="evidence"),
+    _look("open", "Enter", "preview a proposal, look at one attack; into a row, Esc back", footer="open",
+          when="row"),
+    _look("details", "r", "details of the selected row, bytes as hex", when="row"),
+    _look("attacks", "a", "the evidence for each attack", footer="evidence", when="attack"),
     _tabs("filter", "/", "show only rows that contain a text", footer="filter", takes="text"),
     _look("graph", "g", "the history graph in packets or bits", ("graph",), takes="unit"),
     _tabs("sort", "o", "change the sort order", footer="sort", takes="column"),
@@ -205,7 +211,7 @@ ACTIONS = (
     _look("is_normal", "L", "this is normal: learn the selected attack, or what waits",
           ("rows.teach", NORMAL), useless=_STORED),
     _look("unlearn", "U", "take back the last word on what is normal", ("rows.teach", BACK), useless=_STORED),
-    _look("copy", "Y", "copy the selected row to the clipboard (OSC 52)"),
+    _look("copy", "Y", "copy the selected row to the clipboard (OSC 52)", when="row"),
     _session("pause", "p Space", "freeze and resume the display (also Space)", footer="pause"),
     _recording("next_step", ".", "in a recording: pause, and a snapshot back or on",
                ("session.player", "step", 1), label=", ."),
@@ -215,7 +221,7 @@ ACTIONS = (
     _recording("next_event", "}", "previous and next event; so does a click on the bar",
                ("session.player", "skip", 1), label="{ }"),
     _recording("previous_event", "{", "", ("session.player", "skip", -1)),
-    _session("export", "e", "write a report of the session so far", footer="export"),
+    _session("export", "e", "write a report of the session so far", footer="export", when="stored"),
     _session("help", "? F1", "this page (also F1)", ("help",), footer="help"),
     _session("quit", "q Ctrl+C", "quit; unconfirmed rules are removed", ("session.leave",), footer="quit"),
     _command("theme", "", "change the colours", ("theme",), takes="theme"),
@@ -227,14 +233,14 @@ ACTIONS = (
 # fmt: on
 
 # The order in which keys get into a narrow footer; a tab without its own has the overview's.
-_GENERAL = "help quit block proposal undo keep open next_tab pause"
+_GENERAL = "keep help quit block proposal undo open next_tab pause"
 _FOOTERS = {
-    "overview": f"{_GENERAL} protect next_panel attacks filter command export",
-    "traffic": "help block view open next_tab filter sort proposal quit",
-    "log": "help open filter next_tab pause export quit",
-    "packets": "hold filter next_alike like block write_packets open help next_tab quit",
-    "trends": "next_panel open block sort filter next_tab help quit pause",
-    "rules": "undo extend why change open help next_tab keep quit",
+    "overview": f"{_GENERAL} protect next_panel attacks view filter command export",
+    "traffic": "keep help block view open next_tab filter sort proposal quit",
+    "log": "keep help open filter next_tab pause export quit",
+    "packets": "keep hold filter next_alike like block write_packets open help next_tab quit",
+    "trends": "keep next_panel open block sort filter next_tab help quit pause",
+    "rules": "keep undo extend why change open help next_tab quit",
 }
 _TYPED = ("filter", "command")  # actions after which keys are text
 _NAMED = re.compile(r"\{(\w+)\}")
@@ -262,6 +268,15 @@ def remapped(rows: Sequence[Action], keys: Mapping[str, tuple[str, ...]]) -> tup
 
 def _label(keys: Sequence[str]) -> str:
     return " ".join(key_text(key) for key in keys[:2])
+
+
+class Here(Struct, frozen=True):
+    """Where a key is pressed, and what there is for it to act on."""
+
+    tab: str = "overview"
+    origin: str = "live"  # what is watched: live, capture, session, or live with a guardian that is lost
+    readonly: bool = False
+    has: frozenset[str] = frozenset()  # as `when` of actions
 
 
 class KeyMap:
@@ -304,34 +319,29 @@ class KeyMap:
         found = [row for row in self.actions if key in row.keys and row.tab in ("", tab)]
         return max(found, key=lambda row: bool(row.tab), default=None)
 
-    def footer(
-        self,
-        width: int,
-        *,
-        tab: str = "overview",
-        pending: bool,
-        readonly: bool = False,
-        origin: str = "live",
-    ) -> list[Action]:
-        """Choose the keys that fit into `width` cells, in the table's order.
+    def works(self, row: Action, here: Here) -> bool:
+        """Whether the key of an action does something here, other than to say why it doesn't."""
+        useless = here.origin in row.useless.split() or (row.changes and here.readonly)
+        return bool(row.keys) and not useless and (not row.when or row.when in here.has)
 
-        `keep` is shown only while there is something to confirm, and then first. In read-only mode no
-        key that changes rules is shown, nor one that can't do anything with what is watched: live traffic,
-        a capture, a stored session, or live traffic with a guardian that is lost.
+    def footer(self, width: int, here: Here) -> list[Action]:
+        """Choose the keys that fit into `width` cells and work here, in the table's order.
+
+        `keep` is there only while there is something to confirm, and then first.
         """
-        names = [name for name in _FOOTERS.get(tab, _FOOTERS["overview"]).split() if name != "keep"]
-        wanted = [self._by_name[name] for name in [*(["keep"] if pending else []), *names]]
+        names = [
+            "keep",
+            *(name for name in _FOOTERS.get(here.tab, _FOOTERS["overview"]).split() if name != "keep"),
+        ]
         chosen: set[str] = set()
         used = 1
-        for row in wanted:
+        for row in (self._by_name[name] for name in names):
             size = len(row.label) + 1 + len(row.footer) + 3
-            if not row.keys or (readonly and row.changes) or origin in row.useless.split():
-                continue
-            if used + size - 2 <= width:
+            if self.works(row, here) and used + size - 2 <= width:
                 chosen.add(row.name)
                 used += size
         shown = [row for row in self.actions if row.name in chosen]
-        if origin in ("live", "lost"):
+        if here.origin in ("live", "lost"):
             return shown
         return [replace(row, footer="play") if row.name == "pause" else row for row in shown]
 

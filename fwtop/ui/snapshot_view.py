@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from fwtop.analysis.rule_readings import Change
 from fwtop.model.rule import ACTIVE_STATES
+from fwtop.model.traffic.session import EventKind
 from fwtop.model.traffic.snapshot import NOTHING, Snapshot
 from fwtop.render.numbers import utc
 from fwtop.render.verdict import active_rules
@@ -20,9 +21,12 @@ from fwtop.ui.actions.row_actions import RowActions
 from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.actions.session_actions import SessionActions
 from fwtop.ui.actions.tab_actions import TabActions
+from fwtop.ui.bars import not_acting, pending
 from fwtop.ui.graph import LEGEND
 from fwtop.ui.header import HeaderState
+from fwtop.ui.keys import Here
 from fwtop.ui.layout import HEADER_ROWS, Box, Guarded
+from fwtop.ui.lists.attacks import setup_lines
 from fwtop.ui.lists.history import RecentRates
 from fwtop.ui.lists.path import Stage, path_lines, stage_details
 from fwtop.ui.lists.rows import PART_PANELS
@@ -135,6 +139,9 @@ class SnapshotView:
             self._lines_of("rules", len(shot.mitigations)),
             self._lines_of("all_rules", len(shot.mitigations)),
             len(self._effect_lines()) + 1,
+            self._lines_of("services", len(judgement.services)),
+            self._lines_of("past", sum(one.kind == EventKind.ATTACK_ENDED for one in self._desk.log.entries)),
+            len(setup_lines(shot)),
             packets=bool(judgement.attacks) and not self._desk.slow and shot.origin.kind != "session",
             focused=self._tabs.focused,
         )
@@ -196,6 +203,7 @@ class SnapshotView:
         self._write("effect", lambda _: self._effect_lines())
         self._write("funnel", lambda box: path_lines(snapshot, box.width, box.height, slow=desk.slow))
         self._write("stage", lambda _: self._stage_lines())
+        self._write("setup", lambda _: setup_lines(snapshot))
         with self._guard.surviving():
             closely = tabs.shown.name == "packets"
             self._packets.refresh(desk.snapshot, closely=closely, now=desk.clock())
@@ -238,7 +246,7 @@ class SnapshotView:
             snapshot = desk.current()
             state = HeaderState(desk.now(), self._session.paused, desk.controls.readonly, desk.slow)
             keys = desk.screen.app.screen is desk.screen
-            desk.bars.draw(snapshot, state, tab=tabs.shown.name, keys=keys)
+            desk.bars.draw(snapshot, state, self.here() if keys else None)
             with tabs.toasts.guarded():
                 self._draw_toasts(snapshot)
             if player is not None and tabs.time_bar.display:
@@ -247,6 +255,29 @@ class SnapshotView:
             if tabs.tab_bar.display:
                 with tabs.tab_bar.guarded():
                     self._draw_tabs(snapshot)
+
+    def here(self) -> Here:
+        """Return what there is for keys to act on."""
+        shot, tabs = self._desk.current(), self._tabs
+        lost = shot.guardian.startswith("lost")
+        has = {
+            "row": tabs.panel.current() is not None,
+            "panels": len(tabs.reachable()) > 1,
+            "packet": tabs.packet_panel.current() is not None,
+            "attack": bool(shot.judgement.attacks),
+            "trial": bool(pending(shot.mitigations)),
+            "rule": bool(active_rules(shot)),
+            "broken": bool(not_acting(shot.mitigations)),
+            "ended": (self._rules.expiry.expired or self._rules.expiry.last) is not None,
+            "stored": shot.origin.kind != "live" or bool(self._desk.feed.session),
+            **self._rows.present(),
+        }
+        return Here(
+            tabs.shown.name,
+            "lost" if lost else shot.origin.kind,
+            lost or bool(self._desk.controls.readonly),
+            frozenset(name for name, there in has.items() if there and shot is not NOTHING),
+        )
 
     def _draw_tabs(self, snapshot: Snapshot) -> None:
         desk, shown = self._desk, self._tabs.shown.name

@@ -22,8 +22,16 @@ class Content(Struct, frozen=True):
     rules: int = 0
     all_rules: int = 0
     effect: int = 0
+    services: int = 0  # these only in calm, in place of what is done about attacks
+    past: int = 0
+    setup: int = 0
     packets: bool = False  # the newest are worth a list, and what it costs
     focused: str = ""  # the panel that keys refer to; where only one fits, it is this one
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether there is nothing to decide."""
+        return not (self.attacks or self.proposals or self.rules)
 
 
 class Arrangement(Struct, frozen=True):
@@ -72,7 +80,7 @@ def columns(room: Box, share: int) -> tuple[Box, Box]:
     )
 
 
-OVERVIEW = ("attacks", "proposals", "rules", "sources", "payloads", "ports")
+OVERVIEW = ("attacks", "proposals", "rules", "services", "past", "sources", "payloads", "ports")
 
 
 def overview(room: Box, content: Content) -> Arrangement:
@@ -81,7 +89,7 @@ def overview(room: Box, content: Content) -> Arrangement:
         return _one_slot(room, OVERVIEW[:3], content.focused)
     if room.width >= WIDE[0] and room.height >= 20:
         left, right = columns(room, 57)
-        boxes = _decisions(left, content)
+        boxes = _calm(left, content) if content.is_calm else _decisions(left, content)
         funnel = min(max(right.height * 40 // 100, 9), _STAGES)
         boxes["funnel"] = Box(right.x, right.y, right.width, funnel)
         below = Box(right.x, right.y + funnel + 1, right.width, right.height - funnel - 1)
@@ -91,7 +99,26 @@ def overview(room: Box, content: Content) -> Arrangement:
         else:
             boxes |= stack(below, ((seen, 42), ("payloads", 58)))
         return Arrangement(boxes)
-    return Arrangement(_decisions(room, content))
+    return Arrangement(_calm(room, content) if content.is_calm else _decisions(room, content))
+
+
+def _calm(room: Box, content: Content) -> Boxes:
+    """Stack what is usual here, the last attacks and what to set up; sources fill the rest."""
+    wanted = (
+        ("attacks", 1, 1),
+        ("services", 1 + content.services, max(_LEAST, room.height * 2 // 5)),
+        ("past", 1 + content.past, max(1, room.height // 5)),
+        ("setup", content.setup, max(1, room.height // 5)),
+        ("sources", room.height, room.height),
+    )
+    boxes: Boxes = {}
+    y, gap = room.y, int(room.height >= 20)
+    for name, lines, most in wanted:
+        height = min(lines, most, room.y + room.height - y)
+        if height > (_LEAST if name == "sources" else 0):
+            boxes[name] = Box(room.x, y, room.width, height)
+            y += height + gap
+    return boxes
 
 
 def _decisions(room: Box, content: Content) -> Boxes:
@@ -101,7 +128,6 @@ def _decisions(room: Box, content: Content) -> Boxes:
         wanted.append(("proposals", 1 + content.proposals))
     if content.rules:
         wanted += [("rules", 1 + content.rules), ("effect", content.effect)]
-    calm = len(wanted) == 1
     wanted.append(("sources", room.height))
     boxes: Boxes = {}
     y, left = room.y, room.height
@@ -110,7 +136,7 @@ def _decisions(room: Box, content: Content) -> Boxes:
     for name, lines in wanted:
         reserved.pop(name, None)
         height = min(lines, limits.get(name, lines), left - sum(reserved.values()))
-        least = 2 if calm else {"effect": content.effect, "sources": 6}.get(name, 2)
+        least = {"effect": content.effect, "sources": 6}.get(name, 2)
         if height < least:
             continue
         gap = int(room.height >= 20 and name not in ("sources",))

@@ -29,6 +29,7 @@ from screen_vectors import syn_proposals, table_attack, vectors
 
 from fwtop.model.client_loss import ClientLoss
 from fwtop.model.rule import Kind, RuleStatus, State
+from fwtop.model.service import Service
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.snapshot import (
@@ -36,11 +37,13 @@ from fwtop.model.traffic.snapshot import (
     LedgerRow,
     Origin,
     Sampling,
+    ServiceUse,
     Snapshot,
     Source,
     Sources,
     Tables,
     Totals,
+    Want,
 )
 
 
@@ -68,6 +71,29 @@ def snapshot(**changes: object) -> Snapshot:
     return replace(with_fates(base), **changes)  # type: ignore[arg-type]
 
 
+def services() -> tuple[ServiceUse, ...]:
+    """Services of a host: busy, seldom asked, new, and one on which nothing is known yet."""
+
+    def rates(
+        packets: float, connections: float, requests: float, failures: float = 0.0
+    ) -> tuple[float, ...]:
+        whole = (packets, connections, requests, failures)
+        return (*whole, *(rate / 8 for rate in whole), 0.0, whole[2] / 4)
+
+    nginx = Service("tcp", 443, "nginx", 588.0, user="www-data", unit="nginx.service")
+    return (
+        ServiceUse(nginx, rates(588, 12, 97, 0), rates(610, 14, 110, 1), 3_600.0, None, 212, 1_840),
+        ServiceUse(
+            replace(nginx, port=80, pps=168.0), rates(168, 3, 3), rates(170, 4, 4), 3_600.0, 90.0, 31, 402
+        ),
+        ServiceUse(
+            Service("tcp", 22, "sshd", 42.0), rates(42, 0, 12, 1), rates(60, 0.1, 20, 1), 900.0, None, 2, 9
+        ),
+        ServiceUse(Service("udp", 53, "named", 8.0, ("192.0.2.10",)), rates(8, 0, 8, 0), (), 3.0, None, 4, 0),
+        ServiceUse(Service("tcp", 25, "exim4", 0.0, ("127.0.0.1",))),
+    )
+
+
 def calm() -> Snapshot:
     base = snapshot()
     quiet = tuple(
@@ -90,7 +116,11 @@ def calm() -> Snapshot:
     return replace(
         base,
         tables=tables,
-        judgement=Judgement(payloads=payloads()[2:]),
+        judgement=Judgement(payloads=payloads()[2:], normal_pps=(500.0, 900.0), services=services()),
+        wants=(
+            Want("alarms", "nobody hears of an attack", "/etc/fwtop/alarms.toml"),
+            Want("allow list", "you could lock yourself out", "/etc/fwtop/allow"),
+        ),
         conntrack=conntrack(0.01, new_per_s=12.0),
         softirq_share=0.02,
     )

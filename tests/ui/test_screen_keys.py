@@ -18,7 +18,7 @@ from fwtop.model.rule import Kind, Preview, Rule
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.actions.dialog import help_lines
 from fwtop.ui.actions.rule_dialog import RuleDialog
-from fwtop.ui.keys import ACTIONS, KEY_MAP
+from fwtop.ui.keys import ACTIONS, KEY_MAP, Here
 from fwtop.ui.tabs import TABS
 
 Check = Callable[[Run, str], Awaitable[None]]
@@ -459,12 +459,60 @@ def test_help_names_every_labelled_key_and_fits_80_columns() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 132, 200])
-@pytest.mark.parametrize("pending", [False, True])
-def test_footer_fits_and_shows_the_way_out(width: int, pending: bool) -> None:
-    shown = KEY_MAP.footer(width, pending=pending)
+@pytest.mark.parametrize("has", [(), ("trial",)])
+def test_footer_fits_and_shows_the_way_out(width: int, has: tuple[str, ...]) -> None:
+    shown = KEY_MAP.footer(width, Here(has=frozenset(("block", *has))))
     assert {"help", "quit", "block"} <= {row.name for row in shown}
-    assert ("keep" in {row.name for row in shown}) is pending
+    assert ("keep" in {row.name for row in shown}) is bool(has)
     assert sum(len(row.label) + len(row.footer) + 3 for row in shown) <= width
+
+
+def _seen(run: Run) -> tuple[object, ...]:
+    """All that a key may change, but for the status line, which also says why a key does nothing."""
+    main = run.app.main
+    return (run.lines()[:-2], run.dialog, main.tabs.focused, main.tabs.filter_line.display, run.app._exit,
+            len(run.feed.controls.calls), run.feed.paused[:], main.tabs.panel.rows.sort_name)  # fmt: skip
+
+
+OFFERING: dict[str, Callable[[], Snapshot]] = {
+    "calm": calm,
+    "vectors": SCENES["vectors"],
+    "trial": SCENES["trial"],
+    "readonly": provisional,
+    "lost": lambda: replace(provisional(), guardian="lost: the socket closed"),
+}
+
+
+@pytest.mark.parametrize("tab", [tab.name for tab in TABS])
+@pytest.mark.parametrize("state", OFFERING)
+async def test_every_key_of_the_footer_does_something(state: str, tab: str) -> None:
+    feed, shot = FakeFeed(), OFFERING[state]()
+    feed.controls.recent = flood(60)
+    feed.controls.readonly = "started with --readonly" if state == "readonly" else ""
+    async with running(shot, SMALL, feed=feed) as run:
+        main = run.app.main
+        main.tabs.show(tab)
+        if tab == "packets":
+            await run.until(lambda: bool(main.tabs.packet_panel.rows.items))
+        panels = main.tabs.reachable()
+        for panel in panels:
+            await run.go(panel) if len(panels) > 1 else None
+            main.tabs.show(tab)
+            await run.settle()
+            for row in KEY_MAP.footer(LARGE[0], main.view.here()):
+                if row.name in ("quit", "next_alike") or not KEY_MAP.works(row, main.view.here()):
+                    continue
+                before = _seen(run)
+                await run.press(row.keys[0])
+                done = run.status
+                said = any(words in done for words in ("written", "graph"))
+                assert said or _seen(run) != before, f"{row.name} on {panel}: {done}"
+                await run.press_at_once("escape", "escape")
+                if feed.paused and feed.paused[-1]:
+                    await run.press("p")
+                main.tabs.show(tab)
+                await run.go(panel) if len(panels) > 1 else None
+                await run.send(shot)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from fwtop.model.traffic.snapshot import LedgerRow, Origin, Proposal, Snapshot
 from fwtop.rules.overlap import includes
 from fwtop.store.events import EventLog
 from fwtop.ui.actions.dialog import DetailsDialog
-from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.keys import KEY_MAP, Here
 from fwtop.ui.layout import Lines
 from fwtop.ui.lists.attacks import ATTACK_VIEW
 from fwtop.ui.lists.table import CellContext
@@ -318,7 +318,7 @@ async def test_footers_offer_what_the_recording_can_do() -> None:
         await run.press("1")
         assert run.dialog == "DetailsDialog", "what a proposal does can be read"
     for origin in ("capture", "session"):
-        keys = KEY_MAP.footer(200, tab="packets", pending=False, readonly=True, origin=origin)
+        keys = KEY_MAP.footer(200, Here("packets", origin, readonly=True))
         assert "hold" not in [row.name for row in keys]
 
 

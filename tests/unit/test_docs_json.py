@@ -13,7 +13,7 @@ from stored_samples import START, attack, rule, snapshot, status
 from fwtop.model.client_harm import ClientHarm
 from fwtop.model.service import Service
 from fwtop.model.traffic.counters import TcpService
-from fwtop.model.traffic.snapshot import FilterChain, Ring, Surroundings
+from fwtop.model.traffic.snapshot import USES, FilterChain, Ring, ServiceUse, Surroundings
 from fwtop.render.observation import observation_json
 
 AROUND = Surroundings(
@@ -34,7 +34,9 @@ def test_every_field_of_an_observation_is_in_the_document_and_no_other() -> None
     full = snapshot(START, attacks=(attack(),), mitigations=(status(rule(), START + 60),), proposals=True)
     (first, *rest), harm = full.judgement.proposals, ClientHarm(9, 1, 1)
     offered = (replace(first, rule=replace(rule(), predicted_clients=harm)), *rest)
-    full = replace(full, judgement=replace(full.judgement, proposals=offered))
+    rates = (1.0,) * len(USES)
+    used = (ServiceUse(AROUND.listeners[0], rates, rates),)
+    full = replace(full, judgement=replace(full.judgement, proposals=offered, services=used))
     found = set(_fields(observation_json(replace(full, tcp=TcpService(5, 2.0, 9.0), surroundings=AROUND))))
     text = _DOCUMENT.read_text()
     part = text[text.index("## An observation") : text.index("## Other documents")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -12,10 +11,10 @@ from msgspec.structs import replace
 
 from fwtop.analysis.clients import Clients
 from fwtop.analysis.context import AnalysisContext, Finding
-from fwtop.analysis.memory import READY_ROWS, READY_SECONDS, Baseline
 from fwtop.analysis.proposals.census import Census, clients_of
 from fwtop.analysis.proposals.matching import Texts, payload_rows
 from fwtop.analysis.proposals.prefixes import Addresses
+from fwtop.analysis.usual import learning_words
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, UDP, Rows
 from fwtop.model.addresses.address import Prefix
@@ -124,15 +123,6 @@ def normal_traffic(context: AnalysisContext) -> Normal:
     packets = traffic.packets.select(rows_left)
     pps = traffic.weight[rows_left] / traffic.seconds
     return Normal(packets, pps, sentence, True, traffic.seconds, clients, baseline.doors)
-
-
-def learning_words(baseline: Baseline) -> str:
-    """Say how far learning is, and what it waits for: time without an attack, or packets."""
-    left = READY_SECONDS - baseline.seconds
-    if left > 0:
-        return f"learning what is normal: {plural(math.ceil(left), 'more quiet second')} needed"
-    few = f"{len(baseline.rows):,} of {READY_ROWS} packets"
-    return f"learning what is normal: {few}, waiting for more traffic"
 
 
 def with_unexplained(

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from fwtop.console.wants import ALARMS, ALLOW, GEOIP, wants
+from fwtop.guardian.allow.allowlist import ALLOW_FILE, read_allow_file
 from fwtop.kernel.programs import ENVIRONMENT
 from fwtop.model import paths
 from fwtop.model.errors import FwtopError
@@ -190,6 +192,10 @@ def installed_checks(geoip: str | None) -> Iterator[Check]:
     yield _directory(paths.STATE_DIRECTORY, paths.CONSOLE_USER, "sessions")
     yield _directory(paths.GUARDIAN_DIRECTORY, "root", "policies that were kept")
     yield from _geoip(geoip)
+    missing = wants(allow=bool(read_allow_file(Path(ALLOW_FILE))[0]), geoip=True)
+    for want in (ALLOW, ALARMS):
+        lacks = want in missing
+        yield _installed(want.name, WARNING if lacks else OK, want.lacks if lacks else "set up", want.mend)
     yield _installed("costs of rules", OK, load_costs().note)
     yield _terminal()
 
@@ -260,7 +266,7 @@ def _databases(path: str | None) -> Iterator[Check]:
         yield _installed("GeoIP", MISSING, str(error))
         return
     if not isinstance(lookup, GeoLookup):
-        yield _installed("GeoIP", WARNING, "no data: countries and networks stay unknown", _SETUP)
+        yield _installed(GEOIP.name, WARNING, GEOIP.lacks, GEOIP.mend)
         return
     for warning in lookup.warnings:
         yield _installed("GeoIP", WARNING, warning)

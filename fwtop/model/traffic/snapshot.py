@@ -253,6 +253,28 @@ class Tables(Struct, frozen=True):
     destinations: tuple[Destination, ...] = ()
 
 
+# What services get, a second each: in sum, the most of one address, and in sum of sources without a pause
+_USES = ("packets", "connections", "requests", "failures")
+USES = (*_USES, *(f"one address's {name}" for name in _USES), "steady connections", "steady requests")
+
+
+class ServiceUse(Struct, frozen=True):
+    """What a service of this host gets now and usually, by USES, and how many clients it has."""
+
+    service: Service
+    now: tuple[float, ...] = ()  # (): nobody asked
+    usual: tuple[float, ...] = ()  # (): not known yet
+    seconds: float = 0.0  # of calm in which it was asked
+    waits: float | None = None  # seconds in which it gets far more than usual, which isn't learned yet
+    clients: int = 0  # seen within the last minute
+    long_known: int = 0
+
+    def rate(self, name: str, *, usual: bool = False) -> float | None:
+        """Return one of USES; None if that isn't known."""
+        rates = self.usual if usual else self.now
+        return rates[USES.index(name)] if rates else None if usual else 0.0
+
+
 class Judgement(Struct, frozen=True):
     """Attacks and proposals. `payloads`, if any, replace those of the tables."""
 
@@ -264,6 +286,8 @@ class Judgement(Struct, frozen=True):
     signatures: tuple[PacketSignature, ...] = ()
     learning: str = ""  # what last changed the baseline by the operator's word or after quarantine
     not_judged: str = ""  # why this window was not judged: all else is as of the last one that was
+    normal_pps: tuple[float, float] | None = None  # of all packets, least and most; None: not known yet
+    services: tuple[ServiceUse, ...] = ()  # those with most clients first
 
     @property
     def harmful(self) -> tuple[Incident, ...]:
@@ -323,6 +347,14 @@ class Surroundings(Struct, frozen=True):
     asks: tuple[Service, ...] = ()  # the services in the other direction: of others, that this host uses
 
 
+class Want(Struct, frozen=True):
+    """Something that would help in an attack and isn't set up here."""
+
+    name: str
+    lacks: str
+    mend: str  # a command, or where to read on
+
+
 class Snapshot(Struct, frozen=True):
     """One complete observation."""
 
@@ -341,6 +373,7 @@ class Snapshot(Struct, frozen=True):
     surroundings: Surroundings = field(default_factory=Surroundings)
     cores: int = 0  # of the machine; 0: not known
     losses: tuple[ClientLoss, ...] = ()  # what clients have surely lost to rules
+    wants: tuple[Want, ...] = ()  # for the screen
 
     @property
     def at(self) -> float:

@@ -158,6 +158,17 @@ def _origin(item: Source) -> str | None:
     raise NoRuleError(f"{item.key} is not known by number or code, so it can't be blocked as a whole")
 
 
+def _makes_rule(item: Struct) -> bool:
+    """Whether a block can be made of a row."""
+    if isinstance(item, PacketRow):
+        return item.source is not None
+    try:
+        rule_from_row("block", item, 0.0)
+    except (NoRuleError, FwtopError):
+        return False
+    return True
+
+
 # -- packets
 
 
@@ -340,6 +351,17 @@ class RowActions:
             self._desk.say(str(error), WARN)
         except FwtopError as error:
             self._desk.say(str(error), BAD)
+
+    def present(self) -> dict[str, bool]:
+        """Return what there is of what this part's keys act on."""
+        proposals, item = self._desk.snapshot.judgement.proposals, self._tabs.panel.current()
+        return {
+            "block": item is not None and not spared(item) and _makes_rule(item),
+            "like": isinstance(item, PacketRow) and item.source is not None,
+            "proposal": bool(proposals),
+            "drops": any(one.rule is not None and not drops_nothing(one.rule) for one in proposals),
+            "scope": self.parts.part != TrafficPart(),
+        }
 
     # -- a closer look
 

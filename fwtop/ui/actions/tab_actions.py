@@ -34,7 +34,7 @@ class TabActions:
         self.packet_panel = PacketPanel()
         self.panels = {spec.name: Panel(with_chosen(spec, settings.columns)) for spec in PANELS}
         self.panels["packets"] = self.packet_panel
-        self.texts = {name: Lines(name) for name in ("effect", "funnel", "stage", "packet")}
+        self.texts = {name: Lines(name) for name in ("effect", "funnel", "stage", "packet", "setup")}
         self.filter_line = _FilterLine(id="filter", placeholder="show only rows with …", compact=True)
         self.shown = TAB[settings.first_tab]
         self.touched = False  # the operator has chosen a tab, a panel or a row
@@ -166,11 +166,15 @@ class TabActions:
         """Select the last row."""
         self.move(len(self.panel.rows.items) or 1)
 
+    def reachable(self) -> list[str]:
+        """Return the panels of this tab that are visible or share a place with one that is."""
+        shown = {name for name in self.shown.panels if self.panels[name].display}
+        shown |= {other for name in shown for other in self.panels[name].slot}
+        return [name for name in self.shown.panels if name in shown]
+
     def next_panel(self, delta: int) -> None:
         """Go to the next panel of this tab that is visible or shares a place with one that is."""
-        reachable = {name for name in self.shown.panels if self.panels[name].display}
-        reachable |= {other for name in reachable for other in self.panels[name].slot}
-        names = [name for name in self.shown.panels if name in reachable]
+        names = self.reachable()
         if self.focused not in names:  # the terminal is too small for any
             return
         if len(names) == 1:

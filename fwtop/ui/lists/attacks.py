@@ -167,10 +167,29 @@ ATTACK_VIEW = View("", columns_of(ATTACK, _CELLS), ATTACK, empty="")
 
 def calm_words(snapshot: Snapshot) -> str:
     """Say that nothing attacks, or that this isn't known, and at what rate packets arrive."""
-    normal = snapshot.judgement.baseline
-    known = "Not judged" if snapshot.judgement.not_judged else "No attack"
-    words = f"{known}. {number(snapshot.tables.totals.pps)} pps arrive"
-    return f"{words}; {normal}" if normal and snapshot.tables.totals.packets else f"{words}."
+    judgement = snapshot.judgement
+    known = "Not judged" if judgement.not_judged else "No attack"
+    words = f"{known}. {number(snapshot.tables.totals.pps)} pps"
+    if judgement.normal_pps is None:
+        return f"{words}, {judgement.baseline}" if judgement.baseline else words
+    waits = judgement.baseline.partition("; ")[2]  # what isn't learned
+    low, high = map(number, judgement.normal_pps)
+    return f"{words}, normal range {low}–{high}" + (f"; {waits}" if waits else "")
+
+
+def setup_lines(snapshot: Snapshot) -> list[Line]:
+    """Write what would help in an attack and isn't set up here, each with what does it."""
+    wants = snapshot.wants
+    names = max((len(want.name) for want in wants), default=0)
+    return [
+        [
+            ("  to set up  " if place == 0 else " " * 13, STRONG),
+            (f"{want.name:<{names}}  ", TEXT),
+            (f"{want.lacks}  ", DIM),
+            (want.mend, TITLE),
+        ]
+        for place, want in enumerate(wants)
+    ]
 
 
 HARM_LIMIT = 0.01  # collateral from which a dialog preselects Cancel

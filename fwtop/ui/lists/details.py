@@ -21,6 +21,7 @@ from fwtop.model.traffic.snapshot import (
     Payload,
     Port,
     Proposal,
+    ServiceUse,
     Snapshot,
     Source,
 )
@@ -71,6 +72,7 @@ Item = (
     | LogEntry
     | PacketRow
     | RatedRule
+    | ServiceUse
     | ListedSet
     | TrendItem
 )  # all types of rows
@@ -89,7 +91,7 @@ def details_of(row: Struct, now: float, snapshot: Snapshot | None = None) -> Det
             stale = snapshot.tables.sources.stale if snapshot is not None else ""
             old = f"{item.country}, by data of {stale} (fwtop geoip update)" if item.country and stale else ""
             return _declared(item, *_source_rules(item, snapshot), country=old)
-        case Port() | Destination():
+        case Port() | Destination() | ServiceUse():
             return _declared(item)
         case Payload():
             return _declared(item, *_hex("bytes", item.data))

@@ -9,11 +9,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.model.rule import RuleStatus
+from fwtop.model.traffic.session import EventKind
 from fwtop.model.traffic.snapshot import LedgerRow, Snapshot
 from fwtop.render.numbers import utc
 from fwtop.render.observation import rfc3339
 from fwtop.render.rows.defence import LEDGER
 from fwtop.render.rows.field import RowType
+from fwtop.render.rows.service import SERVICE
 from fwtop.rules.words import describe
 from fwtop.ui.format import percent
 from fwtop.ui.lists.attacks import ATTACK_VIEW, PROPOSAL_VIEW, against_words, calm_words
@@ -77,6 +79,35 @@ LOG_VIEW = View(
     newest_last=True,
     empty="nothing has happened yet",
 )
+
+
+def past_attacks(_: Snapshot, context: CellContext, __: str) -> Sequence[LogEntry]:
+    """Return the attacks that are over, the latest first."""
+    return [entry for entry in reversed(context.log) if entry.kind == EventKind.ATTACK_ENDED]
+
+
+def _done(item: LogEntry, context: CellContext, _: int) -> Line:
+    """Write which rules were installed while an attack lasted."""
+    about = [entry for entry in context.log if entry.incident == item.incident]
+    since = min(entry.at for entry in about)
+    rules = {
+        entry.subject
+        for entry in context.log
+        if entry.kind == EventKind.RULE_APPLIED and since <= entry.at <= item.at
+    }
+    return [(f"rule {', '.join(sorted(rules))}", GOOD)] if rules else [("nothing was done", DIM)]
+
+
+PAST_VIEW = View(
+    "",
+    (
+        Column("", 24, lambda item, *_: [(item.text, TEXT)], grow=1),
+        Column("done", 16, _done, keep=5),
+        Column("ended", 9, lambda item, context, _: [(ago(context.seen - item.at), DIM)], right=True),
+    ),
+    LOG_VIEW.row,
+)
+SERVICE_VIEW = View("", columns_of(SERVICE, {}), SERVICE, empty="")
 
 
 CONNTRACK_VIEW = View(
@@ -164,6 +195,28 @@ PANELS = (
         title_of=against_words,
     ),
     PanelSpec("rules", "rule", (RULES_VIEW,), _rules, inline=True, fitted=True),
+    PanelSpec(
+        "services",
+        "service",
+        (SERVICE_VIEW,),
+        lambda shot, *_: shot.judgement.services,
+        inline=True,
+        fitted=True,
+        title_of=lambda context: (
+            "service" if context.snapshot.judgement.services else "no service listens here"
+        ),
+    ),
+    PanelSpec(
+        "past",
+        "last attacks",
+        (PAST_VIEW,),
+        past_attacks,
+        inline=True,
+        fitted=True,
+        title_of=lambda context: (
+            "last attacks" if past_attacks(context.snapshot, context, "") else "no attack in this session"
+        ),
+    ),
     PanelSpec(
         "sources",
         "Traffic",
