@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fwtop.model.client_loss import ClientLoss
 from msgspec.structs import replace
 
+from fwtop.model.client_loss import ClientLoss
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Event, EventKind
