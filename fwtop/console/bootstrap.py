@@ -18,16 +18,18 @@ from fwtop.console.judging import failure_line, load_config
 from fwtop.console.live import LiveSession, RulePreviews
 from fwtop.console.recorder import Recorder
 from fwtop.console.samples import EvidenceSampler, TrafficParts
+from fwtop.console.wants import wants
 from fwtop.enrich.geoip import GeoLookup, open_cities, open_lookup
 from fwtop.incidents.advisor import Advisor
 from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import FEWER_SAMPLES, SAMPLES_PER_SECOND, LiveSource
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Rescan, Symbols, Undo
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.packets import PacketBatch, Window
-from fwtop.model.traffic.snapshot import Origin, Snapshot
+from fwtop.model.traffic.snapshot import Origin, Snapshot, Want
 from fwtop.observe.messages import decode_observation
 from fwtop.stats.engine import Engine
 from fwtop.store.baselines import BaselineStore
@@ -125,6 +127,13 @@ class LiveConsole:
             evidence=EvidenceSampler(lambda: self.advisor.judged, parts.once).take,
             geoip=self.lookup.describe() if isinstance(self.lookup, GeoLookup) else "",
         )
+
+    @property
+    def wants(self) -> tuple[Want, ...]:
+        """What would help in an attack and isn't set up."""
+        allowed = self.session.rules.allowed
+        allow = any(peer.role is Role.OPERATOR for peer in allowed)
+        return wants(allow=allow, geoip=isinstance(self.lookup, GeoLookup))
 
     def take(self, snapshot: Snapshot) -> Snapshot:
         """Record a snapshot; return it with a note if recording fails."""

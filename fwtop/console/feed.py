@@ -19,10 +19,8 @@ from fwtop.console.packet_ring import PacketRing, judged_packets
 from fwtop.console.playback.replay import find_earlier
 from fwtop.console.rules import read_ruleset
 from fwtop.console.samples import SamplePackets, TrafficParts
-from fwtop.console.wants import wants
 from fwtop.dissect.client import Dissector
-from fwtop.enrich.geoip import GeoLookup, prefixes_of_asn, prefixes_of_country
-from fwtop.model.addresses.roles import Role
+from fwtop.enrich.geoip import prefixes_of_asn, prefixes_of_country
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import ConfigText
 from fwtop.model.paths import STATE_DIRECTORY
@@ -31,7 +29,7 @@ from fwtop.model.rule import PlanView, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Trends
-from fwtop.model.traffic.snapshot import Snapshot, Want
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.store.history import FILE_NAME
 from fwtop.store.trends import read_trends
 from fwtop.ui.app import FwtopApp
@@ -80,7 +78,7 @@ class LiveFeed:
             if next(shown) == _STARTED_SNAPSHOTS:
                 keep_out_of_collections()
             if not self._paused:
-                on_snapshot(replace(snapshot, wants=self._wants()))
+                on_snapshot(replace(snapshot, wants=self._console.wants))
 
         def observe() -> None:
             while not self._stop.is_set():
@@ -95,13 +93,6 @@ class LiveFeed:
 
         self._thread = threading.Thread(target=observe, name="observe", daemon=True)
         self._thread.start()
-
-    def _wants(self) -> tuple[Want, ...]:
-        allowed = self._console.session.rules.allowed
-        return wants(
-            allow=any(peer.role is Role.OPERATOR for peer in allowed),
-            geoip=isinstance(self._console.lookup, GeoLookup),
-        )
 
     def pause(self, paused: bool) -> None:
         """Stop or resume delivering snapshots."""

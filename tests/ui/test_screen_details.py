@@ -6,10 +6,11 @@ from typing import get_args
 
 import pytest
 from msgspec.structs import replace
+from screen_factory import calm
 from screen_run import LARGE, running
 from screen_world import everything_listed
 
-from fwtop.model.traffic.snapshot import Incident, Origin
+from fwtop.model.traffic.snapshot import Incident, Origin, ServiceUse
 from fwtop.ui.lists.details import Item, details_of
 from fwtop.ui.tabs import TABS
 
@@ -53,4 +54,8 @@ async def test_every_type_of_row_has_details() -> None:
                     seen.add(type(item))
                 main.tabs.panel.next_view()
                 await run.settle()
-    assert seen == set(get_args(Item))
+        await run.send(calm())
+        await run.go("services")
+        await run.press("r")
+        assert "usually up to 110" in run.text()
+    assert seen | {ServiceUse} == set(get_args(Item))

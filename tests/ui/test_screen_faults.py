@@ -261,6 +261,7 @@ class Watch:
     """A console whose observation fails now and then."""
 
     earlier = recorder = None
+    wants = ()
 
     def __init__(self, *errors: Exception | None) -> None:
         self.errors = list(errors)
