@@ -169,6 +169,7 @@ def every_kind(stem: str, share: float) -> None:
         check(preview(rule, hooked, advisor.baseline))
 
 
+@pytest.mark.one_each("http_flood", "dns_amplification_v6", "mixed_three", "calm_web")
 @pytest.mark.parametrize("stem", CLASSES)
 def test_whatever_a_rule_stops_the_rest_is_judged(stem: str) -> None:
     every_kind(stem, SHARES[2 + CLASSES.index(stem) % 6])
@@ -199,6 +200,7 @@ def test_a_limit_that_leaves_a_part_of_each_source_leaves_a_part_of_the_attack()
     assert all(rule.match.sources for rule in limits)  # that of every source is in force
 
 
+@pytest.mark.one_each("http_flood", "dns_amplification_v6", "mixed_three", "calm_web")
 @pytest.mark.parametrize("stem", CLASSES)
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(chance=st.integers(0, 2**32 - 1), kept=st.sampled_from((0, 1, 2, 0.01, 0.5)))

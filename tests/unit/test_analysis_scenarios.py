@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,18 @@ import pytest
 from analysis_commands import check_commands
 from analysis_factory import make_batch, make_tables, make_window, same_frames
 
+from fwtop.guardian.allow.allowlist import AllowList
+from fwtop.guardian.allow.found import Session
 from fwtop.incidents.advisor import Advisor
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Judgement
+from fwtop.rehearsal.breadth import why_broad
+from fwtop.rehearsal.host import Host
 
 SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios/analysis").glob("*.toml"))
+SEEN = {"capture": (216, False), "snap96": (96, False), "live": (216, True)}  # snap length, live
+HOST = Host(AllowList((Session(Prefix.parse("233.252.0.9"), 40000, 2222).allowed("logged in"),)))
 STATE = ("carpet_bombing", "conntrack_exhaustion")
 
 
@@ -30,9 +38,8 @@ def judge(
     return Advisor().judge(window, make_tables(window)), batch
 
 
-@pytest.mark.parametrize(
-    ("snap", "live"), [(216, False), (96, False), (216, True)], ids=["capture", "snap96", "live"]
-)
+@pytest.mark.one_each(*map("{0.stem}-{1}".format, SCENARIOS, cycle(SEEN)))
+@pytest.mark.parametrize(("snap", "live"), SEEN.values(), ids=SEEN)
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenario_is_judged_rightly(path: Path, snap: int, live: bool) -> None:
     scenario = load(path)
@@ -50,6 +57,7 @@ def test_scenario_is_judged_rightly(path: Path, snap: int, live: bool) -> None:
         assert not found[kind].spoofed, told
     for proposal in judgement.proposals:
         check_commands(proposal)
+        assert proposal.rule is None or why_broad(proposal.rule, HOST) is None
     vectors = [attack for attack in judgement.attacks if attack.kind not in STATE]
     assert len(judgement.proposals) >= len(vectors)
     if "signature" in scenario:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from test_analysis_scenarios import SCENARIOS, judge, load
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.found import Session
@@ -181,13 +179,3 @@ def test_narrow_rules_do_not(narrow: Rule) -> None:
 def test_most_of_the_address_space_is_refused_with_any_condition(fields: dict[str, int]) -> None:
     with pytest.raises(FwtopError, match="max_blocked_share"):
         check_share(rule(Kind.IPSET, *EIGHTS, **fields), [], Limits())
-
-
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_what_is_proposed_needs_no_force(path: Path) -> None:
-    scenario = load(path)
-    judgement, _ = judge(scenario, snap=216, live=False)
-    rules = [proposal.rule for proposal in judgement.proposals if proposal.rule is not None]
-    assert {
-        item.summary: why_broad(item, Host(ALLOW)) for item in rules if why_broad(item, Host(ALLOW))
-    } == {}

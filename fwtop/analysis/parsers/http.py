@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 
 import numpy as np
 from msgspec import Struct
@@ -56,6 +57,7 @@ def starts_page(packets: PacketBatch, rows: Rows) -> Mask:
     return np.asarray((matrix == _ANSWER).all(1) & (length == len(_ANSWER)))
 
 
+@lru_cache(maxsize=512)  # tools send the same again and again
 def parse_request(data: bytes) -> Request | None:
     """Parse the request line and the captured headers; None if it isn't a request."""
     line, _, rest = data.partition(b"\r\n")
