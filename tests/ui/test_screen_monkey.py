@@ -106,7 +106,7 @@ class Keyboard(RuleBasedStateMachine):
 
 TestKeyboard = Keyboard.TestCase
 TestKeyboard.settings = settings(
-    max_examples=12, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=5, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -313,22 +313,16 @@ MAKERS = {"flood": flood, "connections": connections, "udp_conversations": udp_c
 
 def make_frames(items: list[dict[str, Any]], seconds: float, seed: int = 1) -> list[tuple[float, bytes]]:
     """Build all frames of a scenario, in order of time."""
-    frames: list[tuple[float, bytes]] = []
-    for place, item in enumerate(items):
-        made = MAKERS[item.get("make", "flood")](item, Random(seed * 1000 + place), seconds)
-        frames += [(at, ethernet(packet, item.get("vlan"))) for at, packet in made]
-    frames.sort(key=lambda frame: frame[0])
-    return frames
+    parts = (_made(json.dumps(item), seconds, seed * 1000 + place) for place, item in enumerate(items))
+    return sorted(itertools.chain.from_iterable(parts), key=lambda frame: frame[0])
 
 
-def same_frames(items: list[dict[str, Any]], seconds: float) -> list[tuple[float, bytes]]:
-    """Build them once for the tests that judge the same packets in several ways."""
-    return list(_same_frames(json.dumps(items), seconds))
-
-
-@functools.lru_cache(32)
-def _same_frames(items: str, seconds: float) -> tuple[tuple[float, bytes], ...]:
-    return tuple(make_frames(json.loads(items), seconds))
+@functools.lru_cache(64)
+def _made(text: str, seconds: float, seed: int) -> list[tuple[float, bytes]]:
+    """Build the frames of an item once for all tests that ask for the same."""
+    item = json.loads(text)
+    made = MAKERS[item.get("make", "flood")](item, Random(seed), seconds)
+    return [(at, ethernet(packet, item.get("vlan"))) for at, packet in made]
 
 
 def make_batch(

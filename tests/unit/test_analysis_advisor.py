@@ -190,6 +190,7 @@ def test_a_surge_above_the_baseline_is_needed_where_the_class_is_usual() -> None
     assert kinds(flooded.tick(10.0)) == {"dns_query_flood"}
 
 
+@pytest.mark.one_each("syn", "dns")
 @pytest.mark.parametrize(
     "flood",
     [SYN, NTP, {"src": "150", "dport": 53, "payload": "query example.com 1"}, {"src": "300", "dport": 9_999}],

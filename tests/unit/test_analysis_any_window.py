@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from analysis_factory import make_batch, same_frames
+from analysis_factory import make_batch, make_frames
 from held_tables import SORTS, table
 from msgspec.structs import replace
 from test_analysis_in_force import check, rules_in_force
@@ -30,7 +30,7 @@ FEW = ("syn_flood", "http_flood", "dns_amplification_v6", "calm_web", "fragments
 @functools.lru_cache(16)
 def scenario(stem: str) -> tuple[tuple[tuple[float, bytes], ...], float]:
     made = load(next(path for path in SCENARIOS if path.stem == stem))
-    return tuple(same_frames(made["traffic"], made["seconds"])), made["seconds"]
+    return tuple(make_frames(made["traffic"], made["seconds"])), made["seconds"]
 
 
 def some_packets(rng: Random, stem: str, turn: int) -> PacketBatch:
@@ -112,7 +112,7 @@ def test_ten_thousand_windows_are_judged(first: int) -> None:
 
 
 def test_a_long_window_without_new_packets_teaches_nothing() -> None:
-    batch = make_batch(same_frames([VISITORS], 5.0))
+    batch = make_batch(make_frames([VISITORS], 5.0))
     engine, advisor = Engine(NoOrigin(), window_seconds=None, live=True), Advisor()
     nothing = batch.select(slice(0, 0))
     for now, part in ((5.0, batch), (15.0, nothing)):
@@ -123,7 +123,7 @@ def test_a_long_window_without_new_packets_teaches_nothing() -> None:
 
 def test_more_samples_than_were_counted_give_shares() -> None:
     """Such as while the sampling rate changes."""
-    batch = make_batch(same_frames([{"dport": 80, "src": "400", "payload": "zeros", "count": 4_000}], 5.0))
+    batch = make_batch(make_frames([{"dport": 80, "src": "400", "payload": "zeros", "count": 4_000}], 5.0))
     batch = replace(batch, weight=np.where(np.arange(len(batch)) % 3, 0.5, 1.4))
     engine = Engine(NoOrigin(), window_seconds=3.0, live=True)
     engine.feed(batch, Counters(3.0, 3_200, 3_200 * 60, one_in=2.0), 1_700_000_000)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from analysis_factory import make_batch, make_tables, make_window, same_frames
+from analysis_factory import make_batch, make_frames, make_tables, make_window
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
@@ -55,7 +55,7 @@ CLASSES = ("syn_flood", "udp_botnet", "http_flood", "dns_amplification_v6", "mix
 
 def window_of(stem: str) -> Window:
     scenario = load(next(path for path in SCENARIOS if path.stem == stem))
-    batch = make_batch(same_frames(scenario["traffic"], scenario["seconds"]), weight=40.0)
+    batch = make_batch(make_frames(scenario["traffic"], scenario["seconds"]), weight=40.0)
     return make_window(batch, scenario["seconds"], live=True)
 
 
@@ -186,7 +186,7 @@ def test_a_limit_that_leaves_a_part_of_each_source_leaves_a_part_of_the_attack()
     """Twenty sources, 1,000 packets/s each, of which a limit lets 300 pass: more is worth another rule."""
     bot = {"protocol": "tcp", "dport": 80, "flags": "S", "options": "020405b4", "count": 300}
     bots = [{**bot, "src": f"81.{number}.7.9"} for number in range(20)]
-    batch = make_batch(same_frames([VISITORS, *bots], 3.0), weight=10.0)
+    batch = make_batch(make_frames([VISITORS, *bots], 3.0), weight=10.0)
     window, advisor = make_window(batch, 3.0, live=True), learned()
     limit = RateLimit(300, 300)
     active = Rule("1", Kind.HASHLIMIT, Match(protocol=6, dport=80), "", 600, limit=limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from analysis_commands import check_commands
-from analysis_factory import make_batch, make_tables, make_window, same_frames
+from analysis_factory import make_batch, make_frames, make_tables, make_window
 from msgspec.structs import replace
 from test_analysis_propose import VISITORS, learned
 
@@ -19,7 +19,7 @@ from fwtop.xdp.maps import BUCKETS
 
 def flooded(sources: str, weight: float) -> Window:
     flood = {"src": sources, "dport": 27015, "payload": "random_any", "count": 9000}
-    return make_window(make_batch(same_frames([VISITORS, flood], 5.0), weight=weight), 5.0, live=True)
+    return make_window(make_batch(make_frames([VISITORS, flood], 5.0), weight=weight), 5.0, live=True)
 
 
 def limit_of(kind: Kind, per: int) -> Rule:

@@ -45,6 +45,7 @@ def _pulses(found: set[str]) -> list[str]:
     return [line for line in found if "pulses" in line or "waves" in line or line.startswith("it ended")]
 
 
+@pytest.mark.one_each("blind ticks", "few samples")
 @pytest.mark.parametrize(
     "seen",
     [
@@ -68,6 +69,7 @@ def test_a_small_flood_beside_a_large_one_has_no_pulses_in_a_thin_sample() -> No
     assert _pulses(found) == []
 
 
+@pytest.mark.one_each("duty cycle")
 @pytest.mark.parametrize(
     "seen", [lambda at: at >= 0, lambda at: (at % 0.1) < 0.02], ids=["everything", "duty cycle"]
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from analysis_commands import check_commands
-from analysis_factory import make_batch, make_tables, make_window, same_frames
+from analysis_factory import make_batch, make_frames, make_tables, make_window
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.found import Session
@@ -33,7 +33,7 @@ def load(path: Path) -> dict[str, Any]:
 def judge(
     scenario: dict[str, Any], *, snap: int, live: bool, scale: float = 1.0
 ) -> tuple[Judgement, PacketBatch]:
-    batch = make_batch(same_frames(scenario["traffic"], scenario["seconds"]), snap=snap, weight=scale)
+    batch = make_batch(make_frames(scenario["traffic"], scenario["seconds"]), snap=snap, weight=scale)
     window = make_window(batch, scenario["seconds"], live=live)
     return Advisor().judge(window, make_tables(window)), batch
 

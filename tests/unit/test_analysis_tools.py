@@ -159,6 +159,7 @@ def quiet(seconds: int = 20) -> Advisor:
 NAMES = [f"{word}{i}.example.org" for word in ("www", "mail", "ns", "api", "cdn") for i in range(200)]
 
 
+@pytest.mark.one_each("30-False", "200-True")
 @pytest.mark.parametrize(("sources", "known"), [(30, False), (200, False), (200, True), (3_000, True)])
 def test_so_many_ordinary_queries_of_sources_that_ask_alike_are_a_flood(sources: int, *, known: bool) -> None:
     rng = Random(6)
@@ -189,6 +190,7 @@ def test_a_busy_name_server_s_clients_differ_in_what_they_ask() -> None:
     assert live(frames, weight=2.0) == {}
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("bots", [1, 8, 50, 2_000])
 @pytest.mark.parametrize("port", [27_015, 7_777])
 def test_players_ask_a_server_now_and_then_and_bots_without_end(bots: int, port: int) -> None:
@@ -242,6 +244,7 @@ def test_neighbours_that_answer_a_search_for_services_are_no_reflectors(*, as_li
         assert len(live(far)) == 1, port
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize("pace", [60, 500])
 def test_a_tunnel_over_dns_is_no_attack_on_its_zone(clients: int, pace: int) -> None:
@@ -304,6 +307,7 @@ def get(path: str, agent: str) -> bytes:
     )
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("one_in", [1, 8])
 @pytest.mark.parametrize("keep", [False, True], ids=["connection_each", "kept_alive"])
 def test_requests_for_random_pages_by_random_agents_are_a_flood(one_in: int, *, keep: bool) -> None:
@@ -364,6 +368,7 @@ def test_requests_over_http2_are_counted_by_their_frames(together: int) -> None:
     assert live(page) == {}
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("one_in", [1, 8])
 @pytest.mark.parametrize("bots", [1, 20])
 def test_rapid_reset_in_clear_text_is_named(bots: int, one_in: int) -> None:

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from functools import partial
+
+import pytest
+
 from benches.tables import pipeline
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
@@ -9,7 +13,9 @@ from fwtop.bench.frame import Options
 from tests.kernel.bench_run import check_form
 
 
-def test_the_pipeline_table_measures_every_row_in_every_round() -> None:
+def test_the_pipeline_table_measures_every_row_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "crowded", partial(pipeline.crowded, samples=6_000))
+    monkeypatch.setattr(pipeline, "_TICKS", 4)
     table = pipeline.run(Options(rounds=1), captured=3000).to_json()
     check_form(table, "pipeline")
     assert table["rounds"] == 1

@@ -49,10 +49,11 @@ def context_of(case: LabelledWindow) -> AnalysisContext:
     return make_context(case.window, AdviseConfig(), case.baseline)
 
 
+@pytest.mark.one_each("mixture of attacks", "tool: one_page")
 @pytest.mark.parametrize("family", CASES)
 def test_the_order_of_declaration_changes_nothing(family: str) -> None:
     """Many mixtures, because attacks that contest packets are what an order could decide."""
-    for number in range(6 if family.startswith("mixture") else 1):
+    for number in range(4 if family.startswith("mixture") else 1):
         case = draw(family, number)
         wanted = _told(case, HYPOTHESES)
         assert wanted
@@ -296,6 +297,7 @@ def test_every_feature_is_used_by_a_hypothesis_or_a_sentence() -> None:
     assert all(isinstance(one, Feature) for one in FEATURES.values())
 
 
+@pytest.mark.one_each("tool: tls_handshakes", "tool: dns_questions", "lab: carpet_bombing")
 @pytest.mark.parametrize("family", [
     "tool: empty_connections", "tool: tls_handshakes", "tool: dns_questions", "tool: junk_to_dns",
     "lab: carpet_bombing", "lab: syn_flood_one_window",

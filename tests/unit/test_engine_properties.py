@@ -56,6 +56,7 @@ def test_attacks_are_among_the_cases_and_ordinary_traffic_too() -> None:
     assert not all(named)
 
 
+@pytest.mark.one_each(*FAMILIES_OF_CASES[::3])
 def test_packets_may_come_in_any_order(cases: list[tuple[LabelledWindow, Told]]) -> None:
     """Processors deliver their samples in turns, and each tool of capture joins them in its own way."""
     for case, before in cases:
@@ -64,6 +65,7 @@ def test_packets_may_come_in_any_order(cases: list[tuple[LabelledWindow, Told]])
         assert alike(told(case, replace(case.window, arrived=packets.select(order))), before), case.name
 
 
+@pytest.mark.one_each(*FAMILIES_OF_CASES[1::3])
 def test_sources_may_change_places(cases: list[tuple[LabelledWindow, Told]]) -> None:
     """Who sends what matters, not by which of the window's addresses."""
     for case, before in cases:
@@ -82,6 +84,7 @@ def relabelled(packets: PacketBatch) -> PacketBatch:
     return replace(packets, src_hi=hi, src_lo=lo)
 
 
+@pytest.mark.one_each(*FAMILIES_OF_CASES[2::3])
 def test_twice_the_rate_seen_through_half_the_samples_keeps_the_name(
     cases: list[tuple[LabelledWindow, Told]],
 ) -> None:

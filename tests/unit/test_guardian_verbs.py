@@ -190,7 +190,7 @@ def test_many_ipv6_lines_are_read_as_few_are(tmp_path: Path) -> None:
     groups = ("0", "00", "1", "ffff", "DB8", "2001")
     wanted: set[Prefix] = set()
     lines: list[str] = []
-    while len(lines) < 20_000:
+    while len(lines) < 12_000:
         line = ":".join(rng.choice(groups) for _ in range(rng.choice((8, 8, rng.randrange(1, 8)))))
         line = rng.choice((line, line.replace(":", "::", 1), f"::{line}", f"{line}::", "::ffff:192.0.2.1"))
         line += rng.choice(("", "/64", f"/{rng.randrange(129)}", "/048"))

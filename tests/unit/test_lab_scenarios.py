@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -23,6 +24,11 @@ from fwtop.model.addresses.address import Prefix
 
 WIRE = Wire(bytes.fromhex("020000000002"), bytes.fromhex("020000000001"))
 HEAD = 'title = "t"\n[[vector]]\nkind = "udp_flood"\nprotocol = "udp"\n'
+
+
+@lru_cache
+def plan_of(name: str) -> plans.Plan:
+    return plans.build_plan(scenario.load(name), WIRE)
 
 
 def build_plan(text: str) -> plans.Plan:
@@ -92,7 +98,7 @@ def test_an_unknown_scenario_is_refused_with_a_hint() -> None:
 
 @pytest.mark.parametrize("name", scenario.names())
 def test_every_template_is_a_correct_packet(name: str) -> None:
-    plan = plans.build_plan(scenario.load(name), WIRE)
+    plan = plan_of(name)
     for item, owner in zip(plan.templates, plan.owner, strict=True):
         vector = plan.scenario.vectors[owner]
         frame = Ether(item.data)
@@ -116,7 +122,7 @@ def test_every_template_is_a_correct_packet(name: str) -> None:
 @pytest.mark.parametrize("name", scenario.names())
 def test_partial_sums_complete_to_the_template_checksum(name: str) -> None:
     """What the kernel does with a copy, done here to the template itself: the same checksums come out."""
-    for item in plans.build_plan(scenario.load(name), WIRE).templates:
+    for item in plan_of(name).templates:
         data = item.data
         if not item.rewrite & IPV6:
             ip = data[item.l3 : item.l3 + 20]

@@ -64,7 +64,7 @@ def of_hint(hint: typing.Any) -> st.SearchStrategy[typing.Any]:
     return found
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(build(Snapshot))
 def test_a_snapshot_round_trips(snapshot: Snapshot) -> None:
     assert decode_value(Snapshot, encode_value(snapshot)) == snapshot

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis_factory import make_batch, same_frames
+from analysis_factory import make_batch, make_frames
 from capture_files import pcap
 from msgspec import Struct
 from msgspec.structs import replace
@@ -62,7 +62,7 @@ class Traffic:
     cpu_saturated = False
 
     def __init__(self) -> None:
-        self.packets = make_batch(same_frames(FLOOD, 0.5), weight=40.0)
+        self.packets = make_batch(make_frames(FLOOD, 0.5), weight=40.0)
 
     def traffic_changed(self) -> bool:
         return False
@@ -200,7 +200,7 @@ def test_a_capture_that_cannot_be_judged_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "flood.pcap"
-    frames = same_frames(FLOOD, 5.0)
+    frames = make_frames(FLOOD, 5.0)
     file.write_bytes(pcap([(int(at * 1e9), frame, len(frame)) for at, frame in frames]))
 
     def fail(*_: object) -> Judgement:

@@ -36,6 +36,7 @@ MIXED = {
 }
 
 
+@pytest.mark.one_each("truth1-150", "truth3-60")
 @pytest.mark.parametrize(("truth", "one_in"), [(FEW, 30), (FEW, 150), (EQUAL, 40), (MIXED, 60)])
 def test_intervals_cover_the_truth_in_about_95_of_100_rows(truth: dict[str, int], one_in: int) -> None:
     chance = np.random.default_rng(20261121)
