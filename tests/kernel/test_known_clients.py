@@ -58,4 +58,4 @@ def test_a_rule_tells_which_known_clients_lose_it(tmp_path: Path) -> None:
         ):  # fmt: skip
             found = preview(Rule("", Kind.XDP, match, "", 600), window, baseline).clients
             assert found is not None
-            assert (found.known if found.port else real, found.hit_half) == (real, lost)
+            assert (found.known if match.dport == PORT else real, found.hit_half) == (real, lost)

@@ -9,10 +9,12 @@ import pytest
 from analysis_factory import address, ethernet, ip, make_batch, make_frames, make_tables, make_window, tcp
 from held_tables import PORT, table
 from msgspec.structs import replace
+from test_analysis_clients import after, connected
 
 from fwtop.analysis.attacks.held_connections import ENTRIES, groups
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.connections import ConnectionMemory
+from fwtop.analysis.memory import Baseline
 from fwtop.analysis.proposals.preview import preview
 from fwtop.incidents.advisor import Advisor
 from fwtop.model.addresses.address import Prefix
@@ -357,9 +359,9 @@ def test_what_else_an_attacking_source_has_open_is_no_client_s() -> None:
     assert made["ipset"].collateral_share == 0.0
 
 
-def previewed(rule: Rule, sockets: SocketTable) -> Preview:
+def previewed(rule: Rule, sockets: SocketTable, baseline: Baseline | None = None) -> Preview:
     window = make_window(make_batch(make_frames([], 3.0)), 3.0, live=True)
-    return preview(rule, replace(window, sockets=sockets))
+    return preview(rule, replace(window, sockets=sockets), baseline)
 
 
 def test_the_preview_tells_who_exceeds_a_limit() -> None:
@@ -379,3 +381,14 @@ def test_a_block_of_bystanders_is_measured_on_connections_too() -> None:
     shown = previewed(rule, table(("headers", 400, 4), *CLIENTS))
     assert shown.attacks == (("Slow headers (Slowloris)", 0.0),)
     assert shown.collateral_share == pytest.approx(0.75)
+
+
+def test_clients_that_came_with_an_attack_without_packets_are_not_sure_to_lose() -> None:
+    """Closing the port hits the known ones; who came since may be bots, though no packet of them is seen."""
+    web = (6, PORT)
+    met = after((0.0, True, connected(range(3), web)), (60.0, True, connected(range(3), web)),
+                (70.0, False, connected(range(10, 45), web)))  # fmt: skip
+    rule = Rule("", Kind.XDP, Match(protocol=6, dport=PORT), "", 60)
+    clients = previewed(rule, table(("silent", 200, 35)), replace(Baseline(), clients=met)).clients
+    assert clients is not None
+    assert (clients.port, clients.known, clients.hit, clients.unsure) == (PORT, 3, 3, 35)

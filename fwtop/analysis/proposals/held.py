@@ -98,10 +98,14 @@ def _bystanders(held: Held, normal: Normal) -> Connections:
     return others.select(known | ~np.isin(source_of(others), held.source))
 
 
+def is_about(match: Match, held: Held) -> bool:
+    """Say whether a match takes packets of the service whose connections are held."""
+    return match.protocol in (None, TCP) and match.dport in (None, held.port)
+
+
 def effect_on(rule: Rule, held: Held, others: Connections) -> Effect:
     """Return what the rule does to an attack that holds connections; nothing on another port."""
-    match = rule.match
-    if match.protocol not in (None, TCP) or match.dport not in (None, held.port):
+    if not is_about(rule.match, held):
         return Effect(0.0, 0.0)
     if rule.connections is not None:
         mine, theirs = _above(rule.connections, held, others)

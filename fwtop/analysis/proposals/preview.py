@@ -23,7 +23,7 @@ from fwtop.analysis.proposals.effect import (
     stopped_by,
     stopped_by_all,
 )
-from fwtop.analysis.proposals.held import with_connections
+from fwtop.analysis.proposals.held import is_about, with_connections
 from fwtop.analysis.proposals.limits import full_table_warning
 from fwtop.analysis.proposals.matching import allowed_rows
 from fwtop.analysis.proposals.normal import Normal, normal_traffic, with_unexplained
@@ -95,7 +95,8 @@ def preview_on(rule: Rule, judged: Basis, known: KnownPeers = NO_PEERS) -> Previ
     cost = harm_by(rule, normal, traffic, allowed_rows(allowed, normal.packets))
     reach = reach_of(context, findings, rule, cost.part, normal)
     harmed = min(1.0, cost.share + unseen_share(rule, reach, normal))
-    against = findings[aimed] if aimed is not None and rates[aimed] > 0 else None
+    holding = (one for one in judged.held if one.held is not None and is_about(rule.match, one.held))
+    against = findings[aimed] if aimed is not None and rates[aimed] > 0 else next(holding, None)
     spared = [peer.prefix for peer in allowed]
     named = zip((finding.title for finding in findings), shares, strict=True)
     clients = clients_harmed(rule, cost, normal, Aim.at(against, context), spared)
