@@ -46,6 +46,7 @@ class RuleEffect(Struct, frozen=True):
     commands: tuple[str, ...]  # as the proposal that it came from showed them, where known
     sources_total: int = 0  # length of its list of sources, of which the record may hold only the first
     users: tuple[tuple[str, float], ...] = ()  # while it was active, as shares of normal
+    harm: str = ""  # what clients lost to it, if that is sure
 
     @property
     def left_out(self) -> str:
@@ -82,6 +83,7 @@ def _effect(
     points = [point for point in record.rule_ticks if point.rule_id == rule.id]
     when = {event.kind: event.at for event in reversed(events)}  # the first of each kind
     applied = when.get(EventKind.RULE_APPLIED)
+    harm = next((event.text for event in events if event.kind is EventKind.RULE_HARMS), "")
     end = next((event for event in reversed(events) if event.kind in _ENDINGS), None)
     rates = [point.pps for point in points if point.state in _ACTIVE and point.pps > 0]
     since, until = (applied or 0.0) + window, end.at if end else float("inf")
@@ -97,6 +99,7 @@ def _effect(
         changes=_changes(record.ticks, applied, since, until) if applied is not None else (),
         commands=_commands(rule, proposals),
         users=_users(record, user_figures, since, until) if applied is not None else (),
+        harm=harm,
     )
 
 

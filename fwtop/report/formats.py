@@ -218,6 +218,7 @@ def _effect(effect: RuleEffect) -> dict[str, Any]:
             "ending": effect.ending or None,
             "predicted_clients": rule.predicted_clients and rule.predicted_clients.to_dict(),
             "users_share_of_usual": dict(effect.users),
+            "harm": effect.harm or None,
             "fwtop": command_line(rule, max_sources=None),
         }
     )

@@ -345,7 +345,7 @@ def _prediction(effect: RuleEffect) -> list[Block]:
 
 def _harm(effect: RuleEffect) -> list[str]:
     """Say what was predicted of others' packets, and what users did meanwhile."""
-    harm = []
+    harm = [f"HARM: {effect.harm}."] if effect.harm else []
     rule = effect.rule
     if (share := rule.predicted_collateral_share) is not None:
         harm.append(f"Predicted: {hit_words(share, rule.predicted_clients, guess=rule.predicted_guess)}.")

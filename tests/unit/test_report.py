@@ -29,6 +29,7 @@ from stored_samples import (
 
 from fwtop.dissect.client import Dissection, Layer
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.client_loss import ClientLoss
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.session import Event, EventKind, SessionRecord
 from fwtop.model.traffic.snapshot import Judgement, LedgerRow, Snapshot
@@ -570,3 +571,19 @@ def test_markers_of_rules_at_one_time_stand_side_by_side(tmp_path: Path) -> None
     pills = sorted((float(x), float(width)) for x, width in found)
     assert len(pills) == 3
     assert all(x + width <= after + 0.11 for (x, width), (after, _) in pairwise(pills)), pills
+
+
+def test_harm_that_was_measured_is_told_with_its_rule(tmp_path: Path) -> None:
+    made = rule()
+    ticks = []
+    for second in range(10):
+        shot = snapshot(START + second, mitigations=(status(made, START + second),) if 3 < second < 8 else ())
+        lost = (ClientLoss(made.id, "80/tcp", 105.0, 0.0, 0.97),) if second in (6, 7) else ()
+        ticks.append(replace(shot, losses=lost))
+    record = record_of(tmp_path, ticks)
+    words = "clients of 80/tcp 105/s → 0/s since it is in"
+    assert json.loads(render(record, "json"))["rules"][0]["harm"] == words
+    for name in ("html", "md"):
+        text = render(record, name)
+        assert f"HARM: {words}." in text
+        assert text.count(words) == 2, "in the list of events, too"
