@@ -63,8 +63,9 @@ def measure(rules: list[Rule], netns: str | None, interfaces: Sequence[str] = ()
 def harm_line(preview: Preview) -> str:
     """Return one line on what a rule would stop and whom it would hit."""
     what = f"the {preview.attack}" if preview.attack else "the attack"
+    total = si(preview.attack_pps, "pps")
     return (
-        f"would stop {percent(preview.attack_share, 1)} of {what} ({si(preview.attack_pps)}pps in total); "
+        f"would stop {percent(preview.attack_share, 1)} of {what} ({total} in total); "
         f"{hit_words(preview.collateral_share, preview.clients, guess=preview.guess)}"
         f"{preview.reach.covers and f'; {preview.reach.covers}'}"
     )

@@ -92,7 +92,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
         started.strftime("%Y-%m-%d %H:%M"),
         _length(entry.seconds),
         where[:40],
-        f"{si(entry.peak_pps)}pps",
+        si(entry.peak_pps, "pps"),
         f"{entry.attacks[0]}{more}" if entry.attacks else "-",
         str(entry.rules) if entry.rules else "-",
         "" if entry.state == "clean" else entry.state,

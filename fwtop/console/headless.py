@@ -232,7 +232,7 @@ def render(snapshot: Snapshot, *, top: int = _TEXT_ROWS) -> str:
     where = snapshot.origin.file or ", ".join(snapshot.origin.interfaces) or "no interface"
     lines = [
         f"{snapshot.host}  {where}  {snapshot.seconds:.1f} s",
-        f"{totals.packets:,} packets  {si(totals.pps)}pps  {si(totals.bps)}bit/s  "
+        f"{totals.packets:,} packets  {si(totals.pps, 'pps')}  {si(totals.bps, 'bit/s')}  "
         f"dropped {totals.dropped:,}  accepted {totals.accepted:,}",
         f"sampled 1 in {sampling.one_in:.0f}: {sampling.samples:,} samples, "
         f"{sampling.lost:,} lost{estimated}",
@@ -286,7 +286,7 @@ def _attacks(snapshot: Snapshot) -> list[str]:
     lines = ["not judged: what follows is older"] if missing else []
     for attack in snapshot.judgement.attacks:
         forged = ", forged sources" if attack.spoofed else ""
-        size = f"{percent(attack.share, 1)} of packets, {si(attack.pps)}pps"
+        size = f"{percent(attack.share, 1)} of packets, {si(attack.pps, 'pps')}"
         lines.append(
             f"{attack.title}: {holding(attack) or size}{forged} "
             f"(confidence {percent(attack.confidence)}), since {rfc3339(attack.since)}"
@@ -314,7 +314,7 @@ def _proposals(snapshot: Snapshot) -> list[str]:
 
 
 def _share(share: Share) -> str:
-    return f"{percent(share.share, 1):>7}  {si(share.pps)}pps"
+    return f"{percent(share.share, 1):>7}  {si(share.pps, 'pps')}"
 
 
 def _table(title: str, rows: Sequence[Sequence[str]]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from itertools import pairwise
 
+_SUFFIXES = ("k", "M", "G", "T", "P")
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 _UNIT_WORDS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -31,12 +32,28 @@ def percent(share: float, digits: int | None = 0) -> str:
     return f"{value:.{digits}f} %"
 
 
-def si(number: float) -> str:
-    """Format a rate with a metric prefix: 1234567 → '1.23 M'."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.3g} "
+def number(value: float) -> str:
+    """Write a count or rate with three significant digits: 843, 1.23k, 312k, 9.84M (5 cells at most).
+
+    Something is never written as nothing.
+    """
+    size = abs(value)
+    if size < 999.5:
+        if 0 < size < 0.05:
+            return "<0.1"
+        return f"{value:.0f}" if size >= 9.95 or value == round(value) else f"{value:.1f}"
+    suffixes = iter(_SUFFIXES)
+    suffix = ""
+    while abs(value) >= 999.5 and (following := next(suffixes, None)) is not None:
+        value, suffix = value / 1000, following
+    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:.{digits}f}{suffix}"
+
+
+def si(value: float, unit: str = "") -> str:
+    """Write a number apart from its prefix and unit: "1.23 M", "178 kpps", "5 pps"."""
+    text = number(value)
+    return (f"{text[:-1]} {text[-1]}{unit}" if text[-1].isalpha() else f"{text} {unit}").rstrip()
 
 
 CLOCK, DAY_AND_TIME = "%H:%M:%S", "%Y-%m-%d %H:%M:%SZ"

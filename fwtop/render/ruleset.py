@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from fwtop.model.ruleset import ListedRule, ListedSet
+from fwtop.render.numbers import number
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 SPARK = 12  # characters of a history
@@ -23,14 +24,8 @@ def spark(values: Sequence[float], width: int = SPARK) -> str:
 
 
 def quantity(value: float | None) -> str:
-    """Format a count or rate in four to six characters; "-" where nothing is counted."""
-    if value is None:
-        return "-"
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if value >= size:
-            scaled = value / (1e3 if unit == "k" else size)
-            return f"{scaled:.0f}{unit}" if scaled >= 100 else f"{scaled:.1f}{unit}"
-    return f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+    """Format a count or rate; "-" where nothing is counted."""
+    return "-" if value is None else number(value)
 
 
 def rule_json(rule: ListedRule) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fwtop.model.traffic.session import TREND_DAYS, TREND_HOURS, TrendRow, Trends
-from fwtop.render.numbers import duration
+from fwtop.render.numbers import duration, number
 from fwtop.render.observation import SCHEMA, rfc3339
 
 TITLES = {
@@ -91,18 +91,11 @@ def _line(kind: str, row: dict[str, Any]) -> str:
     name = TRAFFIC_WORDS.get(row["key"], row["key"]) if kind == "traffic" else row["key"]
     if row["label"]:
         name = f"{name} {row['label']}"
-    last, day = (_rate(row[field]) for field in ("last_hour_pps", "last_day_pps"))
+    last, day = (
+        "-" if row[field] is None else number(row[field]) for field in ("last_hour_pps", "last_day_pps")
+    )
     hours, days = spark(row["trend_24h_pps"], TREND_HOURS), spark(row["trend_15d_pps"], TREND_DAYS)
     return f"{name:<27.27}  {last:>9}  {hours}  {day:>9}  {days}"
-
-
-def _rate(value: float | None) -> str:
-    if value is None:
-        return "-"
-    for size, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size * 0.9995:
-            return f"{value / size:.3g}{prefix}"
-    return f"{value:.0f}" if value >= 9.95 or value == 0 else f"{value:.2g}"
 
 
 def spark(values: Sequence[float | None], width: int) -> str:

@@ -11,10 +11,10 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import FULL_TABLE
-from fwtop.render.numbers import duration_words, percent
+from fwtop.render.numbers import duration_words, percent, si
 from fwtop.report.attacks import AttackSpan
 from fwtop.report.summary import Digest
-from fwtop.report.wording import comment, day_and_time, si
+from fwtop.report.wording import comment, day_and_time
 from fwtop.rules import kinds
 from fwtop.rules.exports import nft, xtables
 from fwtop.rules.exports.flowspec import routes

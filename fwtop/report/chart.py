@@ -10,12 +10,13 @@ from math import floor, log10
 from msgspec import Struct
 
 from fwtop.model.traffic.session import FULL_TABLE, Tick, Unstored
+from fwtop.render.numbers import si
 from fwtop.render.trends import averaged
 from fwtop.report.attacks import AttackSpan
 from fwtop.report.document import Markup, join, tag
 from fwtop.report.effects import RuleEffect
 from fwtop.report.sums import resample
-from fwtop.report.wording import clock, si
+from fwtop.report.wording import clock
 
 WIDTH = 1000.0
 _LEFT, _RIGHT = 58.0, 8.0

@@ -8,7 +8,7 @@ from fwtop.dissect.client import Layer
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import FULL_TABLE, Event
 from fwtop.render.harm import hit_words
-from fwtop.render.numbers import duration_words, percent, plural
+from fwtop.render.numbers import duration_words, percent, plural, si
 from fwtop.report.attacks import AttackDetail, AttackSpan
 from fwtop.report.chart import attack_chart, traffic_chart
 from fwtop.report.document import Block, Code, Document, Drawing, Items, Key, Meter, Section, Table, Text, tag
@@ -22,7 +22,7 @@ from fwtop.report.traffic import (
     trends_section,
     users_section,
 )
-from fwtop.report.wording import about, clock, day_and_time, si
+from fwtop.report.wording import about, clock, day_and_time
 from fwtop.rules.kinds import command_line
 
 _NAMES = {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from fwtop.model.rule import Kind
 from fwtop.model.traffic.session import TREND_HOURS, Tick, TrendRow, Trends
-from fwtop.render.numbers import duration_words, percent, plural
+from fwtop.render.numbers import duration_words, percent, plural, si
 from fwtop.render.rows.field import Unit
 from fwtop.render.rows.traffic import SOURCE_LISTS
 from fwtop.render.trends import TITLES, TRAFFIC_WORDS, coverage
@@ -15,7 +15,7 @@ from fwtop.report.document import Block, Cell, Drawing, Graph, Key, Meter, Secti
 from fwtop.report.effects import FIGURES
 from fwtop.report.summary import Digest
 from fwtop.report.sums import Row, Tops
-from fwtop.report.wording import day_and_time, si
+from fwtop.report.wording import day_and_time
 from fwtop.rules.costs import Costs
 from fwtop.rules.kinds import KINDS
 

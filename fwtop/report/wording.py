@@ -8,27 +8,10 @@ from fwtop.model.rule import ACTIVE_STATES, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import FULL_TABLE, STOPPED, SessionInfo, SessionRecord
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.render.numbers import CLOCK, duration_words, percent, plural, utc
+from fwtop.render.numbers import CLOCK, duration_words, percent, plural, si, utc
 from fwtop.report.attacks import AttackSpan
 from fwtop.report.effects import CONNECTING, RuleEffect, UserFigure
 from fwtop.report.sums import Protection, Sums
-
-_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
-
-def si(number: float, unit: str = "") -> str:
-    """Write a number with three digits, a metric prefix and its unit: "1.23 M", "178 kpps", "5 pps"."""
-    for size, prefix in _UNITS:
-        if number >= size * 0.9995:
-            return f"{_three(number / size)} {prefix}{unit}"
-    whole = number == int(number)
-    return f"{f'{number:.0f}' if whole else _three(number)} {unit}".rstrip()
-
-
-def _three(number: float) -> str:
-    if number >= 99.95:
-        return f"{number:.0f}"
-    return f"{number:.1f}" if number >= 9.995 else f"{number:.2f}"
 
 
 def clock(at: float, *, seconds: bool = True) -> str:

@@ -6,21 +6,8 @@ from collections.abc import Sequence
 
 from fwtop.render import numbers
 
-_SUFFIXES = ("k", "M", "G", "T", "P")
+number = numbers.number
 _SCALES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-
-
-def number(value: float) -> str:
-    """Write a count or rate with three significant digits: 843, 1.23k, 312k, 9.84M (5 cells at most)."""
-    size = abs(value)
-    if size < 999.5:
-        return f"{value:.0f}" if size >= 10 or value == round(value) else f"{value:.1f}"
-    suffixes = iter(_SUFFIXES)
-    suffix = ""
-    while size >= 999.5 and (following := next(suffixes, None)) is not None:
-        size, suffix = size / 1000, following
-    digits = 2 if size < 9.995 else 1 if size < 99.95 else 0
-    return f"{size:.{digits}f}{suffix}"
 
 
 def nanoseconds(value: float) -> str:
@@ -32,16 +19,12 @@ def nanoseconds(value: float) -> str:
 
 def bits(bps: float) -> str:
     """Write bits a second with its unit: 160 Mbit/s."""
-    text = number(bps)
-    if text[-1].isalpha():
-        return f"{text[:-1]} {text[-1]}bit/s"
-    return f"{text} bit/s"
+    return numbers.si(bps, "bit/s")
 
 
 def octets(count: float) -> str:
     """Write a number of bytes in thousands: 1.20 MB."""
-    text = number(count)
-    return f"{text[:-1]} {text[-1]}B" if text[-1].isalpha() else f"{text} B"
+    return numbers.si(count, "B")
 
 
 def percent(share: float) -> str:

@@ -114,4 +114,4 @@ def test_a_history_is_drawn_by_its_greatest_rate() -> None:
 
 def test_quantities_are_short() -> None:
     shown = [quantity(value) for value in (None, 0, 0.25, 9999, 123_456, 12_345_678, 5e9)]
-    assert shown == ["-", "0", "0.2", "9999", "123k", "12.3M", "5.0G"]
+    assert shown == ["-", "0", "0.2", "10.0k", "123k", "12.3M", "5.00G"]
