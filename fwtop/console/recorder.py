@@ -16,7 +16,15 @@ from fwtop.enrich.geoip import CityLookup
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.traffic.packets import PacketBatch
-from fwtop.model.traffic.session import NOTICED, AttackEvidence, Event, HistoryPart, HistorySample, flow_of
+from fwtop.model.traffic.session import (
+    NOTICED,
+    AttackEvidence,
+    Event,
+    HistoryPart,
+    HistorySample,
+    flow_of,
+    forged_share,
+)
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.rules.costs import load_costs
 from fwtop.store.baselines import BaselineStore
@@ -192,7 +200,7 @@ class HistorySampler:
             return None
         rates = (flow.arrives, flow.mine, flow.other, flow.kernel, flow.reaches)
         parts = [*_parts(snapshot, seconds)]
-        if not _is_forged(snapshot):
+        if forged_share(snapshot) < NOTICED:  # else where packets seem to come from is no fact
             parts += [*_origins(snapshot, seconds), *self._city_parts(at, flow.arrives, arrived)]
         traffic = tuple(rate * seconds for rate in rates)
         return HistorySample(at, seconds, traffic, flow.bps * seconds, tuple(parts))
@@ -204,11 +212,6 @@ class HistorySampler:
         self._cities_last = at
         for name, share in self._cities.shares(arrived, _MOST_PARTS):
             yield HistoryPart("city", name, share * pps * seconds)
-
-
-def _is_forged(snapshot: Snapshot) -> bool:
-    """Whether so many sources are forged that where packets seem to come from is no fact."""
-    return sum(one.share for one in snapshot.judgement.on if one.spoofed) >= NOTICED
 
 
 def _origins(snapshot: Snapshot, seconds: float) -> Iterator[HistoryPart]:

@@ -204,7 +204,6 @@ class StatusBars:
 
 
 _KEYS = (
-    ("{pause}", "play"),
     ("{previous_step} {next_step}", "step"),
     ("{slower} {faster}", "speed"),
     ("{previous_event} {next_event}", "event"),
@@ -269,7 +268,9 @@ def _parts(state: PlayerState, width: int) -> tuple[Line, Line, int]:
     note: Line = [(f"  {state.note}", DIM)] if state.note else []
     end: Span = (" ", TEXT)
     keys: Line = []
-    for names, words in _KEYS:
+    ended = not state.playing and not state.whole and state.position >= state.ends
+    turn = [] if ended else [("{pause}", "pause" if state.playing else "play")]
+    for names, words in (*turn, *_KEYS):
         keys += [(f"  {KEY_MAP.words(names)}", TITLE), (f" {words}", DIM)]
     for tail in ([*right, *note, *keys, end], [*right, *note, end], [*right, end], [end], []):
         cells = width - width_of(left) - width_of(tail)

@@ -22,6 +22,7 @@ from fwtop.ui.style import (
     ALARM,
     BAD,
     BRAND,
+    BUTTON,
     CALM,
     DIM,
     ELSEWHERE,
@@ -99,7 +100,8 @@ def _clock(snapshot: Snapshot, state: HeaderState) -> Line:
 
 def _sampling(snapshot: Snapshot) -> Line:
     sampling = snapshot.tables.sampling
-    words = "every packet" if sampling.one_in <= 1 else f"sample 1:{number(sampling.one_in)}"
+    some = "nearly every packet" if sampling.one_in < 1.05 else f"sample 1:{number(sampling.one_in)}"
+    words = "every packet" if sampling.one_in <= 1 else some
     line: Line = [(words, DIM)]
     if sampling.watched < 1:
         line.append((", drops estimated", DIM))
@@ -116,9 +118,7 @@ def _guardian(snapshot: Snapshot, state: HeaderState) -> Line:
         return [*line, (" GUARDIAN LOST ", ALARM)]
     if snapshot.origin.kind in _RECORDINGS:
         return [(_RECORDINGS[snapshot.origin.kind], BRAND)]
-    if state.readonly:
-        return [*line, ("read-only", WARN)]
-    return [*line, (f"rules {snapshot.guardian}", GOOD)] if snapshot.guardian else line
+    return [*line, ("read-only", WARN)] if state.readonly else line
 
 
 def _resources(snapshot: Snapshot, width: int, *, eased: bool) -> tuple[Line, Line]:
@@ -158,7 +158,7 @@ _STYLES: dict[Badge, Style] = {
     Badge.PARTLY: ALARM,
     Badge.PROTECTED: CALM,
     Badge.ALREADY: FOREIGN,
-    Badge.KERNEL: FOREIGN,
+    Badge.KERNEL: BUTTON,
     Badge.PAUSED: NOTICE,
     Badge.ENDED: CALM,
     Badge.CALM: CALM,
@@ -266,7 +266,8 @@ def _of_share(
 ) -> list[Line]:
     """Write which share of the attacks a trial drops, against what was foretold, and what it leaves."""
     of = "the attack" if len(attacks) == 1 else "all attacks"
-    drops = [*drops, (f" = {percent(part)} of {of}", TEXT)]
+    told = percent(part)
+    drops = [*drops, (f" {'= ' if told[0].isdigit() else ''}{told} of {of}", TEXT)]
     if wanted is None:
         return [[*drops, (" ✔", STRONG)] if part >= STOPPED else drops]
     effects = (one for one in snapshot.judgement.on if one.cause == attacks[0].id)

@@ -343,7 +343,7 @@ class KeyMap:
         shown = [row for row in self.actions if row.name in chosen]
         if here.origin in ("live", "lost"):
             return shown
-        return [replace(row, footer="play") if row.name == "pause" else row for row in shown]
+        return [replace(row, footer="play/pause") if row.name == "pause" else row for row in shown]
 
 
 KEY_MAP = KeyMap()

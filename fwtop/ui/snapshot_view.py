@@ -68,6 +68,7 @@ class SnapshotView:
         self.drawing = 0  # calls of `redraw` and `redraw_lines` under way
         self._effects = RuleEffects()
         self._trends = RecentRates()
+        self._payloads = False  # they have a place
         self._noted = 0.0  # the time of the last snapshot
         self._listed = -math.inf  # when the long lists were drawn
         self._lists_due = True
@@ -133,6 +134,8 @@ class SnapshotView:
         """Return how much there is to show, for the layout."""
         shot = self._desk.current()
         judgement = shot.judgement
+        found = bool(judgement.payloads or shot.tables.payloads)
+        self._payloads = found or (self._payloads and bool(judgement.attacks))  # places don't come and go
         return Content(
             self._lines_of("attacks", len(judgement.attacks)),
             self._lines_of("proposals", len(judgement.proposals)),
@@ -143,6 +146,7 @@ class SnapshotView:
             self._lines_of("past", sum(one.kind == EventKind.ATTACK_ENDED for one in self._desk.log.entries)),
             len(setup_lines(shot)),
             packets=bool(judgement.attacks) and not self._desk.slow and shot.origin.kind != "session",
+            payloads=self._payloads,
             focused=self._tabs.focused,
         )
 
@@ -192,6 +196,7 @@ class SnapshotView:
             machine=self.machine.rows() if tabs.panels["machine_rules"].display else (),
             part=parts.words(),
             history=self._history.answer,
+            brief=tabs.shown.name == "overview",
         )
         part = parts.over(snapshot)
         if self._lists_due:

@@ -51,13 +51,13 @@ THEMES = {
         ScreenTheme(
             "dark",
             "soft colours on a dark background",
-            _numbered(203, 221, 114, 80, 176, 75),
+            _numbered(203, 221, 121, 75, 176, 69),
             dim="color(245)",
         ),
         ScreenTheme(
             "light",
             "dark colours on a light background",
-            _numbered(160, 130, 28, 25, 90, 19),
+            _numbered(160, 172, 22, 26, 90, 19),
             dim="color(242)",
         ),
         ScreenTheme(
@@ -65,6 +65,12 @@ THEMES = {
             "bright and bold, nothing dim",
             {name: f"bright_{name}" for name in _NAMES} | {"bright_black": "white"},
             bright=True,
+        ),
+        ScreenTheme(
+            "deuteranopia",
+            "orange and blue instead of red and green",
+            _numbered(208, 229, 33, 80, 207, 75),
+            dim="color(245)",
         ),
         ScreenTheme("mono", "no colours: bold, dim and reversed text only", {}, colourless=True),
     )

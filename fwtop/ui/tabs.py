@@ -26,6 +26,7 @@ class Content(Struct, frozen=True):
     past: int = 0
     setup: int = 0
     packets: bool = False  # the newest are worth a list, and what it costs
+    payloads: bool = True  # some have bytes in common
     focused: str = ""  # the panel that keys refer to; where only one fits, it is this one
 
     @property
@@ -71,6 +72,11 @@ def stack(room: Box, parts: Sequence[tuple[str, int]]) -> Boxes:
     return boxes
 
 
+def _known(content: Content, *parts: tuple[str, int]) -> list[tuple[str, int]]:
+    """Return the parts that have something to show."""
+    return [part for part in parts if content.payloads or part[0] != "payloads"]
+
+
 def columns(room: Box, share: int) -> tuple[Box, Box]:
     """Divide a room into two columns; the left one gets `share` percent."""
     left = (room.width - 3) * share // 100
@@ -95,9 +101,9 @@ def overview(room: Box, content: Content) -> Arrangement:
         below = Box(right.x, right.y + funnel + 1, right.width, right.height - funnel - 1)
         seen = "ports" if "sources" in boxes else "sources"  # rules and their effect may leave them no room
         if content.packets and below.height >= _WITH_PACKETS:
-            boxes |= stack(below, ((seen, 36), ("payloads", 27), ("packets", 37)))
+            boxes |= stack(below, _known(content, (seen, 36), ("payloads", 27), ("packets", 37)))
         else:
-            boxes |= stack(below, ((seen, 42), ("payloads", 58)))
+            boxes |= stack(below, _known(content, (seen, 42), ("payloads", 58)))
         return Arrangement(boxes)
     return Arrangement(_calm(room, content) if content.is_calm else _decisions(room, content))
 
@@ -151,12 +157,13 @@ TRAFFIC = ("sources", "ports", "payloads")
 
 def traffic(room: Box, content: Content) -> Arrangement:
     """Sources in all their views, ports and payloads."""
+    parts = _known(content, ("sources", 54), ("payloads", 24), ("ports", 22))
     if room.height < 24 and room.width < WIDE[0]:
-        return _one_slot(room, TRAFFIC, content.focused)
+        return _one_slot(room, [name for name in TRAFFIC if name in dict(parts)], content.focused)
     if room.width < WIDE[0]:
-        return Arrangement(stack(room, (("sources", 54), ("payloads", 24), ("ports", 22))))
+        return Arrangement(stack(room, parts))
     left, right = columns(room, 57)
-    return Arrangement({"sources": left} | stack(right, (("ports", 45), ("payloads", 55))))
+    return Arrangement({"sources": left} | stack(right, _known(content, ("ports", 45), ("payloads", 55))))
 
 
 PATH = ("path", "ledger", "conntrack")

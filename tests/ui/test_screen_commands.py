@@ -93,7 +93,7 @@ def test_a_line_calls_its_command_with_its_words(line: str, call: tuple[str, str
         ("nonsense", "there is no command 'nonsense'; Tab lists them"),
         ("un", "could be"),
         ("undo 11", "undo: there is no '11'; there are: 118, 7"),
-        ("theme", "theme needs one of: ansi, dark, light, contrast, mono"),
+        ("theme", "theme needs one of: ansi, dark, light, contrast, deuteranopia, mono"),
         ("theme blue", "there is no 'blue'"),
         ("quit now", "quit takes nothing more"),
         ("block 1.2.3.4.5", "'1.2.3.4.5' is not an address or prefix; nothing was changed"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 
 import pytest
+from msgspec.structs import replace
 from screen_factory import provisional, snapshot
 from screen_run import LARGE, Run, running
 from textual import events
@@ -58,7 +59,10 @@ async def test_a_click_on_a_head_sorts_and_a_second_one_takes_it_back() -> None:
     ],
 )
 async def test_heads_name_what_they_sort_by(panel: str, head: str, beside: str, order: str) -> None:
-    async with running(provisional(), LARGE) as run:
+    shown = provisional()
+    measured = tuple(replace(item, cost_measured=True) for item in shown.judgement.proposals)
+    shown = replace(shown, judgement=replace(shown.judgement, proposals=measured))
+    async with running(shown, LARGE) as run:
         await run.go(panel)
         await click(run, head, beside=beside)
         assert run.app.main.tabs.panels[panel].rows.sort_name == order

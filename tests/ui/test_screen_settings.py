@@ -78,7 +78,7 @@ def test_good_values_count_and_the_later_file_goes_before() -> None:
 
 
 TABLES = "theme, slow, first_tab, graph_unit, title, bell, rates, columns, keys"
-THEME_NAMES = '"ansi", "dark", "light", "contrast", "mono"'
+THEME_NAMES = '"ansi", "dark", "light", "contrast", "deuteranopia", "mono"'
 BETWEEN = "rates.frame_seconds must be a number from 0.1 to 10; 0.25 holds"
 WRONG = {
     "theme = 'blue'": f'/f:1: theme must be one of {THEME_NAMES}; "ansi" holds',
@@ -91,8 +91,8 @@ WRONG = {
     "[rates]\ngraph_seconds = 1.5": "/f:2: rates.graph_seconds must be one of 1, 2, 3, 4, 5, 6, 10; 2 holds",
     "slow = 1": '/f:1: slow must be true or false, or "auto"; "auto" holds',
     "[columns]\nports = ['pps', 'pps']": (
-        '/f:2: columns.ports must be a list of "service", "bar", "share", "pps", each at most once; '
-        '["service", "bar", "share", "pps"] holds'
+        '/f:2: columns.ports must be a list of "service", "bar", "share", "error", "pps", each at most once; '
+        '["service", "bar", "share", "error", "pps"] holds'
     ),
     "[keys]\nlimit = 'F2'": (
         '/f:2: keys.limit must be a list of at most 8 keys, as ["x", "ctrl+x", "F2"]; ["l"] holds'

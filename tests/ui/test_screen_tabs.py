@@ -230,8 +230,11 @@ def test_trends_stay_bounded_and_fit(rates: list[tuple[int, float]], seconds: in
 
 def test_a_trend_moves_left_and_leaves_after_five_minutes() -> None:
     trends = RecentRates()
+    trends.note([("x", 100.0)], NOW - 60)
+    assert trends.spark("x", NOW - 60, 8) == "", "less than a minute is no trend"
+    trends.note([("x", 0.0)], NOW - 30)
     trends.note([("x", 100.0)], NOW)
-    assert trends.spark("x", NOW, 8) == "       █"
-    assert trends.spark("x", NOW + TREND_SECONDS / 2, 8) == "   █    "
+    assert trends.spark("x", NOW, 8) == "      ██"
+    assert trends.spark("x", NOW + TREND_SECONDS / 2, 8) == "  ██    "
     assert trends.spark("x", NOW + TREND_SECONDS + 5, 8) == ""
     assert trends.spark("x", NOW, 0) == ""

@@ -289,9 +289,9 @@ def test_the_smallest_screen_says_how_clients_fare(width: int, other: float) -> 
 
 def test_the_window_of_the_rates_outlives_a_long_name_of_a_namespace() -> None:
     shown = snapshot()
-    origin = replace(shown.origin, interfaces=("eth0",), netns="fwtop-lab-12883-victim")
+    origin = replace(shown.origin, interfaces=("eth0",), netns="fwtop-lab-12883-victim-behind-a-router")
     first = text(header_lines(replace(shown, host="vm", origin=origin), History(), HeaderState(NOW), 80)[0])
-    assert "netns fwtop-lab-12883-v…" in first
+    assert "netns fwtop-lab-12883-victim" in first
     assert "mean of 3 s" in first
     assert len(first) <= 80
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import pytest
@@ -95,7 +94,7 @@ async def test_the_time_bar_names_the_configured_keys() -> None:
     feed, _ = played()
     effective = read_settings([ConfigText("screen.toml", KEYS)])
     async with running(recorded(), LARGE, feed=feed, settings=effective) as run:
-        assert "F10 play  F12 F11 step  < > speed  { } event" in run.text()
+        assert "F10 pause  F12 F11 step  < > speed  { } event" in run.text()
 
 
 def test_an_action_that_does_not_exist_is_no_key() -> None:
@@ -302,7 +301,7 @@ async def test_a_capture_claims_nothing_about_drops() -> None:
     async with running(captured(), LARGE) as run:
         text = run.text()
         assert "unrecorded" in text
-        assert re.search(r"▸ 1\.0\.0\.0 .* 62 +– ", text), "whether it was dropped"
+        assert " dropped " not in text, "a column of unknowns"
 
 
 async def test_footers_offer_what_the_recording_can_do() -> None:

@@ -212,6 +212,11 @@ class Flow(Struct, frozen=True):
     bps: float = 0.0
 
 
+def forged_share(snapshot: Snapshot) -> float:
+    """Return the share of all packets whose sources are forged, 0 to 1."""
+    return sum(one.share for one in snapshot.judgement.on if one.spoofed)
+
+
 def flow_of(snapshot: Snapshot) -> Flow | None:
     """Sum up the ledger; None where the fate of the packets isn't known."""
     ledger, totals = snapshot.tables.ledger, snapshot.tables.totals

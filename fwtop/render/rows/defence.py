@@ -65,7 +65,7 @@ ATTACK = RowType(
         Field("since", Unit.MOMENT, heading="age", width=6, keep=22),
         Field("peak_pps", Unit.PPS),
         Field("ended", Unit.MOMENT),
-        Field("bps", Unit.BPS, heading="Mb/s", width=5, keep=7),
+        Field("bps", Unit.BPS, heading="bit/s", width=5, keep=7, column="mb/s"),
         Field("target", heading="target", width=9, grow=1, keep=8, spills=True),
         Field("sources", heading="sources", width=14, grow=1, keep=25),
         Field("mine_share", Unit.SHARE, heading="my rules", width=8, keep=3),

@@ -96,7 +96,7 @@ def alphabetical(text: str) -> tuple[int, ...]:
     return tuple(-ord(char) for char in text)
 
 
-_SHARE, _OF_ALL = "share  ±95 %", "{share} of all packets; 95 % CI {share_low} to {share_high}"
+_OF_ALL = "{share} of all packets; 95 % CI {share_low} to {share_high}"
 _OWN, _TOO = "{dropped_share} of its own packets", "{baseline_share} of normal packets contain it too"
 
 
@@ -106,8 +106,9 @@ def estimate(bar: int = 12) -> tuple[Field, ...]:
         Field("packets", Unit.COUNT, "share.packets", words="{packets}, {pps} pps"),
         Field("bytes", Unit.BYTES, "share.bytes"),
         Field("pps", Unit.PPS, "share.pps", heading="pps", width=5, keep=5),
+        Field("share", Unit.SHARE, "share.share", heading="share", width=7, keep=6, words=_OF_ALL),
         Field(
-            "share", Unit.SHARE, "share.share", heading=_SHARE, width=14, keep=6, label="share", words=_OF_ALL
+            "error", Unit.SHARE, "share.share", heading="±95 %", width=6, keep=44, column="error", json=False
         ),
         Field("share_low", Unit.SHARE, "share.share_low"),
         Field("share_high", Unit.SHARE, "share.share_high"),

@@ -96,7 +96,7 @@ SIGNATURE = RowType(
         Field("attack_share", Unit.SHARE),
         Field("attack", heading="who", width=8, keep=4, label="attack", words=_MOSTLY),
     ),
-    columns="matches attack bar share pps baseline_share dropped_share",
+    columns="matches attack bar share error pps baseline_share dropped_share",
     details="matches share packets bytes dropped_share baseline_share attack",
     sorts=(
         ("rare in normal", lambda item: -item.baseline_share),

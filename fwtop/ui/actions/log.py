@@ -60,7 +60,6 @@ _STYLES: dict[str, Style] = {
     EventKind.RECORDS_LOST: WARN,
     EventKind.NOT_JUDGED: BAD,
     EventKind.JUDGED_AGAIN: GOOD,
-    EXPORTED: GOOD,
     NOTE: WARN,
     SETTINGS: WARN,
     MACHINE: WARN,

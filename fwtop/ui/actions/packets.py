@@ -24,7 +24,7 @@ from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.panels import PanelSpec
 from fwtop.ui.lists.rows import SEEN_SECONDS, RowList
 from fwtop.ui.lists.table import CellContext, View
-from fwtop.ui.style import ACCENT, BAD, DIM, GOOD, TEXT, WARN, Line, beside
+from fwtop.ui.style import ACCENT, BAD, DIM, TEXT, WARN, Line, beside
 
 PACKETS = PanelSpec("packets", "Packets", (packet_view(0, (), judged=True),), lambda *_: ())
 
@@ -272,7 +272,7 @@ class PacketActions:
             self._say(f"writing {number(len(shown))} packets …")
             path = await self._desk.attempt(self._controls.write_packets(shown))
             if path is not None:
-                self._say(f"{number(len(shown))} packets written to {safe_text(path)}", GOOD)
+                self._say(f"{number(len(shown))} packets written to {safe_text(path)}")
 
         self._desk.begin(written, group="write packets", exclusive=True)
 

@@ -13,7 +13,7 @@ from fwtop.ui.bars import pending
 from fwtop.ui.feed import SPEEDS, Player, PlayerState
 from fwtop.ui.format import duration, number
 from fwtop.ui.keys import KEY_MAP
-from fwtop.ui.style import GOOD, WARN
+from fwtop.ui.style import WARN
 
 KEEP_AND_QUIT = "Keep and quit"
 QUIT = "Quit"
@@ -65,7 +65,7 @@ class SessionActions:
             if self.paused:
                 self._say(f"paused until {key}; observation, rules and timers continue", WARN)
             else:
-                self._say("resumed", GOOD)
+                self._say("resumed")
         elif found := self._found():
             player, state = found
             if not state.playing and not state.whole and state.position >= state.ends:
@@ -118,7 +118,7 @@ class SessionActions:
         path = await self._desk.attempt(controls.export(chosen))
         if path is not None:
             self._desk.log.note(EXPORTED, safe_text(path), self._desk.now())
-            self._say(f"written to {safe_text(path)}", GOOD)
+            self._say(f"written to {safe_text(path)}")
 
     def leave(self) -> None:
         """Quit; ask first if that removes unconfirmed rules."""

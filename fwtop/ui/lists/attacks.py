@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 from rich.style import Style
 
 from fwtop.model.client_harm import ClientHarm
@@ -18,7 +17,7 @@ from fwtop.model.traffic.snapshot import Incident, Proposal, Snapshot
 from fwtop.render.rows.defence import ATTACK, PROPOSAL, holding, taken
 from fwtop.rules.kinds import drops_nothing, of
 from fwtop.rules.overlap import covering_rule
-from fwtop.ui.format import about, duration, number, percent, wrap
+from fwtop.ui.format import about, duration, nanoseconds, number, percent, wrap
 from fwtop.ui.lists.path import CONNTRACK_ALARM, FULL
 from fwtop.ui.lists.table import Cell, CellContext, View, columns_of, trend_cell
 from fwtop.ui.style import (
@@ -109,7 +108,8 @@ def _reaches(item: Incident, context: CellContext, _: int) -> Line:
     if item.holds:
         return []
     share = item.reaching_share
-    stopped: Line = [(" ✔", GOOD)] if item.mine_share + item.other_share >= STOPPED else []  # on purpose
+    mine, on_purpose = item.mine_share, item.mine_share + item.other_share
+    stopped: Line = [(" ✔", GOOD if mine >= NOTICED else TEXT)] if on_purpose >= STOPPED else []
     return [(percent(share), BAD), (" ✖", BAD)] if share >= NOTICED else [(percent(share), TEXT), *stopped]
 
 
@@ -148,7 +148,7 @@ _PACKETS: dict[str, Cell] = {
     "sources": lambda item, *_: [(item.sources or "–", DIM)],
 }
 _RATES: dict[str, Cell] = {
-    "bps": lambda item, *_: [(number(item.bps / 1e6), TEXT)] if item.bps > 0 else [("–", DIM)],
+    "bps": lambda item, *_: [(number(item.bps), TEXT)] if item.bps > 0 else [("–", DIM)],
     "mine_share": lambda item, context, _: _dropped(item.mine_share, GOOD, context),
     "other_share": lambda item, context, _: _dropped(item.other_share, ELSEWHERE, context),
 }
@@ -268,22 +268,17 @@ def _against(item: Proposal, context: CellContext) -> str:
     return attack.letter if attack is not None else ""
 
 
-_NUMBER, _LETTER, *_OTHERS = columns_of(
-    PROPOSAL,
-    {
-        "n": lambda item, *_: [(str(item.number), STRONG)],
-        "attack": lambda item, context, _: [(_against(item, context), TITLE)],
-        "summary": _proposal_summary,
-        "attack_share": _stops,
-        "collateral_share": lambda item, *_: [("–", DIM)] if _is_relief(item) else _clients_hit(item),
-    },
-)
-PROPOSAL_VIEW = View(
-    "",
-    (_NUMBER, replace(_LETTER, when=lambda context: len(context.attacks) > 1), *_OTHERS),
-    PROPOSAL,
-    empty="none",
-)
+_PROPOSAL_CELLS: dict[str, Cell] = {
+    "n": lambda item, *_: [(str(item.number), STRONG)],
+    "attack": lambda item, context, _: [(_against(item, context), TITLE)] if context.attacks[1:] else [],
+    "summary": _proposal_summary,
+    "attack_share": _stops,
+    "collateral_share": lambda item, *_: [("–", DIM)] if _is_relief(item) else _clients_hit(item),
+    "cost_ns": lambda item, *_: (
+        [(nanoseconds(item.cost_ns), DIM)] if item.cost_measured and item.cost_ns else []
+    ),
+}
+PROPOSAL_VIEW = View("", columns_of(PROPOSAL, _PROPOSAL_CELLS), PROPOSAL, empty="none")
 
 
 def against_words(context: CellContext) -> str:

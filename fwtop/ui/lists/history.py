@@ -127,6 +127,7 @@ def _mean(points: list[Clients]) -> Clients:
 
 TREND_SECONDS = 300
 _STEP_SECONDS = 5
+_LEAST_STEPS = 12  # a minute: less is no trend
 _MOST = 64  # attacks and rules that are remembered
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
@@ -151,7 +152,7 @@ class RecentRates(Struct):
     def spark(self, key: str, now: float, width: int) -> str:
         """Draw the last five minutes of a key in `width` cells, the newest at the right."""
         known = self._rates.get(key)
-        if not known or width < 1:
+        if not known or known[-1][0] - known[0][0] < _LEAST_STEPS or width < 1:
             return ""
         last = int(now) // _STEP_SECONDS
         steps = TREND_SECONDS // _STEP_SECONDS

@@ -24,10 +24,10 @@ from fwtop.ui.lists.table import (
     Column,
     View,
     bar_scale,
+    columns_now,
     fit_columns,
     header_line,
     row_lines,
-    whole_first,
     within,
 )
 from fwtop.ui.style import ACCENT, BRAND, DIM, SELECTED, STRONG, TEXT, WARN, Line, beside, width_of
@@ -142,7 +142,8 @@ class Panel(Lines):
             return
         rows, view = self.rows, self.view
         context = replace(self._cell_context, scale=bar_scale(view, rows.items))
-        layout = fit_columns(whole_first(view, rows.items[:_MEASURED], context), self.box.width - 2)
+        width = self.box.width - 2
+        layout = fit_columns(columns_now(view, rows.items[:_MEASURED], context, width), width)
         self._layout = layout
         room = max(self.box.height - int(self._titled) - int(view.header), 1)
 
@@ -170,6 +171,7 @@ class Panel(Lines):
     def _append(self, blocks: list[list[Line]], lines: list[Line]) -> dict[int, Style]:
         """Append the lines of the rows that are shown; return how the selected one's are styled."""
         over: dict[int, Style] = {}
+        mark = ("▸ ", ACCENT) if self.active else ("▹ ", DIM)
         for place, block in enumerate(blocks, start=self._top):
             chosen = place == self.rows.selected
             first = len(self._heading(place))
@@ -178,7 +180,7 @@ class Panel(Lines):
                 if style is not None:
                     over[len(lines)] = style
                 self._line_items.append(place)
-                lines.append([("▸ " if chosen and number_of == first else "  ", ACCENT), *line])
+                lines.append([mark if chosen and number_of == first else ("  ", TEXT), *line])
         return over
 
     def _row_style(self, *, chosen: bool) -> Style | None:

@@ -124,8 +124,7 @@ CONNTRACK_VIEW = View(
 
 
 def _layer(item: LedgerRow, *_: object) -> Line:
-    good = item.layer == "delivered" or item.rule
-    return [(item.layer, WARN if item.layer == UNEXPLAINED else GOOD if good else TEXT)]
+    return [(item.layer, WARN if item.layer == UNEXPLAINED else GOOD if item.rule else TEXT)]
 
 
 def _reason(item: LedgerRow, *_: object) -> Line:

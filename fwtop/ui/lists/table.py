@@ -22,7 +22,7 @@ from fwtop.model.traffic.snapshot import (
     Source,
 )
 from fwtop.render.rows.field import Field, RowType, Unit
-from fwtop.ui.format import bar, error_bar, nanoseconds, number, octets, percent, scale_of
+from fwtop.ui.format import bar, error_bar, number, octets, percent, scale_of
 from fwtop.ui.lists.history import RecentRates
 from fwtop.ui.lists.rows import LogEntry, Scope
 from fwtop.ui.lists.trends import HistoryAnswer
@@ -45,6 +45,7 @@ class CellContext(Struct, frozen=True):
     machine: Sequence[Struct] = ()  # every rule and set, whoever made it
     part: str = ""  # which part of the traffic is shown, in words
     history: HistoryAnswer = field(default_factory=HistoryAnswer)
+    brief: bool = False  # on the Overview, which leaves out how sure a share is
 
     @property
     def seen(self) -> float:
@@ -86,7 +87,6 @@ class Column(Struct, frozen=True):
     sort: str = ""  # name of the order that its head chooses, if not its title
     label: str = ""  # its name in screen.toml, if that is not the title
     spills: bool = False  # takes the empty cells right of it, too
-    when: Callable[[CellContext], bool] | None = None  # it is only then worth its place
 
     @property
     def name(self) -> str:
@@ -137,7 +137,6 @@ WRITTEN: dict[Unit, Callable[[Any], str]] = {
     Unit.BYTES: octets,
     Unit.PPS: number,
     Unit.SHARE: percent,
-    Unit.NANOSECONDS: nanoseconds,
 }
 
 
@@ -172,9 +171,23 @@ def fit_columns(columns: Sequence[Column], width: int) -> list[tuple[Column, int
     return widths
 
 
-def whole_first(view: View, items: Sequence[Any], context: CellContext) -> list[Column]:
-    """Return the columns now, the first one widened to fit all its cells if the view asks for that."""
-    columns = [column for column in view.columns if column.when is None or column.when(context)]
+def columns_now(view: View, items: Sequence[Any], context: CellContext, width: int) -> list[Column]:
+    """Return the columns that say something of these items, with the first one as wide as its cells if asked.
+
+    A column that may go does while all its cells are empty or unknown, and no other's text is in its place.
+    """
+
+    def is_silent(column: Column) -> bool:
+        cells = (column.cell(item, context, column.width) for item in items)
+        return bool(column.keep) and not any(text.strip(" –") for cell in cells for text, _ in cell)
+
+    silent = list(filter(is_silent, view.columns)) if items else []
+    if silent and any(column.spills for column in view.columns):
+        layout = fit_columns(view.columns, width)
+        for item in items:
+            written = [column for column, _ in _written(layout, item, context)[0]]
+            silent = [column for column in silent if column in written]
+    columns = [column for column in view.columns if column not in silent]
     if view.whole and items:
         widest = max(width_of(columns[0].cell(item, context, 0)) for item in items)
         columns[0] = replace(columns[0], width=max(columns[0].width, widest))
@@ -257,12 +270,15 @@ def _bar(item: Estimate, context: CellContext, width: int) -> Line:
     return [(sure, BAR), (maybe, DIM)]
 
 
-def _share(item: Estimate, *_: object) -> Line:
-    error = error_bar(item.share.share_low, item.share.share_high)
-    return [(percent(item.share.share), TEXT), (f" {error:>6}", DIM)]
+def _error(item: Estimate, context: CellContext, _: int) -> Line:
+    return [] if context.brief else [(error_bar(item.share.share_low, item.share.share_high), DIM)]
 
 
-ESTIMATE: dict[str, Cell] = {"bar": _bar, "share": _share}
+ESTIMATE: dict[str, Cell] = {
+    "bar": _bar,
+    "share": lambda item, *_: [(percent(item.share.share), TEXT)],
+    "error": _error,
+}
 
 
 def trend_cell(key: str, context: CellContext, width: int) -> Line:

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 from rich.style import Style
 
-from fwtop.model.traffic.session import TREND_DAYS, TREND_HOURS, flow_of
+from fwtop.model.traffic.session import TREND_DAYS, TREND_HOURS, flow_of, forged_share
 from fwtop.model.traffic.snapshot import Destination, PacketSignature, Payload, Snapshot, Source
 from fwtop.render.rows.field import RowType
 from fwtop.render.rows.signature import SIGNATURE, signature_words
@@ -115,8 +115,14 @@ def _heading(item: Source) -> str:
 SOURCE_VIEWS = (
     _source_view("address", "address", 15),
     _source_view("prefix", "prefix", 18, empty="no prefix stands out: the sources are spread"),
-    _source_view("asn", "AS", 10, without="country"),
-    _source_view("country", "country", 7, without="country owner"),
+    _source_view("asn", "AS", 10, without="country", empty="no network is known; forged sources have none"),
+    _source_view(
+        "country",
+        "country",
+        7,
+        without="country owner",
+        empty="no country is known; forged sources have none",
+    ),
 )
 PORT_VIEW = _view("port", PORT)
 PAYLOAD_VIEW = _view("payload", PAYLOAD, empty="payloads have no bytes in common", name=_payload)
@@ -144,12 +150,15 @@ def first_view(snapshot: Snapshot) -> str:
 def traffic_items(snapshot: Snapshot, view: str) -> Sequence[Any]:
     """Return the rows of a view."""
     tables, judgement = snapshot.tables, snapshot.judgement
+    if view in ("asn", "country") and forged_share(snapshot) >= _MOST:
+        return []  # of whom forged sources are says nothing
     if view in SOURCE_LISTS:
         return list(getattr(tables.sources, view))
     if view == "payload":
         return judgement.payloads or tables.payloads
-    rows = {"destination": tables.destinations, "port": tables.ports, "signature": judgement.signatures}
-    return rows[view]
+    if view == "port":  # a source port that no service has is a client's
+        return [port for port in tables.ports if port.side == "dst" or port.service]
+    return tables.destinations if view == "destination" else judgement.signatures
 
 
 _NAMES = {
@@ -170,6 +179,8 @@ _ENDS = {
 }
 _EMPTY = {
     "traffic": "no history yet: it begins with the first minute that is recorded",
+    "country": "nothing in the last 15 days; forged sources have no country",
+    "network": "nothing in the last 15 days; forged sources have no network",
     "city": "none: there is no city database in /var/lib/GeoIP or --geoip, or no history",
 }
 _TITLES = {"traffic": "pps", "service": "address", "dark": "address"}
