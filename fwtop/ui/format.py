@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from fwtop.render import numbers
 
 number = numbers.number
+_IN_BRACKETS = re.compile(r" \([^)]*\)")
 _SCALES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -77,6 +79,13 @@ def bar(share: float, low: float, high: float, *, scale: float, width: int) -> t
 def cut(text: str, width: int) -> str:
     """Shorten to `width` cells with an ellipsis."""
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…" if width > 0 else ""
+
+
+def shortened(text: str, width: int) -> str:
+    """Shorten to `width` cells: without what stands in brackets, then after a word, with an ellipsis."""
+    short = text if len(text) <= width else _IN_BRACKETS.sub("", text)
+    words = short[: max(width, 0)].rpartition(" ")[0]
+    return f"{words}…" if len(short) > width and words else cut(short, width)
 
 
 def wrap(text: str, width: int) -> list[str]:

@@ -191,7 +191,7 @@ ACTIONS = (
           when="panels"),
     _move("previous_panel", "Shift+Tab ←", "the panel before (also ←)", ("tabs.next_panel", -1),
           when="panels"),
-    _tabs("next_tab", "]", "previous and next tab", ("tabs.turn", 1), label="[ ]", footer="tab"),
+    _tabs("next_tab", "]", "previous and next tab", ("tabs.turn", 1), label="[ ]"),
     _tabs("previous_tab", "[", "", ("tabs.turn", -1)),
     _look("unscope", "0", "show all attacks again", when="scope"),
     _tabs("view", "v", "traffic by source, destination, port, payload, signature", footer="view",
@@ -232,15 +232,16 @@ ACTIONS = (
 )
 # fmt: on
 
-# The order in which keys get into a narrow footer; a tab without its own has the overview's.
-_GENERAL = "keep help quit block proposal undo open next_tab pause"
+# The order in which keys get into a narrow footer; a tab without its own has the overview's. Those of tabs
+# stand in the line of the tabs.
+_GENERAL = "keep help quit block proposal undo open pause"
 _FOOTERS = {
     "overview": f"{_GENERAL} protect next_panel attacks view filter command export",
-    "traffic": "keep help block view open next_tab filter sort proposal quit",
-    "log": "keep help open filter next_tab pause export quit",
-    "packets": "keep hold filter next_alike like block write_packets open help next_tab quit",
-    "trends": "keep next_panel open block sort filter next_tab help quit pause",
-    "rules": "keep undo extend why change open help next_tab quit",
+    "traffic": "keep help block view open filter sort proposal quit",
+    "log": "keep help open filter pause export quit",
+    "packets": "keep hold filter next_alike like block write_packets open help quit",
+    "trends": "keep next_panel open block sort filter help quit pause",
+    "rules": "keep undo extend why change open help quit",
 }
 _TYPED = ("filter", "command")  # actions after which keys are text
 _NAMED = re.compile(r"\{(\w+)\}")

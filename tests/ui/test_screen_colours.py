@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rich.color import Color
 from rich.terminal_theme import TerminalTheme
 from screen_factory import SCENES, calm, protected, spoofed, trial
-from screen_parts import PPS, SECONDS, with_fates
+from screen_parts import NOW, PPS, SECONDS, with_fates
 from screen_picture import PICTURE_THEME
 from screen_run import SMALL, running
 from test_screen_pictures import compare, picture
@@ -21,6 +21,8 @@ from test_screen_player import played, recorded
 from fwtop.model.files import ConfigText
 from fwtop.model.traffic.snapshot import LedgerRow, Snapshot
 from fwtop.ui import style
+from fwtop.ui.lists.table import CellContext
+from fwtop.ui.lists.traffic import TRAFFIC_VIEWS
 from fwtop.ui.settings import Effective, read_settings
 from fwtop.ui.style import themed
 
@@ -157,3 +159,34 @@ async def test_states_can_be_told_apart_by_words_alone() -> None:
     words = {state: lines[1].split()[0] for state, lines in badges.items() if state != "replay"}
     assert words == {state: state.upper() for state in words}
     assert "REPLAY" in badges["replay"][0]
+
+
+def with_rates(snapshot: Snapshot, *rows: LedgerRow) -> Snapshot:
+    return with_fates(replace(snapshot, tables=replace(snapshot.tables, ledger=rows)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_mine"),
+    [
+        ((LedgerRow("netfilter", "NETFILTER_DROP", 3, PPS, rule="7"),), True),
+        ((LedgerRow("netfilter", "NETFILTER_DROP", 3, PPS),), False),
+        ((LedgerRow("ip", "NO_SOCKET", 3, PPS),), False),
+    ],
+)
+def test_only_what_my_rules_drop_is_green(rows: tuple[LedgerRow, ...], is_mine: bool) -> None:
+    shown = with_rates(SCENES["few_sources"](), *rows)
+    context = CellContext(NOW, snapshot=shown)
+    source = replace(shown.tables.sources.address[0], dropped_share=1.0, dropped_low=1.0, dropped_high=1.0)
+    (view,) = (view for view in TRAFFIC_VIEWS if view.name == "address")
+    (column,) = (column for column in view.columns if column.name == "dropped")
+    assert column.cell(source, context, 8) == [("100 %", style.GOOD if is_mine else style.TEXT)]
+
+
+async def test_the_selection_is_hollow_without_focus() -> None:
+    async with running(SCENES["few_sources"](), (120, 40)) as run:
+        for panel, other in (("proposals", "attacks"), ("attacks", "proposals")):
+            await run.go(panel)
+            marks = [line[:1] for line in run.lines() if line[:1] in "▸▹"]
+            assert marks.count("▸") == 1
+            assert len(marks) == 3, "attacks, proposals and sources have each a selected row"
+            assert run.app.main.tabs.panels[other].box.height > 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from msgspec.structs import replace
+
 from fwtop.model.rule import RuleStatus
 from fwtop.model.traffic.session import STOPPED
 from fwtop.model.traffic.severity import Harm, Severity
@@ -163,17 +165,18 @@ def _reported_ledger(item: LedgerRow) -> tuple[str, str]:
 
 
 _SAMPLED = "{mostly}: {mostly_share} of the samples"
+_MAINLY = Field("mostly", value=_mostly, heading="mainly (sampled)", label="mainly", words=_SAMPLED)
 LEDGER = RowType(
     of=LedgerRow,
     key=lambda item: f"{item.layer}/{item.reason}/{item.rule}",
     search=lambda item: f"{item.layer} {item.reason} rule {item.rule}",
     fields=(
-        Field("layer", heading="where", width=11, sort="layer", label="layer"),
-        Field("reason", heading="why", width=15, grow=2, keep=5, label="reason"),
+        Field("layer", heading="layer", width=11),
+        Field("reason", heading="reason", width=15, grow=2, keep=5, column="why"),
         Field("packets", Unit.COUNT, heading="packets", width=7, keep=10),
         Field("pps", Unit.PPS, heading="pps", width=5, keep=1, label="rate", words="{pps} packets a second"),
         Field("rule", label="rule", words="fwtop rule {rule}", unknown="not one of fwtop's"),
-        Field("mostly", value=_mostly, heading="mostly", width=24, grow=1, keep=9, words=_SAMPLED),
+        replace(_MAINLY, width=24, grow=1, keep=9, column="mostly"),
         Field("mostly_share", Unit.SHARE, digits=3),
         Field("behind_routing", value="filtered"),
         Field("share", Unit.SHARE, json=False, heading="share", width=7, keep=8),

@@ -253,7 +253,7 @@ def copied(item: Struct) -> str:
     row = PACKET if isinstance(item, PacketRow) else ROW_TYPES.get(type(item))
     if row is not None and row.copied is not None:
         return row.copied(item)
-    return str(getattr(item, "key", "")) or details_of(item, 0.0)[0]
+    return str(getattr(item, "key", "") or getattr(item, "text", "")) or details_of(item, 0.0)[0]
 
 
 def packets_of(item: Struct) -> str:

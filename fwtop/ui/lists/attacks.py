@@ -17,7 +17,7 @@ from fwtop.model.traffic.snapshot import Incident, Proposal, Snapshot
 from fwtop.render.rows.defence import ATTACK, PROPOSAL, holding, taken
 from fwtop.rules.kinds import drops_nothing, of
 from fwtop.rules.overlap import covering_rule
-from fwtop.ui.format import about, duration, nanoseconds, number, percent, wrap
+from fwtop.ui.format import about, duration, nanoseconds, number, percent, shortened, wrap
 from fwtop.ui.lists.path import CONNTRACK_ALARM, FULL
 from fwtop.ui.lists.table import Cell, CellContext, View, columns_of, trend_cell
 from fwtop.ui.style import (
@@ -37,12 +37,12 @@ from fwtop.ui.style import (
 )
 
 
-def _title(item: Incident, *_: object) -> Line:
+def _title(item: Incident, _: CellContext, width: int) -> Line:
     if item.kind == FULL_TABLE:
         return [("conntrack table", STRONG)]
     name = item.title.partition(" on port ")[0] if item.target else item.title
-    line: Line = [(name, STRONG)]
-    return [*line, (" spoofed", WARN)] if item.spoofed and item.sources != "spoofed" else line
+    mark: Line = [(" spoofed", WARN)] if item.spoofed and item.sources != "spoofed" else []
+    return [(shortened(name, width - width_of(mark)), STRONG), *mark]
 
 
 def _pressure(context: CellContext) -> tuple[str, ...]:
