@@ -18,6 +18,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import SessionInfo, SessionRecord, Trends
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.render.numbers import si
 from fwtop.render.observation import SCHEMA, observation_json, rfc3339
 from fwtop.render.trends import trends_json
 from fwtop.report.attacks import AttackSpan
@@ -27,7 +28,7 @@ from fwtop.report.sections import document
 from fwtop.report.summary import Digest, digest
 from fwtop.report.sums import Row, resample
 from fwtop.report.text import write_markdown, write_text
-from fwtop.report.wording import comment, day_and_time, si
+from fwtop.report.wording import comment, day_and_time
 from fwtop.rules.costs import Costs
 from fwtop.rules.kinds import command_line
 from fwtop.store.directory import write_export

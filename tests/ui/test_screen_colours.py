@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from rich.color import Color
+from rich.style import Style
 from rich.terminal_theme import TerminalTheme
 from screen_factory import SCENES, calm, protected, spoofed, trial
 from screen_parts import NOW, PPS, SECONDS, with_fates
@@ -161,25 +162,22 @@ async def test_states_can_be_told_apart_by_words_alone() -> None:
     assert "REPLAY" in badges["replay"][0]
 
 
-def with_rates(snapshot: Snapshot, *rows: LedgerRow) -> Snapshot:
-    return with_fates(replace(snapshot, tables=replace(snapshot.tables, ledger=rows)))
-
-
 @pytest.mark.parametrize(
-    ("rows", "is_mine"),
+    ("row", "colour"),
     [
-        ((LedgerRow("netfilter", "NETFILTER_DROP", 3, PPS, rule="7"),), True),
-        ((LedgerRow("netfilter", "NETFILTER_DROP", 3, PPS),), False),
-        ((LedgerRow("ip", "NO_SOCKET", 3, PPS),), False),
+        (LedgerRow("netfilter", "NETFILTER_DROP", 3, PPS, rule="7"), style.GOOD),
+        (LedgerRow("netfilter", "NETFILTER_DROP", 3, PPS), style.ELSEWHERE),
+        (LedgerRow("ip", "NO_SOCKET", 3, PPS), style.DIM),
     ],
 )
-def test_only_what_my_rules_drop_is_green(rows: tuple[LedgerRow, ...], is_mine: bool) -> None:
-    shown = with_rates(SCENES["few_sources"](), *rows)
+def test_only_what_my_rules_drop_is_green(row: LedgerRow, colour: Style) -> None:
+    shown = SCENES["few_sources"]()
+    shown = with_fates(replace(shown, tables=replace(shown.tables, ledger=(row,))))
     context = CellContext(NOW, snapshot=shown)
     source = replace(shown.tables.sources.address[0], dropped_share=1.0, dropped_low=1.0, dropped_high=1.0)
     (view,) = (view for view in TRAFFIC_VIEWS if view.name == "address")
     (column,) = (column for column in view.columns if column.name == "dropped")
-    assert column.cell(source, context, 8) == [("100 %", style.GOOD if is_mine else style.TEXT)]
+    assert column.cell(source, context, 8) == [("100 %", colour)]
 
 
 async def test_the_selection_is_hollow_without_focus() -> None:

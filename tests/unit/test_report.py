@@ -33,7 +33,7 @@ from fwtop.model.client_loss import ClientLoss
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.session import Event, EventKind, SessionRecord
 from fwtop.model.traffic.snapshot import Judgement, LedgerRow, Snapshot
-from fwtop.render.numbers import duration_words, percent
+from fwtop.render.numbers import duration_words, percent, si
 from fwtop.render.observation import observation_json
 from fwtop.report import FORMATS, export_snapshot, render
 from fwtop.report.chart import nice_ceiling
@@ -42,7 +42,7 @@ from fwtop.report.html import STYLE
 from fwtop.report.summary import digest
 from fwtop.report.sums import resample
 from fwtop.report.text import escape
-from fwtop.report.wording import clock, si
+from fwtop.report.wording import clock
 from fwtop.rules.costs import Costs
 from fwtop.rules.kinds import command_line
 from fwtop.store.reader import load_session
