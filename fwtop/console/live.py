@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # a recorder has none
 _CLIENTS = 20  # that are listed during an attack, however little they send
 _SOME_CONNECTIONS = 32
 _LATE_SECONDS = 60.0  # how long a late answer stays in the notes
-_CLIENT_SECONDS = 3.0  # that the rate of known clients is of
+_CLIENT_SECONDS = 3.5  # that the rate of known clients is of: no bots are in that of all then
 _MOST_MISSED = 20  # ticks in a row without a snapshot: that is no watch any more
 
 
@@ -216,8 +216,9 @@ class LiveSession:
             window = replace(window, sockets=self._connections.poll())
         judgement, tables = self._judged(window)
         losses = self._lost(window, judgement)
-        if service is not None and any(one.completes for one in judgement.on):
-            service = replace(service, bots=True, known_per_s=self._losses.long_per_s(_CLIENT_SECONDS))
+        bots, known = self._losses.lately(_CLIENT_SECONDS)
+        if service is not None and bots:
+            service = replace(service, bots=True, known_per_s=known)
         surroundings = self._survey.last
         listeners = with_rates(surroundings.listeners, window)
         self.latest = Observed(window, self._baseline, self._known(), self.rules.effective)

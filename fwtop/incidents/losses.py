@@ -92,12 +92,16 @@ class LossWatch:
         found = (self._loss(status.rule, self._rules[status.rule.id], now) for status in active)
         return tuple(loss for loss in found if loss is not None)
 
-    def long_per_s(self, seconds: float) -> float | None:
-        """Return what the long known began a second lately; None: none of them was seen."""
+    def lately(self, seconds: float) -> tuple[bool, float | None]:
+        """Return whether bots completed handshakes, and how many the long known did a second.
+
+        None: none of them was seen.
+        """
         recent = [one for one in self._past if one.at > self._past[-1].at - seconds]
         whole = sum(count for one in recent for door, count in one.long.items() if door >> 16 == TCP)
         known = any(one.long for one in self._past)
-        return whole / max(sum(one.seconds for one in recent), 1e-9) if known else None
+        rate = whole / max(sum(one.seconds for one in recent), 1e-9) if known else None
+        return any(one.bots for one in recent), rate
 
     def _calls(self, window: Window, learned: Baseline, judgement: Judgement, now: float) -> Calls:
         packets, clients, doors = window.accepted, learned.clients, learned.doors
@@ -138,7 +142,8 @@ class LossWatch:
             ways.append(lambda one: sum((one.long if bots else one.known).get(door, 0.0) for door in doors))
         if not bots and self._are_theirs(rule, watched.before, doors):
             ways.append(lambda one: float(one.handshakes))
-        losses = [self._compared(watched.before, since, count) for count in ways]
+        calm = () if bots else self._calm  # then nobody was long known
+        losses = [_compared(watched.before, since, calm, count) for count in ways]
         before, after, sure = max(losses, key=lambda loss: loss[2], default=(0.0, 0.0, 0.0))
         match = rule.match
         port = match.dport if match.dport is not None else doors[0] & 0xFFFF if len(doors) == 1 else None
@@ -146,15 +151,6 @@ class LossWatch:
         loss = ClientLoss(rule.id, "" if port is None else f"{port}/{protocol}", before, after, sure)
         watched.harms = loss.is_harm
         return loss if sure >= _LEAST else None
-
-    def _compared(
-        self, before: Sequence[Calls], since: Sequence[Calls], count: Callable[[Calls], float]
-    ) -> tuple[float, float, float]:
-        """Return both rates and what is surely lost; of calm, too, if less was usual then."""
-        was, now, calm = ([(one.seconds, count(one)) for one in part] for part in (before, since, self._calm))
-        if sum(seconds for seconds, _ in calm) >= _CALM_SECONDS and _rate(calm) < _rate(was):
-            was = calm
-        return _rate(was), _rate(now), surely_lost(was, now)
 
     @staticmethod
     def _are_theirs(rule: Rule, before: Sequence[Calls], doors: Iterable[int]) -> bool:
@@ -164,6 +160,16 @@ class LossWatch:
         whole = sum(weight for one in before for door, weight in one.known.items() if door >> 16 == TCP)
         theirs = sum(one.known.get(door, 0.0) for one in before for door in doors if door >> 16 == TCP)
         return theirs >= _MOST * whole
+
+
+def _compared(
+    before: Sequence[Calls], since: Sequence[Calls], calm: Sequence[Calls], count: Callable[[Calls], float]
+) -> tuple[float, float, float]:
+    """Return both rates and what is surely lost; of calm, if less was usual then."""
+    was, now, usual = ([(one.seconds, count(one)) for one in part] for part in (before, since, calm))
+    if sum(seconds for seconds, _ in usual) >= _CALM_SECONDS and _rate(usual) < _rate(was):
+        was = usual
+    return _rate(was), _rate(now), surely_lost(was, now)
 
 
 def _summed(service: U32, weight: F64) -> dict[int, float]:

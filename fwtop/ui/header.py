@@ -256,7 +256,7 @@ def _of_rule(verdict: Verdict, attacks: tuple[Incident, ...], snapshot: Snapshot
     if not attacks or verdict.attack_pps <= 0:
         return [drops, [("no attack now", DIM)]]
     if rule.created > snapshot.started:  # a share of what arrived partly before it says nothing
-        return [[*drops, (", measuring …", DIM)]]
+        return [drops, [("measuring …", DIM)]]
     wanted = None if several or len(attacks) > 1 else rule.predicted_attack_share  # it was one attack's
     return _of_share(drops, verdict.trial_share, wanted, attacks, snapshot)
 

@@ -101,9 +101,18 @@ def test_bots_that_are_kept_out_are_no_loss() -> None:
     run.pass_(20, 997.0, clients, bots, judgement=attacked)
     run.pass_(1, 500.0, clients, rule=True, judgement=attacked)
     assert run.pass_(10, 97.0, clients, rule=True, judgement=attacked) == ()
-    assert run.watch.long_per_s(3.0) == pytest.approx(100.0)
+    assert run.watch.lately(3.0) == (True, pytest.approx(100.0))
     (loss,) = run.pass_(10, 0.0, rule=True, judgement=attacked)
     assert (loss.service, loss.is_harm) == ("443/tcp", True)
+
+
+def test_clients_that_became_long_known_only_after_the_calm_count_too() -> None:
+    run, attacked = Run(), flood(START + 20.0, completes=True)
+    run.pass_(20, 100.0)
+    run.pass_(20, 997.0, syns(CLIENTS), syns(BOTS), judgement=attacked)
+    run.pass_(1, 500.0, rule=True, judgement=attacked)
+    (loss,) = run.pass_(5, 0.0, rule=True, judgement=attacked)
+    assert loss.is_harm
 
 
 def test_bots_of_an_attack_that_is_named_late_are_no_loss() -> None:
