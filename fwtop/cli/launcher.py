@@ -23,6 +23,7 @@ from fwtop.console.handoff import Handoff, Options, send_handoff
 from fwtop.dissect.supervisor import start_dissector
 from fwtop.kernel import namespaces
 from fwtop.kernel.programs import module_argv
+from fwtop.kernel.waiting import Waiting
 from fwtop.model.errors import CONSOLE_DATA_BYTES, FwtopError
 from fwtop.model.paths import CONSOLE_USER, ROOT
 from fwtop.model.wire import to_json
@@ -65,7 +66,8 @@ def launch(options: Options, interfaces: Sequence[str] = ()) -> int:
     theirs.close()
     if dissector is not None:
         dissector.close()
-    _hand_over(mine, options, interfaces)
+    with Waiting("starting to watch") if options.mode == "tui" else contextlib.nullcontext():
+        _hand_over(mine, options, interfaces)
     return _wait(console)
 
 

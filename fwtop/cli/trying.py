@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fwtop.cli.options import Verb, flag, option, positive, seconds, whole
+from fwtop.kernel.waiting import Waiting
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
@@ -44,21 +45,23 @@ def _lab_arguments(parser: argparse.ArgumentParser) -> None:
 def _lab(args: argparse.Namespace) -> int:
     if args.scenario == "list":
         return _list_scenarios(as_json=args.json)
-    from fwtop.lab import watch
-    from fwtop.lab.run import Lab
-
     if args.capture and args.scenario:
         raise FwtopError("a scenario and --capture exclude each other", 2)
-    lab = Lab("calm", capture=Path(args.capture)) if args.capture else Lab(args.scenario or _DEFAULT)
-    if not args.json and sys.stdin.isatty() and sys.stdout.isatty():
-        with _ending_by_signals(), lab:
-            status = watch.show(lab, args.pps)
-        print("fwtop: the lab is gone: every rule in its namespaces is undone, and they are removed")
-        return status
-    with _ending_by_signals(), lab:
-        result = watch.observe(lab, args.seconds, args.pps, store=args.store)
-    print(json.dumps(result, indent=None if args.json else 1))
-    return 0
+    with _ending_by_signals(), ExitStack() as opened:
+        what = safe_text(args.capture or args.scenario or _DEFAULT)
+        with Waiting(f"building a lab for {what}: victim, attacker, services, clients"):
+            from fwtop.lab import watch  # which takes a second
+            from fwtop.lab.run import Lab
+
+            lab = Lab("calm", capture=Path(args.capture)) if args.capture else Lab(args.scenario or _DEFAULT)
+            opened.enter_context(lab)
+        if args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            result = watch.observe(lab, args.seconds, args.pps, store=args.store)
+            print(json.dumps(result, indent=None if args.json else 1))
+            return 0
+        status = watch.show(lab, args.pps)
+    print("fwtop: the lab is gone: every rule in its namespaces is undone, and they are removed")
+    return status
 
 
 def _list_scenarios(*, as_json: bool) -> int:
