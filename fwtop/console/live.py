@@ -19,7 +19,7 @@ from fwtop.console.frugal import FreedMemory, RefreshRate
 from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.judging import failure_line, not_judged
 from fwtop.console.rules import RuleMonitor, SurveyMonitor
-from fwtop.incidents.advisor import Advisor, at_most
+from fwtop.incidents.advisor import Advisor, of_window
 from fwtop.incidents.losses import LossWatch
 from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import LiveSource
@@ -167,6 +167,7 @@ class LiveSession:
         self._survey = SurveyMonitor(link, origin.interfaces)
         self._refresh = refresh or RefreshRate()
         self._judgement = Judgement()
+        self._judged_pps = 0.0  # the total of its window
         self._baseline = advisor.baseline.copy()  # as of the last judgement
         self.latest: Observed | None = None
         self._last: Snapshot | None = None
@@ -322,6 +323,7 @@ class LiveSession:
             try:
                 self._advisor.known = self._known()
                 self._judgement = self._advisor.judge(window, tables, self.rules.effective)
+                self._judged_pps = tables.totals.pps
                 self._baseline = self._advisor.baseline.copy()
             except Exception as failure:
                 self._judgement = not_judged(self._judgement, failure)
@@ -336,7 +338,7 @@ class LiveSession:
             and not any(state in ACTIVE_STATES for _, state in rules),
             fingerprint=(attacks, rules, served),
         )
-        return at_most(self._judgement, tables.totals.pps)
+        return of_window(self._judgement, self._judged_pps, tables.totals.pps)
 
     def _mix(self, tables: Tables) -> dict[str, float]:
         """Return the shares of protocols and, in an attack, of ports: another may be of its protocol."""

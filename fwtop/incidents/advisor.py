@@ -100,7 +100,7 @@ class Advisor:
             normal_pps=normal_range(self.baseline),
             services=services_used(window.services, context.services, self.baseline, now),
         )
-        return at_most(made, tables.totals.pps)
+        return of_window(made, tables.totals.pps, tables.totals.pps)
 
     def watch(self, window: Window) -> None:
         """Take note of a window that isn't judged: its counters tell how long an attack goes on."""
@@ -135,12 +135,15 @@ def _shown(
     return sorted(made, key=lambda one: (bool(one.effect_of), one.severity.order, -one.share))
 
 
-def at_most(judgement: Judgement, total_pps: float) -> Judgement:
-    """Limit the attacks' rates to the total of the window that they are shown with.
+def of_window(judgement: Judgement, judged_pps: float, total_pps: float) -> Judgement:
+    """Give a judgement, made of a window with so many packets a second, the rates of the present one.
 
-    A judgement may be older than the tables, and connection tracking also counts outbound connections.
+    The attacks' shares hold until the next judgement, so that all rates shown together add up. None exceeds
+    the total: connection tracking counts outbound connections, too.
     """
-    if all(attack.pps <= total_pps for attack in judgement.attacks):
-        return judgement
-    attacks = tuple(replace(attack, pps=min(attack.pps, total_pps)) for attack in judgement.attacks)
+    factor = total_pps / judged_pps if judged_pps > 0 else 1.0
+    attacks = tuple(
+        replace(attack, pps=min(attack.pps * factor, total_pps), bps=attack.bps * factor)
+        for attack in judgement.attacks
+    )
     return replace(judgement, attacks=attacks)

@@ -13,7 +13,7 @@ from analysis_factory import STARTED, make_batch, make_frames, make_tables, make
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.learning import BACK, NORMAL
 from fwtop.analysis.memory import CLASSES, Baseline, class_rates
-from fwtop.incidents.advisor import Advisor, at_most
+from fwtop.incidents.advisor import Advisor, of_window
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Judgement
@@ -276,9 +276,16 @@ def test_no_attack_is_faster_than_all_that_arrives() -> None:
     full = ConntrackSample(65_000, 65_536, new_per_s=1e6, insert_failed=40, drop=900, early_drop=12)
     judgement = live.tick(4.0, conntrack=full)
     assert max(attack.pps for attack in judgement.attacks) < 5_000
-    later = at_most(judgement, 120.0)  # the tables are newer than the judgement beside them
-    assert {attack.pps for attack in later.attacks} == {120.0}
-    assert at_most(later, 500.0) is later
+
+
+def test_a_judgement_kept_for_a_later_window_has_the_rates_of_that_one() -> None:
+    judgement = Live([{**SYN, "count": 9_000}, VISITORS], 5.0).tick(4.0)
+    assert judgement.attacks
+    for total in (400.0, 12_000.0):
+        later = of_window(judgement, 4_000.0, total)
+        for before, now in zip(judgement.attacks, later.attacks, strict=True):
+            assert now.pps / total == pytest.approx(before.pps / 4_000.0)
+            assert (now.bps, now.share) == (pytest.approx(before.bps * total / 4_000.0), before.share)
 
 
 def test_an_empty_window_is_quiet() -> None:
