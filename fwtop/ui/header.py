@@ -295,7 +295,7 @@ def _of_several(attacks: tuple[Incident, ...], snapshot: Snapshot) -> list[Line]
 
 
 def _of_attack(attack: Incident, snapshot: Snapshot) -> list[Line]:
-    rate = min(attack.pps, snapshot.tables.totals.pps)
+    rate, whole = min(attack.pps, snapshot.tables.totals.pps), snapshot.tables.totals.pps
     parts: list[Line] = [[(attack.title, STRONG)]]
     if words := taken(attack.severity):
         parts.append([(words, BAD if (attack.severity.nearness or 0.0) >= NEAR else TEXT)])
@@ -303,15 +303,15 @@ def _of_attack(attack: Incident, snapshot: Snapshot) -> list[Line]:
     if attack.holds:
         parts.insert(1, [(holding(attack), BAD)])
     else:
-        parts.append([(f"{percent(attack.share)} of all packets", TEXT)])
+        parts.append([(f"{percent(rate / whole if whole else 0.0)} of all packets", TEXT)])
         parts.append([(f"{number(rate)} pps", TEXT)])
     parts.append([(f"for {duration(snapshot.at - attack.since)}", DIM)])
     parts.append([(f"{attack.confidence * 100:.0f} % sure", DIM)])
     return parts
 
 
-_UNACCOUNTED = 0.001  # of all packets; less is not worth a word
-_SLIGHT = 0.005  # of all packets: the sum is right to three digits without them
+_TRACE = 0.001  # of all packets: the sum is right to three digits without it
+_LEAST_PPS = 0.05  # less is written as none
 _STEADY = 0.05  # clients' rates vary by this much without an attack
 _BETWEEN: Span = (" │ ", DIM)
 
@@ -336,45 +336,53 @@ def rates_line(snapshot: Snapshot, before: Clients | None, width: int, tail: Lin
 def _forms(snapshot: Snapshot, flow: Flow, before: Clients | None, *, attack: bool) -> list[list[Line]]:
     """Return the line's parts from the longest form to the shortest.
 
-    Each adds up to what arrives, as long as there is room. What clients get is the last to go: it is the
+    Each adds up to what arrives, and names whoever drops most. What clients get is the last to go: it is the
     answer to a question that nothing else on a small screen answers.
     """
-    seconds = snapshot.seconds
-    window: Line = [(f"{seconds:.0f} s: " if seconds >= 1 else f"{seconds:.1f} s: ", DIM)]
     arrives: Line = [(f"arrives {number(flow.arrives)} pps", STRONG)]
     bare: Line = [(f"arrives {number(flow.arrives)}", STRONG)]
     sized: Line = [*arrives, (f" {bits(flow.bps)}", TEXT)]
-    mine = _part("my rules", flow.mine, GOOD if flow.mine > 0 else TEXT)
-    other = _part("other firewall", flow.other, ELSEWHERE if flow.other > 0 else TEXT)
-    kernel = _part("kernel", flow.kernel, DIM if flow.kernel > 0 else TEXT)
-    merged = _part("other drops", flow.other + flow.kernel, TEXT)
+    every = [
+        ("my rules", flow.mine, GOOD),
+        ("other firewall", flow.other, ELSEWHERE),
+        ("kernel", flow.kernel, DIM),
+    ]
+    trace = _TRACE * flow.arrives
+    if abs(flow.unaccounted) >= max(trace, _LEAST_PPS):
+        every.append(("unaccounted", flow.unaccounted, WARN))
+    drops = [part for part in every if abs(part[1]) >= _LEAST_PPS]
     verdict = verdict_of(snapshot, 0.0)
     is_reached = attack and verdict.badge is not Badge.KERNEL and verdict.stopped < STOPPED
     reaches = _part("REACHES YOU", flow.reaches, BAD if is_reached else GOOD)
-    some = [part for part, pps in ((other, flow.other), (kernel, flow.kernel)) if pps > 0]
-    if flow.arrives and abs(flow.unaccounted) >= _UNACCOUNTED * flow.arrives:
-        unknown = [_part("unaccounted", flow.unaccounted, WARN)]
-    else:
-        unknown = []
+    whole, some = [_part(*part) for part in every], [_part(*part) for part in drops]
+    mine = some if drops[:1] == every[:1] else [whole[0], *some]
+    few = _most([part for part in drops if abs(part[1]) >= trace])
     short, long = (clients_parts(snapshot, before, attack=attack, long=wide) for wide in (False, True))
-    merge = [merged] if some else []
-    notable = merge if flow.other + flow.kernel >= _SLIGHT * flow.arrives else []
     return [
-        [[*window, *sized], mine, other, kernel, *unknown, reaches, *long],
-        [[*window, *sized], mine, *some, *unknown, reaches, *long],
-        [[*window, *sized], mine, *some, *unknown, reaches, *short],
-        [[*window, *arrives], mine, *some, *unknown, reaches, *short],
-        [[*window, *arrives], mine, *merge, *unknown, reaches, *short],
-        [arrives, mine, *merge, *unknown, reaches, *short],
-        [arrives, mine, *notable, *unknown, reaches, *short],
-        [bare, mine, *notable, *unknown, reaches, *short],
-        *([[bare, mine, reaches, *short], [mine, reaches, *short]] if short else []),
-        [bare, mine, reaches],
+        [sized, *whole, reaches, *long],
+        [sized, *mine, reaches, *long],
+        [sized, *mine, reaches, *short],
+        [arrives, *mine, reaches, *short],
+        [bare, *some, reaches, *short],
+        [bare, *few, reaches, *short],
+        *([[*few, reaches, *short]] if short else []),
+        [bare, *few, reaches],
+        [*few, reaches],
     ]
 
 
+def _most(drops: list[tuple[str, float, Style]]) -> list[Line]:
+    """Name who drops most in a short word, and sum the others up."""
+    parts = [(name.removeprefix("other "), pps, style) for name, pps, style in drops]
+    if len(parts) > 2:
+        first = max(parts, key=lambda part: part[1])
+        parts = [first, ("rest", sum(pps for _, pps, _ in parts) - first[1], TEXT)]
+    return [_part(*part) for part in parts]
+
+
 def _part(name: str, pps: float, style: Style) -> Line:
-    return [(f"{name} ", DIM if name.islower() else TEXT), (number(pps), style)]
+    shown = style if abs(pps) >= _LEAST_PPS else TEXT
+    return [(f"{name} ", DIM if name.islower() else TEXT), (number(pps), shown)]
 
 
 def _joined(parts: list[Line]) -> Line:
