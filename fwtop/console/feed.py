@@ -64,10 +64,10 @@ class LiveFeed:
         """Live traffic isn't played."""
         return
 
-    def past(self) -> tuple[tuple[Past, ...], dict[str, float]]:
+    def past(self) -> tuple[Past, ...]:
         """Return what a recorder saw before the screen was opened."""
         earlier = self._console.earlier
-        return ((), {}) if earlier is None else (earlier.past, earlier.rules)
+        return () if earlier is None else earlier.past
 
     def start(self, on_snapshot: OnSnapshot, on_error: OnError) -> None:
         """Begin observing."""

@@ -88,6 +88,7 @@ class FwtopApp(Guarded, App[None]):
         self.settings = effective.settings()
         self._wrong = effective.wrong
         PALETTE.use(self.settings.theme)
+        PALETTE.no_color = self.no_color
         KEY_MAP.use(remapped(ACTIONS, self.settings.keys))
         slow = slow or self.settings.slow is True
         self.main = MainScreen(feed, clock=clock, slow=slow, settings=self.settings)

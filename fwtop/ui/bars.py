@@ -18,6 +18,7 @@ from fwtop.ui.header import HeaderState, header_lines
 from fwtop.ui.keys import KEY_MAP, Here
 from fwtop.ui.layout import MINIMUM, Box, Clicked, Lines
 from fwtop.ui.lists.history import History
+from fwtop.ui.lists.rows import LogEntry
 from fwtop.ui.style import (
     ACCENT,
     ALARM,
@@ -154,7 +155,7 @@ class StatusBars:
         self.message = message
         self.history = History()
         self.in_bits = False  # what the graph shows
-        self.cursor: int | None = None  # Unix second that the graph's cursor stands on
+        self.cursor: float | None = None  # Unix seconds: what the graph's cursor stands on
         self.graph = Graph()
         self._footer = Footer("footer")
         plain = [Lines(name) for name in ("header", "status", "notice")]
@@ -182,7 +183,9 @@ class StatusBars:
         self["notice"].place(Box(0, 0, width, height))
         self["notice"].show([*([[]] * ((height - 1) // 2)), line])
 
-    def draw(self, snapshot: Snapshot, state: HeaderState, here: Here | None) -> None:
+    def draw(
+        self, snapshot: Snapshot, state: HeaderState, log: Sequence[LogEntry], here: Here | None
+    ) -> None:
         """Write all bars; a dialog has keys of its own, so that none work `here`."""
         status, header = self["status"], self["header"]
         if not status.display:
@@ -197,10 +200,10 @@ class StatusBars:
         with header.guarded():
             header.show(header_lines(snapshot, self.history, state, width))
         live = snapshot.origin.kind == "live"
-        at = state.now if not live else self.history.second if state.paused else None
+        at = state.now if not live else self.history.ends if state.paused else None
         with self.graph.guarded():
             if self.graph.display:
-                self.graph.write(self.history, in_bits=self.in_bits, cursor=self.cursor, at=at)
+                self.graph.write(self.history, log, in_bits=self.in_bits, cursor=self.cursor, at=at)
 
 
 _KEYS = (

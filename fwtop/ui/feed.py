@@ -128,8 +128,8 @@ class Player(Protocol):
     def state(self) -> PlayerState | None:
         """Return where the player stands now; None until the recording is open."""
 
-    def past(self) -> tuple[tuple[Past, ...], dict[str, float]]:
-        """Return what the recording says of the minutes before the cursor, and when rules were installed."""
+    def past(self) -> tuple[Past, ...]:
+        """Return what the recording says of the minutes before the cursor."""
 
     def play(self, playing: bool) -> None:
         """Play or pause; at the end of the recording playing ends by itself."""
@@ -162,8 +162,8 @@ class Feed(Protocol):
     def player(self) -> Player | None:
         """Return what plays the recording; None for live traffic."""
 
-    def past(self) -> tuple[tuple[Past, ...], dict[str, float]]:
-        """Return what is known of the minutes before the snapshot shown, and when rules were installed.
+    def past(self) -> tuple[Past, ...]:
+        """Return what is known of the minutes before the snapshot shown.
 
         Of live traffic: before the first one, if a recorder was running.
         """

@@ -1,76 +1,107 @@
 """The history graph: what became of the packets, the newest at the right edge; functions and a widget.
 
-A column is two seconds, or as many as the operator sets, and shows the busiest one, as it was: nothing is
-averaged away. The bits of a part are estimated by its share of the packets: the ledger counts packets only.
+It fits what was seen: columns are narrow at first and widen until they last as long as the operator set; then
+it moves. A column shows its busiest moment, as it was: nothing is averaged away. The bits of a part are
+estimated by its share of the packets: the ledger counts packets only.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby
 
+from msgspec import Struct
+from rich.color import Color
 from rich.style import Style
 from textual import events
 
+from fwtop.model.traffic.session import EventKind
 from fwtop.render.numbers import utc
 from fwtop.ui.format import cut, number
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.layout import Clicked, Lines
-from fwtop.ui.lists.history import History, Point
-from fwtop.ui.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, TEXT, TITLE, Line, fit
+from fwtop.ui.lists.history import STEP, History, Point
+from fwtop.ui.lists.rows import LogEntry
+from fwtop.ui.stack import EIGHTHS, column_cells
+from fwtop.ui.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, PALETTE, TEXT, TITLE, Line, Span, fit
 
-COLUMN_SECONDS = 2
-_LABEL = 7  # cells of the scale
+COLUMN_SECONDS = 2.0
+_FINEST_SECONDS = 0.1  # of a column
+_WIDEN = 1.1  # columns widen by steps, so that they seldom move
+LABEL = 7  # cells of the scale
 LEGEND = 18
-_EIGHTHS = " ▁▂▃▄▅▆▇█"
-_GLYPHS = "█▓▒░"
 _STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
-_LABELLED = 8  # cells of a minute from which each one says how long ago it was
+_LABEL_SECONDS = (5, 10, 15, 30, 60, 120, 300, 600)  # between two labels of the axis
+_LABEL_CELLS = 12  # at least
 NOW = "now"
 _ZEROS = re.compile(r"\.0+(?=\D|$)|(?<=\.\d)0(?=\D|$)")  # the scale is round: 50k, not 50.0k
 Part = tuple[float, float, float, float]  # reaches you, my rules, other firewall, kernel
 
 
+class Columns(Struct, frozen=True):
+    """The history as columns; column n is of the time from n times `seconds` on."""
+
+    points: list[Point | None]
+    seconds: float
+    last: int  # the number of the one at the right edge
+
+    def place(self, at: float) -> int:
+        """Return the cell of a time, which may be outside."""
+        return len(self.points) - 1 - self.last + math.floor(at / self.seconds)
+
+    def time(self, place: int) -> float:
+        """Return the middle of the time that a cell stands for."""
+        return (self.last - len(self.points) + 1 + place + 0.5) * self.seconds
+
+
+def fold(history: History, cells: int, most: float) -> Columns:
+    """Fit the history into so many cells, each the busiest point of at most so many seconds."""
+    points = list(history.points)
+    wanted = max(len(points) * STEP / cells, _FINEST_SECONDS)
+    seconds = min(_WIDEN ** math.ceil(math.log(wanted, _WIDEN) - 1e-9), most)
+    first, last = history.step - len(points) + 1, math.ceil(history.ends / seconds - 1e-6) - 1
+    columns: list[Point | None] = []
+    for column in range(last - cells + 1, last + 1):
+        begin = math.floor(column * seconds / STEP + 1e-6)
+        end = math.ceil((column + 1) * seconds / STEP - 1e-6)
+        held = points[max(begin - first, 0) : max(end - first, 0)]
+        columns.append(max(held, key=lambda point: point.flow.arrives) if held else None)
+    return Columns(columns, seconds, last)
+
+
 def graph_lines(
     history: History,
+    log: Sequence[LogEntry],
     width: int,
     height: int,
     *,
     in_bits: bool,
-    cursor: int | None = None,
-    seconds: int = COLUMN_SECONDS,
+    cursor: float | None = None,
+    seconds: float = COLUMN_SECONDS,
     end: str = NOW,
 ) -> list[Line]:
-    """Draw `height` lines, below them the time axis with the rules that were installed, and what clients get.
+    """Draw `height` lines, below them the time axis with what became of rules, and what clients get.
 
-    The column of the second `cursor` stands out; `end` says when the right edge is.
+    The column of the time `cursor` stands out; `end` says when the right edge is.
     """
-    cells, rows = width - _LABEL - LEGEND, height - 1
+    cells, rows = width - LABEL - LEGEND, height - 1
     if cells < 1 or rows < 1:
         return []
-    columns = _columns(history, cells, seconds)
-    clients = _clients(columns, history) if height >= 5 else None  # on the last line
+    columns = fold(history, cells, seconds)
+    clients = _clients(columns.points, history) if height >= 7 else None  # on the last line
     if clients is not None:
         rows, height = rows - 1, height - 1
-    parts = [_parts(point, in_bits=in_bits) if point is not None else None for point in columns]
-    top = _scale(max((sum(part) for part in parts if part is not None), default=0.0), rows)
-    drawn = [_column(part, rows, top) for part in parts]
-    harm = [point is not None and point.attack and not point.stopped for point in columns]
-    marked = None if cursor is None else cells - 1 - (history.second - cursor) // seconds
-    lines = []
-    for row in range(rows, 0, -1):
-        line: Line = [
-            (column[row - 1][0], _style(column[row - 1][1], harmful=harmful))
-            for column, harmful in zip(drawn, harm, strict=True)
-        ]
-        if marked is not None and 0 <= marked < cells:
-            glyph, style = line[marked]
-            line[marked] = ("│", TITLE) if glyph == " " else (glyph, style + Style(reverse=True))
-        lines.append([_label(top, row, rows), *_joined(line)])
-    lines.append(_axis(history, cells, seconds))
-    seen = [point for point in columns if point is not None and point.flow.arrives > 0]
+    top = _scale(max((sum(_parts(one, in_bits=in_bits)) for one in columns.points), default=0.0), rows)
+    marked = -1 if cursor is None else columns.place(cursor)
+    lines = [
+        [_label(top, row + 1, rows), *_joined(line)]
+        for row, line in reversed([*enumerate(_area(columns, rows, top, marked, in_bits=in_bits))])
+    ]
+    lines.append([(f"{'0':>{LABEL - 1}}┼", DIM), *_joined(_axis(columns, _marks(columns, log)))])
+    seen = [point for point in columns.points if point is not None and point.flow.arrives > 0]
     known = not seen or not all(map(_unknown, seen))
     harmful = any(point.attack and not point.stopped for point in seen)
     legend = [
@@ -88,49 +119,46 @@ class Graph(Lines):
 
     def __init__(self) -> None:
         super().__init__("graph")
-        self.seconds = COLUMN_SECONDS  # of a column
+        self.seconds = COLUMN_SECONDS  # of a column, at most
         self._history = History()
         self._drawn: tuple[object, ...] = ()  # what it was last drawn for
 
-    def write(self, history: History, *, in_bits: bool, cursor: int | None, at: float | None) -> None:
+    def write(
+        self,
+        history: History,
+        log: Sequence[LogEntry],
+        *,
+        in_bits: bool,
+        cursor: float | None,
+        at: float | None,
+    ) -> None:
         """Draw at most once a second, and when place, unit or cursor change.
 
         `at` is the time of the right edge where that isn't now: in a recording, or while paused.
         """
         self._history = history
         end = NOW if at is None else utc(at, "%H:%M:%S")
-        wanted = (history.second, self.box, in_bits, cursor, self.seconds, end)
+        look = (PALETTE.colourless, self.box, in_bits, cursor, self.seconds, end)
+        wanted = (int(history.step * STEP), *look)
         if wanted != self._drawn:
             self._drawn = wanted
             width, height = self.box.width, self.box.height
-            lines = graph_lines(
-                history, width, height, in_bits=in_bits, cursor=cursor, seconds=self.seconds, end=end
+            self.show(
+                graph_lines(
+                    history, log, width, height, in_bits=in_bits, cursor=cursor, seconds=self.seconds, end=end
+                )
             )
-            self.show(lines)
 
     def on_click(self, event: events.Click) -> None:
         """Put the cursor on the column under the pointer."""
-        cells, place = self.box.width - _LABEL - LEGEND, event.x - _LABEL
+        cells, place = self.box.width - LABEL - LEGEND, event.x - LABEL
         if 0 <= place < cells and self._history.points:
-            last = self._history.second // self.seconds
-            self.post_message(Clicked(self, (last - (cells - 1 - place)) * self.seconds))
+            self.post_message(Clicked(self, fold(self._history, cells, self.seconds).time(place)))
 
 
-def _columns(history: History, cells: int, seconds: int) -> list[Point | None]:
-    """Fold the history by the busiest second; columns begin at multiples of `seconds`, so that they stay."""
-    columns: list[Point | None] = [None] * cells
-    last = history.second // seconds
-    for age, point in enumerate(reversed(history.points)):
-        place = cells - 1 - (last - (history.second - age) // seconds)
-        if place < 0:
-            break
-        held = columns[place]
-        if held is None or point.flow.arrives > held.flow.arrives:
-            columns[place] = point
-    return columns
-
-
-def _parts(point: Point, *, in_bits: bool) -> Part:
+def _parts(point: Point | None, *, in_bits: bool) -> Part:
+    if point is None:
+        return 0.0, 0.0, 0.0, 0.0
     flow = point.flow
     if _unknown(point):
         return (flow.bps if in_bits else flow.arrives), 0.0, 0.0, 0.0
@@ -165,65 +193,94 @@ def _joined(line: Line) -> Line:
     ]
 
 
-@lru_cache(maxsize=1024)
-def _column(part: Part | None, rows: int, top: float) -> tuple[tuple[str, int], ...]:
-    """Return the glyphs of a column from its lowest cell; a second later nearly all columns are the same."""
-    return tuple(_cell(part, row, rows / top) for row in range(1, rows + 1))
+_COLOURS = (ACCENT, GOOD, ELSEWHERE, Style(color="bright_black"))
 
 
-def _cell(part: Part | None, row: int, rows_per_unit: float) -> tuple[str, int]:
-    """Return the glyph of a cell, the lowest row being 1, and which part it shows."""
-    if part is None or sum(part) <= 0:
-        return " ", 0
-    covered = [0.0] * 4
-    low = 0.0
-    for number_, value in enumerate(part):
-        high = low + value * rows_per_unit
-        covered[number_] = max(min(high, row) - max(low, row - 1), 0.0)
-        low = high
-    whole = sum(covered)
-    most = max(range(4), key=lambda place: covered[place])
-    if most == 0:
-        eighths = round(whole * 8)
-        return _EIGHTHS[max(eighths, 1) if row == 1 else eighths], 0
-    if whole >= 0.5:
-        return _GLYPHS[most], most
-    return ("▁" if row == 1 and whole > 0 else " "), most
+def _area(columns: Columns, rows: int, top: float, marked: int, *, in_bits: bool) -> list[Line]:
+    """Draw the cells, the lowest row first; the column `marked` stands out."""
+    drawn: list[Sequence[Span]] = []
+    for place, point in enumerate(columns.points):
+        harmful = point is not None and point.attack and not point.stopped
+        turn = (columns.last + place) % 8 if PALETTE.colourless else None
+        column = _column(_parts(point, in_bits=in_bits), rows, top, turn, harmful=harmful)
+        if place == marked:
+            column = [("│", TITLE) if cell == _NOTHING else (cell[0], _REVERSE + cell[1]) for cell in column]
+        drawn.append(column)
+    return [list(row) for row in zip(*drawn, strict=True)]
 
 
-def _style(part: int, *, harmful: bool) -> Style:
-    if part == 0:
-        return BAD if harmful else ACCENT
-    return (GOOD, ELSEWHERE, DIM)[part - 1]
+_NOTHING: Span = (" ", TEXT)
+_REVERSE = Style(reverse=True)
+
+
+@lru_cache(maxsize=2048)  # a second later most columns are the same
+def _column(
+    part: Sequence[float], rows: int, top: float, turn: int | None, *, harmful: bool
+) -> Sequence[Span]:
+    """Draw a column, the lowest cell first, in colours that are never bold: they are behind others, too."""
+    colours = [one.color for one in (BAD if harmful else _COLOURS[0], *_COLOURS[1:])]
+    return [
+        (glyph, _style(colours[one], colours[behind] if behind is not None else None))
+        if one is not None
+        else _NOTHING
+        for glyph, one, behind in column_cells(part, rows, top, turn)
+    ]
+
+
+@lru_cache(maxsize=64)  # spans of one style are joined, which is faster where it's the same object
+def _style(colour: Color | None, behind: Color | None) -> Style:
+    return Style.from_color(colour, behind)
 
 
 def _label(top: float, row: int, rows: int) -> tuple[str, Style]:
     shown = row == rows or 2 * row == rows or (rows % 2 and row % 2)
     written = _ZEROS.sub("", number(top * row / rows)) if shown else ""
-    return f"{cut(written, _LABEL - 1):>{_LABEL - 1}}┤", DIM
+    return f"{cut(written, LABEL - 1):>{LABEL - 1}}┤", DIM
 
 
-def _axis(history: History, cells: int, seconds: int) -> Line:
-    """Write the time axis; a rule stands where it was installed."""
-    axis = ["─"] * cells
-    minute = 60 // seconds
-    for place in range(cells - 1 - minute, -1, -minute):
-        ago = f"┬{(cells - 1 - place) // minute}m"
-        axis[place : place + len(ago)] = ago if minute >= _LABELLED else "┬" + "─" * (len(ago) - 1)
-    marked = dict(enumerate(axis))
-    styles: list[Style] = [DIM] * cells
-    last = history.second // seconds
-    for rule_id, at in sorted(history.marks.items(), key=lambda mark: mark[1]):
-        place = cells - 1 - (last - int(at) // seconds)
-        if not 0 <= place < cells:
-            continue
-        fits = place + len(rule_id) < cells
-        begin = place if fits else max(place - len(rule_id), 0)
-        text = f"▲{rule_id}" if fits else f"{rule_id}▲"
-        for cell, char in zip(range(begin, cells), text, strict=False):
-            marked[cell], styles[cell] = char, TITLE
-    line: Line = [(f"{'0':>{_LABEL - 1}}┼", DIM)]
-    return [*line, *((marked[place], styles[place]) for place in range(cells))]
+_MARKS: dict[str, Span] = {
+    EventKind.RULE_APPLIED: ("▲", TITLE),
+    EventKind.RULE_UNDONE: ("▼", TITLE),
+    EventKind.RULE_EXPIRED: ("✖", BAD),
+}
+
+
+def _marks(columns: Columns, log: Sequence[LogEntry]) -> Iterable[tuple[int, str, list[str], Style]]:
+    """Return the cells at which rules were installed, removed or expired, with their names; newest first."""
+    found: dict[tuple[int, str, Style], list[str]] = {}
+    begin = columns.time(0) - columns.seconds
+    for entry in reversed(log):
+        if entry.at < begin:
+            break
+        if glyph := _MARKS.get(entry.kind):
+            place = min(columns.place(entry.at), len(columns.points) - 1)
+            found.setdefault((place, *glyph), []).append(entry.subject)
+    return [(place, glyph, names, style) for (place, glyph, style), names in found.items()]
+
+
+def _axis(columns: Columns, marks: Iterable[tuple[int, str, list[str], Style]]) -> Line:
+    """Write the time axis: the marks of rules, and labels where they leave room."""
+    cells = len(columns.points)
+    axis: Line = [("─", DIM)] * cells
+    taken = [False] * (cells + 2)  # with the gap after a text, and one before the first cell
+
+    def put(place: int, text: str, style: Style) -> bool:
+        end = place + len(text)
+        if place < 0 or end > cells or any(taken[place : end + 2]):
+            return False
+        axis[place:end] = [(char, style) for char in text]
+        taken[place + 1 : end + 1] = [True] * len(text)
+        return True
+
+    for place, glyph, names, style in marks:
+        name = names[-1] if len(names) == 1 else f"{names[-1]}+{len(names) - 1}"
+        right, left = (place, f"{glyph}{name}"), (place - len(name), f"{name}{glyph}")
+        any(put(begin, text, style) for begin, text in (right, left, (place, glyph), (place - 2, glyph)))
+    every = next((one for one in _LABEL_SECONDS if one >= _LABEL_CELLS * columns.seconds), _LABEL_SECONDS[-1])
+    for ago in range(every, math.ceil(cells * columns.seconds), every):
+        words = f"{ago // 60}m" if ago % 60 == 0 else f"{ago}s"
+        put(cells - 1 - round(ago / columns.seconds), f"┬{words}", DIM)
+    return axis
 
 
 def _clients(columns: Sequence[Point | None], history: History) -> tuple[Line, Line] | None:
@@ -235,9 +292,9 @@ def _clients(columns: Sequence[Point | None], history: History) -> tuple[Line, L
     least = 0.8 * history.before.handshakes if history.before is not None else 0.0  # less is drawn in red
     line: Line = []
     for rate in rates:
-        eighths = 0 if rate is None else max(round(8 * rate / most), 1)
-        line.append((_EIGHTHS[eighths], BAD if rate is not None and rate < least else GOOD))
-    return [(f"{'clients':<{_LABEL}}", DIM), *_joined(line)], [(f"█ {number(most)}/s", DIM)]
+        eighths = max(round(8 * rate / most), 1) if rate else 0
+        line.append((EIGHTHS[eighths], BAD if rate is not None and rate < least else GOOD))
+    return [(f"{'clients':<{LABEL}}", DIM), *_joined(line)], [(f"█ {number(most)}/s", DIM)]
 
 
 def _legend(height: int, *, known: bool, reaching: Style) -> list[Line]:
@@ -250,13 +307,7 @@ def _legend(height: int, *, known: bool, reaching: Style) -> list[Line]:
         [("▒ ", ELSEWHERE), ("other firewall", TEXT)],
         [("░ ", DIM), ("kernel, socket", TEXT)],
     )
-    short: Sequence[Line] = (
-        [("█ ", reaching), ("you ", TEXT), *names[1]],
-        [names[2][0], ("other ", TEXT), names[3][0], ("kern", TEXT)],
-    )
-    legend = list(names) if height >= 5 else list(short) if height < 4 else [names[0], names[1], short[1]]
-    legend += [[]] * (height - 1 - len(legend))
-    return legend[: height - 1]
+    return [*names, *[[]] * height][: height - 1]
 
 
 def _scale_words(end: str, *, in_bits: bool, estimated: bool) -> Line:

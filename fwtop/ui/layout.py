@@ -6,7 +6,7 @@ Below the minimum there is only a message.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -83,6 +83,8 @@ class Guarded(MessagePump):
 MINIMUM = (60, 15)
 WIDE = (132, 34)  # from this size on the overview has two columns
 GRAPH_ON_ALL_TABS = 40  # rows
+MOST_GRAPH = 10  # lines
+LEFT_COLUMN = 57  # percent
 HEADER_ROWS = 3
 
 
@@ -95,11 +97,26 @@ class Box(Struct, frozen=True):
     height: int
 
 
+def columns(room: Box, share: int) -> tuple[Box, Box]:
+    """Divide a room into two columns; the left one gets `share` percent."""
+    left = (room.width - 3) * share // 100
+    return (
+        Box(room.x, room.y, left, room.height),
+        Box(room.x + left + 3, room.y, room.width - left - 3, room.height),
+    )
+
+
+def heights(boxes: Mapping[str, Box]) -> dict[str, int]:
+    """Return how many lines each box has."""
+    return {name: box.height for name, box in boxes.items()}
+
+
 def graph_height(height: int) -> int:
-    """Return the lines of the history graph in a terminal of that height; 0: none."""
+    """Return the lines that the history graph has at least in a terminal of that height; 0: none."""
     if height < 20:
         return 0
-    return 3 if height < WIDE[1] else 5 if height < GRAPH_ON_ALL_TABS else min(6 + (height - 40) // 5, 9)
+    most = 7 if height < GRAPH_ON_ALL_TABS else 8 + (height - GRAPH_ON_ALL_TABS) // 5
+    return min(5 + max(height - 24, 0) // 3, most, MOST_GRAPH)
 
 
 class Frame(Struct, frozen=True):
@@ -109,24 +126,29 @@ class Frame(Struct, frozen=True):
     room: Box
 
 
-def frame(width: int, height: int, tab: str, *, slow: bool = False, recorded: bool = False) -> Frame | None:
+def frame(
+    width: int, height: int, tab: str, *, slow: bool = False, recorded: bool = False, more: int = 0
+) -> Frame | None:
     """Place header, graph, tab bar, status and footer; None if the terminal is too small.
 
-    A recording has its time bar above the status.
+    A recording has its time bar above the status. The graph is `more` lines higher than it has to be.
     """
     if width < MINIMUM[0] or height < MINIMUM[1]:
         return None
-    graph = 0 if slow or (tab != "overview" and height < GRAPH_ON_ALL_TABS) else graph_height(height)
+    graph = 0 if slow or (tab != "overview" and height < GRAPH_ON_ALL_TABS) else graph_height(height) + more
     boxes = {
         "header": Box(0, 0, width, HEADER_ROWS),
-        "tabs": Box(0, HEADER_ROWS + graph, width, 1),
         "status": Box(0, height - 2, width, 1),
         "footer": Box(0, height - 1, width, 1),
     }
-    if graph:
-        boxes["graph"] = Box(0, 3, width, graph)
+    if graph and tab == "overview" and width >= WIDE[0] and height >= WIDE[1]:
+        graph = MOST_GRAPH
+        boxes["graph"], boxes["funnel"] = columns(Box(0, HEADER_ROWS, width, graph), LEFT_COLUMN)
+    elif graph:
+        boxes["graph"] = Box(0, HEADER_ROWS, width, graph)
     if recorded:
         boxes["timebar"] = Box(0, height - 3, width, 1)
+    boxes["tabs"] = Box(0, HEADER_ROWS + graph, width, 1)
     top = 4 + graph
     return Frame(boxes, Box(0, top, width, height - top - 2 - recorded))
 

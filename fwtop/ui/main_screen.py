@@ -196,13 +196,13 @@ class MainScreen(Guarded, Screen[None], inherit_bindings=False):
             case Graph():
                 self._show_second(value)
 
-    def _show_second(self, second: int) -> None:
+    def _show_second(self, second: float) -> None:
         """Put the graph's cursor on a second and say what happened then; the same second again removes it.
 
         A recording goes to that second.
         """
         if self.desk.feed.player is not None:
-            self.session.player("seek", float(second))
+            self.session.player("seek", second)
             return
         bars = self.bars
         bars.cursor = None if bars.cursor == second else second

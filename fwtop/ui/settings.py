@@ -52,8 +52,7 @@ class Rates(Struct, frozen=True):
     frame_seconds: Annotated[
         float, Meta(ge=0.1, le=10), _help("between two frames; at least 1.0 on a slow screen")
     ] = 0.25
-    # the axis marks minutes
-    graph_seconds: Annotated[Literal[1, 2, 3, 4, 5, 6, 10], _help("per column of the graph")] = 2
+    graph_seconds: Annotated[Literal[1, 2, 3, 4, 5, 6, 10], _help("per column of the graph, at most")] = 2
 
 
 class Settings(Struct, frozen=True):

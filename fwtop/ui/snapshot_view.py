@@ -22,7 +22,7 @@ from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.actions.session_actions import SessionActions
 from fwtop.ui.actions.tab_actions import TabActions
 from fwtop.ui.bars import not_acting, pending
-from fwtop.ui.graph import LEGEND
+from fwtop.ui.graph import LABEL, LEGEND
 from fwtop.ui.header import HeaderState
 from fwtop.ui.keys import Here
 from fwtop.ui.layout import HEADER_ROWS, Box, Guarded
@@ -32,7 +32,7 @@ from fwtop.ui.lists.path import Stage, path_lines, stage_details
 from fwtop.ui.lists.rows import PART_PANELS
 from fwtop.ui.lists.rules import RuleEffects, effect_lines
 from fwtop.ui.lists.table import CellContext
-from fwtop.ui.style import STRONG, Line
+from fwtop.ui.style import STRONG, Line, width_of
 from fwtop.ui.tabs import TAB, Content
 from fwtop.ui.terminal import LinkBudget
 
@@ -107,7 +107,7 @@ class SnapshotView:
             "proposals" if judgement.proposals else "attacks" if judgement.attacks else "sources"
         )
         if player is not None:
-            history.rebuild(*player.past())
+            history.rebuild(player.past())
             if now < self._noted:  # it went back: what was seen since hasn't happened yet
                 self._effects, self._trends = RuleEffects(), RecentRates()
         elif not self._noted:
@@ -124,9 +124,9 @@ class SnapshotView:
 
     def _recall(self) -> None:
         """Begin with what a recorder saw before the screen was opened."""
-        past, rules = self._desk.feed.past()
+        past = self._desk.feed.past()
         if past:
-            self._desk.bars.history.rebuild(past, rules)
+            self._desk.bars.history.rebuild(past)
             since = utc(past[0].at)
             self._desk.say(f"a recorder was running: what it saw since {since} is in the graph")
 
@@ -141,7 +141,7 @@ class SnapshotView:
             self._lines_of("proposals", len(judgement.proposals)),
             self._lines_of("rules", len(shot.mitigations)),
             self._lines_of("all_rules", len(shot.mitigations)),
-            len(self._effect_lines()) + 1,
+            len(self._effect_lines()),
             self._lines_of("services", len(judgement.services)),
             self._lines_of("past", sum(one.kind == EventKind.ATTACK_ENDED for one in self._desk.log.entries)),
             len(setup_lines(shot)),
@@ -206,7 +206,7 @@ class SnapshotView:
                 with panel.guarded():
                     panel.take(part if name in PART_PANELS else snapshot, context)
         self._write("effect", lambda _: self._effect_lines())
-        self._write("funnel", lambda box: path_lines(snapshot, box.width, box.height, slow=desk.slow))
+        self._write("funnel", lambda box: path_lines(snapshot, box.width, box.height))
         self._write("stage", lambda _: self._stage_lines())
         self._write("setup", lambda _: setup_lines(snapshot))
         with self._guard.surviving():
@@ -251,7 +251,7 @@ class SnapshotView:
             snapshot = desk.current()
             state = HeaderState(desk.now(), self._session.paused, desk.controls.readonly, desk.slow)
             keys = desk.screen.app.screen is desk.screen
-            desk.bars.draw(snapshot, state, self.here() if keys else None)
+            desk.bars.draw(snapshot, state, desk.log.entries, self.here() if keys else None)
             with tabs.toasts.guarded():
                 self._draw_toasts(snapshot)
             if player is not None and tabs.time_bar.display:
@@ -293,13 +293,13 @@ class SnapshotView:
         self._tabs.tab_bar.write(shown, counts, scoped)
 
     def _draw_toasts(self, snapshot: Snapshot) -> None:
-        """Draw the toasts over the graph, left of its legend; without one above the status."""
-        tabs = self._tabs
-        graph = tabs.tab_bar.box.y > HEADER_ROWS
-        columns = self._desk.size[0] - (LEGEND if graph else 0)
-        lines = self.news.lines(snapshot, min(columns - 2, WIDEST_TOAST)) if tabs.tab_bar.display else []
+        """Draw the toasts over the graph's oldest columns, never its legend; without one above the status."""
+        tabs, graph = self._tabs, self._desk.bars.graph
+        width = (graph.box.width - LEGEND if graph.display else self._desk.size[0]) - 1
+        lines = self.news.lines(snapshot, min(width, WIDEST_TOAST)) if tabs.tab_bar.display else []
         bottom = tabs.time_bar if tabs.time_bar.display else self._desk.bars["status"]
-        tabs.toasts.write(lines, HEADER_ROWS if graph else bottom.box.y - len(lines), columns)
+        left = min(LABEL, width - max(map(width_of, lines), default=0))
+        tabs.toasts.write(lines, *((left, HEADER_ROWS) if graph.display else (1, bottom.box.y - len(lines))))
 
     def _machine_changed(self, changes: Sequence[Change]) -> None:
         """Tell of alarms, and draw the rules where they are shown: other long lists have their own time."""

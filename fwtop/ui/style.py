@@ -82,11 +82,17 @@ class Palette:
 
     def __init__(self) -> None:
         self._theme = THEMES[DEFAULT_THEME]
+        self.no_color = False  # the terminal gets no colours, whatever the theme
 
     @property
     def name(self) -> str:
         """The theme's name."""
         return self._theme.name
+
+    @property
+    def colourless(self) -> bool:
+        """Whether nothing has a colour: as the theme or NO_COLOR says."""
+        return self._theme.colourless or self.no_color
 
     def use(self, name: str) -> None:
         """Change the theme."""
@@ -275,7 +281,7 @@ def _is_one_cell(character: str) -> bool:
 
 
 def _carries_on(text: str, style: Style, before: Style) -> bool:
-    return text.isspace() and not style.reverse and not before.reverse
+    return text.isspace() and not any(one.reverse or one.bgcolor for one in (style, before))
 
 
 Cell = tuple[str, Style | None]

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
-from fwtop.ui.layout import WIDE, Box
+from fwtop.ui.layout import LEFT_COLUMN, WIDE, Box, columns
 
 Boxes = dict[str, Box]
 _LEAST = 3  # lines of a panel: less is not worth a place
+_TWO_COLUMNS = 16  # lines of the overview from which there are two
 _WITH_PACKETS = 22  # lines beside the decisions from which the newest packets are among them
 _STAGES = 13  # lines of the path: its title and head, all stages, a text of two lines
 
@@ -77,15 +78,6 @@ def _known(content: Content, *parts: tuple[str, int]) -> list[tuple[str, int]]:
     return [part for part in parts if content.payloads or part[0] != "payloads"]
 
 
-def columns(room: Box, share: int) -> tuple[Box, Box]:
-    """Divide a room into two columns; the left one gets `share` percent."""
-    left = (room.width - 3) * share // 100
-    return (
-        Box(room.x, room.y, left, room.height),
-        Box(room.x + left + 3, room.y, room.width - left - 3, room.height),
-    )
-
-
 OVERVIEW = ("attacks", "proposals", "rules", "services", "past", "sources", "payloads", "ports")
 
 
@@ -93,17 +85,14 @@ def overview(room: Box, content: Content) -> Arrangement:
     """Attacks, what to do about them, and the rules; what else there is room for."""
     if room.height < 2 * _LEAST + 1:
         return _one_slot(room, OVERVIEW[:3], content.focused)
-    if room.width >= WIDE[0] and room.height >= 20:
-        left, right = columns(room, 57)
+    if room.width >= WIDE[0] and room.height >= _TWO_COLUMNS:
+        left, right = columns(room, LEFT_COLUMN)
         boxes = _calm(left, content) if content.is_calm else _decisions(left, content)
-        funnel = min(max(right.height * 40 // 100, 9), _STAGES)
-        boxes["funnel"] = Box(right.x, right.y, right.width, funnel)
-        below = Box(right.x, right.y + funnel + 1, right.width, right.height - funnel - 1)
         seen = "ports" if "sources" in boxes else "sources"  # rules and their effect may leave them no room
-        if content.packets and below.height >= _WITH_PACKETS:
-            boxes |= stack(below, _known(content, (seen, 36), ("payloads", 27), ("packets", 37)))
+        if content.packets and right.height >= _WITH_PACKETS:
+            boxes |= stack(right, _known(content, (seen, 36), ("payloads", 27), ("packets", 37)))
         else:
-            boxes |= stack(below, _known(content, (seen, 42), ("payloads", 58)))
+            boxes |= stack(right, _known(content, (seen, 42), ("payloads", 58)))
         return Arrangement(boxes)
     return Arrangement(_calm(room, content) if content.is_calm else _decisions(room, content))
 
@@ -133,7 +122,9 @@ def _decisions(room: Box, content: Content) -> Boxes:
     if content.proposals:
         wanted.append(("proposals", 1 + content.proposals))
     if content.rules:
-        wanted += [("rules", 1 + content.rules), ("effect", content.effect)]
+        wanted.append(("rules", 1 + content.rules))
+    if content.effect:
+        wanted.append(("effect", content.effect))
     wanted.append(("sources", room.height))
     boxes: Boxes = {}
     y, left = room.y, room.height
@@ -162,7 +153,7 @@ def traffic(room: Box, content: Content) -> Arrangement:
         return _one_slot(room, [name for name in TRAFFIC if name in dict(parts)], content.focused)
     if room.width < WIDE[0]:
         return Arrangement(stack(room, parts))
-    left, right = columns(room, 57)
+    left, right = columns(room, LEFT_COLUMN)
     return Arrangement({"sources": left} | stack(right, _known(content, ("ports", 45), ("payloads", 55))))
 
 

@@ -94,6 +94,10 @@ def services() -> tuple[ServiceUse, ...]:
     )
 
 
+def later(shot: Snapshot, seconds: float) -> Snapshot:
+    return replace(shot, started=shot.started + seconds)
+
+
 def calm() -> Snapshot:
     base = snapshot()
     quiet = tuple(

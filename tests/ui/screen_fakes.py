@@ -148,8 +148,8 @@ class FakeFeed:
         self.send: Callable[[Snapshot], None] = lambda _: None
         self.fail: Callable[[Exception], None] = lambda _: None
 
-    def past(self) -> tuple[tuple[Past, ...], dict[str, float]]:
-        return self.before, {}
+    def past(self) -> tuple[Past, ...]:
+        return self.before
 
     def start(self, on_snapshot: Callable[[Snapshot], None], on_error: Callable[[Exception], None]) -> None:
         self.send, self.fail = on_snapshot, on_error
@@ -182,8 +182,8 @@ class FakePlayer:
         self.state = state
         self.calls: list[tuple[str, float]] = []
 
-    def past(self) -> tuple[tuple[Past, ...], dict[str, float]]:
-        return (), {}
+    def past(self) -> tuple[Past, ...]:
+        return ()
 
     def play(self, playing: bool) -> None:
         self.calls.append(("play", playing))

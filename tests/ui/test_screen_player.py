@@ -195,6 +195,6 @@ async def test_a_stored_session_is_played_with_keys(session: StoredFeed) -> None
         await shows(31)
         await run.press("left_curly_bracket", "comma")
         await shows(29)
-        assert len(app.main.bars.history.points) == 30
+        assert len(app.main.bars.history.points) == 59
         await run.press("u")
         assert "a test" in run.text()

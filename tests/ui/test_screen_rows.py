@@ -12,7 +12,7 @@ from fwtop.model.traffic.session import Flow
 from fwtop.model.traffic.snapshot import Source
 from fwtop.ui.format import bar, bits, cut, duration, nanoseconds, number, percent, wrap
 from fwtop.ui.layout import frame
-from fwtop.ui.lists.history import HISTORY_SECONDS, History, Point
+from fwtop.ui.lists.history import HISTORY_SECONDS, STEP, History, Point
 from fwtop.ui.lists.rows import FREEZE_SECONDS, RESORT_SECONDS, SEEN_SECONDS, RowList
 from fwtop.ui.lists.traffic import SOURCE_VIEWS
 from fwtop.ui.style import TEXT, width_of, wrap_line
@@ -161,11 +161,11 @@ def test_bars_show_the_interval_and_stay_in_their_width() -> None:
 
 def test_history_repeats_what_it_missed_keeps_peaks_and_stays_bounded() -> None:
     history = History()
-    for second, rate in ((0.0, 5.0), (0.5, 9.0), (0.9, 7.0), (3.0, 1.0)):
+    for second, rate in ((0.0, 5.0), (0.3, 9.0), (0.4, 7.0), (1.6, 1.0)):
         history.add(Point(Flow(rate)), second)
     assert [point.flow.arrives for point in history.points] == [9.0, 9.0, 9.0, 1.0]
     history.add(Point(Flow(2.0)), 1e6)
-    assert len(history.points) == HISTORY_SECONDS
+    assert len(history.points) == HISTORY_SECONDS / STEP
 
 
 CONTENTS = (

@@ -16,7 +16,7 @@ from screen_run import LARGE, running
 from fwtop.cli.main import main
 from fwtop.model.files import ConfigText
 from fwtop.ui import style
-from fwtop.ui.graph import graph_lines
+from fwtop.ui.graph import fold
 from fwtop.ui.keys import ACTIONS, KEY_MAP, KeyNameError, key_name, key_text, remapped
 from fwtop.ui.lists.history import History
 from fwtop.ui.settings import (
@@ -302,14 +302,13 @@ async def test_a_terminal_that_can_t_keep_up_gets_less_unless_that_was_refused()
 
 
 @pytest.mark.parametrize("seconds", [1, 5, 10])
-def test_a_column_of_the_graph_stands_for_the_seconds_that_were_set(seconds: int) -> None:
+def test_a_column_of_the_graph_stands_for_no_more_seconds_than_were_set(seconds: int) -> None:
     history = History()
     for second in range(600):
         history.take(snapshot(), 1_000_000.0 + second)
-    lines = graph_lines(history, 100, 4, in_bits=False, seconds=seconds)
-    drawn = "".join(text for text, _ in lines[-2])[7:82]
-    filled = sum(char in "█▓▒░▁▂▃▄▅▆▇" for char in drawn)
-    assert filled == min(600 // seconds, 75)
+    columns = fold(history, 75, seconds)
+    assert columns.seconds == seconds if seconds < 600 / 75 else 600 / 75 <= columns.seconds <= seconds
+    assert columns.points.count(None) <= 7
 
 
 async def test_an_action_without_a_key_is_nowhere_but_on_the_command_line() -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from screen_factory import SCENES as MADE
 from screen_factory import provisional, snapshot
 from screen_fakes import FakeFeed, FakePlayer
 from screen_hostile import HostileControls, hostile
@@ -23,7 +24,7 @@ from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.ui.actions.dialog import Dialog
 from fwtop.ui.actions.rule_dialog import RuleDialog
 from fwtop.ui.format import wrap
-from fwtop.ui.layout import Lines, frame
+from fwtop.ui.layout import MOST_GRAPH, Lines, frame
 from fwtop.ui.tabs import TABS
 
 STATES: dict[str, tuple[str, tuple[str, ...]]] = {  # the panel that has the keys, and keys
@@ -222,3 +223,22 @@ async def test_dialog_that_cannot_be_read_installs_nothing() -> None:
         await resize(run, 80, 24)
         await run.press("enter")
         assert run.feed.controls.verbs()[-1] == "apply"
+
+
+@pytest.mark.parametrize(("size", "rows"), [((80, 24), 4), ((100, 30), 5), ((120, 40), 6), ((200, 50), 8)])
+@pytest.mark.parametrize("scene", ["calm", "spoofed", "trial", "vectors", "protected"])
+async def test_the_graph_is_high_and_has_the_lines_that_nothing_else_needs(
+    scene: str, size: tuple[int, int], rows: int
+) -> None:
+    async with running(MADE[scene](), size) as run:
+        tabs, graph = run.app.main.tabs, run.app.main.bars.graph.box
+        assert graph.height - 1 - any(line.startswith("clients") for line in run.lines()) >= rows
+        shown = [widget.box for widget in (*tabs.panels.values(), *tabs.texts.values()) if widget.display]
+        free = size[1] - 2 - max(box.y + box.height for box in shown)
+        assert free <= 1 or graph.height == MOST_GRAPH
+        funnel = tabs.texts["funnel"]
+        assert funnel.display == (size == (200, 50)), "the path is beside the graph"
+        if funnel.display:
+            assert (funnel.box.y, funnel.box.height) == (graph.y, graph.height)
+            assert funnel.box.x >= graph.x + graph.width
+            assert all(word in run.text() for word in ("NIC", "XDP", "conntrack", "socket", "accepted"))

@@ -28,7 +28,7 @@ from fwtop.model.traffic.session import Event, EventKind, Flow, Mark
 from fwtop.model.traffic.snapshot import Judgement, Origin, Snapshot, Tables
 from fwtop.render.numbers import duration_words
 from fwtop.stats.engine import Engine
-from fwtop.ui.lists.history import HISTORY_SECONDS, Past, Point
+from fwtop.ui.lists.history import HISTORY_SECONDS, STEP, Past, Point
 
 _WINDOW_SECONDS = 3.0  # as on a live screen
 _PARTS = 12  # a short capture is shown in windows of a twelfth of its length
@@ -200,22 +200,22 @@ class CaptureReel:
         return Frame(snapshot, self._past(at))
 
     def _past(self, until: float) -> tuple[Past, ...]:
-        """Count the packets of each second before a time; what became of them isn't recorded."""
+        """Return the rates of each STEP before a time; what became of the packets isn't recorded."""
         since = max(self._begins, until - HISTORY_SECONDS)
         first = np.searchsorted(self._times, round(since * 1e9))
         last = np.searchsorted(self._times, round(until * 1e9), "right")
         if first >= last:
             return ()
         packets, rows = self._result.whole.window.arrived, self._order[first:last]
-        start = int(self._times[first]) // 10**9
-        seconds = self._times[first:last] // 10**9 - start
-        rates = np.bincount(seconds, packets.weight[rows])
-        bits = np.bincount(seconds, packets.weight[rows] * packets.length[rows] * 8)
+        steps = self._times[first:last] // round(STEP * 1e9)
+        start = int(steps[0])
+        rates = np.bincount(steps - start, packets.weight[rows]) / STEP
+        bits = np.bincount(steps - start, packets.weight[rows] * packets.length[rows] * 8) / STEP
         flows = (
             Flow(arrives=float(pps), unaccounted=float(pps), bps=float(rate))
             for pps, rate in zip(rates, bits, strict=True)
         )
-        return tuple(Past(float(start + second), Point(flow)) for second, flow in enumerate(flows))
+        return tuple(Past((start + step) * STEP, Point(flow)) for step, flow in enumerate(flows))
 
     def _thinned(self, rows: NDArray[np.intp]) -> PacketBatch:
         """Select packets; of too many every n-th, each counting for n."""

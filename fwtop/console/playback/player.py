@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.console.controls import ReadOnlyControls
@@ -34,7 +34,6 @@ class Frame(Struct, frozen=True):
 
     snapshot: Snapshot
     past: tuple[Past, ...] = ()
-    rules: dict[str, float] = field(default_factory=dict)  # rule → when it was installed
 
 
 class Reel(Protocol):
@@ -190,10 +189,9 @@ class StoredFeed:
             raise FwtopError("nothing is shown yet")
         return self._frame.snapshot
 
-    def past(self) -> tuple[tuple[Past, ...], dict[str, float]]:
+    def past(self) -> tuple[Past, ...]:
         """Return the minutes before the frame shown."""
-        frame = self._frame
-        return (frame.past, frame.rules) if frame is not None else ((), {})
+        return self._frame.past if self._frame is not None else ()
 
     def play(self, playing: bool) -> None:
         """Play or pause."""

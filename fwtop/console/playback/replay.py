@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.console.playback.player import Frame, Reel
 from fwtop.model.errors import FwtopError
-from fwtop.model.traffic.session import STOPPED, EventKind, Flow, Mark, unstored
+from fwtop.model.traffic.session import STOPPED, Flow, Mark, unstored
 from fwtop.model.traffic.snapshot import Incident, Origin, Snapshot
 from fwtop.render.numbers import CLOCK, utc
 from fwtop.store.directory import SESSION_DIRECTORY, is_running, session_paths
@@ -66,7 +66,7 @@ class SessionReel:
         if snapshot is None:
             return None
         past = tuple(map(_past, self._stored.series(at - HISTORY_SECONDS, at)))
-        return Frame(self._marked(snapshot, at), past, self._installed(at))
+        return Frame(self._marked(snapshot, at), past)
 
     def _marked(self, snapshot: Snapshot, at: float) -> Snapshot:
         """Add a note where nothing was stored of the time shown, so that the snapshot is of another time."""
@@ -76,14 +76,6 @@ class SessionReel:
                 words = f"nothing was stored from {since} to {until}: {gap.why}"
                 return replace(snapshot, notes=(words, *snapshot.notes))
         return snapshot
-
-    def _installed(self, at: float) -> dict[str, float]:
-        """Return when the rules of the last minutes were installed."""
-        return {
-            mark.event.subject: mark.event.at
-            for mark in self._marks
-            if mark.event.kind is EventKind.RULE_APPLIED and at - HISTORY_SECONDS < mark.event.at <= at
-        }
 
 
 def _past(point: SeriesPoint) -> Past:
@@ -113,7 +105,6 @@ class Earlier(Struct, frozen=True):
 
     path: Path | None = None  # None: there is none
     past: tuple[Past, ...] = ()
-    rules: dict[str, float] = field(default_factory=dict)  # id → when it was installed
     attacks: tuple[Incident, ...] = ()
 
 
@@ -136,5 +127,5 @@ def _read(path: Path, origin: Origin) -> Earlier | None:
             reel = SessionReel(stored)
             frame = reel.frame(now)
             if frame is not None and abs(now - frame.snapshot.at) < _FRESH_SECONDS:
-                return Earlier(path, frame.past, frame.rules, frame.snapshot.judgement.attacks)
+                return Earlier(path, frame.past, frame.snapshot.judgement.attacks)
     return None

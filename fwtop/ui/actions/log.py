@@ -92,8 +92,12 @@ class SessionLog:
         """Add the events between the last snapshot and this one, and its new notes; return what was added."""
         at = snapshot.started + snapshot.seconds
         shots = [shot for shot in (snapshot, self._last) if shot is not None]
-        events = sorted(self._events.next(snapshot), key=lambda event: event.at)
-        added = [self._add(_entry(event, shots)) for event in events]
+        found = {} if self._last else {one.rule.id: one.rule.created for one in snapshot.mitigations}
+        dated = [
+            replace(event, at=min(event.at, found.get(event.subject) or event.at))  # before the screen opened
+            for event in self._events.next(snapshot)
+        ]
+        added = [self._add(_entry(event, shots)) for event in sorted(dated, key=lambda event: event.at)]
         for note in snapshot.notes:
             if note not in self._notes:
                 self._notes[note] = None
@@ -287,19 +291,19 @@ def toast_lines(toasts: Sequence[Toast], width: int, alarm: Sequence[Line] = ())
 
 
 class Toasts(Lines):
-    """Shows toasts, right-aligned; takes no more room than they need."""
+    """Shows toasts, one below the other; takes no more room than they need."""
 
     def __init__(self) -> None:
         super().__init__("toasts")
 
-    def write(self, lines: Sequence[Line], top: int, columns: int) -> None:
-        """Draw these lines from `top` on; without any, hide."""
+    def write(self, lines: Sequence[Line], left: int, top: int) -> None:
+        """Draw these lines from there on; without any, hide."""
         widest = max(map(width_of, lines), default=0)
         if not widest:
             self.place(None)
             return
-        self.place(Box(columns - widest, top, widest, len(lines)))
-        self.show([fit(line, widest, right=True) for line in lines])
+        self.place(Box(left, top, widest, len(lines)))
+        self.show(lines)
 
 
 _TOASTED = frozenset(EventKind) - {EventKind.RULE_PROPOSED, EventKind.BASELINE_CHANGED}

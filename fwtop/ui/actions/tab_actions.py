@@ -13,7 +13,7 @@ from fwtop.ui.actions.desk import Desk
 from fwtop.ui.actions.log import Toasts
 from fwtop.ui.actions.packets import PacketPanel
 from fwtop.ui.bars import TabBar, TimeBar
-from fwtop.ui.layout import Guarded, Lines, frame
+from fwtop.ui.layout import MOST_GRAPH, Frame, Guarded, Lines, frame, heights
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.panels import PANELS, with_chosen
 from fwtop.ui.settings import Settings
@@ -57,9 +57,7 @@ class TabActions:
         """Give every widget its box; once more if what is drawn there needs another height."""
         desk, (width, height) = self._desk, self._desk.size
         self._content = self.measure()
-        recorded = desk.feed.player is not None
-        around = frame(width, height, self.shown.name, slow=desk.slow, recorded=recorded)
-        inner = self.shown.arrange(around.room, self._content) if around is not None else Arrangement({})
+        around, inner = self._arranged()
         boxes = inner.boxes if around is None else around.boxes | inner.boxes
         desk.bars.place(boxes)
         for name, text in (*self.texts.items(), ("tabs", self.tab_bar), ("timebar", self.time_bar)):
@@ -82,6 +80,25 @@ class TabActions:
         desk.redraw()
         if settle and self.measure() != self._content:  # rows break differently at this width
             self.place(settle=False)
+
+    def _arranged(self) -> tuple[Frame | None, Arrangement]:
+        """Divide the terminal; lines that a tab would leave empty are the graph's, if that cuts nothing."""
+
+        def arranged(more: int) -> tuple[Frame | None, Arrangement]:
+            size, recorded = self._desk.size, self._desk.feed.player is not None
+            around = frame(*size, self.shown.name, slow=self._desk.slow, recorded=recorded, more=more)
+            inner = self.shown.arrange(around.room, self._content) if around is not None else Arrangement({})
+            return around, inner
+
+        around, inner = arranged(0)
+        if around is None or "graph" not in around.boxes:
+            return around, inner
+        free = around.room.y + around.room.height - max(box.y + box.height for box in inner.boxes.values())
+        for more in range(min(free, MOST_GRAPH - around.boxes["graph"].height), 0, -1):
+            higher = arranged(more)
+            if heights(higher[1].boxes) == heights(inner.boxes):
+                return higher
+        return around, inner
 
     def place_again(self) -> None:
         """Lay out anew if there is more or less to show than before."""

@@ -1,4 +1,4 @@
-"""What the screen remembers: seconds for the graph, clients before an attack, rates for sparklines."""
+"""What the screen remembers: half-seconds for the graph, clients before an attack, rates for sparklines."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from fwtop.model.rule import ACTIVE_STATES, RuleStatus
 from fwtop.model.traffic.session import STOPPED, Flow, flow_of
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.verdict import verdict_of
 
 HISTORY_SECONDS = 600
+STEP = 0.5  # seconds of a point
 _CALM_SECONDS = 60  # the baseline of clients is their mean over this long
 
 
 class Point(Struct, frozen=True):
-    """One second."""
+    """What was seen within STEP."""
 
     flow: Flow
     attack: bool = False
@@ -41,18 +41,16 @@ class Past(Struct, frozen=True):
 
 
 class History(Struct):
-    """The last seconds, the newest last, and when rules were installed."""
+    """The last minutes, the newest point last."""
 
-    points: deque[Point] = field(default_factory=lambda: deque(maxlen=HISTORY_SECONDS))
-    second: int = 0  # Unix time of the newest point
-    marks: dict[str, float] = field(default_factory=dict)  # rule id → Unix seconds
+    points: deque[Point] = field(default_factory=lambda: deque(maxlen=int(HISTORY_SECONDS / STEP)))
+    step: int = 0  # of the newest point, in STEP since 1970
     _calm: deque[tuple[float, Clients]] = field(default_factory=lambda: deque(maxlen=_CALM_SECONDS))
     _before: Clients | None = None
     _attacked: bool = False
 
     def take(self, snapshot: Snapshot, now: float) -> None:
-        """Note a snapshot: within a second the greatest rate counts, missed seconds repeat the last."""
-        self._note_rules(snapshot.mitigations, now)
+        """Note a snapshot: within STEP the greatest rate counts, missed steps repeat the last."""
         tcp, attacks = snapshot.tcp, snapshot.judgement.harmful
         shakes = tcp.clients_per_s if tcp is not None else None
         clients = None if tcp is None or tcp.bots else Clients(tcp.handshakes_per_s, tcp.acknowledged_per_s)
@@ -63,12 +61,11 @@ class History(Struct):
             stopped = verdict_of(snapshot, now).stopped >= STOPPED
             self.add(Point(flow, bool(snapshot.judgement.on), stopped, shakes), now)
 
-    def rebuild(self, past: Iterable[Past], marks: dict[str, float]) -> None:
+    def rebuild(self, past: Iterable[Past]) -> None:
         """Start again from a recording's past: its cursor may have jumped."""
         self.points.clear()
         self._calm.clear()
         self._before, self._attacked = None, False
-        self.marks = dict(marks)
         for moment in past:
             since = moment.at if moment.point.attack else None
             self._note_clients(moment.clients, since, moment.at)
@@ -76,28 +73,26 @@ class History(Struct):
 
     def add(self, point: Point, now: float) -> None:
         """Note a point."""
-        second = int(now)
-        if self.points and second <= self.second:
+        step = int(now / STEP)
+        if self.points and step <= self.step:
             if point.flow.arrives >= self.points[-1].flow.arrives:
                 self.points[-1] = point
             return
         if self.points:
-            missed = min(second - self.second - 1, HISTORY_SECONDS)
+            missed = min(step - self.step - 1, int(HISTORY_SECONDS / STEP))
             self.points.extend([self.points[-1]] * missed)
         self.points.append(point)
-        self.second = second
+        self.step = step
 
-    def at(self, second: int) -> Point | None:
-        """Return what was seen in a second; None: not remembered."""
-        age = self.second - second
+    @property
+    def ends(self) -> float:
+        """Return the Unix time at which the newest point ends."""
+        return (self.step + 1) * STEP
+
+    def at(self, second: float) -> Point | None:
+        """Return what was seen at a time; None: not remembered."""
+        age = self.step - int(second / STEP)
         return self.points[-1 - age] if 0 <= age < len(self.points) else None
-
-    def _note_rules(self, rules: Iterable[RuleStatus], now: float) -> None:
-        for status in rules:
-            if status.state in ACTIVE_STATES and status.rule.id not in self.marks:
-                self.marks[status.rule.id] = status.rule.created or now
-        while len(self.marks) > 50:
-            del self.marks[next(iter(self.marks))]
 
     def _note_clients(self, clients: Clients | None, since: float | None, now: float) -> None:
         """Keep what clients got in calm; what came after an attack's first packet isn't calm.

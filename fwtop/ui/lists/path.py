@@ -332,13 +332,13 @@ PATH_VIEW = View(
 )
 
 
-def path_lines(snapshot: Snapshot, width: int, height: int, *, slow: bool = False) -> list[Line]:
+def path_lines(snapshot: Snapshot, width: int, height: int) -> list[Line]:
     """Draw the funnel in at most `height` lines: stages that drop nothing go first."""
     stages = stages_of(snapshot)
     if not stages:
         return [[(RECORDED, DIM)]][:height]
     layout = fit_columns(PATH_VIEW.columns, width)
-    context = CellContext(snapshot.at, slow=slow)
+    context = CellContext(snapshot.at)
     lines = [header_line(layout)]
     kept = _fitting(stages, height - 1)
     rows = within(height - 1, len(kept), lambda place, most: row_lines(layout, kept[place], context, most))
