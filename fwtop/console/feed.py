@@ -43,14 +43,13 @@ _JOIN_SECONDS = 1.0
 
 
 class LiveFeed:
-    """Observes on a thread of its own. Pausing only stops delivery; observing and storing continue."""
+    """Observes on a thread of its own."""
 
     def __init__(self, console: LiveConsole, ring: PacketRing, tick_seconds: float) -> None:
         self.controls = live_controls(console, ring)
         self._console = console
         self._tick_seconds = tick_seconds
         self._stop = threading.Event()
-        self._paused = False
         self._thread: threading.Thread | None = None
 
     @property
@@ -77,8 +76,7 @@ class LiveFeed:
         def deliver(snapshot: Snapshot) -> None:
             if next(shown) == _STARTED_SNAPSHOTS:
                 keep_out_of_collections()
-            if not self._paused:
-                on_snapshot(replace(snapshot, wants=self._console.wants))
+            on_snapshot(replace(snapshot, wants=self._console.wants))
 
         def observe() -> None:
             while not self._stop.is_set():
@@ -93,10 +91,6 @@ class LiveFeed:
 
         self._thread = threading.Thread(target=observe, name="observe", daemon=True)
         self._thread.start()
-
-    def pause(self, paused: bool) -> None:
-        """Stop or resume delivering snapshots."""
-        self._paused = paused
 
     def stop(self) -> None:
         """End observing."""

@@ -200,7 +200,7 @@ class StatusBars:
         with header.guarded():
             header.show(header_lines(snapshot, self.history, state, width))
         live = snapshot.origin.kind == "live"
-        at = state.now if not live else self.history.ends if state.paused else None
+        at = None if live else state.now
         with self.graph.guarded():
             if self.graph.display:
                 self.graph.write(self.history, log, in_bits=self.in_bits, cursor=self.cursor, at=at)

@@ -175,8 +175,5 @@ class Feed(Protocol):
         that error. Any other error is told, and the feed goes on.
         """
 
-    def pause(self, paused: bool) -> None:
-        """Stop or resume delivery; observation, rules and recording continue."""
-
     def stop(self) -> None:
         """Stop, and wait at most a second for threads; called once, also after an error."""

@@ -134,7 +134,7 @@ class Graph(Lines):
     ) -> None:
         """Draw at most once a second, and when place, unit or cursor change.
 
-        `at` is the time of the right edge where that isn't now: in a recording, or while paused.
+        `at` is the time of the right edge where that isn't now: in a recording.
         """
         self._history = history
         end = NOW if at is None else utc(at, "%H:%M:%S")

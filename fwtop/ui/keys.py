@@ -212,7 +212,7 @@ ACTIONS = (
           ("rows.teach", NORMAL), useless=_STORED),
     _look("unlearn", "U", "take back the last word on what is normal", ("rows.teach", BACK), useless=_STORED),
     _look("copy", "Y", "copy the selected row to the clipboard (OSC 52)", when="row"),
-    _session("pause", "p Space", "freeze and resume the display (also Space)", footer="pause"),
+    _session("pause", "p Space", "hold the lists still, or let them go on (also Space)", footer="pause"),
     _recording("next_step", ".", "in a recording: pause, and a snapshot back or on",
                ("session.player", "step", 1), label=", ."),
     _recording("previous_step", ",", "", ("session.player", "step", -1)),

@@ -80,9 +80,16 @@ class SnapshotView:
     def take(self, snapshot: Snapshot) -> None:
         """Show a new snapshot."""
         desk, tabs = self._desk, self._tabs
+        desk.newest = snapshot
+        if self._session.paused:  # what is listed holds still; verdict, graph, log and countdowns go on
+            with self._as_drawing(), self._guard.surviving():
+                self._remember(snapshot, desk.now())
+            self.redraw_lines()
+            return
         desk.snapshot = snapshot
         with self._as_drawing():
             with self._guard.surviving():
+                self._remember(snapshot, desk.now())
                 self._note(snapshot, desk.now())
             room = not desk.slow or self._has_room()
             new = 0 <= desk.clock() - self._listed < _SLOW_LIST_SECONDS
@@ -97,15 +104,21 @@ class SnapshotView:
             self.machine.refresh(snapshot.mitigations, shown=tabs.panels["machine_rules"].display)
 
     def _note(self, snapshot: Snapshot, now: float) -> None:
+        """Remember what is listed, for the keys that choose from it."""
+        judgement = snapshot.judgement
+        # Where something can be done.
+        self._tabs.suggest(
+            "proposals" if judgement.proposals else "attacks" if judgement.attacks else "sources"
+        )
+        self._desk.scope.take(snapshot)
+        self._rows.numbers.take(judgement.proposals, now)
+
+    def _remember(self, snapshot: Snapshot, now: float) -> None:
         """Remember what later frames are compared with."""
         player, history, judgement = self._desk.feed.player, self._desk.bars.history, snapshot.judgement
         self._session.note(snapshot)
         if snapshot.origin.kind == "live":
             self._rules.expiry.update(snapshot.mitigations, now, snapshot.losses)
-        # Where something can be done.
-        self._tabs.suggest(
-            "proposals" if judgement.proposals else "attacks" if judgement.attacks else "sources"
-        )
         if player is not None:
             history.rebuild(player.past())
             if now < self._noted:  # it went back: what was seen since hasn't happened yet
@@ -115,8 +128,6 @@ class SnapshotView:
         self._noted = now
         self.news.take(snapshot, player.state if player is not None else None)
         self._effects.take(snapshot)
-        self._desk.scope.take(snapshot)
-        self._rows.numbers.take(judgement.proposals, now)
         rates = [(f"attack {attack.id}", attack.pps) for attack in judgement.attacks]
         rates += [(f"rule {item.rule.id}", item.pps) for item in snapshot.mitigations]
         self._trends.note(rates, now)
@@ -248,7 +259,7 @@ class SnapshotView:
         desk, tabs, player = self._desk, self._tabs, self._desk.feed.player
         self._redrawn = time.monotonic()
         with self._as_drawing(), self._guard.drawing("lines"):
-            snapshot = desk.current()
+            snapshot = desk.current(desk.newest)
             state = HeaderState(desk.now(), self._session.paused, desk.controls.readonly, desk.slow)
             keys = desk.screen.app.screen is desk.screen
             desk.bars.draw(snapshot, state, desk.log.entries, self.here() if keys else None)

@@ -93,8 +93,7 @@ class DemoFeed(FakeFeed):
             if os.environ.get("FWTOP_DEMO_FAIL") == "feed" and time.monotonic() - begun > 1:
                 self.fail(FwtopError("the observer went away; nothing was changed", 3))
                 return
-            if not (self.paused and self.paused[-1]):
-                self.send(busy(base, dice))
+            self.send(busy(base, dice))
 
 
 def main() -> int:

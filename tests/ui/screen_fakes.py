@@ -141,7 +141,6 @@ class FakeFeed:
         self.controls = FakeControls()
         self.first = first
         self.before: tuple[Past, ...] = ()
-        self.paused: list[bool] = []
         self.stopped = 0
         self.session = "2026-09-21T14-13-20-web1"
         self.player: Player | None = None
@@ -155,9 +154,6 @@ class FakeFeed:
         self.send, self.fail = on_snapshot, on_error
         if self.first is not None:
             on_snapshot(self.first)
-
-    def pause(self, paused: bool) -> None:
-        self.paused.append(paused)
 
     def stop(self) -> None:
         self.stopped += 1

@@ -227,8 +227,7 @@ class Monkey:
 
     async def _show(self) -> None:
         self.world.now = self.run.clock[0]
-        if not self.run.app.main.session.paused:
-            await self.run.send(self.world.snapshot())
+        await self.run.send(self.world.snapshot())
 
     async def _controls(self, mood: str, number: int) -> None:
         player = self.run.feed.player
@@ -272,7 +271,7 @@ class Monkey:
             self.left,
             len(self.controls.calls),
             len(player.calls) if isinstance(player, MonkeyPlayer) else 0,
-            tuple(self.run.feed.paused),
+            app.main.session.paused,
             tuple(map(id, app.screen_stack)),
             app.main.tabs.filter_line.has_focus,
             app.clipboard,

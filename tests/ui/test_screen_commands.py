@@ -195,7 +195,7 @@ async def test_an_action_without_a_rule_does_what_its_key_does() -> None:
         await enter(run, "undo")
         assert run.feed.controls.calls == [("undo", "7")]
         await enter(run, "pause")
-        assert run.feed.paused == [True]
+        assert run.app.main.session.paused
 
 
 @pytest.mark.parametrize(

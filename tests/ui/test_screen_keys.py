@@ -380,11 +380,15 @@ async def copy(run: Run, key: str) -> None:
 @checks("pause")
 async def pause(run: Run, key: str) -> None:
     await run.press(key)
-    assert run.feed.paused == [True]
     assert "PAUSED" in run.lines()[0]
+    verdict, listed = run.lines()[1], run.lines()[8:16]
+    await run.send(spoofed())
+    assert run.lines()[1] != verdict
+    assert run.lines()[8:16] == listed
     await run.press(key)
-    assert run.feed.paused == [True, False]
+    await run.send(spoofed())
     assert "PAUSED" not in run.lines()[0]
+    assert run.lines()[8:16] != listed
 
 
 @checks("next_step")
@@ -471,7 +475,7 @@ def _seen(run: Run) -> tuple[object, ...]:
     """All that a key may change, but for the status line, which also says why a key does nothing."""
     main = run.app.main
     return (run.lines()[:-2], run.dialog, main.tabs.focused, main.tabs.filter_line.display, run.app._exit,
-            len(run.feed.controls.calls), run.feed.paused[:], main.tabs.panel.rows.sort_name)  # fmt: skip
+            len(run.feed.controls.calls), main.session.paused, main.tabs.panel.rows.sort_name)  # fmt: skip
 
 
 OFFERING: dict[str, Callable[[], Snapshot]] = {
@@ -508,7 +512,7 @@ async def test_every_key_of_the_footer_does_something(state: str, tab: str) -> N
                 said = any(words in done for words in ("written", "graph"))
                 assert said or _seen(run) != before, f"{row.name} on {panel}: {done}"
                 await run.press_at_once("escape", "escape")
-                if feed.paused and feed.paused[-1]:
+                if main.session.paused:
                     await run.press("p")
                 main.tabs.show(tab)
                 await run.go(panel) if len(panels) > 1 else None

@@ -113,7 +113,6 @@ async def test_the_keys_reach_the_player() -> None:
             ("play", False),
             ("play", True),
         ]
-        assert feed.paused == []
 
 
 async def test_at_the_end_and_at_the_highest_speed_keys_say_so() -> None:

@@ -327,4 +327,4 @@ async def test_texts_name_the_keys_that_were_set() -> None:
         assert "F2 keep  :undo remove" in run.lines()[1]
         assert "[ F3 tab" in run.text()
         await run.press("z")
-        assert "paused until z" in run.status
+        assert "lists paused until z" in run.status

@@ -153,10 +153,6 @@ class StoredFeed:
         self._thread = threading.Thread(target=play, name="play", daemon=True)
         self._thread.start()
 
-    def pause(self, paused: bool) -> None:
-        """Pause or resume playing."""
-        self.play(not paused)
-
     def stop(self) -> None:
         """End playing."""
         with self._waking():

@@ -69,7 +69,8 @@ class Desk:
         self.clock = clock
         self.begin = begin
         self.slow = slow
-        self.snapshot = NOTHING
+        self.snapshot = NOTHING  # what is listed
+        self.newest = NOTHING  # later, while the display is paused
         self.bars = StatusBars(StatusMessage(clock))
         self.log = SessionLog()
         self.scope = Scope()
@@ -85,9 +86,9 @@ class Desk:
         """Return the time that ages and countdowns refer to; a recording has its own."""
         return self.clock() if self.snapshot.origin.kind == "live" else self.snapshot.at
 
-    def current(self) -> Snapshot:
-        """Return the snapshot with the guardian's newest answers."""
-        return self.overlay.over(self.snapshot, self.clock())
+    def current(self, snapshot: Snapshot | None = None) -> Snapshot:
+        """Return the snapshot that is listed, or another, with the guardian's newest answers."""
+        return self.overlay.over(self.snapshot if snapshot is None else snapshot, self.clock())
 
     def say(self, text: str, style: Style = TEXT) -> None:
         """Show a message for some seconds; what was refused or failed is worth a line of the log, too."""

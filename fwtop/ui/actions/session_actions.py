@@ -57,13 +57,12 @@ class SessionActions:
         return f"peak {number(peak.tables.totals.pps)} pps at {at} ({attacks}); {told}{more}"
 
     def pause(self) -> None:
-        """Freeze or resume the display; play or pause a recording, which isn't played again by itself."""
+        """Hold the lists still, or go on; play or pause a recording, which isn't played again by itself."""
         if self._desk.feed.player is None:
             self.paused = not self.paused
-            self._desk.feed.pause(self.paused)
             key = KEY_MAP.label("pause")
             if self.paused:
-                self._say(f"paused until {key}; observation, rules and timers continue", WARN)
+                self._say(f"lists paused until {key}; verdict, graph, log and rules go on", WARN)
             else:
                 self._say("resumed")
         elif found := self._found():
