@@ -381,14 +381,14 @@ async def copy(run: Run, key: str) -> None:
 async def pause(run: Run, key: str) -> None:
     await run.press(key)
     assert "PAUSED" in run.lines()[0]
-    verdict, listed = run.lines()[1], run.lines()[8:16]
+    verdict, listed = run.lines()[1], run.lines()[10:18]
     await run.send(spoofed())
     assert run.lines()[1] != verdict
-    assert run.lines()[8:16] == listed
+    assert run.lines()[10:18] == listed
     await run.press(key)
     await run.send(spoofed())
     assert "PAUSED" not in run.lines()[0]
-    assert run.lines()[8:16] != listed
+    assert run.lines()[10:18] != listed
 
 
 @checks("next_step")
