@@ -266,6 +266,7 @@ def test_rates_add_up_to_what_arrives_as_the_ledger_says(shown: Snapshot) -> Non
 
 def rounded(words: str) -> tuple[float, float]:
     """A number as it is written, and the most that was lost by rounding."""
+    words = words.lstrip("<")
     digits = words.rstrip("kMG")
     unit = {"k": 1e3, "M": 1e6, "G": 1e9}.get(words[len(digits) :], 1.0)
     places = len(digits.partition(".")[2])
