@@ -48,7 +48,8 @@ def test_harm_beats_every_other_verdict(shown: Snapshot) -> None:
 
 async def test_a_trial_that_ended_for_harm_is_told_until_a_key_and_why() -> None:
     for size in (SMALL, LARGE):
-        async with running(harm(provisional()), size) as run:
+        async with running(harm(provisional()), size, at="rules") as run:
+            assert run.text().count("✖ HARM") == 2, "in the badge and where the rule is listed"
             over = replace(harm(provisional()), losses=(), mitigations=provisional().mitigations[1:])
             run.clock[0] = NOW + 3
             await run.send(over)

@@ -91,8 +91,14 @@ def rule_state(status: RuleStatus, now: float) -> Line:
     return [(status.state.value, DIM)]
 
 
+def _state(item: RuleStatus, context: CellContext, _: int) -> Line:
+    losses = context.snapshot.losses if item.state in ACTIVE_STATES else ()
+    harms = any(loss.is_harm and loss.rule == item.rule.id for loss in losses)
+    return [("✖ HARM", BAD)] if harms else rule_state(item, context.now)
+
+
 _CELLS: dict[str, Cell] = {
-    "state": lambda item, context, _: rule_state(item, context.now),
+    "state": _state,
     "summary": lambda item, *_: [(item.rule.summary, TEXT)],
     "pps": lambda item, *_: [(number(item.pps), STRONG if item.state in ACTIVE_STATES else DIM)],
     "expires": lambda item, *_: [(utc(item.expires, "%H:%M:%S") if item.expires else "–", DIM)],
