@@ -13,7 +13,7 @@ from fwtop.render.numbers import DAY_AND_TIME, utc
 from fwtop.render.rows.defence import holding, taken
 from fwtop.render.verdict import Badge, Verdict, attack_pps, attacks_of, verdict_of
 from fwtop.rules.kinds import drops_nothing
-from fwtop.ui.format import bits, duration, number, percent
+from fwtop.ui.format import bits, duration, number, percent, shortened
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.history import Clients, History
 from fwtop.ui.lists.path import CONNTRACK_ALARM, FULL
@@ -184,7 +184,8 @@ def verdict_line(snapshot: Snapshot, state: HeaderState, width: int, alarm: Line
         if width_of(line) + width_of(part) + 2 <= room:
             line += [("  ", TEXT), *part]
         elif place == 0:
-            line = fit([*line, ("  ", TEXT), *part], room)
+            words = shortened(part[0][0], room - width_of(line) - 2)
+            line = fit([*line, ("  ", TEXT), (words, part[0][1]), *part[1:]], room)
     return spread(line, right, width)
 
 

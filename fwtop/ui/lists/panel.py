@@ -161,7 +161,7 @@ class Panel(Lines):
         if not rows.items and not rows.hidden and not self._titled and self.spec.title_of is not None:
             self.show([[("  ", TEXT), (self._title_text(), BRAND if self.active else TEXT)]])
             return
-        if view.header:
+        if view.header and (rows.items or not self._titled):
             heads.append([("  ", TEXT), *header_line(self._headed(layout))])
         over = self._append(blocks, heads)
         if not rows.items:
