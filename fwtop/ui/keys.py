@@ -181,15 +181,15 @@ ACTIONS = (
              when="packet"),
     _packets("hold", "Space", "on Packets: hold the list; again: follow the newest", footer="hold",
              useless="capture session"),
-    _move("up", "↑ k", "select a row (also k and j)", ("tabs.move", -1), label="↑ ↓"),
+    _move("up", "↑ k", "select a row", ("tabs.move", -1), label="↑ ↓"),
     _move("down", "↓ j", "", ("tabs.move", 1)),
     _move("page_up", "PgUp", "select a page up or down", ("tabs.page", -1), label="PgUp PgDn"),
     _move("page_down", "PgDn", "", ("tabs.page", 1)),
     _move("top", "Home", "first row, following the greatest; last row", label="Home End"),
     _move("bottom", "End G"),
-    _move("next_panel", "Tab →", "next panel (also →)", ("tabs.next_panel", 1), footer="panel",
+    _move("next_panel", "Tab →", "next panel", ("tabs.next_panel", 1), footer="panel",
           when="panels"),
-    _move("previous_panel", "Shift+Tab ←", "the panel before (also ←)", ("tabs.next_panel", -1),
+    _move("previous_panel", "Shift+Tab ←", "the panel before", ("tabs.next_panel", -1),
           when="panels"),
     _tabs("next_tab", "]", "previous and next tab", ("tabs.turn", 1), label="[ ]"),
     _tabs("previous_tab", "[", "", ("tabs.turn", -1)),
@@ -212,7 +212,7 @@ ACTIONS = (
           ("rows.teach", NORMAL), useless=_STORED),
     _look("unlearn", "U", "take back the last word on what is normal", ("rows.teach", BACK), useless=_STORED),
     _look("copy", "Y", "copy the selected row to the clipboard (OSC 52)", when="row"),
-    _session("pause", "p Space", "hold the lists still, or let them go on (also Space)", footer="pause"),
+    _session("pause", "p Space", "hold the lists still, or let them go on", footer="pause"),
     _recording("next_step", ".", "in a recording: pause, and a snapshot back or on",
                ("session.player", "step", 1), label=", ."),
     _recording("previous_step", ",", "", ("session.player", "step", -1)),
@@ -222,7 +222,7 @@ ACTIONS = (
                ("session.player", "skip", 1), label="{ }"),
     _recording("previous_event", "{", "", ("session.player", "skip", -1)),
     _session("export", "e", "write a report of the session so far", footer="export", when="stored"),
-    _session("help", "? F1", "this page (also F1)", ("help",), footer="help"),
+    _session("help", "? F1", "this page", ("help",), footer="help"),
     _session("quit", "q Ctrl+C", "quit; unconfirmed rules are removed", ("session.leave",), footer="quit"),
     _command("theme", "", "change the colours", ("theme",), takes="theme"),
     _command("slow", "", "send less to the terminal", ("slow",), takes="switch"),
@@ -260,8 +260,7 @@ def remapped(rows: Sequence[Action], keys: Mapping[str, tuple[str, ...]]) -> tup
         if left == row.keys:
             found.append(row)
             continue
-        words = re.sub(r" \(also [^)]*\)", "", row.words)
-        found.append(replace(row, keys=left, label=_label(left), help=words))
+        found.append(replace(row, keys=left, label=_label(left), help=row.words))
         if not row.label and found[-2].help:  # the row before named these keys, too
             found[-2] = replace(found[-2], label=_label(found[-2].keys))
     return tuple(found)

@@ -188,3 +188,11 @@ async def test_the_selection_is_hollow_without_focus() -> None:
             assert marks.count("▸") == 1
             assert len(marks) == 3, "attacks, proposals and sources have each a selected row"
             assert run.app.main.tabs.panels[other].box.height > 0
+
+
+async def test_what_is_bad_has_a_cross() -> None:
+    _, lines = await draw("partly", "mono", (120, 40))
+    assert any("60.0 % ✖" in line for line in lines), "reaches services"
+    (harmful,) = (line for line in lines if "limit UDP" in line)
+    assert "6.2 % ✖" in harmful
+    assert all("0.4 % ✖" not in line for line in lines), "below the limit of harm"

@@ -240,13 +240,19 @@ def _stops(item: Proposal, context: CellContext, _: int) -> Line:
 def packets_hit(share: float, *, guess: bool) -> Line:
     """Write which share of client-like packets would be dropped; "~" without a baseline."""
     style = BAD if share >= HARM_LIMIT else WARN if share > 0 else GOOD
-    return [(percent(share), style), *([(" ~", WARN)] if guess else [])]
+    return [(percent(share) + _cross(style), style), *([(" ~", WARN)] if guess else [])]
+
+
+def _cross(style: Style) -> str:
+    """Mark what is bad, for those who don't see that it is red."""
+    return " ✖" if style is BAD else ""
 
 
 def _clients_hit(item: Proposal | Preview) -> Line:
     """Write how many known clients lose something; where none are known, which share of packets."""
     if item.clients is not None and item.clients.known:
-        return [(item.clients.short, _client_style(item.clients))]
+        style = _client_style(item.clients)
+        return [(item.clients.short + _cross(style), style)]
     return packets_hit(item.collateral_share, guess=item.guess)
 
 
