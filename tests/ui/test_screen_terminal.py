@@ -173,6 +173,7 @@ def test_quitting_prints_session_peak_and_what_remains() -> None:
 _OWN = re.compile(  # what the program sends besides text
     rb"\x1b\[(?:\d+;\d+H|[\d;]*m|\d*J|\?\d+(?:;\d+)*[hl]|\?\d+\$p|[<>=?]\d*u|[>?]?\d*[cq])"
     rb"|\x1b\]22;[a-z]*\x07|\x1b\]52;c;[A-Za-z0-9+/=]*\x07|[\r\n]"
+    rb"|\x1b\[2[23];2t|\x1b\]2;(?=[^\x00-\x1f\x7f]*\x07)|\x07"  # a title, whose text stays, and bells
 )
 TAB_KEYS = {
     "overview": (
