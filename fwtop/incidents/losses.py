@@ -23,7 +23,7 @@ from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, UDP, mix
 from fwtop.model.client_loss import ClientLoss
 from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
-from fwtop.model.traffic.packets import F64, U32, Window
+from fwtop.model.traffic.packets import Window
 from fwtop.model.traffic.protocols import NAMES
 from fwtop.model.traffic.snapshot import Judgement
 from fwtop.rules.kinds import of
@@ -43,13 +43,12 @@ Counts = list[tuple[float, float]]  # (seconds, count) of each interval
 
 
 class Calls(Struct, frozen=True):
-    """What clients began in one interval; by service of those who are known, and of the long known."""
+    """What was begun in one interval; `known` by service, by clients who are long known."""
 
     at: float
     seconds: float
     handshakes: int
     known: dict[int, float]
-    long: dict[int, float]
     bots: bool  # an attack completes handshakes, too
     calm: bool
 
@@ -98,30 +97,33 @@ class LossWatch:
         None: none of them was seen.
         """
         recent = [one for one in self._past if one.at > self._past[-1].at - seconds]
-        whole = sum(count for one in recent for door, count in one.long.items() if door >> 16 == TCP)
-        known = any(one.long for one in self._past)
+        whole = sum(count for one in recent for door, count in one.known.items() if door >> 16 == TCP)
+        known = any(one.known for one in self._past)
         rate = whole / max(sum(one.seconds for one in recent), 1e-9) if known else None
         return any(one.bots for one in recent), rate
 
     def _calls(self, window: Window, learned: Baseline, judgement: Judgement, now: float) -> Calls:
-        packets, clients, doors = window.accepted, learned.clients, learned.doors
+        packets, clients = window.accepted, learned.clients.key[learned.clients.long_known]
         new = packets.time_ns > self._last_ns
         self._last_ns = max(self._last_ns, int(packets.time_ns.max(initial=0)))
         opens = (packets.protocol == TCP) & (packets.tcp_flags & (SYN | ACK) == SYN)
         if not any(one.spoofed and one.match and one.match.protocol == UDP for one in judgement.on):
             opens |= packets.protocol == UDP
         rows = np.flatnonzero(new & opens)
-        key = client_key(mix(packets.src_hi[rows], packets.src_lo[rows]), doors.numbers(packets, rows))
-        at = np.searchsorted(clients.key, key)
-        hit = np.append(clients.key, np.uint64(0))[at] == key
-        rows, long = rows[hit], np.append(clients.long_known, np.False_)[at][hit]
-        service, weight = plain_numbers(packets.protocol[rows], packets.dport[rows]), packets.weight[rows]
-        known, steady = _summed(service, weight), _summed(service[long], weight[long])
+        key = client_key(
+            mix(packets.src_hi[rows], packets.src_lo[rows]), learned.doors.numbers(packets, rows)
+        )
+        at = np.searchsorted(clients, key)
+        rows = rows[np.append(clients, np.uint64(0))[at] == key]
+        services = plain_numbers(packets.protocol[rows], packets.dport[rows]).tolist()
+        known = dict.fromkeys(services, 0.0)
+        for service, weight in zip(services, packets.weight[rows].tolist(), strict=True):
+            known[service] += weight
         (before, shaken), self._last = self._last or (now, 0), (now, window.handshakes or 0)
         bots = any(one.completes for one in judgement.on)
         calm = not (judgement.harmful or judgement.not_judged)
         more = max(self._last[1] - shaken, 0)
-        return Calls(now, max(now - before, 0.0), more, known, steady, bots, calm)
+        return Calls(now, max(now - before, 0.0), more, known, bots, calm)
 
     def _before(self, judgement: Judgement) -> list[Calls]:
         """Return what was counted so far in this attack, or in calm."""
@@ -134,12 +136,11 @@ class LossWatch:
             return None
         since = [one for one in self._past if one.at > max(watched.since, now - _NOW_SECONDS)]
         bots = any(one.bots for one in (*watched.before, *since))
-        doors = [
-            number for number in {n for one in watched.before for n in one.known} if _touches(rule, number)
-        ]
+        seen = {number for one in watched.before for number in one.known}
+        doors = [number for number in seen if _touches(rule, number)]
         ways: list[Callable[[Calls], float]] = []
         if not any(of(kind).answers for kind in rule.kinds):  # it would answer what is counted here
-            ways.append(lambda one: sum((one.long if bots else one.known).get(door, 0.0) for door in doors))
+            ways.append(lambda one: sum(one.known.get(door, 0.0) for door in doors))
         if not bots and self._are_theirs(rule, watched.before, doors):
             ways.append(lambda one: float(one.handshakes))
         calm = () if bots else self._calm  # then nobody was long known
@@ -170,11 +171,6 @@ def _compared(
     if sum(seconds for seconds, _ in usual) >= _CALM_SECONDS and _rate(usual) < _rate(was):
         was = usual
     return _rate(was), _rate(now), surely_lost(was, now)
-
-
-def _summed(service: U32, weight: F64) -> dict[int, float]:
-    number, place = np.unique(service, return_inverse=True)
-    return dict(zip(number.tolist(), np.bincount(place, weight, len(number)).tolist(), strict=True))
 
 
 def _touches(rule: Rule, number: int) -> bool:
