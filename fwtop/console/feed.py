@@ -6,6 +6,7 @@ import itertools
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
@@ -40,6 +41,7 @@ _STARTED_SNAPSHOTS = 4  # by then widgets, styles and the first window are there
 OnSnapshot = Callable[[Snapshot], None]
 OnError = Callable[[Exception], None]
 _JOIN_SECONDS = 1.0
+_USED = STATE_DIRECTORY / "screen-used"
 
 
 class LiveFeed:
@@ -62,6 +64,16 @@ class LiveFeed:
     def player(self) -> None:
         """Live traffic isn't played."""
         return
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no screen has been used here yet."""
+        return not _USED.exists()
+
+    def welcomed(self) -> None:
+        """Remember that one has been used; where that can't be written, the next session greets again."""
+        with suppress(OSError):
+            _USED.touch()
 
     def past(self) -> tuple[Past, ...]:
         """Return what a recorder saw before the screen was opened."""

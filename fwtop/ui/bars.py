@@ -154,6 +154,7 @@ class StatusBars:
     def __init__(self, message: StatusMessage) -> None:
         self.message = message
         self.history = History()
+        self.welcome = ""  # to who has never seen the screen, until a key is pressed
         self.in_bits = False  # what the graph shows
         self.cursor: float | None = None  # Unix seconds: what the graph's cursor stands on
         self.graph = Graph()
@@ -192,7 +193,8 @@ class StatusBars:
             return
         width = status.box.width
         with status.guarded():
-            status.show([status_line(snapshot, self.message.current(), state, width)])
+            line = status_line(snapshot, self.message.current(), state, width)
+            status.show([line or [(f" {self.welcome}", ACCENT)]])
         with self._footer.guarded():
             self._footer.write(here)
         if snapshot is NOTHING:

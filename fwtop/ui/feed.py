@@ -162,6 +162,13 @@ class Feed(Protocol):
     def player(self) -> Player | None:
         """Return what plays the recording; None for live traffic."""
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no screen has been used on this machine yet."""
+
+    def welcomed(self) -> None:
+        """Remember that one has been used now."""
+
     def past(self) -> tuple[Past, ...]:
         """Return what is known of the minutes before the snapshot shown.
 

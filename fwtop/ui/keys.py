@@ -136,7 +136,7 @@ _look = partial(_row, ("Look", "rows"))
 _tabs = partial(_row, ("Look", "tabs"))
 _move = partial(_tabs, spoken=False)
 _session = partial(_row, ("Session", "session"))
-_recording = partial(_row, ("Recording", "session"))
+_recording = partial(_row, ("Recording", "session"), when="recording")
 _STORED = "capture session"
 _command = partial(_row, ("", ""))
 
@@ -145,13 +145,15 @@ _command = partial(_row, ("", ""))
 ACTIONS = (
     _preview("block", "b", "block the selected row; first shows what that stops and harms",
              ("rows.rule", "block"), footer="block", takes="sources", when="block"),
-    _act("block_spared", "B", "block the selected row even if it is a client"),
+    _act("block_spared", "B", "block the selected row even if it is a client", when="match"),
     _preview("limit", "l", "limit the rate per source prefix of the selected row",
-             ("rows.rule", "limit"), takes="sources"),
-    _preview("string", "s", "drop packets with the selected payload", ("rows.rule", "string")),
-    _preview("xdp", "x", "drop the selected row in the driver (XDP)", ("rows.rule", "xdp"), takes="sources"),
+             ("rows.rule", "limit"), takes="sources", when="match"),
+    _preview("string", "s", "drop packets with the selected payload", ("rows.rule", "string"),
+             when="payload"),
+    _preview("xdp", "x", "drop the selected row in the driver (XDP)", ("rows.rule", "xdp"), takes="sources",
+             when="block"),
     _preview("notrack", "n", "keep the selected row out of connection tracking",
-             ("rows.rule", "notrack"), takes="sources"),
+             ("rows.rule", "notrack"), takes="sources", when="match"),
     _act("proposal", "1 2 3 4 5 6 7 8 9", "preview the proposal of that number", label="1…9",
          footer="pick", takes="proposal", useless="lost", when="proposal"),
     _act("protect", "A", "one set of rules against all attacks", footer="all", changes=True,
@@ -223,6 +225,8 @@ ACTIONS = (
     _recording("previous_event", "{", "", ("session.player", "skip", -1)),
     _session("export", "e", "write a report of the session so far", footer="export", when="stored"),
     _session("help", "? F1", "this page", ("help",), footer="help"),
+    _session("help", "? F1", "first steps, the keys that work here, all keys (also F1)", ("help",),
+             footer="help"),
     _session("quit", "q Ctrl+C", "quit; unconfirmed rules are removed", ("session.leave",), footer="quit"),
     _command("theme", "", "change the colours", ("theme",), takes="theme"),
     _command("slow", "", "send less to the terminal", ("slow",), takes="switch"),
@@ -322,7 +326,8 @@ class KeyMap:
     def works(self, row: Action, here: Here) -> bool:
         """Whether the key of an action does something here, other than to say why it doesn't."""
         useless = here.origin in row.useless.split() or (row.changes and here.readonly)
-        return bool(row.keys) and not useless and (not row.when or row.when in here.has)
+        meant = bool(row.keys) and self.action(row.keys[0], here.tab) is row
+        return meant and not useless and (not row.when or row.when in here.has)
 
     def footer(self, width: int, here: Here) -> list[Action]:
         """Choose the keys that fit into `width` cells and work here, in the table's order.

@@ -16,7 +16,7 @@ from textual.widgets import Input
 from fwtop.render.numbers import utc
 from fwtop.ui.actions.commands import Call, Command, CommandDialog, History, commands, offer
 from fwtop.ui.actions.desk import Desk
-from fwtop.ui.actions.dialog import Dialog, help_lines
+from fwtop.ui.actions.dialog import Dialog, HelpDialog
 from fwtop.ui.actions.log import FAULT, SETTINGS
 from fwtop.ui.actions.packets import PacketActions
 from fwtop.ui.actions.row_actions import RowActions
@@ -88,6 +88,9 @@ class MainScreen(Guarded, Screen[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Lay out and start the countdowns."""
+        if self.desk.feed.is_new:
+            words = "In an attack: {proposal}…9 preview a defence, {open} tries it for %d s, {keep} keeps it"
+            self.bars.welcome = KEY_MAP.words(words) % self.desk.controls.confirm_seconds
         self.tabs.place()
         self.set_interval(1.0, self.view.redraw_clocks)
 
@@ -124,6 +127,10 @@ class MainScreen(Guarded, Screen[None], inherit_bindings=False):
     def on_key(self, event: events.Key) -> None:
         """Drop the filter on Escape, or go back up; any key takes the alarm of an expired rule away."""
         self.rules.on_key(event)
+        if self.bars.welcome:
+            self.bars.welcome = ""
+            self.desk.feed.welcomed()
+            self.desk.redraw()
         if event.key == "escape":
             panel = self.tabs.panel
             if not panel.rows.filter and not self.tabs.filter_line.display and self.rows.back():
@@ -148,7 +155,8 @@ class MainScreen(Guarded, Screen[None], inherit_bindings=False):
 
     def help(self) -> None:
         """Show the keys."""
-        self.desk.show("keys", help_lines())
+        title = self.tabs.panel.spec.title
+        self.app.push_screen(HelpDialog(f"{self.tabs.shown.title}: {title}", self.view.here()))
 
     def mouse(self) -> None:
         """Leave the mouse to the terminal, for selecting text, or take it back."""

@@ -286,6 +286,7 @@ class SnapshotView:
             "broken": bool(not_acting(shot.mitigations)),
             "ended": (self._rules.expiry.expired or self._rules.expiry.last) is not None,
             "stored": shot.origin.kind != "live" or bool(self._desk.feed.session),
+            "recording": self._desk.feed.player is not None,
             **self._rows.present(),
         }
         return Here(

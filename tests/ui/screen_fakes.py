@@ -142,6 +142,7 @@ class FakeFeed:
         self.first = first
         self.before: tuple[Past, ...] = ()
         self.stopped = 0
+        self.is_new = False
         self.session = "2026-09-21T14-13-20-web1"
         self.player: Player | None = None
         self.send: Callable[[Snapshot], None] = lambda _: None
@@ -149,6 +150,9 @@ class FakeFeed:
 
     def past(self) -> tuple[Past, ...]:
         return self.before
+
+    def welcomed(self) -> None:
+        self.is_new = False
 
     def start(self, on_snapshot: Callable[[Snapshot], None], on_error: Callable[[Exception], None]) -> None:
         self.send, self.fail = on_snapshot, on_error

@@ -421,7 +421,7 @@ async def test_a_dialog_that_ends_behind_another_closes_itself_only() -> None:
         await run.settle()
         counted.set()
         await run.settle()
-        assert run.dialog == "DetailsDialog"
+        assert run.dialog == "HelpDialog"
         await run.press("escape")
         assert run.app.screen is run.app.main
         assert "apply" in feed.controls.verbs()

@@ -16,7 +16,7 @@ from traffic_scene import spoofed_syns
 from fwtop.dissect.client import Dissection, Layer
 from fwtop.model.rule import Kind, Preview, Rule
 from fwtop.model.traffic.snapshot import Snapshot
-from fwtop.ui.actions.dialog import help_lines
+from fwtop.ui.actions.dialog import key_lines, short_help
 from fwtop.ui.actions.rule_dialog import RuleDialog
 from fwtop.ui.keys import ACTIONS, KEY_MAP, Here
 from fwtop.ui.tabs import TABS
@@ -429,8 +429,16 @@ async def export(run: Run, key: str) -> None:
 @checks("help")
 async def helped(run: Run, key: str) -> None:
     await run.press(key)
-    assert "this page" in "\n".join(text for line in help_lines() for text, _ in line)
-    assert "block the selected row" in run.text()
+    assert all(ask in run.text() for ask in ("What hits me?", "How much reaches me?", "What do I press?"))
+    assert "preview the proposal of that number" in run.text()
+    await run.press(key)
+    assert "keys for Overview: Traffic" in run.text()
+    assert "block the selected row" in run.text(), "works on this row"
+    assert "confirm the unconfirmed rules" not in run.text(), "there are none"
+    await run.press(key)
+    assert "all keys" in run.text()
+    await run.press(key)
+    assert "What hits me?" in run.text()
 
 
 @checks("quit")
@@ -457,9 +465,22 @@ def test_a_key_means_one_thing_on_a_tab() -> None:
 
 
 def test_help_names_every_labelled_key_and_fits_80_columns() -> None:
-    written = "\n".join("".join(text for text, _ in line) for line in help_lines())
+    written = "\n".join("".join(text for text, _ in line) for line in key_lines(lambda _: True))
     assert all(row.label in written and row.help in written for row in ACTIONS if row.label)
+    written += "\n" + "\n".join("".join(text for text, _ in line) for line in short_help())
     assert max(len(line) for line in written.splitlines()) <= 76
+
+
+async def test_who_is_new_is_told_once_what_to_do_in_an_attack() -> None:
+    feed = FakeFeed()
+    feed.is_new = True
+    async with running(calm(), feed=feed) as run:
+        assert run.status == "In an attack: 1…9 preview a defence, Enter tries it for 30 s, y keeps it"
+        await run.press("down")
+        assert "In an attack" not in run.text()
+    assert not feed.is_new, "it is remembered"
+    async with running(calm(), feed=feed) as run:
+        assert "In an attack" not in run.text()
 
 
 @pytest.mark.parametrize("width", [60, 80, 132, 200])

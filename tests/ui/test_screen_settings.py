@@ -233,7 +233,7 @@ async def test_keys_are_remapped_in_bindings_footer_and_help() -> None:
         assert "Ctrl+X" in run.lines()[-1]
         await run.press("f4")
         assert run.dialog == "RuleDialog"
-        await run.press("escape", "question_mark")
+        await run.press("escape", "question_mark", "question_mark")
         assert "F4 " in run.text()
         await run.press("escape", "q")
         assert run.app.return_code is None, "q has no meaning any more"

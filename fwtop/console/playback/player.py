@@ -110,6 +110,10 @@ class StoredFeed:
     """Plays a recording: a feed whose snapshots are those at the player's position."""
 
     session = ""  # nothing new is stored
+    is_new = False
+
+    def welcomed(self) -> None:
+        """Remember nothing: nobody is greeted."""
 
     def __init__(
         self,

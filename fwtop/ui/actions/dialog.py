@@ -15,7 +15,7 @@ from fwtop.dissect.client import Dissection
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.ui.format import wrap
-from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.keys import KEY_MAP, Action, Here
 from fwtop.ui.layout import Box, Guarded, Lines
 from fwtop.ui.style import ACCENT, BUTTON, DIM, STRONG, TEXT, TITLE, WARN, Line, fit, paragraph, wrapped
 
@@ -268,15 +268,56 @@ def _packet_lines(dissection: Dissection) -> list[Line]:
     return lines
 
 
-def help_lines() -> list[Line]:
-    """Write the table of keys in its groups."""
+_QUESTIONS = (
+    ("What hits me?", "the attacks, the worst first; {attacks}: the evidence"),
+    ("How much reaches me?", "the third line: REACHES YOU, what clients get"),
+    ("What do I press?", "{proposal}…9: what a defence stops, and whom it hits"),
+)
+_FIRST = ("proposal", "open", "keep", "undo", "next_tab", "quit")  # keys that one needs in an attack
+
+
+def short_help() -> list[Line]:
+    """Answer the three questions of an operator under attack, and write the keys for it."""
+    asked = [[(f"{ask:<22}", STRONG), (KEY_MAP.words(told), TEXT)] for ask, told in _QUESTIONS]
+    return [*asked, [], *key_lines(lambda row: row.name in _FIRST, grouped=False)]
+
+
+def key_lines(shown: Callable[[Action], bool], *, grouped: bool = True) -> list[Line]:
+    """Write the table of keys, or a part of it, in its groups."""
     lines: list[Line] = []
-    told = [row for row in KEY_MAP.actions if row.label]
+    told = [row for row in KEY_MAP.actions if row.label and shown(row)]
     for group in dict.fromkeys(row.group for row in told):
-        lines += [[]] if lines else []
-        lines.append([(group, STRONG)])
+        if grouped:
+            lines += [*([[]] if lines else []), [(group, STRONG)]]
         lines += [[(f"  {row.label:<11}", TITLE), (row.help, TEXT)] for row in told if row.group == group]
     return lines
+
+
+class HelpDialog(DetailsDialog):
+    """Leads from a short page to the keys that work for the panel in focus, and to all keys."""
+
+    def __init__(self, where: str, here: Here) -> None:
+        super().__init__("help", short_help)
+        self._pages: list[tuple[str, Details]] = [
+            ("help", short_help),
+            (f"keys for {where}", lambda: key_lines(lambda row: KEY_MAP.works(row, here))),
+            ("all keys", lambda: key_lines(lambda _: True)),
+        ]
+
+    def foot(self, width: int, room: int) -> list[Line]:  # noqa: ARG002
+        """Name the page that follows."""
+        return [hints(f"{KEY_MAP.label('help')} {self._pages[1][0]}", "Esc closes")]
+
+    def on_key(self, event: events.Key) -> None:
+        """Turn the page."""
+        action = KEY_MAP.action(event.key, "")
+        if action is not None and action.name == "help":
+            event.stop()
+            event.prevent_default()  # it would close as other details do
+            self._pages = [*self._pages[1:], self._pages[0]]
+            self.heading, self._lines = self._pages[0]
+            self._top = 0
+            self.draw()
 
 
 class ChoiceDialog(Dialog[str | None], inherit_bindings=False):

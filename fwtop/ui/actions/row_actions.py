@@ -355,8 +355,11 @@ class RowActions:
     def present(self) -> dict[str, bool]:
         """Return what there is of what this part's keys act on."""
         proposals, item = self._desk.snapshot.judgement.proposals, self._tabs.panel.current()
+        match = item is not None and _makes_rule(item)
         return {
-            "block": item is not None and not spared(item) and _makes_rule(item),
+            "match": match,
+            "block": match and not spared(item),
+            "payload": isinstance(item, Payload),
             "like": isinstance(item, PacketRow) and item.source is not None,
             "proposal": bool(proposals),
             "drops": any(one.rule is not None and not drops_nothing(one.rule) for one in proposals),
