@@ -12,10 +12,13 @@ from screen_run import LARGE, SMALL, running
 from test_screen_player import STATE
 
 from fwtop.model.traffic.snapshot import Port, Sampling, Snapshot
+from fwtop.render.rows import ROW_TYPES
+from fwtop.render.rows.field import Unit
 from fwtop.ui.bars import time_bar
 from fwtop.ui.format import shortened
 from fwtop.ui.header import HeaderState, header_lines, verdict_line
 from fwtop.ui.lists.history import History
+from fwtop.ui.lists.table import WRITTEN
 from fwtop.ui.lists.traffic import traffic_items
 from fwtop.ui.style import Line
 
@@ -120,3 +123,23 @@ def test_titles_are_cut_between_words(title: str, width: int, short: str) -> Non
 @given(st.text(alphabet="ab ()", max_size=30), st.integers(0, 30))
 def test_a_shortened_text_fits(title: str, width: int) -> None:
     assert len(shortened(title, width)) <= width
+
+
+COLUMNS = {
+    (field.heading, field.unit, field.width)
+    for row in ROW_TYPES.values()
+    for field in map(row.field, row.columns.split())
+    if field.heading and field.unit in WRITTEN and field.unit is not Unit.TEXT
+}
+
+
+@given(st.one_of(st.floats(0, 1e12), st.integers(0, 10**12).map(float)))
+def test_no_figure_is_wider_than_its_column(value: float) -> None:
+    for heading, unit, width in COLUMNS:
+        shown = value / 1e12 if unit is Unit.SHARE else value
+        assert len(WRITTEN[unit](shown)) <= width, heading
+
+
+def test_no_heading_is_cut() -> None:
+    assert len(COLUMNS) > 10
+    assert not [heading for heading, _, width in COLUMNS if len(heading) > width]
