@@ -74,6 +74,8 @@ class Traffic:
 
 
 class Service:
+    handshakes = None  # nothing is counted here
+
     def sample(self) -> None:
         return None
 
