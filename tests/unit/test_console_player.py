@@ -64,7 +64,7 @@ def screen(tmp_path: Path, poll_until: Until) -> Iterator[Screen]:
     """The sample session, paused at its beginning."""
     made = Screen(session_recording(sample_session(tmp_path)), poll_until)
     with made:
-        made.feed.pause(paused=True)
+        made.feed.player.play(False)
         yield made
 
 
@@ -148,7 +148,7 @@ def test_a_place_that_cannot_be_shown_is_told_and_left(tmp_path: Path, poll_unti
             yield Torn(reel, START + 50)  # type: ignore[misc]
 
     with Screen(torn, poll_until) as screen:
-        screen.feed.pause(paused=True)
+        screen.feed.player.play(False)
         screen.feed.player.seek(START + 50)
         poll_until(lambda: bool(screen.failures))
         assert [type(failure) for failure in screen.failures] == [KeyError]
