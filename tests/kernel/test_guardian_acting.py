@@ -120,6 +120,7 @@ def test_rule_at_netdev_ingress(bench: Bench, how: str, family: int, poll_until)
     check(bench, rule, lambda: bench.pair.victim.run(*words), poll_until, family=family)
 
 
+@pytest.mark.one_each("6")
 @pytest.mark.parametrize("family", [4, 6])
 def test_dormant_table_raw_is_told_and_left_to_its_owner(bench: Bench, family: int, poll_until) -> None:
     """It holds others' rules, too, which only they can want back."""

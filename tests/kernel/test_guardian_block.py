@@ -79,6 +79,7 @@ def test_a_table_that_somebody_began_to_use_meanwhile_stays(bench: Bench) -> Non
     assert "FWTOP" not in bench.state()["nft"]
 
 
+@pytest.mark.one_each("6")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rule_expires_in_the_kernel_without_any_process(bench: Bench, family: int, poll_until) -> None:
     path = bench.path(family)

@@ -75,6 +75,7 @@ def note_of(guardian: GuardianClient, rule_id: str) -> str:
     return rules_of(guardian)[rule_id]["note"]
 
 
+@pytest.mark.one_each("4")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_source_gets_as_many_connections_as_the_limit_says(
     bench: Bench, family: int, stack: ExitStack, poll_until: Callable[..., Any]
@@ -95,6 +96,7 @@ def test_a_source_gets_as_many_connections_as_the_limit_says(
     assert bench.settled(before) == before
 
 
+@pytest.mark.one_each("6")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_open_connections_above_the_limit_are_closed_as_the_plan_says(
     bench: Bench, family: int, stack: ExitStack, poll_until: Callable[..., Any]

@@ -128,6 +128,7 @@ def test_string_matches_those_bytes_only(bench: Bench, family: int, variant: str
             assert bench.settled(before) == before, payload
 
 
+@pytest.mark.one_each("4")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_anchored_string_follows_tcp_options(bench: Bench, family: int, poll_until) -> None:
     """A segment with options (timestamps) has a longer header than one without."""
@@ -196,6 +197,7 @@ def test_switch_set_ends_the_rule_without_any_process(
     poll_until(lambda: path.passes(b"attack") and path.passes(b"attack"))
 
 
+@pytest.mark.one_each("6")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_header_fields_are_matched(bench: Bench, family: int) -> None:
     """The IP total length, TTL and ports of an ipset rule narrow it down."""

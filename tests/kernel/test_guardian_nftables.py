@@ -44,6 +44,7 @@ def ruleset(bench: Bench) -> str:
     return re.sub(r"packets \d+ bytes \d+", "", bench.pair.victim.run("nft", "list", "ruleset").stdout)
 
 
+@pytest.mark.one_each("6")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_passes_is_dropped_and_passes_again_without_any_process(
     bench: Bench, family: int, poll_until
@@ -70,6 +71,7 @@ def test_passes_is_dropped_and_passes_again_without_any_process(
     assert ruleset(bench) == before
 
 
+@pytest.mark.one_each("4")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fields_and_payload_are_matched(bench: Bench, family: int) -> None:
     path = bench.path(family)
@@ -121,6 +123,7 @@ def test_icmp_type_is_matched_and_neighbours_live(bench: Bench, family: int, ech
         assert bench.path(family).passes(wait_s=30)
 
 
+@pytest.mark.one_each("6")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_payload_behind_tcp_options(bench: Bench, family: int, poll_until) -> None:
     with tcp_connection(bench, family) as (client, connection), bench.connect() as guardian:

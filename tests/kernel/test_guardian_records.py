@@ -55,6 +55,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("alive", [False, True])
 @pytest.mark.parametrize("how", DAMAGES)
 def test_rule_whose_record_is_damaged_is_read_from_the_kernel(bench: Bench, how: str, alive: bool) -> None:

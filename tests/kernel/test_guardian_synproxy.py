@@ -165,6 +165,7 @@ def plain_syn_is_tracked(bench: Bench, family: int) -> bool:
     return tracked(bench) > before
 
 
+@pytest.mark.one_each("4")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_connections_that_tracking_never_saw_go_on(bench: Bench, server: socket.socket, family: int) -> None:
     with connect(bench, family) as client:

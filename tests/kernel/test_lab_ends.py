@@ -65,6 +65,7 @@ def driver() -> Iterator[tuple[subprocess.Popen[str], set[str]]]:
     namespaces.remove_stale()
 
 
+@pytest.mark.one_each("15")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_removes_everything(
     driver: tuple[subprocess.Popen[str], set[str]], number: signal.Signals

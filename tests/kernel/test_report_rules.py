@@ -106,6 +106,7 @@ def expected(match: Match, sent: list[bytes]) -> set[int]:
     return {number + 1 for number in np.flatnonzero(~match_rows(match, batch))}
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("tool", ["nft", "iptables"])
 @pytest.mark.parametrize("match", RULES, ids=range(len(RULES)))
 def test_exported_rules_drop_what_fwtop_would(

@@ -80,6 +80,7 @@ def test_only_what_says_why_may_run_again(tmp_path: Path, text: str, status: int
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="kernel tests need root")
+@pytest.mark.one_each(f"{FEW + 1}-1")
 @pytest.mark.parametrize(("failures", "status"), [(FEW, MAY_PASS_ALONE), (FEW + 1, 1)])
 def test_a_few_kernel_tests_may_run_again_and_many_may_not(
     tmp_path: Path, failures: int, status: int
