@@ -7,11 +7,88 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import socket
+import subprocess
 import sys
+from collections.abc import Sequence
+from importlib import import_module
+from itertools import pairwise
 from typing import NoReturn
 
 MOST_BYTES = 1 << 16
+FORKED = (
+    "fwtop.xdp.loader",
+)  # modules that guardians start, the first 0.1 s of CPU for each change of a rule
+
+
+class Forked:
+    """A child of a guardian, as far as it uses a Popen."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self._collect(os.WNOHANG)
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None and timeout is not None:
+            ended = os.pidfd_open(self.pid)
+            ready = select.select([ended], [], [], timeout)[0]
+            os.close(ended)
+            if not ready:
+                raise subprocess.TimeoutExpired(self.pid, timeout)
+        return self._collect(0) or 0
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _collect(self, options: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+
+def fork_modules() -> None:
+    """Have this guardian fork what it would start as a new process."""
+    from fwtop.kernel import children
+
+    start = children.start
+
+    def started(
+        module: str, *arguments: str, descriptors: Sequence[int], stderr: int = subprocess.DEVNULL
+    ) -> Forked | subprocess.Popen[bytes]:
+        if module not in FORKED:
+            return start(module, *arguments, descriptors=descriptors, stderr=stderr)
+        pid = os.fork()
+        if pid:
+            return Forked(pid)
+        become_module(module, arguments, descriptors)
+
+    children.start = started
+
+
+def become_module(module: str, arguments: Sequence[str], descriptors: Sequence[int]) -> NoReturn:
+    """Run a module as a new process would: with these descriptors and no handler of a signal."""
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for standard in range(3):
+            os.dup2(nothing, standard)
+        kept = [2, *sorted(descriptors), os.sysconf("SC_OPEN_MAX")]
+        for before, after in pairwise(kept):
+            os.closerange(before + 1, after)
+        os.umask(0o077)
+        status = import_module(module).main(list(arguments))
+    finally:
+        os._exit(status)
 
 
 def serve(requests: socket.socket) -> None:
@@ -43,6 +120,7 @@ def become_guardian(arguments: list[str]) -> NoReturn:
     status = 1
     try:
         sys.argv = [sys.argv[2], *arguments]
+        fork_modules()
         status = main()
         sys.stderr.flush()
     finally:
@@ -51,7 +129,8 @@ def become_guardian(arguments: list[str]) -> NoReturn:
 
 if __name__ == "__main__":
     sys.path[0] = sys.argv[1]
-    import fwtop.guardian.main  # noqa: F401 (for all that are forked)
+    for name in ("fwtop.guardian.main", *FORKED):
+        import_module(name)  # for all that are forked
 
     with socket.socket(fileno=os.dup(0)) as asked:
         nothing = os.open(os.devnull, os.O_RDONLY)
