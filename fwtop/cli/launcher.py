@@ -23,7 +23,7 @@ from fwtop.console.handoff import Handoff, Options, send_handoff
 from fwtop.dissect.supervisor import start_dissector
 from fwtop.kernel import namespaces
 from fwtop.kernel.programs import module_argv
-from fwtop.kernel.waiting import Waiting
+from fwtop.kernel.waiting import waiting
 from fwtop.model.errors import CONSOLE_DATA_BYTES, FwtopError
 from fwtop.model.paths import CONSOLE_USER, ROOT
 from fwtop.model.wire import to_json
@@ -66,7 +66,7 @@ def launch(options: Options, interfaces: Sequence[str] = ()) -> int:
     theirs.close()
     if dissector is not None:
         dissector.close()
-    with Waiting("starting to watch") if options.mode == "tui" else contextlib.nullcontext():
+    with waiting("starting to watch") if options.mode == "tui" else contextlib.nullcontext():
         _hand_over(mine, options, interfaces)
     return _wait(console)
 
@@ -80,9 +80,10 @@ def _hand_over(mine: socket.socket, options: Options, interfaces: Sequence[str])
             handoff = replace(handoff, settings=files)
     except FwtopError as error:
         handoff, descriptors = Handoff({}, error=str(error), code=error.code), []
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+    with mine, contextlib.suppress(BrokenPipeError, ConnectionResetError):
         send_handoff(mine, handoff, descriptors)
-    mine.close()
+        if options.mode == "tui" and not handoff.error:
+            mine.recv(1)  # which ends once the console has started and taken them
     for descriptor in descriptors:
         os.close(descriptor)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fwtop.cli.options import Verb, flag, option, positive, seconds, whole
-from fwtop.kernel.waiting import Waiting
+from fwtop.kernel.waiting import waiting
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
@@ -49,7 +49,7 @@ def _lab(args: argparse.Namespace) -> int:
         raise FwtopError("a scenario and --capture exclude each other", 2)
     with _ending_by_signals(), ExitStack() as opened:
         what = safe_text(args.capture or args.scenario or _DEFAULT)
-        with Waiting(f"building a lab for {what}: victim, attacker, services, clients"):
+        with waiting(f"building a lab for {what}: victim, attacker, services, clients"):
             from fwtop.lab import watch  # which takes a second
             from fwtop.lab.run import Lab
 

@@ -6,50 +6,36 @@ import shutil
 import sys
 import threading
 import time
-from types import TracebackType
-from typing import Self
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _TURNS = "|/-\\"
 _TURN_SECONDS = 0.25
 _CLEAR = "\r\x1b[K"
 
 
-class Waiting:
-    """Shows the line at once, and until the `with` block ends; none if standard output is no terminal."""
+@contextmanager
+def waiting(words: str) -> Iterator[None]:
+    """Show the line at once, and until the `with` block ends; none if standard output is no terminal."""
+    if not sys.stdout.isatty():
+        yield
+        return
+    began, ended = time.monotonic(), threading.Event()
 
-    def __init__(self, words: str) -> None:
-        self._words = words
-        self._began = time.monotonic()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._turn, daemon=True)
+    def turn() -> None:
+        passed = 0.0
+        while True:
+            line = f" {_TURNS[int(passed / _TURN_SECONDS) % 4]} fwtop: {passed:.1f} s  {words} …"
+            print(f"{_CLEAR}{line[: shutil.get_terminal_size().columns - 1]}", end="", flush=True)
+            if ended.wait(_TURN_SECONDS):
+                break
+            passed = time.monotonic() - began
 
-    def __enter__(self) -> Self:
-        """Show the line."""
-        if sys.stdout.isatty():
-            self._draw()
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Take the line away."""
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
-            self._write(_CLEAR)
-
-    def _turn(self) -> None:
-        while not self._ended.wait(_TURN_SECONDS):
-            self._draw()
-
-    def _draw(self) -> None:
-        passed = time.monotonic() - self._began
-        turn = _TURNS[int(passed / _TURN_SECONDS) % len(_TURNS)]
-        line = f" {turn} fwtop: {passed:.1f} s  {self._words} …"
-        self._write(f"{_CLEAR}{line[: shutil.get_terminal_size().columns - 1]}")
-
-    @staticmethod
-    def _write(text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+    thread = threading.Thread(target=turn, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        print(_CLEAR, end="", flush=True)

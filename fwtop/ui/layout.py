@@ -6,7 +6,7 @@ Below the minimum there is only a message.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -104,11 +104,6 @@ def columns(room: Box, share: int) -> tuple[Box, Box]:
         Box(room.x, room.y, left, room.height),
         Box(room.x + left + 3, room.y, room.width - left - 3, room.height),
     )
-
-
-def heights(boxes: Mapping[str, Box]) -> dict[str, int]:
-    """Return how many lines each box has."""
-    return {name: box.height for name, box in boxes.items()}
 
 
 def graph_height(height: int) -> int:

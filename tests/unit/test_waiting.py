@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.kernel.waiting import Waiting
+from fwtop.kernel.waiting import waiting
 
 ROOT = Path(__file__).parents[2]
 SHOWN = """
 import sys
-from fwtop.kernel.waiting import Waiting
-with Waiting("building a lab " + "of many words " * 20):
+from fwtop.kernel.waiting import waiting
+with waiting("building a lab " + "of many words " * 20):
     assert sys.stdin.readline() == "go\\n"
 print("done")
 """
@@ -44,6 +44,6 @@ def test_the_line_is_there_at_once_fits_and_is_gone_afterwards() -> None:
 
 
 def test_no_terminal_gets_no_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with Waiting("building"):
+    with waiting("building"):
         pass
     assert capsys.readouterr().out == ""

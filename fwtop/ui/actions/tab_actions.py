@@ -13,7 +13,7 @@ from fwtop.ui.actions.desk import Desk
 from fwtop.ui.actions.log import Toasts
 from fwtop.ui.actions.packets import PacketPanel
 from fwtop.ui.bars import TabBar, TimeBar
-from fwtop.ui.layout import MOST_GRAPH, Frame, Guarded, Lines, frame, heights
+from fwtop.ui.layout import MOST_GRAPH, Frame, Guarded, Lines, frame
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.panels import PANELS, with_chosen
 from fwtop.ui.settings import Settings
@@ -94,9 +94,10 @@ class TabActions:
         if around is None or "graph" not in around.boxes:
             return around, inner
         free = around.room.y + around.room.height - max(box.y + box.height for box in inner.boxes.values())
+        wanted = [box.height for box in inner.boxes.values()]
         for more in range(min(free, MOST_GRAPH - around.boxes["graph"].height), 0, -1):
             higher = arranged(more)
-            if heights(higher[1].boxes) == heights(inner.boxes):
+            if [box.height for box in higher[1].boxes.values()] == wanted:
                 return higher
         return around, inner
 
