@@ -90,7 +90,7 @@ def overview(room: Box, content: Content) -> Arrangement:
         boxes = _calm(left, content) if content.is_calm else _decisions(left, content)
         seen = "ports" if "sources" in boxes else "sources"  # rules and their effect may leave them no room
         if content.packets and right.height >= _WITH_PACKETS:
-            boxes |= stack(right, _known(content, (seen, 36), ("payloads", 27), ("packets", 37)))
+            boxes |= stack(right, _known(content, (seen, 28), ("payloads", 22), ("packets", 50)))
         else:
             boxes |= stack(right, _known(content, (seen, 42), ("payloads", 58)))
         return Arrangement(boxes)
