@@ -82,6 +82,22 @@ async def test_tabs_look_as_kept(state: str, size: Size) -> None:
         compare(svg, f"{tab}-{state}-{size[0]}x{size[1]}")
 
 
+@pytest.mark.parametrize("size", [SMALL, (100, 30), (120, 40), LARGE])
+async def test_calm_after_an_attack_looks_as_kept_and_is_not_blank(size: Size) -> None:
+    shot, flood_seen = SCENES["calm"](), SCENES["provisional"]()
+    ended = replace(flood_seen.judgement.attacks[0], since=shot.at - 260, ended=shot.at - 180)
+    over = replace(shot, judgement=replace(shot.judgement, attacks=(ended,)))
+    async with running(replace(flood_seen, started=shot.started - 200), size) as run:
+        for age in (100, *range(60, -1, -1)):
+            await run.send(replace(over if age == 100 else shot, started=shot.started - age))
+        run.app.main.view.news._toasts.clear()
+        run.app.main.view.redraw()
+        await run.settle()
+        drawn, lines = picture(run.app), run.lines()
+    assert sum(not line.strip() for line in lines) < size[1] / 4
+    compare(drawn, f"calm-after-{size[0]}x{size[1]}")
+
+
 @pytest.mark.parametrize(("scene", "size", "at", "keys"), DIALOGS)
 async def test_scene_looks_as_kept(scene: str, size: Size, at: str, keys: tuple[str, ...]) -> None:
     async with running(SCENES[scene](), size, at=at) as run:
