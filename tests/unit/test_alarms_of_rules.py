@@ -38,6 +38,6 @@ def test_each_alarm_is_told_when_it_begins_and_when_it_is_over_though_the_guardi
     assert told.empty()
     assert (began.event, ended.event) == ("rules_alarm", "rules_alarm_over")
     assert (began.host, began.subject, began.details["alarm_kind"]) == ("web-1", "key", "rate_high")
-    assert "counts 1000 packets a second, usually 10" in began.message
+    assert "counts 1.00k packets a second, usually 10" in began.message
     assert began.details["mend"] == "nft list chain inet filter input"
     assert ended.message == f"Over: {began.message}"
