@@ -87,7 +87,7 @@ async def test_the_wheel_moves_the_selection() -> None:
 async def test_a_click_on_the_footer_presses_the_key() -> None:
     async with running(snapshot()) as run:
         await click(run, "? help")
-        assert run.dialog == "DetailsDialog"
+        assert run.dialog == "HelpDialog"
 
 
 async def test_a_click_on_the_graph_tells_what_happened_then() -> None:
