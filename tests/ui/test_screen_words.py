@@ -333,10 +333,10 @@ async def test_a_dialog_without_a_body_is_whole() -> None:
 
 
 async def test_the_key_that_opened_details_closes_them() -> None:
-    effective = read_settings([ConfigText("screen.toml", '[keys]\nhelp = ["F5"]\n')])
+    effective = read_settings([ConfigText("screen.toml", '[keys]\nattacks = ["F5"]\n')])
     async with running(snapshot(), settings=effective) as run:
         await run.press("f5")
-        assert run.dialog == "HelpDialog"
+        assert run.dialog == "DetailsDialog"
         await run.press("f5")
         assert run.dialog == "MainScreen"
 
