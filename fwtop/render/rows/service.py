@@ -16,14 +16,6 @@ def _by_name(item: ServiceUse, *, usual: bool) -> dict[str, float] | None:
     return {name: round(rate, 3) for name, rate in zip(names, rates, strict=True)} if rates else None
 
 
-def _rate(name: str, item: ServiceUse) -> float | None:
-    return item.rate(name)
-
-
-def _usual(name: str, item: ServiceUse) -> float | None:
-    return item.rate(name, usual=True)
-
-
 def _told(name: str, item: ServiceUse) -> str:
     usual, most = item.rate(name, usual=True), item.rate(f"one address's {name}", usual=True)
     known = "what is usual is not known yet" if usual is None else f"usually up to {si(usual)}"
@@ -49,6 +41,7 @@ def _learned(item: ServiceUse) -> str:
     return f"from {duration_words(item.seconds)} of calm in which it was asked"
 
 
+_SHOWN = (("connections", "conn/s"), ("requests", "req/s"))
 SERVICE = RowType(
     of=ServiceUse,
     key=lambda item: f"{item.service.key}",
@@ -74,24 +67,30 @@ SERVICE = RowType(
         Field("service", value=service_name, json=False, heading="service", width=9, grow=1),
         Field("at", value=_at, json=False, heading="at", width=15, grow=1, keep=9),
         Field("who", value="service.words", json=False, label="service"),
+        *(Field(name, value=partial(_told, name), json=False) for name in USES[:4]),
         *(
-            field
-            for name, short in zip(USES[:4], ("pkt/s", "conn/s", "req/s", "fail/s"), strict=True)
-            for field in (
-                Field(
-                    f"now_{name}", Unit.PPS, partial(_rate, name), json=False, heading=short, width=6, keep=3
-                ),
-                Field(
-                    f"usual_{name}",
-                    Unit.PPS,
-                    partial(_usual, name),
-                    json=False,
-                    heading="usual",
-                    width=5,
-                    keep=6,
-                ),
-                Field(name, value=partial(_told, name), json=False),
+            Field(
+                f"now_{name}",
+                Unit.PPS,
+                partial(ServiceUse.rate, name=name),
+                json=False,
+                heading=short,
+                width=6,
+                keep=3,
             )
+            for name, short in _SHOWN
+        ),
+        *(
+            Field(
+                f"usual_{name}",
+                Unit.PPS,
+                partial(ServiceUse.rate, name=name, usual=True),
+                json=False,
+                heading="usual",
+                width=5,
+                keep=6,
+            )
+            for name, _ in _SHOWN
         ),
         Field("learned", value=_learned, json=False),
     ),

@@ -306,15 +306,19 @@ class HelpDialog(DetailsDialog):
 
     def foot(self, width: int, room: int) -> list[Line]:  # noqa: ARG002
         """Name the page that follows."""
-        return [hints(f"{KEY_MAP.label('help')} {self._pages[1][0]}", "Esc closes")]
+        following = self._pages[1][0] if self._pages[1:] else "closes"
+        return [hints(f"{KEY_MAP.label('help')} {following}", "Esc closes")]
 
     def on_key(self, event: events.Key) -> None:
-        """Turn the page."""
+        """Turn the page, or close after the last."""
         action = KEY_MAP.action(event.key, "")
         if action is not None and action.name == "help":
             event.stop()
             event.prevent_default()  # it would close as other details do
-            self._pages = [*self._pages[1:], self._pages[0]]
+            if not self._pages[1:]:
+                self.dismiss(None)
+                return
+            del self._pages[0]
             self.heading, self._lines = self._pages[0]
             self._top = 0
             self.draw()

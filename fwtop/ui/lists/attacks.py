@@ -196,6 +196,11 @@ HARM_LIMIT = 0.01  # collateral from which a dialog preselects Cancel
 NO_BASELINE = "No baseline yet: client impact is estimated"
 
 
+def _drops(item: Proposal) -> bool:
+    """Whether it is known what a proposal drops: not of what others have to do, or drops nothing."""
+    return not _is_relief(item) and (item.rule is not None or item.attack_share > 0)
+
+
 def _is_relief(item: Proposal) -> bool:
     return item.rule is not None and drops_nothing(item.rule)
 
@@ -230,7 +235,7 @@ def _in_words(item: Proposal, width: int) -> str:
 
 def _stops(item: Proposal, context: CellContext, _: int) -> Line:
     """Write what a proposal stops, with "+" what it adds to other rules that are active."""
-    if _is_relief(item):
+    if not _drops(item):
         return [("–", DIM)]
     if item.already_share and not _covering(item, context):
         return [(f"+{percent(item.attack_share - item.already_share)}", STRONG)]
@@ -279,7 +284,7 @@ _PROPOSAL_CELLS: dict[str, Cell] = {
     "attack": lambda item, context, _: [(_against(item, context), TITLE)] if context.attacks[1:] else [],
     "summary": _proposal_summary,
     "attack_share": _stops,
-    "collateral_share": lambda item, *_: [("–", DIM)] if _is_relief(item) else _clients_hit(item),
+    "collateral_share": lambda item, *_: _clients_hit(item) if _drops(item) else [("–", DIM)],
     "cost_ns": lambda item, *_: (
         [(nanoseconds(item.cost_ns), DIM)] if item.cost_measured and item.cost_ns else []
     ),
