@@ -270,7 +270,7 @@ async def test_proposals_and_scopes() -> None:
 async def test_help_and_quit() -> None:
     async with running(calm()) as run:
         await enter(run, "help")
-        assert run.dialog == "DetailsDialog"
+        assert run.dialog == "HelpDialog"
         await run.press("escape")
         await enter(run, "quit")
         assert run.app.return_code == 0
