@@ -27,6 +27,7 @@ from fwtop.model.traffic.protocols import (
     flags_text,
     protocol_name,
     read_flags,
+    segments_text,
     split_wire,
     type_text,
     wire_name,
@@ -59,8 +60,14 @@ class Field(Struct, frozen=True):
     reads: Callable[[str, int], Any] | None = None  # the text of its option, and `most`; None: a number
     shows: Callable[[Any], str] = str  # the inverse
     words: Callable[[Any], str] = str
+    brief: Callable[[Any], str] | None = None  # the words in a line of a list, if shorter
     xtables: Callable[[Any, int], Sequence[str]] = lambda *_: ()
     nft: Callable[[Any, int], str | None] = lambda *_: None
+
+    def briefly(self, match: Match) -> list[str]:
+        """Return a match's condition in the words of a line, nothing if it has none."""
+        wanted = self.of(match)
+        return [(self.brief or self.words)(wanted)] if wanted is not None else []
 
     def of(self, match: Match) -> Any:  # noqa: ANN401 - of each field's type
         """Return a match's condition, None if it has none."""
@@ -188,6 +195,13 @@ def _length(wanted: Range) -> str:
     return f"{range_text(wanted)} bytes"
 
 
+def _brief_length(wanted: Range) -> str:
+    if wanted.high >= _LONGEST:
+        return f"≥{wanted.low}-byte"
+    up_to = wanted.low <= _SHORTEST < wanted.high
+    return f"≤{wanted.high}-byte" if up_to else f"{range_text(wanted, '–')}-byte"
+
+
 def _length_nft(wanted: Range, family: int) -> str | None:
     """IPv6 writes down its length without the fixed header (RFC 8200, 3)."""
     if family == 4:
@@ -231,11 +245,13 @@ PROTOCOL = Field(
 )  # fmt: skip
 SPORT = Field(
     "sport", "--sport", "source port", label="from port", protocols=PORTED, what="a port",
-    words=lambda port: f"from port {port}", nft=lambda port, _: f"th sport {port}",
+    words=lambda port: f"from port {port}", brief=lambda port: f"from {port}",
+    nft=lambda port, _: f"th sport {port}",
 )  # fmt: skip
 DPORT = Field(
     "dport", "--dport", "destination port", label="to port", protocols=PORTED, what="a port",
-    words=lambda port: f"to port {port}", nft=lambda port, _: f"th dport {port}",
+    words=lambda port: f"to port {port}", brief=lambda port: f"to {port}",
+    nft=lambda port, _: f"th dport {port}",
 )  # fmt: skip
 ICMP_TYPE = Field(
     "icmp_type", "--icmp-type", "ICMP or ICMPv6 type", 255, protocols=frozenset({ICMP, ICMPV6}),
@@ -244,6 +260,7 @@ ICMP_TYPE = Field(
 )  # fmt: skip
 LENGTH = _span(
     "ip_length", "--length", "IP total length in bytes", least=20, label="length", words=_length,
+    brief=_brief_length,
     xtables=lambda wanted, _: ("-m", "length", "--length", f"{wanted.low}:{wanted.high}"), nft=_length_nft,
 )  # fmt: skip
 TTL = _span(
@@ -274,7 +291,8 @@ TCP_HEADER = _span(
 )  # fmt: skip
 TCP_FLAGS = Field(
     "tcp_flags", "--tcp-flags", "of the flags M exactly F are set: syn,ack/syn", 255, label="flags",
-    protocols=_OF_TCP, words=lambda wanted: flags_text(*wanted), xtables=_flags_xtables,
+    protocols=_OF_TCP, words=lambda wanted: flags_text(*wanted),
+    brief=lambda wanted: segments_text(wanted[1]), xtables=_flags_xtables,
     nft=lambda wanted, _: f"tcp flags & {wanted[0]:#x} == {wanted[1]:#x}", metavar="M/F",
     asks="{error}; syn,ack/syn is SYN without ACK", reads=lambda text, _: read_flags(text),
     shows=lambda wanted: flags_option(*wanted),

@@ -40,6 +40,7 @@ class RuleKind(Struct, frozen=True):
     optional: tuple[str, ...] = ()  # what its rules alone may have
     missing: Callable[[Rule], str] = lambda _: ""  # what a rule of this kind lacks; "" if nothing
     phrase: Callable[[Rule, str], str] | None = None  # of a rule, given its packets; None: drop, or limit
+    brief: Callable[[Rule, str], str] | None = None  # the phrase in a line of a list, if it is another
     drop: str = "drop"  # what it does to packets, in words
     elsewhere: str = ""  # what fwtop does with it, in words, where no command of iptables is meant
     place: str = ""  # where, in words

@@ -13,7 +13,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import ConnectionLimit, Kind, Match, PayloadMatch, Range, RateLimit, Rule, Setting
 from fwtop.model.traffic.protocols import flags_option, read_flags
 from fwtop.rules.kinds import command_line
-from fwtop.rules.words import describe, summarise
+from fwtop.rules.words import brief, describe, summarise
 
 NET = Prefix.parse("203.0.113.0/24")
 
@@ -92,6 +92,59 @@ def test_a_match_in_words(match: Match, words: str) -> None:
 )
 def test_a_rule_in_words(made: Rule, words: str) -> None:
     assert summarise(made) == words
+
+
+_SYN = {"protocol": 6, "tcp_flags": (18, 2)}
+_TIMEOUTS = tuple(Setting(f"net.netfilter.nf_conntrack_tcp_timeout_{name}", 10) for name in ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (
+            rule(Kind.XDP, Match(**_SYN, family=4, dport=80, ip_length=Range(40, 40))),
+            "drop 40-byte SYNs to 80/tcp in the driver",
+        ),
+        (
+            rule(Kind.XDP, Match(**_SYN, family=6, dport=80, ttl=Range(9, 9), tcp_window=Range(5, 5))),
+            "drop IPv6 SYNs to 80/tcp with TTL 9, window 5",  # without its place, for which there is no room
+        ),
+        (rule(Kind.XDP, Match(protocol=6, tcp_flags=(63, 63))), "drop 6-flag TCP in the driver"),
+        (
+            rule(Kind.TC, Match(protocol=17, sport=53, fragment=True)),
+            "drop UDP fragments from 53 at tc ingress",
+        ),
+        (rule(Kind.XDP, Match(protocol=17, ip_length=Range(400, 65535))), "drop ≥400-byte UDP in the driver"),
+        (
+            rule(Kind.STRING, Match(protocol=17, payload=(PayloadMatch(b"a rather long text", 0),))),
+            "drop UDP with “a rather long …”",
+        ),
+        (rule(Kind.IPSET, Match(sources=(NET, Prefix.parse("10.0.0.0/8")))), "block 2 prefixes"),
+        (
+            rule(
+                Kind.IPSET,
+                Match(sources=tuple(map(Prefix.parse, ("192.0.2.1", "192.0.2.2")))),
+                close_open=True,
+            ),
+            "block 2 addresses, close their connections",
+        ),
+        (rule(Kind.IPSET, Match(), origin="asn:64500"), "block AS64500"),
+        (rule(Kind.XDP, Match(protocol=17), limit=RateLimit(500, 500, 32, 64)), "limit UDP to 500/s per /32"),
+        (rule(Kind.SYNPROXY, Match(protocol=6, dport=443)), "answer SYNs to 443/tcp with cookies"),
+        (rule(Kind.NOTRACK, Match(protocol=17, dport=53)), "don't track UDP to 53"),
+        (
+            rule(Kind.CONNLIMIT, Match(protocol=6, dport=80), connections=ConnectionLimit(20)),
+            "limit TCP to 80 to 20 connections each",
+        ),
+        (
+            rule(Kind.SYSCTL, Match(), settings=(Setting("net.netfilter.nf_conntrack_max", 1 << 20),)),
+            "set conntrack max to 1,048,576",
+        ),
+        (rule(Kind.SYSCTL, Match(), settings=_TIMEOUTS), "shorten 2 timeouts to 10 s"),
+    ],
+)
+def test_a_rule_in_a_line(made: Rule, words: str) -> None:
+    assert brief(made, 46) == words
 
 
 @pytest.mark.parametrize("mask", range(0, 256, 5))

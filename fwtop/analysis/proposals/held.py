@@ -60,7 +60,7 @@ def proposals(context: AnalysisContext, finding: Finding, normal: Normal) -> Ite
             return_path=True,
         )  # fmt: skip
         yield rule.kind.value, made
-    what = f"let the server on port {held.port} end such connections sooner: its timeouts"
+    what = f"let the server on port {held.port} end them sooner: its timeouts"
     yield "service", without_rule(finding, "service", what, finding.settings)
 
 

@@ -78,6 +78,11 @@ def flags_text(mask: int, value: int) -> str:
     return " but ".join([wanted] * bool(wanted) + [f"no {unwanted}"] * bool(unwanted))
 
 
+def segments_text(flags: int) -> str:
+    """Name the segments that have these flags: SYNs, SYN+ACKs, 6-flag TCP."""
+    return f"{flag_names(flags)}s" if flags.bit_count() < 4 else f"{flags.bit_count()}-flag TCP"
+
+
 TYPES = {
     1: "A", 2: "NS", 5: "CNAME", 6: "SOA", 12: "PTR", 15: "MX", 16: "TXT", 28: "AAAA", 33: "SRV", 43: "DS",
     46: "RRSIG", 47: "NSEC", 48: "DNSKEY", 52: "TLSA", 64: "SVCB", 65: "HTTPS", 99: "SPF", 255: "ANY",

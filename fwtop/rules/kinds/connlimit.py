@@ -61,6 +61,11 @@ def _phrase(rule: Rule, what: str) -> str:
     return f"limit {what} to {connections_text(rule.connections)}" if rule.connections else f"limit {what}"
 
 
+def _brief(rule: Rule, what: str) -> str:
+    limit = rule.connections
+    return f"limit {what} to {limit.most:,} connections each" if limit is not None else f"limit {what}"
+
+
 def _words(rule: Rule) -> list[str] | None:
     match, limit = rule.match, rule.connections
     if limit is None or match != Match(family=match.family, protocol=TCP, dport=match.dport):
@@ -71,7 +76,8 @@ def _words(rule: Rule) -> list[str] | None:
 
 KIND = RuleKind(
     Kind.CONNLIMIT, Layer.TRACKED, build, _words,
-    own={"connections": "a connlimit rule's"}, optional=("close_open",), phrase=_phrase, is_part=True,
+    own={"connections": "a connlimit rule's"}, optional=("close_open",),
+    phrase=_phrase, brief=_brief, is_part=True,
     evaded="evaded by: more sources", ladder="by open connections (nftables ct count)",
     verbs=("limit",), cost_ns=900.0,
 )  # fmt: skip

@@ -45,7 +45,8 @@ def _words(rule: Rule) -> list[str] | None:
 
 KIND = RuleKind(
     Kind.NOTRACK, Layer.RAW, build, _words,
-    optional=("stateless", "forget"), phrase=lambda _, what: f"do not track {what}", drops_nothing=True,
+    optional=("stateless", "forget"), phrase=lambda _, what: f"do not track {what}",
+    brief=lambda _, what: f"don't track {what}", drops_nothing=True,
     untracks=True, is_part=True, not_measured="it drops nothing",
     evaded="stateful rules don't see these packets",
     probes={"CT --notrack": "-j CT --notrack"}, verbs=("notrack",), cost_ns=100.0, bench="notrack {port}",

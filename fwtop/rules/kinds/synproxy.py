@@ -94,7 +94,9 @@ def _words(rule: Rule) -> list[str] | None:
 
 KIND = RuleKind(
     Kind.SYNPROXY, Layer.INPUT, build, _words,
-    phrase=lambda _, what: f"answer handshakes of {what} with SYN cookies", answers=True, is_part=True,
+    phrase=lambda _, what: f"answer handshakes of {what} with SYN cookies",
+    brief=lambda _, what: f"answer SYNs {what.removeprefix('TCP ')}/tcp with cookies",
+    answers=True, is_part=True,
     has_no_clock=True, not_measured="it discards incomplete handshakes and passes completed ones",
     evaded="evaded by: bots that finish handshakes; each SYN still costs an answer",
     ladder="half-open connections (SYNPROXY)",

@@ -34,13 +34,25 @@ def _phrase(rule: Rule, _: str) -> str:
     return "set " + ", ".join(f"{item.name}={item.value}" for item in rule.settings)
 
 
+def _brief(rule: Rule, _: str) -> str:
+    """Name one setting without where it is; count several."""
+    names, values = [item.name for item in rule.settings], {item.value for item in rule.settings}
+    if len(names) == 1:
+        return f"set {names[0].rpartition('.')[2].removeprefix('nf_').replace('_', ' ')} to {values.pop():,}"
+    timeouts = len(values) == 1 and all("_timeout" in name for name in names)
+    return (
+        f"shorten {len(names)} timeouts to {values.pop()} s" if timeouts else f"change {len(names)} sysctls"
+    )
+
+
 def _words(rule: Rule) -> list[str]:
     return ["sysctl", *(f"{item.name}={item.value}" for item in rule.settings)]
 
 
 KIND = RuleKind(
     Kind.SYSCTL, Layer.NOWHERE, build, _words,
-    own={"settings": "a sysctl rule's"}, phrase=_phrase, drops_nothing=True, is_part=True, has_no_clock=True,
+    own={"settings": "a sysctl rule's"}, phrase=_phrase, brief=_brief,
+    drops_nothing=True, is_part=True, has_no_clock=True,
     verbs=("sysctl",),
     not_measured="it drops nothing", evaded="evaded by: a faster flood",
 )  # fmt: skip
