@@ -1,11 +1,11 @@
-"""The proposals against each incident, which last while it doesn't change, and their numbers."""
+"""The proposals against each incident, which last while it doesn't change, best first."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding
@@ -23,7 +23,6 @@ _KEEP_SECONDS = 2.5
 _AT_ONCE = 8  # unchanged incidents whose proposals are renewed in one judgement: the rest waits for the next
 _SHARE = 0.05  # of all packets: a larger change renews the proposals
 _FACTOR = 1.25  # a larger change of the rate renews the proposals
-_BETTER_SECONDS = 2.5  # for which another order must have been better
 
 
 class Premises(Struct, frozen=True):
@@ -58,7 +57,6 @@ class Advices:
 
     def __init__(self) -> None:
         self._held: dict[int, Advice] = {}  # by the incident's id
-        self._numbers = Numbers()
 
     def renew(
         self,
@@ -115,10 +113,10 @@ class Advices:
         """Yield the signatures of all incidents."""
         return chain.from_iterable(held.signatures for held in self._held.values())
 
-    def proposals(self, incidents: Sequence[Tracked], now: float) -> tuple[Proposal, ...]:
+    def proposals(self, incidents: Sequence[Tracked]) -> tuple[Proposal, ...]:
         """Return the proposals against incidents, given the worst first: best of each first.
 
-        A paused attack's come last while another is on: no number that it had stands in the other's way.
+        A paused attack's come last while another is on.
         """
         self._held = {one.id: self._held[one.id] for one in incidents if one.id in self._held}
         vectors: list[list[tuple[str, Proposal]]] = []
@@ -138,8 +136,7 @@ class Advices:
         first = [made[0] for made in vectors if made]
         rest = [item for made in vectors for item in made[1:]]
         offered = dict([*first, *rest, *chain.from_iterable(state), *paused])
-        numbers = self._numbers.assign(list(offered), now, last=[key for key, _ in paused])
-        return tuple(_numbered(offered[key], key, number) for number, key in enumerate(numbers, 1))
+        return tuple(_numbered(one, key, number) for number, (key, one) in enumerate(offered.items(), 1))
 
 
 def _signatures(context: AnalysisContext, left: Remainder, normal: Normal) -> Sequence[Signature]:
@@ -152,27 +149,3 @@ def _numbered(proposal: Proposal, key: str, number: int) -> Proposal:
         return proposal
     rule = replace(proposal.rule, created_by=f"proposal {number}")
     return replace(proposal, fwtop=command_line(rule) or f"fwtop apply {number}", rule=rule)
-
-
-class Numbers(Struct):
-    """The order of proposals, which are numbered from 1 without holes."""
-
-    _order: list[str] = field(default_factory=list)
-    _disordered: float | None = None  # since when another order is better
-
-    def assign(self, wanted: Sequence[str], now: float, *, last: Collection[str] = ()) -> list[str]:
-        """Return the keys in the order of their numbers, given the best order; `now` in seconds of any clock.
-
-        Those listed keep their order and new ones follow them, until another order was better for a while;
-        those that are to come last do so at once.
-        """
-        kept = [key for key in self._order if key in wanted and key not in last]
-        order = [*kept, *(key for key in wanted if key not in kept)]
-        if not kept or order == list(wanted):
-            self._disordered = None
-        elif self._disordered is None:
-            self._disordered = now
-        if not kept or (self._disordered is not None and now - self._disordered >= _BETTER_SECONDS):
-            order, self._disordered = list(wanted), None
-        self._order = order
-        return order

@@ -91,7 +91,7 @@ class Advisor:
         current = [one for one in incidents if one.ended is None or not window.live]
         made = Judgement(
             attacks=incidents,
-            proposals=self._advices.proposals([tracked[one.id] for one in current], now),
+            proposals=self._advices.proposals([tracked[one.id] for one in current]),
             payloads=shown_payloads(tables, context.traffic, self._advices.signatures(), normal),
             baseline=self.learner.sentence(normal.sentence),
             learning=self.learner.told,

@@ -76,6 +76,15 @@ def _standing_line(snapshot: Snapshot, state: HeaderState, width: int) -> Line:
 
 _BUSY = " …"  # what a message ends with while something is being done
 _SPINNER = "|/-\\"
+_BUSY_SECONDS = 0.3
+
+
+def working(text: str, passed: float, style: Style = DIM) -> Line:
+    """Write what is being done, once it takes longer with a turning sign and for how many seconds it has."""
+    if passed < _BUSY_SECONDS:
+        return [(text, style)]
+    turn = _SPINNER[int(passed * 4) % len(_SPINNER)]
+    return [(turn, WARN), (" ", TEXT), (text, style), (f" {passed:.1f} s", DIM)]
 
 
 class StatusMessage(Struct):
@@ -95,10 +104,8 @@ class StatusMessage(Struct):
         passed = self.clock() - self.said
         if not self.line or not self.line[0][0].endswith(_BUSY):
             return self.line if passed < 8.0 else []
-        if passed < 0.3:
-            return self.line
-        turn = _SPINNER[int(passed * 4) % len(_SPINNER)]
-        return [(f" {turn}", WARN), *self.line, (f" {passed:.1f} s", DIM)]
+        (text, style), *_ = self.line
+        return [(" ", TEXT), *working(text.lstrip(), passed, style)]
 
 
 class _Choices(Lines):
@@ -275,7 +282,7 @@ def _parts(state: PlayerState, width: int) -> tuple[Line, Line, int]:
     keys: Line = []
     ended = not state.playing and not state.whole and state.position >= state.ends
     turn = [] if ended else [("{pause}", "pause" if state.playing else "play")]
-    for names, words in (*turn, *_KEYS):
+    for names, words in (*turn, *_KEYS[: 2 + bool(state.marks)]):
         keys += [(f"  {KEY_MAP.words(names)}", TITLE), (f" {words}", DIM)]
     for tail in ([*right, *note, *keys, end], [*right, *note, end], [*right, end], [end], []):
         cells = width - width_of(left) - width_of(tail)

@@ -126,13 +126,14 @@ class MainScreen(Guarded, Screen[None], inherit_bindings=False):
 
     def on_key(self, event: events.Key) -> None:
         """Drop the filter on Escape, or go back up; any key takes the alarm of an expired rule away."""
+        self.desk.proposals.numbers.press(self.desk.clock())
         self.rules.on_key(event)
         if self.bars.welcome:
             self.bars.welcome = ""
             self.desk.feed.welcomed()
             self.desk.redraw()
         if event.key == "escape":
-            panel = self.tabs.panel
+            panel = self.tabs.filtered
             if not panel.rows.filter and not self.tabs.filter_line.display and self.rows.back():
                 return
             self.tabs.close_filter()
@@ -145,8 +146,8 @@ class MainScreen(Guarded, Screen[None], inherit_bindings=False):
     def commands(self) -> tuple[Command, ...]:
         """Return the commands there are now, on this tab."""
         rows = [row for row in KEY_MAP.actions if row.tab in ("", self.tabs.shown.name)]
-        sources = self.tabs.panels["sources"].rows.items
-        return commands(rows, offer(self.desk.current(), self.tabs.panel, sources))
+        sources, proposals = self.tabs.panels["sources"].rows.items, self.desk.proposals.listed
+        return commands(rows, offer(self.desk.current(), self.tabs.panel, sources, proposals))
 
     def run_command(self, call: Call | None) -> None:
         """Carry out a command."""
@@ -228,7 +229,7 @@ class MainScreen(Guarded, Screen[None], inherit_bindings=False):
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while typing."""
         if self.tabs.filter_line.display:
-            self.tabs.panel.set_filter(event.value)
+            self.tabs.filtered.set_filter(event.value)
 
     def on_input_submitted(self, _: Input.Submitted) -> None:
         """Keep the filter."""

@@ -72,6 +72,7 @@ class SnapshotView:
         self._noted = 0.0  # the time of the last snapshot
         self._listed = -math.inf  # when the long lists were drawn
         self._lists_due = True
+        self._looked = (False, 0)  # whether proposals were shown, and of which attack
         self._redrawn = -math.inf  # when header and status were drawn
         self._budget = LinkBudget()
         tabs.measure = self._content
@@ -90,7 +91,8 @@ class SnapshotView:
         with self._as_drawing():
             with self._guard.surviving():
                 self._remember(snapshot, desk.now())
-                self._note(snapshot, desk.now())
+                self._note(snapshot)
+            self._list_proposals(desk.current())
             room = not desk.slow or self._has_room()
             new = 0 <= desk.clock() - self._listed < _SLOW_LIST_SECONDS
             self._lists_due = room and not (desk.slow and new)
@@ -103,7 +105,7 @@ class SnapshotView:
         if snapshot.origin.kind == "live":
             self.machine.refresh(snapshot.mitigations, shown=tabs.panels["machine_rules"].display)
 
-    def _note(self, snapshot: Snapshot, now: float) -> None:
+    def _note(self, snapshot: Snapshot) -> None:
         """Remember what is listed, for the keys that choose from it."""
         judgement = snapshot.judgement
         # Where something can be done.
@@ -111,7 +113,6 @@ class SnapshotView:
             "proposals" if judgement.proposals else "attacks" if judgement.attacks else "sources"
         )
         self._desk.scope.take(snapshot)
-        self._rows.numbers.take(judgement.proposals, now)
 
     def _remember(self, snapshot: Snapshot, now: float) -> None:
         """Remember what later frames are compared with."""
@@ -148,8 +149,8 @@ class SnapshotView:
         found = bool(judgement.payloads or shot.tables.payloads)
         self._payloads = found or (self._payloads and bool(judgement.attacks))  # places don't come and go
         return Content(
-            self._lines_of("attacks", len(judgement.attacks)),
-            self._lines_of("proposals", len(judgement.proposals)),
+            self._lines_of("attacks", len(self._desk.proposals.attacks(judgement.attacks))),
+            self._lines_of("proposals", len(self._desk.proposals.rows())) or bool(judgement.proposals),
             self._lines_of("rules", len(shot.mitigations)),
             self._lines_of("all_rules", len(shot.mitigations)),
             len(self._effect_lines()),
@@ -165,6 +166,15 @@ class SnapshotView:
         """Return the lines that a panel needs: as measured when it was drawn, one a row before that."""
         panel = self._tabs.panels[name]
         return max(panel.wanted, items) if items and panel.display else items
+
+    def _list_proposals(self, snapshot: Snapshot) -> None:
+        """Number the proposals; anew where the operator looks at the list again, or a recording moves."""
+        desk, listed = self._desk, self._desk.proposals
+        looked = (self._tabs.panels["proposals"].display, desk.scope.chosen)
+        anew = listed.moved or looked != self._looked or desk.feed.player is not None
+        self._looked, listed.moved = looked, False
+        held = isinstance(desk.screen.app.screen, Dialog)
+        listed.take(snapshot, desk.scope.chosen, desk.clock(), anew=anew, held=held)
 
     def _has_room(self) -> bool:
         """Whether a slow link may get a list now; what a key asks for doesn't wait."""
@@ -189,6 +199,7 @@ class SnapshotView:
         with self._as_drawing():
             if snapshot is not NOTHING:
                 with self._guard.drawing("lists"):
+                    self._list_proposals(snapshot)
                     self._redraw_lists(snapshot)
             self.redraw_lines()
             in_front = self._desk.screen.app.screen
@@ -208,6 +219,7 @@ class SnapshotView:
             part=parts.words(),
             history=self._history.answer,
             brief=tabs.shown.name == "overview",
+            proposals=desk.proposals,
         )
         part = parts.over(snapshot)
         if self._lists_due:

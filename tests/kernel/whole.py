@@ -177,7 +177,7 @@ def block_selected(screen: Tmux) -> str:
     screen.wait_for(lambda text: re.search(r"▸ \d+\.\d+\.\d+\.\d+", text))
     screen.keys("Home")
     screen.keys("b")
-    shown = screen.wait_for("Commands")
+    shown = screen.wait_for("matches now")
     source = re.search(r"block (\d+\.\d+\.\d+\.\d+)", shown)
     assert source is not None, shown
     assert re.search(r"stops +\d", shown), shown

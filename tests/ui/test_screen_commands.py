@@ -363,7 +363,7 @@ async def test_the_actions_of_a_tab_are_commands_there_only() -> None:
 async def test_text_that_comes_at_once_with_its_key_is_not_taken_for_keys() -> None:
     async with running(snapshot()) as run:
         await run.press_at_once(*"/pub:1")
-        assert run.app.main.tabs.panel.rows.filter == "pub:1"
+        assert run.app.main.tabs.filtered.filter_text == "pub:1"
         assert not run.feed.controls.calls
         await run.press("enter")
         await run.press_at_once(*":tab path", "enter")

@@ -40,7 +40,11 @@ async def test_block_install_confirm() -> None:
         ):
             assert wanted in shown
         assert "1 of 460 HTTPS clients" in shown
-        assert "ipset add fwtop-4 203.0.113.1 timeout 32" in shown
+        command = "ipset add fwtop-4 203.0.113.1 timeout 32"
+        assert command not in shown
+        assert "Tab commands (" in shown
+        await run.press("tab")
+        assert command in run.text()
         await run.press("enter")
         ((rule, force),) = applied(run)
         assert (str(rule.match.sources[0]), force) == ("203.0.113.2", False)

@@ -155,6 +155,7 @@ async def test_a_click_on_the_bar_goes_there() -> None:
 async def test_an_order_held_by_a_key_does_not_outlast_a_seek_back() -> None:
     feed, _ = played()
     async with running(recorded(), feed=feed) as run:
+        await run.go("sources")
         await run.press("down")
         rows = run.app.main.tabs.panel.rows
         earlier = replace(recorded(), started=NOW - 603)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from math import inf
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from screen_factory import SCENES, calm, snapshot, spoofed
-from screen_parts import NOW, attack, joined
+from screen_factory import SCENES, calm, provisional, snapshot, spoofed
+from screen_parts import NOW, attack, block_rule, joined
 from screen_run import LARGE, SMALL, Run, running
 
-from fwtop.model.traffic.snapshot import Proposal, Snapshot
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.lists.history import _MOST, TREND_SECONDS, RecentRates
-from fwtop.ui.lists.numbers import RECENT_SECONDS, ShownNumbers
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.rows import Scope
 from fwtop.ui.lists.table import row_lines
@@ -52,26 +49,27 @@ def test_no_width_ends_all_the_same(width: int) -> None:
     assert len(wrap_line([("some words", TEXT)], width)) <= 2
 
 
-def proposals_of_lines(*lengths: int) -> Snapshot:
-    """Proposals whose summaries take about so many lines at 80 columns."""
-    base = snapshot()
-    first = base.judgement.proposals[0]
-    assert first.rule is not None
+def rules_of_lines(*lengths: int) -> Snapshot:
+    """Rules whose summaries take about so many lines at 80 columns."""
+    base = provisional()
     many = tuple(
-        replace(first, number=number, summary=f"no{number}" + " word" * (8 * lines - 5), rule=first.rule)
+        replace(
+            base.mitigations[0],
+            rule=replace(block_rule(str(number)), summary=f"no{number}" + " word" * (8 * lines - 5)),
+        )
         for number, lines in enumerate(lengths, start=1)
     )
-    return replace(base, judgement=replace(base.judgement, proposals=many))
+    return replace(base, mitigations=many)
 
 
 def shown_rows(run: Run, panel: Panel) -> list[int]:
-    """Return the numbers of the proposals whose first line is visible."""
+    """Return the numbers of the rules whose first line is visible."""
     texts = [strip.text for strip in panel._strips]
     return [number for number in range(1, 40) if any(f" no{number} " in text for text in texts)]
 
 
 async def test_the_selected_row_is_whole_wherever_the_selection_goes() -> None:
-    async with running(proposals_of_lines(1, 3, 2, 1, 3, 3, 1, 2, 3, 1, 2), at="proposals") as run:
+    async with running(rules_of_lines(1, 3, 2, 1, 3, 3, 1, 2, 3, 1, 2), (80, 50), at="all_rules") as run:
         panel = run.app.main.tabs.panel
         for key in ["down"] * 11 + ["up"] * 11 + ["pagedown"] * 4 + ["pageup"] * 4 + ["end", "home"]:
             await run.press(key)
@@ -81,11 +79,11 @@ async def test_the_selected_row_is_whole_wherever_the_selection_goes() -> None:
             assert item is not None
             whole = row_lines(panel._layout, item, panel._cell_context)
             assert panel._line_items.count(chosen) == len(whole), "all its lines"
-            assert len(panel._line_items) + 1 <= panel.box.height
+            assert len(panel._line_items) + 2 <= panel.box.height
 
 
 async def test_pages_leave_no_row_out() -> None:
-    async with running(proposals_of_lines(1, 3, 2, 1, 3, 3, 1, 2, 3, 1, 2), at="proposals") as run:
+    async with running(rules_of_lines(1, 3, 2, 1, 3, 3, 1, 2, 3, 1, 2), (80, 50), at="all_rules") as run:
         panel = run.app.main.tabs.panel
         seen = set(shown_rows(run, panel))
         for _ in range(11):
@@ -96,11 +94,11 @@ async def test_pages_leave_no_row_out() -> None:
 
 
 async def test_a_click_on_any_line_of_a_row_selects_it() -> None:
-    async with running(proposals_of_lines(1, 3, 2), at="proposals") as run:
+    async with running(rules_of_lines(1, 3, 2), (80, 50), at="all_rules") as run:
         panel = run.app.main.tabs.panel
         for line, item in enumerate(panel._line_items):
             await run.press("home")
-            await run.pilot.click("#proposals", offset=(12, line + 1))
+            await run.pilot.click("#all_rules", offset=(12, line + 2))
             await run.settle()
             assert panel.rows.selected == item
 
@@ -191,29 +189,6 @@ def test_the_scope_ends_with_its_attack() -> None:
     assert (scope.chosen, scope.letter) == (2, "B")
     scope.take(with_attacks("a"))
     assert (scope.chosen, scope.letter) == (0, "")
-
-
-@given(st.lists(st.tuples(st.permutations("abcdef"), st.integers(0, 6), st.floats(0.05, 1.5)), max_size=40))
-@settings(deadline=None)
-def test_a_number_means_what_was_shown_under_it_in_the_last_second(
-    ticks: list[tuple[list[str], int, float]],
-) -> None:
-    numbers, now = ShownNumbers(), 0.0
-    shown: list[tuple[float, float, dict[int, str]]] = []  # from, until, what
-    for order, count, step in ticks:
-        offers = [
-            Proposal(number, "ipset", "", 1.0, 0.0, key=key) for number, key in enumerate(order[:count], 1)
-        ]
-        shown = [(since, min(until, now), what) for since, until, what in shown]
-        shown.append((now, inf, {offer.number: offer.key for offer in offers}))
-        numbers.take(offers, now)
-        pressed = now + step
-        for number in range(1, 8):
-            meant = numbers.meant(number, pressed)
-            recent = {what.get(number) for _, until, what in shown if until > pressed - RECENT_SECONDS}
-            assert meant in recent
-            assert len(recent) > 1 or recent == {meant}
-        now = pressed
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.floats(0, 1e9)), max_size=300), st.integers(0, 4000))

@@ -171,15 +171,14 @@ async def test_a_proposal_keeps_place_and_cursor_though_its_figures_change() -> 
         assert (rows.selected, rows.gone) == (0, False)
 
 
-async def test_a_narrow_proposal_says_what_evades_it_instead_of_why_it_was_found() -> None:
+@pytest.mark.parametrize("size", [SMALL, (120, 40), LARGE])
+async def test_the_selected_proposal_says_why_and_what_evades_it(size: tuple[int, int]) -> None:
     base = spoofed()
-    shot = replace(base, judgement=replace(base.judgement, proposals=(offer(1, "99.9 %"),)))
-    async with running(shot, SMALL) as run:
+    shot = replace(base, judgement=replace(base.judgement, proposals=(offer(1, "99.9 %"), offer(2, "1 %"))))
+    async with running(shot, size, at="proposals") as run:
         text = " ".join(run.text().split())
-        assert "Evaded by: other" in text
-        assert "(99.9 % of" not in text
-    async with running(shot, (120, 40)) as run:
-        assert "(99.9 % of" in run.text()
+        assert "99.9 % of its packets have this length · evaded by: other header fields" in text
+        assert "1 % of its packets" not in text.replace("99.9 %", "")
 
 
 async def test_a_relief_says_once_that_it_drops_nothing() -> None:
@@ -188,6 +187,8 @@ async def test_a_relief_says_once_that_it_drops_nothing() -> None:
     base = spoofed()
     relief = Proposal(1, "notrack", summary, 0.0, 0.0, rule=rule, attack=base.judgement.attacks[0].title)
     async with running(replace(base, judgement=replace(base.judgement, proposals=(relief,))), LARGE) as run:
+        assert "relief: 1 don't track 40-byte SYNs to 443/tcp" in run.text()
+        await run.press("enter", "down")
         assert run.text().count("drops nothing") == 1
 
 

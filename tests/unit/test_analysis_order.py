@@ -1,4 +1,4 @@
-"""Proposals keep their numbers from one judgement to the next, and the machine's own costs decide ties."""
+"""Which proposal is first: near equals stay in place, and the machine's own costs decide ties."""
 
 import itertools
 import re
@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fwtop.analysis.proposals.propose import Offer, ordered, rank, spared_first
-from fwtop.incidents.advice import Numbers
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.client_harm import ClientHarm
 from fwtop.model.reach import NO_REACH, Reach
@@ -121,28 +120,3 @@ def test_a_rule_that_takes_a_whole_core_loses_to_one_that_stops_a_little_less():
     assert _order((), slow, quick) == ("xdp", "string")
     slow, quick = _offer("string", 1.0, 1000.0, 2e4), _offer("xdp", 0.95, 100.0, 2e4)
     assert _order((), slow, quick) == ("string", "xdp")
-
-
-def test_listed_rules_keep_their_order_and_new_ones_follow() -> None:
-    numbers = Numbers()
-    assert numbers.assign("abc", 0.0) == ["a", "b", "c"]
-    assert numbers.assign("bac", 1.0) == ["a", "b", "c"]
-    assert numbers.assign("xbc", 1.5) == ["b", "c", "x"], "no holes"
-    assert numbers.assign("yz", 2.0) == ["y", "z"]
-
-
-def test_what_is_to_come_last_does_so_at_once() -> None:
-    numbers = Numbers()
-    assert numbers.assign("ab", 0.0) == ["a", "b"]
-    assert numbers.assign("xab", 0.5, last="ab") == ["x", "a", "b"], "a new attack, the first paused"
-    assert numbers.assign("abx", 1.0) == ["x", "a", "b"], "both on: those listed keep their order"
-
-
-def test_a_better_order_is_taken_after_a_while() -> None:
-    numbers = Numbers()
-    numbers.assign("abc", 0.0)
-    for now in (1.0, 2.0, 3.0):
-        assert numbers.assign("bac", now) == ["a", "b", "c"]
-    assert numbers.assign("bac", 4.0) == ["b", "a", "c"]
-    numbers.assign("abc", 5.0)
-    assert numbers.assign("bac", 6.0) == ["b", "a", "c"], "it was right meanwhile"

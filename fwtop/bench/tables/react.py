@@ -65,7 +65,7 @@ class _ScreenRun:
         self._terminal.press(_TRAFFIC_TAB)
         time.sleep(_SEEN_SECONDS)
         self._terminal.press("b")
-        self._terminal.wait_for("Commands", _PATIENCE_SECONDS)
+        self._terminal.wait_for("matches now", _PATIENCE_SECONDS)
         pressed = time.monotonic()
         self._terminal.press("\r")
         if not until(self._has_dropped, _PATIENCE_SECONDS, every=0.001):

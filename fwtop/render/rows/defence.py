@@ -53,7 +53,7 @@ ATTACK = RowType(
     search=lambda item: f"{item.title} {item.target} {item.sources}",
     fields=(
         Field("kind"),
-        Field("title", heading="attack", width=17, grow=3),
+        Field("title", heading="attack", width=17, grow=3, spills=True),
         Field("class", value="severity.harm.value"),
         Field("exhausts", value="severity.exhausts", heading="severity", width=8, grow=1, keep=6),
         Field("nearness", value="severity.nearness", digits=3),
@@ -94,12 +94,12 @@ ATTACK = RowType(
 
 PROPOSAL = RowType(
     of=Proposal,
-    key=lambda item: f"{item.number} {item.kind}",  # the summary quotes figures that change
+    key=lambda item: item.key or f"{item.number} {item.kind}",  # the summary quotes figures that change
     search=lambda item: f"{item.kind} {item.summary}",
     fields=(
         Field("n", Unit.COUNT, "number", width=2),
         Field("kind"),
-        Field("summary", heading="proposal", width=24, grow=1, whole=True),
+        Field("summary", heading="proposal", width=24, grow=1, spills=True),
         Field("attack", width=1, keep=8),
         Field("incident"),
         Field("attack_share", Unit.SHARE, heading="stops", width=7, keep=1),

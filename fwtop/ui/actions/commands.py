@@ -12,7 +12,7 @@ from textual.binding import BindingType
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.snapshot import Snapshot, Source
+from fwtop.model.traffic.snapshot import Proposal, Snapshot, Source
 from fwtop.ui.actions.dialog import Dialog, bound, hints
 from fwtop.ui.actions.row_actions import ALL, check_targets
 from fwtop.ui.keys import Action
@@ -82,7 +82,9 @@ class Command(Struct, frozen=True):
         return ARGUMENTS[self.action.takes]
 
 
-def offer(snapshot: Snapshot, panel: Panel, sources: Sequence[Struct]) -> Offer:
+def offer(
+    snapshot: Snapshot, panel: Panel, sources: Sequence[Struct], proposals: Sequence[Proposal]
+) -> Offer:
     """Return what can be named on the screen: of the sources those that no rule would cut off by mistake."""
     judgement = snapshot.judgement
     active = (status for status in snapshot.mitigations if status.state in ACTIVE_STATES)
@@ -90,7 +92,7 @@ def offer(snapshot: Snapshot, panel: Panel, sources: Sequence[Struct]) -> Offer:
     return {
         "sources": _words(str(item.prefix) for item in shown if item.prefix is not None),
         "rule": [Choice(status.rule.id, status.rule.summary) for status in active],
-        "proposal": [Choice(str(item.number), item.summary) for item in judgement.proposals],
+        "proposal": [Choice(str(item.number), item.summary) for item in proposals],
         "column": _words((*(name for name, _ in panel.rows.row.sorts), "packets")),
         "view": _words(view.name for view in panel.spec.views if view.name),
         "unit": _words(("packets", "bits")),

@@ -23,6 +23,7 @@ from fwtop.ui.actions.log import REFUSED, SessionLog
 from fwtop.ui.bars import StatusBars, StatusMessage
 from fwtop.ui.feed import Feed
 from fwtop.ui.layout import Begin
+from fwtop.ui.lists.numbers import ProposalList
 from fwtop.ui.lists.rows import Scope
 from fwtop.ui.lists.trends import HistoryAnswer
 from fwtop.ui.style import BAD, TEXT
@@ -74,6 +75,7 @@ class Desk:
         self.bars = StatusBars(StatusMessage(clock))
         self.log = SessionLog()
         self.scope = Scope()
+        self.proposals = ProposalList()
         self.overlay = OptimisticOverlay()
         self.redraw: Callable[[], None] = lambda: None
 

@@ -37,9 +37,9 @@ from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.actions.tab_actions import TabActions
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.details import attack_details, details_of
-from fwtop.ui.lists.numbers import ShownNumbers
+from fwtop.ui.lists.numbers import covered_by
 from fwtop.ui.lists.packet_rows import PACKET, PacketRow
-from fwtop.ui.lists.rows import PART_PANELS, PartView
+from fwtop.ui.lists.rows import PART_PANELS, Fold, PartView
 from fwtop.ui.lists.traffic import spared
 from fwtop.ui.lists.trends import TrendItem
 from fwtop.ui.style import BAD, GOOD, WARN, Line
@@ -267,7 +267,6 @@ class RowActions:
 
     def __init__(self, desk: Desk, tabs: TabActions, rules: RuleActions) -> None:
         self.parts = PartView(desk.controls.traffic, desk.scope)
-        self.numbers = ShownNumbers()
         self._desk = desk
         self._tabs = tabs
         self._rules = rules
@@ -303,18 +302,14 @@ class RowActions:
 
     def proposal(self, number: str) -> None:
         """Preview a proposal by the number that is shown."""
-        key = self.numbers.meant(int(number), self._desk.now())
-        found = self._desk.snapshot.judgement.proposals
-        chosen = next((proposal for proposal in found if proposal.key == key), None)
-        if chosen is None:
-            gone = (
-                f"proposal {number} is gone; look again"
-                if key is not None
-                else f"there is no proposal {number}"
-            )
-            self._desk.say(gone)
-        else:
+        listed = self._desk.proposals
+        key = listed.numbers.meant(int(number), self._desk.clock())
+        chosen = next((one for one in listed.listed if one.key == key and key not in listed.gone), None)
+        if chosen is not None:
             self._preview_row("proposal", chosen)
+        else:
+            gone = f"proposal {number} is gone; look again"
+            self._desk.say(gone if key is not None else f"there is no proposal {number}")
 
     def protect(self) -> None:
         """Preview the best rule against each attack as one set."""
@@ -325,7 +320,8 @@ class RowActions:
         letters = {attack.id: attack.letter for attack in judgement.attacks}
         best: dict[int, tuple[Rule, str]] = {}  # by the attack; proposals come best first
         for proposal in judgement.proposals:
-            if proposal.rule is not None and not drops_nothing(proposal.rule):
+            drops = proposal.rule is not None and not drops_nothing(proposal.rule)
+            if drops and not covered_by(proposal, self._desk.current()):
                 rule = rule_from_proposal(proposal, self._desk.now())
                 best.setdefault(proposal.incident, (rule, letters.get(proposal.incident, "")))
         if best:
@@ -382,6 +378,10 @@ class RowActions:
         elif isinstance(item, Proposal) and item.rule is not None:
             self._tabs.touched = True
             self._preview_row("proposal", item)
+        elif isinstance(item, Fold):
+            self._desk.proposals.turn(item.key)
+            self._desk.redraw()
+            self._tabs.place_again()
         else:
             self.details()
 
@@ -422,7 +422,7 @@ class RowActions:
     def details(self) -> None:
         """Show everything about the selected row, kept up to date, with a packet of those it stands for."""
         item, desk, rows = self._selected(), self._desk, self._tabs.panel.rows
-        if item is None:
+        if item is None or isinstance(item, Fold):
             return
         rows.pin(desk.now())
         self._tabs.touched = True

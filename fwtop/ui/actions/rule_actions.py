@@ -103,9 +103,11 @@ class RuleActions:
             self._say(f"rule {expired.rule.id} was not confirmed in time", WARN)
         elif not waiting:
             self._say("there is no unconfirmed rule")
-        for status in waiting:
-            if not self._shows_command("confirm", status.rule):
-                await self._report(f"confirming rule {status.rule.id}", self._keep(status.rule.id))
+        mine = [status.rule.id for status in waiting if not self._shows_command("confirm", status.rule)]
+        for rule_id in mine:
+            await self._report(f"confirming rule {rule_id}", self._keep(rule_id))
+        if len(mine) > 1 and not pending(self._desk.current().mitigations):
+            self._say(safe_text(f"rules {', '.join(mine)} are confirmed"), GOOD)
 
     async def repair(self, rule: RuleStatus | None) -> None:
         """Put back one rule, or all that do not act."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ from fwtop.rules.kinds import drops_nothing, of
 from fwtop.rules.overlap import as_one
 from fwtop.ui.actions.dialog import Dialog, bound, hints
 from fwtop.ui.actions.editor import Editor
+from fwtop.ui.bars import working
 from fwtop.ui.feed import Controls
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.attacks import (
@@ -36,6 +38,8 @@ from fwtop.ui.style import ACCENT, BAD, BUTTON, BUTTON_BAD, DIM, STRONG, TEXT, T
 
 FORCE_WORD = "install"
 INSTALL, CANCEL = "install", "cancel"
+_SPIN_SECONDS = 0.25
+_SAID = ("proposal", "change of")  # who made a rule, where that is worth a title
 
 
 class Decision(Struct, frozen=True):
@@ -57,8 +61,8 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bound("""
-        tab,down mark(1)   shift+tab,up mark(-1)   left turn(-1)   right turn(1)   pageup scroll(-8)
-        pagedown scroll(8)   enter choose   escape,ctrl+c close
+        tab commands   down mark(1)   shift+tab,up mark(-1)   left turn(-1)   right turn(1)
+        pageup scroll(-8)   pagedown scroll(8)   enter choose   escape,ctrl+c close
     """)
 
     def __init__(
@@ -78,7 +82,9 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         self.word = ""  # typed confirmation of an overly broad rule
         self.measuring = True  # the numbers shown don't belong to the rule as edited
         self.armed = False  # install as soon as the numbers are in
+        self.shows_commands = False
         self.disarmed = ""  # why an armed dialog did not install
+        self._since = 0.0  # when counting began
         self._controls = controls
         self._conflict = conflict
         self.marked = CANCEL  # or INSTALL, or the name of a field
@@ -87,11 +93,19 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
     def on_mount(self) -> None:
         """Request previews and plans; the dialog is shown meanwhile."""
         super().on_mount()
+        self.set_interval(_SPIN_SECONDS, self._spin)
         self._ask()
 
+    def _spin(self) -> None:
+        if self.measuring:
+            self.draw()
+
     def title_line(self) -> str:
-        """Return what the rule does."""
-        return "protect against all attacks" if self._is_set else self.rule.summary
+        """Return what is previewed."""
+        if self._is_set:
+            return "protect against all attacks"
+        made = self.rule.created_by
+        return f"preview of {made}" if made.startswith(_SAID) else "preview"
 
     @property
     def rule(self) -> Rule:
@@ -141,7 +155,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
     # -- measuring
 
     def _ask(self) -> None:
-        self.measuring, self.word = True, ""
+        self.measuring, self.word, self._since = True, "", time.monotonic()
         wanted = self._wanted if self._is_set else ((self.rule, ""),)
         self.begin(self._fetch, wanted, group="fetch", exclusive=True)
 
@@ -223,6 +237,16 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         targets = [*self.editor.names, *([] if self.refusal else [INSTALL]), CANCEL]
         present = targets.index(self.marked) if self.marked in targets else len(targets) - 1
         self.marked = targets[(present + delta) % len(targets)]
+        self.draw()
+
+    def action_commands(self) -> None:
+        """Show or hide the commands; in the fields, go to the next one."""
+        if self.marked in self.editor.names:
+            self.action_mark(1)
+            return
+        self.shows_commands = not self.shows_commands
+        body = self.body(self._width() - 4)
+        self._top = len(body) - len(self._commands(self._width() - 4)) if self.shows_commands else 0
         self.draw()
 
     def action_turn(self, delta: int) -> None:
@@ -310,22 +334,36 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
     # -- drawing
 
     def body(self, width: int) -> list[Line]:
-        """Write any refusal, then effect, harm, warnings, and examples and commands or the rules of a set."""
+        """Write any refusal, what is done, effect, harm, warnings, and examples or the rules of a set."""
         if not self.parts:
-            return [[("counting on the samples …", DIM)]]
+            return [*self._does(width), working("counting on the samples …", time.monotonic() - self._since)]
         lines = self._essentials(width)
+        preview, told = self._first.preview, set[str]()
         if self._is_set:
-            told: set[str] = set()
             for part in self.parts:
                 lines += [[], *part_lines(part, width, told)]
-            return lines
-        preview = self._first.preview
-        examples = example_lines(preview) if preview is not None and not drops_nothing(self.rule) else []
-        return [*lines, *examples, *command_lines(self._first.plan.commands, width)]
+        elif preview is not None and not drops_nothing(self.rule):
+            lines += example_lines(preview)
+        return [*lines, *self._commands(width)]
+
+    def _does(self, width: int) -> list[Line]:
+        """Write what is decided on."""
+        if not self._is_set:
+            return paragraph(safe_text(self.rule.summary, limit=1000), width, STRONG)
+        parts = [part for part in self.parts if not part.left_out] or [Part(*one) for one in self._wanted]
+        against = ", ".join(sorted(part.letter for part in parts))
+        return [[(f"install {_count(len(parts))} against {against}", STRONG)]]
+
+    @property
+    def _plan(self) -> list[str]:
+        return [command for part in self.parts if not part.left_out for command in part.plan.commands]
+
+    def _commands(self, width: int) -> list[Line]:
+        return command_lines(self._plan, width) if self.shows_commands else []
 
     def essential(self, body: Sequence[Line]) -> int:
         """Keep the refusal, stops, harms and warnings in sight."""
-        counted = len(self._essentials(self._width() - 4)) if self.parts else 1
+        counted = len(self._essentials(self._width() - 4)) if self.parts else len(body)
         return min(counted, len(body))
 
     def _essentials(self, width: int) -> list[Line]:
@@ -335,6 +373,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
             refused = not self._is_set and refusal != self._first.left_out
             words = f"{'Refused: ' if refused else ''}{safe_text(refusal, limit=1000)}"
             lines += paragraph(words, width, WARN if self._is_set else BAD)
+        lines += self._does(width)
         if self._is_set:
             return [*lines, *(sum_lines(self.parts, self.whole) if self.rules else [])]
         preview = self._first.preview
@@ -348,12 +387,16 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
 
     def position(self, room: int, total: int) -> str:
         """Say in the line above the foot that the numbers are being counted again."""
-        return "counting again …" if self.measuring and self.parts else super().position(room, total)
+        again = working("counting again …", time.monotonic() - self._since)
+        is_again = self.measuring and bool(self.parts)
+        return "".join(text for text, _ in again) if is_again else super().position(room, total)
 
     def foot(self, width: int, room: int) -> list[Line]:
         """Write the fields, what happens next and the buttons; the fields collapse where room is short."""
         end = self._outlook(width)
-        buttons = [[*self._buttons(), *hints("Enter chooses", "Tab moves", "Esc cancels", indent=5)]]
+        many = f" ({len(self._plan)})" if self._plan else ""
+        tab = "Tab moves" if self.marked in self.editor.names else f"Tab commands{many}"
+        buttons = [[*self._buttons(), *hints("Enter chooses", tab, "Esc cancels", indent=5)]]
         if not self.editor.names:
             return [*end, [], *buttons] if len(end) + 2 <= room else [*end, *buttons]
         fields = self.editor.lines(self.marked, width)
@@ -375,7 +418,10 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
             return [*paragraph(safe_text(self._needs_force), width, WARN), typed]
         if self.disarmed:
             return [[(self.disarmed, WARN)]]
-        removed = "all are removed" if self._is_set else "removed"
+        several = len(self.rules) or len(self._wanted)
+        removed = (
+            f"{_count(several)} {'is' if several == 1 else 'are'} removed" if self._is_set else "removed"
+        )
         after = f"{removed} after {self._controls.confirm_seconds} s unless you press "
         return [[(after, DIM), (KEY_MAP.label("keep"), TITLE)]]
 
@@ -391,6 +437,10 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
             return [(f"  {words} ", TEXT)]
         risky = name == INSTALL and total_harm(self.whole) >= HARM_LIMIT
         return [(f"▸ {words} ", BUTTON_BAD if risky else BUTTON)]
+
+
+def _count(rules: int) -> str:
+    return "1 rule" if rules == 1 else f"{rules} rules"
 
 
 def _idle(preview: Preview, before: Sequence[Part]) -> str:

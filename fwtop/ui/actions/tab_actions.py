@@ -116,6 +116,11 @@ class TabActions:
         """The panel that keys refer to."""
         return self.panels[self.focused]
 
+    @property
+    def filtered(self) -> Panel:
+        """The panel that a filter is for: proposals are those against the attacks that are shown."""
+        return self.panels["attacks"] if self.focused == "proposals" else self.panel
+
     def selected_rule(self) -> RuleStatus | None:
         """Return the selected row if it is a rule."""
         item = self.panel.current()
@@ -165,7 +170,8 @@ class TabActions:
         if rows.selected == before:
             edge = f"this is the {'first' if delta < 0 else 'last'} row"
             self._desk.say(edge if rows.items else "nothing is listed here")
-        if self.focused == "path":
+        if self.focused in ("path", "proposals"):
+            self._desk.proposals.moved = self.focused == "proposals"
             self._desk.redraw()  # the text about the stage follows at once
 
     def page(self, delta: int) -> None:
@@ -223,9 +229,9 @@ class TabActions:
     def filter(self, text: str = "") -> None:
         """Show only rows with a text, or ask for it."""
         if text:
-            self.panel.set_filter(text)
+            self.filtered.set_filter(text)
             return
-        self.filter_line.value = self.panel.filter_text
+        self.filter_line.value = self.filtered.filter_text
         self.filter_line.display = True
         # At once: Widget.focus() would let keys that follow pass by.
         self._desk.screen.set_focus(self.filter_line)

@@ -1,4 +1,4 @@
-"""The attacks, what is proposed against them, and previews in words: what rules stop and whom they hit."""
+"""The attacks, and previews in words: what rules stop and whom they hit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED
 from fwtop.model.traffic.severity import NEAR, Resource
 from fwtop.model.traffic.snapshot import Incident, Proposal, Snapshot
-from fwtop.render.rows.defence import ATTACK, PROPOSAL, holding, taken
-from fwtop.rules.kinds import drops_nothing, of
-from fwtop.rules.overlap import covering_rule
-from fwtop.ui.format import about, duration, nanoseconds, number, percent, shortened, wrap
+from fwtop.render.rows.defence import ATTACK, holding, taken
+from fwtop.rules.kinds import of
+from fwtop.ui.format import about, duration, number, percent, shortened, wrap
+from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.path import CONNTRACK_ALARM, FULL
+from fwtop.ui.lists.rows import Fold
 from fwtop.ui.lists.table import Cell, CellContext, View, columns_of, trend_cell
 from fwtop.ui.style import (
     BAD,
@@ -37,12 +38,38 @@ from fwtop.ui.style import (
 )
 
 
-def _title(item: Incident, _: CellContext, width: int) -> Line:
+def of_one(cell: Cell) -> Cell:
+    """Leave a cell empty where several rows are folded."""
+    return lambda item, context, width: [] if isinstance(item, Fold) else cell(item, context, width)
+
+
+def how_to_turn(fold: Fold) -> Line:
+    """Write the key that unfolds."""
+    return [(f"  {KEY_MAP.label('open')}", TITLE), (" folds" if fold.is_open else " unfolds", DIM)]
+
+
+def _folded(fold: Fold, width: int) -> Line:
+    """Name those that nothing has to be done about, as far as there is room."""
+    line: Line = [(f"{len(fold.rows)} don't reach you", TEXT), *how_to_turn(fold)]
+    for place, one in enumerate(fold.rows):
+        named: Line = [("  ", TEXT), (one.letter, TITLE), (f" {_name(one)}", DIM)]
+        if width_of([*line, *named]) > width - 2 and place:
+            break
+        line += named
+    return line
+
+
+def _name(item: Incident) -> str:
+    return item.title.partition(" on port ")[0] if item.target else item.title
+
+
+def _title(item: Incident | Fold, _: CellContext, width: int) -> Line:
+    if isinstance(item, Fold):
+        return _folded(item, width)
     if item.kind == FULL_TABLE:
         return [("conntrack table", STRONG)]
-    name = item.title.partition(" on port ")[0] if item.target else item.title
     mark: Line = [(" spoofed", WARN)] if item.spoofed and item.sources != "spoofed" else []
-    return [(shortened(name, width - width_of(mark)), STRONG), *mark]
+    return [(shortened(_name(item), width - width_of(mark)), STRONG), *mark]
 
 
 def _pressure(context: CellContext) -> tuple[str, ...]:
@@ -154,7 +181,6 @@ _RATES: dict[str, Cell] = {
 }
 _CELLS: dict[str, Cell] = {
     "letter": lambda item, *_: [(item.letter, TITLE)],
-    "title": _title,
     "target": _target,
     "reaches": _reaches,
     "since": _age,
@@ -162,7 +188,8 @@ _CELLS: dict[str, Cell] = {
     **{name: _of_packets(cell) for name, cell in _PACKETS.items()},
     **{name: _of_rates(cell) for name, cell in _RATES.items()},
 }
-ATTACK_VIEW = View("", columns_of(ATTACK, _CELLS), ATTACK, empty="")
+_OF_ONE = {name: of_one(cell) for name, cell in _CELLS.items()}
+ATTACK_VIEW = View("", columns_of(ATTACK, _OF_ONE | {"title": _title}), ATTACK, empty="")
 
 
 def calm_words(snapshot: Snapshot) -> str:
@@ -196,52 +223,6 @@ HARM_LIMIT = 0.01  # collateral from which a dialog preselects Cancel
 NO_BASELINE = "No baseline yet: client impact is estimated"
 
 
-def _drops(item: Proposal) -> bool:
-    """Whether it is known what a proposal drops: not of what others have to do, or drops nothing."""
-    return not _is_relief(item) and (item.rule is not None or item.attack_share > 0)
-
-
-def _is_relief(item: Proposal) -> bool:
-    return item.rule is not None and drops_nothing(item.rule)
-
-
-def _covering(item: Proposal, context: CellContext) -> str:
-    return covering_rule(item.rule, context.snapshot.mitigations) if item.rule is not None else ""
-
-
-def _proposal_summary(item: Proposal, context: CellContext, width: int) -> Line:
-    """Write a proposal; one that an active rule covers says which."""
-    words = _in_words(item, width)
-    if covering := _covering(item, context):
-        return [(f"✔ rule {covering} does this  ", GOOD), (words, DIM)]
-    return [("relief, drops nothing: ", DIM), (words, TEXT)] if _is_relief(item) else [(words, TEXT)]
-
-
-def _in_words(item: Proposal, width: int) -> str:
-    """Write what a proposal does with its reasons; where room is short, only with what evades it.
-
-    Nothing is said twice: a marker before it says already that a relief drops nothing.
-    """
-    rule = item.rule
-    if rule is None or not item.summary.startswith(f"{rule.summary} ("):
-        return item.summary
-    reasons = item.summary.removeprefix(f"{rule.summary} (").removesuffix(")").split("; ")
-    reasons = [reason for reason in reasons if reason != "drops nothing"]
-    if width < 60:  # cells
-        evasions = [reason for reason in reasons if reason.startswith("evaded by")]
-        return f"{rule.summary}. E{evasions[0][1:]}" if evasions else rule.summary
-    return f"{rule.summary} ({'; '.join(reasons)})"
-
-
-def _stops(item: Proposal, context: CellContext, _: int) -> Line:
-    """Write what a proposal stops, with "+" what it adds to other rules that are active."""
-    if not _drops(item):
-        return [("–", DIM)]
-    if item.already_share and not _covering(item, context):
-        return [(f"+{percent(item.attack_share - item.already_share)}", STRONG)]
-    return [(percent(item.attack_share), STRONG)]
-
-
 def packets_hit(share: float, *, guess: bool) -> Line:
     """Write which share of client-like packets would be dropped; "~" without a baseline."""
     style = BAD if share >= HARM_LIMIT else WARN if share > 0 else GOOD
@@ -253,7 +234,7 @@ def _cross(style: Style) -> str:
     return " ✖" if style is BAD else ""
 
 
-def _clients_hit(item: Proposal | Preview) -> Line:
+def clients_hit(item: Proposal | Preview) -> Line:
     """Write how many known clients lose something; where none are known, which share of packets."""
     if item.clients is not None and item.clients.known:
         style = _client_style(item.clients)
@@ -272,31 +253,6 @@ def client_lines(clients: ClientHarm | None) -> list[Line]:
         return []
     style = _client_style(clients)
     return [labelled("clients hit" if n == 0 else "", [(row, style)]) for n, row in enumerate(clients.parts)]
-
-
-def _against(item: Proposal, context: CellContext) -> str:
-    attack = context.snapshot.judgement.incident(item.incident)
-    return attack.letter if attack is not None else ""
-
-
-_PROPOSAL_CELLS: dict[str, Cell] = {
-    "n": lambda item, *_: [(str(item.number), STRONG)],
-    "attack": lambda item, context, _: [(_against(item, context), TITLE)] if context.attacks[1:] else [],
-    "summary": _proposal_summary,
-    "attack_share": _stops,
-    "collateral_share": lambda item, *_: _clients_hit(item) if _drops(item) else [("–", DIM)],
-    "cost_ns": lambda item, *_: (
-        [(nanoseconds(item.cost_ns), DIM)] if item.cost_measured and item.cost_ns else []
-    ),
-}
-PROPOSAL_VIEW = View("", columns_of(PROPOSAL, _PROPOSAL_CELLS), PROPOSAL, empty="none")
-
-
-def against_words(context: CellContext) -> str:
-    """Title the proposals with the attacks that they are against."""
-    letters = sorted(attack.letter for attack in context.attacks)
-    named = ", ".join(letters) if len(letters) <= 3 else f"{letters[0]}–{letters[-1]}"
-    return f"protect against {named}" if letters else "proposals"
 
 
 _ATTACKS = 3  # listed by name in a preview
@@ -346,8 +302,9 @@ def example_lines(preview: Preview) -> list[Line]:
     if not preview.examples and preview.collateral_share == 0:
         unhit: Line = [("No client-like packet matches", DIM if preview.guess else GOOD)]
         lines.append(labelled("", unhit))
-    matches: Line = [(f"{number(preview.total_pps)} pps", DIM)]
-    return [*lines, labelled("matches now", matches)]
+    if preview.total_pps or not preview.attack_share:  # what holds connections open sends nothing
+        lines.append(labelled("matches now", [(f"{number(preview.total_pps)} pps", DIM)]))
+    return lines
 
 
 def command_lines(commands: Sequence[str], width: int) -> list[Line]:
@@ -422,7 +379,7 @@ def part_lines(part: Part, width: int, told: set[str]) -> list[Line]:
     warnings = [f"left out: {safe_text(part.left_out)}"] if part.left_out else []
     if part.preview is not None and not part.left_out:
         line: Line = [(f"{_INDENT}{number(part.preview.total_pps)} pps match now, ", DIM)]
-        lines.append([*line, ("clients hit ", DIM), *_clients_hit(part.preview)])
+        lines.append([*line, ("clients hit ", DIM), *clients_hit(part.preview)])
     for warning in () if part.left_out else part.plan.warnings:
         if warning not in told:
             warnings.append(f"! {safe_text(warning)}")

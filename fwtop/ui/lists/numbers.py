@@ -1,27 +1,89 @@
-"""What a key that is a number means: proposals may get other numbers just before it is pressed."""
+"""Which proposals are listed and under which numbers, and what a key that is a number means.
+
+A number belongs to its proposal while that is listed, from 1 on and without holes. One that is better than
+the first is marked; it gets its place when the operator next moves, or when the list is drawn anew. Nothing
+moves within two seconds of a key, nor under a dialog.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from fwtop.model.traffic.snapshot import Proposal
+from fwtop.model.traffic.session import FULL_TABLE, NOTICED, flow_of
+from fwtop.model.traffic.snapshot import NOTHING, Incident, Proposal, Snapshot
+from fwtop.rules.kinds import drops_nothing
+from fwtop.rules.overlap import covering_rule
+from fwtop.ui.lists.rows import Fold
 
+QUIET_SECONDS = 2.0  # after a key, in which no number changes
 RECENT_SECONDS = 1.0  # within which a key still means what was shown before
+_ASIDE_SECONDS = 2.5  # for which a listed attack must have been out of the way before it makes room
+_SETTLING_SECONDS = 3.0  # of an attack's first proposals, while its first packets are being counted
+RELIEF, STOPPED, PAUSED, OTHERS = "relief", "stopped", "paused", "others"  # what is folded into one line
+ATTACKS = "attacks"  # and of their own list, those that are stopped
 
 
-class ShownNumbers(Struct):
-    """Remembers for a second which proposal had which number."""
+class Numbers(Struct):
+    """The order of proposals by number, given their keys; all times are seconds of one clock."""
 
-    _shown: deque[tuple[float, dict[int, str]]] = field(default_factory=deque)
+    order: tuple[str, ...] = ()
+    better: str = ""  # the one that would be first if the list were drawn anew
+    first: frozenset[str] = frozenset()  # those that do not stand aside, or can't make room yet
+    _began: float = -math.inf  # when something was listed again
+    _pressed: float = -math.inf
+    _was_quiet: bool = True  # before the last key
+    _shown: deque[tuple[float, tuple[str, ...]]] = field(default_factory=deque)  # in the last second
 
-    def take(self, proposals: Iterable[Proposal], now: float) -> None:
-        """Note what is shown from now on (seconds of any clock)."""
-        shown = {proposal.number: proposal.key for proposal in proposals}
-        if not self._shown or self._shown[-1][1] != shown:
-            self._shown.append((now, shown))
+    def press(self, now: float) -> None:
+        """Take note of a key, before it acts."""
+        self._was_quiet = self._is_quiet(now)
+        self._pressed = now
+
+    def _is_quiet(self, now: float) -> bool:
+        return not 0 <= now - self._pressed < QUIET_SECONDS
+
+    def take(
+        self,
+        first: Sequence[str],
+        aside: Sequence[str],
+        now: float,
+        *,
+        anew: bool = False,
+        held: bool = False,
+    ) -> None:
+        """Number those listed, the best first, and behind them those that stand aside.
+
+        `anew`: the operator has moved, or looks at the list again; `held`: a dialog lies over it.
+        """
+        wanted = (*first, *aside)
+        if not self.order:
+            self._began = now
+        if held:  # its keys are keys, too
+            self.press(now)
+        may_move = self._is_quiet(now) or (anew and self._was_quiet and not held)
+        settling = 0 <= now - self._began < _SETTLING_SECONDS
+        if not wanted or (may_move and (anew or settling)):
+            kept: tuple[str, ...] = ()
+        elif may_move:
+            stays = {*first, *(key for key in aside if key not in self.first)}
+            kept = tuple(key for key in self.order if key in stays)
+        else:
+            kept = self.order
+        self.order = (*kept, *(key for key in wanted if key not in kept))
+        waiting = self.first.intersection(kept).difference(first)
+        self.first = waiting.union(first)
+        is_worse = bool(first) and self.order[0] in wanted and self.order[0] != first[0]
+        self.better = first[0] if is_worse else ""
+        self._remember(now)
+
+    def _remember(self, now: float) -> None:
+        if not self._shown or self._shown[-1][1] != self.order:
+            self._shown.append((now, self.order))
         # Of those replaced more than a second ago none is meant
         while len(self._shown) > 1 and not 0 <= now - self._shown[1][0] < RECENT_SECONDS:
             self._shown.popleft()
@@ -31,4 +93,112 @@ class ShownNumbers(Struct):
         recent = list(self._shown)
         while len(recent) > 1 and not 0 <= now - recent[1][0] < RECENT_SECONDS:
             del recent[0]
-        return next((shown[number] for _, shown in recent if number in shown), None)
+        return next((order[number - 1] for _, order in recent if 0 < number <= len(order)), None)
+
+
+def covered_by(proposal: Proposal, snapshot: Snapshot) -> str:
+    """Return the id of an active rule that does what a proposal would; "" if none does."""
+    return covering_rule(proposal.rule, snapshot.mitigations) if proposal.rule is not None else ""
+
+
+class ProposalList:
+    """What is listed of a snapshot's proposals, which come best first, and of its attacks."""
+
+    def __init__(self) -> None:
+        self.numbers = Numbers()
+        self.listed: tuple[Proposal, ...] = ()  # by number, also what has gone and keeps its number for now
+        self.covered: dict[str, str] = {}  # by an attack's letter: the rule that does a proposal already
+        self.gone: frozenset[str] = frozenset()
+        self.moved = False  # the operator moved in the list
+        self._compared: tuple[Snapshot, list[str]] = NOTHING, []  # with active rules
+        self._aside: dict[str, str] = {}  # proposals by what they are folded into
+        self._letters: dict[int, str] = {}  # of the incidents
+        self._since: dict[int, float] = {}  # when incidents were out of the way from
+        self._stopped: frozenset[int] = frozenset()
+        self._open: set[str] = set()
+
+    def take(
+        self, snapshot: Snapshot, scope: int, now: float, *, anew: bool = False, held: bool = False
+    ) -> None:
+        """List the proposals of a snapshot, those against the scope's incident (0: all) before others."""
+        ways = self._ways(snapshot, scope, now)
+        self._letters = {attack.id: attack.letter for attack in snapshot.judgement.attacks}
+        self.covered, aside, given = {}, {}, {}
+        if snapshot is not self._compared[0]:  # long lists take a while to compare
+            self._compared = snapshot, [covered_by(one, snapshot) for one in snapshot.judgement.proposals]
+        for one, by in zip(snapshot.judgement.proposals, self._compared[1], strict=True):
+            key, rule = one.key or f"{one.number} {one.kind}", one.rule
+            if by:
+                self.covered.setdefault(self._letters.get(one.incident, ""), by)
+            else:
+                given[key] = one
+                aside[key] = ways.get(one.incident) or (RELIEF if rule and drops_nothing(rule) else "")
+        last = sorted((key for key, way in aside.items() if way), key=lambda key: aside[key] != RELIEF)
+        self.numbers.take([key for key in given if not aside[key]], last, now, anew=anew, held=held)
+        before = {one.key: one for one in self.listed}
+        order, first = self.numbers.order, self.numbers.first
+        self.listed = tuple(
+            replace(given.get(key) or before[key], key=key, number=number)
+            for number, key in enumerate(order, 1)
+        )
+        self._aside = {key: "" if key in first else aside.get(key, self._aside.get(key, "")) for key in order}
+        self.gone = frozenset(key for key in order if key not in given)
+
+    def _ways(self, snapshot: Snapshot, scope: int, now: float) -> Mapping[int, str]:
+        """Return which incidents stand aside, and why; those listed only after a while."""
+        ways = _out_of_the_way(snapshot, scope)
+        new = -math.inf
+        self._since = {one: self._since.get(one, now if one in self._letters else new) for one in ways}
+        ways = {
+            one: way for one, way in ways.items() if way == OTHERS or now - self._since[one] >= _ASIDE_SECONDS
+        }
+        self._stopped = frozenset(one for one, way in ways.items() if way == STOPPED)
+        return ways
+
+    def attacks(self, attacks: Sequence[Incident]) -> list[Incident | Fold]:
+        """Return the lines of the list of attacks: several that don't reach you share one."""
+        inside = tuple(one for one in attacks if one.id in self._stopped)
+        if len(inside) < 2:
+            return list(attacks)
+        fold = Fold(ATTACKS, inside, tuple(one.letter for one in inside), is_open=ATTACKS in self._open)
+        rows: list[Incident | Fold] = [one for one in attacks if one not in inside]
+        return [*rows, fold, *(inside if fold.is_open else ())]
+
+    def rows(self) -> list[Proposal | Fold]:
+        """Return the lines of the list: proposals, then what is folded, and what of that is unfolded."""
+        rows: list[Proposal | Fold] = [one for one in self.listed if not self._aside[one.key]]
+        for name in (RELIEF, STOPPED, PAUSED, OTHERS):
+            inside = tuple(one for one in self.listed if self._aside[one.key] == name)
+            if inside:
+                letters = sorted({self._letters.get(one.incident, "") for one in inside})
+                rows.append(Fold(name, inside, tuple(letters), is_open=name in self._open))
+                rows += inside if name in self._open else ()
+        return rows
+
+    def turn(self, name: str) -> None:
+        """Unfold, or fold again."""
+        self._open ^= {name}
+
+    def letters(self) -> list[str]:
+        """Return the letters of the attacks whose proposals are not folded."""
+        shown = (one for one in self.listed if self._aside[one.key] in ("", RELIEF))
+        return sorted({self._letters[one.incident] for one in shown if one.incident in self._letters})
+
+
+def _out_of_the_way(snapshot: Snapshot, scope: int) -> Mapping[int, str]:
+    """Return which incidents' proposals stand aside, and why: there is another that matters more now."""
+    attacks = snapshot.judgement.attacks
+    known, is_capture = flow_of(snapshot) is not None, snapshot.origin.kind == "capture"
+
+    def is_on(one: Incident) -> bool:
+        return one.is_on or (is_capture and one.ended is not None)  # of a whole capture all have ended
+
+    def reaches(one: Incident) -> bool:
+        return is_on(one) and (not known or one.reaching_share >= NOTICED)
+
+    inside = [one for one in attacks if scope in (0, one.id)]
+    ways = {one.id: OTHERS for one in attacks if one not in inside}
+    floods = [one for one in inside if one.kind != FULL_TABLE]
+    if any(map(reaches, floods)):
+        ways |= {one.id: STOPPED if is_on(one) else PAUSED for one in floods if not reaches(one)}
+    return ways

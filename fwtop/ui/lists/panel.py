@@ -16,7 +16,7 @@ from fwtop.render.rows.traffic import SOURCE_LISTS
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.layout import Clicked, Lines
 from fwtop.ui.lists.panels import PANEL, PanelSpec
-from fwtop.ui.lists.rows import RowList
+from fwtop.ui.lists.rows import Fold, RowList
 from fwtop.ui.lists.table import (
     GAP,
     MOST_LINES,
@@ -27,6 +27,7 @@ from fwtop.ui.lists.table import (
     columns_now,
     fit_columns,
     header_line,
+    indent_of,
     row_lines,
     within,
 )
@@ -45,7 +46,7 @@ class Panel(Lines):
         self.active = False  # the panel that keys refer to
         self.view_index = 0
         self.view_chosen = spec.first is None  # by the operator
-        self.lists = [RowList(view.row, view.newest_last, view.group) for view in spec.views]
+        self.lists = [RowList(view.row, view.newest_last, view.group, view.numbered) for view in spec.views]
         self._top = 0
         self._shown = 0  # rows
         self.wanted = 0  # lines that all rows need, of the first _MEASURED; of fitted panels
@@ -141,21 +142,33 @@ class Panel(Lines):
         if not self.display or self.box.width == 0:
             return
         rows, view = self.rows, self.view
-        context = replace(self._cell_context, scale=bar_scale(view, rows.items))
         width = self.box.width - 2
-        layout = fit_columns(columns_now(view, rows.items[:_MEASURED], context, width), width)
+        context = replace(self._cell_context, scale=bar_scale(view, rows.items), width=width)
+        measured = [item for item in rows.items[:_MEASURED] if not isinstance(item, Fold)]
+        layout = fit_columns(columns_now(view, measured, context, width), width)
         self._layout = layout
         room = max(self.box.height - int(self._titled) - int(view.header), 1)
 
         @cache  # rows are drawn once, to measure and to show them
         def lines_of(place: int, most: int = MOST_LINES) -> list[Line]:
-            return row_lines(layout, rows.items[place], context, most)
+            lines = row_lines(layout, rows.items[place], context, most)
+            return [*lines, *(below(place)[: max(most - len(lines), 0)] if place == rows.selected else ())]
+
+        def below(place: int) -> list[Line]:
+            if view.below is None:
+                return []
+            indent = indent_of(layout)
+            lines = view.below(rows.items[place], context, width - indent)
+            return [[(" " * indent, TEXT), *line] for line in lines]
 
         cut = within(room, len(rows.items), lines_of) if view.all_rows else None
         blocks = self._visible(room, lines_of, cut)
         self._shown = len(blocks)
         if self.spec.fitted:
-            self.wanted = sum(len(lines_of(place)) for place in range(min(len(rows.items), _MEASURED)))
+            places = range(min(len(rows.items), _MEASURED))
+            self.wanted = sum(len(lines_of(place)) for place in places)
+            if view.below is not None and rows.items:  # wherever the selection goes, the list is as high
+                self.wanted += max(len(below(place)) for place in places) - len(below(rows.selected))
         heads = [self._title(self.box.width)] if self._titled else []
         self._line_items = []
         if not rows.items and not rows.hidden and not self._titled and self.spec.title_of is not None:
@@ -240,12 +253,13 @@ class Panel(Lines):
         """Put an inline panel's title into the head of its widest column."""
         if self._titled:
             return layout
+        widest = max(range(len(layout)), key=lambda place: layout[place][0].grow)
         title = self._title_text()
+        if self.rows.filter:
+            hides = f"/{self.rows.filter} hides {self.rows.hidden}"
+            title = f"{title}  {hides}" if len(title) + 2 + len(hides) <= layout[widest][1] else hides
         if len(self.rows.items) > self._shown > 0:
             title += f"  {self._top + 1}–{self._top + self._shown} of {len(self.rows.items)}"
-        if self.rows.filter:
-            title += f"  /{self.rows.filter} {self.rows.hidden} hidden"
-        widest = max(range(len(layout)), key=lambda place: layout[place][0].grow)
         style = BRAND if self.active else STRONG
         return [
             (replace(column, title=title, head=style) if place == widest else column, width)
@@ -290,6 +304,8 @@ class Panel(Lines):
         """Write position, sort order, filter and view, as far as there is room."""
         rows = self.rows
         details: list[Line] = []
+        if rows.filter:  # first: nothing is hidden without a word
+            details.append([(f"/{rows.filter}", WARN), (f" hides {rows.hidden}", DIM)])
         if len(rows.items) > self.page:
             last = min(self._top + self.page, len(rows.items))
             details.append([(f"{self._top + 1}–{last} of {len(rows.items)}", DIM)])
@@ -300,8 +316,6 @@ class Panel(Lines):
             details.append([(f"countries of {stale}: fwtop geoip update", WARN)])
         if rows.sort_name:
             details.append([(f"by {rows.sort_name}", ACCENT)])
-        if rows.filter:
-            details.append([(f"/{rows.filter}", WARN), (f" {rows.hidden} hidden", DIM)])
         if len(self.spec.views) > 1:
             details.append(self._views(room))
         return beside(details, room)

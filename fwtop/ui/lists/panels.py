@@ -18,7 +18,7 @@ from fwtop.render.rows.field import RowType
 from fwtop.render.rows.service import SERVICE
 from fwtop.rules.words import describe
 from fwtop.ui.format import percent
-from fwtop.ui.lists.attacks import ATTACK_VIEW, PROPOSAL_VIEW, against_words, calm_words
+from fwtop.ui.lists.attacks import ATTACK_VIEW, calm_words
 from fwtop.ui.lists.path import (
     PATH_VIEW,
     UNEXPLAINED,
@@ -27,6 +27,7 @@ from fwtop.ui.lists.path import (
     shown_ledger,
     stages_of,
 )
+from fwtop.ui.lists.proposals import PROPOSAL_VIEW, against_words
 from fwtop.ui.lists.rows import LogEntry
 from fwtop.ui.lists.rules import ALL_RULES_VIEW, MACHINE_RULES_VIEW, RULES_VIEW
 from fwtop.ui.lists.table import CellContext, Column, View, columns_of, with_columns
@@ -179,7 +180,7 @@ PANELS = (
         "attacks",
         "attack",
         (ATTACK_VIEW,),
-        lambda shot, *_: shot.judgement.attacks,
+        lambda shot, context, _: context.proposals.attacks(shot.judgement.attacks),
         inline=True,
         fitted=True,
         title_of=lambda context: "attack" if context.attacks else calm_words(context.snapshot),
@@ -188,7 +189,7 @@ PANELS = (
         "proposals",
         "proposals",
         (PROPOSAL_VIEW,),
-        lambda shot, *_: shot.judgement.proposals,
+        lambda _, context, __: context.proposals.rows(),
         inline=True,
         fitted=True,
         title_of=against_words,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -31,6 +32,15 @@ class LogEntry(Struct, frozen=True):
     incident: int = 0  # id of the one that it is about
 
 
+class Fold(Struct, frozen=True):
+    """Rows in one line of a list, or under it."""
+
+    key: str
+    rows: tuple[Any, ...]
+    letters: tuple[str, ...] = ()  # of their attacks
+    is_open: bool = False
+
+
 FREEZE_SECONDS = 3.0  # a key holds the order this long
 RESORT_SECONDS = 3.0  # rows change their order at most this often
 SEEN_SECONDS = 0.5  # what came under the cursor more recently has not been seen
@@ -47,6 +57,7 @@ class RowList(Struct):
     row: RowType
     newest_last: bool = False  # the cursor follows the end
     group: Callable[[Any], str] | None = None  # heading of a group that stands below the others
+    numbered: bool = False  # rows stand where their numbers say, and are never filtered
     items: Sequence[Struct] = ()
     selected: int = 0
     gone: bool = False  # the selected item is no longer in the list
@@ -65,8 +76,10 @@ class RowList(Struct):
         shown = [item for item in items if self._matches(item)]
         self.hidden = len(items) - len(shown)
         if self.sort >= 0:
-            shown.sort(key=self.row.sorts[self.sort][1], reverse=True)
-        if 0 < self.frozen_until - now <= FREEZE_SECONDS or 0 <= now - self.sorted_at < RESORT_SECONDS:
+            shown.sort(key=self._rank, reverse=True)
+        if self.numbered:
+            pass
+        elif 0 < self.frozen_until - now <= FREEZE_SECONDS or 0 <= now - self.sorted_at < RESORT_SECONDS:
             shown = self._in_frozen_order(shown)
         else:
             self.sorted_at = now
@@ -78,7 +91,7 @@ class RowList(Struct):
         last = max(len(shown) - 1, 0)
         followed = last if self.newest_last else 0
         self.selected = followed if self.followed else max(min(self.selected, last), 0)
-        key = self.row.key
+        key = self._key
         if chosen is not None and self.followed and shown and key(shown[followed]) != key(chosen):
             self._before = chosen, now
 
@@ -92,8 +105,8 @@ class RowList(Struct):
 
     def latest(self, item: Struct) -> Struct:
         """Return the present figures of an item, or the item itself if it is no longer listed."""
-        wanted = self.row.key(item)
-        return next((shown for shown in self.items if self.row.key(shown) == wanted), item)
+        wanted = self._key(item)
+        return next((shown for shown in self.items if self._key(shown) == wanted), item)
 
     def target(self, now: float) -> Struct | None:
         """Return the item that an action applies to, and select it for good.
@@ -153,20 +166,29 @@ class RowList(Struct):
         """Name of the present order; "" for the list's own."""
         return self.row.sorts[self.sort][0] if self.sort >= 0 else ""
 
+    def _key(self, item: Struct) -> str:
+        return item.key if isinstance(item, Fold) else self.row.key(item)
+
+    def _rank(self, item: Struct) -> Any:  # noqa: ANN401 - of each order's type
+        """Return the place of a row in the chosen order; what is no row comes last."""
+        return self.row.sorts[self.sort][1](item) if isinstance(item, self.row.of) else -math.inf
+
     def _matches(self, item: Struct) -> bool:
+        if isinstance(item, Fold):
+            return any(self._matches(row) for row in item.rows)
         return not self.filter or self.filter.lower() in self.row.search(item).lower()
 
     def _in_frozen_order(self, shown: list[Struct]) -> list[Struct]:
-        place = {self.row.key(item): line for line, item in enumerate(self.items)}
-        return sorted(shown, key=lambda item: place.get(self.row.key(item), len(place)))
+        place = {self._key(item): line for line, item in enumerate(self.items)}
+        return sorted(shown, key=lambda item: place.get(self._key(item), len(place)))
 
     def _keep_selected(self, shown: list[Struct], chosen: Struct) -> None:
-        wanted = self.row.key(chosen)
+        wanted = self._key(chosen)
         for line, item in enumerate(shown):
-            if self.row.key(item) == wanted:
+            if self._key(item) == wanted:
                 self.selected = line
                 return
-        if self._matches(chosen):
+        if self._matches(chosen) and not isinstance(chosen, Fold):
             self.selected = min(self.selected, len(shown))
             shown.insert(self.selected, chosen)
             self._regroup(shown)

@@ -24,6 +24,7 @@ from fwtop.model.traffic.snapshot import (
 from fwtop.render.rows.field import Field, RowType, Unit
 from fwtop.ui.format import bar, error_bar, number, octets, percent, scale_of
 from fwtop.ui.lists.history import RecentRates
+from fwtop.ui.lists.numbers import ProposalList
 from fwtop.ui.lists.rows import LogEntry, Scope
 from fwtop.ui.lists.trends import HistoryAnswer
 from fwtop.ui.style import BAR, DIM, TEXT, Line, fit, width_of, wrap_line
@@ -46,6 +47,8 @@ class CellContext(Struct, frozen=True):
     part: str = ""  # which part of the traffic is shown, in words
     history: HistoryAnswer = field(default_factory=HistoryAnswer)
     brief: bool = False  # on the Overview, which leaves out how sure a share is
+    proposals: ProposalList = field(default_factory=ProposalList)
+    width: int = 0  # of the list, in cells
 
     @property
     def seen(self) -> float:
@@ -110,6 +113,8 @@ class View(Struct, frozen=True):
     drawn: bool = False  # rows hold drawings, which the bar of the selected row would spoil
     newest_last: bool = False  # the list grows at its end, and the cursor follows that end
     group: Callable[[Any], str] | None = None  # heading of a group that stands below the others; "": none
+    numbered: bool = False  # rows have numbers, which say where they stand
+    below: Callable[[Any, CellContext, int], list[Line]] | None = None  # what the selected row has below it
 
 
 def columns_of(row: RowType, cells: Mapping[str, Cell], names: str = "") -> tuple[Column, ...]:
@@ -197,6 +202,12 @@ def columns_now(view: View, items: Sequence[Any], context: CellContext, width: i
 def header_line(layout: Sequence[tuple[Column, int]]) -> Line:
     """Write the column titles."""
     return _join(fit([(column.title, column.head)], width, right=column.right) for column, width in layout)
+
+
+def indent_of(layout: Sequence[tuple[Column, int]]) -> int:
+    """Return how far right the text of a row begins: its first column that takes spare width."""
+    first = next((place for place, (column, _) in enumerate(layout) if column.grow), 0)
+    return sum(width + GAP for _, width in layout[:first])
 
 
 MOST_LINES = 4  # of one row
