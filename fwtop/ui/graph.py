@@ -25,7 +25,7 @@ from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.layout import Clicked, Lines
 from fwtop.ui.lists.history import STEP, History, Point
 from fwtop.ui.lists.rows import LogEntry
-from fwtop.ui.stack import EIGHTHS, column_cells
+from fwtop.ui.stack import EIGHTHS, GLYPHS, column_cells
 from fwtop.ui.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, PALETTE, TEXT, TITLE, Line, Span, fit
 
 COLUMN_SECONDS = 2.0
@@ -301,12 +301,12 @@ def _legend(height: int, *, known: bool, reaching: Style) -> list[Line]:
     """Name the parts, on as many lines as there are above the axis."""
     if not known:
         return [[("█ ", ACCENT), ("recorded", TEXT)], *[[]] * (height - 2)]
-    names: Sequence[Line] = (
-        [("█ ", reaching), ("reaches you", TEXT)],
-        [("▓ ", GOOD), ("my rules", TEXT)],
-        [("▒ ", ELSEWHERE), ("other firewall", TEXT)],
-        [("░ ", DIM), ("kernel, socket", TEXT)],
-    )
+    glyphs = GLYPHS if PALETTE.colourless else EIGHTHS[-1] * len(GLYPHS)
+    styles = reaching, GOOD, ELSEWHERE, Style.from_color(_COLOURS[3].color)
+    words = "reaches you", "my rules", "other firewall", "kernel, socket"
+    names: list[Line] = [
+        [(f"{glyph} ", style), (name, TEXT)] for glyph, style, name in zip(glyphs, styles, words, strict=True)
+    ]
     return [*names, *[[]] * height][: height - 1]
 
 

@@ -71,7 +71,7 @@ def _coloured(pieces: Pieces) -> Cell:
     part, eighths = pieces[0]
     if len(pieces) > 1:
         return EIGHTHS[eighths], part, pieces[1][0]
-    return (GLYPHS[part] if eighths == 8 else EIGHTHS[eighths]), part, None
+    return EIGHTHS[eighths], part, None
 
 
 def _plain(pieces: Pieces, eighth: int, *, lowest: bool) -> Cell:

@@ -69,12 +69,12 @@ YOU, MINE, OTHER, KERNEL = range(4)
         ((1, 0, 0, 0), [EMPTY] * 3 + [("▁", YOU, None)]),
         ((0, 0, 0, 2), [EMPTY] * 3 + [("▁", KERNEL, None)]),
         # two colours a cell: the boundary is where it is, to an eighth
-        ((150, 250, 0, 0), [("▓", MINE, None), ("▓", MINE, None), ("▄", YOU, MINE), ("█", YOU, None)]),
+        ((150, 250, 0, 0), [("█", MINE, None), ("█", MINE, None), ("▄", YOU, MINE), ("█", YOU, None)]),
         # 531 of 1.17k dropped, once drawn as nothing
         ((128, 106, 0, 0), [EMPTY, ("▃", MINE, None), ("▃", YOU, MINE), ("█", YOU, None)]),
         # what is lower than an eighth has one, at the bottom of a cell of its own, and the whole its height
         ((350, 0.1, 0, 0), [("▄", YOU, None), ("█", YOU, None), ("█", YOU, None), ("▁", MINE, YOU)]),
-        ((0.1, 350, 0, 0), [("▄", MINE, None), ("▓", MINE, None), ("▓", MINE, None), ("▁", YOU, MINE)]),
+        ((0.1, 350, 0, 0), [("▄", MINE, None), ("█", MINE, None), ("█", MINE, None), ("▁", YOU, MINE)]),
         ((350, 1, 30, 1), [("▇", YOU, None), ("▁", KERNEL, YOU), ("▂", OTHER, YOU), ("▁", MINE, YOU)]),
         # a column lower than half a cell shows the greatest part only
         ((20, 1, 0, 0), [EMPTY] * 3 + [("▂", YOU, None)]),
