@@ -88,7 +88,7 @@ HANDLERS: dict[str, tuple[Break, tuple[str, ...]]] = {
         lambda patch, _: patch.setattr(Panel, "set_filter", odd),
         ("slash", "x", "escape"),
     ),
-    "a key in a dialog": (lambda patch, _: patch.setattr(RuleDialog, "action_mark", odd), ("b", "tab")),
+    "a key in a dialog": (lambda patch, _: patch.setattr(RuleDialog, "action_mark", odd), ("b", "down")),
     "a preview": (lambda patch, feed: patch.setattr(feed.controls, "preview", odd_answer), ("b",)),
     "a plan": (lambda patch, feed: patch.setattr(feed.controls, "plan", odd_answer), ("1", "up")),
     "a set's preview": (lambda patch, feed: patch.setattr(feed.controls, "preview", odd_answer), ("A",)),
