@@ -94,5 +94,6 @@ def samples(answer: dict[str, Any], **wanted: Any) -> list[dict[str, Any]]:
 
 
 def named(answer: dict[str, Any]) -> dict[str, int]:
-    """Drops with a stated reason: the kernel drops some of IPv6's own traffic without one."""
-    return {key: packets for key, packets in answer["drops"].items() if "NOT_SPECIFIED" not in key}
+    """Drops with a stated reason, but for those of IPv6's own traffic, also while an interface comes up."""
+    own = "NOT_SPECIFIED", "IP_INNOROUTES"
+    return {key: packets for key, packets in answer["drops"].items() if not any(map(key.__contains__, own))}

@@ -73,7 +73,7 @@ def test_undo_all_leaves_the_kernel_as_it_was(lab: Lab) -> None:
         ("match", "--string", "flood:", "--proto", "udp"),
         ("notrack", "--proto", "udp", "--dport", "27015"),
     ):
-        done = fwtop(*arguments, "--netns", lab.victim, "--ttl", "5m", "--yes")
+        done = fwtop(*arguments, "--netns", lab.victim, "--ttl", "5m", "--yes", "--force")
         assert done.returncode == 0, (arguments, done.stderr)
     assert kernel_state(lab.victim) != before
     assert fwtop("undo", "--all", "--netns", lab.victim).returncode == 0

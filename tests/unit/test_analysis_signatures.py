@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from itertools import count as count_from
 from random import Random
 
 import analysis_payloads
@@ -58,9 +59,13 @@ TOOLS: dict[str, Maker] = {
 }  # fmt: skip
 
 
+_NUMBERS = count_from()
+
+
 def _traffic(maker: Maker, count: int = 2_000) -> Traffic:
-    analysis_payloads._PLAIN["tool"] = maker
-    batch = make_batch(make_frames([{"src": "300", "dport": 4444, "payload": "tool", "count": count}], 5.0))
+    name = f"tool{next(_NUMBERS)}"  # frames are kept by what they are made from
+    analysis_payloads._PLAIN[name] = maker
+    batch = make_batch(make_frames([{"src": "300", "dport": 4444, "payload": name, "count": count}], 5.0))
     return Traffic.of(make_window(batch, 5.0), AdviseConfig())
 
 

@@ -108,7 +108,7 @@ def estimate(bar: int = 12) -> tuple[Field, ...]:
         Field("pps", Unit.PPS, "share.pps", heading="pps", width=5, keep=5),
         Field("share", Unit.SHARE, "share.share", heading="share", width=7, keep=6, words=_OF_ALL),
         Field(
-            "error", Unit.SHARE, "share.share", heading="±95 %", width=6, keep=44, column="error", json=False
+            "error", Unit.SHARE, "share.share", heading="±95 %", width=7, keep=44, column="error", json=False
         ),
         Field("share_low", Unit.SHARE, "share.share_low"),
         Field("share_high", Unit.SHARE, "share.share_high"),

@@ -31,7 +31,7 @@ from fwtop.ui.style import BAD, TEXT
 Answer = TypeVar("Answer")
 
 
-_OVERLAY_SECONDS = 5.0  # how long an answer of the guardian replaces older snapshots' rules
+_OVERLAY_SECONDS = 5.0  # for which snapshots may not know yet what the guardian answered
 
 
 class OptimisticOverlay(Struct):
@@ -43,15 +43,15 @@ class OptimisticOverlay(Struct):
         """Keep an answer."""
         self.answers[status.rule.id] = (status, now)
 
-    def over(self, snapshot: Snapshot, now: float) -> Snapshot:
-        """Return the snapshot with newer answers in place of its rules."""
+    def over(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with newer answers in place of its rules, however late it comes."""
         if not self.answers:
             return snapshot
         known = {status.rule.id: status for status in snapshot.mitigations}
         for rule_id, (answer, since) in list(self.answers.items()):
             seen = known.get(rule_id)
             agrees = seen is not None and seen.state is answer.state
-            if agrees or now - since > _OVERLAY_SECONDS:
+            if agrees or snapshot.at - since > _OVERLAY_SECONDS:
                 del self.answers[rule_id]
             elif seen is not None or answer.state in ACTIVE_STATES:
                 known[rule_id] = answer
@@ -89,8 +89,11 @@ class Desk:
         return self.clock() if self.snapshot.origin.kind == "live" else self.snapshot.at
 
     def current(self, snapshot: Snapshot | None = None) -> Snapshot:
-        """Return the snapshot that is listed, or another, with the guardian's newest answers."""
-        return self.overlay.over(self.snapshot if snapshot is None else snapshot, self.clock())
+        """Return the snapshot that is listed, or another, with the rules as they are now."""
+        listed = self.snapshot if snapshot is None else snapshot
+        if listed is not self.newest:
+            listed = replace(listed, mitigations=self.newest.mitigations)
+        return self.overlay.over(listed)
 
     def say(self, text: str, style: Style = TEXT) -> None:
         """Show a message for some seconds; what was refused or failed is worth a line of the log, too."""
