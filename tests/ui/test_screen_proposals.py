@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 from msgspec.structs import replace
 from screen_factory import SCENES, snapshot
@@ -11,7 +14,7 @@ from fwtop.lab import scenario
 from fwtop.model.rule import Kind, Match, Rule, Setting
 from fwtop.model.traffic.snapshot import Origin, Proposal, Snapshot
 from fwtop.ui.lists.numbers import ProposalList, covered_by
-from fwtop.ui.lists.proposals import PROPOSAL_VIEW, in_brief
+from fwtop.ui.lists.proposals import PROPOSAL_VIEW, against_words, in_brief
 from fwtop.ui.lists.rows import Fold
 from fwtop.ui.lists.table import CellContext, columns_now, fit_columns, row_lines
 from tests.golden.snapshots import observed
@@ -211,3 +214,15 @@ def test_no_proposal_of_the_labs_scenarios_wraps_or_is_cut_at_80_columns() -> No
             assert said in "".join(text for text, _ in line), (name, said)
             told.add(said)
     assert len(told) > 100
+
+
+def test_the_title_says_which_rules_do_it_already() -> None:
+    def title(covered: dict[str, str], *letters: str) -> str:
+        shown = SimpleNamespace(covered=covered, letters=lambda: letters)
+        return against_words(cast(CellContext, SimpleNamespace(proposals=shown)))
+
+    assert title({}, "A") == "protect against A"
+    assert title({"A": "7"}) == "protect against A: rule 7 does it"
+    assert title({"B": "7", "C": "7"}) == "protect against B, C: rule 7 does it"
+    assert title({"B": "7"}, "A", "C") == "protect against A–C; B: rule 7 does it"
+    assert title({"B": "7", "C": "8"}, "A") == "protect against A–C; B, C: 2 rules do it"

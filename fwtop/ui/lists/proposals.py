@@ -135,10 +135,12 @@ def against_words(context: CellContext) -> str:
     if not letters:
         return "proposals"
     words = f"protect against {_spoken(letters)}"
-    if len(covered) > 1:
-        return f"{words}; {_spoken(sorted(covered))}: {len(set(covered.values()))} rules do it"
-    done = [f"{f'; {one}' if len(letters) > 1 else ''}: rule {by} does it" for one, by in covered.items()]
-    return words + "".join(done)
+    if not covered:
+        return words
+    rules = sorted(set(covered.values()))
+    done = f"rule {rules[0]} does it" if len(rules) == 1 else f"{len(rules)} rules do it"
+    part = "" if len(covered) == len(letters) else f"; {_spoken(sorted(covered))}"
+    return f"{words}{part}: {done}"
 
 
 def _spoken(letters: Sequence[str]) -> str:
