@@ -114,6 +114,14 @@ class ResilientDriver(LinuxDriver):
         self.write(RESTORE_TITLE)
         super().stop_application_mode()
 
+    def _sigcont_application(self, *_: object) -> None:
+        """Resume with one reader of keys: after SIGSTOP, which nobody sees, or a hangup there still is one."""
+        if self.hung_up:
+            return
+        if self._key_thread is not None and self._key_thread.is_alive():
+            self.suspend_application_mode()
+        super()._sigcont_application()
+
     def close(self) -> None:
         """End the writer thread, waiting at most _CLOSE_SECONDS."""
         self._terminal.closing = True

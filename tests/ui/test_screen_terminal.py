@@ -85,6 +85,18 @@ def test_terminal_that_goes_away_ends_the_program() -> None:
         assert terminal.process.wait(60) is not None
 
 
+def test_a_process_that_is_continued_reads_its_terminal_once_and_ends_with_it() -> None:
+    """The kernel continues whom it tells of a hangup (tty_signal_session_leader in tty_jobctrl.c)."""
+    with Terminal() as terminal:
+        terminal.read_until("REACHES YOU")
+        for _ in range(3):
+            terminal.signal(signal.SIGCONT)
+            terminal.read_until("REACHES YOU")
+        os.close(terminal.terminal)
+        os.close(terminal.controller)
+        assert terminal.process.wait(30) is not None
+
+
 def test_terminal_that_takes_nothing_does_not_hold_the_program() -> None:
     with Terminal(columns=200, rows=50) as terminal:
         terminal.read_until("REACHES YOU")
