@@ -115,7 +115,7 @@ class ResilientDriver(LinuxDriver):
         super().stop_application_mode()
 
     def _sigcont_application(self, *_: object) -> None:
-        """Resume with one reader of keys: after SIGSTOP, which nobody sees, or a hangup there still is one."""
+        """Resume with one reader of keys: after SIGSTOP, which nobody sees, there still is one."""
         if self.hung_up:
             return
         if self._key_thread is not None and self._key_thread.is_alive():
