@@ -25,7 +25,7 @@ async def test_shows_state_time_left_and_actual_against_predicted(size: tuple[in
         line = rule_line(run, "7")
         for wanted in ("TRIAL 21 s", "95.4k", "96.0k"):
             assert wanted in line
-        assert "active 6m32s" in rule_line(run, "5")
+        assert "active 6m32s left" in rule_line(run, "5")
         assert all(len(text) == size[0] for text in run.lines())
         assert "u remove" in run.lines()[-1]
 

@@ -86,7 +86,7 @@ def rule_state(status: RuleStatus, now: float) -> Line:
     if status.state is State.PROVISIONAL and status.confirm_by is not None:
         return [(f"TRIAL {duration(status.confirm_by - now)}", WARN)]
     if status.state is State.CONFIRMED:
-        left = f" {duration(status.expires - now)}" if status.expires is not None else ""
+        left = f" {duration(status.expires - now)} left" if status.expires is not None else ""
         return [(f"active{left}", GOOD)]
     return [(status.state.value, DIM)]
 
