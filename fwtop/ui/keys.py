@@ -159,7 +159,7 @@ ACTIONS = (
     _act("protect", "A", "one set of rules against all attacks", footer="all", changes=True,
          useless="session lost", when="drops"),
     _act("keep", "y", "confirm the unconfirmed rules: they stay until they expire",
-         ("rules.on_rule", "keep"), footer="confirm", changes=True, takes="rule", when="trial"),
+         ("rules.on_rule", "keep"), footer="keep", changes=True, takes="rule", when="trial"),
     _act("repair", "f", "restore the rules that are not in effect", ("rules.on_rule", "repair"),
          changes=True, takes="rule", when="broken"),
     _act("undo", "u", "remove the selected or last rule; asks if it is confirmed",
