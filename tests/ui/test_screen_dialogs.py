@@ -357,6 +357,8 @@ async def test_old_snapshots_do_not_hide_the_guardians_answer() -> None:
         assert "TRIAL 30 s" in run.lines()[1], "a snapshot from before the rule came late"
         run.clock[0] = NOW + 6
         await run.send(snapshot())
+        assert "TRIAL 24 s" in run.lines()[1], "however late it comes"
+        await run.send(replace(snapshot(), started=snapshot().started + 6))
         assert "TRIAL" not in run.lines()[1], "the snapshots are believed in the end"
 
 
