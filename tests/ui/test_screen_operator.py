@@ -210,7 +210,7 @@ async def test_proposals_say_which_active_rule_covers_them() -> None:
     assert rule is not None
     active = RuleStatus(replace(rule, id="9"), State.CONFIRMED, expires=NOW + 100)
     async with running(replace(snapshot(), mitigations=(active,)), LARGE) as run:
-        assert "protect against A: rule 9 does it" in run.text()
+        assert "protect against A: rule 9 is in force" in run.text()
 
 
 async def test_source_that_a_rule_drops_otherwise_says_so() -> None:

@@ -217,8 +217,8 @@ def test_no_proposal_of_the_labs_scenarios_wraps_or_is_cut_at_80_columns() -> No
 
 
 def test_the_title_says_which_rules_do_it_already() -> None:
-    def title(covered: dict[str, str], *letters: str) -> str:
-        shown = SimpleNamespace(covered=covered, letters=lambda: letters)
+    def title(covered: dict[str, str], *letters: str, stopped: str = "ABC") -> str:
+        shown = SimpleNamespace(covered=covered, letters=lambda: letters, stopped_by_rules=frozenset(stopped))
         return against_words(cast(CellContext, SimpleNamespace(proposals=shown)))
 
     assert title({}, "A") == "protect against A"
@@ -226,3 +226,5 @@ def test_the_title_says_which_rules_do_it_already() -> None:
     assert title({"B": "7", "C": "7"}) == "protect against B, C: rule 7 does it"
     assert title({"B": "7"}, "A", "C") == "protect against A–C; B: rule 7 does it"
     assert title({"B": "7", "C": "8"}, "A") == "protect against A–C; B, C: 2 rules do it"
+    assert title({"A": "7"}, stopped="") == "protect against A: rule 7 is in force"
+    assert title({"B": "7", "C": "8"}, "A", stopped="B") == "protect against A–C; B, C: 2 rules are in force"

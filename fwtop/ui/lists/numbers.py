@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fwtop.model.traffic.session import FULL_TABLE, NOTICED, flow_of
+from fwtop.model.traffic.session import STOPPED as ENOUGH
 from fwtop.model.traffic.snapshot import NOTHING, Incident, Proposal, Snapshot
 from fwtop.rules.kinds import drops_nothing
 from fwtop.rules.overlap import covering_rule
@@ -108,6 +109,7 @@ class ProposalList:
         self.numbers = Numbers()
         self.listed: tuple[Proposal, ...] = ()  # by number, also what has gone and keeps its number for now
         self.covered: dict[str, str] = {}  # by an attack's letter: the rule that does a proposal already
+        self.stopped_by_rules: frozenset[str] = frozenset()  # letters of attacks
         self.gone: frozenset[str] = frozenset()
         self.moved = False  # the operator moved in the list
         self._compared: tuple[Snapshot, list[str]] = NOTHING, []  # with active rules
@@ -122,7 +124,9 @@ class ProposalList:
     ) -> None:
         """List the proposals of a snapshot, those against the scope's incident (0: all) before others."""
         ways = self._ways(snapshot, scope, now)
-        self._letters = {attack.id: attack.letter for attack in snapshot.judgement.attacks}
+        attacks = snapshot.judgement.attacks
+        self._letters = {attack.id: attack.letter for attack in attacks}
+        self.stopped_by_rules = frozenset(one.letter for one in attacks if one.mine_share >= ENOUGH)
         self.covered, aside, given = {}, {}, {}
         if snapshot is not self._compared[0]:  # long lists take a while to compare
             self._compared = snapshot, [covered_by(one, snapshot) for one in snapshot.judgement.proposals]

@@ -138,7 +138,9 @@ def against_words(context: CellContext) -> str:
     if not covered:
         return words
     rules = sorted(set(covered.values()))
-    done = f"rule {rules[0]} does it" if len(rules) == 1 else f"{len(rules)} rules do it"
+    enough = context.proposals.stopped_by_rules.issuperset(covered)
+    one, more = ("does it", "do it") if enough else ("is in force", "are in force")
+    done = f"rule {rules[0]} {one}" if len(rules) == 1 else f"{len(rules)} rules {more}"
     part = "" if len(covered) == len(letters) else f"; {_spoken(sorted(covered))}"
     return f"{words}{part}: {done}"
 
