@@ -6,6 +6,7 @@ shown: a change of tab is the whole screen twice, most of it blank before and af
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import select
@@ -24,6 +25,7 @@ from textual.strip import Strip
 from textual.worker import WorkerFailed
 
 from fwtop.ui.attention import RESTORE_TITLE, SAVE_TITLE
+from fwtop.ui.key_parser import KeyParser
 from fwtop.ui.style import Cell, cells_of, differing
 
 GONE_STATUS = 129  # as a shell reports SIGHUP
@@ -31,6 +33,7 @@ _STALLED_WRITES = 6  # frames waiting for a slow terminal
 _CLOSE_SECONDS = 5.0  # for a busy terminal to take the last of the screen, else it stays in disorder
 _WRITE_SECONDS = 0.25
 _AGAIN_SECONDS = 0.1
+_POLL_MS = 100
 
 
 class TerminalFile:
@@ -145,6 +148,21 @@ class ResilientDriver(LinuxDriver):
         poll = select.poll()
         poll.register(self.fileno, 0)
         return self._terminal.gone or any(event & select.POLLHUP for _, event in poll.poll(0))
+
+    def run_input_thread(self) -> None:
+        """Read keys until told to end."""
+        parser, decode = KeyParser(), codecs.getincrementaldecoder("utf-8")("replace").decode
+        poll = select.poll()
+        poll.register(self.fileno, select.POLLIN)
+        while not self.exit_event.is_set():
+            if poll.poll(_POLL_MS):
+                data = os.read(self.fileno, 4096)
+                if not data:  # the terminal is gone: `hung_up` tells
+                    self.exit_event.wait(_POLL_MS / 1000)
+                for message in parser.feed(decode(data)) if data else ():
+                    self.process_message(message)
+            for message in parser.tick():
+                self.process_message(message)
 
     def _run_input_thread(self) -> None:
         with contextlib.suppress(OSError):  # the terminal is gone: `hung_up` tells
