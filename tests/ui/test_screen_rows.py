@@ -79,6 +79,16 @@ def test_new_rows_come_below_while_rows_hold_still() -> None:
     assert keys(made) == [row.key for row in (*ROWS[2:], *ROWS[:2])]
 
 
+def test_selected_row_with_a_number_stays_only_while_a_key_was_just_pressed() -> None:
+    made = rows()
+    made.numbered = True
+    made.select(1, NOW)
+    made.update((ROWS[0], *ROWS[2:]), NOW + 2)
+    assert made.current() is ROWS[1]
+    made.update((ROWS[0], *ROWS[2:]), NOW + 4)
+    assert keys(made) == [row.key for row in (ROWS[0], *ROWS[2:])]
+
+
 def test_selected_row_that_vanishes_stays_until_the_selection_moves() -> None:
     made = rows()
     made.select(1, NOW)

@@ -85,13 +85,15 @@ class RowList(Struct):
             self.sorted_at = now
         self._regroup(shown)
         self.gone = False
-        if chosen is not None and not self.followed:
+        key = self._key
+        # Of numbered rows one that is gone gives its number to another, but not under the operator's hand
+        held = not self.numbered or 0 < self.frozen_until - now <= FREEZE_SECONDS
+        if chosen is not None and not self.followed and (held or key(chosen) in map(key, shown)):
             self._keep_selected(shown, chosen)
         self.items = shown
         last = max(len(shown) - 1, 0)
         followed = last if self.newest_last else 0
         self.selected = followed if self.followed else max(min(self.selected, last), 0)
-        key = self._key
         if chosen is not None and self.followed and shown and key(shown[followed]) != key(chosen):
             self._before = chosen, now
 
