@@ -135,7 +135,7 @@ class LossWatch:
         if not watched.before or (now - watched.since > _WATCHED_SECONDS and not watched.harms):
             return None
         since = [one for one in self._past if one.at > max(watched.since, now - _NOW_SECONDS)]
-        bots = any(one.bots for one in (*watched.before, *since))
+        bots = any(one.bots for one in (*watched.before, *self._past))  # whenever they were, they linger
         seen = {number for one in watched.before for number in one.known}
         doors = [number for number in seen if _touches(rule, number)]
         ways: list[Callable[[Calls], float]] = []

@@ -12,6 +12,7 @@ from screen_run import LARGE, SMALL, Run, running
 
 from fwtop.lab import scenario
 from fwtop.model.rule import Kind, Match, Rule, Setting
+from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Origin, Proposal, Snapshot
 from fwtop.ui.lists.numbers import ProposalList, covered_by
 from fwtop.ui.lists.proposals import PROPOSAL_VIEW, against_words, in_brief
@@ -107,6 +108,20 @@ async def test_an_attack_that_stops_for_a_moment_keeps_its_place_and_several_the
         assert "udp/27015" in run.text()
         await run.send(shot)
         assert "don't reach you" not in run.text()
+
+
+async def test_what_an_attack_left_behind_gives_1_to_the_next_attack_at_once() -> None:
+    shot = SCENES["vectors"]()
+    first, *others = (replace(one, mine_share=0.0, other_share=0.0) for one in shot.judgement.attacks)
+    left = replace(first, severity=replace(first.severity, harm=Harm.UNUSUAL))
+    alone = replace(shot, judgement=replace(shot.judgement, attacks=(left,)), mitigations=())
+    both = replace(alone, judgement=replace(shot.judgement, attacks=(left, *others)))
+    async with running(alone, (120, 40)) as run:
+        assert run.app.main.desk.proposals.listed[0].incident == left.id
+        run.clock[0] += 10
+        await run.send(both)
+        assert run.app.main.desk.proposals.listed[0].incident != left.id
+        assert "A is no attack: " in run.text()
 
 
 async def test_of_a_whole_capture_an_attack_that_ended_is_as_good_as_another() -> None:

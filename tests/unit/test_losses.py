@@ -126,6 +126,15 @@ def test_bots_of_an_attack_that_is_named_late_are_no_loss() -> None:
     assert run.pass_(10, 95.0, rule=True, judgement=began) == ()
 
 
+def test_bots_of_an_attack_that_was_replaced_by_another_are_no_loss() -> None:
+    run = Run()
+    run.pass_(10, 900.0, judgement=flood(completes=True))
+    other = flood(run.now)
+    run.pass_(5, 300.0, judgement=other)
+    run.pass_(1, 150.0, rule=True, judgement=other)
+    assert run.pass_(10, 0.0, rule=True, judgement=other) == ()
+
+
 def test_what_the_attack_took_from_clients_is_not_the_rules_doing() -> None:
     run = Run()
     run.pass_(50, 105.0)

@@ -25,7 +25,7 @@ QUIET_SECONDS = 2.0  # after a key, in which no number changes
 RECENT_SECONDS = 1.0  # within which a key still means what was shown before
 _ASIDE_SECONDS = 2.5  # for which a listed attack must have been out of the way before it makes room
 _SETTLING_SECONDS = 3.0  # of an attack's first proposals, while its first packets are being counted
-RELIEF, STOPPED, PAUSED, OTHERS = "relief", "stopped", "paused", "others"  # what is folded into one line
+RELIEF, STOPPED, PAUSED, LESSER, OTHERS = "relief", "stopped", "paused", "lesser", "others"  # why one waits
 ATTACKS = "attacks"  # and of their own list, those that are stopped
 
 
@@ -154,7 +154,9 @@ class ProposalList:
         new = -math.inf
         self._since = {one: self._since.get(one, now if one in self._letters else new) for one in ways}
         ways = {
-            one: way for one, way in ways.items() if way == OTHERS or now - self._since[one] >= _ASIDE_SECONDS
+            one: way
+            for one, way in ways.items()
+            if way in (LESSER, OTHERS) or now - self._since[one] >= _ASIDE_SECONDS
         }
         self._stopped = frozenset(one for one, way in ways.items() if way == STOPPED)
         return ways
@@ -171,7 +173,7 @@ class ProposalList:
     def rows(self) -> list[Proposal | Fold]:
         """Return the lines of the list: proposals, then what is folded, and what of that is unfolded."""
         rows: list[Proposal | Fold] = [one for one in self.listed if not self._aside[one.key]]
-        for name in (RELIEF, STOPPED, PAUSED, OTHERS):
+        for name in (RELIEF, STOPPED, PAUSED, LESSER, OTHERS):
             inside = tuple(one for one in self.listed if self._aside[one.key] == name)
             if inside:
                 letters = sorted({self._letters.get(one.incident, "") for one in inside})
@@ -205,4 +207,6 @@ def _out_of_the_way(snapshot: Snapshot, scope: int) -> Mapping[int, str]:
     floods = [one for one in inside if one.kind != FULL_TABLE]
     if any(map(reaches, floods)):
         ways |= {one.id: STOPPED if is_on(one) else PAUSED for one in floods if not reaches(one)}
+    if any(reaches(one) and one.severity.is_harmful for one in floods):  # leftovers wait
+        ways |= {one.id: LESSER for one in floods if not one.severity.is_harmful and one.id not in ways}
     return ways

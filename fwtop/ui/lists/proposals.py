@@ -10,7 +10,7 @@ from fwtop.rules.kinds import drops_nothing
 from fwtop.rules.words import brief
 from fwtop.ui.format import nanoseconds, percent, wrap
 from fwtop.ui.lists.attacks import clients_hit, how_to_turn, of_one
-from fwtop.ui.lists.numbers import OTHERS, PAUSED, RELIEF, STOPPED
+from fwtop.ui.lists.numbers import LESSER, OTHERS, PAUSED, RELIEF, STOPPED
 from fwtop.ui.lists.rows import Fold
 from fwtop.ui.lists.table import Cell, CellContext, View, columns_of
 from fwtop.ui.style import ACCENT, DIM, STRONG, TEXT, TITLE, WARN, Line, width_of
@@ -21,6 +21,7 @@ _BETTER = "▲ better  "
 _WAITS = {
     STOPPED: ("doesn't reach you", "don't reach you"),
     PAUSED: ("paused",) * 2,
+    LESSER: ("is no attack", "are no attacks"),
     OTHERS: ("not shown",) * 2,
 }
 
