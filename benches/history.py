@@ -12,8 +12,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from fwtop.model.errors import FwtopError
-from fwtop.model.traffic.session import TREND_DAYS, TREND_HOURS, HistoryPart, HistorySample
+from fwtop.model.traffic.session import PARTED, TREND_DAYS, TREND_HOURS, HistoryPart, HistorySample
 from fwtop.store.history import HOUR, KEPT, MINUTE, Bucket, HistoryWriter
 
 NOTE = "synthetic data, made by 'python -m benches.history': nothing of this was measured"
@@ -88,8 +90,23 @@ def _sample(at: float, seconds: float, now: float, chance: random.Random) -> His
             HistoryPart("port", port, packets, None),
             HistoryPart("target", "192.0.2.10", packets, dropped),
         ]
+    parts += [HistoryPart("place", "service", arrived - dark), HistoryPart("place", "dark", dark)]
+    parts += list(_by_place(parts, dark / arrived))
     traffic = (arrived, mine, calm * 0.01, dark, arrived - mine - calm * 0.01 - dark)
-    return HistorySample(at, seconds, traffic, arrived * _BITS, tuple(parts))
+    answered = (*_SERVICES, *_PORTS)
+    return HistorySample(at, seconds, traffic, arrived * _BITS, tuple(parts), answered)
+
+
+def _by_place(parts: list[HistoryPart], dark: float) -> Iterator[HistoryPart]:
+    """Divide the parts: what goes to dark addresses comes from all alike, to other ports."""
+    for part in parts:
+        if part.kind in PARTED:
+            yield replace(part, kind=f"service {part.kind}", packets=part.packets * (1 - dark), dropped=None)
+        if part.kind in PARTED and part.kind != "port":
+            yield replace(part, kind=f"dark {part.kind}", packets=part.packets * dark, dropped=None)
+    packets = sum(part.packets for part in parts if part.kind == "port") * dark
+    for port, label, share in (("tcp/23", "telnet", 0.7), ("tcp/5555", "", 0.3)):
+        yield HistoryPart("dark port", port, packets * share, None, label)
 
 
 def _calm_parts(calm: float, chance: random.Random) -> Iterator[HistoryPart]:

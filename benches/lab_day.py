@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from fwtop.bench.frame import until
 from fwtop.bench.programs import fwtop_argv, run_fwtop
-from fwtop.console.recorder import HistorySampler
+from fwtop.console.history_sampler import HistorySampler
 from fwtop.lab.processes import Program
 from fwtop.lab.run import Lab
 from fwtop.lab.scenario import parse

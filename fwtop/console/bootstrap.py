@@ -28,7 +28,7 @@ from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Rescan, Symbols, Undo
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.packets import PacketBatch, Window
+from fwtop.model.traffic.packets import Window
 from fwtop.model.traffic.snapshot import Origin, Snapshot, Want
 from fwtop.observe.messages import decode_observation
 from fwtop.stats.engine import Engine
@@ -115,15 +115,16 @@ class LiveConsole:
         self.links[1].demand(Undo((rule_id,)), seconds=_ASIDE_SECONDS)
 
     def _recorder(self) -> Recorder:
-        def arrived() -> PacketBatch | None:
-            return None if self.session.latest is None else self.session.latest.window.arrived
+        def window() -> Window | None:
+            return None if self.session.latest is None else self.session.latest.window
 
         parts = TrafficParts(lambda: self.advisor.judged, self.session.mark, self.lookup, _STORED_ROWS)
         return Recorder(
             self.host,
             self.origin,
+            lookup=self.lookup,
             cities=open_cities(self.options.geoip),
-            arrived=arrived,
+            window=window,
             evidence=EvidenceSampler(lambda: self.advisor.judged, parts.once).take,
             geoip=self.lookup.describe() if isinstance(self.lookup, GeoLookup) else "",
         )

@@ -210,7 +210,8 @@ class LiveSession:
         """Consume pending samples, judge the window if due, and build a snapshot."""
         self.observe()
         service = self._service.sample()  # at once: rates of one window belong together
-        window = replace(self._engine.window(), services=self._survey.last.listeners)
+        told = self._survey
+        window = replace(self._engine.window(), services=told.last.listeners, answering=told.answering)
         shaken = service.handshakes_per_s if service else None
         window = replace(window, handshakes_per_s=shaken, handshakes=self._service.handshakes)
         if self._connections is not None:

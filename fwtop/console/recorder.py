@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from fwtop import __version__
+from fwtop.console.history_sampler import HistorySampler
 from fwtop.console.judging import failure_line
 from fwtop.dissect.client import Dissect
 from fwtop.enrich.geoip import CityLookup
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
-from fwtop.model.traffic.packets import PacketBatch
-from fwtop.model.traffic.session import (
-    NOTICED,
-    AttackEvidence,
-    Event,
-    HistoryPart,
-    HistorySample,
-    flow_of,
-    forged_share,
-)
+from fwtop.model.traffic.packets import OriginLookup, Window
+from fwtop.model.traffic.session import AttackEvidence, Event
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.rules.costs import load_costs
 from fwtop.store.baselines import BaselineStore
@@ -50,13 +43,14 @@ class Recorder:
         origin: Origin,
         state: Path = STATE_DIRECTORY,
         *,
+        lookup: OriginLookup | None = None,
         cities: CityLookup | None = None,
-        arrived: Callable[[], PacketBatch | None] = lambda: None,
+        window: Callable[[], Window | None] = lambda: None,
         evidence: Callable[[Snapshot], tuple[AttackEvidence, ...]] = lambda _snapshot: (),
         geoip: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`arrived` returns the newest snapshot's packets, for `cities`; `evidence` what to keep of them."""
+        """`window` returns the newest snapshot's packets; `evidence` what to keep of them."""
         self._host = host
         self._netns = origin.netns
         self._interfaces = origin.interfaces
@@ -72,8 +66,8 @@ class Recorder:
         )
         self._history = HistoryWriter(state, interfaces=origin.interfaces, netns=origin.netns, clock=clock)
         self._clock = clock
-        self._sampler = HistorySampler(cities)
-        self._arrived = arrived
+        self._sampler = HistorySampler(lookup, cities, self._history.answered())
+        self._window = window
         self._evidence = evidence
         self._baselines = BaselineStore(state)
         self._baseline_saved = clock()
@@ -113,7 +107,7 @@ class Recorder:
         except Exception as failure:  # it is judged, too: the snapshot is stored without
             failed.append(failure_line("gathering evidence", failure))
         self._writer.write(snapshot, found, evidence)
-        sample = self._sampler.sample(snapshot, self._arrived())
+        sample = self._sampler.sample(snapshot, self._window())
         if sample is not None:
             self._history.add(sample)
         if self._clock() - self._baseline_saved > self._baseline_seconds:
@@ -173,61 +167,3 @@ class Recorder:
         self._baseline_saved = self._clock()
         if self.baseline is not None:
             self._baseline_problem = self._baselines.put(self._host, self.baseline(), self._netns)
-
-
-_MOST_SECONDS = 5.0  # that a snapshot speaks for, unless its window is longer
-_CITY_SECONDS = 5.0  # between two looks at the cities
-_MOST_PARTS = 40  # of each kind
-
-
-class HistorySampler:
-    """Turns the snapshots of one observation into samples that don't overlap, as their windows do."""
-
-    def __init__(self, cities: CityLookup | None = None) -> None:
-        self._cities = cities
-        self._last = float("-inf")
-        self._cities_last = float("-inf")
-
-    def sample(self, snapshot: Snapshot, arrived: PacketBatch | None) -> HistorySample | None:
-        """Return the seconds since the last snapshot; `arrived` are the window's sampled packets."""
-        at = snapshot.at
-        flow = flow_of(snapshot)
-        # A clock that was set back begins anew.
-        gap = at - self._last if at >= self._last else snapshot.seconds
-        seconds = min(gap, max(snapshot.seconds, _MOST_SECONDS))
-        self._last = at
-        if flow is None or seconds <= 0:
-            return None
-        rates = (flow.arrives, flow.mine, flow.other, flow.kernel, flow.reaches)
-        parts = [*_parts(snapshot, seconds)]
-        if forged_share(snapshot) < NOTICED:  # else where packets seem to come from is no fact
-            parts += [*_origins(snapshot, seconds), *self._city_parts(at, flow.arrives, arrived)]
-        traffic = tuple(rate * seconds for rate in rates)
-        return HistorySample(at, seconds, traffic, flow.bps * seconds, tuple(parts))
-
-    def _city_parts(self, at: float, pps: float, arrived: PacketBatch | None) -> Iterator[HistoryPart]:
-        if self._cities is None or arrived is None or 0 <= at - self._cities_last < _CITY_SECONDS:
-            return
-        seconds = min(abs(at - self._cities_last), 2 * _CITY_SECONDS)
-        self._cities_last = at
-        for name, share in self._cities.shares(arrived, _MOST_PARTS):
-            yield HistoryPart("city", name, share * pps * seconds)
-
-
-def _origins(snapshot: Snapshot, seconds: float) -> Iterator[HistoryPart]:
-    sources = snapshot.tables.sources
-    for kind, rows in (("country", sources.country), ("network", sources.asn)):
-        for source in rows[:_MOST_PARTS]:
-            packets = source.share.pps * seconds
-            label = (source.as_name or "") if kind == "network" else ""
-            yield HistoryPart(kind, source.key, packets, packets * source.dropped_share, label)
-
-
-def _parts(snapshot: Snapshot, seconds: float) -> Iterator[HistoryPart]:
-    tables = snapshot.tables
-    for port in [port for port in tables.ports if port.side == "dst"][:_MOST_PARTS]:
-        key = f"{port.protocol}/{port.port}"
-        yield HistoryPart("port", key, port.share.pps * seconds, None, port.service or "")
-    for target in tables.destinations[:_MOST_PARTS]:
-        packets = target.share.pps * seconds
-        yield HistoryPart("target", target.key, packets, packets * target.dropped_share)

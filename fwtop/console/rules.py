@@ -258,6 +258,7 @@ class SurveyMonitor:
         self._interfaces = interfaces
         self._due = 0.0
         self.last = Surroundings()
+        self.answering: tuple[tuple[str, str, int], ...] = ()  # protocol, address, port
 
     def poll(self) -> None:
         """Ask for a new survey if that is due."""
@@ -271,6 +272,8 @@ class SurveyMonitor:
             return
         if data:
             self.last = parse_survey(data, self._interfaces)
+            found = data.get("answering", ())
+            self.answering = tuple((str(name), str(address), int(port)) for name, address, port in found)
         else:
             self._due = now + _RETRY_SECONDS
 

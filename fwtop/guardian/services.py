@@ -23,7 +23,7 @@ from fwtop.model.service import NOBODY, Owner, Service
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import NAMES, NUMBERS, TCP, UDP
 from fwtop.netfilter import ctnetlink
-from fwtop.netfilter.ctnetlink import ASSURED, DST_NAT, SEEN_REPLY, Entry
+from fwtop.netfilter.ctnetlink import ASSURED, DST_NAT, SEEN_REPLY, TCP_STATES, Entry
 from fwtop.rehearsal.asked import asked_in
 from fwtop.rehearsal.host import Asked
 
@@ -39,6 +39,8 @@ _NAMESPACES, _LOOK_SECONDS = 256, 60.0  # that are looked into for what is behin
 _ASKED, _TOLD = 512, 64  # services of others: remembered, told
 
 Place = tuple[str, str, int]  # protocol, address, port
+_HEARD = 1_024  # places that answered, the newest
+_ANSWERED = ("SYN_RECV", "ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "LAST_ACK", "TIME_WAIT")  # not: refused
 
 
 def _address(packed: bytes) -> str:
@@ -129,6 +131,37 @@ def _asking(own: Iterable[Prefix]) -> list[Prefix]:
     return [one for one in own if not one.network.is_link_local and not one.network.is_loopback][:_OWN]
 
 
+class Answering:
+    """Who answers, by tracked connections and open sockets; an address that asks others is in use, too."""
+
+    def __init__(self) -> None:
+        self._places: dict[Place, None] = {}
+
+    def note(self, tracked: Iterable[tuple[Entry, Entry]], own: Collection[str]) -> None:
+        """Take note of answered entries, and of this host's open sockets."""
+        for entry, _ in tracked:
+            if _address(entry.source) in own:
+                self._add(("", _address(entry.source), 0))
+            elif entry.protocol == UDP or (
+                entry.protocol == TCP and TCP_STATES[entry.tcp_state] in _ANSWERED
+            ):
+                self._add((NAMES[entry.protocol], _address(entry.destination), entry.dport))
+        with suppress(OSError):
+            served = {(item.protocol, item.port) for item in sockets.listening_sockets()}
+            for protocol, address, port, *_ in sockets.connected_sockets():
+                self._add((protocol, address, port) if (protocol, port) in served else ("", address, 0))
+
+    def _add(self, place: Place) -> None:
+        self._places.pop(place, None)
+        self._places[place] = None
+        if len(self._places) > _HEARD:
+            del self._places[next(iter(self._places))]
+
+    def places(self) -> list[Place]:
+        """Return protocol ("": any), address and port, the newest last."""
+        return list(self._places)
+
+
 class OftenAsked:
     """The services of others that this host uses: those seen in most readings are told."""
 
@@ -157,6 +190,7 @@ class Services:
         self._owners = SocketOwners()
         self._published = Published()
         self._asked = OftenAsked()
+        self.answering = Answering()
         self._questions: list[int | Prefix] = []  # to the connection table: a status, an own address
         self._due = 0.0
 
@@ -184,14 +218,20 @@ class Services:
             self._questions = [
                 DST_NAT | ASSURED,
                 DST_NAT | SEEN_REPLY,
+                SEEN_REPLY,
                 *_asking(map(Prefix.parse, sorted(own))),
             ]
         question = self._questions.pop(0)
         if isinstance(question, Prefix):
             self._asked.note(asked_by([question]))
             return
+        tracked: list[tuple[Entry, Entry]] = []
         with suppress(OSError):  # nothing is tracked here
-            self._published.note(ctnetlink.with_status(question, _ENTRIES), own, now)
+            tracked = list(ctnetlink.with_status(question, _ENTRIES))
+        if question == SEEN_REPLY:
+            self.answering.note(tracked, own)
+        else:
+            self._published.note(tracked, own, now)
 
 
 class SocketOwners:

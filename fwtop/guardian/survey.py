@@ -53,6 +53,7 @@ class LastSurvey:
             "listeners": [[item.protocol, item.port, item.name] for item in services],
             "services": plain(services),
             "asks": plain(asks),
+            "answering": plain(self._services.answering.places()),
             "rings": [[safe_text(name), *ring] for name, ring in rings if ring is not None],
             "chains": self._filter_chains(),
         }

@@ -184,7 +184,8 @@ class Survey(Reading, frozen=True):
     """Tell what the guardian last saw around the rules; empty before its first reading.
 
     data["services"]: as `Service`, and in short as data["listeners"]: [protocol, port, process];
-    data["asks"]: those of others that this host uses, likewise; data["rings"]: [interface, size, most];
+    data["asks"]: those of others that this host uses, likewise; data["answering"]: [protocol, address, port]
+    of what was seen to answer ("", address, 0: that it is in use); data["rings"]: [interface, size, most];
     data["chains"]: [stage, name, whether its policy drops].
     """
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fwtop.model.traffic.session import TREND_DAYS, TREND_HOURS, TrendRow, Trends
+from fwtop.model.traffic.session import PARTED, PLACES, TREND_DAYS, TREND_HOURS, TrendRow, Trends
 from fwtop.render.numbers import duration, number
 from fwtop.render.observation import SCHEMA, rfc3339
 
-TITLES = {
-    "traffic": "Traffic",
+_PARTS = {
     "country": "Sources by country",
     "network": "Sources by network",
     "city": "Sources by city",
     "port": "Target ports",
-    "service": "Target addresses",
-    "dark": "Dark targets (99 % dropped)",
+}
+TITLES = {
+    "traffic": "Traffic",
+    **_PARTS,
+    "service": "Service addresses",
+    "dark": "Dark addresses",
+    **{f"{place} {kind}": f"{words}, {place}" for place in PLACES for kind, words in _PARTS.items()},
 }
 TRAFFIC_WORDS = {
     "arrived": "arrived",
@@ -24,6 +28,8 @@ TRAFFIC_WORDS = {
     "other": "blocked by other firewalls",
     "kernel": "dropped by the kernel",
     "accepted": "accepted",
+    "service": "to service addresses",
+    "dark": "to dark addresses",
 }
 _NAMES = {
     "traffic": "traffic", "country": "countries", "network": "networks", "city": "cities", "port": "ports",
@@ -47,6 +53,10 @@ def trends_json(trends: Trends) -> dict[str, Any]:
             "last_15_days": round(trends.days_seconds, 3),
         },
         **{name: [_row(row) for row in trends.group(kind)] for kind, name in _NAMES.items()},
+        **{
+            place: {_NAMES[kind]: [_row(row) for row in trends.group(f"{place} {kind}")] for kind in PARTED}
+            for place in PLACES
+        },
     }
 
 
@@ -59,6 +69,7 @@ def _row(row: TrendRow) -> dict[str, Any]:
         "last_day_pps": _rounded(row.day),
         "trend_15d_pps": [_rounded(value) for value in row.days],
         "dropped_share": None if row.dropped_share is None else round(row.dropped_share, 6),
+        "answers": row.answers,
     }
 
 
@@ -73,9 +84,10 @@ def trends_text(document: dict[str, Any]) -> str:
     ]
     if document["note"]:
         lines.append(document["note"])
-    for kind, name in _NAMES.items():
-        rows = document[name][: len(TRAFFIC_WORDS) if kind == "traffic" else _ROWS]
-        if rows:
+    lists = {kind: document[name] for kind, name in _NAMES.items()}
+    lists |= {f"{place} {kind}": document[place][_NAMES[kind]] for place in PLACES for kind in PARTED}
+    for kind, found in lists.items():
+        if rows := found[: len(TRAFFIC_WORDS) if kind == "traffic" else _ROWS]:
             lines += ["", f"{TITLES[kind]:<27.27}  last hour  {'24 hours':<24}   last day  15 days"]
             lines += [_line(kind, row) for row in rows]
     return "\n".join(lines) + "\n"

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.service import Service, plain_number
 from fwtop.model.traffic.packets import F64, KINDS, U8, U16, U32, U64, Fragment, Mask, PacketBatch, Window
-from fwtop.model.traffic.protocols import TCP, UDP
+from fwtop.model.traffic.protocols import NAMES, TCP, UDP
 from fwtop.stats.destinations import SERVICES
 from fwtop.stats.sums import mixed
 
 _ROOM = 512
 _UDP = 1 << 16  # ports of TCP come before those of UDP
 _MOST = 64  # shown
+_SYN, _SYN_ACK = 0x02, 0x12
 _ALL = slice(None)
 Rows = NDArray[np.intp]
 
@@ -148,12 +149,13 @@ class Doors(Struct, frozen=True):
         return Doors(*(column[rows] for column in asdict(self).values()))
 
 
-def _of_address(hi: U64, lo: U64, seed: U64 | int = 0) -> U64:
+def address_numbers(hi: U64, lo: U64, seed: U64 | int = 0) -> U64:
+    """Return a number for each address."""
     return mixed(lo, mixed(hi, seed))
 
 
 def _at_address(plain: U32, hi: U64, lo: U64) -> U64:
-    return _of_address(hi, lo, mixed(plain.astype(np.uint64)))
+    return address_numbers(hi, lo, mixed(plain.astype(np.uint64)))
 
 
 def with_rates(services: tuple[Service, ...], window: Window) -> tuple[Service, ...]:
@@ -186,6 +188,24 @@ def _rates(window: Window, services: Sequence[Service]) -> F64:
     return np.maximum(packets, 0) / counters.seconds
 
 
+def answering(window: Window) -> set[tuple[str, str, int]]:
+    """Return who answers: protocol, address and port; "" and 0 where only the address is known to be in use.
+
+    A listening TCP socket answers each SYN that gets to it. What a UDP socket answers leaves a trace only
+    where connections are tracked, so one that packets get to counts.
+    """
+    found, accepted = set(window.answering), window.accepted
+    doors = Doors.to(window.services, range(len(window.services)))
+    rows = np.flatnonzero((accepted.protocol == UDP) | (accepted.tcp_flags & _SYN_ACK == _SYN))
+    places = doors.places(accepted, rows, _local(accepted, window)[rows])
+    rows = rows[(places < len(doors)) & (accepted.fragment[rows] != Fragment.LATER)]
+    columns = (accepted.family, accepted.dst_hi, accepted.dst_lo, accepted.protocol, accepted.dport)
+    keys = np.unique(np.stack([column[rows].astype(np.uint64) for column in columns], axis=1), axis=0)
+    for family, hi, lo, protocol, port in keys[:_MOST].tolist():
+        found.add((NAMES[protocol], str(Prefix.of_columns(family, hi, lo)), port))
+    return found
+
+
 def _counts(doors: Doors, samples: PacketBatch, local: Mask, packets: int | None, services: int) -> F64:
     """Count packets by service; the samples stand for so many, if that is known."""
     places = doors.places(samples, local=local)
@@ -201,4 +221,4 @@ def _local(samples: PacketBatch, window: Window) -> Mask:
     if not window.own:
         return np.ones(len(samples), np.bool_)
     own = (np.array([getattr(prefix, half) for prefix in window.own], np.uint64) for half in ("hi", "lo"))
-    return np.isin(_of_address(samples.dst_hi, samples.dst_lo), _of_address(*own))
+    return np.isin(address_numbers(samples.dst_hi, samples.dst_lo), address_numbers(*own))

@@ -9,7 +9,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +18,10 @@ from msgspec.structs import replace
 
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.session import KINDS, TRAFFIC, HistoryPart, HistorySample
+from fwtop.model.traffic.session import ANSWERS, KINDS, TRAFFIC, HistoryPart, HistorySample
 from fwtop.store.database import (
     Format,
+    connect,
     decode_value,
     encode_value,
     identity,
@@ -68,6 +69,11 @@ CREATE VIEW parts AS SELECT
   FROM part JOIN name ON name.id = part.name JOIN bucket USING (scope, span, at)
   JOIN scope ON scope.id = part.scope WHERE seconds > 0 ORDER BY part.at;
 """
+# Made in a file of an earlier fwtop, too: what answered was not known before.
+_ANSWERED = (
+    "CREATE TABLE IF NOT EXISTS answered(scope INTEGER, key TEXT, at INTEGER, PRIMARY KEY(scope, key)) "
+    "WITHOUT ROWID"
+)
 FORMAT = Format(APPLICATION_ID, VERSION, _TABLES)
 _Whole = Meta(min_length=len(TRAFFIC), max_length=len(TRAFFIC))
 
@@ -151,6 +157,7 @@ class HistoryWriter:
         self._id = os.urandom(8).hex()
         self._minute: Bucket | None = None
         self._waiting: list[Bucket] = []
+        self._answered: tuple[str, ...] = ()  # not stored yet
         self._seen_until = self._stored_until = 0.0  # Unix seconds
         self._failures = 0  # in a row
         self._pruned_at = 0
@@ -159,6 +166,16 @@ class HistoryWriter:
     def problem(self) -> str:
         """Since when and why nothing is stored; "" while it is."""
         return self._trouble.line
+
+    def answered(self) -> list[str]:
+        """Return the addresses and ports of ours that ever answered; none if the history can't be read."""
+        try:
+            with closing(connect(self.path, timeout=0.5, mode="ro")) as database:
+                query = "SELECT id FROM scope WHERE netns = ? AND interfaces = ?"
+                found = database.execute(query, self._scope_key).fetchone()
+                return sorted(answered_keys(database, found[0]) or ()) if found is not None else []
+        except sqlite3.Error:
+            return []
 
     def add(self, sample: HistorySample) -> None:
         """Add the seconds since the last sample; a minute that is over is stored and rolled up."""
@@ -169,6 +186,7 @@ class HistoryWriter:
             self._minute = None
         self._minute = self._minute or Bucket(at)
         self._minute.add(sample)
+        self._answered = sample.answered or self._answered
         self._seen_until = sample.at
         self._store()
 
@@ -201,6 +219,8 @@ class HistoryWriter:
                 for bucket in self._waiting:
                     self._store_minute(database, bucket)
                 self._keep_copy(database)
+                rows = [(self._scope, key, int(self._seen_until)) for key in self._answered]
+                database.executemany("INSERT OR REPLACE INTO answered VALUES (?, ?, ?)", rows)
         except (sqlite3.Error, OSError, MemoryError) as error:
             self._failures += 1
             if is_busy(error) and self._failures < _PATIENCE:
@@ -211,7 +231,7 @@ class HistoryWriter:
         else:
             self._trouble.over()
             self._failures = 0
-            self._waiting, self._stored_until = [], self._seen_until
+            self._waiting, self._answered, self._stored_until = [], (), self._seen_until
 
     def _reopen(self) -> None:
         """Open the file anew next time, which sets it aside if it is damaged."""
@@ -348,7 +368,17 @@ def open_for_writing(path: Path, max_bytes: int = MAX_BYTES) -> tuple[sqlite3.Co
 def _opened(path: Path, max_bytes: int) -> sqlite3.Connection:
     if not path.exists():
         make_file(path, 0)
-    return FORMAT.appending(path, max_bytes, timeout=0.5, make=True, whole=True)
+    database = FORMAT.appending(path, max_bytes, timeout=0.5, make=True, whole=True)
+    database.execute(_ANSWERED)
+    return database
+
+
+def answered_keys(database: sqlite3.Connection, scope: int) -> frozenset[str] | None:
+    """Return the addresses and ports that ever answered; None if no fwtop that notes that was here yet."""
+    if database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'answered'").fetchone() is None:
+        return None
+    query = "SELECT key FROM answered WHERE scope = ? ORDER BY at DESC LIMIT ?"
+    return frozenset(safe_text(key, limit=80) for (key,) in database.execute(query, (scope, ANSWERS)))
 
 
 def prune(database: sqlite3.Connection, now: float, max_bytes: int = MAX_BYTES) -> None:
@@ -357,7 +387,7 @@ def prune(database: sqlite3.Connection, now: float, max_bytes: int = MAX_BYTES) 
     old = "SELECT id FROM scope WHERE id NOT IN "
     old += "(SELECT id FROM scope ORDER BY netns <> '', seen DESC LIMIT ?)"
     for (scope,) in database.execute(old, (_MOST_SCOPES,)).fetchall():
-        for table in ("bucket", "part", "pending"):
+        for table in ("bucket", "part", "pending", "answered"):
             database.execute(f"DELETE FROM {table} WHERE scope = ?", (scope,))
         database.execute("DELETE FROM scope WHERE id = ?", (scope,))
     for pressure in range(_MAX_PRESSURE):
@@ -376,4 +406,5 @@ def _forget(database: sqlite3.Connection, now: float, pressure: int) -> None:
                     f"DELETE FROM {table} WHERE scope = ? AND span = ? AND at < ?",
                     (scope, span, before),
                 )
+    database.execute("DELETE FROM answered WHERE at < ?", (now - KEPT[DAY],))
     database.execute("DELETE FROM name WHERE id NOT IN (SELECT name FROM part)")

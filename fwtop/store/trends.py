@@ -8,11 +8,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import (
     KINDS,
+    PLACES,
     TRAFFIC,
     TREND_DAYS,
     TREND_HOURS,
@@ -22,11 +24,11 @@ from fwtop.model.traffic.session import (
     Trends,
 )
 from fwtop.store.database import connect
-from fwtop.store.history import FILE_NAME, FORMAT, HOUR, MINUTE
+from fwtop.store.history import FILE_NAME, FORMAT, HOUR, MINUTE, answered_keys
 
 _COLUMNS = TREND_DAYS * TREND_HOURS
 _LEAST_SECONDS = 1.0  # observed of an hour, below which it has no average
-_DARK = 0.99
+_CHOSEN_PORTS = 32_768  # from which on the kernel gives programs a port to ask from
 _TOP = 10  # rows of each kind by the last hour, and as many by the last day and the last 15 days
 
 
@@ -149,14 +151,21 @@ def _trends(database: sqlite3.Connection, scope: _Scope, now: float) -> Trends:
     query = "SELECT sum(seconds) FROM bucket WHERE scope = ? AND span = ? AND at >= ?"
     last = database.execute(query, (scope.number, MINUTE, period.since)).fetchone()[0] or 0.0
     sums = _traffic_sums(database, scope.number, period)
-    groups = [TrendGroup("traffic", tuple(_row(key, sums[key], period, last, None) for key in TRAFFIC))]
-    for kind, parts in _part_sums(database, scope.number, period).items():
-        rows = _rows(parts, period, last)
+    answered = answered_keys(database, scope.number)
+    parts = _part_sums(database, scope.number, period)
+    places = parts.pop("place")
+    traffic = [(key, sums[key]) for key in TRAFFIC] + [(key, places[key]) for key in PLACES if key in places]
+    groups = [TrendGroup("traffic", tuple(_row(key, entry, period, last) for key, entry in traffic))]
+    for kind, found in parts.items():
+        rows = _rows(found, period, last)
         if kind == "target":
-            dark = [row for row in rows if (row.dropped_share or 0.0) >= _DARK]
+            rows = [replace(row, answers=None if answered is None else row.key in answered) for row in rows]
+            dark = tuple(row for row in rows if row.answers is False)
             groups.append(TrendGroup("service", tuple(row for row in rows if row not in dark)))
-            groups.append(TrendGroup("dark", tuple(dark)))
+            groups.append(TrendGroup("dark", dark))
         else:
+            if kind.endswith("port"):
+                rows = [replace(row, answers=_port_answers(row.key, answered)) for row in rows]
             groups.append(TrendGroup(kind, tuple(rows)))
     return Trends(
         at=now,
@@ -168,6 +177,13 @@ def _trends(database: sqlite3.Connection, scope: _Scope, now: float) -> Trends:
         days_seconds=period.observed(_COLUMNS),
         groups=tuple(groups),
     )
+
+
+def _port_answers(port: str, answered: frozenset[str] | None) -> bool | None:
+    """Say whether anything answered from a port; None where what arrives may be an answer to this host."""
+    number = port.rpartition("/")[2]
+    asks_from = not number.isdecimal() or int(number) >= _CHOSEN_PORTS
+    return None if answered is None or (asks_from and port not in answered) else port in answered
 
 
 def _traffic_sums(database: sqlite3.Connection, scope: int, period: _Period) -> dict[str, _Sums]:
@@ -211,10 +227,10 @@ def _rows(sums: dict[str, _Sums], period: _Period, last: float) -> list[TrendRow
     for place in range(3):
         chosen |= set(sorted(sums, key=lambda key: -rank(sums[key])[place])[:_TOP])
     ordered = sorted(chosen, key=lambda key: (*(-value for value in rank(sums[key])), key))
-    return [_row(key, sums[key], period, last, sums[key].dropped) for key in ordered]
+    return [_row(key, sums[key], period, last) for key in ordered]
 
 
-def _row(key: str, sums: _Sums, period: _Period, last: float, dropped: float | None) -> TrendRow:
+def _row(key: str, sums: _Sums, period: _Period, last: float) -> TrendRow:
     days = tuple(
         sums.hours.get(place, 0.0) / seconds if seconds >= _LEAST_SECONDS else None
         for place, seconds in enumerate(period.hours)
@@ -227,5 +243,5 @@ def _row(key: str, sums: _Sums, period: _Period, last: float, dropped: float | N
         hours=days[-TREND_HOURS:],
         day=packets / seconds if seconds >= _LEAST_SECONDS else None,
         days=days,
-        dropped_share=min(dropped / packets, 1.0) if dropped is not None and packets > 0 else None,
+        dropped_share=min(sums.dropped / packets, 1.0) if sums.dropped is not None and packets > 0 else None,
     )

@@ -244,7 +244,7 @@ TRENDS = (
     "trend_dark",
     "trend_city",
 )
-_TRAFFIC_LINES = 7  # title, head and five rows
+_TRAFFIC_LINES = 9  # title, head and seven rows
 _LIST_LINES = 6  # of a list of parts, with a line below
 
 

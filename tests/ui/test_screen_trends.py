@@ -37,7 +37,7 @@ def asked(run: Run) -> int:
 async def test_the_tab_shows_what_the_history_holds(feed: FakeFeed, stored: Trends) -> None:
     async with running(calm(), LARGE, feed=feed, at="trend_traffic") as run:
         text = run.text()
-        for title in ("Countries", "Networks", "Cities", "Ports", "Targets", "Dark targets"):
+        for title in ("Countries", "Networks", "Cities", "Ports", "Service addresses", "Dark addresses"):
             assert f"{title} (synthetic)" in text
         assert "synthetic data, made by" in text
         arrived = next(line for line in run.lines() if "arrived" in line and "█" in line)

@@ -144,10 +144,10 @@ def keep_history(state: Path) -> str:
             writer.add(HistorySample(START, 1.0, (1.0,) * 5, 0.0, ()))  # and never closed
             _LOCKS.append(writer)  # type: ignore[arg-type]
             continue
-        writer.add(HistorySample(START + 500 * DAY + number, 1.0, (1.0,) * 5, 0.0, ()))
+        writer.add(HistorySample(START + 500 * DAY + number, 1.0, (1.0,) * 5, 0.0, (), ("192.0.2.1",)))
         writer.close()
-        if writer.problem:
-            return writer.problem
+        if writer.problem or writer.answered() != ["192.0.2.1"]:
+            return writer.problem or "who answered is forgotten"
     return ""
 
 

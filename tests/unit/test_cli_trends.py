@@ -35,7 +35,7 @@ def test_trends_fit_a_terminal_of_80_columns(stored: Path) -> None:
     assert max(map(len, tables)) == len(tables[0].split("15 days")[0]) + 15 <= 95
     heads = [line.split("  ")[0] for line in lines if "last hour  24 hours" in line]
     assert heads[0] == "Traffic"
-    assert len(heads) == 7
+    assert len(heads) == 7 + 2 * 4
     assert any(line.startswith("AS64496 Example Access BV") for line in lines)
 
 

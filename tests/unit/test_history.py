@@ -17,9 +17,9 @@ from stored_samples import POISON, START, attack, poisoned, snapshot
 from stored_sessions import Clock
 
 from benches.history import NOTE, write_history
-from fwtop.console.recorder import HistorySampler
+from fwtop.console.history_sampler import Answered, HistorySampler
 from fwtop.model.errors import FwtopError
-from fwtop.model.traffic.session import HistoryPart, HistorySample, Trends
+from fwtop.model.traffic.session import ANSWERS, HistoryPart, HistorySample, Trends
 from fwtop.model.traffic.snapshot import Judgement
 from fwtop.render.trends import averaged, spark, trends_json, trends_text
 from fwtop.store.history import DAY, HOUR, MINUTE, HistoryWriter, prune
@@ -114,17 +114,63 @@ def test_two_recordings_of_one_interface_average_and_don_t_add_up(tmp_path: Path
         read_trends(tmp_path / "history.db", NOON, interfaces=("eth1",))
 
 
-def test_a_target_whose_packets_all_end_unheard_is_dark(tmp_path: Path) -> None:
+TARGETS = (
+    HistoryPart("target", "192.0.2.1", 60_000, 60_000),
+    HistoryPart("target", "192.0.2.2", 900, 90),
+    HistoryPart("port", "tcp/80", 900),
+    HistoryPart("port", "tcp/23", 90),
+    HistoryPart("port", "udp/40000", 90),
+)
+
+
+def test_dark_is_what_never_answered_whatever_was_dropped(tmp_path: Path) -> None:
     writer = HistoryWriter(tmp_path, interfaces=("eth0",))
-    targets = (
-        HistoryPart("target", "192.0.2.1", 60_000, 60_000),
-        HistoryPart("target", "192.0.2.2", 900, 90),
-    )
-    writer.add(HistorySample(NOON, 60.0, (1.0,) * 5, 0.0, targets))
+    writer.add(HistorySample(NOON, 60.0, (1.0,) * 5, 0.0, TARGETS, ("192.0.2.1", "tcp/80")))
     writer.close()
+    assert HistoryWriter(tmp_path, interfaces=("eth0",)).answered() == ["192.0.2.1", "tcp/80"]
+    assert HistoryWriter(tmp_path, interfaces=("eth1",)).answered() == []
     found = trends(tmp_path / "history.db", NOON + 90)
-    assert [row.key for row in found.group("dark")] == ["192.0.2.1"]
-    assert [row.key for row in found.group("service")] == ["192.0.2.2"]
+    assert [row.key for row in found.group("service")] == ["192.0.2.1"], "a rule may drop all that it gets"
+    assert [row.key for row in found.group("dark")] == ["192.0.2.2"]
+    answers = {row.key: row.answers for row in found.group("port")}
+    assert answers == {"tcp/80": True, "tcp/23": False, "udp/40000": None}
+
+
+def test_in_a_history_that_never_noted_answers_nothing_is_dark(tmp_path: Path) -> None:
+    writer = HistoryWriter(tmp_path, interfaces=("eth0",))
+    writer.add(HistorySample(NOON, 60.0, (1.0,) * 5, 0.0, TARGETS))
+    writer.close()
+    path = tmp_path / "history.db"
+    with sqlite3.connect(path) as database:
+        database.execute("DROP TABLE answered")
+    database.close()
+    found = trends(path, NOON + 90)
+    assert (len(found.group("service")), found.group("dark")) == (2, ())
+    HistoryWriter(tmp_path, interfaces=("eth0",)).add(
+        HistorySample(NOON + 90, 60.0, (1.0,) * 5, 0.0, TARGETS, ("192.0.2.2",))
+    )
+    assert [row.key for row in trends(path, NOON + 200).group("dark")] == ["192.0.2.1"]
+
+
+def test_answers_are_stored_again_if_the_history_was_deleted(tmp_path: Path) -> None:
+    heard = Answered()
+    assert heard.note(NOON, {("tcp", "192.0.2.1", 80), ("", "2001:db8::1", 0)}) == (
+        "192.0.2.1",
+        "2001:db8::1",
+        "tcp/80",
+    )
+    assert heard.note(NOON + 5, {("tcp", "192.0.2.1", 80)}) == ()
+    assert "tcp/80" in heard.note(NOON + HOUR, set())
+    assert Answered(["192.0.2.1"]).settled(NOON), "the history tells"
+    assert not Answered().settled(NOON)
+
+
+def test_answers_that_never_end_are_bounded() -> None:
+    heard = Answered()
+    for number in range(3):
+        places = {("tcp", f"10.{number}.{part >> 8}.{part & 255}", part) for part in range(3_000)}
+        found = heard.note(NOON + number, places)
+    assert len(found) <= ANSWERS
 
 
 KILLED = """

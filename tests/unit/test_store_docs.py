@@ -77,9 +77,12 @@ def history(history_file: Path) -> sqlite3.Connection:
 
 
 def test_the_examples_on_the_history_run(history: sqlite3.Connection) -> None:
-    busiest, networks, dark = (history.execute(text).fetchall() for text in examples("The history's views"))
+    busiest, networks = (history.execute(text).fetchall() for text in examples("The history's views"))
+    dark, places = (history.execute(text).fetchall() for text in examples("Service and dark"))
     history.close()
     assert [len(rows) for rows in (busiest, networks, dark)] == [3, 5, 5]
+    assert [key for key, _ in places] == ["dark", "service"]
+    assert places[0][1] < places[1][1]
     assert busiest[0][0] == "2026-12-11 05:00:00"
     assert busiest[0][1] > 30_000
     assert "Example Access BV" in [row[1] for row in networks]

@@ -166,6 +166,7 @@ class Window(Struct, frozen=True):
     clock: float | None = None  # Unix seconds minus packet time; None: the first packet came at `started`
     sockets: SocketTable | None = None  # live: the connections that this host serves, as last read
     services: tuple[Service, ...] = ()  # live: as last told
+    answering: tuple[tuple[str, str, int], ...] = ()  # live: who was seen to; protocol, address, port
     handshakes_per_s: float | None = None  # live: completed by clients, as the kernel counts them
     handshakes: int | None = None  # live: since boot
 

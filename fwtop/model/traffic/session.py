@@ -246,7 +246,10 @@ def end_of(row: LedgerRow | DropCount) -> str:
     return "other" if row.layer in FIREWALLS else "kernel"
 
 
-KINDS = ("country", "network", "city", "port", "target")
+PARTED = ("country", "network", "city", "port")  # also counted by where the packets went:
+PLACES = ("service", "dark")  # to an address from which something ever answered, or to another
+KINDS = (*PARTED, "target", "place", *(f"{place} {kind}" for place in PLACES for kind in PARTED))
+ANSWERS = 4_096  # addresses and ports that are known to have answered
 TRAFFIC = ("arrived", "mine", "other", "kernel", "accepted")  # where packets ended, after the total
 TREND_HOURS = 24
 TREND_DAYS = 15
@@ -270,6 +273,7 @@ class HistorySample(Struct, frozen=True):
     traffic: tuple[float, ...]  # in the order of TRAFFIC
     bits: float
     parts: tuple[HistoryPart, ...] = ()
+    answered: tuple[str, ...] = ()  # addresses and ports ("tcp/80") of ours that ever did
 
     @property
     def pps(self) -> float:
@@ -287,13 +291,14 @@ class TrendRow(Struct, frozen=True):
     day: float | None  # those hours together
     days: tuple[float | None, ...]  # TREND_DAYS × 24 hours, the present one last
     dropped_share: float | None = None  # of its packets of the last day, 0 to 1
+    answers: bool | None = None  # whether something ever answered there; of addresses and ports, if known
 
 
 class TrendGroup(Struct, frozen=True):
     """Rows of one kind, the largest of the last hour first.
 
-    The kinds are traffic, country, network, city, port, service and dark: a target address is dark if at
-    least 99 % of its packets were dropped, by whomever.
+    The kinds are traffic, those of PARTED for all packets and, after a word of PLACES, for those that went
+    there, and service and dark for the addresses themselves.
     """
 
     kind: str

@@ -238,8 +238,8 @@ PANELS = (
     ),
     PanelSpec("all_rules", "Rules", (ALL_RULES_VIEW,), _rules, counted=True, fitted=True),
     *(
-        PanelSpec(f"trend_{kind}", title, (view,), items, title_of=title_of)
-        for kind, title, view, items, title_of in TREND_LISTS
+        PanelSpec(f"trend_{kind}", title, views, items, title_of=title_of)
+        for kind, title, views, items, title_of in TREND_LISTS
     ),
 )
 PANEL = {spec.name: spec for spec in PANELS}

@@ -10,7 +10,14 @@ from typing import Any
 from msgspec.structs import replace
 from rich.style import Style
 
-from fwtop.model.traffic.session import TREND_DAYS, TREND_HOURS, flow_of, forged_share
+from fwtop.model.traffic.session import (
+    PARTED,
+    PLACES,
+    TREND_DAYS,
+    TREND_HOURS,
+    flow_of,
+    forged_share,
+)
 from fwtop.model.traffic.snapshot import Destination, PacketSignature, Payload, Snapshot, Source
 from fwtop.render.rows.field import RowType
 from fwtop.render.rows.signature import SIGNATURE, signature_words
@@ -167,8 +174,8 @@ _NAMES = {
     "network": "Networks",
     "city": "Cities",
     "port": "Ports",
-    "service": "Targets",
-    "dark": "Dark targets",
+    "service": "Service addresses",
+    "dark": "Dark addresses",
 }
 _ENDS = {
     "arrived": ("arrived", STRONG),
@@ -176,14 +183,19 @@ _ENDS = {
     "other": ("▒ other firewalls", ELSEWHERE),
     "kernel": ("░ kernel, sockets", DIM),
     "accepted": ("█ reached you", TEXT),
+    "service": ("to service addresses", TEXT),
+    "dark": ("to dark addresses", DIM),
 }
 _EMPTY = {
     "traffic": "no history yet: it begins with the first minute that is recorded",
     "country": "nothing in the last 15 days; forged sources have no country",
     "network": "nothing in the last 15 days; forged sources have no network",
     "city": "none: there is no city database in /var/lib/GeoIP or --geoip, or no history",
+    "service": "none: so far nothing answered, as far as the history goes back",
+    "dark": "none: something answered from each address, as far as the history goes back",
 }
 _TITLES = {"traffic": "pps", "service": "address", "dark": "address"}
+_ALL = "all"
 _TREND = RowType(
     key=lambda item: item.row.key,
     search=lambda item: f"{item.row.key} {item.row.label}",
@@ -198,8 +210,9 @@ _HOUR = 3_600
 def _trend_name(item: TrendItem, *_: object) -> Line:
     if item.kind == "traffic":
         return [_ENDS.get(item.row.key, (item.row.key, TEXT))]
-    label: Line = [(f" {item.row.label}", DIM)] if item.row.label else []
-    return [(item.row.key, TEXT), *label]
+    dark = " dark" if item.kind == "port" and item.row.answers is False else ""
+    label = f" {item.row.label}" if item.row.label else ""
+    return [(item.row.key, TEXT), (f"{label}{dark}", DIM)]
 
 
 def _rate(value: float | None) -> Line:
@@ -217,7 +230,17 @@ def _trend_dropped(item: TrendItem, *_: object) -> Line:
     return [("–", DIM)] if share is None else [(percent(share), TEXT)]
 
 
-def _trend_view(kind: str) -> View:
+def _trend_views(kind: str) -> tuple[View, ...]:
+    """Make the list of a kind, of parts also for what went to service addresses and to dark ones."""
+    names = (_ALL, *PLACES) if kind in PARTED else ("",)
+    return tuple(_trend_view(kind, name) for name in names)
+
+
+def _trend_items(kind: str, context: CellContext, view: str) -> tuple[TrendItem, ...]:
+    return context.history.items(f"{view} {kind}" if view in PLACES else kind)
+
+
+def _trend_view(kind: str, name: str) -> View:
     columns = [
         Column(_TITLES.get(kind, kind), 20, _trend_name, grow=1),
         Column("1 hour", 6, lambda item, *_: _rate(item.row.hour), right=True),
@@ -230,10 +253,10 @@ def _trend_view(kind: str) -> View:
         Column("1 day", 5, lambda item, *_: _rate(item.row.day), right=True, keep=1),
         Column("15 days", TREND_DAYS, _days, grow=2, keep=3),
     ]
-    if kind not in ("traffic", "port", "city"):
+    if kind not in ("traffic", "port", "city") and name not in PLACES:
         columns.append(Column("dropped", 7, _trend_dropped, right=True, keep=4))
     empty = _EMPTY.get(kind, "nothing in the last 15 days")
-    return View("", tuple(columns), _TREND, empty=empty, drawn=True)
+    return View(name, tuple(columns), _TREND, empty=empty, drawn=True)
 
 
 def _traffic_title(context: CellContext) -> str:
@@ -264,6 +287,7 @@ def trend_details(item: TrendItem, now: float) -> tuple[str, list[Line]]:
         ("what", f"{name} {row.label}".strip()),
         ("last hour", _words(row.hour)),
         ("last day", _words(row.day)),
+        ("answers", {None: "", True: "yes", False: "dark: nothing ever answered there"}[row.answers]),
         ("dropped", "" if share is None else f"{percent(share)} of the last day's packets"),
         ("15 days", span),
     )
@@ -272,7 +296,7 @@ def trend_details(item: TrendItem, now: float) -> tuple[str, list[Line]]:
     for place, value in enumerate(row.hours):
         at = time.strftime("%d %b %H:00Z", time.gmtime(max(first + place * _HOUR, 0)))
         lines.append(detail(at, _words(value)))
-    return f"{TITLES[item.kind].partition(' (')[0].lower()}: {name}", lines
+    return f"{TITLES[item.kind].lower()}: {name}", lines
 
 
 def _words(value: float | None) -> str:
@@ -283,9 +307,9 @@ TREND_LISTS = tuple(
     (
         kind,
         name,
-        _trend_view(kind),
-        lambda _, context, __, kind=kind: context.history.items(kind),
+        _trend_views(kind),
+        lambda _, context, view, kind=kind: _trend_items(kind, context, view),
         _traffic_title if kind == "traffic" else partial(_trend_title, name),
     )
     for kind, name in _NAMES.items()
-)  # kind, title, view, what it lists, what writes its title
+)  # kind, title, views, what they list, what writes the title

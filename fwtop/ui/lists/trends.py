@@ -11,7 +11,7 @@ from fwtop.model.traffic.snapshot import Share, Source
 class TrendItem(Struct, frozen=True):
     """A row of the Trends tab."""
 
-    kind: str  # of TrendGroup
+    kind: str  # of TrendGroup, without a word of PLACES
     row: TrendRow
 
     @property
@@ -38,4 +38,5 @@ class HistoryAnswer(Struct, frozen=True):
 
     def items(self, kind: str) -> tuple[TrendItem, ...]:
         """Return the rows of a kind."""
-        return tuple(TrendItem(kind, row) for row in self.trends.group(kind)) if self.trends else ()
+        plain = kind.rpartition(" ")[2]
+        return tuple(TrendItem(plain, row) for row in self.trends.group(kind)) if self.trends else ()
