@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _LOW_64 = (1 << 64) - 1
+_OCTETS = {str(number): number for number in range(256)}
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -68,12 +69,17 @@ class Prefix:
         Raises ValueError with a message for the user, HostBitsError where a prefix has host bits.
         """
         text = text.strip()
+        try:  # what most are by far, in a tenth of the time
+            first, second, third, fourth = map(_OCTETS.__getitem__, text.split("."))
+            return Prefix(4, first << 24 | second << 16 | third << 8 | fourth, 32)
+        except (KeyError, ValueError):
+            pass
         try:
             network = ipaddress.ip_network(text, strict=False)
         except ValueError:
             raise ValueError(f"{text[:60]!r} is not an address or prefix") from None
-        host = text.partition("/")[0]
-        if "/" in text and int(ipaddress.ip_address(host)) != int(network.network_address):
+        host, slash, _ = text.partition("/")
+        if slash and int(ipaddress.ip_address(host)) != int(network.network_address):
             raise HostBitsError(text, network, host)
         if isinstance(network, ipaddress.IPv6Network):
             mapped = network.network_address.ipv4_mapped
@@ -148,7 +154,7 @@ class Prefix:
 def format_address(family: int, hi: int, lo: int) -> str:
     """Format an address given as columns of a row."""
     if family == 4:
-        return str(ipaddress.IPv4Address(int(lo)))
+        return ".".join(map(str, int(lo).to_bytes(4, "big")))
     return str(ipaddress.IPv6Address((int(hi) << 64) | int(lo)))
 
 
