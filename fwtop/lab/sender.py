@@ -36,6 +36,8 @@ from fwtop.lab.traffic.plan import PACKET, SOURCE, STATE, Phase, Plan, build_pla
 from fwtop.model.errors import FwtopError
 
 _TICK_SECONDS = 0.0004
+_SLOW_TICK_SECONDS = 0.002  # of rates so low that a batch would hold few frames: each call has its price
+_FEW = 16  # frames
 _MAX_DEBT_SECONDS = 0.1  # the longest delay that is made up for
 _UNPACED = 65_536  # frames per call without a rate limit: some milliseconds
 _BATCH = 128  # frames per call with one; the victim's queue holds 256
@@ -148,7 +150,9 @@ class Sender:
         Frames that find the queue full are lost, as at a network card, and made up for to keep the rate. A
         full queue is probed with few frames until it has room.
         """
-        least = max(1, min(_BATCH, round((self._pps or 0) * _TICK_SECONDS)))
+        pps = self._pps or 0
+        few = min(_FEW, round(pps * _SLOW_TICK_SECONDS))
+        least = max(1, few, min(_BATCH, round(pps * _TICK_SECONDS)))
         batch = min(self._window, max(least, due))
         self._flood.send(batch)
         lost = self._link.lost()
