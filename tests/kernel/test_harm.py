@@ -33,6 +33,7 @@ def more(lab: Lab, count: int) -> None:
     poll_until_true(lambda: handshakes(lab) >= before + count)
 
 
+@pytest.mark.one_each("xdp")
 @pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
 def test_a_trial_that_cuts_clients_off_ends_and_they_are_served_again(kind: Kind, tmp_path: Path) -> None:
     with Lab("calm") as lab:

@@ -176,7 +176,7 @@ FLOOD = PayloadMatch(b"flood:", 0)
 HALF = (Prefix.parse("0.0.0.0/1"),)
 
 
-@pytest.mark.one_each("syn xdp", "few string", "mixed half")
+@pytest.mark.one_each("syn xdp", "mixed half")
 @pytest.mark.parametrize(
     ("scenario", "kind", "made"),
     [

@@ -81,17 +81,12 @@ def assert_clean(run: Run, width: int, height: int) -> None:
         assert line.isprintable(), f"unprintable: {line!r}"
 
 
-OTHER_SIZES = [LARGE, (132, 34), (100, 30), (60, 15), (61, 19), (80, 20)]
+SIZES = [SMALL, LARGE, (132, 34), (100, 30), (60, 15), (61, 19), (80, 20)]
 
 
-@pytest.mark.parametrize(
-    ("scene", "size"),
-    [
-        (scene, size)
-        for place, scene in enumerate(sorted(SCENES))
-        for size in (SMALL, OTHER_SIZES[place % 6], OTHER_SIZES[(place + 3) % 6])
-    ],
-)
+@pytest.mark.one_each
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("scene", sorted(SCENES))
 async def test_every_line_is_whole_at_every_size(scene: str, size: tuple[int, int]) -> None:
     async with running(SCENES[scene](), size) as run:
         for _ in TABS:

@@ -509,6 +509,15 @@ OFFERING: dict[str, Callable[[], Snapshot]] = {
 }
 
 
+@pytest.mark.one_each(
+    "calm-log",
+    "vectors-overview",
+    "vectors-trends",
+    "trial-rules",
+    "trial-packets",
+    "readonly-path",
+    "lost-traffic",
+)  # those with most keys
 @pytest.mark.parametrize("tab", [tab.name for tab in TABS])
 @pytest.mark.parametrize("state", OFFERING)
 async def test_every_key_of_the_footer_does_something(state: str, tab: str) -> None:
@@ -541,12 +550,10 @@ async def test_every_key_of_the_footer_does_something(state: str, tab: str) -> N
                 await run.send(shot)
 
 
-@pytest.mark.parametrize(
-    ("scene", "size"),
-    [(scene, LARGE if scene in ("spoofed", "trial") else SMALL) for scene in sorted(SCENES)],
-)
-async def test_no_key_breaks_any_scene(scene: str, size: tuple[int, int]) -> None:
-    async with running(SCENES[scene](), size) as run:
+@pytest.mark.one_each("conntrack_full", "harm", "protected", "spoofed", "trial")
+@pytest.mark.parametrize("scene", sorted(SCENES))
+async def test_no_key_breaks_any_scene(scene: str) -> None:
+    async with running(SCENES[scene](), LARGE if scene in ("spoofed", "trial") else SMALL) as run:
         for row in ACTIONS:
             if row.name == "quit":
                 continue

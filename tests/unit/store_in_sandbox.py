@@ -50,7 +50,7 @@ def noted(connect=sqlite3.connect):  # type: ignore[no-untyped-def]
         while frame is not None and "/fwtop/store/" not in frame.f_code.co_filename:
             frame = frame.f_back
         if frame is not None:
-            MADE.add((Path(frame.f_code.co_filename).name, frame.f_lineno))
+            MADE.add((frame.f_code.co_filename, frame.f_lineno))
 
     def connected(*arguments, **options):  # type: ignore[no-untyped-def]
         database = connect(*arguments, **options)
@@ -225,7 +225,7 @@ def cross_ages(state: Path, step: float) -> dict[str, object]:
     answer["history"] = keep_history(state)
     answer["long"] = read_all(long)["ticks"]
     answer["limited"] = crowd(state)
-    answer["made"] = sorted(MADE)
+    answer["made"] = sorted((Path(name).name, line) for name, line in MADE)
     return answer
 
 
