@@ -10,6 +10,7 @@ import textwrap
 from typing import Any, NoReturn
 
 from fwtop import __version__
+from fwtop.kernel.programs import hurry
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
@@ -60,6 +61,11 @@ _TOGETHER = {  # verbs that are rows of one module (its VERBS); others are a mod
     **dict.fromkeys(("sessions", "trends"), "sessions"),
     **dict.fromkeys(("lab", "bench"), "trying"),
 }
+_URGENT = {
+    *("watch", "record", "snapshot"),
+    *("block", "limit", "match", "drop", "notrack", "synproxy", "sysctl", "apply"),
+    *("status", "keep", "repair", "undo", "why", "harden", "list", "protect", "policy"),
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -101,6 +107,8 @@ def _run(arguments: list[str]) -> int:
         verb, arguments = arguments[0], arguments[1:]
     if verb not in VERBS:
         raise FwtopError(f"there is no verb {safe_text(verb, limit=40)!r}; see 'fwtop --help'", 2)
+    if verb in _URGENT:  # before anything is imported, which takes longest
+        hurry()
     module = verb_module(verb)
     parser = _Parser(
         prog=f"fwtop {verb}",

@@ -30,7 +30,7 @@ from fwtop.guardian.records.former import Changed, FormerState
 from fwtop.guardian.records.journal import deadline_of
 from fwtop.kernel import children, namespaces
 from fwtop.kernel.descriptors import closing, is_held
-from fwtop.kernel.programs import ENVIRONMENT, GUARDIAN_ENVIRONMENT, module_argv
+from fwtop.kernel.programs import ENVIRONMENT, GUARDIAN_ENVIRONMENT, PRIORITY, hurry, module_argv
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import GUARDIAN_UNIT, SYSTEMD_BOOTED
 from fwtop.model.text import safe_text
@@ -128,12 +128,15 @@ def _is_deserted(cgroup: Path) -> bool:
 
 
 def protect() -> None:
-    """Keep this process from being paged out, and from being the OOM killer's choice; never fails.
+    """Keep this process in memory, first on a processor, and from the OOM killer; never fails.
 
     Pages are locked as they are touched (MCL_ONFAULT): what lies unused in libraries stays on disk. Without
     CAP_IPC_LOCK nothing is locked: with a limit (RLIMIT_MEMLOCK) a longer list could not be read.
     """
     children.set_oom_score(OOM_GUARDIAN)
+    hurry()
+    with contextlib.suppress(OSError):  # sched(7): else priorities count within a session only
+        Path("/proc/self/autogroup").write_text(str(PRIORITY), encoding="ascii")
     if not _has_capability(_CAP_IPC_LOCK):
         syslog.syslog(syslog.LOG_NOTICE, "no CAP_IPC_LOCK: the guardian's memory is not locked")
         return

@@ -18,6 +18,7 @@ from guardian_bench import SOON_SECONDS, Bench, apply, ended, kill, rules_of
 
 from fwtop.client import discovery
 from fwtop.guardian.survival import OOM_GUARDIAN, scope_argv
+from fwtop.kernel.programs import PRIORITY
 from fwtop.model.protocol import Status, Undo
 from fwtop.model.rule import Kind, Match, Rule, Setting
 from tests.kernel.guardian_nursery import start_process
@@ -177,6 +178,8 @@ def test_memory_is_locked_small_and_the_last_to_be_taken(bench: Bench) -> None:
         assert pss <= MAX_PSS_KILOBYTES
         score = int(Path(f"/proc/{pid}/oom_score_adj").read_text())
         guardian.demand(Undo(all=True))
+        if _can(23):
+            assert os.getpriority(os.PRIO_PROCESS, pid) == PRIORITY
     if not _can(24):
         pytest.skip("oom_score_adj can't be lowered here: no CAP_SYS_RESOURCE")
     assert score == OOM_GUARDIAN

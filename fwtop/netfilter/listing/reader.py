@@ -81,7 +81,7 @@ _NICE = 10
 def main(arguments: list[str]) -> int:
     """Serve the socket whose descriptor is the argument."""
     channel = socket.socket(fileno=int(arguments[0]))
-    os.nice(_NICE)
+    os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     enlarge(channel)
     channel.settimeout(_IDLE_SECONDS)
     reader = RulesetReader()
