@@ -114,6 +114,7 @@ class Met(Struct):
     names: tuple[str, ...] = ()  # kinds that it was given
     after_s: float | None = None  # to its first right name
     proposal: str = ""  # in words, the rule that `1` installed
+    is_due: bool = True  # a rule: the kernel doesn't drop it by itself
     predicted: float | None = None
     stopped: float | None = None
     served: dict[str, float] = field(default_factory=dict)  # share by service, under attack with the rule
@@ -232,6 +233,7 @@ class Night:
         proposals = self._seen.latest["proposals"]
         self._screen.press("1")
         if not until(lambda: "Install" in self._screen.screen(), _DIALOG_SECONDS, every=0.05):
+            met.is_due = self._seen.latest["verdict"]["state"] != "kernel"
             met.proposal = self._shown()
             return False
         self._screen.press("\r")
@@ -278,6 +280,7 @@ class Night:
     def results(self) -> Iterator[Result]:
         """Yield the figures."""
         met, ruled = self._met, [one for one in self._met if one.stopped is not None]
+        due = [one for one in met if one.is_due]
         good = [
             one for one in ruled if one.stopped is not None and one.stopped >= _STOPS and one.harm <= _HARMS
         ]
@@ -295,11 +298,12 @@ class Night:
                 "s",
                 statistics.median(one.after_s for one in met if one.after_s),
             ),
-            ("a first proposal was there and installed", "%", 100 * _share(len(ruled), len(met))),
+            ("attacks that the kernel drops by itself", "", len(met) - len(due)),
+            ("of others, a first proposal was there and installed", "%", 100 * _share(len(ruled), len(due))),
             (
-                f"of all, stopped ≥ {_STOPS:.0%} at ≤ {_HARMS:.0%} harm",
+                f"of others, stopped ≥ {_STOPS:.0%} at ≤ {_HARMS:.0%} harm",
                 "%",
-                100 * _share(len(good), len(met)),
+                100 * _share(len(good), len(due)),
             ),
             ("worst harm", "%", 100 * max((one.harm for one in ruled), default=0)),
             ("predicted against measured, median", "points", 100 * statistics.median(errors or [0])),
