@@ -23,7 +23,7 @@ from fwtop.cli.files import read_config
 from fwtop.cli.launcher import launch, require_root
 from fwtop.cli.options import Verb, add_geoip, add_interfaces, flag, option, positive, seconds
 from fwtop.console.automatic import FILE, read_policy
-from fwtop.console.handoff import Options
+from fwtop.console.handoff import DropOptions, Options
 from fwtop.kernel.programs import CommandError
 from fwtop.kernel.programs import run as run_program
 from fwtop.model.errors import FwtopError
@@ -44,6 +44,11 @@ def _record_arguments(parser: argparse.ArgumentParser) -> None:
     metrics = "serve Prometheus metrics at HOST:PORT or unix:/PATH (default: off)"
     option(parser, "--metrics", "ADDRESS", metrics)
     flag(parser, "--metrics-public", "allow a --metrics address that other machines can reach")
+    drops = "write a share of the dropped packets to this file (*.pcapng: as pcapng) or unix:/PATH"
+    option(parser, "--drops", "FILE", drops)
+    flag(parser, "--drops-payload", "with their payload, not only their headers")
+    option(parser, "--drops-rate", "N", "packets a second at most (default 1000)", positive, default=1000)
+    option(parser, "--drops-mib", "N", "size of FILE and FILE.1 together", positive, default=64)
     _add_alarms(parser)
     automatic = f"policy for automatic rules (default {FILE}; if it does not exist: none)"
     option(parser, "--automatic", "FILE", automatic, Path, default=Path(FILE))
@@ -71,6 +76,7 @@ def _record(args: argparse.Namespace) -> int:
         alarms=plain(config.for_console()),
         automatic=plain(policy) if policy.enabled else {},
         service_fd=service_manager(),
+        drops=None if args.drops is None else open_drops(args),
     )
     return launch(options, args.interface)
 
@@ -98,6 +104,31 @@ def open_lines(name: str) -> int:
         line = f"{safe_text(name)} can't be written: {_why(error)}; nothing was started"
         raise FwtopError(line, 2) from None
     return descriptor
+
+
+def open_drops(args: argparse.Namespace) -> DropOptions:
+    """Open the two files or the socket of dropped packets. Raises FwtopError."""
+    name = args.drops
+    is_socket = name.startswith("unix:")
+    if is_socket:
+        try:
+            descriptors: tuple[int, ...] = (_listen_unix(name, 0o177).detach(),)  # for root only
+        except (OSError, ValueError) as error:
+            line = f"dropped packets can't be served at {safe_text(name)}: {_why(error)}; nothing was started"
+            raise FwtopError(line, 2) from None
+    else:
+        if name == "-":
+            raise FwtopError("--drops takes a file or unix:/PATH; nothing was started", 2)
+        stem, dot, end = name.rpartition(".pcapng")
+        descriptors = open_lines(name), open_lines(f"{stem}.1{dot}{end}" if dot and not end else f"{name}.1")
+    return DropOptions(
+        descriptors,
+        is_socket,
+        name.endswith(".pcapng"),
+        args.drops_payload,
+        args.drops_rate,
+        args.drops_mib << 20,
+    )
 
 
 def _why(error: OSError | ValueError) -> str:
@@ -151,13 +182,13 @@ def _listen_tcp(address: str, *, public: bool) -> socket.socket:
     return socket.create_server((str(place), int(port)), family=family, backlog=_BACKLOG)
 
 
-def _listen_unix(address: str) -> socket.socket:
+def _listen_unix(address: str, mask: int = 0o111) -> socket.socket:
     path = Path(address.removeprefix("unix:"))
     if not path.is_absolute():
         raise ValueError("the path must begin with a slash")
     _remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o111)  # whoever may enter its directory may read, as on loopback
+    before = os.umask(mask)  # by default whoever may enter its directory may read, as on loopback
     try:
         listener.bind(str(path))
         listener.listen(_BACKLOG)

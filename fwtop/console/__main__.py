@@ -48,7 +48,8 @@ def _run(options: Options, launcher: socket.socket) -> int:
     gc.freeze()
     collect_seldom()
     gc.enable()
-    confine(Profile.CONSOLE if options.metrics_fd is None else Profile.SERVER, read=(options.geoip,))
+    serves = options.metrics_fd is not None or (options.drops is not None and options.drops.is_socket)
+    confine(Profile.SERVER if serves else Profile.CONSOLE, read=(options.geoip,))
     handoff, descriptors = receive_handoff(launcher)
     launcher.close()
     if handoff.error:

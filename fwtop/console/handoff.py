@@ -14,6 +14,17 @@ MAX_DESCRIPTORS = 64
 _MAX_MESSAGE = 1 << 20
 
 
+class DropOptions(Struct, frozen=True):
+    """Where dropped packets go, and how many."""
+
+    descriptors: tuple[int, ...]  # two files, or a listening socket
+    is_socket: bool
+    pcapng: bool
+    payload: bool
+    per_second: int
+    most_bytes: int  # of both files
+
+
 class Options(Struct, frozen=True):
     """The console's command line, as the launcher parsed it."""
 
@@ -38,11 +49,13 @@ class Options(Struct, frozen=True):
     alarms: dict[str, Any] = field(default_factory=dict)  # AlarmConfig
     automatic: dict[str, Any] = field(default_factory=dict)  # record: Policy; none: nothing by itself
     service_fd: int | None = None  # record: the service manager's notification socket
+    drops: DropOptions | None = None  # record: write dropped packets
 
     def inherited(self) -> list[int]:
         """Return the descriptors that the console inherits besides its socket and standard ones."""
         outputs = (self.jsonl_fd, self.metrics_fd, self.alarms_fd, self.service_fd)
-        found = (self.ready_fd, self.dissector_fd, *outputs)
+        drops = () if self.drops is None else self.drops.descriptors
+        found = (self.ready_fd, self.dissector_fd, *outputs, *drops)
         return [descriptor for descriptor in found if descriptor is not None]
 
 

@@ -96,7 +96,7 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
         signal.signal(number, lambda _number, _frame: _thread.start_new_thread(stop.set, ()))
     outputs = Outputs(options, stop.set)
     console = LiveConsole(options, handoff, descriptors, window_seconds=WINDOW_SECONDS)
-    console.session.totals = outputs.totals
+    console.session.taps += outputs.taps
     status = StatusLine(console.recorder)
 
     lost = _GuardianLost()

@@ -97,6 +97,9 @@ class RulePreviews:
             raise FwtopError(f"{failure_line('the preview', failure)}; nothing was changed") from None
 
 
+Tap = Callable[[PacketBatch, Counters], None]
+
+
 class RunningTotals:
     """Packets since the observation began, by what became of them: windows overlap, and don't add up."""
 
@@ -175,8 +178,7 @@ class LiveSession:
         self._losses = LossWatch()
         self._undo = undo
         self._ended: set[str] = set()  # trials that did harm
-        self._ring = ring
-        self.totals: RunningTotals | None = None  # kept if set
+        self.taps: list[Tap] = [] if ring is None else [ring.add]  # get each poll
 
     def rules_changed(self) -> None:
         """Poll the rules on the next tick, and refresh at the normal rate: an action changed a rule."""
@@ -200,10 +202,8 @@ class LiveSession:
         self._engine.feed(batch, counters, time.time())
         if self.rules.in_force != before:
             self._engine.rules_changed()
-        if self._ring is not None:
-            self._ring.add(batch, counters)
-        if self.totals is not None:
-            self.totals.add(batch, counters)
+        for tap in self.taps:
+            tap(batch, counters)
         self._survey.poll()
 
     def tick(self) -> Snapshot:

@@ -24,9 +24,10 @@ from msgspec import Struct, field
 
 from fwtop.alarms.config import AlarmConfig
 from fwtop.alarms.message import Alarm
-from fwtop.console.handoff import Options
-from fwtop.console.live import RunningTotals
+from fwtop.console.handoff import DropOptions, Options
+from fwtop.console.live import RunningTotals, Tap
 from fwtop.console.publish.alarms import Alarms
+from fwtop.console.publish.drops import DropLog, DropPicker
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.model.wire import of_plain
 from fwtop.render.observation import observation_json
@@ -93,7 +94,9 @@ class Outputs:
             )
         if options.metrics_fd is not None:
             self._scrapes = ScrapeServer(socket.socket(fileno=options.metrics_fd))
-        self.totals = None if self._scrapes is None else RunningTotals()
+        self._totals = None if self._scrapes is None else RunningTotals()
+        self._drops = None if options.drops is None else _drop_log(options.drops)
+        self.taps: list[Tap] = [one.add for one in (self._totals, self._drops) if one is not None]
         if options.alarms_fd is not None:
             self._alarms = Alarms(options.alarms_fd, of_plain(AlarmConfig, options.alarms))
 
@@ -107,10 +110,10 @@ class Outputs:
             self._lines.take(snapshot)
             if self._lines.ended.is_set() and self._stop is not None:
                 self._stop()
-        if self._scrapes is not None and self.totals is not None:
+        if self._scrapes is not None and self._totals is not None:
             from fwtop.console.publish.metrics import exposition  # few want it, and it takes 14 MB and 0.2 s
 
-            self._scrapes.publish(exposition(snapshot, self.totals))
+            self._scrapes.publish(exposition(snapshot, self._totals))
 
     def tell(self, alarm: Alarm) -> None:
         """Send an alarm that no snapshot tells."""
@@ -119,15 +122,26 @@ class Outputs:
 
     def problems(self) -> list[str]:
         """Return a line per output that fails."""
-        outputs = (self._lines, self._alarms)
+        outputs = (self._lines, self._alarms, self._drops)
         return [output.problem for output in outputs if output is not None and output.problem]
 
     def close(self) -> None:
         """Finish what was begun."""
         if self._service is not None:
             self._service.close()
-        if self._lines is not None:
-            self._lines.close()
+        for output in (self._lines, self._drops):
+            if output is not None:
+                output.close()
+
+
+def _drop_log(options: DropOptions) -> DropLog:
+    picker = DropPicker(options.per_second, payload=options.payload)
+    files, listener = options.descriptors, None
+    if options.is_socket:
+        files, listener = (), options.descriptors[0]
+    return DropLog(
+        picker, files=files, listener=listener, pcapng=options.pcapng, most_bytes=options.most_bytes
+    )
 
 
 _WAITING = 2  # observations that wait for a slow reader; further ones are skipped
