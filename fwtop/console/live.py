@@ -36,6 +36,7 @@ from fwtop.model.traffic.snapshot import (
     Sampling,
     Snapshot,
     Sources,
+    Surroundings,
     Tables,
     Totals,
 )
@@ -238,7 +239,13 @@ class LiveSession:
             cores=window.counters.cores,
             tcp=service,
             losses=losses,
-            notes=(*_told(judgement), *self._notes, *self._source.notes, *self._guardian_notes()),
+            notes=(
+                *_told(judgement),
+                *_copied(judgement, surroundings),
+                *self._notes,
+                *self._source.notes,
+                *self._guardian_notes(),
+            ),
             surroundings=replace(surroundings, listeners=listeners),
         )
 
@@ -353,6 +360,15 @@ class LiveSession:
         self._late_notes |= dict.fromkeys(self._late(), now + _LATE_SECONDS)
         self._late_notes = {line: until for line, until in self._late_notes.items() if until > now}
         return (*self._late_notes, *([self.rules.problem] if self.rules.problem else []))
+
+
+def _copied(judgement: Judgement, around: Surroundings) -> list[str]:
+    """Say during an attack who has every packet copied, which slows this machine's path."""
+    return [
+        f"{item.process} (process {item.pid}) has every packet copied by a packet socket, which slows this "
+        "machine: end it unless it is needed"
+        for item in around.copying[: int(bool(judgement.harmful))]
+    ]
 
 
 def _told(judgement: Judgement) -> tuple[str, ...]:

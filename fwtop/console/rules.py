@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from fwtop.console.attribution import DropAttribution
 from fwtop.console.guardian_link import GuardianLink
+from fwtop.live.receiving import ReceiveMeter
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import AllowedPeer, Conversation, Role
 from fwtop.model.errors import FwtopError
@@ -25,7 +26,15 @@ from fwtop.model.service import Service
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import NETFILTER_DROP, Counters, RuleCount
 from fwtop.model.traffic.packets import PacketBatch
-from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Ring, Source, Sources, Surroundings
+from fwtop.model.traffic.snapshot import (
+    FilterChain,
+    LedgerRow,
+    PacketSocket,
+    Ring,
+    Source,
+    Sources,
+    Surroundings,
+)
 from fwtop.model.wire import of_plain
 from fwtop.rehearsal.host import KnownPeers
 from fwtop.rules.kind import Layer
@@ -258,6 +267,7 @@ class SurveyMonitor:
         self._interfaces = interfaces
         self._due = 0.0
         self.last = Surroundings()
+        self._receiving = ReceiveMeter()
         self.answering: tuple[tuple[str, str, int], ...] = ()  # protocol, address, port
 
     def poll(self) -> None:
@@ -271,7 +281,12 @@ class SurveyMonitor:
         except FwtopError:  # the screen reports a lost guardian
             return
         if data:
-            self.last = parse_survey(data, self._interfaces)
+            counted = [tuple(row) for row in data.get("queues", ()) if row[0] in self._interfaces]
+            self.last = replace(
+                parse_survey(data, self._interfaces),
+                queues=self._receiving.queues(counted),
+                cores=self._receiving.cores(),
+            )
             found = data.get("answering", ())
             self.answering = tuple((str(name), str(address), int(port)) for name, address, port in found)
         else:
@@ -292,7 +307,13 @@ def parse_survey(data: dict[str, Any], interfaces: Collection[str]) -> Surroundi
             for stage, name, drops in data.get("chains", ())
         ),
         tuple(_service(item) for item in data.get("asks", ())),
+        packet_sockets=tuple(_packet_socket(item) for item in data.get("packet_sockets", ())),
     )
+
+
+def _packet_socket(data: object) -> PacketSocket:
+    found = of_plain(PacketSocket, data)
+    return replace(found, process=safe_text(found.process, limit=15), interface=safe_text(found.interface))
 
 
 def _service(data: object) -> Service:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from fwtop.guardian.services import Services
 from fwtop.kernel.links import receive_ring
+from fwtop.kernel.receive_path import PacketSockets, queue_counters
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.wire import plain
@@ -35,6 +36,7 @@ class LastSurvey:
         self.data: dict[str, Any] = {}
         self._due = 0.0
         self._services = Services()
+        self._packet_sockets = PacketSockets()
         self._chains: tuple[int, list[list[Any]]] = -1, []  # as of a generation of the rule set
 
     def due(self) -> bool:
@@ -47,7 +49,9 @@ class LastSurvey:
 
     def read(self, interfaces: Iterable[str]) -> dict[str, Any]:
         """Read everything; what can't be read is left out."""
-        rings = ((name, receive_ring(name)) for name in interfaces)
+        names = list(interfaces)
+        rings = ((name, receive_ring(name)) for name in names)
+        queues = ((name, row) for name in names for row in queue_counters(name).items())
         services, asks = self._services.read()
         return {
             "listeners": [[item.protocol, item.port, item.name] for item in services],
@@ -55,6 +59,8 @@ class LastSurvey:
             "asks": plain(asks),
             "answering": plain(self._services.answering.places()),
             "rings": [[safe_text(name), *ring] for name, ring in rings if ring is not None],
+            "queues": [[safe_text(name), queue, *counts] for name, (queue, counts) in queues],
+            "packet_sockets": plain(self._packet_sockets.read()),
             "chains": self._filter_chains(),
         }
 

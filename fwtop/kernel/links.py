@@ -271,7 +271,7 @@ _NAME_BYTES = 16  # IFNAMSIZ
 
 def receive_ring(interface: str) -> tuple[int, int] | None:
     """Return an interface's receive ring in packets and the most that it can have; None if it has none."""
-    answer = _ethtool(interface, _RINGPARAM.pack(_GRINGPARAM, *([0] * 8)))
+    answer = ethtool(interface, _RINGPARAM.pack(_GRINGPARAM, *([0] * 8)))
     if answer is None:
         return None
     _, most, _, _, _, size, *_ = _RINGPARAM.unpack(answer)
@@ -280,11 +280,12 @@ def receive_ring(interface: str) -> tuple[int, int] | None:
 
 def has_gro(interface: str) -> bool:
     """Return whether what an interface receives passes GRO, which verifies checksums; True if not known."""
-    answer = _ethtool(interface, _VALUE.pack(_GGRO, 0))
+    answer = ethtool(interface, _VALUE.pack(_GGRO, 0))
     return answer is None or _VALUE.unpack(answer)[1] != 0
 
 
-def _ethtool(interface: str, question: bytes) -> bytes | None:
+def ethtool(interface: str, question: bytes) -> bytes | None:
+    """Ask an interface's driver; the answer takes the place of the question. None if it doesn't tell."""
     buffer = ctypes.create_string_buffer(question, len(question))
     name = interface.encode()[: _NAME_BYTES - 1]
     request = struct.pack("16sQ16x", name, ctypes.addressof(buffer))

@@ -72,6 +72,12 @@ def parse_softirq(text: str) -> tuple[int, int]:
     return ticks[6], sum(ticks)
 
 
+def parse_cores(text: str) -> dict[int, tuple[int, int]]:
+    """Return (softirq, total) jiffies of each CPU from /proc/stat."""
+    lines = (line[3:].partition(" ") for line in text.splitlines() if line.startswith("cpu"))
+    return {int(number): parse_softirq(f"cpu {ticks}") for number, _, ticks in lines if number.isdigit()}
+
+
 def parse_idle(text: str) -> dict[int, tuple[int, int]]:
     """Return (idle, total) jiffies of each CPU from /proc/stat; iowait counts as idle."""
     found: dict[int, tuple[int, int]] = {}

@@ -186,6 +186,8 @@ class Survey(Reading, frozen=True):
     data["services"]: as `Service`, and in short as data["listeners"]: [protocol, port, process];
     data["asks"]: those of others that this host uses, likewise; data["answering"]: [protocol, address, port]
     of what was seen to answer ("", address, 0: that it is in use); data["rings"]: [interface, size, most];
+    data["queues"]: [interface, queue, packets, drops]; data["packet_sockets"]: those of others, as
+    `PacketSocket`;
     data["chains"]: [stage, name, whether its policy drops].
     """
 

@@ -13,11 +13,25 @@ from stored_samples import START, attack, rule, snapshot, status
 from fwtop.model.client_harm import ClientHarm
 from fwtop.model.service import Service
 from fwtop.model.traffic.counters import TcpService
-from fwtop.model.traffic.snapshot import USES, FilterChain, Ring, ServiceUse, Surroundings
+from fwtop.model.traffic.snapshot import (
+    USES,
+    Core,
+    FilterChain,
+    PacketSocket,
+    Queue,
+    Ring,
+    ServiceUse,
+    Surroundings,
+)
 from fwtop.render.observation import observation_json
 
 AROUND = Surroundings(
-    (Service("tcp", 80, "nginx", 5.0),), (Ring("eth0", 1, 2),), (FilterChain("raw", "ip a b", False),)
+    (Service("tcp", 80, "nginx", 5.0),),
+    (Ring("eth0", 1, 2),),
+    (FilterChain("raw", "ip a b", False),),
+    cores=(Core(0, 0.5, 9.0, 0.0, 1.0, 7.0),),
+    queues=(Queue("eth0", 0, 9.0, 0.0),),
+    packet_sockets=(PacketSocket("tcpdump", 7, "eth0", filtered=False),),
 )
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "JSON.md"
 _BY_NAME = {"udp", "tcp"}  # protocols: what is counted, not fields

@@ -330,6 +330,35 @@ class Ring(Struct, frozen=True):
     most: int
 
 
+class Core(Struct, frozen=True):
+    """What a core receives, per second."""
+
+    number: int
+    softirq: float  # share of its time, 0 to 1
+    pps: float  # packets that it took into the stack, of all interfaces and namespaces
+    dropped: float  # because its backlog was full
+    squeezed: float  # times that it stopped with packets left, for its budget was spent
+    runs: float  # of NET_RX
+
+
+class Queue(Struct, frozen=True):
+    """A receive queue, as its driver counts."""
+
+    interface: str  # sanitised
+    number: int
+    pps: float | None  # None: its driver doesn't count by queue
+    drops: float  # per second
+
+
+class PacketSocket(Struct, frozen=True):
+    """A packet socket that gets every packet of an interface, and a process that holds it."""
+
+    process: str  # sanitised
+    pid: int
+    interface: str  # "": all; sanitised
+    filtered: bool  # a filter chooses which packets are copied
+
+
 class FilterChain(Struct, frozen=True):
     """A base chain of another firewall that may drop packets on their way in."""
 
@@ -345,6 +374,14 @@ class Surroundings(Struct, frozen=True):
     rings: tuple[Ring, ...] = ()
     chains: tuple[FilterChain, ...] = ()
     asks: tuple[Service, ...] = ()  # the services in the other direction: of others, that this host uses
+    cores: tuple[Core, ...] = ()  # the one that receives most first
+    queues: tuple[Queue, ...] = ()
+    packet_sockets: tuple[PacketSocket, ...] = ()  # of others, that get every packet
+
+    @property
+    def copying(self) -> tuple[PacketSocket, ...]:
+        """The packet sockets for which each packet is copied, whatever becomes of it."""
+        return tuple(item for item in self.packet_sockets if not item.filtered)
 
 
 class Want(Struct, frozen=True):

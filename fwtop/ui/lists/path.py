@@ -18,7 +18,7 @@ from fwtop.model.rule import Kind
 from fwtop.model.service import Service
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.session import STOPPED, end_of, flow_of
-from fwtop.model.traffic.snapshot import FilterChain, LedgerRow, Ring, Snapshot
+from fwtop.model.traffic.snapshot import Core, FilterChain, LedgerRow, Queue, Ring, Snapshot
 from fwtop.render.drop_words import reason_words
 from fwtop.render.rows.field import RowType
 from fwtop.render.verdict import Badge, verdict_of
@@ -123,6 +123,7 @@ class Stage(Struct, frozen=True):
     asks: tuple[Service, ...] = ()  # what this host asks others: their answers get there, too
     estimated: bool = False  # the listeners' rates
     chains: tuple[FilterChain, ...] = ()  # of other firewalls, that may drop here
+    works: tuple[tuple[str, tuple[str, ...]], ...] = ()  # what works here: a label, and a line for each
 
     @property
     def dropped(self) -> float:
@@ -142,9 +143,9 @@ def stages_of(snapshot: Snapshot) -> tuple[Stage, ...]:
         here = tuple(sorted(drops.get(name, ()), key=lambda drop: -drop.pps))
         passes = max(left - sum(drop.pps for drop in here), 0.0)
         note, alarm = _note(name, snapshot, here)
-        if here or name not in (BACKLOG, TC, IP):
-            chains = _chains(name, snapshot)
-            stages.append(Stage(name, left, passes, here, note, alarm, reached, flow.arrives, chains=chains))
+        if here or note or name not in (BACKLOG, TC, IP):
+            stage = Stage(name, left, passes, here, note, alarm, reached, flow.arrives)
+            stages.append(replace(stage, chains=_chains(name, snapshot), works=_works(name, snapshot)))
         left = passes
     accepted = Stage(ACCEPTED, flow.reaches, flow.reaches, reached=reached, whole=flow.arrives)
     listeners = tuple(item for item in snapshot.surroundings.listeners if item.pps >= 0.05)
@@ -214,12 +215,60 @@ def _chain_name(chain: FilterChain) -> str:
 
 def _note(name: str, snapshot: Snapshot, drops: tuple[Drop, ...]) -> tuple[str, bool]:
     """Return what else there is to say of a stage, and whether it is an alarm."""
+    around = snapshot.surroundings
     if name == NIC:
         full = any(drop.row.reason in ("RX_MISSED", "RX_FIFO") for drop in drops)
-        return ", ".join(_ring(ring, full=full) for ring in snapshot.surroundings.rings), full
+        rings = [_ring(ring, full=full) for ring in around.rings]
+        return ", ".join([*rings, *_busiest_queue(around.queues)]), full
+    if name == BACKLOG and around.cores:
+        core = max(around.cores, key=lambda core: core.softirq)
+        full = core.softirq >= _FULL_CORE
+        return (f"core {core.number} spends {percent(core.softirq)} in softirq" if full else ""), full
+    if name == TC:
+        words = [f"{item.process} ({item.pid}) copies every packet" for item in around.copying]
+        return ", ".join(words), bool(words)
     if name == CONNTRACK:
         return _conntrack(snapshot.conntrack, snapshot.seconds)
     return "", False
+
+
+def _busiest_queue(queues: Sequence[Queue]) -> list[str]:
+    """Say how much of all packets the busiest of several queues takes."""
+    rates = {queue.number: queue.pps for queue in queues if queue.pps}
+    if len(queues) < 2 or not rates:
+        return []
+    busiest = max(rates, key=lambda number: rates[number])
+    return [f"queue {busiest} of {len(queues)} takes {percent(rates[busiest] / sum(rates.values()))}"]
+
+
+def _works(name: str, snapshot: Snapshot) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return what the details of a stage list: queues, cores, packet sockets."""
+    around = snapshot.surroundings
+    if name == NIC:
+        return (("queues", tuple(map(_queue_words, around.queues))),)
+    if name == BACKLOG:
+        return (("cores", tuple(map(_core_words, around.cores))),)
+    if name == TC:
+        texts = (
+            f"{item.process}, process {item.pid}, {item.interface or 'all interfaces'}"
+            + (", filtered" if item.filtered else "")
+            for item in around.packet_sockets
+        )
+        return (("packet sockets", tuple(texts)),)
+    return ()
+
+
+def _queue_words(queue: Queue) -> str:
+    pps = "not counted" if queue.pps is None else f"{number(queue.pps)} pps"
+    lost = f", drops {number(queue.drops)}/s" if queue.drops else ""
+    return f"{queue.interface} {queue.number}: {pps}{lost}"
+
+
+def _core_words(core: Core) -> str:
+    rates = f"{number(core.pps)} pps, {number(core.runs)} runs/s"
+    words = f"{core.number}: {percent(core.softirq)} in softirq, {rates}"
+    squeezed = f", stopped early {number(core.squeezed)}/s" if core.squeezed else ""
+    return words + squeezed + (f", backlog full {number(core.dropped)}/s" if core.dropped else "")
 
 
 def _ring(ring: Ring, *, full: bool) -> str:
@@ -245,6 +294,7 @@ def _conntrack(sample: ConntrackSample | None, seconds: float) -> tuple[str, boo
 
 
 ENDS: dict[str, tuple[str, Style]] = {"mine": ("▓", GOOD), "other": ("▒", ELSEWHERE), "kernel": ("░", DIM)}
+_FULL_CORE = 0.9  # of a core in softirq: there is no time for programs, and soon none for packets
 _DECADES = 3.5  # of the scale: a bar of one cell is a 3,000th of a full one
 _ASKS = 8  # shown
 _SMALL = 0.01  # of the accepted packets: what no listener got is told from here on
@@ -385,7 +435,9 @@ def stage_details(item: Stage, _: float) -> tuple[str, list[Line]]:
     )
     chains = (chain.name + (", policy drop" if chain.drops_by_policy else "") for chain in item.chains)
     asks = listed("asks others", (f"{found.name or 'service'}: {found.words}" for found in item.asks[:_ASKS]))
-    return f"path: {item.name}", [*lines, *listed("listeners", heard), *asks, *listed("may drop", chains)]
+    works = [line for label, texts in item.works for line in listed(label, texts)]
+    may_drop = listed("may drop", chains)
+    return f"path: {item.name}", [*lines, *works, *listed("listeners", heard), *asks, *may_drop]
 
 
 _MEANINGS = {
