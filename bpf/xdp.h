@@ -65,11 +65,12 @@ struct xdp_counters {
 struct xdp_slot { /* written by the guardian */
 	u64 deadline; /* monotonic clock: the rule is disabled from then on, whether or not any process lives */
 	u32 number;   /* of the rule; 0: free */
-	u32 at_tc;    /* runs at tc only; for readers of the counters */
+	u32 flags;    /* 1: runs at tc only, 2: counts only; for readers of the counters */
 };
 
 struct frame {
 	u8 *data, *end;
+	u32 packets; /* that it stands for: at tc several, merged by GRO */
 };
 
 #define LONGEST_HEADERS 0x7fff /* bound on the end of all parsed headers */

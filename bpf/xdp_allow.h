@@ -222,4 +222,12 @@ INLINE u32 plain_6_in_role(struct frame *f, struct plain *p)
 	return plain_6_role(f, p, p->ip[6]);
 }
 
+/* Neighbour discovery is the ARP of IPv6 and must always pass. Hop limit 255 proves that a packet comes from the
+ * link (RFC 4861, 6.1 and 7.1): router advertisement, neighbour solicitation and advertisement. */
+INLINE u32 any_neighbour(struct view *p)
+{
+	return p->protocol == 58 && p->family == 6 && p->ttl == 255 && p->fragment == NOT_FRAGMENTED &&
+	       p->icmp_type >= 134 && p->icmp_type <= 136;
+}
+
 #endif

@@ -3,6 +3,7 @@
 #ifndef FWTOP_XDP_MAIN_H
 #define FWTOP_XDP_MAIN_H
 
+#include "xdp_count.h"
 #include "xdp_limit.h"
 #include "xdp_parse.h"
 #ifdef FWTOP_PLAIN
@@ -25,20 +26,6 @@ INLINE u32 xdp_class(u32 protocol)
 	       protocol == 47 ? 4 : protocol == 50 ? 5 : 6;
 }
 
-INLINE void xdp_add(struct xdp_count *counter, u64 packets, u64 bytes)
-{
-	counter->packets += packets;
-	counter->bytes += bytes;
-}
-
-/* Neighbour discovery is the ARP of IPv6 and must always pass. Hop limit 255 proves that a packet comes from the
- * link (RFC 4861, 6.1 and 7.1): router advertisement, neighbour solicitation and advertisement. */
-INLINE u32 any_neighbour(struct view *p)
-{
-	return p->protocol == 58 && p->family == 6 && p->ttl == 255 && p->fragment == NOT_FRAGMENTED &&
-	       p->icmp_type >= 134 && p->icmp_type <= 136;
-}
-
 /* Evaluate any frame: sets counters->slot to the slot of the matching rule, or XDP_NONE to pass.
  *
  * The result goes through the map because the verifier then doesn't know the slot, and checks the code that
@@ -57,26 +44,6 @@ INLINE void evaluate(struct frame *f, struct xdp_counters *counters, u32 wire)
 	BARRIER();
 	if (counters->slot < XDP_MAX_RULES && (any_allowed(f, p) || any_neighbour(p)))
 		counters->slot = XDP_NONE;
-}
-
-/* Count a dropped packet for its source prefix. An untagged frame may not have been parsed: then the addresses are
- * at their usual offset. */
-INLINE void count_dropped(struct frame *f, struct xdp_counters *counters, u32 slot, u32 packets)
-{
-	u32 family = counters->view.family;
-	u64 hi = counters->view.src_hi, lo = counters->view.src_lo;
-	u8 *ip = f->data + 14;
-
-	if (ip + 40 <= f->end && BE16(ip - 2) == 0x86dd) {
-		family = 6;
-		hi = BE64(ip + 8);
-		lo = BE64(ip + 16);
-	} else if (ip + 20 <= f->end && BE16(ip - 2) == 0x0800) {
-		family = 4;
-		lo = BE32(ip + 12);
-	}
-	OPAQUE(family);
-	count_source(slot, family, hi, lo, packets);
 }
 
 #ifndef FWTOP_TC
@@ -158,7 +125,7 @@ INLINE void xdp_emit(struct xdp_md *ctx, struct xdp_counters *counters, void *ri
 PROGRAM(fwtop_xdp)
 int fwtop_xdp(struct xdp_md *ctx)
 {
-	struct frame f = {(u8 *)(long)ctx->data, (u8 *)(long)ctx->data_end};
+	struct frame f = {(u8 *)(long)ctx->data, (u8 *)(long)ctx->data_end, 1};
 	u32 wire = ctx->data_end - ctx->data, slot, weight, number;
 	struct xdp_slot *slots = MAP_VALUE(FWTOP_XDP_SLOTS_FD);
 	struct xdp_counters *counters = this_cpu_xdp_counters();
@@ -179,8 +146,7 @@ int fwtop_xdp(struct xdp_md *ctx)
 	slot = counters->slot;
 	if (slot >= XDP_MAX_RULES)
 		return XDP_PASS;
-	xdp_add(&counters->rules[slot], 1, wire);
-	count_dropped(&f, counters, slot, 1);
+	count_rule(&f, counters, slot, wire);
 	xdp_add(&counters->classes[xdp_class(counters->protocol)], 1, wire);
 	weight = xdp_sampled(counters);
 	if (!weight)
@@ -216,6 +182,7 @@ int fwtop_tc(struct __sk_buff *skb)
 		bpf_skb_pull_data(skb, skb->len < READ_BYTES ? skb->len : READ_BYTES);
 	f.data = (u8 *)(long)skb->data;
 	f.end = (u8 *)(long)skb->data_end;
+	f.packets = segments ? segments : 1;
 	linear = f.end - f.data;
 	update_clock(counters);
 	counters->slot = NOT_PLAIN;
@@ -229,9 +196,7 @@ int fwtop_tc(struct __sk_buff *skb)
 	slot = counters->slot;
 	if (slot >= XDP_MAX_RULES)
 		return NEXT;
-	segments = segments ? segments : 1;
-	xdp_add(&counters->rules[slot], segments, skb->len);
-	count_dropped(&f, counters, slot, segments);
+	count_rule(&f, counters, slot, skb->len);
 	return SHOT;
 }
 

@@ -17,7 +17,7 @@ from fwtop.console.handoff import Options
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep
-from fwtop.model.rule import Match, Preview, Rule, RuleStatus, State
+from fwtop.model.rule import Match, Mode, Preview, Rule, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, of_plain, plain
 from fwtop.render.harm import hit_words
@@ -25,6 +25,7 @@ from fwtop.render.numbers import duration, percent, si
 from fwtop.render.observation import mitigation_json
 from fwtop.rules.fields import FRAGMENT, Field
 from fwtop.rules.kinds import of
+from fwtop.rules.words import with_mode
 from fwtop.sandbox.child import ask
 
 if TYPE_CHECKING:
@@ -99,12 +100,13 @@ def read_previews(text: bytes, count: int) -> list[Preview] | None:
 def add_rule_options(
     parser: argparse.ArgumentParser, *, families: bool = True, default_ttl: str = "10m"
 ) -> None:
-    """Add --ttl, --preview, --yes, --force, --json, -i, --netns and -4/-6.
+    """Add --ttl, --count, --preview, --yes, --force, --json, -i, --netns and -4/-6.
 
     `default_ttl` is what the help says; a verb with another default than 10 minutes sets it.
     """
     what = f"time to live: 30s, 10m, 2h, 1d (default {default_ttl})"
     option(parser, "--ttl", "TIME", what, ttl, default=DEFAULT_TTL_SECONDS)
+    flag(parser, "--count", "only count what it would drop; 'fwtop mode' has it drop")
     flag(parser, "--preview", "show the commands, install nothing")
     flag(parser, "--yes", "install without asking")
     flag(parser, "--force", "install an overly broad rule without typed confirmation")
@@ -147,9 +149,11 @@ def carry_out(args: argparse.Namespace, rules: list[Rule]) -> int:
     from fwtop.client import discovery
 
     can_ask(args)
+    rules = [with_mode(rule, Mode.COUNT) for rule in rules] if args.count else rules
     drops = not all(map(_not_measured, rules))
     asks = drops and (args.preview or not args.yes)
-    measured = measure(rules, args.netns, args.interface) if asks else None
+    dropping = [with_mode(rule, Mode.DROP) for rule in rules]
+    measured = measure(dropping, args.netns, args.interface) if asks else None
     previews: list[Preview | None] = [*measured] if measured is not None else [None] * len(rules)
     with discovery.connect(netns=args.netns, readonly=args.preview) as guardian:
         results = [
@@ -183,7 +187,7 @@ def _carry_out_one(
         for warning in data["warnings"]:
             print(f"warning: {safe_text(warning, limit=1000)}", file=sys.stderr)
     status = RuleStatus.from_dict(data["status"])
-    if confirm_seconds and _keeps(status):
+    if status.state is State.PROVISIONAL and not args.yes and _keeps(status):
         status = RuleStatus.from_dict(guardian.demand(Keep(status.rule.id)).data["status"])
     print(f"rule {status.rule.id}: {_outcome(status)}", file=sys.stderr if args.json else sys.stdout)
     return {"status": mitigation_json(status)}
@@ -203,7 +207,7 @@ def _show_plan(rule: Rule, plan: dict[str, Any], preview: Preview | None, to: Te
     elif preview is None:
         print("  its effect on current traffic could not be measured", file=to)
     else:
-        print(f"  {harm_line(preview)}", file=to)
+        print(f"  {'if it dropped, it ' * rule.counts_only}{harm_line(preview)}", file=to)
         for example in preview.examples:
             print(f"    would drop: {example}", file=to)
         for warning in preview.warnings:
@@ -240,4 +244,6 @@ def _outcome(status: RuleStatus) -> str:
     left = duration((status.expires or time.time()) - time.time() + 0.5)
     if status.state is State.PROVISIONAL:
         return f"provisional; 'fwtop keep {status.rule.id}' confirms it"
+    if status.rule.counts_only:
+        return f"counts only; expires in {left}; 'fwtop mode {status.rule.id} drop' has it drop"
     return f"{status.state.value}; expires in {left}; 'fwtop undo {status.rule.id}' removes it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Iterable
 
@@ -12,11 +13,13 @@ from fwtop.cli.options import Verb, add_netns, flag, option, ttl
 from fwtop.client import discovery
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import RUN_DIRECTORY
-from fwtop.model.protocol import Keep, Repair, Status, Undo, Why
-from fwtop.model.rule import RuleStatus, State
+from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep, Repair, RuleMode, Status, Undo, Why
+from fwtop.model.rule import Mode, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.render.numbers import duration
 from fwtop.render.observation import SCHEMA, mitigation_json
+
+_MOST_SOURCES = 5  # named of a rule that only counts
 
 
 def _status_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,12 +65,45 @@ def _status_lines(statuses: Iterable[RuleStatus], now: float) -> list[str]:
             f"{safe_text(status.rule.id):>4}  {status.rule.kind.value:<9} {status.state.value:<11} "
             f"{status.packets:>12,} {status.pps:>9,.0f}  {left:<7} {safe_text(status.rule.summary)}{note}"
         )
+        if status.would_have:
+            lines.append(f"      {status.would_have}{_busiest(status)}")
         if active and not status.acting:
             lines.append(
                 f"      NOT IN EFFECT: {safe_text(status.not_acting)}; "
                 f"'fwtop repair {safe_text(status.rule.id)}' reinstalls it"
             )
     return lines
+
+
+def _busiest(status: RuleStatus) -> str:
+    """Name the sources of which most would have been dropped, where they are counted."""
+    most = sorted(status.entries.items(), key=lambda item: -item[1])[:_MOST_SOURCES]
+    named = ", ".join(f"{safe_text(source)} {packets:,}" for source, packets in most if packets)
+    return f": {named}" if named else ""
+
+
+def _mode_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", nargs="+", metavar="ID", help="rule numbers from 'fwtop status'")
+    parser.add_argument("mode", choices=[mode.value for mode in Mode], help="what they do from now on")
+    flag(parser, "--yes", "drop without a trial")
+    flag(parser, "--force", "have an overly broad rule drop without typed confirmation")
+    add_netns(parser)
+
+
+def _mode(args: argparse.Namespace) -> int:
+    """Change the rules; what drops from now on counts again unless it is kept."""
+    mode, seconds = Mode(args.mode), 0
+    if mode is Mode.DROP and not args.yes:
+        seconds = DEFAULT_CONFIRM_SECONDS
+    data = discovery.ask(args.netns, RuleMode(tuple(args.id), mode, seconds, args.force))
+    for warning in data["warnings"]:
+        print(f"warning: {safe_text(warning, limit=1000)}", file=sys.stderr)
+    for status in map(RuleStatus.from_dict, data["rules"]):
+        on_trial = status.state is State.PROVISIONAL
+        then = f" for {seconds} s: 'fwtop keep {status.rule.id}' keeps it so" if on_trial else ""
+        does = "counts only" if status.rule.counts_only else "drops"
+        print(f"rule {status.rule.id} {does}{then} ({safe_text(status.note)})")
+    return 0
 
 
 def _id_arguments(parser: argparse.ArgumentParser) -> None:
@@ -149,6 +185,12 @@ VERBS = {
         "fwtop keep 7 --ttl 2h",
         _keep_arguments,
         _keep,
+    ),
+    "mode": Verb(
+        "Have rules drop, or only count what they would drop, with the same objects and counters.",
+        "fwtop mode 7 drop",
+        _mode_arguments,
+        _mode,
     ),
     "repair": Verb(
         "Reinstall the parts of a rule that are missing from the kernel; its time to live runs on.",

@@ -25,8 +25,8 @@ from fwtop.enrich.geoip import prefixes_of_asn, prefixes_of_country
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import ConfigText
 from fwtop.model.paths import STATE_DIRECTORY
-from fwtop.model.protocol import Answer, Apply, Keep, Plan, Repair, Undo, Why
-from fwtop.model.rule import PlanView, Rule, RuleStatus
+from fwtop.model.protocol import Answer, Apply, Keep, Plan, Repair, RuleMode, Undo, Why
+from fwtop.model.rule import Mode, PlanView, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Trends
@@ -181,6 +181,11 @@ class LiveControls(Looking):
     async def repair(self, rule_id: str) -> RuleStatus:
         """Reinstall the parts of a rule that are missing from the kernel."""
         return await self._change(self._link.demand, Repair(rule_id))
+
+    async def mode(self, rule_id: str, mode: Mode) -> RuleStatus:
+        """Have a rule drop, on trial, or only count."""
+        request = RuleMode((rule_id,), mode, self.confirm_seconds)
+        return await self._change(self._link.demand, request)
 
     async def undo(self, rule_id: str) -> RuleStatus:
         """Remove a rule."""

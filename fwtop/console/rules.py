@@ -68,10 +68,8 @@ class RuleMonitor:
 
     @property
     def active(self) -> tuple[Rule, ...]:
-        """The rules that act, as last polled."""
-        return tuple(
-            status.rule for status in self.statuses if status.state in ACTIVE_STATES and status.acting
-        )
+        """The rules that act, as last polled; one that counts only does nothing."""
+        return tuple(status.rule for status in self.statuses if status.stops)
 
     @property
     def effective(self) -> tuple[Rule, ...]:
@@ -199,7 +197,7 @@ class Marks:
     def __init__(self, statuses: Iterable[RuleStatus], allowed: Iterable[AllowedPeer]) -> None:
         # Sets by prefix length: one lookup per length
         self._rules: list[tuple[str, frozenset[Prefix], frozenset[tuple[int, int]], str | None]] = []
-        for rule in (status.rule for status in statuses if status.state in ACTIVE_STATES):
+        for rule in (status.rule for status in statuses if status.stops):
             lengths = frozenset((prefix.family, prefix.length) for prefix in rule.match.sources)
             self._rules.append((rule.id, frozenset(rule.match.sources), lengths, rule.origin))
         self._exact: dict[Prefix, str] = {}

@@ -38,8 +38,8 @@ class Failpoint(StrEnum):
     REPAIR_NFT = "repair-nft"  # repair, nftables: lines and sets are complete again
     REPAIR_COMPILED = "repair-compiled"  # repair, XDP: the program is attached, the deadline set again
     REPAIRED = "repaired"  # journalled, the client not answered yet
-    SWITCHING = "switching"  # a port's new level is journalled, its enable sets have the old one
-    SWITCHED = "switched"  # the enable sets have the new level, the client not answered yet
+    SWITCHING = "switching"  # a rule's new level or mode is journalled, the kernel has the old one
+    SWITCHED = "switched"  # the kernel has the new one, the client has no answer yet
     UNDO = "undo"  # recorded as ending, kernel untouched
     DISABLED = "disabled"  # XDP: the deadline is zero, the rule still compiled in
     INACTIVE = "inactive"  # the rule no longer drops anything; all of its objects are still there

@@ -74,7 +74,7 @@ class LossWatch:
     ) -> tuple[ClientLoss, ...]:
         """Return what clients have surely lost to each rule that is in."""
         now = window.started + window.seconds
-        active = [one for one in statuses if one.state in ACTIVE_STATES]
+        active = [one for one in statuses if one.state in ACTIVE_STATES and not one.rule.counts_only]
         active = sorted(active, key=lambda one: -one.rule.created)[:_RULES]
         calls = self._calls(window, learned, judgement, now)
         before = {status.rule.id: _Watched(now, self._before(judgement)) for status in active}

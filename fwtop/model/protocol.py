@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Mode
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_plain, to_json
 
@@ -118,6 +119,19 @@ class Keep(Verb, frozen=True):
     quick = True
     id: str
     ttl_seconds: int | None = None
+
+
+class RuleMode(Verb, frozen=True):
+    """Have active rules drop, provisionally for `confirm_seconds` (0: confirmed), or only count."""
+
+    scope = "rules"
+    for_console = True
+    command = "fwtop mode"
+    seconds = LONG_SECONDS
+    ids: tuple[str, ...]
+    mode: Mode
+    confirm_seconds: int = DEFAULT_CONFIRM_SECONDS
+    force: bool = False  # as in Apply
 
 
 class Repair(Verb, frozen=True):
@@ -287,7 +301,7 @@ class PolicyChange(Verb, frozen=True):
 
 Request = (
     Hello | Watch | Plan | Apply | Keep | Repair | Undo | Status | Why | Symbols | Rescan | Survey | Connect
-    | ListChange | ListShow | ListTest | ListRead | Rules | RuleRead | PolicyRead | PolicyChange
+    | ListChange | ListShow | ListTest | ListRead | Rules | RuleRead | RuleMode | PolicyRead | PolicyChange
 )  # fmt: skip
 _REQUESTS: dict[str, type[Request]] = {cls.verb(): cls for cls in get_args(Request)}
 _NUMBER = re.compile(rb'\s*\{[^{}\[\]]{0,200}?"number"\s*:\s*([0-9]{1,15})\s*[,}]')

@@ -35,6 +35,13 @@ class Kind(StrEnum):
     HARDEN = "harden"  # a playbook: several rules as one
 
 
+class Mode(StrEnum):
+    """What a rule does to what it matches."""
+
+    DROP = "drop"  # what its kind does
+    COUNT = "count"  # nothing: it counts what it would drop, and the packet goes on to the other rules
+
+
 class State(StrEnum):
     """The state of a rule."""
 
@@ -210,6 +217,12 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     forget: bool = False  # of a NOTRACK rule: delete the entries of what is no longer tracked
     playbook: str = ""  # of a HARDEN rule: its name
     parts: tuple[Rule, ...] = ()  # of a HARDEN rule: they begin and end together
+    mode: Mode = Mode.DROP  # of a HARDEN rule: of all its parts
+
+    @property
+    def counts_only(self) -> bool:
+        """Whether it only counts what it would drop."""
+        return self.mode is Mode.COUNT
 
     @property
     def kinds(self) -> frozenset[Kind]:
@@ -261,7 +274,22 @@ class RuleStatus(Struct, frozen=True):
     not_acting: str = ""  # else why
     sources_total: int = 0  # length of the list of sources, of which `rule` may hold only the first
     counted_at: float | None = None  # Unix seconds: when the counters were read; None: not yet
+    packets_before: int = 0  # of `packets`: those before its mode was changed last
     kept_per_second: int | None = None  # of a limit: the rate that the kernel keeps, which has not every rate
+
+    @property
+    def stops(self) -> bool:
+        """Whether it is in force and does more than count."""
+        return self.state in ACTIVE_STATES and self.acting and not self.rule.counts_only
+
+    @property
+    def would_have(self) -> str:
+        """What a rule that only counts would have done; "" of others."""
+        if not self.rule.counts_only:
+            return ""
+        rate = f" ({self.pps:,.0f}/s)" if self.state in ACTIVE_STATES else ""
+        counted = max(self.packets - self.packets_before, 0)
+        return f"counts only: would have dropped {counted:,} packets{rate}"
 
     @property
     def sources_left(self) -> int:

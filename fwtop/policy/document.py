@@ -24,7 +24,7 @@ from fwtop.model.addresses.address import Prefix, check_name, prefixes_of
 from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import ConfigText
-from fwtop.model.rule import LIST, POLICY, Kind, Level, Match, Protection, Rule
+from fwtop.model.rule import LIST, POLICY, Kind, Level, Match, Mode, Protection, Rule
 from fwtop.model.settings_file import Place, dotted, told
 from fwtop.model.settings_file import read as read_settings
 from fwtop.model.text import safe_text
@@ -45,7 +45,7 @@ from fwtop.render.numbers import plural
 from fwtop.rules.fields import PROTOCOL
 from fwtop.rules.kinds import of
 from fwtop.rules.options import limited, payload, rate, service
-from fwtop.rules.words import with_summary
+from fwtop.rules.words import with_mode, with_summary
 from fwtop.sandbox.child import ask, mapped_bytes, unprivileged
 from fwtop.sandbox.confine import Profile, limit
 
@@ -206,7 +206,7 @@ class _WrongValueError(FwtopError):
 
 def _made(table: _Ruled) -> list[Rule]:
     given = dict(_given(table))
-    on = Match(family=given.pop("family", None))
+    on, mode = Match(family=given.pop("family", None)), Mode(given.pop("mode"))
     if isinstance(table, BlockTable):
         rules = [with_summary(Rule("", Kind(table.via), on, "", 0, origin=LIST + check_name(table.list)))]
     elif isinstance(table, PortTable):
@@ -218,7 +218,8 @@ def _made(table: _Ruled) -> list[Rule]:
         else:
             kind = Kind(given.pop("via", Kind.STRING))
             rules = [with_summary(Rule("", kind, replace(on, payload=(payload(**given),)), "", 0))]
-    return [replace(rule, ttl_seconds=SECONDS, created_by=POLICY) for rule in rules]
+    made = (replace(rule, ttl_seconds=SECONDS, created_by=POLICY) for rule in rules)
+    return [with_mode(rule, mode) for rule in made]
 
 
 def _given(table: _Ruled) -> Iterator[tuple[str, Any]]:

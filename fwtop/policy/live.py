@@ -18,11 +18,12 @@ from fwtop.client.discovery import GuardianClient
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import pack_prefixes
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import ListChange, ListShow, Undo
+from fwtop.model.protocol import ListChange, ListShow, RuleMode, Undo
 from fwtop.model.rule import LIST, POLICY, POLICY_TRIAL, Rule
 from fwtop.model.text import safe_text
 from fwtop.policy.document import Policy, shape
 from fwtop.policy.schema import TRIAL
+from fwtop.rules.words import with_mode
 
 
 class ListDifference(Struct, frozen=True):
@@ -163,7 +164,12 @@ class Live:
         removed = list(change.removed)
         for rule in change.added:
             old = next((item for item in removed if _is_level_of(item, rule)), None)
+            twin = next((item for item in removed if shape(with_mode(item, rule.mode)) == shape(rule)), None)
             with _telling(failed, rule.summary):
+                if twin is not None:  # its counters go on
+                    removed.remove(twin)
+                    self._guardian.demand(RuleMode((twin.id,), rule.mode, 0, force))
+                    continue
                 if old is not None:
                     removed.remove(old)
                     rule = replace(rule, replaces=old.id)  # noqa: PLW2901

@@ -64,7 +64,7 @@ class Planned(Struct, frozen=True):
 
 def measurable(policy: Policy, change: Difference) -> list[Rule]:
     """Return the new rules that packets can be tried on: whom a protected port lets in, only root knows."""
-    filled = (_with_entries(policy, rule) for rule in change.added)
+    filled = (_with_entries(policy, rule) for rule in change.added if not rule.counts_only)
     known = (rule for rule in filled if rule.protection is None or rule.protection.level is Level.CLOSED)
     return [rule for rule in known if rule.match.sources or rule.origin is None]
 

@@ -27,6 +27,7 @@ def _says(description: str, **bounds: Any) -> Meta:  # noqa: ANN401 - as Meta ta
 _OneOrMore = str | tuple[str, ...]
 _Family = Annotated[Literal[4, 6], _says("4 or 6; both families without it")]
 _Proto = Annotated[str, _says("tcp, udp, icmp, … or a number as text")]
+_Mode = Annotated[Literal["drop", "count"], _says("count: drop nothing, and count what would be dropped")]
 _Port = Annotated[int, _says("destination port", ge=0, le=65535)]
 
 
@@ -60,6 +61,7 @@ class PortTable(Struct, frozen=True, forbid_unknown_fields=True):
     priority: Annotated[int, _says("of several rules on a port the highest decides", ge=0, le=1000)] = 0
     strict: Annotated[bool, _says("hold established connections to the level, too")] = False
     family: _Family | UnsetType = UNSET
+    mode: _Mode = "drop"
 
 
 class BlockTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,6 +70,7 @@ class BlockTable(Struct, frozen=True, forbid_unknown_fields=True):
     list: Annotated[str, _says("name of a list whose packets are dropped")]
     via: Annotated[Literal["ipset", "xdp", "tc", "nftables"], _says("where")] = "ipset"
     family: _Family | UnsetType = UNSET
+    mode: _Mode = "drop"
 
 
 class LimitTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,6 +89,7 @@ class LimitTable(Struct, frozen=True, forbid_unknown_fields=True):
     by_port: Annotated[bool, _says("count each destination port separately")] = False
     via: Annotated[Literal["hashlimit", "xdp", "tc"], _says("where")] | UnsetType = UNSET
     family: _Family | UnsetType = UNSET
+    mode: _Mode = "drop"
 
 
 class SignatureTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,6 +105,7 @@ class SignatureTable(Struct, frozen=True, forbid_unknown_fields=True):
     dport: _Port | UnsetType = UNSET
     via: Annotated[Literal["string", "xdp", "tc"], _says("where")] | UnsetType = UNSET
     family: _Family | UnsetType = UNSET
+    mode: _Mode = "drop"
 
 
 class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):

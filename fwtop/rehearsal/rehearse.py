@@ -64,7 +64,7 @@ def clients_words(rule: Rule) -> str:
 
 
 def _losses(rule: Rule, host: Host) -> Iterator[Loss]:
-    if 0 in rule.match.families:  # a window's packets that are no IP: nobody's here
+    if rule.counts_only or 0 in rule.match.families:  # no IP: of a window's packets, and nobody's here
         return
     is_empty = rule.list_name is not None and not rule.match.sources  # judged as it is filled
     if not is_empty and (broad := why_broad(rule, host)) is not None:

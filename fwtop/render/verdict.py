@@ -178,8 +178,9 @@ def attack_pps(snapshot: Snapshot) -> float:
 
 
 def active_rules(snapshot: Snapshot) -> set[str]:
-    """Return the ids of the rules in force."""
-    return {status.rule.id for status in snapshot.mitigations if status.state in ACTIVE_STATES}
+    """Return the ids of the rules in force, without those that only count."""
+    found = (status for status in snapshot.mitigations if status.state in ACTIVE_STATES)
+    return {status.rule.id for status in found if not status.rule.counts_only}
 
 
 def _on_trial(snapshot: Snapshot) -> list[RuleStatus]:

@@ -85,7 +85,7 @@ def _text(*lines: str) -> str:
 def _rules(digest: Digest, program: str, written: Callable[[Rule], Iterator[str]]) -> Iterator[str]:
     """Yield the lines of each rule that dropped anything, after a comment, or why there are none."""
     for effect in digest.effects:
-        if not effect.packets:
+        if not effect.dropped:
             continue
         rule = effect.rule
         yield f"# Rule {comment(rule.id)}: {comment(rule.summary)}"
@@ -157,7 +157,7 @@ def flowspec_text(digest: Digest) -> str:
     ]
     targets = _targets(digest)
     for effect in digest.effects:
-        if not effect.packets:
+        if not effect.dropped:
             continue
         lines += ["", f"# Rule {comment(effect.rule.id)}: {comment(effect.rule.summary)}"]
         found = routes(effect.rule, targets)

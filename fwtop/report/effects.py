@@ -8,15 +8,18 @@ from statistics import fmean, median
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.model.rule import ACTIVE_STATES, Match, Rule
+from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
 from fwtop.model.traffic.session import EventKind, SessionRecord, Tick
 from fwtop.model.traffic.snapshot import Proposal, Snapshot
+from fwtop.render.numbers import si
 from fwtop.report.attacks import AttackSpan
 from fwtop.report.sums import TimedTick, timed
+from fwtop.rules.words import with_mode
 
 _BEFORE_SECONDS = 10.0
 _AFTER_SECONDS = 20.0
 _MAX_WINDOW_SECONDS = 10.0
+_MOST_NAMED = 5  # sources
 _COMPARED_PREFIXES = 256  # of a long rule the store keeps so many with a proposal
 _ACTIVE = {state.value for state in ACTIVE_STATES}
 _ENDINGS = {EventKind.RULE_UNDONE: "removed", EventKind.RULE_EXPIRED: "expired"}
@@ -47,6 +50,22 @@ class RuleEffect(Struct, frozen=True):
     sources_total: int = 0  # length of its list of sources, of which the record may hold only the first
     users: tuple[tuple[str, float], ...] = ()  # while it was active, as shares of normal
     harm: str = ""  # what clients lost to it, if that is sure
+    busiest: tuple[tuple[str, int], ...] = ()  # of the sources of one that counts only, with their packets
+
+    @property
+    def dropped(self) -> int:
+        """What it dropped: nothing if it only counted at last."""
+        return 0 if self.rule.counts_only else self.packets
+
+    @property
+    def done(self) -> str:
+        """What it did, as the end of a sentence that begins with the rule."""
+        if not self.rule.counts_only:
+            return f"it dropped {si(self.packets)} packets"
+        most = ", ".join(f"{source} {si(packets)}" for source, packets in self.busiest)
+        return (
+            f"it only counted: it would have dropped {si(self.packets)} packets{most and f', most of {most}'}"
+        )
 
     @property
     def left_out(self) -> str:
@@ -60,16 +79,30 @@ def rule_effects(
 ) -> tuple[RuleEffect, ...]:
     """Measure all rules of a session, in order of installation; `user_figures` say what is normal."""
     proposals: list[Proposal] = []
-    window, totals = 0.0, dict[str, int]()
+    window, last = 0.0, dict[str, RuleStatus]()
     for snapshot in snapshots:
-        totals |= {status.rule.id: status.sources_total for status in snapshot.mitigations}
+        last |= {status.rule.id: status for status in snapshot.mitigations}
         window = max(window, min(snapshot.seconds, _MAX_WINDOW_SECONDS))
         proposals += [item for item in snapshot.judgement.proposals if item not in proposals[-20:]]
     effects = [
-        replace(_effect(record, rule, window, proposals, user_figures), sources_total=totals.get(rule.id, 0))
+        _as_last(_effect(record, rule, window, proposals, user_figures), last.get(rule.id))
         for rule in record.rules
     ]
     return tuple(sorted(effects, key=lambda effect: effect.applied or effect.rule.created))
+
+
+def _as_last(effect: RuleEffect, status: RuleStatus | None) -> RuleEffect:
+    """Take the mode that a rule had at last, with what it counted since then."""
+    if status is None:
+        return effect
+    effect = replace(
+        effect, rule=with_mode(effect.rule, status.rule.mode), sources_total=status.sources_total
+    )
+    if not status.rule.counts_only:
+        return effect
+    most = sorted(status.entries.items(), key=lambda item: -item[1])[:_MOST_NAMED]
+    packets = max(effect.packets - status.packets_before, 0)
+    return replace(effect, packets=packets, busiest=tuple(item for item in most if item[1]))
 
 
 def _effect(

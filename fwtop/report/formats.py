@@ -109,7 +109,7 @@ def rules_script(digest: Digest) -> str:
         f"# Each rule expires by itself; 'fwtop undo --all{_netns(info)}' removes all. Run as root.",
         "set -eu",
     ]
-    helped = [effect for effect in digest.effects if effect.packets]
+    helped = [effect for effect in digest.effects if effect.dropped]
     for effect in helped:
         lines += ["", *_rule_lines(effect, _netns(info))]
     if not helped:
@@ -220,6 +220,8 @@ def _effect(effect: RuleEffect) -> dict[str, Any]:
             "predicted_clients": rule.predicted_clients and rule.predicted_clients.to_dict(),
             "users_share_of_usual": dict(effect.users),
             "harm": effect.harm or None,
+            "mode": rule.mode.value,
+            "busiest": dict(effect.busiest),
             "fwtop": command_line(rule, max_sources=None),
         }
     )

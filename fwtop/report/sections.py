@@ -196,7 +196,7 @@ def _timeline(digest: Digest) -> Drawing:
 def _done(effects: Sequence[RuleEffect]) -> list[str]:
     lines = [
         f"{clock(effect.applied) if effect.applied is not None else 'Before the record'}: "
-        f"rule {effect.rule.id}, {effect.rule.summary}; it dropped {si(effect.packets)} packets."
+        f"rule {effect.rule.id}, {effect.rule.summary}; {effect.done}."
         for effect in effects[:_MOST_DONE]
     ]
     left = len(effects) - _MOST_DONE
@@ -315,7 +315,8 @@ def rules_section(effects: Sequence[RuleEffect]) -> Section:
 def _rule(effect: RuleEffect) -> Section:
     rule = effect.rule
     meta = [part for part in (_life(effect), f"by {rule.created_by}" if rule.created_by else "") if part]
-    meta.append(f"matched {si(effect.packets)} packets, {si(effect.bytes, 'B')}")
+    matched = f"matched {si(effect.packets)} packets, {si(effect.bytes, 'B')}"
+    meta.append(effect.done if rule.counts_only else matched)
     measured = [Section("", _prediction(effect), ""), Section("", _changes(effect.changes), "")]
     blocks: list[Block] = [Text(" · ".join(meta), "meta"), Section("", measured, "effect")]
     if line := command_line(rule, max_sources=None):
@@ -338,7 +339,12 @@ def _prediction(effect: RuleEffect) -> list[Block]:
         meters.insert(0, ("predicted", Meter(predicted / largest, filled=False), si(predicted, "pps")))
     harm = [Text(words, "hint") for words in _harm(effect)]
     return [
-        Section("Packets stopped a second", [Table((), meters, "pair")], "", level=4),
+        Section(
+            "Packets counted a second" if effect.rule.counts_only else "Packets stopped a second",
+            [Table((), meters, "pair")],
+            "",
+            level=4,
+        ),
         Section("Harm", harm, "", level=4),
     ]
 

@@ -115,13 +115,16 @@ def _users(spans: tuple[AttackSpan, ...], user_figures: tuple[UserFigure, ...]) 
 
 
 def _rules(spans: tuple[AttackSpan, ...], effects: tuple[RuleEffect, ...]) -> tuple[str, ...]:
-    worked = [effect for effect in effects if effect.packets]
+    worked = [effect for effect in effects if effect.dropped]
     if worked:
         best = max(worked, key=lambda effect: effect.packets)
         return (
             f"{plural(len(worked), 'rule')} dropped packets, most of all rule {best.rule.id} "
             f"({best.rule.summary}): {si(best.packets)}.",
         )
+    if counting := [effect for effect in effects if effect.rule.counts_only]:
+        would = si(sum(effect.packets for effect in counting))
+        return (f"{plural(len(counting), 'rule')} only counted, and would have dropped {would} packets.",)
     if effects:
         was = "was" if len(effects) == 1 else "were"
         return (f"{plural(len(effects), 'rule')} {was} installed, and matched nothing.",)

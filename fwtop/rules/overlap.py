@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, pack_prefixes
-from fwtop.model.rule import ACTIVE_STATES, Kind, Match, Rule, RuleStatus
+from fwtop.model.rule import Kind, Match, Rule, RuleStatus
 from fwtop.rules.kinds import of
 
 _MOST_COMPARED = 200_000  # pairs of prefixes
@@ -77,7 +77,7 @@ def is_wider(active: Match, wanted: Match) -> bool:
 def covering_rule(wanted: Rule, mitigations: Sequence[RuleStatus]) -> str:
     """Return the id of an active rule that already does what a rule would do; "" if none does."""
     for status in mitigations:
-        if status.state in ACTIVE_STATES and status.acting and includes(status.rule, wanted):
+        if status.stops and includes(status.rule, wanted):
             return status.rule.id
     return ""
 

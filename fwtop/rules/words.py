@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.rule import Match, PayloadMatch, Rule
+from fwtop.model.rule import Match, Mode, PayloadMatch, Rule
 from fwtop.model.text import payload_text, safe_text
 from fwtop.model.traffic.protocols import TCP, protocol_name, split_wire, spoken_protocol, type_text
 from fwtop.rules import fields
@@ -17,12 +17,21 @@ from fwtop.rules.kinds import of, rate_text
 _TEXTUAL = 0.75  # share of printable bytes from which a payload is shown as text
 _MAX_PAYLOAD_CHARACTERS = 40
 _BRIEF = 15  # characters of a payload in a line of a list
+COUNTS = "count only: "  # how the summary begins of a rule that drops nothing
 _ORIGINS = {"asn": "AS", "list": "list "}
 _SIZE, _HELD = (fields.ICMP_TYPE, fields.LENGTH), (fields.TTL, fields.IP_ID, *fields.SEGMENT)
 
 
+def with_mode(rule: Rule, mode: Mode) -> Rule:
+    """Return a rule that does more than count, or no more; its summary begins with what it does."""
+    bare = rule.summary.removeprefix(COUNTS)
+    return replace(rule, mode=mode, summary=f"{COUNTS}{bare}" if mode is Mode.COUNT else bare)
+
+
 def summarise(rule: Rule) -> str:
     """Describe a rule in one line."""
+    if rule.counts_only:
+        return f"{COUNTS}{summarise(replace(rule, mode=Mode.DROP))}"
     if rule.parts:
         return f"{rule.playbook}: {'; '.join(map(summarise, rule.parts))}"
     kind, what = of(rule.kind), describe(rule.match, origin=rule.origin)
@@ -40,6 +49,8 @@ def brief(rule: Rule, room: int) -> str:
 
     Neither IPv4 is said, nor where in the payload bytes are.
     """
+    if rule.counts_only:
+        return f"{COUNTS}{brief(with_mode(rule, Mode.DROP), room - len(COUNTS))}"
     if rule.parts:
         return rule.summary.partition(":")[0] or f"{rule.playbook} playbook"
     kind, what = of(rule.kind), _briefly(rule)

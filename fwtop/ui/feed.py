@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from fwtop.analysis.packets.recent import PacketList
 from fwtop.dissect.client import Dissection
-from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus
+from fwtop.model.rule import Mode, PlanView, Preview, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
 from fwtop.model.traffic.session import Mark, Trends
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Snapshot, Source, TrafficPart
@@ -59,6 +59,9 @@ class Controls(Protocol):
 
     async def repair(self, rule_id: str) -> RuleStatus:
         """Restore the parts of a rule that the kernel lost."""
+
+    async def mode(self, rule_id: str, mode: Mode) -> RuleStatus:
+        """Have a rule drop, on trial, or only count."""
 
     async def undo(self, rule_id: str) -> RuleStatus:
         """Remove a rule."""

@@ -172,6 +172,8 @@ ACTIONS = (
          footer="extend", changes=True, takes="rule", when="rule"),
     _act("change", "c", "edit the selected or last rule, without a gap", ("rules.on_rule", "change"),
          footer="change", changes=True, takes="rule", when="rule"),
+    _act("mode", "C", "have the selected or last rule drop, or only count", ("rules.on_rule", "mode"),
+         footer="count", changes=True, takes="rule", when="any_rule"),
     _act("why", "w", "why the selected or last rule matches too little", ("rules.on_rule", "why"),
          footer="why", useless="capture session lost", takes="rule", when="rule"),
     _packets("like", "d", "on Packets: drop what is like it, by bytes or header fields",
@@ -243,7 +245,7 @@ _FOOTERS = {
     "log": "keep help open filter pause export quit",
     "packets": "keep hold filter next_alike like block write_packets open help quit",
     "trends": "keep next_panel open block sort filter help quit pause",
-    "rules": "keep undo extend why change open help quit",
+    "rules": "keep undo extend why change mode open help quit",
 }
 _TYPED = ("filter", "command")  # actions after which keys are text
 _NAMED = re.compile(r"\{(\w+)\}")

@@ -295,6 +295,7 @@ class SnapshotView:
             "attack": bool(shot.judgement.attacks),
             "trial": bool(pending(shot.mitigations)),
             "rule": bool(active_rules(shot)),
+            "any_rule": any(one.state in ACTIVE_STATES for one in shot.mitigations),
             "broken": bool(not_acting(shot.mitigations)),
             "ended": (self._rules.expiry.expired or self._rules.expiry.last) is not None,
             "stored": shot.origin.kind != "live" or bool(self._desk.feed.session),

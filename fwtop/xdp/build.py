@@ -35,7 +35,7 @@ from fwtop.xdp.maps import (
     possible_cpus,
 )
 
-_CALLED = ("xdp_allow.h", "xdp_lists.h", "xdp_limit.h")  # by the rules
+_CALLED = ("xdp_allow.h", "xdp_lists.h", "xdp_limit.h", "xdp_count.h")  # by the rules
 _HEADERS = ("kernel.h", "record.h", "xdp.h", *_CALLED, "xdp_parse.h", "xdp_plain.h", "xdp_main.h")
 _CACHED = 64  # compiled rule sets
 _MAX_FAST_PREFIXES = 1000  # in the code of all rules: with more, the fast path takes over 10 s to compile
@@ -181,11 +181,16 @@ def _verdict(rules: list[SlotRule], headers: Headers) -> list[str]:
     """Write the rules that can match such packets, and the function that evaluates them in order."""
     functions: list[str] = []
     calls: list[str] = []
-    for rule in rules:
+    # First what leaves the fast path: there all rules follow again, and nothing may be counted twice
+    for rule in sorted(rules, key=lambda one: _answer(one, headers) == one.slot):
         lines = _rule_function(rule, headers)
         functions += lines
         if lines:
             tests = [f"{headers.name}_rule_{rule.slot}(f, p)", f"is_enabled(counters, {rule.slot})"]
+            answer = f"return {_answer(rule, headers)};"
+            if rule.counts_only and not headers.family:
+                answer = f"count_rule(f, counters, {rule.slot}, p->wire);"
+                tests += ["!any_allowed(f, p)", "!any_neighbour(p)"]
             if rule.limit is not None and _answer(rule, headers) == rule.slot:
                 functions += limit_function(f"rule_{rule.slot}", rule.limit, rule.buckets, headers)
                 # Allowed sources must not use up a bucket: check them first
@@ -193,16 +198,15 @@ def _verdict(rules: list[SlotRule], headers: Headers) -> list[str]:
                     f"!{headers.of_family.name}_allowed(f, p)",
                     f"{headers.name}_rule_{rule.slot}_over(p)",
                 ]
-            calls += [f"\tif ({' && '.join(tests)})"]
-            calls += [f"\t\treturn {_answer(rule, headers)};", "\tBARRIER();"]
+            calls += [f"\tif ({' && '.join(dict.fromkeys(tests))})", f"\t\t{answer}", "\tBARRIER();"]
     parameters = f"struct frame *f, {headers.parameter}, struct xdp_counters *counters"
     head = f"INLINE u32 {headers.name}_verdict({parameters})"
     return [*functions, head, "{", *calls, "\treturn XDP_NONE;", "}", ""]
 
 
 def _answer(rule: SlotRule, headers: Headers) -> int | str:
-    """Return the verdict; payload searches are compiled once, off the fast path."""
-    return "NOT_PLAIN" if headers.family and _searches(rule) else rule.slot
+    """Return the verdict; searches of the payload, and counting, are compiled once, off the fast path."""
+    return "NOT_PLAIN" if headers.family and (_searches(rule) or rule.counts_only) else rule.slot
 
 
 def _searches(rule: SlotRule) -> bool:

@@ -19,7 +19,16 @@ from fwtop.kernel.bpf import get_element
 from fwtop.kernel.drop_reasons import reached_tc
 from fwtop.kernel.links import list_links
 from fwtop.model.traffic.counters import TC_INGRESS, TRAFFIC_CLASSES, Counters, DropCount
-from fwtop.xdp.maps import COUNTERS_BYTES, MAX_RULES, SLOT_BYTES, counters_dtype, map_array, slot_dtype
+from fwtop.xdp.maps import (
+    AT_TC,
+    COUNTERS_BYTES,
+    COUNTS_ONLY,
+    MAX_RULES,
+    SLOT_BYTES,
+    counters_dtype,
+    map_array,
+    slot_dtype,
+)
 
 _REASON = "XDP_RULE"
 _TC = ("tc", TC_INGRESS)
@@ -89,7 +98,7 @@ class XdpCounts:
         self._cpus = cpus
         self._control_map = map_array(fds["control"], 4, writable=True)
         self._control = np.frombuffer(self._control_map, np.dtype("<u4"), 1)
-        self._at_tc: frozenset[str] = frozenset()
+        self._at_tc = self._counting = frozenset[str]()
         self._numbers, self._rules, self._classes, self._lost = self._totals()
         self._generic, self._looked = False, -_LOOK_SECONDS
 
@@ -101,7 +110,9 @@ class XdpCounts:
         counters = self._array("counters", counters_dtype(), self._cpus, COUNTERS_BYTES)
         table = self._array("slots", slot_dtype(), MAX_RULES, SLOT_BYTES)
         numbers = table["number"]
-        self._at_tc = frozenset(str(number) for number in numbers[table["at_tc"] != 0].tolist())
+        self._at_tc, self._counting = (
+            frozenset(map(str, numbers[table["flags"] & flag != 0].tolist())) for flag in (AT_TC, COUNTS_ONLY)
+        )
         rules, classes = (_pairs(counters[name]).sum(axis=0) for name in ("rules", "classes"))
         return numbers, rules, classes, int(counters["lost"].sum())
 
@@ -109,6 +120,7 @@ class XdpCounts:
         """Return the interval since the last call."""
         numbers, rules, classes, lost = self._totals()
         grown = grown_by_rule(numbers, rules, self._numbers, self._rules)
+        grown = {rule: count for rule, count in grown.items() if rule not in self._counting}
         if grown and time.monotonic() - self._looked >= _LOOK_SECONDS:
             self._generic, self._looked = any(link.generic_xdp for link in list_links()), time.monotonic()
         interval = XdpInterval(grown, classes - self._classes, lost - self._lost, self._at_tc, self._generic)

@@ -31,6 +31,7 @@ MAX_RULES = 256
 RINGS = 8
 CLASSES = len(TRAFFIC_CLASSES)
 SLOT_BYTES = 16  # struct xdp_slot
+AT_TC, COUNTS_ONLY = 1, 2  # its flags
 VIEW_BYTES = 112  # struct view: scratch space
 _CLASSES_AT = 48  # in struct xdp_counters, after 4 numbers of 8 bytes and 4 of 4
 RULES_AT = _CLASSES_AT + 16 * CLASSES
@@ -138,7 +139,7 @@ def slot_dtype() -> np.dtype[Any]:
     """Return struct xdp_slot."""
     import numpy as np
 
-    return np.dtype([("deadline", "<u8"), ("number", "<u4"), ("at_tc", "<u4")])
+    return np.dtype([("deadline", "<u8"), ("number", "<u4"), ("flags", "<u4")])
 
 
 def map_array(descriptor: int, size: int, *, writable: bool) -> mmap.mmap:
@@ -239,6 +240,12 @@ class SlotRule(Struct, frozen=True):
     at_tc: bool = False  # at tc ingress only
     counted: int = 0  # source prefixes with a counter
     hits: int = 0  # the map of these counters
+    counts_only: bool = False  # what matches goes on to the other rules
+
+    @property
+    def flags(self) -> int:
+        """What readers of the counters must know of it."""
+        return AT_TC * self.at_tc | COUNTS_ONLY * self.counts_only
 
 
 def disjoint(prefixes: Iterable[Prefix]) -> list[Prefix]:

@@ -159,7 +159,8 @@ def slot_rules(directory: Path, items: Iterable[RequestedRule], sources: Mapping
             lists, counted = make_list(directory, item.key, given, families)
         buckets = _buckets(directory / f"limit-{number}") if rule.limit is not None else 0
         hits = hit_counters(directory, item.key, counted) if counted else 0
-        rules.append(SlotRule(slot, rule.match, lists, rule.limit, buckets, item.at_tc, counted, hits))
+        own = (buckets, item.at_tc, counted, hits, rule.counts_only)
+        rules.append(SlotRule(slot, rule.match, lists, rule.limit, *own))
     return rules
 
 
@@ -183,7 +184,9 @@ def rules_to_compile(directory: Path, items: Iterable[RequestedRule]) -> list[Sl
                 lists, counted = {("src", 4): four}, int(item.counted)
                 if item.list_key:
                     lists["src", 6] = List6()
-        rules.append(SlotRule(item.slot, item.rule.match, lists, item.rule.limit, 0, item.at_tc, counted))
+        rule = item.rule
+        own = (0, item.at_tc, counted, 0, rule.counts_only)
+        rules.append(SlotRule(item.slot, rule.match, lists, rule.limit, *own))
     return rules
 
 
@@ -220,8 +223,8 @@ def assign_slots(shared: dict[str, int], rules: list[SlotRule], numbers: dict[in
             if slots["number"][rule.slot] != numbers[rule.slot] or not numbers[rule.slot]:
                 slots["deadline"][rule.slot] = 0
                 counters["rules"][:, rule.slot] = 0
-                slots["at_tc"][rule.slot] = rule.at_tc
                 slots["number"][rule.slot] = numbers[rule.slot]
+            slots["flags"][rule.slot] = rule.flags
         del slots, counters
 
 

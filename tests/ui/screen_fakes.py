@@ -11,10 +11,11 @@ from fwtop.analysis.packets.recent import PacketList
 from fwtop.dissect.client import Dissection
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus, State
+from fwtop.model.rule import Mode, PlanView, Preview, Rule, RuleStatus, State
 from fwtop.model.ruleset import Ruleset
 from fwtop.model.traffic.session import Event, EventKind, Mark, Trends
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Snapshot, Source, TrafficPart
+from fwtop.rules.words import with_mode
 from fwtop.ui.feed import Player, PlayerState
 from fwtop.ui.lists.history import Past
 
@@ -89,6 +90,12 @@ class FakeControls:
     async def repair(self, rule_id: str) -> RuleStatus:
         self._note("repair", rule_id)
         return self.rules.get(rule_id) or RuleStatus(block_rule(rule_id), State.PROVISIONAL)
+
+    async def mode(self, rule_id: str, mode: Mode) -> RuleStatus:
+        self._note("mode", (rule_id, mode))
+        status = self.rules.get(rule_id) or RuleStatus(block_rule(rule_id), State.CONFIRMED)
+        state = State.PROVISIONAL if mode is Mode.DROP else State.CONFIRMED
+        return replace(status, state=state, rule=with_mode(status.rule, mode))
 
     async def undo(self, rule_id: str) -> RuleStatus:
         self._note("undo", rule_id)

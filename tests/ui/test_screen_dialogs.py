@@ -13,7 +13,7 @@ from screen_run import Run, running
 
 from fwtop.model.client_harm import ClientHarm
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import PlanView, Preview, Rule, RuleStatus
+from fwtop.model.rule import Mode, PlanView, Preview, Rule, RuleStatus
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.actions.rule_actions import REMOVE_RULE
 from fwtop.ui.actions.rule_dialog import RuleDialog
@@ -113,6 +113,21 @@ async def test_operator_can_install_in_spite_of_the_harm() -> None:
         controls.preview_answer = replace(controls.preview_answer, collateral_share=0.4)
         await run.press("b", "left", "enter")
         assert len(applied(run)) == 1
+
+
+async def test_c_in_a_preview_installs_a_rule_that_only_counts() -> None:
+    async with running(snapshot(), at="sources") as run:
+        await run.press("down", "b", "c")
+        shown = run.text()
+        for wanted in ("count only: block 203.0.113.2", "12.1 % of the attack", "no trial", "c drops"):
+            assert wanted in shown
+        await run.press("c")
+        assert "count only" not in run.text()
+        await run.press("c", "enter")
+        ((rule, _),) = applied(run)
+        assert (rule.mode, rule.summary) == (Mode.COUNT, "count only: block 203.0.113.2")
+        previewed = [value for verb, value in run.feed.controls.calls if verb == "preview"]
+        assert {one.mode for one in previewed} == {Mode.DROP}, "what it would stop and harm"
 
 
 async def test_escape_changes_nothing() -> None:

@@ -15,7 +15,7 @@ from screen_run import LARGE, SMALL, Run, running
 from traffic_scene import spoofed_syns
 
 from fwtop.dissect.client import Dissection, Layer
-from fwtop.model.rule import Kind, Preview, Rule
+from fwtop.model.rule import Kind, Mode, Preview, Rule
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.actions.dialog import key_lines, short_help
 from fwtop.ui.actions.rule_dialog import RuleDialog
@@ -192,6 +192,16 @@ async def extend(run: Run, key: str) -> None:
     await run.press(key, "tab", "enter")
     assert run.feed.controls.calls == [("keep", ("7", 1800))], "the newest active rule goes first"
     assert "rule 7 is extended" in run.status
+
+
+@checks("mode", provisional)
+async def mode(run: Run, key: str) -> None:
+    await run.press(key)
+    assert run.feed.controls.calls == [("mode", ("7", Mode.COUNT))]
+    assert "rule 7 counts only" in run.status
+    await run.press(key, "tab", "enter")
+    assert run.feed.controls.calls[1:] == [("mode", ("7", Mode.DROP))], "after a question"
+    assert "rule 7 drops" in run.status
 
 
 @checks("change", provisional)

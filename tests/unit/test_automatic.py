@@ -21,7 +21,7 @@ from fwtop.model.console_scope import AUTOMATIC
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import ConfigText
 from fwtop.model.protocol import Answer, Apply, Keep, Undo
-from fwtop.model.rule import Match, RuleStatus, State
+from fwtop.model.rule import Kind, Match, Mode, RateLimit, Rule, RuleStatus, State
 from fwtop.model.traffic.severity import Harm, Severity
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.model.wire import of_plain, plain
@@ -65,6 +65,35 @@ def test_a_rule_within_the_policy_is_tried_and_kept_and_renewed_while_it_drops()
     assert renewed.verb == "keep"
     idle = replace(status, pps=0.0)
     assert decider.next(seen(570, rules=(idle,))) == []
+
+
+def test_in_the_shadow_a_rule_only_counts_and_what_it_would_have_dropped_is_told() -> None:
+    decider = Decider(replace(POLICY, shadow=True))
+    (decision,) = decider.next(seen(0))
+    assert (decision.rule.mode, decision.rule.summary[:22]) == (Mode.COUNT, "count only: automatic:")
+    assert "counts what it would drop of" in decision.why
+    assert decider.next(seen(1)) == [], "it is not asked for twice"
+    entries = {"203.0.113.7": 900, "203.0.113.8": 100}
+    status = RuleStatus(replace(decision.rule, id="7"), State.CONFIRMED, 1000, pps=175_000.0, entries=entries)
+    status = replace(status, expires=START + 600)
+    made = [one for second in range(2, 400, 2) for one in decider.next(seen(second, rules=(status,)))]
+    assert [one.verb for one in made] == ["tell"]
+    assert made[0].why == (
+        "counts only: would have dropped 1,000 packets (175,000/s); of 203.0.113.7 900, 203.0.113.8 100"
+    )
+    (renewed,) = decider.next(seen(500, rules=(status,)))
+    assert (renewed.verb, "would have dropped 1,000" in renewed.why) == ("keep", True)
+
+
+def test_in_the_shadow_a_limit_counts_where_it_can_do_so_without_dropping() -> None:
+    """A full table of hashlimit drops, whatever its line's target is; a SYN proxy can't count at all."""
+    shadow, limit = replace(POLICY, shadow=True), RateLimit(1000, 1000)
+    match = Match(protocol=17, dport=53)
+    for kind, counting in ((Kind.HASHLIMIT, {Kind.TC, Kind.XDP}), (Kind.SYNPROXY, set())):
+        made = Rule("", kind, match, "x", 600, limit=limit if kind is Kind.HASHLIMIT else None)
+        found = Decider(shadow).next(seen(0, offer={"rule": made}))
+        assert {one.rule.kind for one in found} <= counting
+        assert bool(found) == bool(counting)
 
 
 @pytest.mark.parametrize(

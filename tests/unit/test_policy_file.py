@@ -31,7 +31,7 @@ WRONG_FORMS = {
     "[[port]]\nservice = '443/tcp'\nstrict = 1\n": "strict must be true or false",
     "[port]\nservice = '443/tcp'\n": ":4: port must be one of several tables: [[port]]",
     "[[block]]\nlist = 'office'\nvia = 'hashlimit'\n": 'via must be one of "ipset", "nftables", "tc"',
-    "[[limit]]\nper = 24\nspeed = 3\n": ":6: limit[0].speed is unknown; there are per,",
+    "[[limit]]\nper = 24\nspeed = 3\n": ":6: limit[0].speed is unknown; the nearest is per;",
     "[thresholds]\nmax_change = 1.5\n": "thresholds.max_change must be a number from 0 to 1",
     "[list.sixteen-letters]\nentries = []\n": "list.sixteen-letters must have as its name up to 14 letters",
     "[monitor]\nrepair = 'yes'\n": "monitor.repair must be true or false",

@@ -143,7 +143,7 @@ def test_what_a_tool_cannot_say_stands_there_as_a_comment(bundle: dict[str, byte
 def test_a_set_for_ipset_holds_everybody_as_two_halves() -> None:
     """hash:net refuses /0, and a restore would end there."""
     everybody = replace(rule(), kind=Kind.XDP, match=Match(sources=(Prefix.parse("0.0.0.0/0"),), protocol=17))
-    effect = SimpleNamespace(rule=replace(everybody, id="7"), packets=1, left_out="")
+    effect = SimpleNamespace(rule=replace(everybody, id="7"), packets=1, dropped=1, left_out="")
     lines = ipset_text(SimpleNamespace(effects=(effect,))).splitlines()
     assert lines[1:] == ["add report-7-4 0.0.0.0/1", "add report-7-4 128.0.0.0/1"]
 

@@ -139,7 +139,9 @@ def verdicts(
     """Return for each arrived packet its verdict's index, and the verdicts."""
     packets = recent.arrived
     found: list[Verdict] = [UNKNOWN] * len(packets)
-    active = [status.rule for status in rules if status.state in ACTIVE_STATES]
+    active = [
+        status.rule for status in rules if status.state in ACTIVE_STATES and not status.rule.counts_only
+    ]
     matched = _matched(recent, active, peers)
     for row in np.flatnonzero(joined(packets, recent.accepted) >= 0).tolist():
         found[row] = ACCEPTED

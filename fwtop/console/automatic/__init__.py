@@ -22,6 +22,7 @@ class Policy(Struct, frozen=True):
     """The settings; docs/automatic.toml documents each."""
 
     enabled: bool = False
+    shadow: bool = False
     rules: Annotated[tuple[str, ...], some_of(_RULES, least=1)] = _RULES
     # kinds; none: all
     attacks: Annotated[tuple[str, ...], must("a list of kinds of attacks, as in docs/JSON.md")] = ()

@@ -84,6 +84,8 @@ class Agent:
             confirm = int(self._policy.trial_seconds + CONFIRM_SLACK_SECONDS)
             answer: Answer = self._link.demand_for_rule(Apply({}, confirm_seconds=confirm), rule)
             return safe_text(answer.data["status"]["rule"]["id"], limit=20)
+        if decision.verb == "tell":
+            return rule.id
         is_kept = decision.verb == "keep"
         self._link.demand(Keep(rule.id, self._policy.ttl_seconds) if is_kept else Undo((rule.id,)))
         return rule.id

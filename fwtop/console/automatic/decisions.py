@@ -11,10 +11,12 @@ from fwtop.console.automatic import Policy
 from fwtop.console.automatic.trials import Trial
 from fwtop.model.client_loss import ClientLoss
 from fwtop.model.console_scope import AUTOMATIC, maker
-from fwtop.model.rule import ACTIVE_STATES, Kind, Rule, RuleStatus, State
+from fwtop.model.rule import ACTIVE_STATES, Kind, Mode, Rule, RuleStatus, State
 from fwtop.model.traffic.session import NOTICED, STOPPED
 from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident, Proposal, Snapshot
+from fwtop.rules.kinds import alternatives, why_uncounted
+from fwtop.rules.words import with_mode
 
 _SETTLE_SECONDS = 4.5  # until a window shows only what came after a rule: one more for the same attack then
 _SEEN_SECONDS = 3.0  # until a change that the guardian made is in snapshots
@@ -23,13 +25,14 @@ _AGAIN_SECONDS = 600.0  # until a rule that was wrong or refused is tried again
 _UNABLE_SECONDS = 10.0
 _IDLE_SECONDS = 60.0  # a rule that drops nothing for so long is not renewed
 _RENEWED = 0.2  # of its time to live that is left when a rule is renewed
+_NAMED = 5  # sources
 _WIDEST = {4: 24, 6: 48}  # prefixes that are blocked without anybody asked
 _LARGE_PART, _SAME_PART = 0.55, 0.04  # of an attack
 _LASTING = 0.3  # of an attack that header fields may stop less than a list: the next pulse has new sources
 
 
 class Decision(Struct, frozen=True):
-    """`verb`: install, keep, undo (it was wrong) or end (it has served its purpose).
+    """`verb`: install, keep, undo (it was wrong), end (it has served its purpose), tell (it counts).
 
     `why` is the rest of a sentence that begins with the rule.
     """
@@ -99,7 +102,7 @@ class Decider:
     def _watch(self, status: RuleStatus, now: float) -> Trial:
         """Return how a rule does; one that an earlier recording has kept needs no decision."""
         if status.rule.id not in self._watched:
-            is_fresh = status.state is State.PROVISIONAL
+            is_fresh = status.state is State.PROVISIONAL or status.rule.counts_only
             _, asked = self._asked.get(_identity(status.rule), (now, None))
             if asked is None:  # of an earlier recording
                 asked = Decision("", status.rule, "", proven=_is_block(status.rule))
@@ -123,7 +126,7 @@ class Decider:
         elif status.expires is not None and status.state is State.CONFIRMED:
             due = status.expires - now < _RENEWED * policy.ttl_seconds
             if due and now - trial.dropped_at < _IDLE_SECONDS:
-                yield Decision("keep", rule, "is renewed: it still drops packets")
+                yield Decision("keep", rule, f"is renewed: {would_have(status) or 'it still drops packets'}")
 
     def _verdict(self, status: RuleStatus, trial: Trial, now: float) -> Iterator[Decision]:
         """Decide at the end of a trial; one whose attack has paused goes on when that is back."""
@@ -132,9 +135,12 @@ class Decider:
         outcome = trial.outcome(rule, self._policy.trial_seconds, now)
         trial.is_judged = outcome in ("works", "fails")
         if outcome == "fails":
-            drops = f"it drops {trial.best_pps:,.0f} packets a second"
+            does = "would drop" if rule.counts_only else "drops"
+            drops = f"it {does} {trial.best_pps:,.0f} packets a second"
             predicted = f"predicted were {rule.predicted_pps or 0:,.0f}"
             yield Decision("undo", rule, f"is taken back without effect: {drops}, {predicted}")
+        elif outcome and rule.counts_only:
+            yield Decision("tell", rule, would_have(status))
         elif outcome and not is_kept:
             why = f"it drops up to {trial.best_pps:,.0f} packets a second"
             yield Decision(
@@ -164,6 +170,8 @@ class Decider:
             part = 0.0 if rule.match.sources else best.attack_share
             left = max(1.0 - attack.mine_share - attack.other_share, 0.0)
             why = f"is tried against {attack.title}"
+            if rule.counts_only:
+                why = f"counts what it would drop of {attack.title}"
             decision = Decision("install", rule, why, attack.id, part, left, best.return_path)
             self._settling[attack.id] = now + _ANSWER_SECONDS
             self._asked[_identity(rule)] = (now + _ANSWER_SECONDS, decision)
@@ -203,8 +211,10 @@ class Decider:
     def _fits(self, proposal: Proposal, present: set[tuple[object, ...]]) -> bool:
         """Test a proposal against the policy. If its harm is a guess, it is left to the operator."""
         policy, rule = self._policy, proposal.rule
+        made = _counting(rule) if policy.shadow and rule is not None else rule
         return (
             rule is not None
+            and made is not None
             and rule.kind.value in policy.rules
             and not proposal.guess
             and not proposal.needs_force
@@ -213,8 +223,8 @@ class Decider:
             and proposal.collateral_share <= policy.harm
             and (proposal.clients is None or proposal.clients.worst_share <= policy.clients)
             and proposal.attack_share >= policy.stops
-            and _identity(rule) not in present
-            and _identity(rule) not in self._barred
+            and _identity(made) not in present
+            and _identity(made) not in self._barred
         )
 
     def _is_stopped(self, attack: Incident, proposal: Proposal) -> bool:
@@ -231,7 +241,7 @@ class Decider:
     def _rule(self, proposal: Proposal, now: float) -> Rule:
         rule = proposal.rule
         assert rule is not None  # noqa: S101 - as _fits has tested
-        return replace(
+        own = replace(
             rule,
             summary=f"automatic: {rule.summary}",
             ttl_seconds=self._policy.ttl_seconds,
@@ -239,6 +249,24 @@ class Decider:
             created_by=AUTOMATIC,
             predicted_pps=rule.predicted_pps or proposal.stopped_pps,
         )
+        return (_counting(own) if self._policy.shadow else None) or own
+
+
+def _counting(rule: Rule) -> Rule | None:
+    """Return the rule as one that only counts, of another kind if its own can't; None if none can."""
+    same = (replace(rule, kind=kind) for kind in (rule.kind, *alternatives(rule)))
+    return next((with_mode(one, Mode.COUNT) for one in same if not why_uncounted(one)), None)
+
+
+def would_have(status: RuleStatus) -> str:
+    """Write what a rule that counts only would have dropped, from whom, and which clients; "" of others."""
+    if not status.rule.counts_only:
+        return ""
+    most = sorted(status.entries.items(), key=lambda item: -item[1])[:_NAMED]
+    named = [f"{source} {packets:,}" for source, packets in most if packets]
+    clients = status.rule.predicted_clients
+    told = [status.would_have, *(["of " + ", ".join(named)] if named else [])]
+    return "; ".join([*told, *([clients.words] if clients is not None and clients.known else [])])
 
 
 def _is_block(rule: Rule) -> bool:

@@ -7,7 +7,7 @@ repeated: after a crash it finds what exists and does the rest.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from fwtop.guardian.allow.allowlist import AllowList
@@ -110,6 +110,14 @@ class Kernel:
         """Give a protected port another level; raises FwtopError."""
         self.chains.switch(wanted)
         self.expect(wanted.rule, wanted.objects)
+
+    def change(self, wanted: Sequence[Wanted]) -> None:
+        """Give active rules another mode, each mechanism all of its own at once; raises FwtopError."""
+        for item in self._first_to_last:
+            if mine := [one for one in wanted if item.is_used(one.objects)]:
+                item.change(mine)
+        for one in wanted:
+            self.expect(one.rule, one.objects)
 
     def follow(self, wanted: Wanted) -> None:
         """Adapt a rule to another allow-list; raises FwtopError."""

@@ -90,6 +90,12 @@ class Mechanism:
         """Put in what the kernel lacks of an active rule; raises FwtopError."""
         raise NotImplementedError
 
+    def change(self, wanted: Sequence[Wanted]) -> None:
+        """Put other lines in place of those that active rules have, at once; sets and counters stay.
+
+        Raises FwtopError.
+        """
+
     def follow(self, wanted: Wanted) -> bool:
         """Adapt a rule to another allow-list; returns whether its objects are others now."""
         del wanted

@@ -29,6 +29,7 @@ _PRUNE_EVERY = 50  # rules that ended
 _OPEN, _OVER = "rule", "over"  # kinds of records
 KERNEL_SLACK_SECONDS = 2  # the guardian reverts a provisional rule before the kernel's timeout does
 KEPT_SOURCES = 200  # in the record itself: more have a file of their own until the rule ends
+REPAIRING = "being repaired; "  # before the journalled note: a crash then is no reason to end the rule
 _LISTED = "listed"  # how many sources that file holds
 # Less than the longest timeout of threading.Condition, and as Unix time until 2096
 _Seconds = Annotated[float, Meta(ge=0, lt=4e9)]
@@ -198,6 +199,8 @@ class Entry(Struct, frozen=True, forbid_unknown_fields=True):
     bytes: _Count = 0
     ended: _Seconds | None = None  # Unix seconds
     note: str = ""
+    packets_before: _Count = 0  # its mode was changed last
+    counts_again: bool = False  # not confirmed in time, it counts only, as before
     sources_cut: _Count = 0  # of a rule that has ended: how many of its sources are not kept
 
     @property

@@ -7,8 +7,8 @@ import time
 from msgspec.structs import replace
 
 from fwtop.guardian.mechanisms.mechanism import HEAD_CHANGED, Expected
-from fwtop.guardian.records.journal import Entry, rules_due
-from fwtop.guardian.rules.lifecycle import REPAIRING, Lifecycle
+from fwtop.guardian.records.journal import REPAIRING, Entry, rules_due
+from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Rule, State

@@ -15,13 +15,23 @@ from msgspec.structs import replace
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.mechanisms.chains import sets
 from fwtop.guardian.ownership import single_threaded
-from fwtop.guardian.records.journal import Entry, next_deadline
+from fwtop.guardian.records.journal import KERNEL_SLACK_SECONDS, Entry, next_deadline
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.kernel.programs import RESERVE_SECONDS, until
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import State
 from fwtop.model.text import safe_text
 from fwtop.rules.kinds import has_no_clock
+from fwtop.rules.xtables import MAX_TIMEOUT_SECONDS
+
+
+def seconds_left(entry: Entry) -> int:
+    """Return the timeout that an active rule's sets should have now."""
+    timeout = max(1, math.ceil(entry.deadline - time.monotonic()))
+    if entry.state is State.PROVISIONAL:
+        timeout = timeout + KERNEL_SLACK_SECONDS
+    return min(timeout, MAX_TIMEOUT_SECONDS)
+
 
 TIDY_SECONDS = 10.0  # between two tries to remove leftovers
 _LATE = "; its sysctls were given back in time, as the guardian was stopped or hung"

@@ -20,12 +20,12 @@ from fwtop.model import console_scope
 from fwtop.model.addresses.address import SPACE, covered, sizes
 from fwtop.model.errors import FwtopError
 from fwtop.model.losses import Loss, Weight, Who
-from fwtop.model.rule import POLICY, POLICY_TRIAL, Rule, State
+from fwtop.model.rule import POLICY, POLICY_TRIAL, Mode, Rule, State
 from fwtop.rehearsal.host import Host
 from fwtop.rehearsal.rehearse import Rehearsal, rehearse
 from fwtop.render.numbers import percent
 from fwtop.rules.kind import Layer
-from fwtop.rules.kinds import command_line, heeds_limit, of, why_too_many
+from fwtop.rules.kinds import command_line, drops_nothing, heeds_limit, of, why_too_many
 from fwtop.rules.overlap import is_double
 
 MAX_RULES = 256  # active at once: every line costs each packet that passes the chain
@@ -58,9 +58,13 @@ def why_double(rule: Rule, others: Sequence[Rule]) -> str | None:
     """
     if rule.created_by in (POLICY, POLICY_TRIAL):
         return None
+    by_id = {other.id: other for other in others}
     found = next((other.id for other in others if is_double(rule, other)), None)
     if found is None:
         return None
+    if by_id[found].counts_only is not rule.counts_only:
+        does = "counts" if by_id[found].counts_only else "drops"
+        return f"rule {found} {does} this already: 'fwtop mode {found} {rule.mode.value}' changes that"
     return (
         f"rule {found} does this already: 'fwtop keep {found}' renews it, 'fwtop repair {found}' restores it"
     )
@@ -99,7 +103,8 @@ def force_refused(broad: str, limits: Limits, command: str) -> str | None:
 
 def _blocks(rule: Rule) -> bool:
     """Whether a rule drops what its sources send, further conditions or not; a limit leaves something."""
-    return of(rule.kind).is_filter and not heeds_limit(rule) and bool(rule.match.sources)
+    drops = of(rule.kind).is_filter and not drops_nothing(rule)
+    return drops and not heeds_limit(rule) and bool(rule.match.sources)
 
 
 def deciding_before(rule: Rule, active: Iterable[Rule]) -> frozenset[str]:
@@ -125,7 +130,8 @@ def only_level_differs(old: Rule, new: Rule) -> bool:
     """Return whether a rule becomes another one by filling its enable sets."""
     if old.protection is None or new.protection is None:
         return False
-    return old.match == new.match and replace(old.protection, level=new.protection.level) == new.protection
+    same = old.match == new.match and old.mode is new.mode
+    return same and replace(old.protection, level=new.protection.level) == new.protection
 
 
 def command(words: str) -> str:
@@ -163,6 +169,12 @@ def check_keep(entry: Entry, ttl_seconds: int) -> None:
     if ttl_seconds > console_scope.MAX_TTL_SECONDS and entry.state is not State.PROVISIONAL:
         words = f"fwtop keep {entry.rule.id} --ttl {ttl_seconds}s"
         raise FwtopError(f"ttl_seconds: a screen keeps rules for a day at most; {command(words)}", 3)
+
+
+def check_mode(entries: Iterable[Entry], mode: Mode) -> None:
+    """Raise FwtopError if a console may not have some rules drop, or only count."""
+    for entry in entries:
+        _check_owner(entry, f"mode {entry.rule.id} {mode.value}")
 
 
 def check_undo(entries: Iterable[Entry]) -> None:

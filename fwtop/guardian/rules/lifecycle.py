@@ -17,25 +17,29 @@ from msgspec.structs import replace
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.ownership import single_threaded
-from fwtop.guardian.records.journal import KERNEL_SLACK_SECONDS, Entry, next_deadline, rules_due
+from fwtop.guardian.records.journal import (
+    KERNEL_SLACK_SECONDS,
+    REPAIRING,
+    Entry,
+    next_deadline,
+    rules_due,
+)
 from fwtop.guardian.rules import connections, guard
 from fwtop.guardian.rules.connections import StrictTracking
-from fwtop.guardian.rules.ending import Ending
+from fwtop.guardian.rules.ending import Ending, seconds_left
 from fwtop.guardian.rules.guard import bridge_notes, check_share
+from fwtop.guardian.rules.modes import Modes, check_confirm, require
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import POLICY, Rule, State
+from fwtop.model.rule import POLICY, POLICY_TRIAL, Mode, Rule, State
 from fwtop.model.text import safe_text
 from fwtop.rehearsal.operators import around_sessions
-from fwtop.rehearsal.rehearse import Rehearsal
 from fwtop.rules.kinds import has_no_clock
 from fwtop.rules.xtables import MAX_TIMEOUT_SECONDS
 
-MAX_CONFIRM_SECONDS = 3600
 RETRY_SECONDS = 1.0  # until the next try to end a rule that still acts
-REPAIRING = "being repaired; "  # before the journalled note: a crash then is no reason to end the rule
 _LONG_SECONDS = 1.0  # an installation that took longer gets its whole confirmation time all the same
 _OWNER_GONE = "the console went away before confirming"
 
@@ -59,6 +63,7 @@ class Lifecycle:
         self._serve_urgent = serve_urgent
         self.ending = Ending(state, failpoints, set_watchdog)
         self._owners, self._installing = self.ending.owners, self.ending.installing
+        self.modes = Modes(state, failpoints, self.ending, self.follow_allow, self._close_open)
         self._strict = StrictTracking()
         self._followed: AllowList | None = None  # the allow-list that each rule's sets and lines are made for
 
@@ -80,8 +85,7 @@ class Lifecycle:
 
         The rule that it replaces ends once this one is confirmed: one of them is active at any time.
         """
-        if not 0 <= confirm_seconds <= MAX_CONFIRM_SECONDS:
-            raise FwtopError(f"confirm_seconds goes from 0 to {MAX_CONFIRM_SECONDS}", 2)
+        check_confirm(confirm_seconds)
         rule = replace(self._state.rule_of(data, sources), created=time.time())
         old = self.active.get(rule.replaces)
         if old is not None and not confirm_seconds and guard.only_level_differs(old.rule, rule):
@@ -90,9 +94,13 @@ class Lifecycle:
             raise FwtopError(trouble)
         others, allow = self._state.other_rules(rule), self._state.fresh_allow()
         self.follow_allow()
-        rule, spared = around_sessions(rule, allow)
+        mode = rule.mode
+        if rule.counts_only and rule.created_by != POLICY_TRIAL:  # harms nobody
+            confirm_seconds = 0
+        rule, spared = around_sessions(replace(rule, mode=Mode.DROP), allow)
+        rule = replace(rule, mode=mode)
         verdict = self._state.judge(rule, others, console=owner is not None)
-        _require(verdict, force=force)
+        require(verdict, force=force)
         check_share(rule, others, self._state.limits()[0])
         entry = self._install(rule, confirm_seconds, owner)
         self.end_replaced(entry)
@@ -146,7 +154,7 @@ class Lifecycle:
         """
         self._state.known_allow()
         verdict = self._state.judge(rule, (), console=owner is not None)
-        _require(verdict, force=force)
+        require(verdict, force=force)
         status = self._state.counters.status_of(self._switch(old, rule))
         return {"status": status, "warnings": [*self._state.allow.warnings, *verdict.warnings]}
 
@@ -166,7 +174,7 @@ class Lifecycle:
             self._kernel.switch(wanted)
         except Exception:
             self.ending.record(old)
-            self._kernel.switch(self._state.wanted(old.rule, self._seconds_left(old)))
+            self._kernel.switch(self._state.wanted(old.rule, seconds_left(old)))
             raise
         self._failpoints.reached(Failpoint.SWITCHED)
         self.active[rule.id] = done
@@ -174,15 +182,8 @@ class Lifecycle:
         self.ending.record(done)
         return done
 
-    def _seconds_left(self, entry: Entry) -> int:
-        """Return the timeout that an active rule's sets should have now."""
-        timeout = max(1, math.ceil(entry.deadline - time.monotonic()))
-        if entry.state is State.PROVISIONAL:
-            timeout = timeout + KERNEL_SLACK_SECONDS
-        return min(timeout, MAX_TIMEOUT_SECONDS)
-
     def _close_open(self, rule: Rule) -> str:
-        if not rule.close_open:
+        if not rule.close_open or rule.counts_only:
             return ""
         try:
             found = connections.to_close(rule, self._state.allow)
@@ -237,7 +238,9 @@ class Lifecycle:
         self._failpoints.reached(Failpoint.RENEWED)
         rule = replace(entry.rule, ttl_seconds=ttl)
         ends = time.monotonic() + ttl
-        kept = replace(entry, rule=rule, state=State.CONFIRMED, expires=ends, confirm_by=None)
+        kept = replace(
+            entry, rule=rule, state=State.CONFIRMED, expires=ends, confirm_by=None, counts_again=False
+        )
         self.ending.record(kept)
         self._failpoints.reached(Failpoint.KEPT)
         self.active[rule_id] = kept
@@ -267,7 +270,7 @@ class Lifecycle:
 
     def _restore_missing(self, entry: Entry) -> None:
         rule_id = entry.rule.id
-        timeout = self._seconds_left(entry)
+        timeout = seconds_left(entry)
         self._state.fresh_allow()
         wanted = self._state.wanted(entry.rule, timeout)
         self._kernel.restore(wanted)
@@ -303,7 +306,7 @@ class Lifecycle:
         for rule_id in self._installing & set(mine):
             del self._owners[rule_id]  # reverted as soon as it is installed
         found = [self.active[rule_id] for rule_id in mine if rule_id in self.active]
-        self.ending.end([(entry, State.REVERTED, _OWNER_GONE) for entry in found])
+        self.modes.end_unconfirmed([(entry, State.REVERTED, _OWNER_GONE) for entry in found])
 
     def end_sysctls(self) -> None:
         """End the rules without a timeout in the kernel, as the guardian was told to exit. Never raises."""
@@ -324,7 +327,7 @@ class Lifecycle:
             return self._until_tidy(now)
         retry = 0.0
         try:
-            self.ending.end(rules_due(self.active.values(), now))
+            self.modes.end_unconfirmed(rules_due(self.active.values(), now))
             self.ending.log_once("end", None)
         except FwtopError as error:
             self.ending.log_once("end", error)
@@ -408,7 +411,7 @@ class Lifecycle:
             if entry.rule.protection is not None:
                 continue  # all of its lines are behind the allow-list
             try:
-                self._kernel.follow(state.wanted(entry.rule, self._seconds_left(entry)))
+                self._kernel.follow(state.wanted(entry.rule, seconds_left(entry)))
             except Exception as error:
                 trouble = f"rule {entry.rule.id} can't follow the allow-list: {FwtopError.of(error)}"
         if not trouble:
@@ -425,13 +428,6 @@ class Lifecycle:
         except FwtopError as error:
             line = f"rule {entry.rule.id} is active, but rule {old.rule.id} could not be ended: {error}"
             raise FwtopError(f"{line}; try: fwtop undo {old.rule.id}", error.code) from None
-
-
-def _require(verdict: Rehearsal, *, force: bool) -> None:
-    if verdict.refused is not None:
-        raise FwtopError(f"refused: {verdict.refused}")
-    if verdict.broad is not None and not force:
-        raise FwtopError(f"refused without confirmation: {verdict.broad}; --force installs it")
 
 
 def _not_acting(rule_id: str, reason: str) -> FwtopError:

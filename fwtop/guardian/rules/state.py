@@ -131,7 +131,8 @@ class GuardianState:
             if why := guard.why_not_for_console(rule, self.active):
                 losses.insert(0, guard.barred(why))
             broad = Rehearsal(tuple(losses)).broad
-            together = why_broad_together(rule, guard.made_by_consoles(self.active), host)
+            mine = [one for one in guard.made_by_consoles(self.active) if not one.counts_only]
+            together = None if rule.counts_only else why_broad_together(rule, mine, host)
             if broad is None and together is not None:
                 losses.append(together)
                 broad = together.words
@@ -345,6 +346,7 @@ class RuleCounters:
             packets=counted.packets,
             bytes=counted.bytes,
             pps=self._pps.get(entry.rule.id, 0.0) if active else 0.0,
+            packets_before=entry.packets_before,
             counted_at=self._counted_at if entry.rule.id in self._counts else None,
             expires=wall + entry.expires if active else entry.ended,
             confirm_by=wall + entry.confirm_by if active and entry.confirm_by is not None else None,

@@ -31,6 +31,7 @@ from fwtop.model.protocol import (
     ProtocolError,
     Repair,
     Request,
+    RuleMode,
     RuleRead,
     Undo,
     Why,
@@ -66,8 +67,8 @@ def carry_out(
             return handlers.reports.rule(request.id)
         case ListChange() | ListShow() | ListTest() | ListRead():
             return handlers.lists.carry_out(request, _sources(attached))
-        case Keep() | Repair() | Undo():
-            return _change(handlers.lifecycle, request, console=owner is not None, by=by)
+        case Keep() | Repair() | Undo() | RuleMode():
+            return _change(handlers.lifecycle, request, owner=owner, by=by)
         case Plan():
             sources = _sources(attached)
             return handlers.reports.plan(request.rule, sources, owner=owner, follows=request.follows)
@@ -82,7 +83,10 @@ def carry_out(
     raise TypeError("not a request that takes time")
 
 
-def _change(lifecycle: Lifecycle, request: Keep | Repair | Undo, *, console: bool, by: str) -> dict[str, Any]:
+def _change(
+    lifecycle: Lifecycle, request: Keep | Repair | Undo | RuleMode, *, owner: object | None, by: str
+) -> dict[str, Any]:
+    console = owner is not None
     match request:
         case Keep():
             return lifecycle.keep(request.id, request.ttl_seconds, console=console)
@@ -90,6 +94,9 @@ def _change(lifecycle: Lifecycle, request: Keep | Repair | Undo, *, console: boo
             return lifecycle.repair(request.id)
         case Undo():
             return lifecycle.undo(request.ids, everything=request.all, console=console, by=by)
+        case RuleMode():
+            confirm, force = request.confirm_seconds, request.force
+            return lifecycle.modes.set(request.ids, request.mode, confirm, force=force, owner=owner)
 
 
 def _sources(attached: int | None) -> Sequence[Prefix]:

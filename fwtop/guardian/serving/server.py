@@ -42,6 +42,7 @@ from fwtop.model.protocol import (
     PolicyRead,
     ProtocolError,
     Rescan,
+    RuleMode,
     Rules,
     Status,
     Survey,
@@ -297,7 +298,7 @@ class Server:
         owner = client if client.hello.role == "console" else None
         by = f"program of user {peer.uid}" if peer.program else "console" if owner is not None else ""
         request = signed(asked.request, by)
-        client.owns |= owner is not None and isinstance(request, Apply)
+        client.owns |= owner is not None and isinstance(request, Apply | RuleMode)
         kept = copy_of(attached)
 
         def done(answer: Answer) -> None:

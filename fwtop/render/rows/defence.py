@@ -138,6 +138,7 @@ RULE = RowType(
         Field("kind", value="rule.kind.value", heading="by", width=9, keep=30),
         Field("summary", value="rule.summary", heading="rule", width=20, grow=1, keep=3, whole=True),
         Field("state", value="state.value", heading="state", width=18),
+        Field("mode", value="rule.mode.value"),
         Field("packets", Unit.COUNT, heading="packets", width=7, keep=9),
         Field("bytes", Unit.BYTES, heading="bytes", width=7, keep=25),
         Field("pps", Unit.PPS, heading="pps", width=5, keep=1),

@@ -67,7 +67,7 @@ def routes(rule: Rule, targets: Sequence[Prefix]) -> list[FlowSpec]:
     """Return the routes that drop what a rule drops, to one of the targets; none if no router can."""
     match = rule.match
     unsaid = (match.ttl, match.ip_id, match.tcp_seq, match.tcp_window, match.tcp_header)
-    drops = kinds.of(rule.kind).is_filter and rule.limit is None
+    drops = kinds.of(rule.kind).is_filter and rule.limit is None and not rule.counts_only
     if not drops or match.payload or match.fragment is False or any(unsaid):
         return []
     if not match.sources and match == Match(family=match.family):

@@ -49,10 +49,14 @@ def plain(rule: Rule) -> Plain:
             asked, listed = sources_of(rule, family)
             limit, held = _limit(rule, rule.limit, family) if rule.limit is not None else ("", [])
             own += [*(replace(one, counted=False) for one in listed), *held]
-            verdict = "counter notrack" if rule.kind is Kind.NOTRACK else "counter drop"
+            verdict = "counter notrack" if rule.kind is Kind.NOTRACK else _counter(rule)
             lines.append((RAW, " ".join(filter(None, (of_family, asked, limit, verdict)))))
         sets += own
     return Plain(tuple(sets), tuple(lines))
+
+
+def _counter(rule: Rule) -> str:
+    return "counter" if rule.counts_only else "counter drop"
 
 
 def _limit(rule: Rule, limit: RateLimit, family: int) -> tuple[str, list[NftSet]]:
@@ -78,14 +82,23 @@ def _peers(family: int) -> NftSet:
 def _port_lines(rule: Rule, protection: Protection, family: int, service: str) -> Iterator[tuple[str, str]]:
     ip = _IP[family]
     new = f"{service} {_SYN}" if rule.match.protocol == TCP and not protection.strict else service
+    spared = []  # by a rule that only counts: others decide about them
+    passes = "" if rule.counts_only else " return"
     if _talks(rule, protection):
         peers, known = set_of(rule.id, f"peers{family}"), f"{ip} saddr . udp sport"
-        yield PORTS, f"{service} {known} @{peers} update @{peers} {{ {known} }} return"
+        spared.append(f"{known} != @{peers}")
+        yield PORTS, f"{service} {known} @{peers} update @{peers} {{ {known} }}{passes}"
         answers = f"meta nfproto ipv{family} udp sport {rule.match.dport}"
         yield OUT, f"{answers} update @{peers} {{ {ip} daddr . udp dport }}"
+    sets = [list_set_of(name, family) for name in protection.lists if protection.level is Level.PROTECTED]
+    if rule.counts_only:
+        spared += [f"{ip} saddr != @{name}" for name in sets]
+        if protection.level is not Level.OPEN:
+            yield PORTS, " ".join((new, *spared, _counter(rule)))
+        return
     if protection.level is Level.OPEN:
         yield PORTS, f"{service} return"
         return
-    for name in protection.lists if protection.level is Level.PROTECTED else ():
-        yield PORTS, f"{new} {ip} saddr @{list_set_of(name, family)} return"
-    yield PORTS, f"{new} counter drop"
+    for name in sets:
+        yield PORTS, f"{new} {ip} saddr @{name} return"
+    yield PORTS, f"{new} {_counter(rule)}"

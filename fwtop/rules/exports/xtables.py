@@ -37,8 +37,9 @@ class Plain(Struct, frozen=True):
 def plain(rule: Rule, own: str = _OWN, lists: Mapping[str, Sequence[Prefix]] = {}) -> Plain:
     """Return a rule without its clock; `own` begins the names of its sets. Raises FwtopError (code 2)."""
     if rule.connections is not None:
+        verdict = () if rule.counts_only else DROP
         limits = (
-            ChainLine(one, tuple(connlimit_args(rule, one)), DROP, OPENING) for one in rule.match.families
+            ChainLine(one, tuple(connlimit_args(rule, one)), verdict, OPENING) for one in rule.match.families
         )
         return Plain((), tuple(limits))
     made = kinds.build(in_netfilter(rule), Surroundings(lists=lists))
@@ -80,11 +81,13 @@ def _without_clock(match: tuple[str, ...], acting: Mapping[str, bool]) -> tuple[
     kept: list[str] = []
     at = 0
     while at < len(match):
-        is_set = match[at : at + 3] == ("-m", "set", "--match-set")
-        if is_set and match[at + 3] in acting:
-            if not acting[match[at + 3]]:
+        negated = match[at + 2 : at + 3] == ("!",)
+        is_set = match[at : at + 2] == ("-m", "set")
+        name = match[at + 3 + negated] if is_set else ""
+        if name in acting:
+            if acting[name] is negated:
                 return None
-            at += 5
+            at += 5 + negated
         else:
             kept.append(match[at])
             at += 1
@@ -216,4 +219,5 @@ def _proxy_lines(rule: Rule) -> list[str]:
 
 def _connlimit_lines(rule: Rule) -> Iterator[str]:
     for family in rule.match.families:
-        yield f"{PROGRAMS[family]} -I INPUT {' '.join(connlimit_args(rule, family))} -j DROP"
+        verdict = "" if rule.counts_only else " -j DROP"
+        yield f"{PROGRAMS[family]} -I INPUT {' '.join(connlimit_args(rule, family))}{verdict}"

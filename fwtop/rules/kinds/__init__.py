@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, RateLimit, Rule
 from fwtop.rules.kind import NONE, KernelObjects, Layer, RuleKind, Surroundings
 from fwtop.rules.kinds import common, harden
@@ -56,12 +57,13 @@ def alternatives(rule: Rule) -> list[Kind]:
 
 def drops_nothing(rule: Rule) -> bool:
     """Return whether no packet is dropped because of a rule."""
-    return all(of(kind).drops_nothing for kind in rule.kinds)
+    return rule.counts_only or all(of(kind).drops_nothing for kind in rule.kinds)
 
 
 def droppers(rule: Rule, reason: str) -> list[Rule]:
     """Return the parts of a rule, or itself, whose drops have this reason in the kernel."""
-    return [part for part in rule.parts or (rule,) if of(part.kind).drop_reason == reason]
+    parts = () if rule.counts_only else rule.parts or (rule,)
+    return [part for part in parts if of(part.kind).drop_reason == reason]
 
 
 def has_no_clock(rule: Rule) -> bool:
@@ -74,13 +76,21 @@ def why_too_many(kind: Kind, prefixes: Sequence[Prefix]) -> str | None:
     return (of(kind).too_many or common.too_many)(prefixes)
 
 
+def why_uncounted(rule: Rule) -> str:
+    """Return why a rule can't only count what it would drop; "" if it can."""
+    return next((why for part in rule.parts or (rule,) if (why := of(part.kind).uncounted(part))), "")
+
+
 def build(rule: Rule, around: Surroundings = NONE) -> KernelObjects:
     """Return what a rule is in the kernel. Raises FwtopError (code 2) for what its kind can't do."""
+    if rule.counts_only and (why := why_uncounted(rule)):
+        raise FwtopError(f"{why}; nothing was changed", 2)
     if rule.parts:
         return harden.together(rule.id, [build(part, around) for part in harden.parts_of(rule)])
     made = of(rule.kind).build(rule, around)
     # Access lists decide at a protected port; all of its lines are behind the allow-list
-    return made if rule.protection is not None else common.unlisted_first(made, rule, around.known)
+    made = made if rule.protection is not None else common.unlisted_first(made, rule, around.known)
+    return common.counting(made) if rule.counts_only else made
 
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
@@ -98,6 +108,7 @@ def command_line(rule: Rule, *, max_sources: int | None = _MAX_SOURCES) -> str |
     words = of(rule.kind).words(rule) if match.fragment is not False else None
     if words is None:
         return None
+    words = [*words, *(["--count"] * rule.counts_only)]
     line = shlex.join(["fwtop", *words, "--ttl", ttl_option(rule.ttl_seconds)])
     return line if line.isprintable() else None
 

@@ -11,6 +11,7 @@ from fwtop.model.addresses.address import Prefix, listed, of_family, of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.rules.kind import ChainLine, KernelObjects, SetSpec, Surroundings
+from fwtop.rules.nft_objects import NftRule
 from fwtop.rules.xtables import (
     TIMED_ELEMENTS,
     UNLISTED,
@@ -134,6 +135,16 @@ def unlisted_first(objects: KernelObjects, rule: Rule, known: Iterable[Prefix]) 
         replace(line, unlisted=line.family not in met and line.target == DROP) for line in objects.lines
     )
     return replace(objects, lines=lines)
+
+
+def counting(objects: KernelObjects) -> KernelObjects:
+    """Return the same sets and matches without a verdict: lines count, and the packet goes on."""
+    lines = tuple(replace(line, target=()) if line.target == DROP else line for line in objects.lines)
+    instead = objects.instead
+    if isinstance(instead, NftRule):
+        counts = (replace(one, statement=one.statement.removesuffix(" drop")) for one in instead.lines)
+        instead = replace(instead, lines=tuple(counts))
+    return replace(objects, lines=lines, instead=instead)
 
 
 def _sparing(objects: KernelObjects, rule: Rule, known: tuple[Prefix, ...]) -> KernelObjects:

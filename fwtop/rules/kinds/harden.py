@@ -16,8 +16,9 @@ from fwtop.rules.xtables import UNLISTED, set_name
 
 
 def parts_of(rule: Rule) -> tuple[Rule, ...]:
-    """Return a playbook's parts as rules under its own id and clock."""
-    return tuple(replace(part, id=rule.id, ttl_seconds=rule.ttl_seconds) for part in rule.parts)
+    """Return a playbook's parts as rules under its own id, clock and mode."""
+    own = {"id": rule.id, "ttl_seconds": rule.ttl_seconds, "mode": rule.mode}
+    return tuple(replace(part, **own) for part in rule.parts)
 
 
 def together(rule_id: str, parts: Sequence[KernelObjects]) -> KernelObjects:

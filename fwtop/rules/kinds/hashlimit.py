@@ -19,14 +19,28 @@ _MAY_FILL = (
     "instead"
 )
 
+_FULL_DROPS = (
+    "hashlimit drops packets of new clients once its table is full, even if it only counts: count this with "
+    "--via xdp or tc"
+)
+
 
 def build(rule: Rule, around: Surroundings) -> KernelObjects:
     """Return the lines that drop what a source prefix sends above the limit."""
     if rule.limit is None:
         raise FwtopError("a limit needs a rate; nothing was installed", 2)
     enabled = base(rule, around.exceptions)
-    may_fill = any(_most(rule.match.sources, rule.limit, family) > HASHLIMIT_MAX for family in enabled.asks)
-    return KernelObjects(enabled.sets, filter_lines(rule, enabled), (_MAY_FILL,) if may_fill else ())
+    notes = (_MAY_FILL,) if _may_fill(rule, rule.limit) else ()
+    return KernelObjects(enabled.sets, filter_lines(rule, enabled), notes)
+
+
+def _may_fill(rule: Rule, limit: RateLimit) -> bool:
+    return any(_most(rule.match.sources, limit, family) > HASHLIMIT_MAX for family in rule.match.families)
+
+
+def _uncounted(rule: Rule) -> str:
+    """A full table drops what it can't count (hotdrop in xt_hashlimit.c), whatever the line's target is."""
+    return _FULL_DROPS if rule.limit is not None and _may_fill(rule, rule.limit) else ""
 
 
 def _burst(limit: RateLimit) -> int:
@@ -56,5 +70,5 @@ KIND = RuleKind(
         "hashlimit": "-m hashlimit --hashlimit-name fwtop --hashlimit-above 1000/sec --hashlimit-mode srcip "
         "--hashlimit-srcmask 24 -j DROP"
     },
-    verbs=("limit",), cost_ns=530.0, bench="limit {port} --per 24 --rate 1000/s",
+    uncounted=_uncounted, verbs=("limit",), cost_ns=530.0, bench="limit {port} --per 24 --rate 1000/s",
 )  # fmt: skip

@@ -46,6 +46,7 @@ def _words(rule: Rule) -> list[str] | None:
 KIND = RuleKind(
     Kind.NOTRACK, Layer.RAW, build, _words,
     optional=("stateless", "forget"), phrase=lambda _, what: f"do not track {what}",
+    uncounted=lambda _: "a notrack rule drops nothing that could be counted",
     brief=lambda _, what: f"don't track {what}", drops_nothing=True,
     untracks=True, is_part=True, not_measured="it drops nothing",
     evaded="stateful rules don't see these packets",

@@ -47,9 +47,10 @@ def build(rule: Rule, around: Surroundings) -> KernelObjects:
         if match.protocol == UDP and not protection.strict:
             sets.append(_learned(around.machine, rule.id, family, match.dport))
             lines += _learning(rule, family, around.higher)
+        levels = _counted_levels if rule.counts_only else _levels
         lines += [
             ChainLine(family, (*field_args(match, family), *asks), target, behind=around.higher)
-            for asks, target in _levels(rule.id, family, protection, is_tcp=match.protocol == TCP)
+            for asks, target in levels(rule, family, protection)
         ]
     return KernelObjects(tuple(sets), tuple(lines))
 
@@ -64,16 +65,40 @@ def enable_sets(rule: Rule, family: int) -> tuple[SetSpec, ...]:
 
 
 def _levels(
-    rule_id: str, family: int, protection: Protection, *, is_tcp: bool
+    rule: Rule, family: int, protection: Protection
 ) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
     """Yield the matches and targets of all levels, in order; `closed` comes first."""
-    new = ("--syn",) if is_tcp and not protection.strict else ()
-    is_on = _in(set_name(rule_id, family, ON))
-    yield (*new, *_in(set_name(rule_id, family, SHUT))), DROP
-    yield _in(set_name(rule_id, family, PASS)), _RETURN
+    new = _new(rule, protection)
+    is_on = _in(set_name(rule.id, family, ON))
+    yield (*new, *_in(set_name(rule.id, family, SHUT))), DROP
+    yield _in(set_name(rule.id, family, PASS)), _RETURN
     for name in protection.lists:
         yield (*new, *_in(list_set_name(name, family)), *is_on), _RETURN
     yield (*new, *is_on), DROP
+
+
+def _counted_levels(
+    rule: Rule, family: int, protection: Protection
+) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Yield the same without letting anybody pass what other rules decide: who would be, is no match."""
+    talks = rule.match.protocol == UDP and not protection.strict
+    known = _not_in(set_name(rule.id, family, PEERS), "src,src") if talks else ()
+    new = (*_new(rule, protection), *known)
+    yield (*new, *_in(set_name(rule.id, family, SHUT))), ()
+    spared = [set_name(rule.id, family, role) for role in (SHUT, PASS)]
+    spared += [list_set_name(name, family) for name in protection.lists]
+    yield (
+        (
+            *new,
+            *(word for name in spared for word in _not_in(name)),
+            *_in(set_name(rule.id, family, ON)),
+        ),
+        (),
+    )
+
+
+def _new(rule: Rule, protection: Protection) -> tuple[str, ...]:
+    return ("--syn",) if rule.match.protocol == TCP and not protection.strict else ()
 
 
 def _learned(machine: Machine, rule_id: str, family: int, port: int) -> SetSpec:
@@ -90,13 +115,18 @@ def _learning(rule: Rule, family: int, higher: frozenset[str]) -> Iterator[Chain
     to_port, port = field_args(rule.match, family), str(rule.match.dport)
     renew = ("-j", "SET", "--add-set", peers, "src,src", "--exist")
     yield ChainLine(family, (*to_port, *known, *is_on), renew, behind=higher)
-    yield ChainLine(family, (*to_port, *known, *is_on), _RETURN, behind=higher)
+    if not rule.counts_only:
+        yield ChainLine(family, (*to_port, *known, *is_on), _RETURN, behind=higher)
     answers = ("-p", str(UDP), "--sport", port, *_in(set_name(rule.id, family, ON), "dst"))
     yield ChainLine(family, answers, ("-j", "SET", "--add-set", peers, "dst,dst", "--exist"), OUTPUT)
 
 
 def _in(name: str, side: str = "src") -> tuple[str, ...]:
     return ("-m", "set", "--match-set", name, side)
+
+
+def _not_in(name: str, side: str = "src") -> tuple[str, ...]:
+    return ("-m", "set", "!", "--match-set", name, side)
 
 
 def protection_text(protection: Protection) -> str:

@@ -97,6 +97,7 @@ KIND = RuleKind(
     phrase=lambda _, what: f"answer handshakes of {what} with SYN cookies",
     brief=lambda _, what: f"answer SYNs {what.removeprefix('TCP ')}/tcp with cookies",
     answers=True, is_part=True,
+    uncounted=lambda _: "a SYN proxy can't tell what it would drop without answering the handshakes",
     has_no_clock=True, not_measured="it discards incomplete handshakes and passes completed ones",
     evaded="evaded by: bots that finish handshakes; each SYN still costs an answer",
     ladder="half-open connections (SYNPROXY)",

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from textual import events
 
 from fwtop.model.console_scope import owner_elsewhere
-from fwtop.model.rule import ACTIVE_STATES, POLICY, POLICY_TRIAL, Rule, RuleStatus, State
+from fwtop.model.rule import ACTIVE_STATES, POLICY, POLICY_TRIAL, Mode, Rule, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import NOTHING, Snapshot
 from fwtop.render.numbers import duration_words
@@ -27,9 +27,18 @@ from fwtop.ui.style import BAD, GOOD, STRONG, TEXT, WARN, Line
 _EXTEND_SECONDS = (600, 1800, 3600, 21600, 86400)
 KEEP_RULE, REMOVE_RULE = "Keep it", "Remove it"
 _EXPLAIN = "explain"  # the one verb that changes nothing
-_ON_ONE = {"undo": "remove", "extend": "extend", "change": "change", "why": _EXPLAIN}  # jobs, and their verbs
+_MODE = "change the mode of"
+_ON_ONE = {  # jobs, and their verbs
+    "undo": "remove", "extend": "extend", "change": "change", "why": _EXPLAIN, "mode": _MODE,
+}  # fmt: skip
+DROP_RULE, LEAVE_RULE = "Have it drop", "Leave it"
 # What the screen may not do, because it parses what attackers send: the command for another terminal.
-_ELSEWHERE = {"confirm": "fwtop keep {id}", "extend": "fwtop keep {id} --ttl 1d", "remove": "fwtop undo {id}"}
+_ELSEWHERE = {
+    "confirm": "fwtop keep {id}",
+    "extend": "fwtop keep {id} --ttl 1d",
+    "remove": "fwtop undo {id}",
+    _MODE: "fwtop mode {id} {mode}",
+}
 
 
 class RuleActions:
@@ -121,7 +130,10 @@ class RuleActions:
         """Remove a rule; a confirmed one only after a question."""
         rule = chosen.rule
         if chosen.state is State.CONFIRMED:
-            question = f"Rule {rule.id} ({rule.summary}) is confirmed and drops {number(chosen.pps)} pps now."
+            does = "counts" if rule.counts_only else "drops"
+            question = (
+                f"Rule {rule.id} ({rule.summary}) is confirmed and {does} {number(chosen.pps)} pps now."
+            )
             answer = await self._desk.choose(f"remove rule {rule.id}", question, (KEEP_RULE, REMOVE_RULE))
             if answer != REMOVE_RULE:
                 self._say(f"rule {rule.id} stays")
@@ -164,6 +176,18 @@ class RuleActions:
                 f"rule {status.rule.id} is in; {KEY_MAP.label('keep')} keeps it and removes rule {old.id}",
                 GOOD,
             )
+
+    async def mode(self, chosen: RuleStatus) -> None:
+        """Have a rule only count, or after a question drop, on trial."""
+        rule = chosen.rule
+        if not rule.counts_only:
+            await self._report(f"changing rule {rule.id}", self._set_mode(rule.id, Mode.COUNT))
+            return
+        trial = f"It is on trial for {self._controls.confirm_seconds} s, and then counts again."
+        question = f"Rule {rule.id} {chosen.would_have}. {trial}"
+        answer = await self._desk.choose(f"rule {rule.id} drops", question, (LEAVE_RULE, DROP_RULE))
+        if answer == DROP_RULE:
+            await self._report(f"changing rule {rule.id}", self._set_mode(rule.id, Mode.DROP))
 
     async def why(self, chosen: RuleStatus) -> None:
         """Show what a rule matches, or what keeps it from matching."""
@@ -245,6 +269,12 @@ class RuleActions:
             return f"rule {rule_id} is confirmed and replaces rule {old_id}"
         return f"rule {rule_id} is confirmed" if ttl_seconds is None else f"rule {rule_id} is extended"
 
+    async def _set_mode(self, rule_id: str, mode: Mode) -> str:
+        status = await self._controls.mode(rule_id, mode)
+        self._desk.overlay.note(status, self._desk.clock())
+        keeps = f"; {KEY_MAP.label('keep')} keeps it so" if status.state is State.PROVISIONAL else ""
+        return f"rule {rule_id} {'counts only' if status.rule.counts_only else 'drops'}{keeps}"
+
     async def _repair(self, rule_id: str) -> str:
         self._desk.overlay.note(await self._controls.repair(rule_id), self._desk.clock())
         return f"rule {rule_id} acts again"
@@ -268,7 +298,8 @@ def _command_elsewhere(verb: str, rule: Rule, netns: str | None) -> str:
     """Return the command that does to a rule what a key may not; "" where the key may."""
     if not owner_elsewhere(rule):
         return ""
-    words = _ELSEWHERE.get(verb, "").format(id=rule.id)
+    mode = Mode.DROP if rule.counts_only else Mode.COUNT
+    words = _ELSEWHERE.get(verb, "").format(id=rule.id, mode=mode.value)
     if rule.created_by == POLICY_TRIAL or (rule.created_by == POLICY and verb != "remove"):
         words = "fwtop policy apply"
     words = words or command_line(rule) or "fwtop protect"

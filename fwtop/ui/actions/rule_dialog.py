@@ -12,10 +12,11 @@ from textual import events
 from textual.binding import BindingType
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Preview, Rule
+from fwtop.model.rule import Mode, Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.rules.kinds import drops_nothing, of
 from fwtop.rules.overlap import as_one
+from fwtop.rules.words import with_mode
 from fwtop.ui.actions.dialog import Dialog, bound, hints
 from fwtop.ui.actions.editor import Editor
 from fwtop.ui.bars import working
@@ -62,7 +63,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
 
     BINDINGS: ClassVar[list[BindingType]] = bound("""
         tab commands   down mark(1)   shift+tab,up mark(-1)   left turn(-1)   right turn(1)
-        pageup scroll(-8)   pagedown scroll(8)   enter choose   escape,ctrl+c close
+        pageup scroll(-8)   pagedown scroll(8)   enter choose   c count   escape,ctrl+c close
     """)
 
     def __init__(
@@ -146,6 +147,8 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
     @property
     def harmless(self) -> bool:
         """Whether Install may be the default: little harm, and everything that warns of it is visible."""
+        if self.rule.counts_only:
+            return self.may_install and self.shows_essentials
         if total_harm(self.whole) >= HARM_LIMIT or (self.whole is None and self._is_set):
             return False
         if of(self.rule.kind).untracks and self._first.plan.warnings:
@@ -190,7 +193,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
             return replace(part, left_out=covered)
         try:
             rule = await self._controls.expand(rule)
-            preview = await self._controls.preview(rule)
+            preview = await self._controls.preview(with_mode(rule, Mode.DROP))
             predicted = replace(
                 rule,
                 predicted_pps=preview.total_pps,
@@ -228,6 +231,15 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         self.disarmed = "" if self.refusal else "not installed yet: read the harm first"
 
     # -- keys
+
+    def action_count(self) -> None:
+        """Have the rules only count what they would drop, or drop."""
+        mode = Mode.DROP if self.rule.counts_only else Mode.COUNT
+        self._wanted = tuple((with_mode(rule, mode), letter) for rule, letter in self._wanted)
+        self.editor.rule = with_mode(self.rule, mode)
+        self._default_set, self.armed = False, False
+        self._ask()
+        self.draw()
 
     def action_mark(self, delta: int) -> None:
         """Mark the next field or button; typed text is committed first."""
@@ -316,7 +328,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
                 self.editor.erase(self.marked)
             else:
                 self.editor.type(safe_text(character))
-        elif self._default_set and self._needs_force:
+        elif self._default_set and self._needs_force and character != "c":  # in no letter of the word
             self._type_word(event.key, character)
         else:
             return
@@ -342,7 +354,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         if self._is_set:
             for part in self.parts:
                 lines += [[], *part_lines(part, width, told)]
-        elif preview is not None and not drops_nothing(self.rule):
+        elif preview is not None and not self._relieves:
             lines += example_lines(preview)
         return [*lines, *self._commands(width)]
 
@@ -353,6 +365,11 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         parts = [part for part in self.parts if not part.left_out] or [Part(*one) for one in self._wanted]
         against = ", ".join(sorted(part.letter for part in parts))
         return [[(f"install {_count(len(parts))} against {against}", STRONG)]]
+
+    @property
+    def _relieves(self) -> bool:
+        """Whether the rule would drop nothing even if it did more than count."""
+        return drops_nothing(replace(self.rule, mode=Mode.DROP))
 
     @property
     def _plan(self) -> list[str]:
@@ -378,8 +395,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
             return [*lines, *(sum_lines(self.parts, self.whole) if self.rules else [])]
         preview = self._first.preview
         if preview is not None:
-            relieves = drops_nothing(self.rule)
-            lines += relief_lines(self.rule, width) if relieves else preview_lines(preview)
+            lines += relief_lines(self.rule, width) if self._relieves else preview_lines(preview)
         warnings = (*(preview.warnings if preview is not None else ()), *self._first.plan.warnings)
         for warning in dict.fromkeys(warnings):
             lines += paragraph(f"! {safe_text(warning)}", width, WARN)
@@ -396,7 +412,8 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         end = self._outlook(width)
         many = f" ({len(self._plan)})" if self._plan else ""
         tab = "Tab moves" if self.marked in self.editor.names else f"Tab commands{many}"
-        buttons = [[*self._buttons(), *hints("Enter chooses", tab, "Esc cancels", indent=5)]]
+        count = f"c {'drops' if self.rule.counts_only else 'counts only'}"
+        buttons = [[*self._buttons(), *hints("Enter chooses", tab, count, "Esc cancels", indent=5)]]
         if not self.editor.names:
             return [*end, [], *buttons] if len(end) + 2 <= room else [*end, *buttons]
         fields = self.editor.lines(self.marked, width)
@@ -416,8 +433,9 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         if self._needs_force:
             typed: Line = [(f"type {FORCE_WORD} to allow it: ", STRONG), (f"{self.word}▏", ACCENT)]
             return [*paragraph(safe_text(self._needs_force), width, WARN), typed]
-        if self.disarmed:
-            return [[(self.disarmed, WARN)]]
+        if self.disarmed or self.rule.counts_only:
+            counts = ("nothing is dropped, only counted: no trial", DIM)
+            return [[(self.disarmed, WARN) if self.disarmed else counts]]
         several = len(self.rules) or len(self._wanted)
         removed = (
             f"{_count(several)} {'is' if several == 1 else 'are'} removed" if self._is_set else "removed"
@@ -435,7 +453,7 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
             return [(f"▸ {words} " if self.marked == name else f"  {words} ", DIM)]
         if self.marked != name or not (self._default_set or self.refusal):
             return [(f"  {words} ", TEXT)]
-        risky = name == INSTALL and total_harm(self.whole) >= HARM_LIMIT
+        risky = name == INSTALL and not self.rule.counts_only and total_harm(self.whole) >= HARM_LIMIT
         return [(f"▸ {words} ", BUTTON_BAD if risky else BUTTON)]
 
 

@@ -10,7 +10,7 @@ from typing import assert_never, cast
 from msgspec import Struct
 
 from fwtop.analysis.rule_readings import RatedRule
-from fwtop.model.rule import ACTIVE_STATES, RuleStatus
+from fwtop.model.rule import RuleStatus
 from fwtop.model.ruleset import ListedSet
 from fwtop.model.traffic.session import Event
 from fwtop.model.traffic.snapshot import (
@@ -209,10 +209,7 @@ def _source_rules(item: Source, snapshot: Snapshot | None) -> list[Line]:
     others = [
         status.rule.id
         for status in rules
-        if status.state in ACTIVE_STATES
-        and status.pps > 0
-        and not status.rule.match.sources
-        and status.rule.origin is None
+        if status.stops and status.pps > 0 and not status.rule.match.sources and status.rule.origin is None
     ]
     dropped = percent(item.dropped_share)
     text = f"none by its address; rules {', '.join(others[:8])} match other fields, {dropped} is dropped"

@@ -87,7 +87,7 @@ def rule_state(status: RuleStatus, now: float) -> Line:
         return [(f"TRIAL {duration(status.confirm_by - now)}", WARN)]
     if status.state is State.CONFIRMED:
         left = f" {duration(status.expires - now)} left" if status.expires is not None else ""
-        return [(f"active{left}", GOOD)]
+        return [(f"counts{left}", TITLE)] if status.rule.counts_only else [(f"active{left}", GOOD)]
     return [(status.state.value, DIM)]
 
 
@@ -129,7 +129,7 @@ def rule_details(item: RuleStatus, now: float) -> tuple[str, list[Line]]:
     return f"rule {rule.id}", [
         *wrapped("rule", rule.summary),
         labelled("state", rule_state(item, now)),
-        *facts(("note", item.note)),
+        *facts(("note", item.note), ("mode", item.would_have)),
         labelled("now", [*rate_line(item), *_ask_why(item)]),
         *_prediction(rule),
         *rule_facts(item, now),
@@ -159,7 +159,7 @@ def effect_lines(item: RuleStatus, effects: RuleEffects, now: float | None = Non
     below = [
         labelled("matches", [*rate_line(item), *_ask_why(item)]),
         *_prediction(rule),
-        *facts(("note", item.note)),
+        *facts(("note", item.note), ("mode", item.would_have)),
     ]
     before, after = effects.before.get(rule.id), effects.now
     age = f"{duration(effects.at - rule.created)} ago" if rule.created else "at a time not known"

@@ -7,7 +7,7 @@ it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from fwtop.guardian.mechanisms.chains.chain import Chains, Variants
@@ -94,18 +94,29 @@ class RawLines:
         made = {line.hook for line in lines if HOOK_CHAINS[line.hook] not in before.chains}
         self._note(chains, family, rule_id, chains.own_lines(family), made)
 
-    def restore(self, family: int, rule_id: str, lines: list[ChainLine], *, heads_anew: bool = False) -> None:
-        """Write a rule's lines again; what they counted goes on, in the kernel or here.
+    def restore(
+        self, family: int, wanted: Mapping[str, list[ChainLine]], *, heads_anew: bool = False
+    ) -> None:
+        """Write the lines of rules again, at once; what they counted goes on, in the kernel or here.
 
         ip6tables-nft 1.8.9 starts every counter at 0, whatever it is told.
         """
-        chains = self.variants.of(rule_id)
-        state = self._read_to_change(chains, family)
-        chains.apply(family, restore_text(state, family, rule_id, lines, heads_anew=heads_anew))
-        before, there = _sum(state.lines_of(rule_id)), chains.own_lines(family)
-        anew = {line.hook for line in lines} if heads_anew else ()
-        self._note(chains, family, rule_id, there, anew)
-        after = _sum(there.lines_of(rule_id))
+        for name in {self.variants.of(rule_id).variant.name for rule_id in wanted}:
+            mine = {
+                rule_id: lines
+                for rule_id, lines in wanted.items()
+                if self.variants.of(rule_id).variant.name == name
+            }
+            chains = self.variants.of(next(iter(mine)))
+            state = self._read_to_change(chains, family)
+            chains.apply(family, restore_text(state, family, mine, heads_anew=heads_anew))
+            there = chains.own_lines(family)
+            for rule_id, lines in mine.items():
+                anew = {line.hook for line in lines} if heads_anew else ()
+                self._note(chains, family, rule_id, there, anew)
+                self._carry(rule_id, _sum(state.lines_of(rule_id)), _sum(there.lines_of(rule_id)))
+
+    def _carry(self, rule_id: str, before: Count, after: Count) -> None:
         if after.packets < before.packets:
             carried = self._carried.get(rule_id, Count(0, 0))
             self._carried[rule_id] = carried.plus(before).minus(after)

@@ -143,6 +143,11 @@ class ChainRules(Mechanism):
         enable_sets = (spec for spec in wanted.objects.sets if spec.timed and spec.seeds is None)
         sets.switch(enable_sets, wanted.seconds)
 
+    def change(self, wanted: Sequence[Wanted]) -> None:  # noqa: D102
+        for family in FAMILIES:
+            mine = {one.rule.id: dict(_by_family(one.objects)).get(family, []) for one in wanted}
+            self.lines.restore(family, {rule_id: lines for rule_id, lines in mine.items() if lines})
+
     def restore(self, wanted: Wanted) -> None:  # noqa: D102
         rule_id, objects = wanted.rule.id, wanted.objects
         grouped = _by_family(objects)
@@ -155,7 +160,7 @@ class ChainRules(Mechanism):
         self._install_beside(rule_id, objects.untracked, wanted.seconds)
         self._failpoints.reached(Failpoint.REPAIR_SETS)
         for family, lines in grouped:
-            self.lines.restore(family, rule_id, lines, heads_anew=True)
+            self.lines.restore(family, {rule_id: lines}, heads_anew=True)
             self._failpoints.reached(_REPAIR_FAILPOINTS[family])
 
     def follow(self, wanted: Wanted) -> bool:
@@ -172,7 +177,7 @@ class ChainRules(Mechanism):
             found = self.variants.of(rule_id).own_lines(family)
             there = found.chains_of(rule_id) - {line.chain for line in lines}
             if there and len(found.lines_of(rule_id)) == len(lines):
-                self.lines.restore(family, rule_id, lines)
+                self.lines.restore(family, {rule_id: lines})
                 moved = True
         return moved
 

@@ -6,7 +6,7 @@ What is written is text only; of the kernel only fwtop's own chains are read, an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 
 from msgspec import Struct, field
@@ -279,7 +279,7 @@ def add_text(
     state: TableState,
     family: int,
     lines: Iterable[ChainLine],
-    counted: Iterable[Listed] = (),
+    counted: Iterable[Listed | None] = (),
     *,
     heads_anew: bool = False,
 ) -> str:
@@ -312,20 +312,25 @@ def add_text(
 
 
 def restore_text(
-    state: TableState, family: int, rule_id: str, lines: list[ChainLine], *, heads_anew: bool
+    state: TableState, family: int, wanted: Mapping[str, list[ChainLine]], *, heads_anew: bool
 ) -> str:
-    """Return the transaction that replaces a rule's lines and the jumps to them.
+    """Return the transaction that replaces the lines of rules and the jumps to them.
 
-    As long as all of its lines are there, they keep their counters. `heads_anew`: so are the chains' own
+    As long as all lines of a rule are there, they keep their counters. `heads_anew`: so are the chains' own
     lines.
     """
     without, doomed = {}, []
     for chain, there in state.chains.items():
-        doomed += [f"-D {chain} {line.number}" for line in reversed(there) if line.rule_id == rule_id]
-        kept = [line for line in there if line.rule_id != rule_id]
+        doomed += [f"-D {chain} {line.number}" for line in reversed(there) if line.rule_id in wanted]
+        kept = [line for line in there if line.rule_id not in wanted]
         without[chain] = [replace(line, number=number) for number, line in enumerate(kept, 1)]
-    mine = state.lines_of(rule_id)
-    counted = mine if len(mine) == len(lines) else ()
+    lines: list[ChainLine] = []
+    counted: list[Listed | None] = []
+    # Of several protected ports, what decides before another one goes in before it
+    for rule_id in sorted(wanted, key=lambda one: max(len(line.behind or ()) for line in wanted[one])):
+        mine, own = state.lines_of(rule_id), wanted[rule_id]
+        lines += own
+        counted += mine if len(mine) == len(own) else [None] * len(own)
     state = replace(state, chains=without)
     first, *rest = add_text(state, family, lines, counted, heads_anew=heads_anew).splitlines()
     return "\n".join([first, *doomed, *rest, ""])

@@ -201,8 +201,8 @@ def _is_bpffs() -> bool:
 
 def same_code(one: Rule, other: Rule) -> bool:
     """Return whether two rules compile to the same code."""
-    wanted = (other.kind, other.list_name, other.match, other.limit)
-    return (one.kind, one.list_name, one.match, one.limit) == wanted
+    wanted = (other.kind, other.list_name, other.match, other.limit, other.mode)
+    return (one.kind, one.list_name, one.match, one.limit, one.mode) == wanted
 
 
 def _is_short(rule: Rule) -> bool:

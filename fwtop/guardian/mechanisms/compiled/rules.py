@@ -215,6 +215,19 @@ class CompiledRules(Mechanism):
             raise FwtopError(f"rule {rule_id} is gone from the kernel; nothing was changed")
         self._slots.enable(slot, wanted.seconds)
 
+    def change(self, wanted: Sequence[Wanted]) -> None:
+        """Swap in a program with these rules in their slots, whose counters go on."""
+        self._look()
+        if self._busy or self._slots is None:
+            raise FwtopError("another compiled rule is being loaded; nothing was changed; try again")
+        before = self._rules
+        self._rules = before | {one.rule.id: one.rule for one in wanted}
+        try:
+            self._compile(self._slots.numbers(), self._allow)
+        except BaseException:
+            self._rules = before
+            raise
+
     def disable(self, rule_ids: set[str]) -> None:
         """Stop rules at once: one store into the deadline of each. Raises FwtopError."""
         if self._slots is None and not self._unseen:

@@ -74,9 +74,9 @@ class Slots:
 
     def assign(self, slot: int, rule_id: str) -> None:
         """Give a planned rule its number; it is disabled until `enable`."""
-        at_tc = self._words[_SLOT_WORDS * slot + 1] >> 32
+        flags = self._words[_SLOT_WORDS * slot + 1] >> 32
         self._words[_SLOT_WORDS * slot] = 0
-        self._words[_SLOT_WORDS * slot + 1] = at_tc << 32 | int(rule_id)
+        self._words[_SLOT_WORDS * slot + 1] = flags << 32 | int(rule_id)
 
     def enable(self, slot: int, seconds: float) -> None:
         """Enable a rule for so many seconds from now: one store, so no packet sees half of it."""

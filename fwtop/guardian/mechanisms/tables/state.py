@@ -22,6 +22,7 @@ from fwtop.kernel.programs import CommandError
 from fwtop.model.addresses import roles
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Passes
+from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.netfilter import nf_tables, nft
 from fwtop.rules.nft_objects import (
@@ -121,6 +122,27 @@ def removal_lines(layout: Layout, table: Table, rule_ids: set[str]) -> list[str]
     ]
     doomed += [f"{verb} chain {layout.table} {name}" for name in chains for verb in ("flush", "delete")]
     return doomed + [f"delete set {layout.table} {name}" for name in gone]
+
+
+def replacement_lines(layout: Layout, table: Table, rule_id: str, rule: NftRule) -> list[str]:
+    """Return the commands that put a rule's lines in place of those there; raises FwtopError.
+
+    Those that count go on with what was counted.
+    """
+    wanted = rule_lines(rule_id, rule)
+    mine = [line for line in table.rules if line[0] == rule_id]
+    if len(mine) != len(wanted):
+        raise FwtopError(f"lines of rule {rule_id} are gone from table {layout.table}; nothing was changed")
+    changed = []
+    for chain in dict.fromkeys(chain for chain, _ in wanted):
+        texts = [text for own, text in wanted if own == chain]
+        there = [line for line in mine if line[1] == chain]
+        for text, (_, _, handle, packets, size) in zip(texts, there, strict=True):
+            counted = re.sub(r"\bcounter\b", f"counter packets {packets} bytes {size}", text, count=1)
+            if counted != text:
+                place = f"{layout.table} {chain} handle {handle}"
+                changed.append(f'replace rule {place} {counted} comment "fwtop-{rule_id}"')
+    return changed
 
 
 def entry_counters(rule: Rule, *, top: int) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fwtop.guardian.allow.allowlist import AllowList
@@ -37,6 +37,7 @@ from fwtop.guardian.mechanisms.tables.state import (
     read_table,
     refill_lines,
     removal_lines,
+    replacement_lines,
     role_chains,
     rule_chain,
     rule_lines,
@@ -110,6 +111,19 @@ class NftTables(Mechanism):
         if not layout.per_interface:
             return ""
         return f"netdev ingress of {', '.join(safe_text(link.name) for link in self._interfaces())}"
+
+    def change(self, wanted: Sequence[Wanted]) -> None:
+        """Replace the lines with counters by their handles, with what they have counted."""
+        rules = {one.rule.id: _rule_of(one) for one in wanted}
+        layouts = {rule.layout.table: rule.layout for rule in rules.values()}
+        tables = {name: read_table(layout) for name, layout in layouts.items()}
+        _apply(
+            line
+            for rule_id, rule in rules.items()
+            for line in replacement_lines(rule.layout, tables[rule.layout.table], rule_id, rule)
+        )
+        for rule_id, rule in rules.items():
+            self.contents.note_rule(rule_id, rule)
 
     def restore(self, wanted: Wanted) -> None:
         """Install a rule again in place of what is left of it, in one transaction; raises FwtopError."""
