@@ -40,7 +40,7 @@ documents: setup-dev ## write the documents that the program makes: the sample o
 	.venv/bin/python -m fwtop policy schema > docs/policy.schema.json
 	.venv/bin/python scripts/keys_page.py docs/KEYS.md
 
-test-fresh: ## run demo and tests on a new Debian 12 in a temporary directory (TESTS=… for some)
+test-fresh: ## run demo, checks and tests on a new Debian 12 in a temporary directory (TESTS=… for some)
 	scripts/test-fresh.sh $(TESTS)
 
 test-debian-kernel: setup-dev ## run kernel tests on Debian 12's kernel in a virtual machine (TESTS=… for some)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test-fresh.sh [TEST…]: run `make demo` and `make test` (or some tests) on a Debian with only git and make.
+# test-fresh.sh [TEST…]: run `make demo`, `make check` and `make test` (or some tests) on a Debian with only git and make.
 #
 # SUITE=trixie takes Debian 13 instead of 12 (bookworm).
 #
@@ -7,12 +7,13 @@
 # processes, host name, /dev and cgroups are separate and disappear with it, however the script ends. It shares the
 # kernel and the network namespace with this machine, because set-up needs the package registries.
 # Exit status: that of the first failed target; 124 after LIMIT seconds (default 7200).
-# MIRROR=URL bootstraps from another mirror than this machine's own.
+# MIRROR=URL bootstraps from another mirror than this machine's own. The captures that tests read, where there are
+# some (FWTOP_CAPTURES), are there too.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "$0")/common.sh"
 if [[ $(id -u) != 0 ]]; then
-  as_root env SUITE="${SUITE:-}" LIMIT="${LIMIT:-}" MIRROR="${MIRROR:-}" "$clone/scripts/test-fresh.sh" "$@"
+  as_root env SUITE="${SUITE:-}" LIMIT="${LIMIT:-}" MIRROR="${MIRROR:-}" FWTOP_CAPTURES="${FWTOP_CAPTURES:-}" "$clone/scripts/test-fresh.sh" "$@"
   exit
 fi
 suite=${SUITE:-bookworm}
@@ -110,6 +111,7 @@ set -m # its own process group, so that it can be killed and does not ignore int
   exec timeout --foreground --signal=KILL "${LIMIT:-7200}" \
     unshare --mount --pid --fork --kill-child --uts --ipc --cgroup \
     env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
+    FWTOP_CAPTURES="${FWTOP_CAPTURES:-/work/shared/captures}" \
     "$(command -v bash)" "$root/root/init" "$root" "$@"
 ) </dev/null &
 running=$!

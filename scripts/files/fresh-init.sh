@@ -29,7 +29,11 @@ random 1 8
 urandom 1 9
 tty 5 0
 fuse 10 229
-net/tun 10 200"
+net/tun 10 200
+loop-control 10 237"
+  for number in {0..7}; do
+    mknod -m 660 "$root/dev/loop$number" b 7 "$number"
+  done
   mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts "$root/dev/pts"
   mount -t tmpfs tmpfs "$root/dev/shm"
   mount -t tmpfs -o mode=755 tmpfs "$root/run"
@@ -43,6 +47,10 @@ net/tun 10 200"
   if [[ -d /lib/modules ]]; then
     mkdir -p "$root/lib/modules"
     mount --bind -o ro /lib/modules "$root/lib/modules"
+  fi
+  if [[ -d ${FWTOP_CAPTURES:-} ]]; then
+    mkdir -p "$root$FWTOP_CAPTURES"
+    mount --bind -o ro "$FWTOP_CAPTURES" "$root$FWTOP_CAPTURES"
   fi
   hostname fresh
   printf '127.0.0.1 localhost fresh\n::1 localhost\n' >"$root/etc/hosts"
@@ -71,6 +79,7 @@ timed make setup
 timed make --no-print-directory demo >/root/demo.json
 python3 -m json.tool /root/demo.json >/dev/null
 echo "fresh: make demo printed a JSON document of $(wc -c </root/demo.json) bytes" >&2
+timed make check
 if [[ $# == 0 ]]; then
   timed make test
 else
