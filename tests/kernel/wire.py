@@ -131,7 +131,7 @@ def forged_arrivals(host: Host, port: int, sources: int) -> Iterator[None]:
 
     def run() -> None:
         with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -20)
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
         while not over.is_set():
             for packet in packets:
                 os.write(device, packet)
