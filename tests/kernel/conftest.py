@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING
@@ -29,9 +29,11 @@ _LOCKING = {
 }
 
 
-def ip(*words: str) -> str:
-    """Run one `ip` command that must succeed."""
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=60, check=False)
+def ip(*words: str, batch: Iterable[str] = ()) -> str:
+    """Run one `ip` command that must succeed, or with `-batch -` several."""
+    done = subprocess.run(
+        ["ip", *words], input="\n".join(batch), capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr.strip()}"
     return done.stdout
 
@@ -73,15 +75,16 @@ def made_pair() -> Iterator[NetnsPair]:
     victim = Host(f"{stem}v", "v0", "10.77.0.1", "fd77::1")
     attacker = Host(f"{stem}a", "a0", "10.77.0.2", "fd77::2")
     try:
+        ip("-batch", "-", batch=[f"netns add {host.netns}" for host in (victim, attacker)])
+        made = [f"link add v0 type veth peer name a0 netns {attacker.netns}"]
         for host in (victim, attacker):
-            ip("netns", "add", host.netns)
-            ip("-n", host.netns, "link", "set", "lo", "up")
-        peer = ("type", "veth", "peer", "name", "a0", "netns", attacker.netns)
-        ip("-n", victim.netns, "link", "add", "v0", *peer)
-        for host in (victim, attacker):
-            ip("-n", host.netns, "address", "add", f"{host.ipv4}/24", "dev", host.interface)
-            ip("-n", host.netns, "address", "add", f"{host.ipv6}/64", "dev", host.interface, "nodad")
-            ip("-n", host.netns, "link", "set", host.interface, "up")
+            addresses = [
+                f"address add {host.ipv4}/24 dev {host.interface}",
+                f"address add {host.ipv6}/64 dev {host.interface} nodad",
+            ]
+            up = [f"link set {name} up" for name in ("lo", host.interface)]
+            ip("-n", host.netns, "-batch", "-", batch=[*made, *addresses, *up])
+            made = []
         yield NetnsPair(victim, attacker)
     finally:
         for host in (victim, attacker):
