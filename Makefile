@@ -38,6 +38,7 @@ golden: ## show how outputs differ from those kept in tests/golden (UPDATE=1 kee
 documents: setup-dev ## write the documents that the program makes: the sample of screen.toml, the policy's schema, the table of keys
 	.venv/bin/python -m fwtop config --sample > docs/screen.toml
 	.venv/bin/python -m fwtop policy schema > docs/policy.schema.json
+	.venv/bin/python -m fwtop api --schema > docs/api.schema.json
 	.venv/bin/python scripts/keys_page.py docs/KEYS.md
 
 test-fresh: ## run demo, checks and tests on a new Debian 12 in a temporary directory (TESTS=… for some)

@@ -103,13 +103,15 @@ install_file 0644 "$clone/docs/screen.toml" "$sample_settings"
 install_file 0644 "$clone/scripts/files/fwtop.service" "$service_unit"
 install_file 0644 "$clone/docs/policy.toml" "$sample_policy"
 install_file 0644 "$clone/scripts/files/fwtop-policy.service" "$policy_unit"
+install_file 0644 "$clone/scripts/files/fwtop-api.service" "$stream_unit"
+install_file 0644 "$clone/scripts/files/fwtop-api.socket" "$stream_socket"
 install_file 0644 "$clone/scripts/files/fwtop-overdue.service" "$overdue_unit"
 install_file 0644 "$clone/scripts/files/fwtop-overdue.timer" "$overdue_timer"
 [[ -e $allow_file ]] || install_file 0644 "$clone/scripts/files/allow" "$allow_file"
 if [[ -d /run/systemd/system ]]; then
-  # A recorder that runs is to be of this build: its guardian will be.
-  { logged systemctl daemon-reload && logged systemctl try-restart "$(basename "$service_unit")"; } ||
-    say "systemd could not restart the recorder: systemctl status fwtop"
+  # A recorder that runs is to be of this build, and so is what serves programs: their guardian will be.
+  { logged systemctl daemon-reload && logged systemctl try-restart "$(basename "$service_unit")" "$(basename "$stream_unit")"; } ||
+    say "systemd could not restart the recorder: systemctl status fwtop fwtop-api"
 fi
 if command -v systemctl >/dev/null; then # it does nothing as long as there is no policy
   logged systemctl enable "$(basename "$policy_unit")" || say "could not enable $policy_unit: no policy is restored at boot"

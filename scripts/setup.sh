@@ -23,6 +23,8 @@ is_installed() {
     cmp -s "$clone/docs/screen.toml" "$sample_settings" &&
     cmp -s "$clone/docs/policy.toml" "$sample_policy" &&
     cmp -s "$clone/scripts/files/fwtop-policy.service" "$policy_unit" &&
+    cmp -s "$clone/scripts/files/fwtop-api.service" "$stream_unit" &&
+    cmp -s "$clone/scripts/files/fwtop-api.socket" "$stream_socket" &&
     cmp -s "$clone/scripts/files/fwtop-overdue.service" "$overdue_unit" &&
     cmp -s "$clone/scripts/files/fwtop-overdue.timer" "$overdue_timer" &&
     id "$user" "$dissector_user" >/dev/null 2>&1

@@ -298,7 +298,8 @@ def _event(event: str, item: ListedRule | ListedSet, at: float, more: dict[str, 
         about = {"family": item.family, "place": item.place, "rule": item.text}
     else:
         about = {"family": item.family, "name": item.name, "type": item.type, "entries": item.entries}
-    return RuleEvent(at, event, COMPARED, OURS if item.ours else OTHERS, item.source, {**about, **more})
+    about |= {"key": item.key, **more}
+    return RuleEvent(at, event, COMPARED, OURS if item.ours else OTHERS, item.source, about)
 
 
 class RuleChanges:

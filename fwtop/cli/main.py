@@ -40,6 +40,7 @@ VERBS = {
     "harden": "playbooks: show what each would do here, apply it as one rule",
     "list": "named lists shared by rules: create, add, remove, replace, test, show, save, delete",
     "protect": "set who may connect to a port: everybody, access lists only, nobody",
+    "api": "serve programs a stream of JSON lines",
     "policy": "permanent lists and rules from a file: check, diff, apply, history, rollback, export",
     "read": "analyse a capture file",
     "sessions": "list stored sessions",

@@ -8,35 +8,24 @@ import os
 import select
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fwtop.analysis.rule_readings import RatedRule, RuleAlarm, RuleAlarms, RuleRates
 from fwtop.cli.options import Verb, add_netns, flag, option, positive
+from fwtop.model import paths
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import ListShow, Status
-from fwtop.model.rule import RuleStatus
 from fwtop.model.ruleset import (
-    COMPARED,
-    IPSET,
-    IPTABLES_NFT,
-    NFT,
-    NOTIFIED,
-    OURS,
-    SOURCES,
     RuleEvent,
     Ruleset,
 )
-from fwtop.model.text import safe_text
 from fwtop.render.numbers import utc
 from fwtop.render.observation import SCHEMA, rfc3339
 from fwtop.render.ruleset import SPARK, quantity, rule_json, set_json, set_line, spark, where
 
 if TYPE_CHECKING:
-    from fwtop.client.discovery import GuardianClient
-    from fwtop.netfilter.listing.events import EventLines, Notifications
+    pass
 
 
 _EVERY_SECONDS = 2
@@ -155,120 +144,29 @@ def _events_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _events(args: argparse.Namespace) -> int:
     """Stream until interrupted, or until the reader has gone."""
+    from fwtop.api.log import EventLog
+    from fwtop.api.watcher import Machine, Watcher
     from fwtop.kernel.namespaces import enter_named
-    from fwtop.netfilter.listing.events import EventLines, Notifications
+    from fwtop.netfilter.listing.events import event_text
 
     if os.geteuid() != 0:
         raise FwtopError("reading the rules needs root; try: sudo fwtop events", 3)
     enter_named(args.netns)
-    try:
-        notifications: Notifications | None = Notifications()
-    except OSError:  # a kernel without nf_tables: everything is compared
-        notifications = None
-    notified = frozenset({NFT, IPTABLES_NFT}) if notifications is not None else frozenset[str]()
-    lines = EventLines(sys.stdout.fileno(), as_json=args.json)
-    comparer = threading.Thread(target=_compare, args=(args, lines, notified), name="comparer", daemon=True)
-    try:
-        comparer.start()
-        _pass_on(notifications, lines)
-    finally:
-        lines.close()
+    log, at = EventLog(), 0
+    Watcher(log, Machine(paths.RUN_DIRECTORY), args.every).start()
+    gone = select.poll()
+    gone.register(sys.stdout, 0)
+    while not gone.poll(0):
+        found, missed = log.after(at, _WAKE_SECONDS)
+        documents = [json.loads(kept.line) for kept in found]
+        if missed:
+            lost = RuleEvent(time.time(), "events_lost", "", about={"count": missed})
+            documents.insert(0, json.loads(log.line(lost, at + missed)))
+        for document in documents:
+            print(json.dumps(document) if args.json else event_text(document))
+        sys.stdout.flush()
+        at = found[-1].seq if found else at
     return 0
-
-
-def _pass_on(notifications: Notifications | None, lines: EventLines) -> None:
-    """Pass on what the kernel tells, at once."""
-    while not lines.ended.is_set():
-        if notifications is None:
-            lines.ended.wait(_WAKE_SECONDS)
-            continue
-        if select.select([notifications], [], [], _WAKE_SECONDS)[0]:
-            for event in notifications.read():
-                lines.put(event)
-
-
-def _compare(args: argparse.Namespace, lines: EventLines, notified: frozenset[str]) -> None:
-    """Read again and again, and tell what changed and what is wrong."""
-    from fwtop.analysis.rule_readings import RuleChanges
-    from fwtop.netfilter.listing.reader import RulesetReader
-
-    watcher = RuleChanges(notified)
-    own = _Own(args.netns)
-    reader = RulesetReader()
-    began = False
-    while not lines.ended.is_set():
-        due = time.monotonic() + args.every
-        found = reader.read()
-        statuses, events = own.read()
-        for event in [*events, *watcher.take(found, statuses)]:
-            lines.put(event)
-        if not began:
-            began = True
-            how = {name: NOTIFIED if name in notified else COMPARED for name in (*SOURCES, IPSET)}
-            lines.put(RuleEvent(time.time(), "watching", "", about={"sources": how, "every": args.every}))
-        lines.ended.wait(max(0.0, due - time.monotonic()))
-
-
-class _Own:
-    """fwtop's own rules and named lists, as the guardian tells them."""
-
-    def __init__(self, netns: str | None) -> None:
-        self._netns = netns
-        self._guardian: GuardianClient | None = None
-        self._before: dict[str, tuple[str, bool]] | None = None
-        self._lists: dict[str, dict[str, Any]] | None = None
-
-    def read(self) -> tuple[list[RuleStatus], list[RuleEvent]]:
-        """Return the rules' states, and an event for what changed; nothing while there is no guardian."""
-        from fwtop.client import discovery
-
-        try:
-            if self._guardian is None:
-                self._guardian = discovery.connect(netns=self._netns, readonly=True)
-            data = self._guardian.demand(Status(finished=True, allow=False)).data
-            lists = self._guardian.demand(ListShow()).data["lists"]
-        except FwtopError:  # it was replaced by another build, or killed: the next reading finds the next
-            if self._guardian is not None:
-                self._guardian.close()
-            self._guardian = None
-            return [], []
-        statuses = [RuleStatus.from_dict(item) for item in data["rules"]]
-        now = {item.rule.id: (item.state.value, item.acting) for item in statuses}
-        before, self._before = self._before, now
-        events = self._list_events({item["name"]: item for item in lists})
-        if before is None:
-            return statuses, []
-        changed = [item for item in statuses if before.get(item.rule.id) != now[item.rule.id]]
-        return statuses, [*map(_rule_event, changed), *events]
-
-    def _list_events(self, now: dict[str, dict[str, Any]]) -> list[RuleEvent]:
-        """Return an event for each named list that came, went or holds something else."""
-        before, self._lists = self._lists, now
-        if before is None:
-            return []
-        events = [_list_event("list_removed", before[name], None) for name in before if name not in now]
-        for name, item in now.items():
-            old = before.get(name)
-            if old is None or old["stamp"] != item["stamp"]:
-                events.append(_list_event("list_changed" if old else "list_added", old, item))
-        return events
-
-
-def _list_event(event: str, old: dict[str, Any] | None, new: dict[str, Any] | None) -> RuleEvent:
-    counted = {"entries_before": old, "entries": new}
-    about: dict[str, Any] = {"name": (new or old or {})["name"]}
-    about |= {name: item["ipv4"] + item["ipv6"] for name, item in counted.items() if item is not None}
-    return RuleEvent(time.time(), event, COMPARED, OURS, "fwtop", about)
-
-
-def _rule_event(status: RuleStatus) -> RuleEvent:
-    about = {
-        "rule": safe_text(status.rule.summary),
-        "id": status.rule.id,
-        "state": status.state.value,
-        "acting": status.acting,
-    }
-    return RuleEvent(time.time(), "fwtop_rule", COMPARED, OURS, "fwtop", about)
 
 
 VERBS = {

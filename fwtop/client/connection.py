@@ -67,7 +67,8 @@ class Connection:
             self._number += 1
             number, message = self._number, encode_request(request, self._number, seconds)
         if len(message) > MAX_MESSAGE:
-            raise ProtocolError("this request is too long for one message; nothing was changed")
+            line = "this request is too long for one message; nothing was changed"
+            raise ProtocolError(line, number, "too_long")
         self._sock.settimeout(seconds)
         try:
             socket.send_fds(self._sock, [message], [attached] if attached is not None else [])

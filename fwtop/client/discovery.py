@@ -52,9 +52,12 @@ _GUARDIAN = "fwtop.guardian"
 class GuardianClient:
     """A connection on which hello was said. Not for several threads at once."""
 
-    def __init__(self, connection: Connection, about: dict[str, object]) -> None:
+    def __init__(
+        self, connection: Connection, about: dict[str, object], greeting: dict[str, Any] | None = None
+    ) -> None:
         self._connection = connection
         self.about = about  # pid, build, netns, variant, readonly
+        self.greeting = greeting or {}  # all that the answer to hello told
 
     def request(self, request: Request, *, timeout: float | None = None) -> Answer:
         """Send a request and return its answer, whatever it says; raises FwtopError when there is none."""
@@ -155,15 +158,22 @@ def connect(
     if os.geteuid() != 0:
         raise FwtopError("talking to the guardian needs root; nothing was changed; try: sudo fwtop", 3)
     with closing(namespaces.open_netns(netns)) as descriptor:
-        path = run_directory / f"{namespaces.inode(descriptor)}.sock"
         hello = Hello(role, paths.build_id() if build is None else build, readonly)
-        for _ in range(_STARTS):
-            if (client := _try(path, hello)) is not None:
-                return client
-            _spawn(descriptor, run_directory, ("--build", hello.build, *guardian_arguments))
+        return reach(hello, descriptor, run_directory, guardian_arguments)
+
+
+def reach(
+    hello: Hello, netns: int, run_directory: Path, guardian_arguments: tuple[str, ...]
+) -> GuardianClient:
+    """Say hello to the guardian of an open namespace, starting it if none runs; raises FwtopError."""
+    path = run_directory / f"{namespaces.inode(netns)}.sock"
+    for _ in range(_STARTS):
         if (client := _try(path, hello)) is not None:
             return client
-        raise _silent(path, "")
+        _spawn(netns, run_directory, ("--build", hello.build or paths.build_id(), *guardian_arguments))
+    if (client := _try(path, hello)) is not None:
+        return client
+    raise _silent(path, "")
 
 
 def ask(netns: str | None, request: Request, *, readonly: bool = False) -> dict[str, Any]:
@@ -194,7 +204,7 @@ def _try(path: Path, hello: Hello) -> GuardianClient | None:
         sock.close()
         return None
     if answer.ok:
-        return GuardianClient(connection, answer.data.get("guardian", {}))
+        return GuardianClient(connection, answer.data.get("guardian", {}), answer.data)
     sock.close()
     if "retired" not in answer.data:
         answer.agreed()
@@ -262,14 +272,15 @@ def exchange(
     except TimeoutError:
         verb = request.verb()
         line = f"no answer within {timeout:g} s; the guardian goes on with it: see 'fwtop status' ({verb})"
-        raise FwtopError(line) from None
+        raise FwtopError(line, reason="timeout") from None
     except ProtocolError as error:
-        raise FwtopError(f"{error}", 2) from None
+        raise FwtopError(f"{error}", 2, reason=error.reason, field=error.field) from None
     except EndedError:
-        raise FwtopError("the guardian ended before it answered; active rules expire by themselves") from None
+        line = "the guardian ended before it answered; active rules expire by themselves"
+        raise FwtopError(line, reason="unavailable", retryable=True) from None
     except OSError as error:
         line = f"the guardian does not answer ({error.strerror or error}); active rules expire by themselves"
-        raise FwtopError(line) from None
+        raise FwtopError(line, reason="unavailable", retryable=True) from None
 
 
 def _close(descriptors: Iterable[int]) -> None:

@@ -1,86 +1,123 @@
-"""The guardian for programs: lists, rules, policies and status as plain Python values.
+"""fwtop for programs: lists, rules, policies, status and what changes, as plain Python values (docs/API.md).
 
-The reference client of docs/API.md. It needs no root, only a group that [access] in guard.toml names; and
-nothing but the standard library.
+Needs Python 3.11 and its standard library, no root, only a group that [access] in guard.toml names. This
+module and fwtop/model/errors.py are all of it: other programs may carry both along.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import socket
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Self
 
-from msgspec.structs import replace
-
-from fwtop.client.connection import Connection
-from fwtop.client.discovery import GuardianClient, exchange
-from fwtop.kernel import namespaces
-from fwtop.kernel.children import enlarge
-from fwtop.kernel.descriptors import closing
-from fwtop.model import paths
-from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, prefix_text, read_sources, sealed
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import (
-    API_VERSION,
-    DEFAULT_CONFIRM_SECONDS,
-    MAX_PAGE,
-    POLICY_FORMATS,
-    PROGRAM,
-    Answer,
-    Apply,
-    Hello,
-    Keep,
-    ListChange,
-    ListRead,
-    ListShow,
-    ListTest,
-    Plan,
-    PolicyChange,
-    PolicyRead,
-    Request,
-    RuleRead,
-    Status,
-    Undo,
-    Why,
+
+__all__ = ["FwtopError", "Program", "connect"]
+RUN_DIRECTORY = Path("/run/fwtop")
+_VERSIONS = (1, 1)  # of the protocol, that this module speaks
+_PAGE = 10_000  # entries of a list in one answer
+_SECONDS = 960.0  # for an answer; the guardian gives up before
+_RETRY_SECONDS = 0.5
+_CONFIRM_SECONDS = 30
+_READS = frozenset(
+    ("status", "ruleread", "why", "plan", "survey", "rules", "listshow", "listtest", "listread", "policyread")
 )
 
 
 class Program:
-    """A connection to the guardian of a namespace; each method raises FwtopError when it is refused."""
+    """A connection to the guardian of a namespace; each method raises FwtopError when it is refused.
 
-    def __init__(self, guardian: GuardianClient, scopes: tuple[str, ...]) -> None:
-        """Take a connection on which hello was said; `connect` makes one."""
-        self._guardian = guardian
-        self.scopes = scopes  # what this program may do
+    Not for several threads at once. A lost connection is made anew: what only reads is asked again, and a
+    change raises FwtopError with `retryable`, as nobody knows whether it was made.
+    """
 
-    def request(self, request: Request) -> dict[str, Any]:
+    def __init__(self, path: Path, netns: int | None, *, readonly: bool = False) -> None:
+        """Connect to a socket; `netns` is the inode of the namespace that must be behind it."""
+        self._path = path
+        self._netns = netns
+        self._readonly = readonly
+        self._number = 0
+        self._connected: tuple[socket.socket, BinaryIO] | None = None
+        self.scopes: tuple[str, ...] = ()  # what this program may do
+        self.guardian: dict[str, Any] = {}  # its pid, build, netns
+        self._open()
+
+    def request(self, verb: str, **fields: object) -> dict[str, Any]:
         """Send any request of the protocol and return the answer's data."""
-        return self._guardian.demand(request).data
+        again = verb in _READS or (verb == "apply" and _has_key(fields.get("rule")))
+        for last in (not again, True):
+            try:
+                if self._connected is None:
+                    self._open()
+                return self._exchange(verb, fields)
+            except (OSError, EOFError) as error:
+                self.close()
+                if last:
+                    line = f"{self._path}: the connection was lost: {error}; nobody knows whether it was done"
+                    raise FwtopError(line, reason="unavailable", retryable=True) from None
+        raise AssertionError
+
+    def watch(
+        self, *, since: str = "", events: Iterable[str] = (), by: str = "", state: bool = True
+    ) -> Iterator[dict[str, Any]]:
+        """Yield what changes on this machine, whoever changes it, without end; on a connection of its own.
+
+        Begins with the state unless `since` is the cursor of a document that was read. After a lost
+        connection it goes on behind the last document; what could not be told meanwhile is a document `gap`,
+        and the state follows it.
+        """
+        fields: dict[str, object] = {"events": [*events], "by": by, "state": state}
+        while True:
+            try:
+                with Program(self._path, self._netns, readonly=True) as own:
+                    began = own._exchange("watch", {**fields, "since": since})
+                    since = since or began["cursor"]
+                    own._parts()[0].settimeout(None)
+                    while True:
+                        document = own._read()
+                        if "ok" in document:  # the last words of who closes
+                            raise _refusal(document)
+                        since = document["cursor"]
+                        yield document
+            except (OSError, EOFError):
+                time.sleep(_RETRY_SECONDS)
+            except FwtopError as error:
+                if not error.retryable:
+                    raise
+                time.sleep(_RETRY_SECONDS)
 
     def status(self, *, finished: bool = False) -> dict[str, Any]:
         """Return the rules with their counters, the allow-list, warnings and the guardian's state."""
-        return self.request(Status(finished=finished))
+        return self.request("status", finished=finished)
 
     def lists(self) -> list[dict[str, Any]]:
         """Return what is to be told of each list."""
-        return list(self.request(ListShow())["lists"])
+        return list(self.request("listshow")["lists"])
 
     def change_list(
-        self, action: str, name: str, entries: Iterable[str] = (), *, ttl_seconds: int | None = None
+        self,
+        action: str,
+        name: str,
+        entries: Iterable[str] = (),
+        *,
+        ttl_seconds: int | None = None,
+        if_stamp: int | None = None,
     ) -> dict[str, int]:
-        """Create, add, remove, replace or delete; all of the entries or none. Returns what was counted."""
-        given = tuple(entries)
-        if len(given) <= ATTACH_ABOVE:
-            return self.request(ListChange(name, action, ttl_seconds, entries=given))
-        from fwtop.model.addresses.named_list import entries_of
+        """Create, add, remove, replace or delete; all of the entries or none. Returns what was counted.
 
-        return self._guardian.change_list(ListChange(name, action, ttl_seconds), entries_of(given)).data
+        With `if_stamp` only a list that still has this stamp is changed (else `reason` is "changed").
+        """
+        fields = {"action": action, "name": name, "entries": [*entries], "ttl_seconds": ttl_seconds}
+        return self.request("listchange", **fields, if_stamp=if_stamp)
 
     def test(self, name: str, entry: str) -> str | None:
         """Return the entry of a list that holds an address or prefix, None if there is none."""
-        found: str | None = self.request(ListTest(name, entry))["entry"]
+        found: str | None = self.request("listtest", name=name, entry=entry)["entry"]
         return found
 
     def entries(self, name: str) -> Iterator[tuple[str, float | None]]:
@@ -88,62 +125,46 @@ class Program:
 
         Raises FwtopError also if the list changes meanwhile.
         """
-        first, total, stamp = 0, 1, None
-        while first < total:
-            data = self.request(ListRead(name, first, MAX_PAGE))
-            if stamp not in (None, data["stamp"]):
-                raise FwtopError(f"list {name} was changed while it was read; try again")
-            stamp, total = data["stamp"], data["total"]
-            yield from ((entry, left) for entry, left in data["entries"])
-            first += MAX_PAGE
+        for entry, left, *_ in self._pages(name, counters=False):
+            yield entry, left
+
+    def counters(self, name: str) -> Iterator[tuple[str, int | None]]:
+        """Yield a list's entries, each with the packets that rules counted of it, None: not counted."""
+        for entry, _, packets in self._pages(name, counters=True):
+            yield entry, packets
 
     def plan(self, rule: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a rule would run, and why it would be refused, if it would be."""
-        return self._demand(Plan(dict(rule)))
+        return self.request("plan", rule=dict(rule))
 
     def apply(
-        self, rule: Mapping[str, Any], *, confirm_seconds: int = DEFAULT_CONFIRM_SECONDS
+        self, rule: Mapping[str, Any], *, confirm_seconds: int = _CONFIRM_SECONDS, key: str = ""
     ) -> dict[str, Any]:
-        """Install a rule and return its status; it ends after `confirm_seconds` unless kept (0: it stays)."""
-        found: dict[str, Any] = self._demand(Apply(dict(rule), confirm_seconds))["status"]
+        """Install a rule and return its status; it ends after `confirm_seconds` unless kept (0: it stays).
+
+        While a rule of this user's with the same `key` is active and does the same, that one's status is
+        returned and nothing done: such a request may be repeated.
+        """
+        given = {**rule, "key": key} if key else dict(rule)
+        found: dict[str, Any] = self.request("apply", rule=given, confirm_seconds=confirm_seconds)["status"]
         return found
-
-    def _demand(self, request: Plan | Apply) -> dict[str, Any]:
-        """Send a request with a rule, however long its list of sources is."""
-        match = request.rule.get("match")
-        sources = match.get("sources") if isinstance(match, dict) else None
-        if not isinstance(match, dict) or not isinstance(sources, list) or len(sources) <= ATTACH_ABOVE:
-            return self.request(request)
-        from fwtop.model.addresses.named_list import entries_of
-
-        rule = {**request.rule, "match": {**match, "sources": []}}
-        return self._guardian.demand(
-            replace(request, rule=rule, attached=True), sealed(entries_of(sources))
-        ).data
 
     def rule(self, rule_id: str) -> dict[str, Any]:
         """Return a rule with all of its sources, as `apply` takes it; `status` shows the first of them."""
-        answer, files = self._guardian.exchange(RuleRead(rule_id))
-        rule: dict[str, Any] = answer.data["rule"]
-        try:
-            for file in files:
-                rule["match"]["sources"] = [prefix_text(prefix) for prefix in read_sources(file)]
-        finally:
-            for file in files:
-                os.close(file)
-        return rule
+        found: dict[str, Any] = self.request("ruleread", id=rule_id)["rule"]
+        return found
 
     def keep(self, rule_id: str, ttl_seconds: int | None = None) -> dict[str, Any]:
         """Confirm a rule, or renew its time to live."""
-        return self.request(Keep(rule_id, ttl_seconds))
+        return self.request("keep", id=rule_id, ttl_seconds=ttl_seconds)
 
     def undo(self, *rule_ids: str) -> dict[str, Any]:
         """End rules."""
-        return self.request(Undo(rule_ids))
+        return self.request("undo", ids=rule_ids)
 
     def why(self, rule_id: str) -> list[str]:
         """Return sentences on what a rule matches, or why it matches nothing."""
-        return list(self.request(Why(rule_id))["sentences"])
+        return list(self.request("why", id=rule_id)["sentences"])
 
     def read_policy(
         self,
@@ -151,19 +172,13 @@ class Program:
         text: str = "",
         *,
         lists: Mapping[str, Iterable[str]] | None = None,
-        format: str = POLICY_FORMATS[0],
+        format: str = "nft",
     ) -> dict[str, Any]:
         """Check a policy's text, tell what it would change (diff), export it, or list those that were kept.
 
         `lists` holds the entries of long lists by name. An export's files are in data["texts"], by name.
         """
-        answer, descriptors = self._policy(PolicyRead(action, text, format), lists)
-        data, texts = answer.data, {}
-        for name, descriptor in zip(data.get("files", ()), descriptors, strict=True):
-            with open(descriptor, encoding="utf-8") as file:
-                file.seek(0)
-                texts[name] = file.read()
-        return {**data, "texts": texts} if texts else data
+        return self.request("policyread", action=action, text=text, format=format, lists=_listed(lists))
 
     def change_policy(
         self,
@@ -172,31 +187,22 @@ class Program:
         *,
         lists: Mapping[str, Iterable[str]] | None = None,
         version: int | None = None,
-        confirm_seconds: int = DEFAULT_CONFIRM_SECONDS,
+        confirm_seconds: int = _CONFIRM_SECONDS,
     ) -> dict[str, Any]:
         """Apply a policy or roll back to a version, tried for a while (0: kept at once); keep or undo it.
 
         What is tried ends with this connection, too.
         """
-        return self._policy(PolicyChange(action, text, version, confirm_seconds), lists)[0].data
-
-    def _policy(
-        self, request: PolicyRead | PolicyChange, lists: Mapping[str, Iterable[str]] | None
-    ) -> tuple[Answer, list[int]]:
-        """Ask with the lists in a memory file; the descriptors that come with the answer are the caller's."""
-        if not lists:
-            return self._guardian.exchange(request)
-        from fwtop.model.addresses.named_list import entries_of
-        from fwtop.model.addresses.prefix_list import bundle
-
-        with closing(bundle({name: entries_of(entries) for name, entries in lists.items()})) as attached:
-            return self._guardian.exchange(replace(request, attached=True), attached)
+        fields = {"text": text, "version": version, "confirm_seconds": confirm_seconds}
+        return self.request("policychange", action=action, lists=_listed(lists), **fields)
 
     def close(self) -> None:
-        """Close the connection."""
-        self._guardian.close()
+        """Close the connection; the next request makes another one."""
+        for one in self._connected or ():
+            one.close()
+        self._connected = None
 
-    def __enter__(self) -> Program:
+    def __enter__(self) -> Self:
         """Return itself."""
         return self
 
@@ -204,28 +210,91 @@ class Program:
         """Close the connection."""
         self.close()
 
+    def _open(self) -> None:
+        """Connect and say hello; raises FwtopError."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(_SECONDS)
+        self._connected = sock, sock.makefile("rb")
+        try:
+            sock.connect(str(self._path))
+            hello = {"role": "program", "versions": _VERSIONS, "readonly": self._readonly}
+            answer = self._exchange("hello", hello)
+            if self._netns not in (None, answer["guardian"]["netns"]):
+                raise FwtopError(f"{self._path} serves another network namespace: name yours")
+        except (OSError, EOFError) as error:
+            self.close()
+            if isinstance(error, PermissionError):
+                line = f"{self._path}: no access: see [access] in guard.toml"
+                raise FwtopError(line, 3, reason="no_access") from None
+            line = f"{self._path}: nobody serves programs; 'sudo fwtop api' or its systemd unit does"
+            raise FwtopError(line, 3, reason="unavailable", retryable=True) from None
+        except FwtopError:
+            self.close()
+            raise
+        self.scopes, self.guardian = tuple(answer["scopes"]), answer["guardian"]
+
+    def _exchange(self, verb: str, fields: Mapping[str, object]) -> dict[str, Any]:
+        self._number += 1
+        message = json.dumps({"verb": verb, "number": self._number, **fields}).encode() + b"\n"
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # perhaps it said why
+            self._parts()[0].sendall(message)
+        answer = self._read()
+        if not answer["ok"]:
+            raise _refusal(answer)
+        data: dict[str, Any] = answer["data"]
+        return data
+
+    def _parts(self) -> tuple[socket.socket, BinaryIO]:
+        if self._connected is None:
+            raise EOFError("it was closed")
+        return self._connected
+
+    def _read(self) -> dict[str, Any]:
+        line = self._parts()[1].readline()
+        if not line.endswith(b"\n"):
+            raise EOFError("its other side closed it")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def _pages(self, name: str, *, counters: bool) -> Iterator[list[Any]]:
+        first, total, stamp = 0, 1, None
+        while first < total:
+            data = self.request("listread", name=name, first=first, count=_PAGE, counters=counters)
+            if stamp not in (None, data["stamp"]):
+                line = f"list {name} was changed while it was read; try again"
+                raise FwtopError(line, reason="changed", retryable=True)
+            stamp, total = data["stamp"], data["total"]
+            yield from data["entries"]
+            first += _PAGE
+
 
 def connect(
-    netns: str | None = None, *, readonly: bool = False, run_directory: Path = paths.RUN_DIRECTORY
+    netns: str | None = None, *, readonly: bool = False, run_directory: Path = RUN_DIRECTORY
 ) -> Program:
     """Connect to the guardian of a network namespace (None: the present one); raises FwtopError."""
-    descriptor = namespaces.open_netns(netns)
-    path = run_directory / f"{namespaces.inode(descriptor)}.api"
-    os.close(descriptor)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        enlarge(sock)
-        sock.connect(str(path))
-    except OSError as error:
-        sock.close()
-        denied = isinstance(error, PermissionError)
-        why = "no access: see [access] in guard.toml" if denied else "no guardian runs"
-        raise FwtopError(f"{path}: {why}; 'sudo fwtop status' starts one and reads guard.toml", 3) from None
-    connection = Connection(sock)
-    try:
-        hello = Hello(PROGRAM, readonly=readonly, version=API_VERSION)
-        answer = exchange(connection, hello, hello.seconds)[0].agreed()
-    except FwtopError:
-        connection.close()
-        raise
-    return Program(GuardianClient(connection, answer.data["guardian"]), tuple(answer.data["scopes"]))
+    own = os.stat("/proc/self/ns/net").st_ino
+    name = _name_of(own) if netns is None else netns
+    path = run_directory / (f"api-{name}.sock" if name is not None else "api.sock")
+    return Program(path, own if netns is None else None, readonly=readonly)
+
+
+def _name_of(inode: int) -> str | None:
+    """Return the `ip netns` name of a namespace, None if it has none."""
+    for path in Path("/run/netns").glob("*"):
+        with contextlib.suppress(OSError):
+            if path.stat().st_ino == inode:
+                return path.name
+    return None
+
+
+def _refusal(answer: Mapping[str, Any]) -> FwtopError:
+    known = {name: answer[name] for name in ("reason", "field", "retryable")}
+    return FwtopError(answer["error"], answer["code"] or 1, **known)
+
+
+def _has_key(rule: object) -> bool:
+    return isinstance(rule, dict) and bool(rule.get("key"))
+
+
+def _listed(lists: Mapping[str, Iterable[str]] | None) -> dict[str, list[str]]:
+    return {name: [*entries] for name, entries in (lists or {}).items()}

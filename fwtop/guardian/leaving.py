@@ -8,11 +8,13 @@ kernel is asked again.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
 import sys
 import time
+from pathlib import Path
 
 from fwtop.client import discovery
 from fwtop.guardian.main import Options
@@ -36,6 +38,7 @@ def main() -> int:
     except FwtopError as error:
         print(error, file=sys.stderr)
         return error.code
+    _end_streams(options.run_directory)
     left = 0
     for inode, path in sorted(namespaces.everywhere(held=True).items()):
         child = os.fork()  # a process enters one namespace after the other, but connects from one only
@@ -43,6 +46,16 @@ def main() -> int:
             os._exit(_leave(options, tuple(arguments), inode, path))
         left |= os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
     return int(left)
+
+
+def _end_streams(run_directory: Path) -> None:
+    """End what serves programs a stream: it would start guardians again."""
+    for path in run_directory.glob("api*.lock"):
+        with contextlib.suppress(OSError, ValueError, FwtopError), path.open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                _end(int(lock.read()))
 
 
 def _leave(options: Options, arguments: tuple[str, ...], inode: int, path: str) -> int:

@@ -33,6 +33,7 @@ from fwtop.guardian.records.journal import Journal
 from fwtop.guardian.rules.adoption import adopt_all
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.rules.state import GuardianState
+from fwtop.guardian.serving.changes import ChangeLog
 from fwtop.guardian.serving.programs import SUFFIX, listen
 from fwtop.guardian.serving.reports import Reports
 from fwtop.guardian.serving.requests import Handlers, ListRequests
@@ -254,9 +255,13 @@ def _server(options: Options, number: int, journal: Journal, records: Records) -
     worker.own(lifecycle, reports, lists, state, journal, kernel, compiled)
     worker.before_all(lambda: _adopt(state, lifecycle, compiled, failpoints))
     programs = options.run_directory / f"{number}{SUFFIX}"
+    changes = ChangeLog(state, worker.wake_loop)
+    worker.after_changes(changes.note)
     return Server(
         Handlers(lifecycle, reports, lists), identity, operators, compiled, worker,
-        programs=programs, policies=(str(options.state_directory / "policy"), options.allow_file),
+        changes=changes, programs=programs,
+        policies=(str(options.state_directory / "policy"), options.allow_file),
+        restart=options.same_state(),
     )  # fmt: skip
 
 

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+# What a program may rely on (docs/API.md): the word for a code of which nothing more is known
+REASONS = {1: "failed", 2: "invalid", 3: "no_access"}
+
 
 class FwtopError(Exception):
     """One line for the user (what failed, what is unchanged, what to do) and an exit status.
 
-    `code` is 1 (failed), 2 (wrong usage) or 3 (a privilege or kernel feature is missing).
+    `code` is 1 (failed), 2 (wrong usage) or 3 (a privilege or kernel feature is missing). For programs,
+    `reason` is a stable word for what is wrong, `field` the field of the request that is to blame (None:
+    none), and `retryable` says whether the same request may succeed later.
     """
 
-    def __init__(self, message: str, code: int = 1) -> None:
+    def __init__(
+        self,
+        message: str,
+        code: int = 1,
+        *,
+        reason: str = "",
+        field: str | None = None,
+        retryable: bool = False,
+    ) -> None:
         super().__init__(message)
         self.code = code
+        self.reason = reason or REASONS.get(code, REASONS[1])
+        self.field = field
+        self.retryable = retryable
 
     @staticmethod
     def of(error: Exception) -> FwtopError:

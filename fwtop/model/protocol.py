@@ -15,10 +15,10 @@ from typing import Any, ClassVar, get_args
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from fwtop.model.errors import FwtopError
+from fwtop.model.errors import REASONS, FwtopError
 from fwtop.model.rule import Mode
 from fwtop.model.text import safe_text
-from fwtop.model.wire import of_plain, to_json
+from fwtop.model.wire import FieldError, of_plain, to_json
 
 MAX_MESSAGE = 1 << 20
 PART = 1 << 17  # bytes of an answer in one message: well below the size of any socket buffer
@@ -36,11 +36,24 @@ POLICY_SECONDS = 900.0  # all that a policy changes, one after the other
 
 
 class ProtocolError(ValueError):
-    """A message that violates the protocol; `number` is its request's, 0 where none can be read."""
+    """A message that violates the protocol; `number` is its request's, 0 where none can be read.
 
-    def __init__(self, message: str, number: int = 0) -> None:
+    `reason` and `field` as in FwtopError.
+    """
+
+    def __init__(
+        self, message: str, number: int = 0, reason: str = "not_understood", field: str | None = None
+    ) -> None:
         super().__init__(message)
-        self.number = number
+        self.number, self.reason, self.field = number, reason, field
+
+    def answer(self, number: int | None = None) -> Answer:
+        """Return what its client is told, perhaps under another number."""
+        said = safe_text(f"not understood: {self}", limit=500)
+        return Answer(
+            False, said, 2, number=self.number if number is None else number,
+            reason=self.reason, field=self.field,
+        )  # fmt: skip
 
 
 class Verb(Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,6 +93,10 @@ class Hello(Attending, frozen=True):
     build: str = ""  # hash of the installed program; a guardian of another build hands over and exits
     readonly: bool = False
     version: int = 0  # of a program: the API_VERSION that it was written for, as it knows no builds
+    versions: tuple[int, int] | None = None  # or the first and the last that it understands
+    # Whose program root's server of the stream (fwtop/api) speaks for; of root's socket only
+    uid: int | None = None
+    groups: tuple[int, ...] = ()
 
 
 class Watch(Attending, frozen=True):
@@ -168,6 +185,21 @@ class Connect(Attending, frozen=True):
     """Open another connection for the same client; the answer carries its descriptor."""
 
 
+class Changes(Reading, frozen=True):
+    """Tell what happened to rules and lists since a number (data["events"]), perhaps waiting for something.
+
+    data["log"] names this guardian's log, another one after each start; data["first"] is the number of the
+    oldest event that it still has, data["last"] that of the newest. An event has `seq`, `at` (Unix seconds),
+    `event` and what is known of it.
+    """
+
+    since: int = 0
+    wait_seconds: float = 0.0  # at most MAX_WAIT_SECONDS
+
+
+MAX_WAIT_SECONDS = 30.0
+
+
 class Why(Reading, frozen=True):
     """Explain in sentences (data["sentences"]) what a rule matches or why it doesn't match."""
 
@@ -223,6 +255,7 @@ class ListChange(Verb, frozen=True):
     force: bool = False  # the operator insists, although a rule on the list becomes overly broad
     attached: bool = False  # the entries are in a descriptor beside the message, as in Plan
     entries: tuple[str, ...] = ()  # or here, as text
+    if_stamp: int | None = None  # change it only if this is still its stamp
 
 
 class ListShow(Reading, frozen=True):
@@ -247,7 +280,8 @@ class ListRead(Reading, frozen=True):
 
     Where some end, another one comes: the seconds that each has left, as doubles; 0 for those that stay.
     With a `count` up to so many are answered as text from `first` on, as far as MAX_PAGE: data["entries"],
-    each with its seconds or null; data["total"]; data["stamp"], another one after each change.
+    each with its seconds or null; data["total"]; data["stamp"], another one after each change. With
+    `counters` each has the packets that rules counted of it, too, or null.
     """
 
     command = "fwtop list"
@@ -255,6 +289,7 @@ class ListRead(Reading, frozen=True):
     name: str
     first: int = 0
     count: int | None = None
+    counters: bool = False
 
 
 class Rules(Reading, frozen=True):
@@ -284,6 +319,7 @@ class PolicyRead(Reading, frozen=True):
     text: str = ""
     format: str = POLICY_FORMATS[0]
     attached: bool = False  # lists come in a descriptor beside the message (model/addresses/prefix_list.py)
+    lists: dict[str, tuple[str, ...]] = {}  # or here, by name, as text
 
 
 class PolicyChange(Verb, frozen=True):
@@ -297,11 +333,13 @@ class PolicyChange(Verb, frozen=True):
     version: int | None = None  # with rollback; None: the one before
     confirm_seconds: int = DEFAULT_CONFIRM_SECONDS  # 0: keep it at once
     attached: bool = False  # as in PolicyRead
+    lists: dict[str, tuple[str, ...]] = {}
 
 
 Request = (
     Hello | Watch | Plan | Apply | Keep | Repair | Undo | Status | Why | Symbols | Rescan | Survey | Connect
-    | ListChange | ListShow | ListTest | ListRead | Rules | RuleRead | RuleMode | PolicyRead | PolicyChange
+    | Changes | ListChange | ListShow | ListTest | ListRead | Rules | RuleRead | RuleMode
+    | PolicyRead | PolicyChange
 )  # fmt: skip
 _REQUESTS: dict[str, type[Request]] = {cls.verb(): cls for cls in get_args(Request)}
 _NUMBER = re.compile(rb'\s*\{[^{}\[\]]{0,200}?"number"\s*:\s*([0-9]{1,15})\s*[,}]')
@@ -318,18 +356,34 @@ class NumberedRequest(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """The guardian's answer; `code` is the exit status for the client, 0 for success."""
+    """The guardian's answer; `code` is the exit status for the client, 0 for success.
+
+    A refusal has `reason`, `field` and `retryable` as FwtopError has them.
+    """
 
     ok: bool
     error: str = ""
     code: int = 0
     data: dict[str, Any] = field(default_factory=dict)
     number: int = 0  # of the request
+    reason: str = ""
+    field: str | None = None
+    retryable: bool = False
+
+    @staticmethod
+    def of(error: FwtopError) -> Answer:
+        """Return a refusal for an error."""
+        return Answer(
+            False, safe_text(error, limit=1000), error.code,
+            reason=error.reason, field=error.field, retryable=error.retryable,
+        )  # fmt: skip
 
     def agreed(self) -> Answer:
         """Return itself; raises FwtopError with the guardian's words and code if it refuses."""
         if not self.ok:
-            raise FwtopError(self.error, self.code or 1)
+            raise FwtopError(
+                self.error, self.code or 1, reason=self.reason, field=self.field, retryable=self.retryable
+            )
         return self
 
 
@@ -351,15 +405,15 @@ def parse_request(message: bytes) -> NumberedRequest:
         number = given.pop("number", 0)
         if type(number) is not int or not 0 <= number < 1 << 53:
             number = 0
-            raise ProtocolError("number must be a whole number from 0")
+            raise ProtocolError("number must be a whole number from 0", field="number")
         if b"\\u" in message and not _is_text(given):
             raise ProtocolError("the message has half a character in JSON (a lone surrogate)")
         seconds = given.pop("seconds", None)
         if seconds is not None and not (type(seconds) in (int, float) and 0 < seconds <= MAX_SECONDS):
-            raise ProtocolError(f"seconds must be above 0 and at most {MAX_SECONDS:g}")
+            raise ProtocolError(f"seconds must be above 0 and at most {MAX_SECONDS:g}", field="seconds")
         return NumberedRequest(_request(given), number, seconds)
     except ProtocolError as error:
-        raise ProtocolError(str(error), number) from None
+        raise ProtocolError(str(error), number, error.reason, error.field) from None
 
 
 def number_in(message: bytes) -> int:
@@ -374,17 +428,22 @@ def _request(given: dict[str, Any]) -> Request:
     cls = _REQUESTS.get(verb) if isinstance(verb, str) else None
     if cls is None:
         why = "verb is missing" if verb is None else f"there is no verb {str(verb)[:_SHOWN]!r}"
-        raise ProtocolError(f"{why}; there are {', '.join(_REQUESTS)}")
+        raise ProtocolError(f"{why}; there are {', '.join(_REQUESTS)}", 0, "unknown_verb", "verb")
     try:
         return of_plain(cls, given)
-    except ValueError as error:
-        raise ProtocolError(f"{verb}: {safe_text(error, limit=_LONGEST)}") from None
+    except FieldError as error:
+        said = f"{verb}: {safe_text(error, limit=_LONGEST)}"
+        raise ProtocolError(said, 0, "invalid", error.field) from None
 
 
 def encode_answer(answer: Answer) -> bytes:
     """Encode an answer."""
-    fields = ("ok", "error", "code", "data", "number")  # asdict would copy the data, which may be long
-    return json.dumps({name: getattr(answer, name) for name in fields}).encode()
+    # asdict would copy the data, which may be long
+    told = {name: getattr(answer, name) for name in ("ok", "error", "code", "data", "number")}
+    if not answer.ok:
+        reason = answer.reason or REASONS.get(answer.code, REASONS[1])
+        told |= {"reason": reason, "field": answer.field, "retryable": answer.retryable}
+    return json.dumps(told).encode()
 
 
 def parse_answer(message: bytes) -> Answer:

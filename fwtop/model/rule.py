@@ -218,6 +218,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     playbook: str = ""  # of a HARDEN rule: its name
     parts: tuple[Rule, ...] = ()  # of a HARDEN rule: they begin and end together
     mode: Mode = Mode.DROP  # of a HARDEN rule: of all its parts
+    key: str = ""  # its maker's own name for it: of one key, a maker has one rule at a time
+    labels: dict[str, str] = {}  # of its maker's; nothing of fwtop's depends on them
 
     @property
     def counts_only(self) -> bool:

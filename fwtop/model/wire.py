@@ -16,6 +16,15 @@ from fwtop.model.addresses.address import Prefix
 
 _T = TypeVar("_T")
 
+
+class FieldError(ValueError):
+    """A value that does not fit its class; `field` names the one that is wrong, None: all of it."""
+
+    def __init__(self, message: str, field: str | None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
 if TYPE_CHECKING:
     Hex = bytes
 else:
@@ -30,11 +39,11 @@ def plain(value: object) -> Any:  # noqa: ANN401 - JSON
 
 
 def of_plain(cls: type[_T], data: object) -> _T:
-    """Return the value that `plain` returned data of; raises ValueError naming the field that is wrong."""
+    """Return the value that `plain` returned data of; raises FieldError naming the field that is wrong."""
     try:
         return msgspec.convert(data, cls, str_keys=True, dec_hook=_read)
     except msgspec.ValidationError as error:
-        raise ValueError(_in_words(str(error), cls)) from None
+        raise _wrong(str(error), cls) from None
 
 
 def to_json(value: object) -> bytes:
@@ -47,7 +56,7 @@ def of_json(cls: type[_T], data: bytes | str) -> _T:
     try:
         return msgspec.json.decode(data, type=cls, dec_hook=_read)
     except msgspec.ValidationError as error:
-        raise ValueError(_in_words(str(error), cls)) from None
+        raise _wrong(str(error), cls) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ValueError("not JSON") from None
 
@@ -106,14 +115,21 @@ _TYPES = {
 }
 
 
-def _in_words(message: str, cls: Any) -> str:  # noqa: ANN401 - a type
-    """Return an error of msgspec as the end of a sentence that begins with the field: no names of types."""
+def _wrong(message: str, cls: Any) -> FieldError:  # noqa: ANN401 - a type
+    """Return an error of msgspec in words, with the field that it is about."""
     found = _PLACE.search(message)
     where, told = (found[1], message[: found.start()]) if found is not None else ("", message)
     if found := re.fullmatch(r"Object missing required field `(.+)`", told):
-        return f"{_within(where, found[1])} is missing"
+        where = _within(where, found[1])
+        return FieldError(f"{where} is missing", where)
     if found := re.fullmatch(r"Object contains unknown field `(.+)`", told):
-        return f"{_within(where, found[1])} is unknown; there are {', '.join(_choices(cls, where)) or 'none'}"
+        known, where = ", ".join(_choices(cls, where)) or "none", _within(where, found[1])
+        return FieldError(f"{where} is unknown; there are {known}", where)
+    return FieldError(_in_words(told, where, cls), where or None)
+
+
+def _in_words(told: str, where: str, cls: Any) -> str:  # noqa: ANN401 - a type
+    """Return an error of msgspec as the end of a sentence that begins with the field: no names of types."""
     if told.startswith("Invalid enum value"):
         return f"{where or 'it'} must be one of {', '.join(_choices(cls, where))}"
     if found := re.fullmatch(r"Expected (`[^`]*`)(.*?)(?:, got .*)?", told):

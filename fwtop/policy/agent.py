@@ -24,6 +24,7 @@ from fwtop.client.discovery import GuardianClient
 from fwtop.guardian.serving.requests import guarded
 from fwtop.kernel import namespaces
 from fwtop.model.addresses.address import Prefix, of_ports, prefixes_of
+from fwtop.model.addresses.named_list import entries_of
 from fwtop.model.addresses.prefix_list import read_bundle
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
@@ -109,7 +110,11 @@ class PolicyAgent(Struct):
         if not isinstance(request, PolicyRead | PolicyChange):
             return None, {}
         try:
-            return request, read_bundle(descriptors[0]) if descriptors else {}
+            lists = read_bundle(descriptors[0]) if descriptors else {}
+            return request, lists | {name: entries_of(texts) for name, texts in request.lists.items()}
+        except FwtopError as error:
+            self._answer(Answer.of(error))
+            return None, {}
         except (ValueError, IndexError, UnicodeDecodeError) as error:
             self._answer(Answer(False, f"not understood: {error}; nothing was changed", 2))
             return None, {}

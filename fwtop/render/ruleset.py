@@ -31,14 +31,13 @@ def quantity(value: float | None) -> str:
 def rule_json(rule: ListedRule) -> dict[str, Any]:
     """Return a rule's own fields."""
     values = asdict(rule).items()
-    return {"rule" if name == "text" else name: value for name, value in values if name != "key"}
+    return {"rule" if name == "text" else name: value for name, value in values}
 
 
 def set_json(item: ListedSet) -> dict[str, Any]:
     """Return a set's fields."""
-    values = {name: value for name, value in asdict(item).items() if name != "key"}
     fill = None if item.fill is None else round(item.fill, 4)
-    return {**values, "fill": fill, "nearly_full": item.nearly_full}
+    return {**asdict(item), "fill": fill, "nearly_full": item.nearly_full}
 
 
 def where(rule: ListedRule) -> str:

@@ -8,6 +8,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -72,6 +73,7 @@ class Bench(Struct):
     paths: dict[int, Path4or6] = field(default_factory=dict)
     allow: str = ""
     state_directory: Path | None = None  # None: `directory`
+    servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
     def netns(self) -> str:
@@ -115,6 +117,9 @@ class Bench(Struct):
     def kill_guardian(self) -> None:
         with self.connect() as guardian:
             pid = int(guardian.about["pid"])
+        self.kill_guardian_of(pid)
+
+    def kill_guardian_of(self, pid: int) -> None:
         kill(pid)
         self.pids.discard(pid)
 
@@ -149,20 +154,35 @@ class Bench(Struct):
         """Return our guardians that run, connected to or not."""
         return [pid for pid, words in self._processes() if b"fwtop-watchdog" not in words]
 
-    def _processes(self) -> list[tuple[int, bytes]]:
+    def streams(self) -> list[int]:
+        """Return our servers of the stream for programs."""
+        return [pid for pid, _ in self._processes(b"fwtop.api.main")]
+
+    def serve_stream(self, poll_until: Callable[..., object]) -> subprocess.Popen[bytes]:
+        """Have the stream served: a guardian does so only where others than root have access."""
+        arguments = [f"--run-directory={self.directory}", *self.arguments()]
+        argv = ["ip", "netns", "exec", self.netns, sys.executable, "-m", "fwtop.api.main", *arguments]
+        self.servers.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL))
+        poll_until((self.directory / f"api-{self.netns}.sock").exists)
+        return self.servers[-1]
+
+    def _processes(self, module: bytes = b"fwtop.guardian") -> list[tuple[int, bytes]]:
         """Return the processes that were told to use our directory, with their command lines."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 words = (entry / "cmdline").read_bytes()
-                if b"fwtop.guardian" in words and str(self.directory).encode() in words:
+                if module in words and str(self.directory).encode() in words:
                     found.append((int(entry.name), words))
         return [(pid, words) for pid, words in found if not ended(pid)]
 
     def close(self) -> None:
         for path in self.paths.values():
             path.close()
-        for pid in self.pids:
+        for server in self.servers:  # first what would start another guardian
+            server.kill()
+            server.wait()
+        for pid in [*self.streams(), *self.pids]:
             kill(pid)
         for pid, _ in self._processes():  # watchdogs, and the guardians that they started
             with suppress(ProcessLookupError):
@@ -213,9 +233,10 @@ def normal(saved: str) -> str:
 
 
 def kill(pid: int) -> None:
-    """End a guardian of ours with SIGKILL and wait until it is gone."""
+    """End a guardian or a server of ours with SIGKILL and wait until it is gone."""
     try:
-        if b"fwtop.guardian" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"fwtop.guardian" not in words and b"fwtop.api.main" not in words:
             return
         os.kill(pid, signal.SIGKILL)
     except (FileNotFoundError, ProcessLookupError):

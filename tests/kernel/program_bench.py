@@ -61,4 +61,6 @@ def as_user(bench: Bench, groups: list[int], work: Callable[[], str]) -> str:
 def open_to_groups(bench: Bench, poll_until) -> None:
     """The socket is open once the guardian has read its file."""
     [path] = bench.directory.glob("*.api")
-    poll_until(lambda: path.stat().st_mode & 0o777 == 0o666)
+    stream = bench.directory / f"api-{bench.netns}.sock"
+    for one in (path, stream):
+        poll_until(lambda one=one: one.exists() and one.stat().st_mode & 0o777 == 0o666)

@@ -21,8 +21,10 @@ PAIR = "shared_pair"
 
 
 @pytest.fixture
-def fwtop(bench: Bench) -> Iterator[Program]:
+def fwtop(bench: Bench, poll_until) -> Iterator[Program]:
     bench.connect().close()
+    if not bench.servers:
+        bench.serve_stream(poll_until)
     with program.connect(bench.netns, run_directory=bench.directory) as connected:
         yield connected
 

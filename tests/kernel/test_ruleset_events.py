@@ -153,7 +153,7 @@ def test_named_lists_are_told_that_no_set_of_the_kernel_holds(
         argv = [sys.executable, "-m", "fwtop", "list", *words, "--netns", netns_pair.victim.netns]
         subprocess.run(argv, capture_output=True, timeout=120, check=True)
 
-    about = {"source": "fwtop", "how": "compared", "by": "fwtop", "name": "bots"}
+    about = {"source": "fwtop", "how": "notified", "by": "fwtop", "name": "bots"}
     fwtop("create", "bots", "192.0.2.1")
     poll_until(lambda: stream.has(event="list_added", entries=1, **about))
     fwtop("replace", "bots", "192.0.2.2")
@@ -166,11 +166,11 @@ def test_a_large_transaction_is_cut_and_counted(netns_pair: NetnsPair) -> None:
     victim = netns_pair.victim
     with inside(victim.netns):
         notifications = Notifications()
-    nft(victim, "add table ip t\nadd chain ip t c\n" + "add rule ip t c counter\n" * 3000)
+    nft(victim, "add table ip t\nadd chain ip t c\n" + "add rule ip t c counter\n" * 6000)
     found = notifications.read()
     notifications.close()
-    assert len(found) == 201
-    assert (found[-1].event, found[-1].about["count"]) == ("more_changes", 3002 - 200)
+    assert len(found) == 5001
+    assert (found[-1].event, found[-1].about["count"]) == ("more_changes", 6002 - 5000)
     assert {event.about["process"]["name"] for event in found} == {"nft"}
 
 

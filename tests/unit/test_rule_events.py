@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-
 from msgspec.structs import replace
 
 from fwtop.analysis.rule_readings import RuleChanges, changes
+from fwtop.api.log import EventLog
 from fwtop.model.ruleset import (
     COMPARED,
     IPSET,
@@ -20,7 +18,7 @@ from fwtop.model.ruleset import (
     RuleEvent,
     Ruleset,
 )
-from fwtop.netfilter.listing.events import EventLines, event_text
+from fwtop.netfilter.listing.events import event_json, event_text
 
 RULE = ListedRule("a", IPTABLES_LEGACY, "ip", "filter INPUT", "-j DROP", False, 5, 300)
 OURS = ListedRule("b", ROUTE, "ip", "main", "blackhole 192.0.2.0/24", True)
@@ -75,28 +73,29 @@ def test_a_first_reading_has_alarms_but_no_changes() -> None:
     assert [event.event for event in later] == ["set_changed", "alarm_over"]
 
 
-def test_a_reader_that_does_not_read_delays_nothing_and_is_told_what_it_missed() -> None:
-    reading, writing = os.pipe()
-    lines = EventLines(writing, as_json=True, waiting=10)
-    event = RuleEvent(1.0, "rule_added", NOTIFIED, about={"rule": "x" * 4000})
+def test_a_slow_reader_delays_nothing_and_is_told_what_it_missed() -> None:
+    log = EventLog(kept_bytes=40_000)
+    start = log.last
     for _ in range(500):
-        lines.put(event)
-    found: list[str] = []
-    with os.fdopen(reading, encoding="utf-8") as reader:
-        for line in reader:
-            found.append(json.loads(line)["event"])
-            if found[-1] == "events_lost":
-                lost = json.loads(line)["count"]
-                break
-        assert len(found) - 1 + lost <= 500
-        assert lost > 400
-    lines.put(event)
-    assert lines.ended.wait(30.0), "the reader has gone"
-    lines.close()
-    os.close(writing)
+        log.put(RuleEvent(1.0, "rule_added", NOTIFIED, about={"rule": "x" * 4000}))
+    found, missed = log.after(start, 0.0)
+    assert len(found) + missed == 500
+    assert missed > 400
+    assert [kept.seq for kept in found] == [*range(missed + 1, 501)]
+    assert log.after(found[-1].seq, 0.0) == ([], 0)
+
+
+def test_a_cursor_is_good_as_long_as_nothing_behind_it_is_gone() -> None:
+    log = EventLog(kept_bytes=1_000)
+    assert log.position(f"{log.name}-0") == 0
+    for number in range(1, 40):
+        log.put(RuleEvent(1.0, "rule_added", NOTIFIED, about={"rule": "x" * 200}))
+        assert log.position(f"{log.name}-{number}") == number
+    for other in (f"{log.name}-0", f"{log.name}-40", f"{log.name}-x", f"{EventLog().name}-3", "", "3"):
+        assert log.position(other) is None
 
 
 def test_an_event_is_one_line_for_people() -> None:
     about = {"family": "ip", "table": "t", "handle": 3, "process": {"pid": 7, "name": "nft"}}
-    text = event_text(RuleEvent(0.0, "rule_removed", NOTIFIED, "fwtop", NFT, about))
+    text = event_text(event_json(RuleEvent(0.0, "rule_removed", NOTIFIED, "fwtop", NFT, about)))
     assert text == "00:00:00Z rule removed nft ip t handle 3 by nft (process 7) fwtop's [notified]"

@@ -37,6 +37,7 @@ from fwtop.model.rule import POLICY, POLICY_TRIAL, Mode, Rule, State
 from fwtop.model.text import safe_text
 from fwtop.rehearsal.operators import around_sessions
 from fwtop.rules.kinds import has_no_clock
+from fwtop.rules.overlap import is_double
 from fwtop.rules.xtables import MAX_TIMEOUT_SECONDS
 
 RETRY_SECONDS = 1.0  # until the next try to end a rule that still acts
@@ -87,11 +88,13 @@ class Lifecycle:
         """
         check_confirm(confirm_seconds)
         rule = replace(self._state.rule_of(data, sources), created=time.time())
+        if (same := self._of_key(rule)) is not None:
+            return {"status": self._state.status_of(same), "warnings": [], "existing": True}
         old = self.active.get(rule.replaces)
         if old is not None and not confirm_seconds and guard.only_level_differs(old.rule, rule):
             return self._change_level(old, rule, force=force, owner=owner)
         if trouble := self._journal.trouble():
-            raise FwtopError(trouble)
+            raise FwtopError(trouble, reason="unavailable", retryable=True)
         others, allow = self._state.other_rules(rule), self._state.fresh_allow()
         self.follow_allow()
         mode = rule.mode
@@ -107,6 +110,26 @@ class Lifecycle:
         warnings = [*spared, *allow.warnings, *verdict.warnings, *self._state.warnings()]
         warnings += bridge_notes(rule, self._kernel.compiled.interfaces)
         return {"status": self._state.counters.status_of(entry), "warnings": warnings}
+
+    def _of_key(self, rule: Rule) -> Entry | None:
+        """Return its maker's active rule of the same key, if it does the same: a repeated request is done.
+
+        Raises FwtopError if it does something else, unless it is to be replaced.
+        """
+        mine = [
+            entry
+            for entry in self.active.values()
+            if rule.key and (entry.rule.key, entry.rule.created_by) == (rule.key, rule.created_by)
+        ]
+        if not mine or mine[0].rule.id == rule.replaces:
+            return None
+        dropping = replace(rule, mode=Mode.DROP)
+        alike = (dropping, around_sessions(dropping, self._state.known_allow())[0])
+        same = rule.mode is mine[0].rule.mode and any(is_double(item, mine[0].rule) for item in alike)
+        if not same:
+            line = f"rule {mine[0].rule.id} has the key {rule.key!r} and does something else: replace it"
+            raise FwtopError(f"{line}; nothing was changed", reason="exists", field="rule.key")
+        return mine[0]
 
     def _install(self, rule: Rule, confirm_seconds: int, owner: object | None) -> Entry:
         now = time.monotonic()
@@ -220,7 +243,8 @@ class Lifecycle:
         entry = self._state.active_rule(rule_id)
         ttl = entry.rule.ttl_seconds if ttl_seconds is None else ttl_seconds
         if not 1 <= ttl <= MAX_TTL_SECONDS:
-            raise FwtopError(f"a time to live goes from 1 s to {MAX_TTL_SECONDS} s; nothing was changed", 2)
+            line = f"a time to live goes from 1 s to {MAX_TTL_SECONDS} s; nothing was changed"
+            raise FwtopError(line, 2, field="ttl_seconds")
         if console:
             guard.check_keep(entry, ttl)
         short = self._kernel.look(self.active, force=True).get(rule_id)
@@ -432,4 +456,4 @@ class Lifecycle:
 
 def _not_acting(rule_id: str, reason: str) -> FwtopError:
     line = f"rule {rule_id} does not act: {reason}; nothing was changed"
-    return FwtopError(f"{line}; 'fwtop repair {rule_id}' restores it")
+    return FwtopError(f"{line}; 'fwtop repair {rule_id}' restores it", reason="not_acting", field="id")

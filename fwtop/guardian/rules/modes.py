@@ -153,7 +153,8 @@ class Modes:
 def check_confirm(seconds: int) -> None:
     """Raise FwtopError (code 2) for a trial of a length that there is none of."""
     if not 0 <= seconds <= MAX_CONFIRM_SECONDS:
-        raise FwtopError(f"confirm_seconds goes from 0 to {MAX_CONFIRM_SECONDS}", 2)
+        line = f"confirm_seconds goes from 0 to {MAX_CONFIRM_SECONDS}"
+        raise FwtopError(line, 2, field="confirm_seconds")
 
 
 def _mode_note(packets: int, mode: Mode) -> str:
@@ -165,6 +166,7 @@ def _mode_note(packets: int, mode: Mode) -> str:
 def require(verdict: Rehearsal, *, force: bool) -> None:
     """Raise FwtopError where a rule may not go in, or not without force."""
     if verdict.refused is not None:
-        raise FwtopError(f"refused: {verdict.refused}")
+        raise FwtopError(f"refused: {verdict.refused}", reason="refused", field="rule")
     if verdict.broad is not None and not force:
-        raise FwtopError(f"refused without confirmation: {verdict.broad}; --force installs it")
+        line = f"refused without confirmation: {verdict.broad}; --force installs it"
+        raise FwtopError(line, reason="needs_force", field="rule")

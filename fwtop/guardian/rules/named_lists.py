@@ -126,9 +126,11 @@ class NamedLists:
         """Make a new list; raises FwtopError."""
         check_name(name)
         if name in self._lists:
-            raise FwtopError(f"there is a list {name} already; nothing was changed")
+            raise FwtopError(
+                f"there is a list {name} already; nothing was changed", reason="exists", field="name"
+            )
         if len(self._lists) >= MAX_LISTS:
-            raise FwtopError(f"there are {MAX_LISTS} lists already; nothing was changed")
+            raise FwtopError(f"there are {MAX_LISTS} lists already; nothing was changed", reason="too_many")
         named = NamedList(name)
         named = named.changed(_entered(named.addition(entries, _end(ttl_seconds))))
         number = 1 + max((item.number for item in self._lists.values()), default=0)
@@ -158,7 +160,8 @@ class NamedLists:
         if users := self._rules_on(name):
             ids = ", ".join(rule.id for rule in users)
             rules = "rule" if len(users) == 1 else "rules"
-            raise FwtopError(f"list {name} is used by {rules} {ids}; nothing was changed; see 'fwtop undo'")
+            line = f"list {name} is used by {rules} {ids}; nothing was changed; see 'fwtop undo'"
+            raise FwtopError(line, reason="in_use", field="name")
         self._files.drop(name)
         del self._lists[name]
         return Done(removed=len(recorded.named.rows))
@@ -232,7 +235,8 @@ class NamedLists:
         recorded = self._lists.get(check_name(name))
         if recorded is None:
             known = ", ".join(self.names()[:10]) or "none"
-            raise FwtopError(f"there is no list {name}; there are: {known}; nothing was changed")
+            line = f"there is no list {name}; there are: {known}; nothing was changed"
+            raise FwtopError(line, reason="not_found", field="name")
         return recorded
 
     def _settled(self, name: str) -> NamedList:

@@ -36,6 +36,7 @@ from fwtop.rehearsal.segments import why_lost
 from fwtop.rules import kinds
 from fwtop.rules.kind import KernelObjects, Machine, Surroundings
 from fwtop.rules.kinds import as_kept, rounding_text
+from fwtop.rules.xtables import COUNTED_ELEMENTS
 
 if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
     from fwtop.guardian.rules.named_lists import NamedLists
@@ -80,7 +81,8 @@ class GuardianState:
         entry = self.active.get(rule_id)
         if entry is None:
             known = ", ".join(self.active) or "none"
-            raise FwtopError(f"no active rule {rule_id[:20]!r}; active: {known}; nothing was changed")
+            line = f"no active rule {rule_id[:20]!r}; active: {known}; nothing was changed"
+            raise FwtopError(line, reason="not_found", field="id")
         return entry
 
     def other_rules(self, rule: Rule) -> list[Rule]:
@@ -241,6 +243,20 @@ class GuardianState:
         short = self.kernel.look(self.active).get(entry.rule.id)
         shown = self.counters.status_of(entry, entries=entries)
         return {**shown, "acting": short is None, "not_acting": safe_text(short.text) if short else ""}
+
+    def list_counts(self, name: str, *, busiest: bool = False) -> dict[str, int]:
+        """Return the packets that rules counted of a list's entries, as far as the kernel counts each one."""
+        counts: dict[str, int] = {}
+        kinds_seen = set()
+        for entry in self.lists.users(name):
+            if entry.rule.kind in kinds_seen:  # the rules of one share their counters
+                continue
+            kinds_seen.add(entry.rule.kind)
+            rule = entry.rule
+            found = self.counters.busiest(rule) if busiest else self.kernel.entries(rule, COUNTED_ELEMENTS)
+            for prefix, packets in found.items():
+                counts[prefix] = counts.get(prefix, 0) + packets
+        return counts
 
     def warnings(self) -> list[str]:
         """Return what the operator should know about the journal and the limits file."""

@@ -33,6 +33,8 @@ MAX_TEXT = 300
 MAX_ORIGIN = 4096  # @ and a path
 MAX_PRIORITY = 1000  # of a protected port
 MAX_ACCESS_LISTS = 8  # of a protected port: each costs new connections a lookup
+MAX_LABELS = 16
+MAX_LABEL = 64  # characters of a key, and of a label's name and value
 _ORIGIN = re.compile(r"asn:[0-9]{1,10}|country:[A-Za-z]{2}|@.{1,4095}|list:.{1,40}")
 
 
@@ -46,7 +48,7 @@ def rule_of_wire(data: dict[str, Any], sources: Sequence[Prefix] = ()) -> Rule:
     try:
         rule = Rule.from_dict(data)
     except ValueError as error:
-        raise FwtopError(safe_text(f"not a rule: {error}"), 2) from None
+        raise _wrong(safe_text(error), getattr(error, "field", None)) from None
     if sources:
         rule = replace(rule, match=replace(rule.match, sources=sources))
     _check_rule(rule)
@@ -62,6 +64,7 @@ def _check_whole(data: dict[str, Any]) -> None:
             f"not a rule: match.{SOURCES_LEFT}: {safe_text(left, limit=20)} sources are left out here; "
             "'ruleread' has all of them; nothing was changed",
             2,
+            field=f"rule.match.{SOURCES_LEFT}",
         )
 
 
@@ -76,6 +79,8 @@ def _sanitised(rule: Rule) -> Rule:
         match=replace(rule.match, payload=payload),
         summary=safe_text(rule.summary, limit=MAX_TEXT),
         created_by=safe_text(rule.created_by),
+        key=safe_text(rule.key),
+        labels={safe_text(name): safe_text(value) for name, value in rule.labels.items()},
         origin=safe_text(rule.origin, limit=MAX_ORIGIN) if rule.origin is not None else None,
         playbook=safe_text(rule.playbook, limit=30),
         parts=tuple(map(_sanitised, rule.parts)),
@@ -90,6 +95,9 @@ def _check_rule(rule: Rule) -> None:
         _require(value is None or abs(value) < 1e15, name)
     clients = rule.predicted_clients
     _require(clients is None or all(0 <= one < 1e15 for one in astuple(clients)), "predicted_clients")
+    texts = (rule.key, *rule.labels, *rule.labels.values())
+    _require(len(rule.labels) <= MAX_LABELS, f"labels (at most {MAX_LABELS})")
+    _require(max(map(len, texts)) <= MAX_LABEL, f"labels (key, names and values: {MAX_LABEL} characters)")
     _check_match(rule.match)
     _check_owners(rule)
     _check_limits(rule)
@@ -201,9 +209,13 @@ def _check_limits(rule: Rule) -> None:
 
 def _whole(name: str, value: object, low: int, high: int) -> None:
     if type(value) is not int or not low <= value <= high:
-        raise FwtopError(f"not a rule: {name} must be a whole number from {low} to {high}", 2)
+        raise _wrong(f"{name} must be a whole number from {low} to {high}", name)
 
 
 def _require(good: bool, name: str) -> None:
     if not good:
-        raise FwtopError(f"not a rule: {name} is missing or wrong", 2)
+        raise _wrong(f"{name} is missing or wrong", name.partition(" ")[0])
+
+
+def _wrong(said: str, field: str | None) -> FwtopError:
+    return FwtopError(f"not a rule: {said}", 2, field=f"rule.{field}" if field else "rule")

@@ -10,6 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+from msgspec.structs import replace
+
 from fwtop.client.connection import MAX_ANSWER
 from fwtop.guardian.serving.descriptor_receiver import DescriptorReceiver, Received
 from fwtop.guardian.serving.peer import Client, Peer, PeerGone, close_aside, encode_success
@@ -118,7 +120,11 @@ class Connections:
 
     def dismiss(self, peer: Peer, why: str, code: int = 1, number: int | None = None) -> None:
         """Close a connection with a last answer, to the request of that number or the present one."""
-        answer = Answer(False, safe_text(why), code, number=peer.number if number is None else number)
+        crowded = why in (peer.refusal, _DISPLACED)
+        answer = Answer(
+            False, safe_text(why), code, number=peer.number if number is None else number,
+            reason="too_many" if crowded else "not_understood" if code == 2 else "", retryable=crowded,
+        )  # fmt: skip
         with contextlib.suppress(PeerGone):
             peer.send(answer)
         self.drop(peer)
@@ -180,7 +186,7 @@ class Connections:
         if peer not in self._peers:
             close_aside(descriptors or [])
             return
-        numbered = Answer(answer.ok, answer.error, answer.code, answer.data, peer.number)
+        numbered = replace(answer, number=peer.number)
         self._drop_if_gone(peer, lambda: peer.send(numbered, descriptors))
 
     def reply_encoded(self, peer: Peer, data: Mapping[str, bytes]) -> None:

@@ -87,10 +87,7 @@ class Peer(Struct, eq=False):
         """
         sock, _ = listener.accept()
         try:
-            pid, uid, gid = _CREDENTIALS.unpack(
-                sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            )
-            groups = _groups(sock) | {gid} if program else frozenset()
+            pid, uid, groups = identity_of(sock)
         except OSError:
             uid, program = -1, False
         if uid != 0 and not program:
@@ -178,6 +175,13 @@ class Peer(Struct, eq=False):
             _close(descriptors)
         self.out.clear()
         self.receiver.close(self.sock, self.whose)
+
+
+def identity_of(sock: socket.socket) -> tuple[int, int, frozenset[int]]:
+    """Return process, user and groups of who connected, as the kernel noted them then; raises OSError."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, gid = _CREDENTIALS.unpack(credentials)
+    return pid, uid, _groups(sock) | {gid}
 
 
 def _groups(sock: socket.socket) -> frozenset[int]:

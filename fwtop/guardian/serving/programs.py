@@ -11,6 +11,7 @@ that, takes it back, or is gone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import socket
@@ -46,6 +47,7 @@ from fwtop.model.protocol import (
 
 SUFFIX = ".api"
 _AGENT = "fwtop.policy.agent"
+_STREAM = "fwtop.api.main"
 _NOT_TRIED = "no policy is tried on this connection, or not any more"
 _MOST, _MOST_OF_USER = 4, 2  # children: each is a Python with the lists of a policy
 
@@ -59,14 +61,17 @@ class Programs:
         worker: Worker,
         connections: Connections,
         limits: Callable[[], tuple[Limits, tuple[str, ...]]],
+        arguments: Sequence[str],
     ) -> None:
-        """Take the socket's path, and what reads the operator's file in the worker."""
+        """Take the socket's path, what reads the operator's file in the worker, and how a guardian starts."""
         self.granted = False  # somebody but root may come
         self.listener = listen(path)
         self._path = path
         self._worker = worker
         self._connections = connections
         self._limits = limits
+        self._arguments = arguments
+        self._started: list[subprocess.Popen[bytes]] = []
 
     def renew(self) -> None:
         """Have the operator's file read again: it says whether others than root may connect."""
@@ -75,6 +80,8 @@ class Programs:
             if answer.ok and answer.data["granted"] != self.granted:
                 self.granted = answer.data["granted"]
                 self._path.chmod(0o666 if self.granted else 0o600)
+                if self.granted:
+                    self._start_stream()
 
         self._worker.ask(Status(), lambda: {"granted": self._limits()[0].access.granted}, done)
 
@@ -104,6 +111,12 @@ class Programs:
             asked.request, lambda: {"scopes": self._limits()[0].access.scopes(peer.uid, peer.groups)}, done
         )
 
+    def _start_stream(self) -> None:
+        """Start the server of the stream, which ends at once where there is one; it outlives this process."""
+        self._started = [process for process in self._started if process.poll() is None]
+        with contextlib.suppress(OSError):  # no memory or no process: started by hand then
+            self._started.append(children.start(_STREAM, *self._arguments, descriptors=()))
+
     def close(self) -> None:
         """Stop listening."""
         self.listener.close()
@@ -114,9 +127,20 @@ def greet(hello: Hello) -> Answer | None:
     """Return why a program's hello is refused, None if it isn't."""
     if hello.role != PROGRAM:
         return Answer(False, f"this socket is for programs: say hello with the role {PROGRAM!r}", 2)
-    if hello.version != API_VERSION:
-        return Answer(False, f"this guardian speaks version {API_VERSION}, not {hello.version}", 2)
+    low, high = hello.versions or (hello.version, hello.version)
+    if not low <= API_VERSION <= high:
+        asked = f"{low}" if low == high else f"{low} to {high}"
+        line = f"this guardian speaks version {API_VERSION}, not {asked}"
+        return Answer(False, line, 2, reason="version", field="versions" if hello.versions else "version")
     return None
+
+
+def speaks_for_another(peer: Peer, hello: Hello) -> bool:
+    """Say whether root's server of the stream connects for a program; it has that one's rights then."""
+    if hello.role != PROGRAM or hello.uid is None:
+        return False
+    peer.program, peer.uid, peer.groups = True, hello.uid, frozenset(hello.groups)
+    return True
 
 
 def refusal(request: Request, scopes: tuple[str, ...]) -> Answer | None:
@@ -130,12 +154,14 @@ def refusal(request: Request, scopes: tuple[str, ...]) -> Answer | None:
             3,
         )
     if request.scope is None:
-        return Answer(False, f"{request.verb()} is not for programs; nothing was changed", 2)
+        line = f"{request.verb()} is not for programs; nothing was changed"
+        return Answer(False, line, 2, reason="unknown_verb", field="verb")
     if request.scope not in scopes:
         line = f"{request.verb()} needs the scope {request.scope!r}, which you lack; nothing was changed"
         return Answer(False, line, 3)
     if getattr(request, "force", False):
-        return Answer(False, "a program may not force: use the fwtop command; nothing was changed", 1)
+        line = "a program may not force: use the fwtop command; nothing was changed"
+        return Answer(False, line, 1, reason="no_access", field="force")
     return None
 
 

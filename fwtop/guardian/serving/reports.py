@@ -205,7 +205,8 @@ class Reports:
         entry = self._state.active.get(rule_id) or self._state.journal.find(rule_id)
         if entry is None:
             shown = safe_text(rule_id, limit=20)
-            raise FwtopError(f"there is no rule {shown!r}: see 'fwtop status --all'")
+            line = f"there is no rule {shown!r}: see 'fwtop status --all'"
+            raise FwtopError(line, reason="not_found", field="id")
         return entry
 
     def why(self, rule_id: str) -> list[str]:

@@ -117,11 +117,11 @@ def guarded(request: Request, work: Callable[[], dict[str, Any]]) -> Answer:
     try:
         return Answer(True, data=work())
     except FwtopError as error:
-        return Answer(False, safe_text(error, limit=1000), error.code)
+        return Answer.of(error)
     except ValueError as error:
         return Answer(False, safe_text(f"not understood: {error}"), 2)
     except Exception as error:  # whatever a request broke, the other clients' rules need their guardian
-        return Answer(False, fault(request.verb(), error), 1)
+        return Answer(False, fault(request.verb(), error), 1, reason="internal")
 
 
 def fault(what: str, error: Exception) -> str:
@@ -169,7 +169,12 @@ class ListRequests:
             "delete": lambda: lists.delete(name),
         }
         if request.action not in changes:
-            raise FwtopError(f"a list takes {', '.join(LIST_ACTIONS)}; nothing was changed", 2)
+            line = f"a list takes {', '.join(LIST_ACTIONS)}; nothing was changed"
+            raise FwtopError(line, 2, field="action")
+        stamp = request.if_stamp
+        if stamp is not None and lists.stamp_of(name) != stamp:
+            line = f"list {name} was changed since stamp {stamp}; nothing was changed"
+            raise FwtopError(line, reason="changed", field="if_stamp")
         return changes[request.action]()
 
     @staticmethod
@@ -190,14 +195,7 @@ class ListRequests:
 
     def _busiest(self, name: str) -> dict[str, int]:
         """Return packets by entry that has some, of all rules on the list."""
-        counts: dict[str, int] = {}
-        seen = set()
-        for entry in self._state.lists.users(name):
-            mechanism = entry.rule.kind
-            if mechanism not in seen:  # the rules of one share their counters
-                seen.add(mechanism)
-                for prefix, packets in self._state.counters.busiest(entry.rule).items():
-                    counts[prefix] = counts.get(prefix, 0) + packets
+        counts = self._state.list_counts(name, busiest=True)
         found = [(prefix, packets) for prefix, packets in counts.items() if packets]
         return dict(sorted(found, key=lambda item: -item[1]))
 
@@ -217,7 +215,10 @@ class ListRequests:
         found = named.texts(slice(first, last))
         ends = named.ends[first:last].tolist() if named.ends is not None else [0.0] * len(found)
         left = [max(0.0, end - now) if end else None for end in ends]
-        told = [list(item) for item in zip(found, left, strict=True)]
+        told: list[list[str | float | None]] = [list(item) for item in zip(found, left, strict=True)]
+        if request.counters:
+            counts = self._state.list_counts(request.name)
+            told = [[*item, counts.get(text)] for text, item in zip(found, told, strict=True)]
         return {"entries": told, "total": len(named.rows), "stamp": lists.stamp_of(request.name)}
 
     def _files(self, name: str) -> list[int]:

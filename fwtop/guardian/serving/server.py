@@ -21,10 +21,11 @@ from msgspec.structs import asdict
 
 from fwtop.guardian.allow.found import Session, note_operator, operator_of
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
+from fwtop.guardian.serving.changes import ChangeLog, Followers
 from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.descriptor_receiver import Received, brings_descriptors
 from fwtop.guardian.serving.peer import TOO_LONG, Client, NotAMessage, Peer, PeerGone, close_aside, copy_of
-from fwtop.guardian.serving.programs import Policies, Programs, greet, signed
+from fwtop.guardian.serving.programs import Policies, Programs, greet, signed, speaks_for_another
 from fwtop.guardian.serving.requests import Handlers, carry_out, check_attached, fault
 from fwtop.guardian.serving.watching import StatusCache, Watching
 from fwtop.guardian.serving.worker import Worker
@@ -35,6 +36,7 @@ from fwtop.model.protocol import (
     API_VERSION,
     Answer,
     Apply,
+    Changes,
     Connect,
     Hello,
     NumberedRequest,
@@ -83,10 +85,15 @@ class Server:
         compiled: CompiledRules,
         worker: Worker,
         *,
+        changes: ChangeLog,
         programs: Path,
         policies: Sequence[str],
+        restart: Sequence[str],
     ) -> None:
-        """`programs` is the path of their socket, `policies` the arguments of the children for policies."""
+        """`programs` is the path of their socket, `policies` the arguments of the children for policies.
+
+        `restart` has those of a guardian that works with the same files.
+        """
         self._handlers = handlers  # for the worker's thread alone
         self._identity = identity
         self._operators = operators  # SSH sessions that a client came from → when it was last seen
@@ -94,10 +101,11 @@ class Server:
         self._connections = Connections(self._selector, self._client_gone)
         self._worker = worker
         self._watching = Watching(self._selector, self._connections, worker, compiled, handlers.reports)
-        self._programs = Programs(programs, worker, self._connections, handlers.reports.limits)
+        self._programs = Programs(programs, worker, self._connections, handlers.reports.limits, restart)
         self._policies = Policies(self._selector, self._connections, policies)
         self._routes = RouteMonitor()
         self._statuses = StatusCache(worker, handlers.reports, self._reply_status)
+        self._followers = Followers(changes, self._connections)
         self._stop = False
         self._terminated = False  # by a signal: perhaps no guardian follows
         self._idle_at = time.monotonic() + _FIRST_CLIENT_SECONDS
@@ -153,7 +161,7 @@ class Server:
     def _pause(self) -> float | None:
         """Answer and drop whose time is over; returns how long the loop may sleep."""
         now = time.monotonic()
-        times = self._statuses.expire(now) + self._connections.drop_stalled(now)
+        times = self._statuses.expire(now) + self._followers.serve(now) + self._connections.drop_stalled(now)
         times += self._connections.reopen(now)
         timeout = self._watching.observers.next_timeout()
         if timeout is not None:
@@ -246,12 +254,12 @@ class Server:
                 raise ProtocolError("the list is not a memory file", asked.number)
         except ProtocolError as error:
             peer.number = error.number
-            self._connections.reply(peer, Answer(False, safe_text(f"not understood: {error}", limit=500), 2))
+            self._connections.reply(peer, error.answer())
             return
         request = asked.request
         if peer.client is None and not isinstance(request, Hello):
             self._connections.dismiss(peer, "say hello first; nothing was done", 2)
-        elif peer.program:
+        elif peer.program or (isinstance(request, Hello) and speaks_for_another(peer, request)):
             self._programs.admit(peer, asked, attached, self._serve_program)
         elif peer.client is None and isinstance(request, Hello):
             self._connections.reply(peer, self._greet(peer, request))
@@ -269,7 +277,12 @@ class Server:
             if refused is None:
                 peer.client = Client(request)
                 peer.client.connections.add(peer)
-            about = {"guardian": self._about(request.readonly), "version": API_VERSION, "scopes": scopes}
+            about = {
+                "guardian": self._about(request.readonly),
+                "version": API_VERSION,
+                "versions": [API_VERSION, API_VERSION],
+                "scopes": scopes,
+            }
             self._connections.reply(peer, refused or Answer(True, data=about))
 
     def _serve_client(self, peer: Peer, client: Client, asked: NumberedRequest, attached: int | None) -> None:
@@ -287,8 +300,11 @@ class Server:
             case Status():
                 self._connections.suspend(peer)
                 self._statuses.request(peer, request, asked.seconds)
+            case Changes():
+                self._followers.request(peer, request)
             case _ if request.changes and client.hello.readonly:
-                self._connections.reply(peer, Answer(False, "read-only: nothing was changed", 1))
+                refused = Answer(False, "read-only: nothing was changed", 1, reason="read_only")
+                self._connections.reply(peer, refused)
             case PolicyRead() | PolicyChange():
                 self._policies.serve(peer, client, request, attached)
             case _:

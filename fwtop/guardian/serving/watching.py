@@ -240,7 +240,7 @@ class StatusCache:
         self._worker = worker
         self._reports = reports  # for the worker's thread alone
         self._reply = reply
-        self._last = Answer(False, "the guardian is busy: ask again", 1)
+        self._last = Answer(False, "the guardian is busy: ask again", 1, reason="busy", retryable=True)
         self._last_version = -1  # of the rules when the worker was asked for it
         self._at = 0.0
         self._waiting: list[Waiting] = []

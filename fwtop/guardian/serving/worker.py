@@ -55,6 +55,7 @@ class Worker:
         self.active = False  # there are active rules
         self._owned: tuple[object, ...] = ()
         self._first: Callable[[], None] = lambda: None
+        self._note: Callable[[], None] = lambda: None
         self._waiting: list[Task] = []
         self._some = threading.Condition()
         self._ending = False
@@ -75,6 +76,10 @@ class Worker:
         """Have something done before the first request, which waits for it."""
         self._first = work
         self.active = True  # perhaps: nobody knows yet
+
+    def after_changes(self, note: Callable[[], None]) -> None:
+        """Have something done in this thread whenever rules or lists may have changed, and once at first."""
+        self._note = note
 
     def start(self) -> None:
         """Start the thread, which owns the rules from now on and begins with what comes before requests."""
@@ -168,7 +173,8 @@ class Worker:
             syslog.syslog(syslog.LOG_ERR, safe_text(f"adoption: {type(error).__name__}: {error}"))
         self._inside = False
         self.active = bool(self._lifecycle.active)
-        self._wake()
+        self._noted()
+        self.wake_loop()
 
     def _take(self, *, quick_only: bool) -> Task | None:
         with self._some:
@@ -183,12 +189,13 @@ class Worker:
     def _serve(self, task: Task) -> None:
         now = time.monotonic()
         if not task.quick and task.end is not None and task.end - now < RESERVE_SECONDS / 2:
-            self._answer(task, Answer(False, _TOO_LATE, 1))
+            self._answer(task, Answer(False, _TOO_LATE, 1, reason="busy", retryable=True))
             return
         spare = self.spare.lent() if task.quick else contextlib.nullcontext()
         with spare, programs.until(None if task.quick else task.end):
             answer = task.work()
         if task.changes:
+            self._noted()
             self.version += 1
             self._tick_at = time.monotonic()  # a new rule has a new deadline
         self._answer(task, answer)
@@ -196,7 +203,7 @@ class Worker:
     def _answer(self, task: Task, answer: Answer) -> None:
         self.active = bool(self._lifecycle.active)
         self._results.put((task, answer))
-        self._wake()
+        self.wake_loop()
 
     def _tick(self) -> None:
         before = list(self._lifecycle.active)
@@ -212,12 +219,20 @@ class Worker:
         if trouble and trouble != self._trouble:  # once, not each second
             syslog.syslog(syslog.LOG_ERR, trouble)
         self._trouble = trouble
+        self._noted()
         self._tick_at = float("inf") if pause is None else time.monotonic() + pause
         if list(self._lifecycle.active) != before:
             self.version += 1
             self.active = bool(self._lifecycle.active)
-            self._wake()
+            self.wake_loop()
 
-    def _wake(self) -> None:
+    def _noted(self) -> None:
+        try:
+            self._note()
+        except Exception as error:  # who follows sees it in `status`; the rules need their worker
+            syslog.syslog(syslog.LOG_ERR, safe_text(f"changes: {type(error).__name__}: {error}"))
+
+    def wake_loop(self) -> None:
+        """Have the event loop look at what is new; from any thread."""
         with contextlib.suppress(OSError):  # full: the loop is awake anyway
             self._waker.send(b"\0")

@@ -331,5 +331,5 @@ def country_of(code: str) -> str:
     """Parse an ISO 3166-1 code; raises FwtopError (code 2)."""
     if len(code) != 2 or not (code.isascii() and code.isalpha()):
         line = f"{safe_text(code, limit=20)!r} is not a country: give two letters, as in country:NL"
-        raise FwtopError(line, 2)
+        raise FwtopError(line, 2, field="name")
     return code.upper()

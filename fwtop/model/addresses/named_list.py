@@ -194,7 +194,7 @@ def entry_of(text: str) -> Prefix:
     try:
         prefix = Prefix.parse(text)
     except ValueError as error:
-        raise FwtopError(f"{safe_text(error)}; nothing was changed", 2) from None
+        raise FwtopError(f"{safe_text(error)}; nothing was changed", 2, field="entries") from None
     check_entries((prefix,))
     return prefix
 
@@ -204,7 +204,7 @@ def entries_of(texts: Iterable[str]) -> Sequence[Prefix]:
     try:
         return parse_entries(texts)
     except ValueError as error:
-        raise FwtopError(f"{safe_text(error)}; nothing was changed", 2) from None
+        raise FwtopError(f"{safe_text(error)}; nothing was changed", 2, field="entries") from None
 
 
 def check_entries(entries: Sequence[Prefix]) -> None:
@@ -216,4 +216,4 @@ def check_entries(entries: Sequence[Prefix]) -> None:
         )  # fmt: skip
     rows: Any = PrefixRows.of(entries)
     if any((short := rows.shortest(family)) is not None and not short.length for family in (4, 6)):
-        raise FwtopError("an entry of /0 is everybody; nothing was changed", 2)
+        raise FwtopError("an entry of /0 is everybody; nothing was changed", 2, field="entries")

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
-import os
-import queue
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 from msgspec import Struct, field
@@ -24,7 +21,7 @@ from fwtop.kernel import netlink
 from fwtop.kernel.netlink import NETFILTER_HEADER_BYTES, NETLINK_NETFILTER, attributes, c_string
 from fwtop.model.ruleset import NFT, NOTIFIED, OTHERS, OURS, RuleEvent
 from fwtop.model.text import safe_text
-from fwtop.netfilter.listing.nf_tables import elements_in, expressions
+from fwtop.netfilter.listing.nf_tables import elements_in, expressions, key_of
 from fwtop.netfilter.listing.output import NAME, TEXT, is_own_name, is_own_rule
 from fwtop.netfilter.nf_tables import FAMILIES
 from fwtop.render.numbers import utc
@@ -43,7 +40,7 @@ _EVENTS = {first: f"{what}_added" for first, what in _OBJECTS} | {
 }  # by NFT_MSG_*
 _NEWSETELEM, _DELSETELEM = 12, 14
 _RULE, _CHAIN = frozenset({6, 8}), frozenset({3, 5})
-_MOST = 200  # events of a transaction; the others are counted
+_MOST = 5_000  # events of a transaction; the others are counted
 
 
 class _Transaction(Struct):
@@ -132,12 +129,15 @@ def _event(kind: int, family: str, table: str, found: dict[int, bytes], body: by
         about["chain"] = safe_text(chain, limit=NAME)
         about["handle"] = int.from_bytes(found.get(3, b""), "big")
         about["rule"] = safe_text(text, limit=TEXT)
+        about["key"] = key_of(family, table, chain, str(about["handle"]))
     elif kind in _CHAIN:
         chain = c_string(found.get(3, b""))
         ours = is_own_rule(table, chain, "")
         about["chain"] = safe_text(chain, limit=NAME)
     elif 2 in found and kind > max(_CHAIN):
         about["name"] = safe_text(c_string(found[2]), limit=NAME)
+        if "set" in _EVENTS[kind]:
+            about["key"] = key_of(family, table, "set", c_string(found[2]))
     return RuleEvent(time.time(), _EVENTS[kind], NOTIFIED, OURS if ours else OTHERS, NFT, about)
 
 
@@ -155,6 +155,7 @@ def _element_events(elements: Counter[tuple[str, str, str, bool]]) -> list[RuleE
                 "family": family,
                 "table": safe_text(table, limit=NAME),
                 "name": safe_text(name, limit=NAME),
+                "key": key_of(family, table, "set", name),
                 "added": elements[family, table, name, True],
                 "removed": elements[family, table, name, False],
             },
@@ -163,75 +164,30 @@ def _element_events(elements: Counter[tuple[str, str, str, bool]]) -> list[RuleE
     ]
 
 
-WAITING = 10_000  # events for a slow reader; further ones are counted
-_END_SECONDS = 2.0
-
-
-class EventLines:
-    """Writes events to a descriptor from a thread of its own."""
-
-    def __init__(self, descriptor: int, *, as_json: bool, waiting: int = WAITING) -> None:
-        self._descriptor = descriptor
-        self._as_json = as_json
-        self._waiting: queue.Queue[RuleEvent | None] = queue.Queue(waiting)
-        self._lost = 0
-        self._lock = threading.Lock()
-        self.ended = threading.Event()  # the reader has gone
-        self._thread = threading.Thread(target=self._write_all, name="event-lines", daemon=True)
-        self._thread.start()
-
-    def put(self, event: RuleEvent) -> None:
-        """Have an event written; returns at once."""
-        try:
-            self._waiting.put_nowait(event)
-        except queue.Full:
-            with self._lock:
-                self._lost += 1
-
-    def close(self) -> None:
-        """Write what waits, within a limit, and end."""
-        try:
-            self._waiting.put(None, timeout=_END_SECONDS)
-        except queue.Full:
-            return
-        self._thread.join(_END_SECONDS)
-
-    def _write_all(self) -> None:
-        try:
-            while (event := self._waiting.get()) is not None:
-                self._write(event)
-                with self._lock:
-                    lost, self._lost = self._lost, 0
-                if lost:
-                    self._write(RuleEvent(event.at, "events_lost", "", about={"count": lost}))
-        except OSError:
-            self.ended.set()
-
-    def _write(self, event: RuleEvent) -> None:
-        line = json.dumps(event_json(event)) if self._as_json else event_text(event)
-        left = memoryview(line.encode() + b"\n")
-        while left:
-            left = left[os.write(self._descriptor, left) :]
-
-
 def event_json(event: RuleEvent) -> dict[str, Any]:
     """Return an event for JSON."""
     known = {"how": event.how, "by": event.by, "source": event.source}
     return {"at": rfc3339(event.at), "event": event.event, **known, **event.about}
 
 
-def event_text(event: RuleEvent) -> str:
-    """Write an event as a line for people."""
-    about = dict(event.about)
+def event_text(document: dict[str, Any]) -> str:
+    """Write an event's document as a line for people."""
+    about = {name: value for name, value in document.items() if name not in _SAID}
     process = about.pop("process", None)
-    words = [utc(event.at), event.event.replace("_", " "), event.source]
+    moment = datetime.fromisoformat(document["at"]).timestamp()
+    words = [utc(moment), document["event"].replace("_", " "), document["source"]]
     words += [
         str(value) if name in _BARE else f"{name} {value}" for name, value in about.items() if value != ""
     ]
     if process:
         words.append(f"by {process['name']} (process {process['pid']})")
-    whose = "fwtop's" if event.by == "fwtop" else ""
-    return " ".join(word for word in (*words, whose, f"[{event.how}]" if event.how else "") if word)
+    whose = "fwtop's" if document["by"] == "fwtop" else ""
+    how = f"[{document['how']}]" if document["how"] else ""
+    return " ".join(word for word in (*words, whose, how) if word)
 
 
+# Written in places of their own, or for programs only
+_SAID = frozenset(
+    {"seq", "cursor", "at", "event", "how", "by", "source", "status", "key", "change", "guardian"}
+)
 _BARE = frozenset({"family", "table", "chain", "place", "rule", "name", "text"})

@@ -172,13 +172,14 @@ def _where(rule: DumpedRule) -> Where:
     return rule.family, rule.table, rule.chain, rule.handle
 
 
-def _key(*parts: str) -> str:
+def key_of(*parts: str) -> str:
+    """Return the key of a rule (family, table, chain, handle) or a set (family, table, "set", name)."""
     return " ".join((NFT, *(safe_text(part, limit=NAME) for part in parts)))
 
 
 def _rule(key: tuple[str, ...], place: str, said: _Text, packets: int | None, size: int | None) -> ListedRule:
     where = safe_text(place, limit=NAME)
-    return ListedRule(_key(*key), said.source, key[0], where, said.text, said.ours, packets, size)
+    return ListedRule(key_of(*key), said.source, key[0], where, said.text, said.ours, packets, size)
 
 
 _SUBSYSTEM = 10 << 8  # NFNL_SUBSYS_NFTABLES
@@ -313,7 +314,7 @@ def _sets(end: float) -> list[ListedSet]:
         else:
             entries = _count_elements(body[0], item[1], item[2], end)
         kind = key_type(int.from_bytes(item.get(4, b""), "big"))
-        key, place = _key(family, table, "set", name), safe_text(f"{table} {name}", limit=NAME)
+        key, place = key_of(family, table, "set", name), safe_text(f"{table} {name}", limit=NAME)
         found.append(ListedSet(key, NFT, family, place, kind, is_own_name(table), entries, size or None))
     return found
 

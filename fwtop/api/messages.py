@@ -1,0 +1,131 @@
+"""What goes over the stream beside the guardian's requests, and how long lists get there and back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, bundle, prefix_text, read_sources, sealed
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import (
+    MAX_PAGE,
+    Answer,
+    Apply,
+    ListChange,
+    ListRead,
+    Plan,
+    PolicyChange,
+    PolicyRead,
+    Request,
+    RuleRead,
+)
+
+Exchange = Callable[[Request, int | None], tuple[Answer, list[int]]]
+_TRIES = 3  # to read a list that is changed meanwhile
+EVENTS = tuple(
+    [f"{what}_{how}" for what in ("table", "chain", "rule", "set", "object", "flowtable", "list")
+     for how in ("added", "changed", "removed")]
+    + ["set_replaced", "fwtop_rule", "alarm", "alarm_over", "more_changes", "notifications_lost",
+       "guardian_started", "gap", "state", "watching"]
+)  # fmt: skip
+
+
+class Watch(Struct, frozen=True, forbid_unknown_fields=True):
+    """Follow this machine on this connection, which takes no further requests then."""
+
+    since: str = ""  # a document's cursor: go on behind it; "" : begin with the state
+    events: tuple[str, ...] = ()  # only these; beside them always `gap` and `guardian_started`
+    by: str = ""  # only of "fwtop", or of "other"
+    state: bool = True  # begin with the state where there is no cursor, or it is too old
+
+
+class Document(Struct, frozen=True):
+    """A line of `watch`; what else it has is by its event (docs/JSON.md)."""
+
+    seq: int
+    cursor: str
+    at: Annotated[str, Meta(description="RFC 3339, UTC")]
+    event: str
+    how: str
+    by: str
+    source: str
+
+
+def carried(exchange: Exchange, request: Request) -> dict[str, Any]:
+    """Have a request carried out whatever the length of its lists, and return the data of the answer.
+
+    What would come beside the answer, a program gets within it. Raises FwtopError.
+    """
+    if isinstance(request, ListRead) and request.count is None:
+        return _whole_list(exchange, request)
+    request, attached = _detached(request)
+    try:
+        answer, files = exchange(request, attached)
+    finally:
+        if attached is not None:
+            os.close(attached)
+    try:
+        data = answer.agreed().data
+        if files and isinstance(request, RuleRead):
+            data["rule"]["match"]["sources"] = [prefix_text(item) for item in read_sources(files[0])]
+        elif files:
+            data["texts"] = dict(zip(data["files"], map(_text, files), strict=True))
+        return data
+    finally:
+        for file in files:
+            os.close(file)
+
+
+def _detached(request: Request) -> tuple[Request, int | None]:
+    """Return a request with a long list in a memory file, whose descriptor is the caller's."""
+    if getattr(request, "attached", False):
+        raise FwtopError("attached: lists go into the request here", 2, field="attached")
+    match request:
+        case ListChange() if len(request.entries) > ATTACH_ABOVE:
+            return replace(request, entries=(), attached=True), _sealed(request.entries)
+        case Plan() | Apply():
+            match = request.rule.get("match")
+            sources = match.get("sources") if isinstance(match, dict) else None
+            if isinstance(match, dict) and isinstance(sources, list) and len(sources) > ATTACH_ABOVE:
+                rule = {**request.rule, "match": {**match, "sources": []}}
+                return replace(request, rule=rule, attached=True), _sealed(sources)
+        case PolicyRead() | PolicyChange() if request.lists:
+            from fwtop.model.addresses.named_list import entries_of
+
+            lists = {name: entries_of(texts) for name, texts in request.lists.items()}
+            return replace(request, lists={}, attached=True), bundle(lists)
+    return request, None
+
+
+def _sealed(texts: Any) -> int:  # noqa: ANN401 - of a request: texts, or whatever a program sent
+    from fwtop.model.addresses.named_list import entries_of
+
+    if not all(isinstance(text, str) for text in texts):
+        raise FwtopError("sources must be a list of text", 2, field="rule.match.sources")
+    return sealed(entries_of(texts))
+
+
+def _text(file: int) -> str:
+    with open(file, encoding="utf-8", closefd=False) as stream:
+        stream.seek(0)
+        return stream.read()
+
+
+def _whole_list(exchange: Exchange, request: ListRead) -> dict[str, Any]:
+    """Read a list page by page; raises FwtopError also if it is changed all the time."""
+    for _ in range(_TRIES):
+        entries: list[Any] = []
+        while True:
+            answer, _ = exchange(replace(request, first=len(entries), count=MAX_PAGE), None)
+            page = answer.agreed().data
+            entries += page["entries"]
+            if not page["entries"] or len(entries) >= page["total"]:
+                break
+        if len(entries) == page["total"]:
+            return {**page, "entries": entries}
+    line = f"list {request.name} is changed all the time; read it page by page"
+    raise FwtopError(line, reason="busy", retryable=True)

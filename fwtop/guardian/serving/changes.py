@@ -1,0 +1,147 @@
+"""What happened to rules and lists, numbered: the log that programs follow (docs/API.md, `changes`).
+
+The worker compares after each request and each tick: what a request did is told however short it lasted. Who
+follows from number to number misses nothing; a new guardian has a new log, with another name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from fwtop.guardian.records.journal import Entry
+from fwtop.guardian.rules.state import GuardianState
+from fwtop.guardian.serving.connections import Connections
+from fwtop.guardian.serving.peer import Peer
+from fwtop.model.protocol import MAX_WAIT_SECONDS, Changes
+
+_KEPT_BYTES = 4 << 20  # of events; the oldest go
+_MOST_BYTES = 8 << 20  # of events in an answer: it needs no more than one reading
+
+
+class ChangeLog:
+    """Compares in the worker's thread; read by the event loop's."""
+
+    def __init__(self, state: GuardianState, wake: Callable[[], None]) -> None:
+        """Take what is compared, for the worker's thread alone; `wake` is called once there is something."""
+        self.name = os.urandom(6).hex()
+        self.last = 0
+        self._state = state
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._events: deque[tuple[int, bytes]] = deque()
+        self._bytes = 0
+        self._rules: dict[str, Entry] = {}
+        self._lists: dict[str, tuple[int, int]] = {}  # name → stamp, entries
+        self._began = False
+
+    def note(self) -> None:
+        """Compare with the last time; the first time, what former guardians left is nothing new."""
+        rules, lists = dict(self._state.active), self._stamps()
+        before, self._rules = self._rules, rules
+        lists_before, self._lists = self._lists, lists
+        if not self._began:
+            self._began = True
+            return
+        told = self.last
+        for name in lists_before.keys() | lists.keys():
+            if lists_before.get(name) != lists.get(name):
+                self._list_event(name, lists_before.get(name), lists.get(name))
+        for rule_id, entry in rules.items():
+            old = before.get(rule_id)
+            if old is not entry:
+                self._rule_event("rule_changed" if old is not None else "rule_added", entry)
+        for rule_id, entry in before.items():
+            if rule_id not in rules:
+                self._rule_event("rule_removed", self._state.journal.find(rule_id) or entry)
+        if self.last != told:
+            self._wake()
+
+    def since(self, number: int) -> dict[str, bytes]:
+        """Return the events after a number as an answer's data, encoded; as many as an answer may have."""
+        found, size = [], 0
+        with self._lock:
+            first = self._events[0][0] if self._events else self.last + 1
+            for at, data in self._events:
+                if at > number and size < _MOST_BYTES:
+                    found.append(data)
+                    size += len(data)
+            last = self.last
+        return {
+            "log": json.dumps(self.name).encode(),
+            "first": b"%d" % first,
+            "last": b"%d" % last,
+            "events": b"[" + b", ".join(found) + b"]",
+        }
+
+    def _stamps(self) -> dict[str, tuple[int, int]]:
+        known = self._state.known_lists
+        if known is None:
+            return {}
+        return {name: (known.stamp_of(name), len(known.find(name).rows)) for name in known.names()}
+
+    def _rule_event(self, event: str, entry: Entry) -> None:
+        self._put(event, {"status": self._state.counters.status_of(entry)})
+
+    def _list_event(self, name: str, old: tuple[int, int] | None, new: tuple[int, int] | None) -> None:
+        event = "list_added" if old is None else "list_removed" if new is None else "list_changed"
+        about: dict[str, Any] = {"name": name}
+        about |= {"entries_before": old[1]} if old is not None else {}
+        about |= {"entries": new[1], "stamp": new[0]} if new is not None else {}
+        self._put(event, about)
+
+    def _put(self, event: str, about: dict[str, Any]) -> None:
+        with self._lock:
+            self.last += 1
+            data = json.dumps({"seq": self.last, "at": time.time(), "event": event, **about}).encode()
+            self._events.append((self.last, data))
+            self._bytes += len(data)
+            while self._bytes > _KEPT_BYTES:
+                self._bytes -= len(self._events.popleft()[1])
+
+
+class _Waiting(Struct, frozen=True):
+    peer: Peer
+    since: int
+    until: float  # CLOCK_MONOTONIC seconds
+
+
+class Followers:
+    """Those who wait for the next event; of the event loop's thread."""
+
+    def __init__(self, log: ChangeLog, connections: Connections) -> None:
+        self._log = log
+        self._connections = connections
+        self._waiting: list[_Waiting] = []
+
+    def request(self, peer: Peer, request: Changes) -> None:
+        """Answer now, or once something happened."""
+        wait = min(max(0.0, request.wait_seconds), MAX_WAIT_SECONDS)
+        if not wait or self._log.last != request.since:  # also a number of another log
+            self._answer(peer, request.since)
+            return
+        self._connections.suspend(peer)
+        self._waiting.append(_Waiting(peer, request.since, time.monotonic() + wait))
+
+    def serve(self, now: float) -> list[float]:
+        """Answer those for whom there is something, or whose time is over; returns what others have left."""
+        last, waiting = self._log.last, self._waiting
+        self._waiting = [
+            item
+            for item in waiting
+            if item.since == last and item.until > now and item.peer in self._connections
+        ]
+        for item in waiting:
+            if item.peer in self._connections and (item.since != last or item.until <= now):
+                self._answer(item.peer, item.since)
+        return [item.until - now for item in self._waiting]
+
+    def _answer(self, peer: Peer, since: int) -> None:
+        self._connections.reply_encoded(peer, self._log.since(since))

@@ -1,0 +1,377 @@
+"""The stream for programs: nothing is missed over restarts, and nobody harms the guardian through it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from guardian_bench import Bench
+from program_bench import LISTS, NOBODY, RULES, as_user, bench, open_to_groups
+
+from fwtop.api.serving import MAX_LINE
+from fwtop.client.program import FwtopError, Program, connect
+from fwtop.kernel.procfs import read_text
+
+pytestmark = pytest.mark.kernel
+__all__ = ["bench", "open_to_groups"]
+ROOT = Path(__file__).parents[2]
+Poll = Callable[..., Any]
+RULE = {"kind": "ipset", "match": {"sources": ["192.0.2.5"]}, "summary": "one", "ttl_seconds": 600}
+
+
+@pytest.fixture
+def fwtop(bench: Bench, open_to_groups: None) -> Iterator[Program]:
+    with connect(bench.netns, run_directory=bench.directory) as connected:
+        yield connected
+        connected.request("undo", all=True)
+        for item in connected.lists():
+            connected.change_list("delete", item["name"])
+
+
+def stream_path(bench: Bench) -> Path:
+    return bench.directory / f"api-{bench.netns}.sock"
+
+
+def opened(bench: Bench) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(60)
+    sock.connect(str(stream_path(bench)))
+    return sock
+
+
+def asked(sock: socket.socket, line: bytes) -> dict[str, Any]:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        sock.sendall(line)
+    with sock.makefile("rb") as lines:
+        return json.loads(lines.readline())
+
+
+class Mirror:
+    """A program that follows, and what it made of it."""
+
+    def __init__(self, fwtop: Program, **wanted: Any) -> None:
+        self.documents: list[dict[str, Any]] = []
+        self._followed = fwtop.watch(**wanted)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        for document in self._followed:
+            self.documents.append(document)
+
+    def has(self, **wanted: object) -> bool:
+        return any(wanted.items() <= item.items() for item in [*self.documents])
+
+    @property
+    def own(self) -> dict[str, str]:
+        """fwtop's rules as they are by what was told."""
+        found: dict[str, str] = {}
+        for item in self.documents:
+            if item["event"] == "state":
+                found = {status["rule"]["id"]: status["state"] for status in item["fwtop_rules"]}
+            elif item.get("change") == "removed":
+                del found[item["id"]]
+            elif item["event"] == "fwtop_rule":
+                found[item["id"]] = item["state"]
+        return found
+
+    @property
+    def foreign(self) -> set[str]:
+        """The rules of a table of others."""
+        found: set[str] = set()
+        for item in self.documents:
+            if item["event"] == "state":
+                found = {rule["key"] for rule in item["rules"] if " others " in rule["key"]}
+            elif " others " in item.get("key", "") and item["event"].startswith("rule_"):
+                (found.add if item["event"] == "rule_added" else found.discard)(item["key"])
+        return found
+
+
+def nft(bench: Bench, text: str) -> str:
+    argv = ["ip", "netns", "exec", bench.netns, "nft", "-a", *text.split()]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def test_a_program_mirrors_all_changes_through_restarts_of_the_guardian(
+    bench: Bench, fwtop: Program, poll_until: Poll
+) -> None:
+    """Whoever makes them, and however short they last: killed in between, four times."""
+    draw = random.Random(33)
+    nft(bench, "add table inet others")
+    nft(bench, "add chain inet others c")
+    mirror = Mirror(fwtop)
+    poll_until(lambda: mirror.has(event="state"))
+    made: list[str] = []
+    for step in range(24):
+        rule = {**RULE, "match": {"sources": [f"192.0.2.{step}"]}}
+        made.append(fwtop.apply(rule, confirm_seconds=draw.choice((0, 60)))["rule"]["id"])
+        if draw.random() < 0.5:
+            fwtop.keep(made[-1], 900)
+        if draw.random() < 0.5:
+            fwtop.undo(made[-1])
+        nft(bench, "add rule inet others c drop")
+        if step % 6 == 5:
+            bench.kill_guardian_of(fwtop.status()["guardian"]["pid"])
+            nft(bench, "add rule inet others c accept")
+            if draw.random() < 0.5:
+                nft(bench, "flush chain inet others c")
+        fwtop.change_list("create" if not fwtop.lists() else "delete", "bots")
+    fwtop.change_list("create", "last")
+    poll_until(lambda: mirror.has(event="list_added", name="last"))
+    active = {item["rule"]["id"]: item["state"] for item in fwtop.status()["rules"]}
+    poll_until(lambda: mirror.own == active)
+    told = [item["id"] for item in mirror.documents if item.get("change") == "added"]
+    assert sorted(told) == sorted(made), "each of them once"
+    poll_until(lambda: mirror.has(event="guardian_started"))
+    assert not mirror.has(event="gap")
+    numbers = [item["seq"] for item in mirror.documents]
+    assert numbers == [*range(numbers[0], numbers[0] + len(numbers))]
+    there = {line.split("# handle ")[1] for line in nft(bench, "list table inet others").splitlines()
+             if "drop" in line or "accept" in line}  # fmt: skip
+    poll_until(lambda: {key.rpartition(" ")[2] for key in mirror.foreign} == there)
+    since = mirror.documents[3]["cursor"]
+    again = Mirror(fwtop, since=since)
+    poll_until(lambda: len(again.documents) >= len(mirror.documents) - 4)
+    assert again.documents[: len(mirror.documents) - 4] == mirror.documents[4:], "from a cursor, all again"
+    nft(bench, "delete table inet others")
+
+
+def test_what_a_new_server_can_not_know_is_a_gap_and_the_state(
+    bench: Bench, fwtop: Program, poll_until: Poll
+) -> None:
+    mirror = Mirror(fwtop, events=("fwtop_rule", "state"))
+    poll_until(lambda: mirror.has(event="state"))
+    [server] = bench.streams()
+    os.kill(server, 9)
+    fwtop.close()
+    bench.serve_stream(poll_until)
+    poll_until(lambda: bool(bench.streams()))
+    poll_until(lambda: mirror.has(event="gap", of="stream"))
+    poll_until(lambda: sum(item["event"] == "state" for item in mirror.documents) == 2)
+    rule = fwtop.apply(RULE, confirm_seconds=0)["rule"]["id"]
+    poll_until(lambda: mirror.has(event="fwtop_rule", change="added", id=rule))
+    assert {item["event"] for item in mirror.documents} <= {"fwtop_rule", "state", "gap", "guardian_started"}
+
+
+HOSTILE = {
+    "a line without an end": (b"x" * (MAX_LINE + 1), "too_long"),
+    "garbage": (bytes(random.Random(1).randbytes(100_000)).replace(b"\n", b"") + b"\n", "not_understood"),
+    "invalid UTF-8": (b'{"verb": "\xff\xfe"}\n', "not_understood"),
+    "half a character": (b'{"verb": "status", "x": "\\ud800"}\n', "not_understood"),
+    "deep nesting": (b'{"verb":' + b"[" * 2_000_000 + b"\n", "not_understood"),
+    "deep in a rule": (
+        b'{"verb":"plan","rule":{"a":' + b'{"a":' * 900 + b"1" + b"}" * 902 + b"\n",
+        "invalid",
+    ),
+    "no object": (b"[1, 2]\n", "not_understood"),
+    "a wrong number": (b'{"verb": "status", "number": "x"}\n', "not_understood"),
+    "a huge number": (b'{"verb": "status", "number": ' + b"9" * 100_000 + b"}\n", "not_understood"),
+    "much in a rule": (b'{"verb":"plan","rule":{"a":[' + b"{}," * 2_000_000 + b"1]}}\n", "too_long"),
+}
+
+
+def memory(pid: int) -> int:
+    """Return a process's resident memory, KiB."""
+    fields = dict(line.split(":", 1) for line in read_text(f"/proc/{pid}/status").splitlines())
+    return int(fields["VmRSS"].split()[0])
+
+
+def test_hostile_programs_neither_stall_nor_grow_the_guardian(bench: Bench, fwtop: Program) -> None:
+    guardian = fwtop.status()["guardian"]["pid"]
+    fwtop.apply(RULE, confirm_seconds=0)
+    before = memory(guardian)
+    with contextlib.ExitStack() as held:
+        half, mute = (held.enter_context(opened(bench)) for _ in range(2))
+        half.sendall(b'{"verb": "sta')
+        mute.sendall(b'{"verb": "status"}\n' * 200)  # and reads nothing
+        for name, (line, reason) in HOSTILE.items():
+            with opened(bench) as sock:
+                answer = asked(sock, line)
+            assert (answer["ok"], answer["code"], answer["reason"]) == (False, 2, reason), (name, answer)
+            assert "number" in answer
+            assert fwtop.status()["rules"], "everybody else is served"
+        half.sendall(b'tus", "number": 7}\n')
+        with half.makefile("rb") as lines:
+            assert json.loads(lines.readline())["number"] == 7
+    assert fwtop.status()["guardian"]["pid"] == guardian
+    assert memory(guardian) < before + 8_192
+
+
+def test_long_lists_have_no_size_trap(bench: Bench, fwtop: Program) -> None:
+    entries = [f"10.{number >> 8}.{number & 255}.0/24" for number in range(60_000)]
+    assert fwtop.change_list("create", "long", entries[:14_000])["entries"] == 14_000
+    assert fwtop.change_list("add", "long", entries)["entries"] == 60_000
+    assert sorted(entry for entry, _ in fwtop.entries("long")) == sorted(entries)
+    assert len(fwtop.request("listread", name="long")["entries"]) == 60_000
+    rule = {**RULE, "match": {"sources": entries[:20_000]}}
+    rule_id = fwtop.apply(rule, confirm_seconds=0)["rule"]["id"]
+    assert len(fwtop.rule(rule_id)["match"]["sources"]) == 20_000
+
+
+def test_a_repeated_request_with_a_key_is_done_once(bench: Bench, fwtop: Program) -> None:
+    given = {**RULE, "labels": {"ticket": "42", "team": "soc"}}
+    first = fwtop.apply(given, confirm_seconds=0, key="a")
+    bench.kill_guardian_of(fwtop.status()["guardian"]["pid"])
+    again = fwtop.apply(given, confirm_seconds=0, key="a")
+    assert again["rule"]["id"] == first["rule"]["id"]
+    assert again["rule"]["labels"] == given["labels"]
+    other = {**RULE, "match": {"sources": ["192.0.2.6"]}}
+    with pytest.raises(FwtopError, match="has the key 'a' and does something else") as found:
+        fwtop.apply(other, key="a")
+    assert (found.value.reason, found.value.field) == ("exists", "rule.key")
+    successor = fwtop.apply({**other, "replaces": first["rule"]["id"]}, confirm_seconds=0, key="a")
+    assert [item["rule"]["id"] for item in fwtop.status()["rules"]] == [successor["rule"]["id"]]
+
+
+def test_a_list_changed_by_others_is_not_overwritten(fwtop: Program) -> None:
+    fwtop.change_list("create", "bots", ["192.0.2.1"])
+    [seen] = fwtop.lists()
+    fwtop.change_list("add", "bots", ["192.0.2.2"], if_stamp=seen["stamp"])
+    with pytest.raises(FwtopError, match="was changed since stamp") as found:
+        fwtop.change_list("replace", "bots", [], if_stamp=seen["stamp"])
+    assert (found.value.reason, found.value.field) == ("changed", "if_stamp")
+    assert [entry for entry, _ in fwtop.entries("bots")] == ["192.0.2.1", "192.0.2.2"]
+
+
+def test_entries_are_counted_page_by_page(bench: Bench, fwtop: Program) -> None:
+    fwtop.change_list("create", "bots", [bench.attacker(4), "192.0.2.2"])
+    rule = {"kind": "ipset", "origin": "list:bots", "match": {}, "summary": "bots", "ttl_seconds": 600}
+    fwtop.apply(rule, confirm_seconds=0)
+    for _ in range(3):
+        bench.path(4).send()
+    assert not bench.path(4).passes()
+    assert dict(fwtop.counters("bots")) == {bench.attacker(4): 4, "192.0.2.2": 0}
+
+
+REFUSED = [  # verb, fields; reason, field, code
+    ("quark", {}, "unknown_verb", "verb", 2),
+    ("status", {"quark": 1}, "invalid", "quark", 2),
+    ("listchange", {"action": "create"}, "invalid", "name", 2),
+    ("listchange", {"action": "fold", "name": "a"}, "invalid", "action", 2),
+    ("listchange", {"action": "delete", "name": "a"}, "not_found", "name", 1),
+    ("listchange", {"action": "create", "name": "a", "entries": ["quark"]}, "invalid", "entries", 2),
+    ("plan", {"rule": {**RULE, "ttl_seconds": "9"}}, "invalid", "rule.ttl_seconds", 2),
+    ("plan", {"rule": {**RULE, "ttl_seconds": 0}}, "invalid", "rule.ttl_seconds", 2),
+    ("apply", {"rule": {**RULE, "labels": {"a": "b" * 99}}}, "invalid", "rule.labels", 2),
+    ("apply", {"rule": RULE, "force": True}, "no_access", "force", 1),
+    ("apply", {"rule": RULE, "confirm_seconds": -1}, "invalid", "confirm_seconds", 2),
+    ("keep", {"id": "0"}, "not_found", "id", 1),
+    ("why", {"id": "0"}, "not_found", "id", 1),
+    ("policyread", {"action": "check"}, "invalid", None, 2),
+    ("watch", {"events": ["quark"]}, "invalid", "events", 2),
+    ("watch", {"by": "me"}, "invalid", "by", 2),
+    ("connect", {}, "unknown_verb", "verb", 2),
+    ("hello", {"role": "program", "versions": [2, 9]}, "version", "versions", 2),
+]
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: f"{case[0]}-{case[2]}-{case[3]}")
+def test_what_is_refused_has_a_reason_and_its_field(bench: Bench, fwtop: Program, case: Any) -> None:
+    verb, fields, reason, field, code = case
+    with opened(bench) as sock:
+        answer = asked(sock, json.dumps({"number": 5, "verb": verb, **fields}).encode() + b"\n")
+    assert answer["error"]
+    wanted = {"ok": False, "number": 5, "reason": reason, "field": field, "code": code, "retryable": False}
+    assert wanted.items() <= answer.items(), answer
+
+
+def test_scopes_are_held_to_and_a_user_has_so_many_connections(bench: Bench, open_to_groups: None) -> None:
+    create = {"name": "a", "action": "create"}
+
+    def work() -> str:
+        with connect(run_directory=bench.directory) as fwtop:
+            said: list[object] = [fwtop.scopes]
+            for verb, fields in (("listchange", create), ("apply", {"rule": RULE})):
+                try:
+                    fwtop.request(verb, **fields)
+                    said.append("done")
+                except FwtopError as error:
+                    said.append([error.reason, error.code])
+            followed = fwtop.watch()
+            said.append(next(followed)["event"])
+            held = [fwtop, followed]
+            with contextlib.suppress(FwtopError):
+                while True:
+                    held.append(connect(run_directory=bench.directory))
+            return json.dumps([*said, len(held)])
+
+    denied = ["no_access", 3]
+    assert json.loads(as_user(bench, [LISTS], work)) == [["read", "lists"], "done", denied, "state", 8]
+    with connect(bench.netns, run_directory=bench.directory) as fwtop:
+        fwtop.change_list("delete", "a")
+    said = json.loads(as_user(bench, [RULES], work))
+    assert said == [["read", "rules"], denied, "done", "state", 8]
+    with connect(bench.netns, run_directory=bench.directory) as fwtop:
+        [status] = fwtop.status()["rules"]
+        assert status["rule"]["created_by"] == f"program of user {NOBODY}"
+        fwtop.undo(status["rule"]["id"])
+    assert "no access" in as_user(bench, [61_099], work)
+
+
+EXAMPLES = {
+    "mirror.py": ["/usr/bin/python3"],
+    "mirror.js": ["node"],
+    "mirror.go": ["go", "run"],
+    "mirror.sh": ["sh"],
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_in_each_language_follows(
+    bench: Bench, fwtop: Program, poll_until: Poll, name: str, tmp_path: Path
+) -> None:
+    needed = [EXAMPLES[name][0], *(("jq", "socat") if name == "mirror.sh" else ())]
+    if missing := [item for item in needed if shutil.which(item) is None]:
+        pytest.skip(f"{', '.join(missing)} is not installed here")
+    text = (ROOT / "contrib/mirror" / name).read_text().replace("/usr/local/lib/fwtop/app", str(ROOT))
+    (tmp_path / name).write_text(text)
+    argv = [
+        "ip",
+        "netns",
+        "exec",
+        bench.netns,
+        *EXAMPLES[name],
+        str(tmp_path / name),
+        str(stream_path(bench)),
+    ]
+    environment = {
+        **os.environ,
+        "FWTOP_RUN": str(bench.directory),
+        "GOCACHE": str(tmp_path),
+        "GO111MODULE": "off",
+    }
+    with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as errors:
+        process = subprocess.Popen(argv, stdout=out, stderr=errors, stdin=subprocess.DEVNULL, env=environment,
+                                   start_new_session=True)  # fmt: skip
+
+    def told() -> list[list[str]]:
+        return [line.split() for line in (tmp_path / "out").read_text().splitlines()]
+
+    try:
+        poll_until(lambda: any("state" in words for words in told()) or process.poll() is not None)
+        rule = fwtop.apply(RULE, confirm_seconds=0)["rule"]["id"]
+        poll_until(
+            lambda: any(words[1:3] == ["fwtop_rule", rule] for words in told()) or process.poll() is not None
+        )
+        assert process.poll() is None, (tmp_path / "err").read_text()
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
+def test_the_command_line_serves_a_named_namespace_and_refuses_twice(bench: Bench, fwtop: Program) -> None:
+    argv = [sys.executable, "-m", "fwtop.api.main", f"--run-directory={bench.directory}"]
+    inside = ["ip", "netns", "exec", bench.netns]
+    assert subprocess.run([*inside, *argv], timeout=60, check=False).returncode == 1, "it is served already"
+    assert fwtop.status()["guardian"]["netns"]
