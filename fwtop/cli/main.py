@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import sys
 import textwrap
@@ -85,6 +86,9 @@ def main(arguments: list[str]) -> int:
         return status
     except FwtopError as error:
         print(f"fwtop: {error}", file=sys.stderr)
+        if "--json" in arguments:  # who reads JSON gets some, whatever happens
+            about = {"reason": error.reason, "field": error.field, "retryable": error.retryable}
+            print(json.dumps({"schema": 1, "ok": False, "error": str(error), "code": error.code, **about}))
         return error.code
     except KeyboardInterrupt:
         return 130

@@ -170,7 +170,18 @@ def test_replay_prints_observations(place: Path) -> None:
 )
 def test_mistakes_are_one_line(place: Path, words: tuple[str, ...], status: int, says: str) -> None:
     done = fwtop(*words, "--directory", place)
-    assert (done.returncode, done.stdout) == (status, "")
+    assert done.returncode == status
+    if "--json" in words:
+        told = json.loads(done.stdout)
+        assert (told["ok"], told["code"], told["reason"], told["retryable"]) == (
+            False,
+            status,
+            "invalid",
+            False,
+        )
+        assert says in told["error"]
+    else:
+        assert done.stdout == ""
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
     assert "\x1b" not in done.stderr

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from msgspec.structs import replace
 
-from fwtop.model.rule import RuleStatus
+from fwtop.model.rule import Rule, RuleStatus
 from fwtop.model.traffic.session import STOPPED
 from fwtop.model.traffic.severity import Harm, Severity
 from fwtop.model.traffic.snapshot import Incident, LedgerRow, Proposal
@@ -92,6 +93,24 @@ ATTACK = RowType(
 )
 
 
+_MOST_SOURCES = 5_000  # of a rule in JSON
+_GUARDIANS = frozenset(("id", "created", "created_by"))  # what the guardian says of a rule
+
+
+def _for_apply(rule: Rule) -> dict[str, Any] | None:
+    """Return a rule as a program's `apply` takes it, without what it need not say; None if it is too long."""
+    if len(rule.match.sources) > _MOST_SOURCES:
+        return None
+    made = _stated({name: value for name, value in rule.to_dict().items() if name not in _GUARDIANS})
+    return {"match": {}, **{name: value for name, value in made.items() if value is not False}}
+
+
+def _stated(value: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what has its default in any rule; a number and "no" say something."""
+    inner = {name: _stated(item) if isinstance(item, dict) else item for name, item in value.items()}
+    return {name: item for name, item in inner.items() if item is not None and item not in ("", [], {})}
+
+
 PROPOSAL = RowType(
     of=Proposal,
     key=lambda item: item.key or f"{item.number} {item.kind}",  # the summary quotes figures that change
@@ -118,6 +137,7 @@ PROPOSAL = RowType(
         Field("cost_measured"),
         Field("commands"),
         Field("fwtop"),
+        Field("rule", value=lambda item: item.rule and _for_apply(item.rule)),
     ),
     columns="n attack summary attack_share collateral_share cost_ns",
     sorts=(
