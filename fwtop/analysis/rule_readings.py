@@ -317,8 +317,9 @@ class RuleChanges:
         events = changes(self._before, found, self._notified) if self._before is not None else []
         self._before = found
         for change in self._alarms.take(self._rates.take(found), found.sets, statuses):
-            about = {"kind": change.alarm.kind, "text": change.alarm.text}
-            about |= {"mend": change.alarm.mend} if change.began else {}
+            alarm = change.alarm
+            about = {"id": f"{alarm.kind} {alarm.key}", "kind": alarm.kind, "text": alarm.text}
+            about |= {"mend": alarm.mend} if change.began else {}
             event = "alarm" if change.began else "alarm_over"
             events.append(RuleEvent(found.taken, event, COMPARED, about=about))
         return events
