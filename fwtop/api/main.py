@@ -181,6 +181,7 @@ def _listening(path: Path) -> socket.socket:
 def main() -> int:
     """Serve for the guardian that starts this process, with its options."""
     os.setsid()
+    os.setpriority(os.PRIO_PROCESS, 0, 0)  # a guardian goes before others; what serves programs needn't
     try:
         serve(Options.parse(sys.argv[1:]))
     except FwtopError:

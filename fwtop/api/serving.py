@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from fwtop.api.log import EventLog, Kept
 from fwtop.api.messages import EVENTS, Watch, carried
-from fwtop.api.watcher import Machine, Watcher
+from fwtop.api.watcher import MEET_SECONDS, Machine, Watcher
 from fwtop.client.discovery import GuardianClient
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
@@ -234,6 +234,8 @@ class Session:
         """Send documents until the program closes its end."""
         log = self._means.log
         self._ask(_NOTHING)  # whether it may
+        if not self._means.watcher.met(MEET_SECONDS):
+            raise FwtopError("no guardian can be followed now", reason="unavailable", retryable=True)
         self.follows = True
         position = log.position(wanted.since) if wanted.since else None
         start = log.last if position is None else position

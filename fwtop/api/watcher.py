@@ -40,6 +40,7 @@ from fwtop.netfilter.listing.reader import RulesetReader
 _WAKE_SECONDS = 0.5  # to notice the end
 _RETRY_SECONDS = 0.5  # until a guardian is looked for again
 _SAME_END_SECONDS = 1.0
+MEET_SECONDS = 10.0  # for a guardian to start
 _RULE_EVENTS = {"rule_added": "added", "rule_changed": "changed", "rule_removed": "removed"}
 
 
@@ -94,6 +95,10 @@ class Watcher:
         for thread in self._threads:
             thread.start()
 
+    def met(self, seconds: float) -> bool:
+        """Wait until the guardian is followed: a change of its rules from then on is told."""
+        return self._own.met.wait(seconds)
+
     def _follow_kernel(self) -> None:
         """Pass on what the kernel tells, at once."""
         while self._notifications is not None and not self.ended.is_set():
@@ -111,7 +116,7 @@ class Watcher:
                 found = reader.read()
                 for event in [*changes.take(found, self._own.statuses()), *self._own.states()]:
                     self._log.put(event)
-                if not began:
+                if not began and self.met(MEET_SECONDS):
                     began = True
                     about = {"sources": self.sources, "every": self._every}
                     self._log.put(RuleEvent(time.time(), "watching", "", about=about))
@@ -138,6 +143,7 @@ class OwnRules:
         self._newest = 0  # number of the newest rule that was told
         self._pid = self._since = 0
         self._of = ""  # the guardian's log
+        self.met = threading.Event()  # from then on nothing is missed
         self._acting: dict[str, bool] = {}
         self._seen: list[RuleStatus] = []
 
@@ -148,6 +154,7 @@ class OwnRules:
             if first["log"] != self._of or first["first"] > self._since + 1:
                 self._of, self._since = first["log"], first["last"]
                 self._meet(guardian)
+                self.met.set()
             while not ended.is_set():
                 found = guardian.demand(Changes(self._since, MAX_WAIT_SECONDS)).data
                 if found["first"] > self._since + 1:
@@ -180,8 +187,8 @@ class OwnRules:
         """Compare with a guardian that is new to us: what happened before we could hear it is told, too."""
         status = guardian.demand(Status(finished=True, allow=False)).data
         lists = {item["name"]: item for item in guardian.demand(ListShow()).data["lists"]}
-        if guardian.about["pid"] != self._pid:
-            self._pid = int(str(guardian.about["pid"]))
+        former, self._pid = self._pid, int(str(guardian.about["pid"]))
+        if former not in (0, self._pid):
             about = {"guardian": guardian.about}
             self._log.put(RuleEvent(time.time(), "guardian_started", NOTIFIED, OURS, "fwtop", about))
         known, old_lists = self._rules, self._lists
