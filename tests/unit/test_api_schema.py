@@ -104,7 +104,8 @@ def test_a_request_as_the_schema_has_it_is_understood(verb: str) -> None:
         one = given["anyOf"][0] if "anyOf" in given else given
         request[name] = one.get("const", samples.get(one.get("type", "")))
         if "$ref" in one:
-            request[name] = RULE.to_dict()
+            referred = DEFS[one["$ref"].rpartition("/")[2]]
+            request[name] = referred["enum"][0] if "enum" in referred else RULE.to_dict()
         if "minItems" in one:
             request[name] = [1] * one["minItems"]
     assert not wrong(request, said)
