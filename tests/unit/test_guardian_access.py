@@ -86,8 +86,8 @@ def test_each_verb_of_the_document_has_its_scope_and_fields() -> None:
 VERBS = {cls.__name__: cls for cls in get_args(Request)}
 GRANTED = {  # said here once more: nothing is granted by a change of a class alone
     "for_console": "Hello Connect Watch Rescan Survey Symbols Rules RuleRead Status Why Plan"
-    " Apply Keep Undo Repair",
-    "changes": "Apply Keep Repair Undo ListChange PolicyChange",
+    " Apply Keep Undo Repair RuleMode",
+    "changes": "Apply Keep Repair RuleMode Undo ListChange PolicyChange",
     "quick": "Keep Repair Undo Status ListShow ListTest",
 }
 
