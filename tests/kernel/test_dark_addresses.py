@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -76,14 +77,14 @@ def test_a_service_that_is_wholly_cut_off_is_no_dark_address(lab: Lab, *, tracke
         return {row["key"]: row for row in document["destinations"]}
 
     with observations(lab) as told:
-        in_netns(lab.attacker, "python3", "-c", _PROBES, DARK)
+        in_netns(lab.attacker, sys.executable, "-c", _PROBES, DARK)
         next(one for one in told if {net.VICTIM_4, DARK} <= targets(one).keys())
         began = datetime.fromisoformat(next(told)["started"])
         settled = began + timedelta(seconds=_SETTLE_SECONDS + 6)
         next(one for one in told if datetime.fromisoformat(one["started"]) > settled)
         in_netns(lab.victim, "iptables", "-w", "-t", "raw", "-I", "PREROUTING", "-j", "DROP")
         lab.start_flood(2_000)
-        in_netns(lab.attacker, "python3", "-c", _PROBES, DARK)
+        in_netns(lab.attacker, sys.executable, "-c", _PROBES, DARK)
         cut = next(one for one in told if targets(one).get(net.VICTIM_4, {}).get("dropped_share", 0) > 0.99)
         stored = datetime.fromisoformat(cut["started"]) + timedelta(seconds=2 * _PARTS_SECONDS)
         next(one for one in told if datetime.fromisoformat(one["started"]) > stored)

@@ -40,6 +40,7 @@ PACKAGE_OF = {
     "nginx": "nginx",
     "openssl": "openssl",
     "slowhttptest": "slowhttptest",
+    "ss": "iproute2",
     "sysctl": "procps",
     "systemd-analyze": "systemd",
     "systemd-nspawn": "systemd-container",
@@ -57,6 +58,9 @@ BASE |= {"umount", "unshare"}
 # Where systemd runs, they are there, and nothing else calls them.
 BASE |= {"systemctl", "systemd-run"}
 BASE |= {"geoipupdate"}  # it needs the operator's key, and whoever has that has it
+# Neighbours, for which contrib/ has something: their tests are skipped where they aren't installed
+BASE |= {"crowdsec", "cscli", "fail2ban-client", "fail2ban-server", "promtool"}
+BASE |= {"fwtop"}  # on the path of these
 HEADERS = {"libc6-dev"}  # of what gcc compiles
 STARTERS = {"run", "Popen", "check_output", "check_call", "which", "Program", "in_netns"}
 VERB = "bench"  # a helper of tests is called `run`, too, and starts fwtop
