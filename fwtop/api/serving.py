@@ -54,6 +54,7 @@ _IDLE_STALLED_SECONDS = 3600.0  # a document: its reader is told later what it m
 _SCOPE_SECONDS = 10.0  # between two looks whether who follows still may
 _RECEIVE = 1 << 16
 _SHORT = 1 << 14  # bytes of a request to follow
+_PARSING = threading.Lock()
 _NOTHING = Changes(1 << 52)  # asks whether one may ask
 
 
@@ -161,7 +162,8 @@ class Session:
             if (wanted := _to_watch(line)) is not None:
                 self._follow(*wanted)
                 return
-            asked = parse_request(line)
+            with _PARSING:  # one at a time: what is in a long line may take ten times its memory
+                asked = parse_request(line)
             number = asked.number
             answer = Answer(True, data=self._answer(asked), number=number)
         except ProtocolError as error:

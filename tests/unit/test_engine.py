@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import json
 import os
 import random
 import re
@@ -202,7 +203,7 @@ def test_the_verb_explains_a_capture_and_prints_no_json(tmp_path: Path) -> None:
     both = subprocess.run(
         [*words, "--json"], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
     )
-    assert (both.returncode, both.stdout) == (1, "")
+    assert (both.returncode, json.loads(both.stdout)["ok"]) == (1, False)
     assert both.stderr.startswith("fwtop: --explain prints text; leave out --json")
 
 

@@ -158,7 +158,7 @@ def test_other_messages_are_refused(message):
 
 
 def test_answers_round_trip():
-    answer = Answer(ok=False, error="no", code=3, data={"a": [1]})
+    answer = Answer(ok=False, error="no", code=3, data={"a": [1]}, reason="no_access", field="b")
     assert parse_answer(encode_answer(answer)) == answer
     with pytest.raises(ProtocolError):
         parse_answer(b'{"what": 1}')
