@@ -51,14 +51,16 @@ in_files() { # NAME WORKERS ARGUMENT…: the same by workers that take one file 
 # rewrite the asserts of all tests for itself.
 .venv/bin/python -m compileall -q -j 0 fwtop || true # if another user's files are in the way
 collect() { # DIRECTORY…
-  env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest -q -p no:cacheprovider --collect-only "$@" \
+  "${before[@]}" env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest -q -p no:cacheprovider --collect-only "$@" \
     >"$logs/collected-${1##*/}" || { tail -n 30 "$logs/collected-${1##*/}" && return 1; }
 }
-collect "${beside[@]}" &
 collect tests/kernel
-wait $!
 set -m # a process group that can be ended with all in it
-(before=(nice -n 19) && in_files beside "$(nproc)" "${beside[@]}") &>"$logs/beside" </dev/null &
+{
+  before=(nice -n 19)
+  collect "${beside[@]}" || true # what can't be collected fails again
+  in_files beside "$(nproc)" "${beside[@]}"
+} &>"$logs/beside" </dev/null &
 running=$!
 set +m
 part flooding "${flooding[@]}"
