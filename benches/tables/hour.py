@@ -118,7 +118,8 @@ _PAGES, _LARGE_BYTES = 40, 8 << 20
 _NGINX = """worker_processes 1; user root; daemon off; pid {folder}/{name}.pid; error_log /dev/null;
 events {{ worker_connections 512; }}
 http {{
- access_log off; client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
+ access_log {folder}/access.log;
+ client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
  uwsgi_temp_path {folder}; scgi_temp_path {folder};
  server {{
   listen {address}:80; listen {address}:443 ssl http2; root {folder}/www;
