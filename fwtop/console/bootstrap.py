@@ -111,8 +111,8 @@ class LiveConsole:
         if self.recorder is not None and not beside:  # else the other's is kept, which has seen more
             self.recorder.baseline = self.advisor.baseline.to_bytes
 
-    def _undo(self, rule_id: str) -> None:
-        self.links[1].demand(Undo((rule_id,)), seconds=_ASIDE_SECONDS)
+    def _undo(self, rule_id: str, why: str) -> None:
+        self.links[1].demand(Undo((rule_id,), why=why), seconds=_ASIDE_SECONDS)
 
     def _recorder(self) -> Recorder:
         def window() -> Window | None:

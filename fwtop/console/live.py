@@ -148,11 +148,11 @@ class LiveSession:
         connections: ConnectionMeter | None = None,
         refresh: RefreshRate | None = None,
         ring: PacketRing | None = None,
-        undo: Callable[[str], object] | None = None,
+        undo: Callable[[str, str], object] | None = None,
     ) -> None:
         """`late` returns a line per guardian answer that arrived after its request had timed out.
 
-        `undo` ends a trial that harms clients; None: nothing may be changed.
+        `undo` ends a trial that harms clients, and says so; None: nothing may be changed.
 
         `ring` keeps the newest packets, for whoever looks at them.
         """
@@ -252,14 +252,14 @@ class LiveSession:
     def _lost(self, window: Window, judgement: Judgement) -> tuple[ClientLoss, ...]:
         """Return what clients lost to rules; a trial that harms them ends, unless a policy tries its own."""
         losses = self._losses.take(window, self._advisor.baseline, judgement, self.rules.statuses)
-        harmful = {loss.rule for loss in losses if loss.is_harm} - self._ended
+        harmful = {loss.rule: loss for loss in losses if loss.is_harm and loss.rule not in self._ended}
         if self._undo is None:
             return losses
         for status in self.rules.statuses:
             if status.rule.id in harmful and status.state is State.PROVISIONAL and _may_end(status.rule):
                 self._ended.add(status.rule.id)
                 with suppress(FwtopError):  # its time is short anyway
-                    self._undo(status.rule.id)
+                    self._undo(status.rule.id, f"it did harm, {harmful[status.rule.id].words}")
         return losses
 
     def forget_window(self) -> None:

@@ -170,6 +170,7 @@ class Undo(Verb, frozen=True):
     quick = True
     ids: tuple[str, ...] = ()
     all: bool = False
+    why: str = ""  # for who asks later what became of them
 
 
 class Status(Reading, frozen=True):

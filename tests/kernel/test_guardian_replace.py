@@ -108,7 +108,7 @@ def test_the_old_list_stays_until_the_new_one_is_confirmed(bench: Bench) -> None
         guardian.demand(Keep(new))
         assert list(rules_of(guardian)) == [new]
         assert bench.path(4).passes(wait_s=30)
-        with pytest.raises(FwtopError, match=f"no active rule '{old}'"):
+        with pytest.raises(FwtopError, match=f"rule {old} ended at .*: replaced by rule {new}; nothing"):
             apply(guardian, replace(listing(Kind.IPSET, bench.attacker(4)), replaces=old))
         guardian.demand(Undo((new,)))
 

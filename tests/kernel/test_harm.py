@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from guardian_bench import PORT, Bench, apply, rules_of
 
+from fwtop.client.discovery import GuardianClient
 from fwtop.lab import network as net
 from fwtop.lab.run import Lab
 from fwtop.model.client_loss import ClientLoss
-from fwtop.model.protocol import Plan, Undo
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import Keep, Plan, Undo
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.wire import plain
 from fwtop.render.verdict import Badge, verdict_of
@@ -33,6 +35,10 @@ def more(lab: Lab, count: int) -> None:
     poll_until_true(lambda: handshakes(lab) >= before + count)
 
 
+def undo(console: GuardianClient, rule_id: str, why: str) -> None:
+    console.demand(Undo((rule_id,), why=why))
+
+
 @pytest.mark.one_each("xdp")
 @pytest.mark.parametrize("kind", [Kind.XDP, Kind.TC])
 def test_a_trial_that_cuts_clients_off_ends_and_they_are_served_again(kind: Kind, tmp_path: Path) -> None:
@@ -44,7 +50,7 @@ def test_a_trial_that_cuts_clients_off_ends_and_they_are_served_again(kind: Kind
             with (
                 bench.connect() as guardian,
                 bench.connect("console") as console,
-                watching.watched(bench, undo=lambda name: console.demand(Undo((name,)))) as session,
+                watching.watched(bench, undo=lambda *said: undo(console, *said)) as session,
             ):
                 shown = watching.tick(bench, session)
                 start = handshakes(lab)
@@ -63,6 +69,9 @@ def test_a_trial_that_cuts_clients_off_ends_and_they_are_served_again(kind: Kind
                 assert (harm.rule, harm.service) == (rule_id, "80/tcp")
                 assert verdict_of(shown, shown.at).badge is Badge.HARM
                 assert rules_of(guardian) == {}, "the trial has ended"
+                why = rf"^rule {rule_id} ended at .*: undone by console: it did harm, clients of 80/tcp "
+                with pytest.raises(FwtopError, match=why):
+                    guardian.demand(Keep(rule_id))
                 more(lab, ENOUGH)
                 assert poll_until_true(lambda: not look() and not shown.mitigations)
                 assert [getattr(event, "kind", "") for event in events][-3:] == [

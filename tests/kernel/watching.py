@@ -35,7 +35,7 @@ class Link:
 
 @contextmanager
 def watched(
-    bench: Bench, service: TcpServiceMeter | None = None, undo: Callable[[str], object] | None = None
+    bench: Bench, service: TcpServiceMeter | None = None, undo: Callable[[str, str], object] | None = None
 ) -> Iterator[LiveSession]:
     """Watch the victim's interface; the session's window begins here and has no end."""
     interface = bench.pair.victim.interface

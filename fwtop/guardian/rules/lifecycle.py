@@ -43,6 +43,7 @@ from fwtop.rules.xtables import MAX_TIMEOUT_SECONDS
 RETRY_SECONDS = 1.0  # until the next try to end a rule that still acts
 _LONG_SECONDS = 1.0  # an installation that took longer gets its whole confirmation time all the same
 _OWNER_GONE = "the console went away before confirming"
+_WHY = 120  # characters of what a client says of an end
 
 
 @single_threaded
@@ -303,17 +304,18 @@ class Lifecycle:
             raise FwtopError(f"rule {rule_id} still does not act: {short.text}")
 
     def undo(
-        self, ids: tuple[str, ...], *, everything: bool, console: bool = False, by: str = ""
+        self, ids: tuple[str, ...], *, everything: bool, console: bool = False, by: str = "", why: str = ""
     ) -> dict[str, Any]:
         """End rules and return how they ended; raises FwtopError when one is unknown, and ends none then.
 
-        `by` is who asked, unless that was the command line.
+        `by` is who asked, unless that was the command line; `why` is theirs, and goes into the record.
         """
         wanted = list(self.active) if everything else list(dict.fromkeys(ids))
         entries = [self._state.active_rule(rule_id) for rule_id in wanted]
         if console:
             guard.check_undo(entries)
         note = f"undone by {by}" if by else "undone"
+        note += f": {safe_text(why, limit=_WHY)}" if why else ""
         self.ending.end([(entry, State.REVERTED, note) for entry in entries])
         if everything:
             self.ending.remove_everything()

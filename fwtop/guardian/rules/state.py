@@ -33,6 +33,7 @@ from fwtop.rehearsal.host import Host
 from fwtop.rehearsal.operators import exceptions, why_locked_out
 from fwtop.rehearsal.rehearse import Rehearsal
 from fwtop.rehearsal.segments import why_lost
+from fwtop.render.numbers import utc
 from fwtop.rules import kinds
 from fwtop.rules.kind import KernelObjects, Machine, Surroundings
 from fwtop.rules.kinds import as_kept, rounding_text
@@ -80,10 +81,16 @@ class GuardianState:
         """Return an active rule; raises FwtopError."""
         entry = self.active.get(rule_id)
         if entry is None:
-            known = ", ".join(self.active) or "none"
-            line = f"no active rule {rule_id[:20]!r}; active: {known}; nothing was changed"
+            line = f"{self._not_active(rule_id)}; nothing was changed"
             raise FwtopError(line, reason="not_found", field="id")
         return entry
+
+    def _not_active(self, rule_id: str) -> str:
+        """Say when and why a rule ended, if that is known."""
+        for one in self.journal.finished_entries():
+            if one.rule.id == rule_id and one.ended is not None:
+                return f"rule {rule_id} ended at {utc(one.ended)}: {one.note or one.state}"
+        return f"no active rule {rule_id[:20]!r}; active: {', '.join(self.active) or 'none'}"
 
     def other_rules(self, rule: Rule) -> list[Rule]:
         """Return the active rules that stay once `rule` is installed.

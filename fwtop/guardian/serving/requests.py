@@ -93,7 +93,8 @@ def _change(
         case Repair():
             return lifecycle.repair(request.id)
         case Undo():
-            return lifecycle.undo(request.ids, everything=request.all, console=console, by=by)
+            why, everything = request.why, request.all
+            return lifecycle.undo(request.ids, everything=everything, console=console, by=by, why=why)
         case RuleMode():
             confirm, force = request.confirm_seconds, request.force
             return lifecycle.modes.set(request.ids, request.mode, confirm, force=force, owner=owner)
