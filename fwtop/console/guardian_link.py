@@ -103,7 +103,10 @@ class GuardianLink:
             self._renew(self.lost)
         limit = request.seconds if seconds is None else seconds
         try:
-            return self._connection.exchange(request, limit, attached)
+            answer, descriptors = self._connection.exchange(request, limit, attached)
+            if "retired" in answer.data:  # its last words
+                self._renew(answer.error)
+            return answer, descriptors
         except TimeoutError:
             line = f"no answer within {limit:g} s; the guardian continues, and the result will follow"
             raise FwtopError(line) from None
@@ -137,6 +140,8 @@ class GuardianLink:
             raise GuardianLost(f"the guardian does not answer ({error})") from None
         finally:
             self._lock.release()
+        if "retired" in answer.data:
+            self.lost = answer.error
         answer.agreed()
         return socket.socket(fileno=descriptors[0])
 

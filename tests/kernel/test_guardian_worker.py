@@ -18,7 +18,7 @@ import pytest
 from guardian_bench import PORT, Bench, apply, own_xtables_lock, rules_of, use_variant
 
 from fwtop.client.discovery import GuardianClient
-from fwtop.console.guardian_link import GuardianLink
+from fwtop.console.guardian_link import GuardianLink, GuardianLost
 from fwtop.console.live import LiveSession
 from fwtop.enrich.geoip import open_lookup
 from fwtop.incidents.advisor import Advisor
@@ -324,3 +324,16 @@ def test_ticks_go_on_while_a_million_prefixes_go_in(bench: Bench) -> None:
         assert lost == 0
         assert snapshot.tables.totals.packets > 0
         assert ticks >= ENOUGH, "one that waited for the guardian would last until it is done"
+
+
+def test_a_console_hears_that_another_build_took_over(bench: Bench) -> None:
+    with bench.connect("console") as console:
+        link = GuardianLink(socket.socket(fileno=os.dup(console._connection.fileno())))
+        aside = link.another()
+        with bench.connect(build="newer"):
+            for one in (aside, link, aside):
+                with pytest.raises(GuardianLost, match=r"^another build of fwtop took over$"):
+                    one.demand(Status())
+            assert link.lost == "another build of fwtop took over"
+        aside.close()
+        link.close()

@@ -241,9 +241,12 @@ class Connections:
         if not client.connections:
             self._client_gone(client)
 
-    def drop_all(self) -> None:
-        """Close all connections."""
+    def drop_all(self, words: Answer | None = None) -> None:
+        """Close all connections, with these last words for clients."""
         for peer in [*self._peers, *self._refused]:
+            if words is not None and peer.client is not None:
+                with contextlib.suppress(PeerGone):
+                    peer.send(words, None)
             self.drop(peer)
 
     def _drop_if_gone(self, peer: Peer, work: Callable[[], None]) -> None:

@@ -108,6 +108,7 @@ class Server:
         self._followers = Followers(changes, self._connections)
         self._stop = False
         self._terminated = False  # by a signal: perhaps no guardian follows
+        self._retired: Answer | None = None  # what to say of the one that follows
         self._idle_at = time.monotonic() + _FIRST_CLIENT_SECONDS
 
     def run(self, listener: socket.socket) -> None:
@@ -135,7 +136,7 @@ class Server:
             self._leave_if_idle(began)
         if self._terminated:
             self._tell_worker(self._handlers.lifecycle.end_sysctls)
-        self._connections.drop_all()
+        self._connections.drop_all(self._retired)
         self._worker.finish()
         listener.close()
         self._programs.close()
@@ -334,7 +335,9 @@ class Server:
             return Answer(False, "no such role", 2)
         if hello.build != self._identity.build:
             self._stop = True  # rules stay: the journal tells the successor
-            return Answer(False, "another build took over", 1, {"retired": self._identity.pid})
+            words, said = "another build of fwtop took over", {"retired": self._identity.pid}
+            self._retired = Answer(False, words, 1, said)
+            return self._retired
         peer.client = Client(hello)
         peer.client.connections.add(peer)
         note_operator(self._operators, operator_of(peer.pid))
