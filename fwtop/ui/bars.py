@@ -61,7 +61,7 @@ def status_line(snapshot: Snapshot, message: Line, state: HeaderState, width: in
 def _standing_line(snapshot: Snapshot, state: HeaderState, width: int) -> Line:
     if snapshot.guardian.startswith("lost"):
         why = snapshot.guardian.removeprefix("lost").removeprefix(":").strip() or "no answer"
-        return [(" rules expire by themselves; quit and start fwtop again", BAD), (f"   ({why})", DIM)]
+        return [(f" {why}; quit and start fwtop again", BAD), ("   rules expire by themselves", DIM)]
     broken = [] if state.readonly else not_acting(snapshot.mitigations)
     if broken:
         alarm: Line = [(f" RULE {broken[0].rule.id} IS NOT IN EFFECT ", ALARM)]
@@ -212,7 +212,14 @@ class StatusBars:
         at = None if live else state.now
         with self.graph.guarded():
             if self.graph.display:
-                self.graph.write(self.history, log, in_bits=self.in_bits, cursor=self.cursor, at=at)
+                self.graph.write(
+                    self.history,
+                    log,
+                    in_bits=self.in_bits,
+                    cursor=self.cursor,
+                    at=at,
+                    window=snapshot.seconds,
+                )
 
 
 _KEYS = (

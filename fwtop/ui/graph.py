@@ -1,8 +1,8 @@
 """The history graph: what became of the packets, the newest at the right edge; functions and a widget.
 
-It fits what was seen: columns are narrow at first and widen until they last as long as the operator set; then
-it moves. A column shows its busiest moment, as it was: nothing is averaged away. The bits of a part are
-estimated by its share of the packets: the ledger counts packets only.
+It fits what was seen: columns are narrow at first and widen until they last as long as the operator set;
+then it moves. The whole of a capture always fits. A column shows its busiest moment, as it was: nothing is
+averaged away. The bits of a part are estimated by its share of the packets: the ledger counts packets only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.layout import Clicked, Lines
 from fwtop.ui.lists.history import STEP, History, Point
 from fwtop.ui.lists.rows import LogEntry
-from fwtop.ui.stack import EIGHTHS, GLYPHS, column_cells
+from fwtop.ui.stack import EIGHTHS, GLYPHS, TURNS, column_cells
 from fwtop.ui.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, PALETTE, TEXT, TITLE, Line, Span, fit
 
 COLUMN_SECONDS = 2.0
@@ -59,14 +59,14 @@ class Columns(Struct, frozen=True):
 
 def fold(history: History, cells: int, most: float) -> Columns:
     """Fit the history into so many cells, each the busiest point of at most so many seconds."""
-    points = list(history.points)
-    wanted = max(len(points) * STEP / cells, _FINEST_SECONDS)
+    points, step = list(history.points), history.seconds
+    wanted = max(len(points) * step / cells, _FINEST_SECONDS)
     seconds = min(_WIDEN ** math.ceil(math.log(wanted, _WIDEN) - 1e-9), most)
     first, last = history.step - len(points) + 1, math.ceil(history.ends / seconds - 1e-6) - 1
     columns: list[Point | None] = []
     for column in range(last - cells + 1, last + 1):
-        begin = math.floor(column * seconds / STEP + 1e-6)
-        end = math.ceil((column + 1) * seconds / STEP - 1e-6)
+        begin = math.floor(column * seconds / step + 1e-6)
+        end = math.ceil((column + 1) * seconds / step - 1e-6)
         held = points[max(begin - first, 0) : max(end - first, 0)]
         columns.append(max(held, key=lambda point: point.flow.arrives) if held else None)
     return Columns(columns, seconds, last)
@@ -119,7 +119,8 @@ class Graph(Lines):
 
     def __init__(self) -> None:
         super().__init__("graph")
-        self.seconds = COLUMN_SECONDS  # of a column, at most
+        self.seconds = COLUMN_SECONDS  # of a column, at most, as was set
+        self._most = COLUMN_SECONDS  # and as was last drawn
         self._history = History()
         self._drawn: tuple[object, ...] = ()  # what it was last drawn for
 
@@ -131,21 +132,25 @@ class Graph(Lines):
         in_bits: bool,
         cursor: float | None,
         at: float | None,
+        window: float,
     ) -> None:
         """Draw at most once a second, and when place, unit or cursor change.
 
-        `at` is the time of the right edge where that isn't now: in a recording.
+        `at` is the time of the right edge where that isn't now: in a recording. At least the `window` that
+        rates are of fits in: of a capture it may be the whole.
         """
         self._history = history
+        cells = max(self.box.width - LABEL - LEGEND, 1)
+        self._most = most = max(self.seconds, window * _WIDEN / cells)
         end = NOW if at is None else utc(at, "%H:%M:%S")
-        look = (PALETTE.colourless, self.box, in_bits, cursor, self.seconds, end)
-        wanted = (int(history.step * STEP), *look)
+        look = (PALETTE.colourless, self.box, in_bits, cursor, most, end)
+        wanted = (int(history.ends - STEP), *look)
         if wanted != self._drawn:
             self._drawn = wanted
             width, height = self.box.width, self.box.height
             self.show(
                 graph_lines(
-                    history, log, width, height, in_bits=in_bits, cursor=cursor, seconds=self.seconds, end=end
+                    history, log, width, height, in_bits=in_bits, cursor=cursor, seconds=most, end=end
                 )
             )
 
@@ -153,7 +158,7 @@ class Graph(Lines):
         """Put the cursor on the column under the pointer."""
         cells, place = self.box.width - LABEL - LEGEND, event.x - LABEL
         if 0 <= place < cells and self._history.points:
-            self.post_message(Clicked(self, fold(self._history, cells, self.seconds).time(place)))
+            self.post_message(Clicked(self, fold(self._history, cells, self._most).time(place)))
 
 
 def _parts(point: Point | None, *, in_bits: bool) -> Part:
@@ -201,8 +206,8 @@ def _area(columns: Columns, rows: int, top: float, marked: int, *, in_bits: bool
     drawn: list[Sequence[Span]] = []
     for place, point in enumerate(columns.points):
         harmful = point is not None and point.attack and not point.stopped
-        turn = (columns.last + place) % 8 if PALETTE.colourless else None
-        column = _column(_parts(point, in_bits=in_bits), rows, top, turn, harmful=harmful)
+        parts, turn = _parts(point, in_bits=in_bits), (columns.last + place) % TURNS
+        column = _column(parts, rows, top, turn, harmful=harmful, plain=PALETTE.colourless)
         if place == marked:
             column = [("│", TITLE) if cell == _NOTHING else (cell[0], _REVERSE + cell[1]) for cell in column]
         drawn.append(column)
@@ -215,7 +220,7 @@ _REVERSE = Style(reverse=True)
 
 @lru_cache(maxsize=2048)  # a second later most columns are the same
 def _column(
-    part: Sequence[float], rows: int, top: float, turn: int | None, *, harmful: bool
+    part: Sequence[float], rows: int, top: float, turn: int, *, harmful: bool, plain: bool
 ) -> Sequence[Span]:
     """Draw a column, the lowest cell first, in colours that are never bold: they are behind others, too."""
     colours = [one.color for one in (BAD if harmful else _COLOURS[0], *_COLOURS[1:])]
@@ -223,7 +228,7 @@ def _column(
         (glyph, _style(colours[one], colours[behind] if behind is not None else None))
         if one is not None
         else _NOTHING
-        for glyph, one, behind in column_cells(part, rows, top, turn)
+        for glyph, one, behind in column_cells(part, rows, top, turn, plain=plain)
     ]
 
 

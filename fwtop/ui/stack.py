@@ -1,12 +1,13 @@
 """One column of the history graph: parts that stand on each other, in eighths of a cell.
 
 A cell shows two parts: a block of eighths in the colour of the lower one before that of the upper one. Parts
-lower than a cell, but for the greatest, lie at the bottom of a cell each, where they never meet the column's
-upper edge: so each part that exists is seen at its size, and so is the whole. Columns lower than half a cell
-show the greatest part only.
+lower than a cell, but for the greatest, lie at the foot of the column, where they never meet its upper edge:
+of several each has its turn in neighbouring columns, as stripes higher up would look like cuts. So each part
+that exists is seen at its size, and so is the whole. Columns lower than half a cell show the greatest part
+only.
 
 Without colours a cell shows one part by its glyph: of two each has as many of eight neighbouring columns as
-it has eighths.
+it has eighths, and each of several parts lower than a cell is in a cell of its own.
 """
 
 from __future__ import annotations
@@ -15,30 +16,39 @@ from collections.abc import Sequence
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 GLYPHS = "█▓▒░"  # of the parts
-_TURNS = (0, 4, 2, 6, 1, 5, 3, 7)  # the eighth that each of eight columns shows
+TURNS = 24  # after so many columns all has had its turn: eight eighths, or three parts
+_EIGHTHS_SHOWN = (0, 4, 2, 6, 1, 5, 3, 7)  # of each of eight columns without colours
 Cell = tuple[str, int | None, int | None]  # the glyph, the part that it shows, the part behind
 Pieces = list[tuple[int, int]]  # of a cell, from below: the part, and its eighths
 
 
-def column_cells(part: Sequence[float], rows: int, top: float, turn: int | None) -> tuple[Cell, ...]:
+def column_cells(
+    part: Sequence[float], rows: int, top: float, turn: int, *, plain: bool = False
+) -> tuple[Cell, ...]:
     """Return the cells of a column from the lowest; its height stands for `top`.
 
-    `turn` is the column's place among eight where there are no colours, else None.
+    `turn` is the column's place among TURNS; `plain`: there are no colours.
     """
-    pieces = stacked(part, rows, top)
-    if turn is None:
+    pieces = stacked(part, rows, top, None if plain else turn)
+    if not plain:
         return tuple(map(_coloured, pieces))
-    return tuple(_plain(held, _TURNS[turn], lowest=row == 0) for row, held in enumerate(pieces))
+    return tuple(_plain(held, _EIGHTHS_SHOWN[turn % 8], lowest=row == 0) for row, held in enumerate(pieces))
 
 
-def stacked(part: Sequence[float], rows: int, top: float) -> list[Pieces]:
-    """Divide a column into cells of at most two pieces, which fill all cells but the highest."""
+def stacked(part: Sequence[float], rows: int, top: float, turn: int | None) -> list[Pieces]:
+    """Divide a column into cells of at most two pieces, which fill all cells but the highest.
+
+    Of the parts lower than a cell it has the one whose turn it is; None: all.
+    """
     unit = 8 * rows / top
     sizes = {place: max(round(value * unit), 1) for place, value in enumerate(part) if value > 0}
     if not sizes:
         return [[]] * rows
     most = max(sizes, key=lambda place: part[place])
     thin = [place for place in sizes if place != most and sizes[place] < 8]
+    if turn is not None and len(thin) > 1:
+        thin = [thin[turn % len(thin)]]
+        sizes = {place: size for place, size in sizes.items() if place in (most, *thin) or size >= 8}
     whole = min(max(round(sum(part) * unit), 1), 8 * rows)
     sizes[most] = max(whole - sum(sizes.values()) + sizes[most], 1)
     rest = [[place, sizes[place]] for place in sizes if place not in thin]

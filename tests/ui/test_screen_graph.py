@@ -50,10 +50,10 @@ def area(lines: list[str]) -> list[str]:
 
 
 def shape(
-    part: tuple[float, ...], rows: int = 4, turn: int | None = None
+    part: tuple[float, ...], rows: int = 4, turn: int = 0, *, plain: bool = False
 ) -> list[tuple[str, int | None, int | None]]:
     """A column of which each row stands for 100, from above."""
-    return list(reversed(column_cells(part, rows, rows * 100.0, turn)))
+    return list(reversed(column_cells(part, rows, rows * 100.0, turn, plain=plain)))
 
 
 EMPTY = (" ", None, None)
@@ -72,10 +72,9 @@ YOU, MINE, OTHER, KERNEL = range(4)
         ((150, 250, 0, 0), [("█", MINE, None), ("█", MINE, None), ("▄", YOU, MINE), ("█", YOU, None)]),
         # 531 of 1.17k dropped, once drawn as nothing
         ((128, 106, 0, 0), [EMPTY, ("▃", MINE, None), ("▃", YOU, MINE), ("█", YOU, None)]),
-        # what is lower than an eighth has one, at the bottom of a cell of its own, and the whole its height
+        # what is lower than an eighth has one, at the foot, and the whole its height
         ((350, 0.1, 0, 0), [("▄", YOU, None), ("█", YOU, None), ("█", YOU, None), ("▁", MINE, YOU)]),
         ((0.1, 350, 0, 0), [("▄", MINE, None), ("█", MINE, None), ("█", MINE, None), ("▁", YOU, MINE)]),
-        ((350, 1, 30, 1), [("▇", YOU, None), ("▁", KERNEL, YOU), ("▂", OTHER, YOU), ("▁", MINE, YOU)]),
         # a column lower than half a cell shows the greatest part only
         ((20, 1, 0, 0), [EMPTY] * 3 + [("▂", YOU, None)]),
     ],
@@ -90,7 +89,8 @@ def test_parts_stand_on_each_other_in_eighths(
 @settings(deadline=None)
 def test_no_part_that_exists_is_invisible_and_nothing_is_drawn_for_none(part: list[float], rows: int) -> None:
     whole, there = sum(part), {number for number, value in enumerate(part) if value > 0}
-    cells = column_cells(tuple(part), rows, whole or 1.0, None)
+    columns = [column_cells(tuple(part), rows, whole or 1.0, turn) for turn in range(3)]
+    cells = [cell for column in columns for cell in column]
     assert {one for _, *shown in cells for one in shown if one is not None} == there
     assert (whole > 0) == any(glyph != " " for glyph, *_ in cells)
 
@@ -99,7 +99,7 @@ def test_no_part_that_exists_is_invisible_and_nothing_is_drawn_for_none(part: li
 @settings(deadline=None)
 def test_a_column_is_as_high_as_the_whole(part: list[float], rows: int, times: int) -> None:
     top = max(sum(part) * times / 10, sum(part), 1.0)
-    cells = column_cells(tuple(part), rows, top, None)
+    cells = column_cells(tuple(part), rows, top, 0)
     height = sum(
         " ▁▂▃▄▅▆▇█".find(glyph) if behind is None and glyph not in "▓▒░" else 8 for glyph, _, behind in cells
     )
@@ -107,13 +107,22 @@ def test_a_column_is_as_high_as_the_whole(part: list[float], rows: int, times: i
     assert abs(height - exact) <= (1.0 if exact < 4 or exact >= 8 else 4.0)
 
 
+def test_several_small_parts_take_turns_at_the_foot_of_the_column() -> None:
+    columns = [shape((350, 1, 30, 1), turn=turn) for turn in range(6)]
+    feet = [("▁", MINE, YOU), ("▂", OTHER, YOU), ("▁", KERNEL, YOU)]
+    assert [column[3] for column in columns] == feet * 2
+    assert {cell for column in columns for cell in column[:3]} == {("█", YOU, None), ("▇", YOU, None)}
+
+
 def test_without_colours_glyphs_alone_say_whose_it_is() -> None:
-    rows = [[shape((150, 250, 0, 0), turn=turn)[row][0] for turn in range(8)] for row in range(4)]
+    rows = [[shape((150, 250, 0, 0), turn=turn, plain=True)[row][0] for turn in range(8)] for row in range(4)]
     assert ["".join(row) for row in rows] == ["▓▓▓▓▓▓▓▓", "▓▓▓▓▓▓▓▓", "█▓█▓█▓█▓", "████████"]
-    thin = [shape((0.1, 350, 0, 0), turn=turn) for turn in range(8)]
+    thin = [shape((0.1, 350, 0, 0), turn=turn, plain=True) for turn in range(8)]
     assert "".join(column[3][0] for column in thin) == "█▓▓▓▓▓▓▓"
     assert {column[0][0] for column in thin} == {"▓"}, "half a cell counts as one"
-    assert {shape((0, 1, 0, 0), turn=turn)[3][0] for turn in range(8)} == {"▓"}, "there's something"
+    assert {shape((0, 1, 0, 0), turn=turn, plain=True)[3][0] for turn in range(8)} == {"▓"}, (
+        "there's something"
+    )
     assert all(behind is None for column in thin for *_, behind in column)
 
 

@@ -28,7 +28,7 @@ from fwtop.model.traffic.session import Event, EventKind, Flow, Mark
 from fwtop.model.traffic.snapshot import Judgement, Origin, Snapshot, Tables
 from fwtop.render.numbers import duration_words
 from fwtop.stats.engine import Engine
-from fwtop.ui.lists.history import HISTORY_SECONDS, STEP, Past, Point
+from fwtop.ui.lists.history import HISTORY_SECONDS, Past, Point, step_for
 
 _WINDOW_SECONDS = 3.0  # as on a live screen
 _PARTS = 12  # a short capture is shown in windows of a twelfth of its length
@@ -125,7 +125,7 @@ class CaptureReel:
         packets = result.whole.window.arrived
         order = np.argsort(packets.time_ns, kind="stable")
         self._order, self._times = order, packets.time_ns[order]
-        self._whole = Frame(result.snapshot, self._past(self._begins + self._seconds))
+        self._whole = Frame(result.snapshot, self._past(self._begins + self._seconds, self._seconds))
 
     @contextmanager
     def opened(self) -> Iterator[Reel]:
@@ -197,25 +197,25 @@ class CaptureReel:
             whole.snapshot, started=low, seconds=self._width, tables=tables, judgement=judgement
         )
         self.shown = Judged(snapshot, window, advisor)
-        return Frame(snapshot, self._past(at))
+        return Frame(snapshot, self._past(at, HISTORY_SECONDS))
 
-    def _past(self, until: float) -> tuple[Past, ...]:
-        """Return the rates of each STEP before a time; what became of the packets isn't recorded."""
-        since = max(self._begins, until - HISTORY_SECONDS)
+    def _past(self, until: float, span: float) -> tuple[Past, ...]:
+        """Return the rates of each step before a time; what became of the packets isn't recorded."""
+        since, each = max(self._begins, until - span), step_for(span)
         first = np.searchsorted(self._times, round(since * 1e9))
         last = np.searchsorted(self._times, round(until * 1e9), "right")
         if first >= last:
             return ()
         packets, rows = self._result.whole.window.arrived, self._order[first:last]
-        steps = self._times[first:last] // round(STEP * 1e9)
+        steps = self._times[first:last] // round(each * 1e9)
         start = int(steps[0])
-        rates = np.bincount(steps - start, packets.weight[rows]) / STEP
-        bits = np.bincount(steps - start, packets.weight[rows] * packets.length[rows] * 8) / STEP
+        rates = np.bincount(steps - start, packets.weight[rows]) / each
+        bits = np.bincount(steps - start, packets.weight[rows] * packets.length[rows] * 8) / each
         flows = (
             Flow(arrives=float(pps), unaccounted=float(pps), bps=float(rate))
             for pps, rate in zip(rates, bits, strict=True)
         )
-        return tuple(Past((start + step) * STEP, Point(flow)) for step, flow in enumerate(flows))
+        return tuple(Past((start + step) * each, Point(flow)) for step, flow in enumerate(flows))
 
     def _thinned(self, rows: NDArray[np.intp]) -> PacketBatch:
         """Select packets; of too many every n-th, each counting for n."""

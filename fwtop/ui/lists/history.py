@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, field
 
@@ -13,7 +14,13 @@ from fwtop.render.verdict import verdict_of
 
 HISTORY_SECONDS = 600
 STEP = 0.5  # seconds of a point
+_MOST_POINTS = int(HISTORY_SECONDS / STEP)
 _CALM_SECONDS = 60  # the baseline of clients is their mean over this long
+
+
+def step_for(span: float) -> float:
+    """Return the seconds of a point in a history of that length."""
+    return max(STEP, math.ceil(span / HISTORY_SECONDS) * STEP)
 
 
 class Point(Struct, frozen=True):
@@ -41,16 +48,17 @@ class Past(Struct, frozen=True):
 
 
 class History(Struct):
-    """The last minutes, the newest point last."""
+    """The last minutes, or the whole of a recording; the newest point last."""
 
-    points: deque[Point] = field(default_factory=lambda: deque(maxlen=int(HISTORY_SECONDS / STEP)))
-    step: int = 0  # of the newest point, in STEP since 1970
+    points: deque[Point] = field(default_factory=lambda: deque(maxlen=_MOST_POINTS))
+    seconds: float = STEP  # of a point
+    step: int = 0  # of the newest point, in such steps since 1970
     _calm: deque[tuple[float, Clients]] = field(default_factory=lambda: deque(maxlen=_CALM_SECONDS))
     _before: Clients | None = None
     _attacked: bool = False
 
     def take(self, snapshot: Snapshot, now: float) -> None:
-        """Note a snapshot: within STEP the greatest rate counts, missed steps repeat the last."""
+        """Note a snapshot: within a step the greatest rate counts, missed steps repeat the last."""
         tcp, attacks = snapshot.tcp, snapshot.judgement.harmful
         shakes = tcp.clients_per_s if tcp is not None else None
         clients = None if tcp is None or tcp.bots else Clients(tcp.handshakes_per_s, tcp.acknowledged_per_s)
@@ -61,9 +69,10 @@ class History(Struct):
             stopped = verdict_of(snapshot, now).stopped >= STOPPED
             self.add(Point(flow, bool(snapshot.judgement.on), stopped, shakes), now)
 
-    def rebuild(self, past: Iterable[Past]) -> None:
+    def rebuild(self, past: Sequence[Past]) -> None:
         """Start again from a recording's past: its cursor may have jumped."""
         self.points.clear()
+        self.seconds = step_for(past[-1].at - past[0].at) if past else STEP
         self._calm.clear()
         self._before, self._attacked = None, False
         for moment in past:
@@ -73,13 +82,13 @@ class History(Struct):
 
     def add(self, point: Point, now: float) -> None:
         """Note a point."""
-        step = int(now / STEP)
+        step = int(now / self.seconds)
         if self.points and step <= self.step:
             if point.flow.arrives >= self.points[-1].flow.arrives:
                 self.points[-1] = point
             return
         if self.points:
-            missed = min(step - self.step - 1, int(HISTORY_SECONDS / STEP))
+            missed = min(step - self.step - 1, _MOST_POINTS)
             self.points.extend([self.points[-1]] * missed)
         self.points.append(point)
         self.step = step
@@ -87,11 +96,11 @@ class History(Struct):
     @property
     def ends(self) -> float:
         """Return the Unix time at which the newest point ends."""
-        return (self.step + 1) * STEP
+        return (self.step + 1) * self.seconds
 
     def at(self, second: float) -> Point | None:
         """Return what was seen at a time; None: not remembered."""
-        age = self.step - int(second / STEP)
+        age = self.step - int(second / self.seconds)
         return self.points[-1 - age] if 0 <= age < len(self.points) else None
 
     def _note_clients(self, clients: Clients | None, since: float | None, now: float) -> None:
