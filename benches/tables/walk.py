@@ -33,8 +33,8 @@ _READ_SECONDS = 0.5  # that an operator needs at least to read what is named
 _SETTLE_SECONDS = 1.0  # before the first window that is compared
 _WINDOW_SECONDS = 3.0  # of the rates on the screen
 _EVERY_SECONDS = 0.05
-_SEVERAL = r"^ ?\w+ (\d+ %)? *\d+ attacks"
-_RATES = re.compile(r"REACHES YOU ([\d.]+)([kMG]?).*clients ([\d.]+)([kMG]?)/s")
+_SEVERAL = r"^ ?\w+ (\d+ % STOPPED)? *\d+ attacks"
+_RATES = re.compile(r"REACHES(?: YOU)? ([\d.]+)([kMG]?).*clients ([\d.]+)([kMG]?)/s")
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 
 

@@ -13,6 +13,7 @@ from fwtop.render.numbers import DAY_AND_TIME, utc
 from fwtop.render.rows.defence import holding, taken
 from fwtop.render.verdict import Badge, Verdict, attack_pps, attacks_of, verdict_of
 from fwtop.rules.kinds import drops_nothing
+from fwtop.ui.clients import clients_forms
 from fwtop.ui.format import bits, duration, number, percent, shortened
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.history import Clients, History
@@ -48,6 +49,7 @@ class HeaderState(Struct, frozen=True):
     paused: bool = False
     readonly: str = ""  # why nothing can be changed; "" if it can
     slow: bool = False
+    press: str = ""  # the keys that help most against what reaches services
 
 
 def header_lines(snapshot: Snapshot, history: History, state: HeaderState, width: int) -> list[Line]:
@@ -192,7 +194,7 @@ def verdict_line(snapshot: Snapshot, state: HeaderState, width: int, alarm: Line
 def _badge(verdict: Verdict, *, bar: bool) -> Line:
     style = _STYLES[verdict.badge]
     if verdict.badge is Badge.PARTLY:
-        return [(f" PARTLY {verdict.stopped * 100:.0f} % ", style)]
+        return [(f" PARTLY {verdict.stopped * 100:.0f} % STOPPED ", style)]
     if verdict.badge is not Badge.TRIAL:
         return [(f" {'✖ ' if verdict.badge is Badge.HARM else ''}{verdict.badge} ", style)]
     line: Line = [(f" TRIAL {duration(verdict.seconds_left)} ", style)]
@@ -202,13 +204,27 @@ def _badge(verdict: Verdict, *, bar: bool) -> Line:
     return line
 
 
+_REACHED = (Badge.UNPROTECTED, Badge.PARTLY, Badge.ABUSE)
+_DONE = (Badge.PROTECTED, Badge.ALREADY, Badge.KERNEL, Badge.ENDED, Badge.CALM, Badge.UNUSUAL)
+
+
 def _keys(verdict: Verdict, snapshot: Snapshot, state: HeaderState) -> Line:
-    """Write the keys that decide a trial, or end what does harm, where they work."""
-    trial = verdict.rule is not None
-    if state.readonly or snapshot.guardian.startswith("lost") or not (trial or verdict.loss is not None):
+    """Write which key to press next, where it works: that there is nothing to do is an answer, too."""
+    if snapshot.guardian.startswith("lost"):
+        return [(KEY_MAP.label("quit"), NOTICE), (" quit", TEXT)]
+    if state.readonly or snapshot.origin.kind != "live":
         return []
-    keep: Line = [(KEY_MAP.label("keep"), TITLE), (" keep  ", TEXT)] if trial and verdict.loss is None else []
-    return [*keep, (KEY_MAP.label("undo"), TITLE), (" remove", TEXT)]
+    keep, undo = KEY_MAP.label("keep"), KEY_MAP.label("undo")
+    if verdict.loss is not None:
+        return [(undo, NOTICE), (" remove", TEXT)]
+    if verdict.rule is not None:
+        return [(keep, NOTICE), (" keep  ", TEXT), (undo, TITLE), (" remove", TEXT)]
+    if verdict.badge in _REACHED and state.press:
+        return [
+            ("press", TEXT),
+            *(span for key in state.press.split() for span in ((" ", TEXT), (key, NOTICE))),
+        ]
+    return [("nothing to do", DIM)] if verdict.badge in _DONE else []
 
 
 def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Incident, ...]) -> list[Line]:
@@ -313,7 +329,6 @@ def _of_attack(attack: Incident, snapshot: Snapshot) -> list[Line]:
 
 _TRACE = 0.001  # of all packets: the sum is right to three digits without it
 _LEAST_PPS = 0.05  # less is written as none
-_STEADY = 0.05  # clients' rates vary by this much without an attack
 _BETWEEN: Span = (" │ ", DIM)
 
 
@@ -323,7 +338,7 @@ def rates_line(snapshot: Snapshot, before: Clients | None, width: int, tail: Lin
     totals = snapshot.tables.totals
     if flow is None:
         line: Line = [(f" recorded {number(totals.pps)} pps {bits(totals.bps)}", STRONG)]
-        return [*line, ("  where the packets ended is not recorded", DIM)]
+        return [*line, ("  what got through, and what clients got, is not recorded", DIM)]
     attack = any(one.is_on for one in snapshot.judgement.harmful)
     shortest: Line = []
     for form in _forms(snapshot, flow, before, attack=attack):
@@ -337,8 +352,8 @@ def rates_line(snapshot: Snapshot, before: Clients | None, width: int, tail: Lin
 def _forms(snapshot: Snapshot, flow: Flow, before: Clients | None, *, attack: bool) -> list[list[Line]]:
     """Return the line's parts from the longest form to the shortest.
 
-    Each adds up to what arrives, and names whoever drops most. What clients get is the last to go: it is the
-    answer to a question that nothing else on a small screen answers.
+    Each adds up to what arrives, and names whoever drops most where there is room. What clients get is the
+    last to go: it is the answer to a question that nothing else on a small screen answers.
     """
     arrives: Line = [(f"arrives {number(flow.arrives)} pps", STRONG)]
     bare: Line = [(f"arrives {number(flow.arrives)}", STRONG)]
@@ -354,11 +369,13 @@ def _forms(snapshot: Snapshot, flow: Flow, before: Clients | None, *, attack: bo
     drops = [part for part in every if abs(part[1]) >= _LEAST_PPS]
     verdict = verdict_of(snapshot, 0.0)
     is_reached = attack and verdict.badge is not Badge.KERNEL and verdict.stopped < STOPPED
-    reaches = _part("REACHES YOU", flow.reaches, BAD if is_reached else GOOD)
+    reached = flow.reaches, BAD if is_reached else GOOD
+    reaches, reach = (_part(name, *reached) for name in ("REACHES YOU", "REACHES"))
     whole, some = [_part(*part) for part in every], [_part(*part) for part in drops]
     mine = some if drops[:1] == every[:1] else [whole[0], *some]
     few = _most([part for part in drops if abs(part[1]) >= trace])
-    short, long = (clients_parts(snapshot, before, attack=attack, long=wide) for wide in (False, True))
+    summed = [_part("drops", sum(pps for _, pps, _ in drops), TEXT)] if drops else []
+    least, short, long = clients_forms(snapshot, before, attack=attack)
     return [
         [sized, *whole, reaches, *long],
         [sized, *mine, reaches, *long],
@@ -366,9 +383,12 @@ def _forms(snapshot: Snapshot, flow: Flow, before: Clients | None, *, attack: bo
         [arrives, *mine, reaches, *short],
         [bare, *some, reaches, *short],
         [bare, *few, reaches, *short],
-        *([[*few, reaches, *short]] if short else []),
-        [bare, *few, reaches],
-        [*few, reaches],
+        [bare, *few, reaches, *least],
+        [bare, *few, reach, *least],
+        [bare, *summed, reach, *least],
+        [bare, reaches, *least],
+        [reaches, *least],
+        [reaches],
     ]
 
 
@@ -391,43 +411,3 @@ def _joined(parts: list[Line]) -> Line:
     for place, part in enumerate(parts):
         line += [_BETWEEN, *part] if place else part
     return line
-
-
-def clients_parts(snapshot: Snapshot, before: Clients | None, *, attack: bool, long: bool) -> list[Line]:
-    """Write what clients get, against before the attack; nothing where no counters tell.
-
-    The counters are of this machine's own services, so those of one that only forwards tell nothing.
-    """
-    tcp = snapshot.tcp
-    if tcp is None:
-        return []
-    serves = tcp.handshakes_per_s > 0 or (before is not None and before.handshakes > 0)
-    if not serves and any(row.part == "service" for row in snapshot.tables.destinations):
-        return []
-    if tcp.bots:  # what they got before is of all clients, not of those that can be told from bots
-        name, rate = "known clients", tcp.known_per_s
-        if rate is None:
-            name, rate = "handshakes", tcp.handshakes_per_s
-        note: Line = [(", bots included" if long else " with bots", DIM)] if tcp.known_per_s is None else []
-        return [[(f"{name} ", DIM), (f"{number(rate)}/s", STRONG), *note]]
-    if any(loss.is_harm for loss in snapshot.losses):
-        return [[("clients ", DIM), (f"{number(tcp.handshakes_per_s)}/s ✖", BAD)]]
-    shown: Line = [("clients ", DIM), (f"{number(tcp.handshakes_per_s)}/s", STRONG)]
-    acked: Line = [("acked ", DIM), (f"{number(tcp.acknowledged_per_s)}/s", TEXT)]
-    if attack and before is None:
-        shown.append((" ~ no baseline" if long else " ~", WARN))
-    elif before is not None and attack:
-        shown.append(_change(tcp.handshakes_per_s, before.handshakes))
-        acked.append(_change(tcp.acknowledged_per_s, before.acknowledged))
-        if long:
-            shown.append((f" (was {number(before.handshakes)})", DIM))
-    return [shown, acked] if long else [shown]
-
-
-def _change(now: float, before: float) -> Span:
-    if before <= 0:
-        return (" ▲", GOOD) if now > 0 else (" =", TEXT)
-    change = now / before - 1
-    if abs(change) < _STEADY:
-        return " =", GOOD
-    return (f" ▲{percent(change)}", GOOD) if change > 0 else (f" ▼{percent(-change)}", BAD)

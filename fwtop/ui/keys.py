@@ -156,7 +156,7 @@ ACTIONS = (
              ("rows.rule", "notrack"), takes="sources", when="match"),
     _act("proposal", "1 2 3 4 5 6 7 8 9", "preview the proposal of that number", label="1…9",
          footer="pick", takes="proposal", useless="lost", when="proposal"),
-    _act("protect", "A", "one set of rules against all attacks", footer="all", changes=True,
+    _act("protect", "* A", "one set of rules against all attacks", footer="all", changes=True,
          useless="session lost", when="drops"),
     _act("keep", "y", "confirm the unconfirmed rules: they stay until they expire",
          ("rules.on_rule", "keep"), footer="keep", changes=True, takes="rule", when="trial"),

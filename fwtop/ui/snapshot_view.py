@@ -24,7 +24,7 @@ from fwtop.ui.actions.tab_actions import TabActions
 from fwtop.ui.bars import not_acting, pending
 from fwtop.ui.graph import LABEL, LEGEND
 from fwtop.ui.header import HeaderState
-from fwtop.ui.keys import Here
+from fwtop.ui.keys import KEY_MAP, Here
 from fwtop.ui.layout import HEADER_ROWS, Box, Guarded
 from fwtop.ui.lists.attacks import setup_lines
 from fwtop.ui.lists.history import RecentRates
@@ -272,8 +272,9 @@ class SnapshotView:
         self._redrawn = time.monotonic()
         with self._as_drawing(), self._guard.drawing("lines"):
             snapshot = desk.current(desk.newest)
-            state = HeaderState(desk.now(), self._session.paused, desk.controls.readonly, desk.slow)
             keys = desk.screen.app.screen is desk.screen
+            press = self._press() if keys else ""
+            state = HeaderState(desk.now(), self._session.paused, desk.controls.readonly, desk.slow, press)
             desk.bars.draw(snapshot, state, desk.log.entries, self.here() if keys else None)
             with tabs.toasts.guarded():
                 self._draw_toasts(snapshot)
@@ -283,6 +284,15 @@ class SnapshotView:
             if tabs.tab_bar.display:
                 with tabs.tab_bar.guarded():
                     self._draw_tabs(snapshot)
+
+    def _press(self) -> str:
+        """Return the keys that install what helps most: against several attacks one set of rules."""
+        helpful = self._desk.proposals.helpful()
+        if not helpful:
+            return ""
+        several = len({one.incident for one in helpful}) > 1
+        first = KEY_MAP.label("protect") if several else str(helpful[0].number)
+        return f"{first} {KEY_MAP.label('open')}"
 
     def here(self) -> Here:
         """Return what there is for keys to act on."""

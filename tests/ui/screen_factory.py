@@ -67,6 +67,7 @@ def snapshot(**changes: object) -> Snapshot:
         conntrack(),
         guardian="ready",
         softirq_share=0.41,
+        tcp=TcpService(131, 44.0, 3_500.0),
     )
     return replace(with_fates(base), **changes)  # type: ignore[arg-type]
 
@@ -125,8 +126,9 @@ def calm() -> Snapshot:
             Want("alarms", "nobody hears of an attack", "/etc/fwtop/alarms.toml"),
             Want("allow list", "you could lock yourself out", "/etc/fwtop/allow"),
         ),
-        conntrack=conntrack(0.01, new_per_s=12.0),
+        conntrack=conntrack(0.01, new_per_s=15.2),
         softirq_share=0.02,
+        tcp=TcpService(245, 15.1, 780.0),
     )
 
 
@@ -185,7 +187,12 @@ def conntrack_full() -> Snapshot:
     )
     attacks = (*base.judgement.attacks, table_attack(full, base.judgement.attacks[0]))
     base = joined(replace(base, judgement=replace(base.judgement, attacks=attacks)))
-    return replace(base, conntrack=full, notes=("the connection table is full: new clients are refused",))
+    return replace(
+        base,
+        conntrack=full,
+        tcp=TcpService(70, 3.0, 610.0),
+        notes=("the connection table is full: new clients are refused",),
+    )
 
 
 def provisional(seconds_left: float = 21.0) -> Snapshot:
@@ -229,9 +236,19 @@ def provisional(seconds_left: float = 21.0) -> Snapshot:
 def trial(seconds_left: float = 21.0) -> Snapshot:
     """A rule on trial drops nearly all of the flood; clients are as well off as before."""
     base = snapshot()
-    rule = replace(block_rule("8"), predicted_attack_share=0.992, predicted_pps=0.82 * PPS)
+    string, _, *offers = proposals()
+    assert string.rule is not None
+    rule = replace(
+        string.rule,
+        id="8",
+        created=NOW - 9,
+        created_by="key",
+        predicted_attack_share=0.992,
+        predicted_collateral_share=0.001,
+        predicted_pps=0.82 * PPS,
+    )
     status = RuleStatus(
-        rule, State.PROVISIONAL, 770_000, 70_000_000, 0.826 * PPS, NOW + 23, NOW + seconds_left
+        rule, State.PROVISIONAL, 2_320_000, 209_000_000, 0.826 * PPS, NOW + 23, NOW + seconds_left
     )
     rows = ((0.826, "netfilter", "NETFILTER_DROP", "8"), (0.006, "netfilter", "NETFILTER_DROP", None))
     rows += ((0.002, "ip", "NO_SOCKET", None), (0.166, "delivered", "accepted", None))
@@ -239,10 +256,14 @@ def trial(seconds_left: float = 21.0) -> Snapshot:
         LedgerRow(layer, reason, round(part * PPS * SECONDS), part * PPS, by)
         for part, layer, reason, by in rows
     )
+    more = tuple(
+        replace(one, attack_share=max(one.attack_share, 0.997), already_share=0.992) for one in offers
+    )
     return with_fates(
         replace(
             base,
             tables=replace(base.tables, ledger=book),
+            judgement=replace(base.judgement, proposals=more),
             mitigations=(status,),
             tcp=TcpService(212, 102.0, 8_400.0),
         )

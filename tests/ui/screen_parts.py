@@ -23,6 +23,7 @@ def share(part: float, *, pps: float = PPS, error: float = 0.004, size: int = 90
     return Share(packets, packets * size, part * pps, part, low, high)
 
 
+_CLIENTS = 0.002  # of all packets; who sends more is an attacker
 _PLACES = (
     ("NL", 64500, "Example Hosting B.V."),
     ("US", 64501, "Documentation Networks"),
@@ -45,8 +46,9 @@ def address(number: int, part: float, *, dropped: float = 0.0, rule: str | None 
         name,
         Prefix.parse(key),
         rule,
-        dropped_low=dropped,
-        dropped_high=dropped,
+        "client" if part < _CLIENTS else "attack",
+        dropped,
+        dropped,
     )
 
 
@@ -257,7 +259,25 @@ def with_fates(shot: Snapshot) -> Snapshot:
         shares[who], left = shares[who] + part, left - part
     told = {f"{who}_share": part for who, part in shares.items()}
     attacks = tuple(replace(item, **told) for item in shot.judgement.attacks)
-    return joined(replace(shot, judgement=replace(shot.judgement, attacks=attacks)))
+    return joined(_with_drops(replace(shot, judgement=replace(shot.judgement, attacks=attacks)), 1.0 - left))
+
+
+def _with_drops(shot: Snapshot, part: float) -> Snapshot:
+    """Let as large a part of each attacker's packets be dropped as of their attack."""
+    addresses = tuple(
+        one
+        if one.active_rule or one.who != "attack"
+        else replace(one, dropped_share=part, dropped_low=part, dropped_high=part)
+        for one in shot.tables.sources.address
+    )
+    sources = replace(shot.tables.sources, address=addresses)
+    sources = replace(
+        sources,
+        prefix=tuple(
+            replace(one, dropped_share=part, dropped_low=part, dropped_high=part) for one in sources.prefix
+        ),
+    )
+    return replace(shot, tables=replace(shot.tables, sources=sources))
 
 
 def joined(shot: Snapshot) -> Snapshot:

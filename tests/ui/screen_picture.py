@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
+from rich.segment import Segment, Segments
+from rich.style import Style
 
 from fwtop.ui.app import FwtopApp
 
@@ -37,12 +41,23 @@ SVG_FORMAT = """\
     {chrome}
     <g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
     {backgrounds}
-    <g class="{unique_id}-matrix">
+    <g class="{unique_id}-matrix" transform="translate(0, 1.5)">
     {matrix}
     </g>
     </g>
 </svg>
 """
+
+
+def _filled(segment: Segment) -> Iterator[Segment]:
+    """Draw full blocks as background: as glyphs they are lower than a line, and the gaps look like cuts."""
+    text, style, control = segment
+    if control or style is None or style.reverse or style.color is None or "█" not in text:
+        yield segment
+        return
+    for run in re.split("(█+)", text):
+        filled = run.startswith("█")
+        yield Segment(" " * len(run), Style(bgcolor=style.color)) if filled else Segment(run, style)
 
 
 def picture(app: FwtopApp, title: str = "fwtop") -> str:
@@ -58,7 +73,8 @@ def picture(app: FwtopApp, title: str = "fwtop") -> str:
         safe_box=False,
     )
     update = app.screen._compositor.render_update(full=True, screen_stack=app._background_screens)
-    console.print(update)
+    segments = Segments(part for segment in console.render(update) for part in _filled(segment))
+    console.print(segments, end="")
     return console.export_svg(
         title=title,
         theme=PICTURE_THEME,

@@ -14,6 +14,7 @@ from rich.style import Style
 from rich.terminal_theme import TerminalTheme
 from screen_factory import SCENES, calm, protected, spoofed, trial
 from screen_parts import NOW, PPS, SECONDS, with_fates
+from screen_past import remembering
 from screen_picture import PICTURE_THEME
 from screen_run import SMALL, running
 from test_screen_pictures import compare, picture
@@ -138,7 +139,7 @@ def settings(theme: str) -> Effective:
 async def draw(state: str, theme: str, size: tuple[int, int]) -> tuple[str, list[str]]:
     """Return the picture of a state, and its lines."""
     feed = played()[0] if state == "replay" else None
-    async with running(STATES[state](), size, feed=feed, settings=settings(theme)) as run:
+    async with remembering(STATES[state](), size, feed, settings=settings(theme)) as run:
         return picture(run.app), run.lines()
 
 

@@ -77,7 +77,7 @@ def test_log_and_programs_hear_of_harm_once_and_of_its_end() -> None:
     ("known", "long", "short"),
     [
         (133.0, "known clients 133/s", "known clients 133/s"),
-        (None, "handshakes 997/s, bots included", "with bots"),
+        (None, "handshakes 997/s, bots included: clients not known", "clients ? bots"),
     ],
 )
 def test_clients_are_not_counted_together_with_bots(known: float | None, long: str, short: str) -> None:

@@ -26,7 +26,7 @@ def with_table(sample: ConntrackSample) -> Snapshot:
 
 
 def test_full_table_is_not_told_as_not_growing() -> None:
-    figures = {figure.name: figure for figure in conntrack_figures(conntrack(1.0))}
+    figures = {figure.name: figure for figure in conntrack_figures(with_table(conntrack(1.0)))}
     assert figures["fills up"].value == "FULL"
     assert figures["fills up"].alarm
 
@@ -323,7 +323,7 @@ async def test_keys_never_refer_to_a_panel_that_rules_leave_no_room_for() -> Non
     base = calm()
     long = replace(provisional().mitigations[1], rule=replace(block_rule("5"), summary="word " * 25))
     async with running(
-        base, (80, 33)
+        base, (80, 32)
     ) as run:  # where a rule of one line would leave room, one of three doesn't
         assert run.app.main.tabs.panel.spec.name == "sources"
         for _ in range(3):

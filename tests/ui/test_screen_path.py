@@ -160,7 +160,7 @@ def test_full_resources_are_alarms() -> None:
     assert full.note == "ring 256/4096 overflows: ethtool -G eth0 rx 4096"
     table = by_name(conntrack_full())["conntrack"]
     assert table.alarm
-    assert table.note == "100 % full, evicting 237/s, 4.10k clashed"
+    assert table.note == "100 % full, evicting 237/s, 1.37k/s clashed"
     off = by_name(replace(calm(), conntrack=ConntrackSample(0, 0)))["conntrack"]
     assert (off.note, off.alarm) == ("not in use", False)
 

@@ -12,6 +12,7 @@ from screen_factory import SCENES, harm, provisional, spoofed, trial
 from screen_fakes import FakeFeed
 from screen_packets import flood
 from screen_parts import NOW
+from screen_past import remembering
 from screen_picture import picture
 from screen_run import LARGE, SMALL, running
 
@@ -68,7 +69,7 @@ async def test_tabs_look_as_kept(state: str, size: Size) -> None:
     feed.controls.recent = flood(60)
     feed.controls.readonly = "started with --readonly" if state == "readonly" else ""
     drawn = {}
-    async with running(scene(), size, feed=feed) as run:
+    async with remembering(scene(), size, feed) as run:
         main = run.app.main
         await run.press(*keys)
         for tab in TAB_NAMES:
@@ -100,7 +101,7 @@ async def test_calm_after_an_attack_looks_as_kept_and_is_not_blank(size: Size) -
 
 @pytest.mark.parametrize(("scene", "size", "at", "keys"), DIALOGS)
 async def test_scene_looks_as_kept(scene: str, size: Size, at: str, keys: tuple[str, ...]) -> None:
-    async with running(SCENES[scene](), size, at=at) as run:
+    async with remembering(SCENES[scene](), size, at=at) as run:
         await run.press(*keys)
         drawn = picture(run.app)
     compare(drawn, "-".join(part for part in (scene, f"{size[0]}x{size[1]}", at, *keys) if part))
@@ -109,7 +110,7 @@ async def test_scene_looks_as_kept(scene: str, size: Size, at: str, keys: tuple[
 @pytest.mark.parametrize("size", [SMALL, (120, 40)])
 async def test_the_end_of_a_trial_for_harm_looks_as_kept(size: Size) -> None:
     shown = harm(trial())
-    async with running(shown, size) as run:
+    async with remembering(shown, size) as run:
         run.clock[0] = NOW + 3
         await run.send(replace(spoofed(), mitigations=()))
         drawn = picture(run.app)

@@ -135,7 +135,7 @@ async def test_the_graph_shows_what_clients_get() -> None:
         await run.send(replace(flood_now, judgement=replace(flood_now.judgement, attacks=(begun,))))
         glyph, style = clients_row(run)[-2]
         assert (set(glyph), style) == ({"▂"}, BAD), "a third of what they got before the attack"
-    async with running(calm(), LARGE) as run:
+    async with running(replace(calm(), tcp=None), LARGE) as run:
         assert "clients" not in graph_of(run)[-1], "nothing counts them"
 
 

@@ -181,6 +181,11 @@ class ProposalList:
                 rows += inside if name in self._open else ()
         return rows
 
+    def helpful(self) -> list[Proposal]:
+        """Return those that are not folded and drop something without harm, the best first."""
+        shown = (one for one in self.listed if not self._aside[one.key] and one.key not in self.gone)
+        return [one for one in shown if one.rule and not drops_nothing(one.rule) and not one.is_last_resort]
+
     def turn(self, name: str) -> None:
         """Unfold, or fold again."""
         self._open ^= {name}

@@ -229,9 +229,7 @@ PANELS = (
     PanelSpec("payloads", "Payloads", (PAYLOAD_VIEW,), _traffic),
     PanelSpec("ledger", "Drops", (LEDGER_VIEW,), lambda shot, *_: shown_ledger(shot)),
     PanelSpec("path", "Path of all packets", (PATH_VIEW,), lambda shot, *_: stages_of(shot)),
-    PanelSpec(
-        "conntrack", "Conntrack", (CONNTRACK_VIEW,), lambda shot, *_: conntrack_figures(shot.conntrack)
-    ),
+    PanelSpec("conntrack", "Conntrack", (CONNTRACK_VIEW,), lambda shot, *_: conntrack_figures(shot)),
     PanelSpec("log", "Log", (LOG_VIEW,), lambda _, context, __: context.log),
     PanelSpec(
         "machine_rules", "All on this machine", (MACHINE_RULES_VIEW,), lambda _, context, __: context.machine

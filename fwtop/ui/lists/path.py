@@ -43,11 +43,16 @@ class Figure(Struct, frozen=True):
     meaning: str
 
 
-def conntrack_figures(sample: ConntrackSample | None) -> tuple[Figure, ...]:
-    """List the table's figures with what they mean; counts are of the window."""
+def conntrack_figures(snapshot: Snapshot) -> tuple[Figure, ...]:
+    """List the table's figures with what they mean; rates are means of the window."""
+    sample = snapshot.conntrack
     if sample is None or not sample.max:
         return ()
-    tracked, early = f"{number(sample.count)} of {number(sample.max)}", sample.early_drop
+    tracked = f"{number(sample.count)} of {number(sample.max)}"
+    failed_pps, drop_pps, early_pps = (
+        count / max(snapshot.seconds, 1e-3)
+        for count in (sample.insert_failed, sample.drop, sample.early_drop)
+    )
     holds = "connections in the table; a full one drops new ones"
     new = "connections entered a second; a flood of forged sources enters one a packet"
     failed = "packets that another of their connection was ahead of, or whose bucket was full"
@@ -55,9 +60,11 @@ def conntrack_figures(sample: ConntrackSample | None) -> tuple[Figure, ...]:
         Figure("tracked", tracked, sample.fill >= CONNTRACK_ALARM, holds),
         _fills_up(sample),
         Figure("new", f"{number(sample.new_per_s)}/s", False, new),
-        Figure("insert failed", number(sample.insert_failed), sample.insert_failed > 0, failed),
-        Figure("dropped", number(sample.drop), sample.drop > 0, "packets dropped because the table was full"),
-        Figure("early drop", number(early), early > 0, "entries evicted to make room"),
+        Figure("insert failed", f"{number(failed_pps)}/s", failed_pps > 0, failed),
+        Figure(
+            "dropped", f"{number(drop_pps)}/s", drop_pps > 0, "packets dropped because the table was full"
+        ),
+        Figure("early drop", f"{number(early_pps)}/s", early_pps > 0, "entries evicted to make room"),
     )
 
 
@@ -283,13 +290,13 @@ def _ring(ring: Ring, *, full: bool) -> str:
 def _conntrack(sample: ConntrackSample | None, seconds: float) -> tuple[str, bool]:
     if sample is None or not sample.max:
         return "not in use", False
-    evicted = sample.early_drop / seconds if seconds > 0 else 0.0
+    evicted, clashed = (count / max(seconds, 1e-3) for count in (sample.early_drop, sample.insert_failed))
     is_full = sample.fill >= 0.95 or evicted > 0  # of the connection table
     words = [f"{percent(sample.fill)} full"]
-    if evicted or not sample.insert_failed:
+    if evicted or not clashed:
         words.append(f"evicting {number(evicted)}" + ("/s" if evicted else ""))
-    if sample.insert_failed:
-        words.append(f"{number(sample.insert_failed)} clashed")
+    if clashed:
+        words.append(f"{number(clashed)}/s clashed")
     return ", ".join(words), is_full
 
 
