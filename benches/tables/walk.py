@@ -1,8 +1,9 @@
 """A stopwatch walk: from an attack's first packet to PROTECTED, by the keys that an operator would press.
 
-Each round opens one screen of 120×40 for a scenario, waits for calm figures, starts the attack, takes the
-best proposal (all attacks' together where there are several), installs it, and confirms it as soon as the
-trial shows its effect. Then what the screen says for some seconds is compared with the victim's own counters.
+Each round opens a screen of either size for a scenario, waits for calm figures, starts the attack, presses
+what the badge's line says (the best proposal, or all attacks' together where there are several), installs
+it, and confirms it as soon as the trial shows its effect. Then what the screen says for some seconds is
+compared with the victim's own counters.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 SCENARIOS = ("few_sources", "syn_flood", "mixed_vectors", "conntrack_exhaustion")
-_SIZE = 120, 40
+_SIZES = (80, 24), (120, 40)
 _PATIENCE_SECONDS = 20.0
 _CALM_SECONDS = 8.0  # before the attack: the baseline of clients needs five
 _READ_SECONDS = 0.5  # that an operator needs at least to read what is named
 _SETTLE_SECONDS = 1.0  # before the first window that is compared
 _WINDOW_SECONDS = 3.0  # of the rates on the screen
 _EVERY_SECONDS = 0.05
-_SEVERAL = r"^ ?\w+ (\d+ % STOPPED)? *\d+ attacks"
+_NEXT = re.compile(r"press (\S) Enter")
 _RATES = re.compile(r"REACHES(?: YOU)? ([\d.]+)([kMG]?).*clients ([\d.]+)([kMG]?)/s")
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 
@@ -45,19 +46,20 @@ def run(options: Options) -> Document:
             shown = safe_text(name, limit=40)
             raise FwtopError(f"there is no scenario {shown!r}; 'fwtop lab list' names them", 2)
     rounds, seconds = options.choose(3, 1), 5.0 if options.quick else 15.0
-    walks = [Walk(name, seconds) for name in options.captures or SCENARIOS]
+    walks = [Walk(name, size, seconds) for name in options.captures or SCENARIOS for size in _SIZES]
     rows = [row for walk in walks for row in _rows(walk)]
     return Document("walk", rounds, measure(rows, rounds))
 
 
 def _rows(walk: Walk) -> Iterator[Row]:
     """Yield the rows of a scenario: the first walks, the others report the same walk."""
+    name = f"{walk.scenario} at {walk.size[0]}×{walk.size[1]}"
     for place, stop in enumerate(STOPS):
         measured = partial(walk.take_to, stop) if place == 0 else partial(walk.passed.__getitem__, stop)
-        yield Row(f"{walk.scenario}: first packet to {stop}", "s", measured)
-    yield Row(f"{walk.scenario}: keys pressed", "keys", lambda: float(walk.keys))
+        yield Row(f"{name}: first packet to {stop}", "s", measured)
+    yield Row(f"{name}: keys pressed", "keys", lambda: float(walk.keys))
     for figure in FIGURES:
-        own, other = f"{walk.scenario}: {figure}, screen", f"{walk.scenario}: {figure}, victim's counters"
+        own, other = f"{name}: {figure}, screen", f"{name}: {figure}, victim's counters"
         yield Row(other, "per s", partial(walk.counted.__getitem__, figure))
         yield Row(own, "per s", partial(walk.shown.__getitem__, figure), other)
 
@@ -77,6 +79,7 @@ class Walk(Struct):
     """One scenario; `take_to` walks, the figures tell of the last walk."""
 
     scenario: str
+    size: tuple[int, int]  # of the terminal
     seconds: float  # of comparison
     keys: int = 0
     passed: dict[str, float] = field(default_factory=dict)  # stop → seconds since the first packet
@@ -88,7 +91,7 @@ class Walk(Struct):
         with Lab(self.scenario) as lab:
             argv = fwtop_argv("watch", "--netns", lab.victim, "--no-store")
             try:
-                with Screen(argv, {"SSH_CONNECTION": lab.ssh_connection}, _SIZE) as terminal:
+                with Screen(argv, {"SSH_CONNECTION": lab.ssh_connection}, self.size) as terminal:
                     self._protect(lab, terminal)
                     self._compare(lab, terminal)
             finally:
@@ -108,8 +111,8 @@ class Walk(Struct):
     def _press(self, terminal: Screen, stop: str) -> None:
         if stop == NAME:
             time.sleep(_READ_SECONDS)
-            several = re.search(_SEVERAL, terminal.screen(), re.MULTILINE)
-            key = "A" if several else "1"
+            said = _NEXT.search(terminal.screen())
+            key = said[1] if said else "1"
         else:
             key = {PREVIEW: "\r", EFFECT: "y"}.get(stop, "")
         if key:

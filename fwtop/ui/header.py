@@ -174,14 +174,17 @@ _STYLES: dict[Badge, Style] = {
 def verdict_line(snapshot: Snapshot, state: HeaderState, width: int, alarm: Line) -> Line:
     """Write badge and reason, keys and `alarm` at the right. The least important parts give way first."""
     verdict = verdict_of(snapshot, state.now)
-    ends: list[Line] = [part for part in (_keys(verdict, snapshot, state), alarm) if part]
-    right: Line = [span for part in ends for span in (("  ", TEXT), *part)]
-    right += [(" ", TEXT)] if right else []
-    room = width - width_of(right) - 1
-    reasons = _reasons(verdict, snapshot, attacks_of(snapshot))
-    line = _badge(verdict, bar=not state.slow and width >= 100)
-    if reasons and width_of(line) + width_of(reasons[0]) + 2 > room:
-        line = _badge(verdict, bar=False)
+    keys, reasons = _keys(verdict, snapshot, state), _reasons(verdict, snapshot, attacks_of(snapshot))
+    whole = not state.slow and width >= 100
+    forms = [(whole, [keys, alarm]), (False, [keys, alarm])]
+    if verdict.rule is not None or verdict.loss is not None:  # what it does decides which key to press
+        forms.append((False, [keys]))
+    for bar, ends in forms:
+        right: Line = [span for part in ends if part for span in (("  ", TEXT), *part)]
+        right += [(" ", TEXT)] if right else []
+        line, room = _badge(verdict, bar=bar), width - width_of(right) - 1
+        if not reasons or width_of(line) + width_of(reasons[0]) + 2 <= room:
+            break
     for place, part in enumerate(reasons):
         if width_of(line) + width_of(part) + 2 <= room:
             line += [("  ", TEXT), *part]
