@@ -1,7 +1,7 @@
 """Ban with fwtop: a jail has a named list, and one rule on it, however many addresses it bans.
 
 Copy this file to /etc/fail2ban/action.d/, and name it in a jail: action = fwtop.py, or fwtop.py[via=xdp]
-(ipset, which is the default, xdp, tc, nftables). The protocol is that of docs/API.md, "In any language".
+(ipset, which is the default, xdp, tc, nftables). The protocol is that of docs/API.md, "Without the stream".
 """
 
 import json

@@ -16,9 +16,12 @@ from fwtop.model.rule import Kind, Match, RuleStatus, State
 from fwtop.model.service import Service
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.snapshot import (
+    Core,
     FilterChain,
     LedgerRow,
     Origin,
+    PacketSocket,
+    Queue,
     Ring,
     Snapshot,
     Surroundings,
@@ -329,3 +332,24 @@ async def test_a_full_table_scrolls_no_stage_out_of_the_smallest_screen() -> Non
         await run.go("path")
         stages = [item.name for item in stages_of(full)]
         assert [name for name in stages if not any(name in line.split() for line in run.lines())] == []
+
+
+def test_queues_cores_and_packet_sockets_stand_where_they_work() -> None:
+    around = Surroundings(
+        cores=(Core(1, 0.97, 80_000.0, 0.0, 3.0, 900.0), Core(0, 0.01, 20.0, 0.0, 0.0, 9.0)),
+        queues=(Queue("eth0", 0, 90_000.0, 12.0), Queue("eth0", 1, 10_000.0, 0.0)),
+        packet_sockets=(
+            PacketSocket("tcpdump", 812, "", filtered=False),
+            PacketSocket("dhclient", 7, "eth0", filtered=True),
+        ),
+    )
+    stages = {stage.name: stage for stage in stages_of(replace(snapshot(), surroundings=around))}
+    assert "queue 0 of 2 takes 90" in stages["NIC"].note
+    assert (stages["backlog"].note[:25], stages["backlog"].alarm) == ("core 1 spends 97.0 % in s", True)
+    assert (stages["tc"].note, stages["tc"].alarm) == ("tcpdump (812) copies every packet", True)
+    details = {name: text(stage_details(stage, 0.0)[1]) for name, stage in stages.items()}
+    assert "drops 12" in details["NIC"]
+    assert "stopped early" in details["backlog"]
+    assert "dhclient, process 7, eth0, filtered" in details["tc"]
+    quiet = stages_of(replace(snapshot(), surroundings=Surroundings()))
+    assert not {"backlog", "tc"} & {stage.name for stage in quiet if not stage.drops}

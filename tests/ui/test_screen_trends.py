@@ -100,6 +100,22 @@ async def test_a_network_of_the_past_can_be_blocked_and_a_port_can_t(feed: FakeF
         assert "only countries and networks" in run.status
 
 
+async def test_v_turns_to_what_went_to_service_and_to_dark_addresses(feed: FakeFeed, stored: Trends) -> None:
+    async with running(calm(), LARGE, feed=feed, at="trend_port") as run:
+        assert run.app.main.tabs.panel.view.name == "all"
+        shown = []
+        for _ in range(3):
+            await run.press("v")
+            panel = run.app.main.tabs.panel
+            shown.append((panel.view.name, {item.key for item in panel.rows.items}))
+        assert [name for name, _ in shown] == ["service", "dark", "all"]
+        assert shown[0][1] == {row.key for row in stored.group("service port")}
+        assert shown[1][1] == {"tcp/23", "tcp/5555"}
+        await run.go("trend_traffic")
+        assert "to service addresses" in run.text()
+        assert "to dark addresses" in run.text()
+
+
 async def test_what_nobody_observed_is_marked_and_names_are_data(stored: Trends) -> None:
     feed = FakeFeed()
     nothing = (None,) * 360
