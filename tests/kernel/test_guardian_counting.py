@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 from guardian_bench import PORT, VARIANTS, apply, rules_of, tcp_connection, use_variant
+from msgspec.structs import replace
 from test_guardian_kinds import flood
 from xdp_bench import XdpBench
 
@@ -304,3 +305,12 @@ def test_what_cannot_count_says_why(bench: XdpBench) -> None:
         with pytest.raises(FwtopError, match="without confirmation"):
             give_mode(guardian, rule_id, Mode.DROP)
         assert rules_of(guardian)[rule_id]["rule"]["mode"] == "count"
+
+
+def test_open_connections_are_closed_once_it_drops(bench: XdpBench) -> None:
+    with bench.connect() as guardian, tcp_connection(bench, 4) as (client, server):
+        rule = replace(bench.block_rule(4), close_open=True, mode=Mode.COUNT)
+        rule_id = apply(guardian, rule)
+        client.send(b"x")
+        assert server.recv(1) == b"x"
+        assert "closed 1 open connections" in give_mode(guardian, rule_id, Mode.DROP, force=True)["note"]

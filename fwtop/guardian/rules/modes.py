@@ -131,9 +131,11 @@ class Modes:
             raise
         self._failpoints.reached(Failpoint.SWITCHED)
         for entry in done:
+            closed = self._close_open(entry.rule)
+            told = replace(entry, note="; ".join(filter(None, (entry.note, closed))))
             self._ending.owners.pop(entry.rule.id, None)
-            self._state.active[entry.rule.id] = entry
-            self._ending.record(entry)
+            self._state.active[entry.rule.id] = told
+            self._ending.record(told)
         return done
 
     def _change_kernel(self, entries: list[Entry]) -> None:
