@@ -32,6 +32,7 @@ VERBS = {
     "apply": "install a proposal from the running or last observation",
     "status": "active rules and their counters",
     "keep": "confirm a provisional rule, or renew a confirmed one",
+    "group": "switch a group of rules: on, to counting, or list them",
     "mode": "have rules drop, or only count what they would drop",
     "repair": "reinstall the parts of a rule that are missing from the kernel",
     "undo": "remove rules",
@@ -67,7 +68,7 @@ _TOGETHER = {  # verbs that are rows of one module (its VERBS); others are a mod
 _URGENT = {
     *("watch", "record", "snapshot"),
     *("block", "limit", "match", "drop", "notrack", "synproxy", "sysctl", "apply"),
-    *("status", "keep", "repair", "undo", "why", "harden", "list", "protect", "policy"),
+    *("status", "keep", "mode", "group", "repair", "undo", "why", "harden", "list", "protect", "policy"),
 }
 
 

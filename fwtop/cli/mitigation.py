@@ -11,6 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from msgspec.structs import replace
+
 from fwtop.cli.launcher import launch
 from fwtop.cli.options import add_interface, add_netns, flag, option, read_as, ttl
 from fwtop.console.handoff import Options
@@ -100,13 +102,14 @@ def read_previews(text: bytes, count: int) -> list[Preview] | None:
 def add_rule_options(
     parser: argparse.ArgumentParser, *, families: bool = True, default_ttl: str = "10m"
 ) -> None:
-    """Add --ttl, --count, --preview, --yes, --force, --json, -i, --netns and -4/-6.
+    """Add --ttl, --count, --group, --preview, --yes, --force, --json, -i, --netns and -4/-6.
 
     `default_ttl` is what the help says; a verb with another default than 10 minutes sets it.
     """
     what = f"time to live: 30s, 10m, 2h, 1d (default {default_ttl})"
     option(parser, "--ttl", "TIME", what, ttl, default=DEFAULT_TTL_SECONDS)
     flag(parser, "--count", "only count what it would drop; 'fwtop mode' has it drop")
+    option(parser, "--group", "NAME", "a group that is switched as one: fwtop group")
     flag(parser, "--preview", "show the commands, install nothing")
     flag(parser, "--yes", "install without asking")
     flag(parser, "--force", "install an overly broad rule without typed confirmation")
@@ -150,6 +153,7 @@ def carry_out(args: argparse.Namespace, rules: list[Rule]) -> int:
 
     can_ask(args)
     rules = [with_mode(rule, Mode.COUNT) for rule in rules] if args.count else rules
+    rules = [replace(rule, group=args.group) for rule in rules] if args.group else rules
     drops = not all(map(_not_measured, rules))
     asks = drops and (args.preview or not args.yes)
     dropping = [with_mode(rule, Mode.DROP) for rule in rules]

@@ -193,15 +193,19 @@ def _boot(args: argparse.Namespace) -> int:
 
 
 def _versions(args: argparse.Namespace) -> Versions:
+    return versions_of(args.netns)
+
+
+def versions_of(netns: str | None) -> Versions:
     """Return the versions of the namespace that is meant, also where the command itself runs within it."""
     here = os.stat("/proc/self/ns/net").st_ino
-    return Versions(args.netns if args.netns is not None else namespaces.name_of(here))
+    return Versions(netns if netns is not None else namespaces.name_of(here))
 
 
 @contextmanager
 def _guardian(netns: str | None, *, readonly: bool = False) -> Iterator[Live]:
     with discovery.connect(netns=netns, readonly=readonly) as guardian:
-        yield Live(guardian)
+        yield Live(guardian, versions_of(netns).modes())
 
 
 _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {

@@ -220,6 +220,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     mode: Mode = Mode.DROP  # of a HARDEN rule: of all its parts
     key: str = ""  # its maker's own name for it: of one key, a maker has one rule at a time
     labels: dict[str, str] = {}  # of its maker's; nothing of fwtop's depends on them
+    group: str = ""  # whose rules are switched together
 
     @property
     def counts_only(self) -> bool:

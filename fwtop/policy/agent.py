@@ -69,10 +69,11 @@ def main() -> int:
     control, inner, user, directory, allow_file = sys.argv[1:]
     guardian = GuardianClient(Connection(socket.socket(fileno=int(inner))), {})
     netns = namespaces.name_of(os.stat("/proc/self/ns/net").st_ino)
+    versions = Versions(netns, Path(directory))
     agent = PolicyAgent(
         socket.socket(fileno=int(control)),
-        Live(guardian),
-        Versions(netns, Path(directory)),
+        Live(guardian, versions.modes()),
+        versions,
         Path(allow_file),
         f"program of user {user}",
     )

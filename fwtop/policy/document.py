@@ -207,6 +207,7 @@ class _WrongValueError(FwtopError):
 def _made(table: _Ruled) -> list[Rule]:
     given = dict(_given(table))
     on, mode = Match(family=given.pop("family", None)), Mode(given.pop("mode"))
+    group = given.pop("group", "")
     if isinstance(table, BlockTable):
         rules = [with_summary(Rule("", Kind(table.via), on, "", 0, origin=LIST + check_name(table.list)))]
     elif isinstance(table, PortTable):
@@ -218,7 +219,7 @@ def _made(table: _Ruled) -> list[Rule]:
         else:
             kind = Kind(given.pop("via", Kind.STRING))
             rules = [with_summary(Rule("", kind, replace(on, payload=(payload(**given),)), "", 0))]
-    made = (replace(rule, ttl_seconds=SECONDS, created_by=POLICY) for rule in rules)
+    made = (replace(rule, ttl_seconds=SECONDS, created_by=POLICY, group=group) for rule in rules)
     return [with_mode(rule, mode) for rule in made]
 
 

@@ -8,7 +8,7 @@ that are new come in, and those that are over go, in this order: in between pack
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -19,7 +19,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import pack_prefixes
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import ListChange, ListShow, RuleMode, Undo
-from fwtop.model.rule import LIST, POLICY, POLICY_TRIAL, Rule
+from fwtop.model.rule import LIST, POLICY, POLICY_TRIAL, Mode, Rule
 from fwtop.model.text import safe_text
 from fwtop.policy.document import Policy, shape
 from fwtop.policy.schema import TRIAL
@@ -65,8 +65,14 @@ class Trial(Struct):
 class Live:
     """The policy's rules and lists in a guardian."""
 
-    def __init__(self, guardian: GuardianClient) -> None:
+    def __init__(self, guardian: GuardianClient, modes: Mapping[str, Mode] = {}) -> None:
+        """Take the modes of groups that were switched: they stand above what a policy says."""
         self._guardian = guardian
+        self._modes = modes
+
+    def _switched(self, policy: Policy) -> Policy:
+        rules = (with_mode(rule, self._modes.get(rule.group, rule.mode)) for rule in policy.rules)
+        return replace(policy, rules=tuple(rules))
 
     def rules(self, created_by: str = POLICY) -> list[Rule]:
         """Return the active rules of the policy."""
@@ -83,6 +89,7 @@ class Live:
 
     def difference(self, policy: Policy, old_lists: set[str]) -> Difference:
         """Compare what is active with a policy; `old_lists` are those that the last policy made."""
+        policy = self._switched(policy)
         active = self.rules()
         wanted, there = {shape(rule) for rule in policy.rules}, {shape(rule) for rule in active}
         names = self.list_names()
@@ -116,7 +123,7 @@ class Live:
             for name in sorted(changed):
                 self._create(trial, name + TRIAL, policy.lists[name])
             new = {shape(rule) for rule in change.added}
-            for rule in policy.rules:
+            for rule in self._switched(policy).rules:
                 if shape(rule) in new or changed & set(rule.lists_used):
                     tried = replace(_on_lists(rule, changed), created_by=POLICY_TRIAL)
                     answer = self._guardian.apply(tried, seconds, force=force)

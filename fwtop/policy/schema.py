@@ -28,6 +28,7 @@ _OneOrMore = str | tuple[str, ...]
 _Family = Annotated[Literal[4, 6], _says("4 or 6; both families without it")]
 _Proto = Annotated[str, _says("tcp, udp, icmp, … or a number as text")]
 _Mode = Annotated[Literal["drop", "count"], _says("count: drop nothing, and count what would be dropped")]
+_Group = Annotated[str, _says("its rules are switched together: fwtop group")]
 _Port = Annotated[int, _says("destination port", ge=0, le=65535)]
 
 
@@ -62,6 +63,7 @@ class PortTable(Struct, frozen=True, forbid_unknown_fields=True):
     strict: Annotated[bool, _says("hold established connections to the level, too")] = False
     family: _Family | UnsetType = UNSET
     mode: _Mode = "drop"
+    group: _Group | UnsetType = UNSET
 
 
 class BlockTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,6 +73,7 @@ class BlockTable(Struct, frozen=True, forbid_unknown_fields=True):
     via: Annotated[Literal["ipset", "xdp", "tc", "nftables"], _says("where")] = "ipset"
     family: _Family | UnsetType = UNSET
     mode: _Mode = "drop"
+    group: _Group | UnsetType = UNSET
 
 
 class LimitTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,6 +93,7 @@ class LimitTable(Struct, frozen=True, forbid_unknown_fields=True):
     via: Annotated[Literal["hashlimit", "xdp", "tc"], _says("where")] | UnsetType = UNSET
     family: _Family | UnsetType = UNSET
     mode: _Mode = "drop"
+    group: _Group | UnsetType = UNSET
 
 
 class SignatureTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,6 +110,7 @@ class SignatureTable(Struct, frozen=True, forbid_unknown_fields=True):
     via: Annotated[Literal["string", "xdp", "tc"], _says("where")] | UnsetType = UNSET
     family: _Family | UnsetType = UNSET
     mode: _Mode = "drop"
+    group: _Group | UnsetType = UNSET
 
 
 class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):

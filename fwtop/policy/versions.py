@@ -23,6 +23,7 @@ from fwtop.model.addresses.prefix_list import pack_prefixes, unpack_prefixes
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import replacing, sync_directory
 from fwtop.model.paths import GUARDIAN_DIRECTORY
+from fwtop.model.rule import Mode
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, to_json
 from fwtop.policy.document import Policy, parse
@@ -101,6 +102,24 @@ class Versions:
             return self._read_list(version.lists.get(name, ""))
 
         return parse(version.text, f"policy {version.number}", entries)
+
+    def modes(self) -> dict[str, Mode]:
+        """Return the modes of groups that were switched."""
+        try:
+            return of_json(dict[str, Mode], self._groups.read_bytes())
+        except (OSError, ValueError):
+            return {}
+
+    def switch(self, group: str, mode: Mode) -> None:
+        """Keep a group's mode for the next boot, and for policies to come; raises FwtopError."""
+        try:
+            _write(self._groups, to_json(self.modes() | {group: mode}))
+        except OSError as error:
+            raise _unwritable(self._directory, error) from None
+
+    @property
+    def _groups(self) -> Path:
+        return self._directory / "groups"
 
     def prepare(self, policy: Policy, note: str) -> Version:
         """Record a policy that is about to be installed, without making it the newest; raises FwtopError."""

@@ -5,9 +5,12 @@ A table of what rules consist of in the kernel, by family and variant of iptable
 
 from __future__ import annotations
 
+import argparse
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from guardian_bench import PORT, VARIANTS, apply, rules_of, tcp_connection, use_variant
@@ -15,8 +18,9 @@ from msgspec.structs import replace
 from test_guardian_kinds import flood
 from xdp_bench import XdpBench
 
+from fwtop.cli import group
 from fwtop.guardian.failpoints import Failpoint
-from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.address import Prefix, prefixes_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import ListChange, Plan, RuleMode, Undo
 from fwtop.model.rule import (
@@ -31,6 +35,10 @@ from fwtop.model.rule import (
     Rule,
     Setting,
 )
+from fwtop.policy.document import parse
+from fwtop.policy.live import Live
+from fwtop.policy.transaction import commit
+from fwtop.policy.versions import Versions
 from tests.kernel.wire import inside
 
 pytestmark = pytest.mark.kernel
@@ -314,3 +322,40 @@ def test_open_connections_are_closed_once_it_drops(bench: XdpBench) -> None:
         client.send(b"x")
         assert server.recv(1) == b"x"
         assert "closed 1 open connections" in give_mode(guardian, rule_id, Mode.DROP, force=True)["note"]
+
+
+def test_a_switched_group_stays_so_over_a_reboot_and_the_next_policy(
+    bench: XdpBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (
+        f'schema = 1\n[list.bad]\nentries = ["{bench.attacker(4)}"]\n'
+        '[[block]]\nlist = "bad"\ngroup = "web"\n[[block]]\nlist = "bad"\nvia = "nftables"\ngroup = "web"\n'
+    )
+    policy = parse(text, "policy", lambda _, table: prefixes_of(table.texts))
+    versions = Versions(bench.netns, tmp_path)
+    monkeypatch.setattr(group, "versions_of", lambda _: versions)
+    monkeypatch.setattr(group, "discovery", SimpleNamespace(connect=lambda **_: bench.connect()))
+    path = bench.path(4)
+
+    def switch(*words: str) -> None:
+        parser = argparse.ArgumentParser()
+        group.arguments(parser)
+        assert group.run(parser.parse_args(words)) == 0
+
+    with bench.connect() as guardian:
+        commit(Live(guardian), versions, policy, "first", force=False)
+        assert not path.passes()
+        ids = list(rules_of(guardian))
+        switch("count", "web")
+        assert path.passes()
+        assert list(rules_of(guardian)) == ids, "nothing is loaded again"
+        assert not Live(guardian, versions.modes()).difference(policy, {"bad"})
+        switch("list")
+        assert "count" in capsys.readouterr().out
+        guardian.demand(Undo(all=True))  # as a reboot does
+        Live(guardian, versions.modes()).put_in(policy, {"bad"}, force=True)
+        assert {one["rule"]["mode"] for one in rules_of(guardian).values()} == {"count"}
+        switch("on", "web", "--yes")
+        assert not path.passes()
+        with pytest.raises(FwtopError, match="there are: web"):
+            switch("count", "mail")

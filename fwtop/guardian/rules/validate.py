@@ -98,6 +98,8 @@ def _check_rule(rule: Rule) -> None:
     texts = (rule.key, *rule.labels, *rule.labels.values())
     _require(len(rule.labels) <= MAX_LABELS, f"labels (at most {MAX_LABELS})")
     _require(max(map(len, texts)) <= MAX_LABEL, f"labels (key, names and values: {MAX_LABEL} characters)")
+    if rule.group:
+        check_name(rule.group, "group")
     _check_match(rule.match)
     _check_owners(rule)
     _check_limits(rule)
