@@ -22,9 +22,9 @@ from fwtop.render.numbers import plural
 if TYPE_CHECKING:
     from fwtop.client.discovery import GuardianClient
 
-HELP = "List groups of rules, or switch one at once: on, or to counting what it would drop (docs/POLICY.md)."
+HELP = "List groups of rules, or switch one at once: on, off, or to counting (docs/POLICY.md)."
 EXAMPLE = "fwtop group count web"
-_MODES = {"on": Mode.DROP, "count": Mode.COUNT}
+_MODES = {"on": Mode.DROP, "count": Mode.COUNT, "off": Mode.OFF}
 _NAMES = {mode: name for name, mode in _MODES.items()}
 
 
@@ -84,13 +84,13 @@ def _switch(args: argparse.Namespace, guardian: GuardianClient, groups: dict[str
             print(f"warning: {safe_text(warning, limit=1000)}", file=sys.stderr)
         if on_trial and not _keeps(seconds):
             guardian.demand(RuleMode(ids, Mode.COUNT, 0))
-            print("the group counts only; nothing else was changed", file=sys.stderr)
+            print("the group counts only", file=sys.stderr)
             return 1
         for rule_id in ids if on_trial else ():
             guardian.demand(Keep(rule_id))
         if any(status.rule.created_by == POLICY for status in rules):
             versions.switch(args.name, mode)
-    does = "is on" if mode is Mode.DROP else "counts only"
+    does = "counts only" if mode is Mode.COUNT else f"is {args.action}"
     print(f"group {safe_text(args.name)} {does}: {plural(len(ids), 'rule')}")
     return 0
 

@@ -32,7 +32,7 @@ VERBS = {
     "apply": "install a proposal from the running or last observation",
     "status": "active rules and their counters",
     "keep": "confirm a provisional rule, or renew a confirmed one",
-    "group": "switch a group of rules: on, to counting, or list them",
+    "group": "switch a group of rules on, off or to counting; list groups",
     "mode": "have rules drop, or only count what they would drop",
     "repair": "reinstall the parts of a rule that are missing from the kernel",
     "undo": "remove rules",

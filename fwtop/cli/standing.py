@@ -66,7 +66,8 @@ def _status_lines(statuses: Iterable[RuleStatus], now: float) -> list[str]:
             f"{status.packets:>12,} {status.pps:>9,.0f}  {left:<7} {safe_text(status.rule.summary)}{note}"
         )
         if status.would_have:
-            lines.append(f"      {status.would_have}{_busiest(status)}")
+            busiest = _busiest(status) if status.rule.mode is Mode.COUNT else ""
+            lines.append(f"      {status.would_have}{busiest}")
         if active and not status.acting:
             lines.append(
                 f"      NOT IN EFFECT: {safe_text(status.not_acting)}; "
@@ -101,7 +102,7 @@ def _mode(args: argparse.Namespace) -> int:
     for status in map(RuleStatus.from_dict, data["rules"]):
         on_trial = status.state is State.PROVISIONAL
         then = f" for {seconds} s: 'fwtop keep {status.rule.id}' keeps it so" if on_trial else ""
-        does = "counts only" if status.rule.counts_only else "drops"
+        does = {Mode.COUNT: "counts only", Mode.OFF: "is off"}.get(status.rule.mode, "drops")
         print(f"rule {status.rule.id} {does}{then} ({safe_text(status.note)})")
     return 0
 

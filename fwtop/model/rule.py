@@ -40,6 +40,7 @@ class Mode(StrEnum):
 
     DROP = "drop"  # what its kind does
     COUNT = "count"  # nothing: it counts what it would drop, and the packet goes on to the other rules
+    OFF = "off"  # nothing: its enable sets are empty
 
 
 class State(StrEnum):
@@ -224,8 +225,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def counts_only(self) -> bool:
-        """Whether it only counts what it would drop."""
-        return self.mode is Mode.COUNT
+        """Whether it drops nothing, and at most counts what it would."""
+        return self.mode is not Mode.DROP
 
     @property
     def kinds(self) -> frozenset[Kind]:
@@ -290,6 +291,8 @@ class RuleStatus(Struct, frozen=True):
         """What a rule that only counts would have done; "" of others."""
         if not self.rule.counts_only:
             return ""
+        if self.rule.mode is Mode.OFF:
+            return "off: it neither drops nor counts"
         rate = f" ({self.pps:,.0f}/s)" if self.state in ACTIVE_STATES else ""
         counted = max(self.packets - self.packets_before, 0)
         return f"counts only: would have dropped {counted:,} packets{rate}"

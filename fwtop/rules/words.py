@@ -17,21 +17,21 @@ from fwtop.rules.kinds import of, rate_text
 _TEXTUAL = 0.75  # share of printable bytes from which a payload is shown as text
 _MAX_PAYLOAD_CHARACTERS = 40
 _BRIEF = 15  # characters of a payload in a line of a list
-COUNTS = "count only: "  # how the summary begins of a rule that drops nothing
+_BEGINS = {Mode.DROP: "", Mode.COUNT: "count only: ", Mode.OFF: "off: "}  # of a summary
 _ORIGINS = {"asn": "AS", "list": "list "}
 _SIZE, _HELD = (fields.ICMP_TYPE, fields.LENGTH), (fields.TTL, fields.IP_ID, *fields.SEGMENT)
 
 
 def with_mode(rule: Rule, mode: Mode) -> Rule:
     """Return a rule that does more than count, or no more; its summary begins with what it does."""
-    bare = rule.summary.removeprefix(COUNTS)
-    return replace(rule, mode=mode, summary=f"{COUNTS}{bare}" if mode is Mode.COUNT else bare)
+    bare = rule.summary.removeprefix(_BEGINS[rule.mode])
+    return replace(rule, mode=mode, summary=f"{_BEGINS[mode]}{bare}")
 
 
 def summarise(rule: Rule) -> str:
     """Describe a rule in one line."""
     if rule.counts_only:
-        return f"{COUNTS}{summarise(replace(rule, mode=Mode.DROP))}"
+        return f"{_BEGINS[rule.mode]}{summarise(replace(rule, mode=Mode.DROP))}"
     if rule.parts:
         return f"{rule.playbook}: {'; '.join(map(summarise, rule.parts))}"
     kind, what = of(rule.kind), describe(rule.match, origin=rule.origin)
@@ -50,7 +50,8 @@ def brief(rule: Rule, room: int) -> str:
     Neither IPv4 is said, nor where in the payload bytes are.
     """
     if rule.counts_only:
-        return f"{COUNTS}{brief(with_mode(rule, Mode.DROP), room - len(COUNTS))}"
+        begins = _BEGINS[rule.mode]
+        return f"{begins}{brief(with_mode(rule, Mode.DROP), room - len(begins))}"
     if rule.parts:
         return rule.summary.partition(":")[0] or f"{rule.playbook} playbook"
     kind, what = of(rule.kind), _briefly(rule)

@@ -34,7 +34,7 @@ from fwtop.guardian.records.former import FormerState
 from fwtop.kernel.links import Link
 from fwtop.kernel.programs import unlimited
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Rule
+from fwtop.model.rule import Mode, Rule
 from fwtop.rules.kind import KernelObjects
 from fwtop.rules.kinds import of
 
@@ -119,6 +119,10 @@ class Kernel:
         for one in wanted:
             self.expect(one.rule, one.objects)
 
+    def idle(self, rule_ids: set[str]) -> None:
+        """Have rules match nothing, at once, until they are renewed; raises FwtopError."""
+        each(lambda item: item.disable(rule_ids), self._to_end)
+
     def follow(self, wanted: Wanted) -> None:
         """Adapt a rule to another allow-list; raises FwtopError."""
         changed = any([item.follow(wanted) for item in self._used(wanted.objects)])
@@ -177,7 +181,8 @@ class Kernel:
         """
         now = time.monotonic()
         if force or now - self._looked_at >= _LOOK_SECONDS:
-            wanted = [self._expected[rule_id] for rule_id in rule_ids if rule_id in self._expected]
+            known = (self._expected[rule_id] for rule_id in rule_ids if rule_id in self._expected)
+            wanted = [expected for expected in known if expected.rule.mode is not Mode.OFF]
             self._short, self._looked_at = {}, now
             for item in self._to_end:
                 mine = [expected for expected in wanted if item.is_used(expected.objects)]

@@ -151,6 +151,7 @@ class Lifecycle:
         try:
             wanted = self._state.wanted(entry.rule, timeout)
             note = self._kernel.install(wanted)
+            self._idle(entry.rule)
             if time.monotonic() - now > _LONG_SECONDS:  # what passed meanwhile wasn't dropped
                 entry = replace(entry, rule=replace(entry.rule, created=time.time()))
                 if confirm_by is not None:
@@ -206,6 +207,11 @@ class Lifecycle:
         self.ending.record(done)
         return done
 
+    def _idle(self, rule: Rule) -> None:
+        """Empty the sets of a rule that is off: whatever filled them."""
+        if rule.mode is Mode.OFF:
+            self._kernel.idle({rule.id})
+
     def _close_open(self, rule: Rule) -> str:
         if not rule.close_open or rule.counts_only:
             return ""
@@ -248,13 +254,15 @@ class Lifecycle:
             raise FwtopError(line, 2, field="ttl_seconds")
         if console:
             guard.check_keep(entry, ttl)
+        is_off = entry.rule.mode is Mode.OFF
         short = self._kernel.look(self.active, force=True).get(rule_id)
         if short is not None and not short.elements_only:
             raise _not_acting(rule_id, short.text)
         self._state.fresh_allow()
         self.follow_allow()
         wanted = self._state.wanted(entry.rule, ttl)
-        self._kernel.renew(wanted)
+        if not is_off:
+            self._kernel.renew(wanted)
         if short is not None:
             self._kernel.expect(entry.rule, wanted.objects)
             short = self._kernel.look(self.active, force=True).get(rule_id)
@@ -299,6 +307,7 @@ class Lifecycle:
         self._state.fresh_allow()
         wanted = self._state.wanted(entry.rule, timeout)
         self._kernel.restore(wanted)
+        self._idle(entry.rule)
         short = self._kernel.look(self.active, force=True).get(rule_id)
         if short is not None:
             raise FwtopError(f"rule {rule_id} still does not act: {short.text}")

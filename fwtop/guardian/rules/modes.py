@@ -67,9 +67,9 @@ class Modes:
         if owner is not None:
             guard.check_mode(entries, mode)
         changed = [entry for entry in entries if entry.rule.mode is not mode]
-        warnings = [] if mode is Mode.COUNT else self._judge_dropping(changed, force=force, owner=owner)
+        warnings = [] if mode is not Mode.DROP else self._judge_dropping(changed, force=force, owner=owner)
         for entry in changed:
-            if mode is Mode.COUNT and (why := why_uncounted(entry.rule)):
+            if mode is not Mode.DROP and (why := why_uncounted(entry.rule)):
                 raise FwtopError(f"rule {entry.rule.id}: {why}; nothing was changed")
             if entry.rule.replaces in self._state.active:
                 other = entry.rule.replaces
@@ -115,7 +115,7 @@ class Modes:
                 confirm_by=confirm_by,
                 counts_again=confirm_by is not None,
                 packets_before=self._state.counters.counted(entry).packets,
-                note=_mode_note(self._state.counters.counted(entry).packets, mode),
+                note=_mode_note(entry.rule.mode, mode, self._state.counters.counted(entry).packets),
             )
             for entry in entries
         ]
@@ -139,10 +139,14 @@ class Modes:
         return done
 
     def _change_kernel(self, entries: list[Entry]) -> None:
+        kernel = self._state.kernel
+        kernel.idle({entry.rule.id for entry in entries if entry.rule.mode is Mode.OFF})
         wanted = [self._state.wanted(entry.rule, seconds_left(entry)) for entry in entries]
         for one in wanted:
-            self._state.kernel.renew(one)
-        self._state.kernel.change(wanted)
+            if one.rule.mode is not Mode.OFF:
+                kernel.renew(one)
+                kernel.follow(one)
+        kernel.change(wanted)
 
     def end_unconfirmed(self, over: list[tuple[Entry, State, str]]) -> None:
         """End rules; one that was counting before its trial counts again. Raises FwtopError."""
@@ -159,10 +163,13 @@ def check_confirm(seconds: int) -> None:
         raise FwtopError(line, 2, field="confirm_seconds")
 
 
-def _mode_note(packets: int, mode: Mode) -> str:
+_DOES = {Mode.DROP: "drops", Mode.COUNT: "counts only", Mode.OFF: "off"}
+
+
+def _mode_note(old: Mode, new: Mode, packets: int) -> str:
     """Say which packets were counted before a rule's mode changed: its counters go on."""
-    did, does = ("dropped", "counts only") if mode is Mode.COUNT else ("counted", "drops")
-    return f"{does} since {utc(time.time())}; {packets:,} packets were {did} before"
+    did = "dropped" if old is Mode.DROP else "counted"
+    return f"{_DOES[new]} since {utc(time.time())}; {packets:,} packets were {did} before"
 
 
 def require(verdict: Rehearsal, *, force: bool) -> None:

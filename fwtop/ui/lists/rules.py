@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fwtop.analysis.rule_readings import RatedRule
-from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
+from fwtop.model.rule import ACTIVE_STATES, Mode, Rule, RuleStatus, State
 from fwtop.model.ruleset import ListedSet
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import TcpService
@@ -87,7 +87,9 @@ def rule_state(status: RuleStatus, now: float) -> Line:
         return [(f"TRIAL {duration(status.confirm_by - now)}", WARN)]
     if status.state is State.CONFIRMED:
         left = f" {duration(status.expires - now)} left" if status.expires is not None else ""
-        return [(f"counts{left}", TITLE)] if status.rule.counts_only else [(f"active{left}", GOOD)]
+        if status.rule.counts_only:
+            return [(f"off{left}", DIM) if status.rule.mode is Mode.OFF else (f"counts{left}", TITLE)]
+        return [(f"active{left}", GOOD)]
     return [(status.state.value, DIM)]
 
 

@@ -133,7 +133,7 @@ class ChainRules(Mechanism):
         for spec in objects.sets:
             if spec.shared:
                 self.lists.ensure(spec)
-            elif spec.seeds is None:
+            else:
                 sets.renew(spec, wanted.seconds)
         if objects.untracked:
             self.variants.of(wanted.rule.id).beside.renew(wanted.rule.id, wanted.seconds)

@@ -75,8 +75,14 @@ def shown_text(spec: SetSpec, timeout_seconds: int, count: int) -> list[str]:
 
 
 def renew(spec: SetSpec, timeout_seconds: int) -> None:
-    """Set a new timeout for every element; expired and deleted ones are added again."""
-    if spec.timed:
+    """Set a new timeout for every element; expired and deleted ones are added again.
+
+    What packets fill is seeded again only where it is empty.
+    """
+    if spec.seeds is not None:
+        if not ipset.sizes_of([spec.name]).get(spec.name):
+            ipset.restore(learning_text(spec))
+    elif spec.timed:
         ipset.restore(
             fill_text(spec, timeout_seconds).partition("\n")[2]
         )  # a set's own default can't be changed
