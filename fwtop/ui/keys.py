@@ -244,7 +244,7 @@ _FOOTERS = {
     "traffic": "keep help block view open filter sort proposal quit",
     "log": "keep help open filter pause export quit",
     "packets": "keep hold filter next_alike like block write_packets open help quit",
-    "trends": "keep next_panel open block sort filter help quit pause",
+    "trends": "keep next_panel view open block sort filter help quit pause",
     "rules": "keep undo extend why change mode open help quit",
 }
 _TYPED = ("filter", "command")  # actions after which keys are text
