@@ -1,10 +1,10 @@
 """One column of the history graph: parts that stand on each other, in eighths of a cell.
 
 A cell shows two parts: a block of eighths in the colour of the lower one before that of the upper one. Parts
-lower than a cell, but for the greatest, lie at the foot of the column, where they never meet its upper edge:
-of several each has its turn in neighbouring columns, as stripes higher up would look like cuts. So each part
-that exists is seen at its size, and so is the whole. Columns lower than half a cell show the greatest part
-only.
+lower than a cell, but for the greatest, lie at the bottom of a cell each, the first at the column's foot, where
+they never meet its upper edge; of several that are mere lines each has its turn in neighbouring columns, as
+lines higher up would look like cuts. So each part that exists is seen at its size, and so is the whole. Columns
+lower than half a cell show the greatest part only.
 
 Without colours a cell shows one part by its glyph: of two each has as many of eight neighbouring columns as
 it has eighths, and each of several parts lower than a cell is in a cell of its own.
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 GLYPHS = "█▓▒░"  # of the parts
+_LINE = 2  # eighths: a part that is no higher looks like a line
 TURNS = 24  # after so many columns all has had its turn: eight eighths, or three parts
 _EIGHTHS_SHOWN = (0, 4, 2, 6, 1, 5, 3, 7)  # of each of eight columns without colours
 Cell = tuple[str, int | None, int | None]  # the glyph, the part that it shows, the part behind
@@ -46,9 +47,12 @@ def stacked(part: Sequence[float], rows: int, top: float, turn: int | None) -> l
         return [[]] * rows
     most = max(sizes, key=lambda place: part[place])
     thin = [place for place in sizes if place != most and sizes[place] < 8]
-    if turn is not None and len(thin) > 1:
-        thin = [thin[turn % len(thin)]]
-        sizes = {place: size for place, size in sizes.items() if place in (most, *thin) or size >= 8}
+    lines = [place for place in thin if sizes[place] <= _LINE]
+    if turn is not None and len(lines) > 1:
+        for place in lines:
+            if place != lines[turn % len(lines)]:
+                thin.remove(place)
+                del sizes[place]
     whole = min(max(round(sum(part) * unit), 1), 8 * rows)
     sizes[most] = max(whole - sum(sizes.values()) + sizes[most], 1)
     rest = [[place, sizes[place]] for place in sizes if place not in thin]

@@ -102,7 +102,7 @@ def later(shot: Snapshot, seconds: float) -> Snapshot:
 def calm() -> Snapshot:
     base = snapshot()
     quiet = tuple(
-        replace(source, share=share(part, pps=840, error=0.02))
+        replace(source, share=share(part, pps=840, error=0.02), who="client")
         for source, part in zip(few_addresses(9), falling(9, 0.2, 0.8), strict=True)
     )
     served = tuple(

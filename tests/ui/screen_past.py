@@ -32,7 +32,7 @@ def _moments(shot: Snapshot) -> Iterator[Past]:
     attacks = shot.judgement.on
     since = min((one.since for one in attacks), default=now)
     rules = [one.rule.created for one in shot.mitigations if one.state in ACTIVE_STATES and attacks]
-    installed = max(min(rules, default=now), since + _GROWS_SECONDS)
+    installed = max(min(rules), since + _GROWS_SECONDS) if rules else since
     flood, stopped = attack_pps(shot), verdict_of(shot, now).stopped >= 0.95
     served = shot.tcp.handshakes_per_s if shot.tcp is not None else None
     usual = CALM_CLIENTS if attacks else served

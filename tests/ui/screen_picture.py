@@ -49,10 +49,14 @@ SVG_FORMAT = """\
 """
 
 
+def _coloured(style: Style) -> bool:
+    return style.color is not None and not style.color.is_default
+
+
 def _filled(segment: Segment) -> Iterator[Segment]:
     """Draw full blocks as background: as glyphs they are lower than a line, and the gaps look like cuts."""
     text, style, control = segment
-    if control or style is None or style.reverse or style.color is None or "█" not in text:
+    if control or style is None or style.reverse or not _coloured(style) or "█" not in text:
         yield segment
         return
     for run in re.split("(█+)", text):
