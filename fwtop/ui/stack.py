@@ -1,10 +1,10 @@
 """One column of the history graph: parts that stand on each other, in eighths of a cell.
 
 A cell shows two parts: a block of eighths in the colour of the lower one before that of the upper one. Parts
-lower than a cell, but for the greatest, lie at the bottom of a cell each, the first at the column's foot, where
-they never meet its upper edge; of several that are mere lines each has its turn in neighbouring columns, as
-lines higher up would look like cuts. So each part that exists is seen at its size, and so is the whole. Columns
-lower than half a cell show the greatest part only.
+lower than a cell, but for the greatest, lie at the bottom of a cell each, where they never meet the column's
+upper edge: so each is seen at its size, and so is the whole. Of several that are mere lines each has its turn
+in neighbouring columns, at the foot: lines higher up look like cuts. Columns lower than half a cell show the
+greatest part only.
 
 Without colours a cell shows one part by its glyph: of two each has as many of eight neighbouring columns as
 it has eighths, and each of several parts lower than a cell is in a cell of its own.
