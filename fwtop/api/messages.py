@@ -30,7 +30,7 @@ EVENTS = tuple(
     [f"{what}_{how}" for what in ("table", "chain", "rule", "set", "object", "flowtable", "list")
      for how in ("added", "changed", "removed")]
     + ["set_replaced", "fwtop_rule", "alarm", "alarm_over", "more_changes", "notifications_lost",
-       "guardian_started", "gap", "state", "watching"]
+       "attack_began", "attack_ended", "guardian_started", "gap", "state", "watching"]
 )  # fmt: skip
 
 

@@ -153,7 +153,11 @@ class OwnRules:
             first = guardian.demand(Changes(self._since)).data
             if first["log"] != self._of or first["first"] > self._since + 1:
                 self._of, self._since = first["log"], first["last"]
+                events = guardian.demand(Changes()).data["events"] if self.met.is_set() else ()
                 self._meet(guardian)
+                for event in events:
+                    if event["seq"] <= self._since and event["event"].startswith("attack_"):
+                        self._tell(event, NOTIFIED)
                 self.met.set()
             while not ended.is_set():
                 found = guardian.demand(Changes(self._since, MAX_WAIT_SECONDS)).data
@@ -217,7 +221,10 @@ class OwnRules:
     def _tell(self, event: dict[str, Any], how: str) -> None:
         """Tell an event unless it is known already: a log may begin before the state that was read."""
         at = event.get("at") or time.time()
-        if "status" in event:
+        if event["event"].startswith("attack_"):
+            about = {name: value for name, value in event.items() if name not in ("seq", "at", "event")}
+            self._log.put(RuleEvent(at, event["event"], how, OURS, "console", about))
+        elif "status" in event:
             told = self._take_rule(event["event"], event["status"])
             if told:
                 self._log.put(_rule_event(event["status"], _RULE_EVENTS[event["event"]], how, at))

@@ -19,6 +19,7 @@ from fwtop.console.frugal import FreedMemory, RefreshRate
 from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.judging import failure_line, not_judged
 from fwtop.console.rules import RuleMonitor, SurveyMonitor
+from fwtop.console.sightings import Sightings
 from fwtop.incidents.advisor import Advisor, of_window
 from fwtop.incidents.losses import LossWatch
 from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
@@ -168,6 +169,7 @@ class LiveSession:
         self._late = late
         self._late_notes: dict[str, float] = {}  # line → monotonic time until which it is shown
         self.rules = RuleMonitor(link)
+        self._sightings = Sightings(link)
         self._survey = SurveyMonitor(link, origin.interfaces)
         self._refresh = refresh or RefreshRate()
         self._judgement = Judgement()
@@ -218,6 +220,7 @@ class LiveSession:
         if self._connections is not None:
             window = replace(window, sockets=self._connections.poll())
         judgement, tables = self._judged(window)
+        self._sightings.tell(judgement.harmful)
         losses = self._lost(window, judgement)
         bots, known = self._losses.lately(_CLIENT_SECONDS)
         if service is not None and bots:

@@ -219,6 +219,27 @@ class RuleRead(Reading, frozen=True):
     id: str
 
 
+class SeenAttack(Struct, frozen=True, forbid_unknown_fields=True):
+    """An attack as a console tells of it; `ended` is None while it goes on. Times are Unix seconds."""
+
+    id: int  # among those of the console
+    kind: str
+    title: str
+    severity: str
+    target: str
+    sources: str
+    since: float
+    ended: float | None
+    pps: float
+    bps: float
+
+
+class Seen(Attending, frozen=True):
+    """Tell those who follow (`changes`) of attacks that began or ended."""
+
+    attacks: tuple[SeenAttack, ...]
+
+
 class Symbols(Attending, frozen=True):
     """Name the kernel functions at this client's drop locations (data["names"], by index; "": unknown)."""
 
@@ -340,7 +361,7 @@ class PolicyChange(Verb, frozen=True):
 Request = (
     Hello | Watch | Plan | Apply | Keep | Repair | Undo | Status | Why | Symbols | Rescan | Survey | Connect
     | Changes | ListChange | ListShow | ListTest | ListRead | Rules | RuleRead | RuleMode
-    | PolicyRead | PolicyChange
+    | PolicyRead | PolicyChange | Seen
 )  # fmt: skip
 _REQUESTS: dict[str, type[Request]] = {cls.verb(): cls for cls in get_args(Request)}
 _NUMBER = re.compile(rb'\s*\{[^{}\[\]]{0,200}?"number"\s*:\s*([0-9]{1,15})\s*[,}]')

@@ -22,6 +22,7 @@ from program_bench import LISTS, NOBODY, RULES, as_user, bench, open_to_groups
 from fwtop.api.serving import MAX_LINE
 from fwtop.client.program import FwtopError, Program, connect
 from fwtop.kernel.procfs import read_text
+from fwtop.model.protocol import Seen, SeenAttack
 
 pytestmark = pytest.mark.kernel
 __all__ = ["bench", "open_to_groups"]
@@ -145,6 +146,31 @@ def test_a_program_mirrors_all_changes_through_restarts_of_the_guardian(
     poll_until(lambda: len(again.documents) >= len(mirror.documents) - 4)
     assert again.documents[: len(mirror.documents) - 4] == mirror.documents[4:], "from a cursor, all again"
     nft(bench, "delete table inet others")
+
+
+def test_attacks_that_a_console_sees_are_told_within_bounds(
+    bench: Bench, fwtop: Program, poll_until: Poll
+) -> None:
+    def seen(number: int, ended: float | None = None) -> SeenAttack:
+        title = f"UDP flood {number}\x1b[2J" + "x" * 500
+        return SeenAttack(number, "udp_flood", title, "attack", "udp/53", "12 sources", 5.0, ended, 9e5, 8e8)
+
+    mirror = Mirror(fwtop, events=("attack_began", "attack_ended", "state"))
+    poll_until(lambda: mirror.has(event="state"))
+    with bench.connect("console") as console:
+        console.demand(Seen((seen(1),)))
+        poll_until(lambda: mirror.has(event="attack_began"))
+        console.demand(Seen((seen(1, 9.0), *map(seen, range(2, 500)))))
+        poll_until(lambda: mirror.has(event="attack_ended", ended=9.0))
+    poll_until(lambda: mirror.has(event="attack_ended", id=f"{os.getpid()}-7", ended=None))
+    began, *_ = (item for item in mirror.documents if item["event"] == "attack_began")
+    assert began["id"] == f"{os.getpid()}-1"
+    assert began["title"].startswith("UDP flood 1·[2J")
+    assert len(began["title"]) < 130
+    ids = [item["id"] for item in mirror.documents if item["event"] == "attack_began"]
+    assert len(ids) == len({*ids}) == 63, "and one end"
+    with pytest.raises(FwtopError, match="seen is not for programs"):
+        fwtop.request("seen", attacks=[])
 
 
 def test_what_a_new_server_can_not_know_is_a_gap_and_the_state(

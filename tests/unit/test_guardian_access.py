@@ -19,6 +19,7 @@ from fwtop.model.protocol import (
     ListChange,
     Request,
     Rescan,
+    Seen,
     Symbols,
     Verb,
     Watch,
@@ -76,7 +77,7 @@ def test_each_verb_of_the_document_has_its_scope_and_fields() -> None:
     rows = re.findall(r"^\| `(\w+)` \|\s+(\w*)\s*\| (.*?) ?\|", DOCUMENT, re.M)
     told = {verb: scope or None for verb, scope, _ in rows}
     kinds = {cls.__name__.lower(): cls for cls in get_args(Request)}
-    assert set(told) == set(kinds) - {cls.__name__.lower() for cls in (Watch, Connect, Symbols, Rescan)}
+    assert set(told) == set(kinds) - {cls.__name__.lower() for cls in (Watch, Connect, Symbols, Rescan, Seen)}
     for verb, _, fields in rows:
         assert kinds[verb].scope == told[verb] or verb == "hello"
         named = set(re.findall(r"`(\w+)`", fields))
@@ -85,7 +86,7 @@ def test_each_verb_of_the_document_has_its_scope_and_fields() -> None:
 
 VERBS = {cls.__name__: cls for cls in get_args(Request)}
 GRANTED = {  # said here once more: nothing is granted by a change of a class alone
-    "for_console": "Hello Connect Watch Rescan Survey Symbols Rules RuleRead Status Why Plan"
+    "for_console": "Seen Hello Connect Watch Rescan Survey Symbols Rules RuleRead Status Why Plan"
     " Apply Keep Undo Repair RuleMode",
     "changes": "Apply Keep Repair RuleMode Undo ListChange PolicyChange",
     "quick": "Keep Repair Undo Status ListShow ListTest",

@@ -7,6 +7,7 @@ follows from number to number misses nothing; a new guardian has a new log, with
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -15,14 +16,18 @@ from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from fwtop.guardian.records.journal import Entry
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.peer import Peer
-from fwtop.model.protocol import MAX_WAIT_SECONDS, Changes
+from fwtop.model.protocol import MAX_WAIT_SECONDS, Changes, SeenAttack
+from fwtop.model.text import safe_text
 
 _KEPT_BYTES = 4 << 20  # of events; the oldest go
+_MOST_ATTACKS, _MOST_TEXT = 64, 120  # that consoles tell of within _SEEN_SECONDS; characters
+_SEEN_SECONDS = 5.0
 _MOST_BYTES = 8 << 20  # of events in an answer: it needs no more than one reading
 
 
@@ -41,6 +46,7 @@ class ChangeLog:
         self._rules: dict[str, Entry] = {}
         self._lists: dict[str, tuple[int, int]] = {}  # name → stamp, entries
         self._began = False
+        self._seen_at, self._seen_count = 0.0, 0
 
     def note(self) -> None:
         """Compare with the last time; the first time, what former guardians left is nothing new."""
@@ -63,6 +69,33 @@ class ChangeLog:
                 self._rule_event("rule_removed", self._state.journal.find(rule_id) or entry)
         if self.last != told:
             self._wake()
+
+    def seen(self, pid: int, on: set[str], attacks: tuple[SeenAttack, ...]) -> None:
+        """Log attacks that a console began or ceased to see; `on` holds the ids of those that it sees.
+
+        Called by the event loop.
+
+        A console may have been taken over: what it says is bounded, so that it drives nothing else out.
+        """
+        now = time.monotonic()
+        if now - self._seen_at > _SEEN_SECONDS:
+            self._seen_at, self._seen_count = now, 0
+        room = max(0, _MOST_ATTACKS - self._seen_count)
+        self._seen_count += len(attacks)
+        for attack in attacks[:room]:
+            about = {
+                name: safe_text(value, limit=_MOST_TEXT) if isinstance(value, str) else value
+                for name, value in asdict(attack).items()
+                if not isinstance(value, float) or math.isfinite(value)
+            }
+            key, is_on = f"{pid}-{attack.id}", attack.ended is None
+            self._put("attack_began" if is_on else "attack_ended", {**about, "id": key})
+            (on.add if is_on else on.discard)(key)
+
+    def unseen(self, on: set[str]) -> None:
+        """Log that nobody sees these attacks any more: their console has gone."""
+        for key in sorted(on):
+            self._put("attack_ended", {"id": key, "ended": None})
 
     def since(self, number: int) -> dict[str, bytes]:
         """Return the events after a number as an answer's data, encoded; as many as an answer may have."""

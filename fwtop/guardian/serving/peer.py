@@ -58,6 +58,7 @@ class Client(Struct, eq=False):
     held: list[int] = field(default_factory=list)  # descriptors that keep observers attached
     connections: set[Peer] = field(default_factory=set)
     owns: bool = False  # provisional rules may fall with it
+    seen: set[str] = field(default_factory=set)  # ids of attacks that it told of and that go on
 
 
 class Peer(Struct, eq=False):

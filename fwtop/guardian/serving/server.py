@@ -46,6 +46,7 @@ from fwtop.model.protocol import (
     Rescan,
     RuleMode,
     Rules,
+    Seen,
     Status,
     Survey,
     Symbols,
@@ -105,6 +106,7 @@ class Server:
         self._policies = Policies(self._selector, self._connections, policies)
         self._routes = RouteMonitor()
         self._statuses = StatusCache(worker, handlers.reports, self._reply_status)
+        self._changes = changes
         self._followers = Followers(changes, self._connections)
         self._stop = False
         self._terminated = False  # by a signal: perhaps no guardian follows
@@ -303,6 +305,9 @@ class Server:
                 self._statuses.request(peer, request, asked.seconds)
             case Changes():
                 self._followers.request(peer, request)
+            case Seen():
+                self._changes.seen(peer.pid, client.seen, request.attacks)
+                self._connections.reply(peer, Answer(True))
             case _ if request.changes and client.hello.readonly:
                 refused = Answer(False, "read-only: nothing was changed", 1, reason="read_only")
                 self._connections.reply(peer, refused)
@@ -367,6 +372,7 @@ class Server:
 
     def _client_gone(self, client: Client) -> None:
         """Detach a client's observers and revert its unconfirmed rules."""
+        self._changes.unseen(client.seen)
         close_aside(client.held)
         client.held.clear()
         self._policies.gone(client)
