@@ -80,7 +80,7 @@ class StreamServer:
             return
         session = Session(sock, uid, tuple(groups), self._means)
         self._sessions = {item for item in self._sessions if item.is_open}
-        if sum(item.uid == uid for item in self._sessions) >= MAX_OF_USER:
+        if uid and sum(item.uid == uid for item in self._sessions) >= MAX_OF_USER:
             session.refuse(f"a user's programs have at most {MAX_OF_USER} connections: close some")
         elif len(self._sessions) >= MAX_OF_PROGRAMS:
             session.refuse("there are too many connections of programs: try again later")

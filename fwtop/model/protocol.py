@@ -194,6 +194,7 @@ class Changes(Reading, frozen=True):
     `event` and what is known of it.
     """
 
+    command = "fwtop events"
     since: int = 0
     wait_seconds: float = 0.0  # at most MAX_WAIT_SECONDS
 

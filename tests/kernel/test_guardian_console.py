@@ -16,6 +16,7 @@ from fwtop.model.console_scope import MAX_TRIAL_SECONDS, MAX_TTL_SECONDS
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
     Apply,
+    Changes,
     Connect,
     Hello,
     Keep,
@@ -29,8 +30,10 @@ from fwtop.model.protocol import (
     Repair,
     Request,
     Rescan,
+    RuleMode,
     RuleRead,
     Rules,
+    Seen,
     Status,
     Survey,
     Symbols,
@@ -38,7 +41,7 @@ from fwtop.model.protocol import (
     Watch,
     Why,
 )
-from fwtop.model.rule import POLICY, POLICY_TRIAL, Kind, Level, Match, Protection, Range, Rule
+from fwtop.model.rule import POLICY, POLICY_TRIAL, Kind, Level, Match, Mode, Protection, Range, Rule
 
 pytestmark = pytest.mark.kernel
 POLICY_TEXT = """schema = 1
@@ -72,6 +75,9 @@ SAMPLES: dict[type[Request], tuple[Request, bool]] = {
     Apply: (Apply(replace(RULE, match=Match(sources=(Prefix.parse("192.0.2.8"),))).to_dict(), 30), True),
     Keep: (Keep("1", 600), True),
     Repair: (Repair("1"), True),
+    RuleMode: (RuleMode(("7",), Mode.COUNT), True),
+    Seen: (Seen(()), True),
+    Changes: (Changes(), False),
     Undo: (Undo(("1",)), True),
     ListChange: (ListChange("x", "create", entries=("192.0.2.1",)), False),
     ListShow: (ListShow(), False),
@@ -117,6 +123,7 @@ def test_a_console_gets_the_requests_of_its_table_and_no_other(bench: Bench, con
         Why: Why(number),
         Keep: Keep(number),
         Repair: Repair(number),
+        RuleMode: RuleMode((number,), Mode.COUNT),
         Undo: Undo((number,)),
     }
     for kind, (sample, allowed) in SAMPLES.items():

@@ -385,7 +385,8 @@ def test_an_example_in_each_language_follows(
         return [line.split() for line in (tmp_path / "out").read_text().splitlines()]
 
     try:
-        poll_until(lambda: any("state" in words for words in told()) or process.poll() is not None)
+        compiled = 300.0  # seconds, for Go's on a busy machine
+        poll_until(lambda: any("state" in words for words in told()) or process.poll() is not None, compiled)
         rule = fwtop.apply(RULE, confirm_seconds=0)["rule"]["id"]
         poll_until(
             lambda: any(words[1:3] == ["fwtop_rule", rule] for words in told()) or process.poll() is not None
