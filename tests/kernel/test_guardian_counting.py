@@ -370,3 +370,16 @@ def test_a_switched_group_stays_so_over_a_reboot_and_the_next_policy(
         assert path.passes()
         with pytest.raises(FwtopError, match="there are: web"):
             switch("count", "mail")
+
+
+def test_what_a_screen_has_drop_counts_again_when_it_is_gone(bench: XdpBench, poll_until) -> None:
+    path = bench.path(4)
+    with bench.connect() as guardian:
+        with bench.connect(role="console") as console:
+            rule_id = apply(console, replace(bench.block_rule(4), mode=Mode.COUNT), 30)
+            with pytest.raises(FwtopError, match="on trial first"):
+                give_mode(console, rule_id, Mode.DROP)
+            give_mode(console, rule_id, Mode.DROP, 30)
+            assert not path.passes()
+        poll_until(lambda: rules_of(guardian)[rule_id]["rule"]["mode"] == "count")
+        assert path.passes()
