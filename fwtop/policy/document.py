@@ -273,8 +273,12 @@ def draft_of(text: str, name: str) -> Draft:
 
 
 def _confine() -> None:
-    with suppress(FwtopError):  # the last rule is wrong: now modules are loaded that can't be opened later
-        read_draft(_SAMPLE, "")
+    for text in (
+        _SAMPLE,
+        f"{_SAMPLE}quark = 1\n",
+    ):  # both are wrong: now modules are loaded that can't be later
+        with suppress(FwtopError):
+            read_draft(text, "")
     memory = mapped_bytes() + _READER_BYTES
     os.chdir("/")
     unprivileged(Profile.DISSECTOR)
