@@ -16,6 +16,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, Rule
 from fwtop.parse.packets import parse_packets
 from fwtop.report.bundle_rules import ipset_text, iptables_text, nftables_text
+from fwtop.report.effects import RuleEffect
 from tests.kernel.conftest import NetnsPair
 from tests.kernel.wire import checksummed, inside
 
@@ -88,6 +89,11 @@ def probed(shared_pair: NetnsPair) -> tuple[NetnsPair, list[bytes]]:
     return shared_pair, frames(mac)
 
 
+def effect_of(rule: Rule) -> RuleEffect:
+    """Return what is told of a rule that dropped a packet."""
+    return RuleEffect(rule, None, None, None, "", 1, 60, 1.0, (), ())
+
+
 def expected(match: Match, sent: list[bytes]) -> set[int]:
     width = max(map(len, sent))
     data = np.zeros((len(sent), width), np.uint8)
@@ -114,7 +120,7 @@ def test_exported_rules_drop_what_fwtop_would(
 ) -> None:
     pair, sent = probed
     kind = Kind.STRING if match.payload else Kind.XDP
-    effect = SimpleNamespace(rule=Rule("7", kind, match, "a rule", 600), packets=1, left_out="")
+    effect = effect_of(Rule("7", kind, match, "a rule", 600))
     digest = SimpleNamespace(effects=(effect,), info=SimpleNamespace(id="session"))
     run, want = pair.victim.run, expected(match, sent)
     everything = set(range(1, len(sent) + 1))
@@ -154,9 +160,9 @@ def test_all_kinds_load(probed: tuple[NetnsPair, list[bytes]], tmp_path: Path) -
             limit = RateLimit(1_000, 2_000, 24, 56, by_dport=by_dport, in_bytes=in_bytes)
             match = Match(family=family, protocol=17, dport=53)
             made = Rule(str(10 + 2 * number + by_dport), Kind.HASHLIMIT, match, "limit", 600, limit=limit)
-            effects.append(SimpleNamespace(rule=made, packets=1, left_out=""))
+            effects.append(effect_of(made))
     notrack = Rule("20", Kind.NOTRACK, Match(protocol=17, dport=53), "notrack", 600)
-    effects.append(SimpleNamespace(rule=notrack, packets=1, left_out=""))
+    effects.append(effect_of(notrack))
     both = tuple(map(Prefix.parse, ("192.0.2.0/24", "2001:db8::/32", "192.0.2.7", "2001:db8:1::/48")))
     single = tuple(map(Prefix.parse, ("198.51.100.1", "2001:db8:2::1")))
     per_prefix = RateLimit(1_000, 1_000, 32, 128)
@@ -168,7 +174,7 @@ def test_all_kinds_load(probed: tuple[NetnsPair, list[bytes]], tmp_path: Path) -
         Rule("25", Kind.XDP, Match(sources=both), "a list", 600, origin="list:bad"),
         Rule("26", Kind.IPSET, Match(family=4), "an empty list", 600, origin="list:none"),
     )
-    effects += [SimpleNamespace(rule=made, packets=1, left_out="") for made in others]
+    effects += [effect_of(made) for made in others]
     digest = SimpleNamespace(effects=tuple(effects), info=SimpleNamespace(id="session"))
     sets = tmp_path / "sets"
     sets.write_text(ipset_text(digest))
