@@ -10,6 +10,7 @@ What follows is up to the kind of file: defaults hold for what is wrong, or the 
 
 from __future__ import annotations
 
+import difflib  # not later: most files are read in a sandbox
 import functools
 import re
 from collections.abc import Callable, Iterable
@@ -244,8 +245,6 @@ def _there_are(name: str, known: Iterable[str]) -> str:
     """Say which keys there are; of many, the nearest."""
     names = list(known)
     if len(names) > _NAMES_SHOWN:
-        import difflib
-
         return f"the nearest is {difflib.get_close_matches(name[:_CUT], names, 1, 0.0)[0]}"
     return f"there are {', '.join(names)}" if names else "there are none"
 
