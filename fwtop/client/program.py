@@ -7,6 +7,7 @@ module and fwtop/model/errors.py are all of it: other programs may carry both al
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -19,6 +20,8 @@ from fwtop.model.errors import FwtopError
 
 __all__ = ["FwtopError", "Program", "connect"]
 RUN_DIRECTORY = Path("/run/fwtop")
+_NAMES = Path("/run/netns")
+_MAX_PACKET = 1 << 20  # bytes of a message to or from the guardian itself
 _VERSIONS = (1, 1)  # of the protocol, that this module speaks
 _PAGE = 10_000  # entries of a list in one answer
 _SECONDS = 960.0  # for an answer; the guardian gives up before
@@ -42,7 +45,7 @@ class Program:
         self._netns = netns
         self._readonly = readonly
         self._number = 0
-        self._connected: tuple[socket.socket, BinaryIO] | None = None
+        self._connected: tuple[socket.socket, BinaryIO | _Packets] | None = None
         self.scopes: tuple[str, ...] = ()  # what this program may do
         self.guardian: dict[str, Any] = {}  # its pid, build, netns
         self._open()
@@ -212,11 +215,8 @@ class Program:
 
     def _open(self) -> None:
         """Connect and say hello; raises FwtopError."""
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(_SECONDS)
-        self._connected = sock, sock.makefile("rb")
         try:
-            sock.connect(str(self._path))
+            self._connected = self._stream() or self._packets()
             hello = {"role": "program", "versions": _VERSIONS, "readonly": self._readonly}
             answer = self._exchange("hello", hello)
             if self._netns not in (None, answer["guardian"]["netns"]):
@@ -233,18 +233,41 @@ class Program:
             raise
         self.scopes, self.guardian = tuple(answer["scopes"]), answer["guardian"]
 
+    def _stream(self) -> tuple[socket.socket, BinaryIO] | None:
+        sock = _connected(socket.SOCK_STREAM, self._path)
+        return None if sock is None else (sock, sock.makefile("rb"))
+
+    def _packets(self) -> tuple[socket.socket, _Packets]:
+        """Connect to the guardian itself, which has no `watch`, where nobody serves the stream."""
+        inode = self._netns
+        if inode is None:
+            inode = os.stat(_NAMES / self._path.stem.removeprefix("api-")).st_ino
+        sock = _connected(socket.SOCK_SEQPACKET, self._path.with_name(f"{inode}.api"))
+        if sock is None:
+            raise EOFError("neither is there")
+        return sock, _Packets(sock)
+
     def _exchange(self, verb: str, fields: Mapping[str, object]) -> dict[str, Any]:
         self._number += 1
         message = json.dumps({"verb": verb, "number": self._number, **fields}).encode() + b"\n"
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # perhaps it said why
-            self._parts()[0].sendall(message)
+        sock, reader = self._parts()
+        try:
+            if verb == "watch" and isinstance(reader, _Packets):
+                raise OSError(errno.EMSGSIZE, "")
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # perhaps it said why
+                sock.sendall(message)
+        except OSError as error:
+            if error.errno != errno.EMSGSIZE:
+                raise
+            line = "changes, and long requests, take the stream: start 'sudo fwtop api'; nothing was changed"
+            raise FwtopError(line, reason="unavailable") from None
         answer = self._read()
         if not answer["ok"]:
             raise _refusal(answer)
         data: dict[str, Any] = answer["data"]
         return data
 
-    def _parts(self) -> tuple[socket.socket, BinaryIO]:
+    def _parts(self) -> tuple[socket.socket, BinaryIO | _Packets]:
         if self._connected is None:
             raise EOFError("it was closed")
         return self._connected
@@ -268,6 +291,37 @@ class Program:
             first += _PAGE
 
 
+class _Packets:
+    """Reads answers from the guardian's own socket: a message each, long ones in parts."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def readline(self) -> bytes:
+        """Return an answer with a line's end; b"": it is closed."""
+        part = self._sock.recv(_MAX_PACKET)
+        whole = part.removeprefix(b"+")
+        while part[:1] == b"+":
+            part = self._sock.recv(_MAX_PACKET)
+            whole += part[1:]
+        return whole + b"\n" if whole else b""
+
+    def close(self) -> None:
+        """Nothing is left to close."""
+
+
+def _connected(kind: int, path: Path) -> socket.socket | None:
+    """Return a connection; None if nobody listens there. Raises PermissionError."""
+    sock = socket.socket(socket.AF_UNIX, kind)
+    sock.settimeout(_SECONDS)
+    try:
+        sock.connect(str(path))
+    except (FileNotFoundError, ConnectionRefusedError):
+        sock.close()
+        return None
+    return sock
+
+
 def connect(
     netns: str | None = None, *, readonly: bool = False, run_directory: Path = RUN_DIRECTORY
 ) -> Program:
@@ -280,7 +334,7 @@ def connect(
 
 def _name_of(inode: int) -> str | None:
     """Return the `ip netns` name of a namespace, None if it has none."""
-    for path in Path("/run/netns").glob("*"):
+    for path in _NAMES.glob("*"):
         with contextlib.suppress(OSError):
             if path.stat().st_ino == inode:
                 return path.name

@@ -40,6 +40,22 @@ def fwtop(bench: Bench, open_to_groups: None) -> Iterator[Program]:
             connected.change_list("delete", item["name"])
 
 
+def test_where_nobody_serves_the_stream_the_guardian_itself_answers(
+    bench: Bench, fwtop: Program, tmp_path: Path
+) -> None:
+    name = f"{Path('/run/netns', bench.netns).stat().st_ino}.api"
+    (tmp_path / name).symlink_to(bench.directory / name)
+    addresses = {f"198.51.{number // 250}.{number % 250}" for number in range(7_500)}
+    with connect(bench.netns, run_directory=tmp_path) as alone:
+        alone.change_list("create", "many", addresses)
+        assert {entry for entry, *_ in alone.entries("many")} == addresses
+        with pytest.raises(FwtopError, match="start 'sudo fwtop api'"):
+            next(alone.watch())
+        with pytest.raises(FwtopError, match="start 'sudo fwtop api'"):
+            alone.change_list("add", "many", [f"10.0.{n // 250}.{n % 250}" for n in range(62_500)])
+        assert alone.test("many", "198.51.1.7")
+
+
 def stream_path(bench: Bench) -> Path:
     return bench.directory / f"api-{bench.netns}.sock"
 
