@@ -277,19 +277,23 @@ class Panel(Lines):
         return KEY_MAP.words(self.view.empty)
 
     def _title(self, width: int) -> Line:
-        line = self._slot_line() if self.slot else self._label(self.spec, active=True)
+        line = self._slot_line(width) if self.slot else self._label(self.spec, active=True)
         right = self._details(width - width_of(line) - 4)
         line.append((" ", TEXT))
         rule = width - width_of(line) - width_of(right) - (1 if right else 0)
         line.append(("─" * max(rule, 0), DIM))
         return [*line, (" ", TEXT), *right] if right else line
 
-    def _slot_line(self) -> Line:
-        line: Line = []
-        for name in self.slot:
-            if line:
-                line.append((" ", TEXT))
-            line += self._label(PANEL[name], active=name == self.spec.name)
+    def _slot_line(self, width: int) -> Line:
+        """Write the titles of the panels that share the place; the active one is among those that fit."""
+        labels = [self._label(PANEL[name], active=name == self.spec.name) for name in self.slot]
+        first, last = 0, self.slot.index(self.spec.name)
+        while first < last and sum(width_of(one) + 1 for one in labels[first : last + 1]) + 1 > width:
+            first += 1
+        line: Line = [("…", DIM)] if first else []
+        for place, label in enumerate(labels[first:]):
+            line += [(" ", TEXT)] if place else []
+            line += label
         return line
 
     def _label(self, spec: PanelSpec, *, active: bool) -> Line:
