@@ -26,7 +26,7 @@ fi
 
 workers=$((4 * $(nproc))) # kernel tests mostly wait
 [[ $workers -le 12 ]] || workers=12
-flooding=(tests/kernel/test_{bench_lab,lab_ends,whole_program}.py) # others beside them would change figures, end labs
+flooding=(tests/kernel/test_{bench_lab,full_rate_table,lab_ends,whole_program}.py) # others beside them would change figures, end labs
 mapfile -t kernel < <(printf '%s\n' tests/kernel/test_*.py | grep -vxF "$(printf '%s\n' "${flooding[@]}")" | tac)
 beside=(tests/unit tests/scenarios tests/ui)
 flags=()

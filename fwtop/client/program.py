@@ -260,7 +260,7 @@ class Program:
             if error.errno != errno.EMSGSIZE:
                 raise
             line = "changes, and long requests, take the stream: start 'sudo fwtop api'; nothing was changed"
-            raise FwtopError(line, reason="unavailable") from None
+            raise FwtopError(line, reason="unavailable", retryable=bool(fields.get("since"))) from None
         answer = self._read()
         if not answer["ok"]:
             raise _refusal(answer)

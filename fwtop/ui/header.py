@@ -50,6 +50,7 @@ class HeaderState(Struct, frozen=True):
     readonly: str = ""  # why nothing can be changed; "" if it can
     slow: bool = False
     press: str = ""  # the keys that help most against what reaches services
+    does: str = ""  # what they do, in brief
 
 
 def header_lines(snapshot: Snapshot, history: History, state: HeaderState, width: int) -> list[Line]:
@@ -177,6 +178,8 @@ def verdict_line(snapshot: Snapshot, state: HeaderState, width: int, alarm: Line
     keys, reasons = _keys(verdict, snapshot, state), _reasons(verdict, snapshot, attacks_of(snapshot))
     whole = not state.slow and width >= 100
     forms = [(whole, [keys, alarm]), (False, [keys, alarm])]
+    if state.does and width >= _WIDE and keys[:1] == [_PRESS]:
+        forms.insert(0, (whole, [[*keys, (f": {state.does}", TEXT)], alarm]))
     if verdict.rule is not None or verdict.loss is not None:  # what it does decides which key to press
         forms.append((False, [keys]))
     for bar, ends in forms:
@@ -207,6 +210,8 @@ def _badge(verdict: Verdict, *, bar: bool) -> Line:
     return line
 
 
+_WIDE = 120  # cells from which what a key does is said beside it
+_PRESS: Span = ("press", TEXT)
 _REACHED = (Badge.UNPROTECTED, Badge.PARTLY, Badge.ABUSE)
 _DONE = (Badge.PROTECTED, Badge.ALREADY, Badge.KERNEL, Badge.ENDED, Badge.CALM, Badge.UNUSUAL)
 
@@ -224,7 +229,7 @@ def _keys(verdict: Verdict, snapshot: Snapshot, state: HeaderState) -> Line:
         return [(keep, NOTICE), (" keep  ", TEXT), (undo, TITLE), (" remove", TEXT)]
     if verdict.badge in _REACHED and state.press:
         return [
-            ("press", TEXT),
+            _PRESS,
             *(span for key in state.press.split() for span in ((" ", TEXT), (key, NOTICE))),
         ]
     return [("nothing to do", DIM)] if verdict.badge in _DONE else []
@@ -311,7 +316,7 @@ def _of_several(attacks: tuple[Incident, ...], snapshot: Snapshot) -> list[Line]
     titles = ", ".join(attack.title for attack in attacks)
     rate, held = attack_pps(snapshot), [[(words, BAD)] for one in attacks if (words := holding(one))]
     sizes: list[Line] = [[(f"{number(rate)} pps", TEXT)]] if rate >= 1 else []
-    return [[(f"{len(attacks)} attacks", STRONG)], *sizes, *held, [(titles, TEXT)]]
+    return [[(f"{len(attacks)} attacks: {titles}", STRONG)], *held, *sizes]
 
 
 def _of_attack(attack: Incident, snapshot: Snapshot) -> list[Line]:

@@ -346,9 +346,10 @@ class KeyMap:
                 chosen.add(row.name)
                 used += size
         shown = [row for row in self.actions if row.name in chosen]
-        if here.origin in ("live", "lost"):
-            return shown
-        return [replace(row, footer="play/pause") if row.name == "pause" else row for row in shown]
+        word = (
+            "play/pause" if here.origin not in ("live", "lost") else "resume" if "paused" in here.has else ""
+        )
+        return [replace(row, footer=word) if row.name == "pause" and word else row for row in shown]
 
 
 KEY_MAP = KeyMap()

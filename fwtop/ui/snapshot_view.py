@@ -29,6 +29,7 @@ from fwtop.ui.layout import HEADER_ROWS, Box, Guarded
 from fwtop.ui.lists.attacks import setup_lines
 from fwtop.ui.lists.history import RecentRates
 from fwtop.ui.lists.path import Stage, path_lines, stage_details
+from fwtop.ui.lists.proposals import in_brief
 from fwtop.ui.lists.rows import PART_PANELS
 from fwtop.ui.lists.rules import RuleEffects, effect_lines
 from fwtop.ui.lists.table import CellContext
@@ -37,6 +38,7 @@ from fwtop.ui.tabs import TAB, Content
 from fwtop.ui.terminal import LinkBudget
 
 _SLOW_LIST_SECONDS = 5.0  # at least between two drawings of long lists with --slow: in a flood all change
+_BRIEF_CELLS = 40  # of what a key does
 _CLOCK_SECONDS = 0.95  # a little early
 
 
@@ -273,8 +275,9 @@ class SnapshotView:
         with self._as_drawing(), self._guard.drawing("lines"):
             snapshot = desk.current(desk.newest)
             keys = desk.screen.app.screen is desk.screen
-            press = self._press() if keys else ""
-            state = HeaderState(desk.now(), self._session.paused, desk.controls.readonly, desk.slow, press)
+            press, does = self._press() if keys else ("", "")
+            paused = self._session.paused
+            state = HeaderState(desk.now(), paused, desk.controls.readonly, desk.slow, press, does)
             desk.bars.draw(snapshot, state, desk.log.entries, self.here() if keys else None)
             with tabs.toasts.guarded():
                 self._draw_toasts(snapshot)
@@ -285,14 +288,16 @@ class SnapshotView:
                 with tabs.tab_bar.guarded():
                     self._draw_tabs(snapshot)
 
-    def _press(self) -> str:
-        """Return the keys that install what helps most: against several attacks one set of rules."""
+    def _press(self) -> tuple[str, str]:
+        """Return the keys that install what helps most (against several attacks a set), and what that is."""
         helpful = self._desk.proposals.helpful()
         if not helpful:
-            return ""
-        several = len({one.incident for one in helpful}) > 1
+            return "", ""
+        attacks = {one.incident for one in helpful}
+        several = len(attacks) > 1
         first = KEY_MAP.label("protect") if several else str(helpful[0].number)
-        return f"{first} {KEY_MAP.label('open')}"
+        does = f"a rule for each of {len(attacks)}" if several else in_brief(helpful[0], _BRIEF_CELLS)
+        return f"{first} {KEY_MAP.label('open')}", does
 
     def here(self) -> Here:
         """Return what there is for keys to act on."""
@@ -309,6 +314,7 @@ class SnapshotView:
             "broken": bool(not_acting(shot.mitigations)),
             "ended": (self._rules.expiry.expired or self._rules.expiry.last) is not None,
             "stored": shot.origin.kind != "live" or bool(self._desk.feed.session),
+            "paused": self._session.paused,
             "recording": self._desk.feed.player is not None,
             **self._rows.present(),
         }

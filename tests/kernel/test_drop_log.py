@@ -73,7 +73,7 @@ def test_frames_name_the_rule_and_a_reader_goes_on_after_damage(
 ) -> None:
     path = open_path / "drops"
     with recording(lab, "--drops", str(path), "--drops-rate", "200"):
-        poll_until(path.exists)
+        poll_until(path.exists)  # it is starting: both need the maps of compiled rules
         lab.start_flood(5_000)
         fwtop("drop", "--proto", "udp", "--via", "xdp", "--yes", "--force", "--netns", lab.victim)
         poll_until(lambda: sum(frame["why"].startswith("rule ") for frame in read(path)) > 300)
@@ -84,7 +84,7 @@ def test_frames_name_the_rule_and_a_reader_goes_on_after_damage(
     seconds = max(times) - min(times)
     assert len(of_rule) <= 200 * (seconds + 2)
     assert sum(int(frame["times"]) for frame in of_rule) / seconds == pytest.approx(5_000, rel=0.5)
-    assert all(len(frame["hex"]) // 2 <= 14 + 20 + 8 for frame in of_rule), "no payload unless asked"
+    assert all(len(frame["data"]) // 2 <= 14 + 20 + 8 for frame in of_rule), "no payload unless asked"
     whole = bytearray(path.read_bytes())
     for place in range(50, len(whole), 5_000):
         whole[place] ^= 0x55

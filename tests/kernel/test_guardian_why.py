@@ -15,9 +15,8 @@ from xdp_frames import ethernet, ipv4, udp
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Status, Undo, Why
-from fwtop.model.rule import Kind, Match, RateLimit, Rule
-from fwtop.rules.xtables import HASHLIMIT_MAX
-from tests.kernel.wire import forged_arrivals, send_frames
+from fwtop.model.rule import Kind, Match, Rule
+from tests.kernel.wire import send_frames
 
 pytestmark = pytest.mark.kernel
 UDP = 17
@@ -149,22 +148,6 @@ def test_native_rules_in_table_raw_are_no_damage(bench: Bench) -> None:
         said = why(guardian, rule_id)
     assert "gone" not in said
     assert "2 rules come before fwtop's in table raw (IPv4), which holds native nftables rules" in said
-
-
-def test_full_table_of_a_rate_limit_is_named(bench: Bench, poll_until) -> None:
-    """More sources than xt_hashlimit remembers: all new clients are dropped, far below the rate."""
-    rule = Rule("", Kind.HASHLIMIT, Match(family=4, protocol=UDP), "x", 600, limit=RateLimit(1000, 1000))
-    with bench.connect() as guardian:
-        assert any(
-            "remembers 262,144 source prefixes" in line for line in guardian.plan(rule).data["warnings"]
-        )
-        rule_id = apply(guardian, rule)
-        assert "table" not in why(guardian, rule_id)
-        with forged_arrivals(bench.pair.victim, PORT + 1, HASHLIMIT_MAX + 1000):
-            said = poll_until(
-                lambda: told if "its table is full" in (told := why(guardian, rule_id)) else "", 20
-            )
-    assert "262,144 of 262,144 source prefixes (IPv4): packets of every new client are" in said
 
 
 def test_allow_listed_sender_is_named(bench: Bench) -> None:

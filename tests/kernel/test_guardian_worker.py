@@ -23,6 +23,7 @@ from fwtop.console.live import LiveSession
 from fwtop.enrich.geoip import open_lookup
 from fwtop.incidents.advisor import Advisor
 from fwtop.kernel import namespaces
+from fwtop.kernel.programs import PRIORITY
 from fwtop.live.connections import TcpServiceMeter
 from fwtop.live.source import LiveSource
 from fwtop.model.addresses.address import Prefix
@@ -235,13 +236,17 @@ def test_status_of_any_length_is_told(bench: Bench) -> None:
         assert len(encode_answer(watching)) < MAX_MESSAGE  # it goes on to the console in one message
 
 
-def test_quick_requests_are_served_while_a_million_prefixes_go_in(bench: Bench) -> None:
+def test_quick_requests_are_served_while_a_million_prefixes_go_in(
+    bench: Bench, request: pytest.FixtureRequest
+) -> None:
     with bench.connect() as slow, bench.connect() as quick:
         kept = apply(quick, bench.block_rule(4), 300)
         undone = apply(quick, bench.block_rule(6))
         expiring = apply(quick, Rule("", Kind.IPSET, Match(sources=prefixes(1)), "soon over", 1))
         made: list[Answer] = []
         rule = long_rule(MILLION)
+        request.addfinalizer(lambda: os.setpriority(os.PRIO_PROCESS, 0, 0))
+        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)  # the guardian's: else the million is in before it looks
         thread = threading.Thread(target=lambda: made.append(slow.apply(rule, 0)))
         thread.start()
         coming = set_name(str(int(expiring) + 1), 4)

@@ -29,7 +29,7 @@ _CODES = (
     *("id", "rule", "replaces", "active_rule", "kind", "layer", "side", "protocol", "stage"),
     *("guardian", "number"),
 )
-_VALUES = ("prefix", "match", "state", "severity")
+_VALUES = ("prefix", "match", "state", "severity", "mode")
 
 
 def poisoned(value: Any) -> Any:

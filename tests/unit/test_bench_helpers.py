@@ -42,8 +42,9 @@ def test_the_long_xdp_list_is_disjoint_and_misses_the_flood() -> None:
 
 
 def test_rates_cpu_time_and_memory_are_measured() -> None:
-    count = iter([100, 150])
-    assert per_second(lambda: next(count), 0.05) == pytest.approx(1000, rel=0.5)
+    count, began = iter([100, 150]), time.monotonic()
+    rate = per_second(lambda: next(count), 0.05)
+    assert 50 / (time.monotonic() - began) <= rate <= 1000
     before, end = processor_seconds(os.getpid()), time.process_time() + 0.05
     while time.process_time() < end:
         pass

@@ -106,7 +106,7 @@ class Watching:
 
         def work() -> dict[str, Any]:
             self._compiled.interfaces.update(request.interfaces)
-            return dict(self._compiled.descriptors)
+            return dict(self._compiled.share_maps())
 
         def done(answer: Answer) -> None:
             if peer not in self._connections:

@@ -29,6 +29,7 @@ from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.rules.kind import KernelObjects, Layer
 from fwtop.rules.kinds import of
+from fwtop.xdp.maps import create_shared
 from fwtop.xdp.messages import Apply, Clear, Compile, Loaded, Open, RequestedRule, Sweep
 
 MAX_ALLOWED = 4096
@@ -66,6 +67,17 @@ class CompiledRules(Mechanism):
     def descriptors(self) -> dict[str, int]:
         """The shared maps, for the observers' loader to sample dropped packets; not to be closed."""
         return dict(self._slots.maps) if self._slots is not None else {}
+
+    def share_maps(self) -> dict[str, int]:
+        """Return the shared maps, creating them if there are none.
+
+        Two loaders that begin at once, an observers' and a rule's, would each make its own: the rule's were
+        then gone, or not sampled from.
+        """
+        if self._slots is None and not self._unseen:
+            with contextlib.suppress(OSError):  # a kernel that can't create them is watched without
+                self._slots = Slots(create_shared())
+        return self.descriptors
 
     def take_maps(self, loaded: Loaded) -> None:
         """Take the maps of a loader's answer, closing those that are known already."""
@@ -428,7 +440,7 @@ class CompiledRules(Mechanism):
                 items.append(item)
             items += [self._requested(slot, planned) for slot, planned in (ahead or {}).items()]
             interfaces = tuple(self._attachments.wanted(self.interfaces))
-            request = Apply(tuple(items), allow, interfaces, self.descriptors, sent)
+            request = Apply(tuple(items), allow, interfaces, self.share_maps(), sent)
             self._precompiler.spare(request)
             self._busy = True
             loaded = loader.ask(request, self._serve_urgent)
