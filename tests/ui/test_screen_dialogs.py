@@ -349,6 +349,16 @@ async def test_y_agrees_and_n_refuses_where_there_are_two_answers() -> None:
         assert run.feed.controls.calls == [("undo", "5")]
 
 
+async def test_a_confirmed_rule_stops_dropping_only_after_a_question() -> None:
+    async with running(provisional(), at="rules") as run:
+        await run.press("down", "C")
+        assert "These would pass." in run.text()
+        await run.press("n")
+        assert run.feed.controls.calls == []
+        await run.press("C", "y")
+        assert run.feed.controls.calls == [("mode", ("5", Mode.COUNT))]
+
+
 async def test_nothing_to_confirm_or_undo() -> None:
     async with running(snapshot(), at="sources") as run:
         await run.press("y")

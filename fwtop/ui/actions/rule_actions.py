@@ -31,7 +31,7 @@ _MODE = "change the mode of"
 _ON_ONE = {  # jobs, and their verbs
     "undo": "remove", "extend": "extend", "change": "change", "why": _EXPLAIN, "mode": _MODE,
 }  # fmt: skip
-DROP_RULE, LEAVE_RULE = "Have it drop", "Leave it"
+DROP_RULE, COUNT_RULE, LEAVE_RULE = "Have it drop", "Have it count only", "Leave it"
 # What the screen may not do, because it parses what attackers send: the command for another terminal.
 _ELSEWHERE = {
     "confirm": "fwtop keep {id}",
@@ -178,9 +178,15 @@ class RuleActions:
             )
 
     async def mode(self, chosen: RuleStatus) -> None:
-        """Have a rule only count, or after a question drop, on trial."""
+        """Have a rule only count, a confirmed one after a question; or after a question drop, on trial."""
         rule = chosen.rule
         if not rule.counts_only:
+            passes = f"Rule {rule.id} is confirmed and drops {number(chosen.pps)} pps now. These would pass."
+            choices = (LEAVE_RULE, COUNT_RULE)
+            if chosen.state is State.CONFIRMED and (
+                await self._desk.choose(f"rule {rule.id} counts only", passes, choices) != COUNT_RULE
+            ):
+                return
             await self._report(f"changing rule {rule.id}", self._set_mode(rule.id, Mode.COUNT))
             return
         trial = f"It is on trial for {self._controls.confirm_seconds} s, and then counts again."
