@@ -25,6 +25,7 @@ from fwtop.guardian.limits import read_limits
 from fwtop.guardian.main import Options
 from fwtop.guardian.serving.connections import MAX_OF_PROGRAMS, MAX_OF_USER
 from fwtop.guardian.serving.peer import identity_of
+from fwtop.guardian.serving.programs import listen
 from fwtop.kernel import namespaces
 from fwtop.kernel.descriptors import raise_limit
 from fwtop.model.errors import FwtopError
@@ -111,7 +112,7 @@ def serve(options: Options) -> None:
         if given is None and _is_served(path):
             raise FwtopError(f"{path} is served already", reason="exists")
         with _locked(path.with_suffix(".lock"), patient=given is not None):
-            listener = given or _listening(path)
+            listener = given or listen(path, kind=socket.SOCK_STREAM)
             try:
                 StreamServer(options, listener, None if given else path).serve()
             finally:
@@ -163,19 +164,6 @@ def _locked(path: Path, *, patient: bool) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _listening(path: Path) -> socket.socket:
-    """Listen at a path, of root's alone at first; raises OSError."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    path.unlink(missing_ok=True)  # ours alone: the lock is held
-    mask = os.umask(0o177)
-    try:
-        listener.bind(str(path))
-    finally:
-        os.umask(mask)
-    listener.listen(256)
-    return listener
 
 
 def main() -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fwtop.bench.measured_harm import forget_session
+from fwtop.bench.programs import run_fwtop
 from fwtop.console.history_sampler import _PARTS_SECONDS, _SETTLE_SECONDS
 from fwtop.kernel.programs import module_argv
 from fwtop.lab import network as net
@@ -35,20 +36,11 @@ def in_netns(netns: str, *argv: str) -> None:
     subprocess.run(["ip", "netns", "exec", netns, *argv], check=True, capture_output=True, timeout=60)
 
 
-def fwtop(*words: str) -> str:
-    argv = module_argv("fwtop", *words)
-    done = subprocess.run(
-        argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture
 def lab() -> Iterator[Lab]:
     with Lab("few_sources") as running:
         yield running
-        fwtop("undo", "--all", "--netns", running.victim)
+        run_fwtop("undo", "--all", "--netns", running.victim)
         forget_session(running)
 
 
@@ -88,7 +80,7 @@ def test_a_service_that_is_wholly_cut_off_is_no_dark_address(lab: Lab, *, tracke
         cut = next(one for one in told if targets(one).get(net.VICTIM_4, {}).get("dropped_share", 0) > 0.99)
         stored = datetime.fromisoformat(cut["started"]) + timedelta(seconds=2 * _PARTS_SECONDS)
         next(one for one in told if datetime.fromisoformat(one["started"]) > stored)
-    document = json.loads(fwtop("trends", "--json", "--netns", lab.victim))
+    document = json.loads(run_fwtop("trends", "--json", "--netns", lab.victim))
     service = {row["key"]: row for row in document["service_addresses"]}
     dark = {row["key"]: row for row in document["dark_addresses"]}
     assert (service[net.VICTIM_4]["answers"], dark[DARK]["answers"]) == (True, False)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from fwtop.bench.measured_harm import forget_session
+from fwtop.bench.programs import run_fwtop
 from fwtop.kernel.programs import module_argv
 from fwtop.lab.run import Lab
 
@@ -25,20 +26,11 @@ _LINE = re.compile(
 )
 
 
-def fwtop(*words: str) -> str:
-    argv = module_argv("fwtop", *words)
-    done = subprocess.run(
-        argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture
 def lab() -> Iterator[Lab]:
     with Lab("few_sources") as running:
         yield running
-        fwtop("undo", "--all", "--netns", running.victim)
+        run_fwtop("undo", "--all", "--netns", running.victim)
         forget_session(running)
 
 
@@ -75,7 +67,7 @@ def test_frames_name_the_rule_and_a_reader_goes_on_after_damage(
     with recording(lab, "--drops", str(path), "--drops-rate", "200"):
         poll_until(path.exists)  # it is starting: both need the maps of compiled rules
         lab.start_flood(5_000)
-        fwtop("drop", "--proto", "udp", "--via", "xdp", "--yes", "--force", "--netns", lab.victim)
+        run_fwtop("drop", "--proto", "udp", "--via", "xdp", "--yes", "--force", "--netns", lab.victim)
         poll_until(lambda: sum(frame["why"].startswith("rule ") for frame in read(path)) > 300)
     frames = read(path)
     of_rule = [frame for frame in frames if frame["why"].startswith("rule ")]
@@ -101,7 +93,7 @@ def test_two_files_take_turns_within_their_limit(lab: Lab, open_path: Path, poll
     with recording(lab, "--drops", str(path), *options):
         poll_until(path.exists)
         lab.start_flood(20_000)
-        fwtop("drop", "--proto", "udp", "--via", "xdp", "--yes", "--force", "--netns", lab.victim)
+        run_fwtop("drop", "--proto", "udp", "--via", "xdp", "--yes", "--force", "--netns", lab.victim)
         poll_until(lambda: other.exists() and other.stat().st_size > 100_000)
         most = max(one.stat().st_size for one in (path, other))
     assert most <= 1 << 19
@@ -123,7 +115,7 @@ def test_a_reader_that_does_not_read_holds_nobody_up(lab: Lab, open_path: Path, 
             slow.connect(str(path))
             reader = subprocess.Popen([sys.executable, READER, f"unix:{path}"], stdout=file)
             lab.start_flood(30_000)
-            fwtop("drop", "--proto", "udp", "--via", "xdp", "--yes", "--force", "--netns", lab.victim)
+            run_fwtop("drop", "--proto", "udp", "--via", "xdp", "--yes", "--force", "--netns", lab.victim)
             assert next(line for line in process.stdout if "left out for 1 slow readers" in line)
             lines = len(told.read_text().splitlines())
             poll_until(lambda: len(told.read_text().splitlines()) > lines)

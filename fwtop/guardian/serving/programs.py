@@ -175,9 +175,9 @@ def signed(request: Request, by: str) -> Request:
     return replace(request, rule={**request.rule, "created_by": by})
 
 
-def listen(path: Path, most: int = 256) -> socket.socket:
+def listen(path: Path, most: int = 256, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> socket.socket:
     """Listen at a socket of root's alone; `most` wait in connect(2) until somebody accepts."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    listener = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
     path.unlink(missing_ok=True)  # ours alone: the lock is held
     mask = os.umask(0o177)
     try:
