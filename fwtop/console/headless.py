@@ -100,7 +100,7 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
     status = StatusLine(console.recorder)
 
     lost = _GuardianLost()
-
+    parent = os.getppid()
     agent, watch = _automatic(options, console), _rule_watch(options, console, outputs)
 
     def act(snapshot: Snapshot) -> None:
@@ -130,7 +130,7 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
         for helper in (agent, watch):
             if helper is not None:
                 helper.close()
-        console.close()
+        console.close(clean=os.getppid() == parent)  # whose end by force ended this one, too
         outputs.close()
         status.update(outputs.problems())
     if lost.line:

@@ -36,6 +36,7 @@ from fwtop.store.upkeep import set_aside
 _MINUTE_PARTS, _SPAN_PARTS = 20, 40  # of each kind in a minute; in an hour or a day
 _MAX_PARTS = 2_000  # in memory
 _MAX_WAITING = 60  # minutes that could not be stored yet
+_LAST_BUSY_MS = 5_000  # at the end, which has no next attempt
 _PATIENCE = 3  # attempts that may find the file in use
 _ORPHANED_SECONDS = 180  # after which a copy belongs to no running process
 FILE_NAME = "history.db"
@@ -153,7 +154,7 @@ class HistoryWriter:
         self._trouble = Trouble("history not stored", clock)
         self._database: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None  # device and inode
-        self._scope = 0
+        self._scope = 0  # of this transaction: another recording may have pruned it since the last one
         self._id = os.urandom(8).hex()
         self._minute: Bucket | None = None
         self._waiting: list[Bucket] = []
@@ -204,6 +205,8 @@ class HistoryWriter:
             self._waiting.append(self._minute)
             self._minute = None
             self._trouble.retry_now()
+            if self._database is not None:  # recordings of several namespaces are often ended together
+                self._database.execute(f"PRAGMA busy_timeout={_LAST_BUSY_MS}")
             self._store()
         if self._database is not None:
             with suppress(sqlite3.Error):  # another recording may be active: it merges its WAL
@@ -237,7 +240,7 @@ class HistoryWriter:
         """Open the file anew next time, which sets it aside if it is damaged."""
         if self._database is not None:
             self._database.close()
-        self._database, self._scope = None, 0
+        self._database = None
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
@@ -248,13 +251,11 @@ class HistoryWriter:
             self._database, line = open_for_writing(self.path, self._max_bytes)
             self.news = line or self.news
             self._file = identity(self.path)
-        if not self._scope:
-            self._scope = _scope_id(self._database, self._scope_key, self._note)
         with transaction(self._database) as database:
+            self._scope = _scope_id(database, self._scope_key, self._note, self._seen_until)
             yield database
 
     def _store_minute(self, database: sqlite3.Connection, bucket: Bucket) -> None:
-        database.execute("UPDATE scope SET seen = ? WHERE id = ?", (bucket.at, self._scope))
         store(database, self._scope, MINUTE, bucket, _MINUTE_PARTS)
         self._adopt(database, bucket.at)
         _roll_up(database, self._scope, bucket.at, MINUTE, HOUR)
@@ -333,11 +334,12 @@ def _roll_up(database: sqlite3.Connection, scope: int, at: int, span: int, to: i
     )
 
 
-def _scope_id(database: sqlite3.Connection, key: tuple[str, str], note: str) -> int:
-    query = "INSERT INTO scope(netns, interfaces, note) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-    database.execute(query, (*key, note))
-    row = database.execute("SELECT id FROM scope WHERE netns = ? AND interfaces = ?", key).fetchone()
-    return int(row[0])
+def _scope_id(database: sqlite3.Connection, key: tuple[str, str], note: str, seen: float) -> int:
+    query = (
+        "INSERT INTO scope(netns, interfaces, note, seen) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT DO UPDATE SET seen = max(seen, excluded.seen) RETURNING id"
+    )
+    return int(database.execute(query, (*key, note, seen)).fetchone()[0])
 
 
 def _sum(one: HistoryPart, other: HistoryPart) -> HistoryPart:

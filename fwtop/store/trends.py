@@ -92,7 +92,10 @@ class _Scope(Struct, frozen=True):
 
 
 def _scope(database: sqlite3.Connection, interfaces: tuple[str, ...] | None, netns: str | None) -> _Scope:
-    query = "SELECT id, interfaces, netns, note FROM scope WHERE seen > 0 ORDER BY netns <> '', seen DESC"
+    query = (
+        "SELECT id, interfaces, netns, note FROM scope "
+        "WHERE EXISTS (SELECT 1 FROM bucket WHERE bucket.scope = scope.id) ORDER BY netns <> '', seen DESC"
+    )
     for number, names, where, note in database.execute(query):
         watched = tuple(name for name in names.split("\n") if name)
         fits = interfaces is None or watched == interfaces

@@ -55,8 +55,8 @@ fwtop block 192.0.2.7 --yes >/dev/null 2>&1
 kill -9 $first
 until [ "$(main)" != $first ] && systemctl is-active --quiet fwtop; do sleep 0.2; done
 say killed "$(fwtop service 2>&1)"
-until fwtop report --format md -o - | grep -q "nothing was recorded in the"; do sleep 0.2; done
-say gap "$(fwtop report --format md -o - | grep 'nothing was recorded in the')"
+until gap="$(fwtop report --format md -o - | grep 'nothing was recorded in the')"; do sleep 0.2; done
+say gap "$gap"
 say disabled "$(fwtop service disable 2>&1)"
 say rules "$(fwtop status 2>&1 | grep -c 192.0.2.7)"
 say end "$(systemctl show fwtop.service --property=Result --value)"

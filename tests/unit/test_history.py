@@ -8,7 +8,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -289,6 +291,39 @@ def test_old_spans_and_scopes_are_forgotten(tmp_path: Path) -> None:
     assert database.execute("SELECT count(*) FROM bucket").fetchone() == (0,)
     assert database.execute("SELECT count(*) FROM name").fetchone() == (0,)
     database.close()
+
+
+def test_a_recording_of_which_another_forgets_the_scope_goes_on_in_a_new_one(tmp_path: Path) -> None:
+    first = record(tmp_path, NOON, 10)
+    for number in range(17):  # which are newer, so that the first one's gives way
+        other = HistoryWriter(tmp_path, interfaces=(f"eth{number + 1}",))
+        for second in (0, MINUTE):
+            other.add(sample(NOON + 2 * HOUR + number + second))
+        other.close()
+    for second in range(10):
+        first.add(sample(NOON + 3 * HOUR + second))
+    first.close()
+    found = read_trends(tmp_path / "history.db", NOON + 3 * HOUR + 30, interfaces=("eth0",))
+    assert found.hour_seconds == 10
+
+
+def test_the_last_minute_is_stored_although_others_hold_the_file_meanwhile(tmp_path: Path) -> None:
+    writer = record(tmp_path, NOON, 10)
+    held = threading.Event()
+
+    def hold() -> None:
+        with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            held.set()
+            pause.wait(1.5)  # longer than a tick waits
+            database.execute("COMMIT")
+
+    pause, other = threading.Event(), threading.Thread(target=hold)
+    other.start()
+    held.wait()
+    writer.close()
+    other.join()
+    assert trends(tmp_path / "history.db", NOON + 30).hour_seconds == 10
 
 
 @pytest.mark.parametrize("forged", [False, True])
