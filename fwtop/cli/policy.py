@@ -20,20 +20,11 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, POLICY_FORMATS
 from fwtop.model.text import safe_text
 from fwtop.model.wire import plain
+from fwtop.policy import transaction
 from fwtop.policy.document import Policy, read
 from fwtop.policy.live import Difference, Live
 from fwtop.policy.planned import Planned, measurable
 from fwtop.policy.schema import schema
-from fwtop.policy.transaction import (
-    PolicyRequest,
-    before,
-    bring_in,
-    counted,
-    difference_document,
-    difference_lines,
-    history,
-    restore,
-)
 from fwtop.policy.versions import Versions
 from fwtop.rules.overlap import as_one
 
@@ -90,7 +81,7 @@ def _export(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     policy = read(args.file)
-    print(f"{args.file}: {policy.size} with {counted(policy)['entries']:,} entries")
+    print(f"{args.file}: {policy.size} with {transaction.counted(policy)['entries']:,} entries")
     return 0
 
 
@@ -105,9 +96,9 @@ def _diff(args: argparse.Namespace) -> int:
     with _guardian(args.netns, readonly=True) as live:
         change = live.difference(policy, versions.newest_lists())
     if args.json:
-        print(json.dumps(difference_document(change)))
+        print(json.dumps(transaction.difference_document(change)))
     else:
-        print("\n".join(difference_lines(change) or ["the policy is active as it is"]))
+        print("\n".join(transaction.difference_lines(change) or ["the policy is active as it is"]))
     return 0
 
 
@@ -132,7 +123,7 @@ def _apply(args: argparse.Namespace) -> int:
 
 def _rollback(args: argparse.Namespace) -> int:
     versions = _versions(args)
-    version = before(versions, args.number)
+    version = transaction.before(versions, args.number)
     return _bring_in(args, versions.policy_of(version), f"rollback to {version.number}")
 
 
@@ -140,7 +131,7 @@ def _history(args: argparse.Namespace) -> int:
     versions = _versions(args)
     known = versions.all()
     if args.json:
-        print(json.dumps(history(versions)))
+        print(json.dumps(transaction.history(versions)))
         return 0
     for version in known:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(version.kept))
@@ -160,7 +151,7 @@ def _bring_in(args: argparse.Namespace, policy: Policy, note: str) -> int:
     span = 0 if args.yes else max(1, round(args.confirm))
 
     def told(change: Difference) -> None:
-        for line in difference_lines(change):
+        for line in transaction.difference_lines(change):
             print(line)
 
     def asked(end: float) -> bool:
@@ -168,7 +159,9 @@ def _bring_in(args: argparse.Namespace, policy: Policy, note: str) -> int:
         return _answer("keep it? [y/N] ", end)
 
     with _guardian(args.netns) as live:
-        outcome = bring_in(live, _versions(args), PolicyRequest(policy, note, span, args.force), told, asked)
+        outcome = transaction.bring_in(
+            live, _versions(args), transaction.PolicyRequest(policy, note, span, args.force), told, asked
+        )
     if outcome.unchanged:
         print("the policy is active as it is")
     elif outcome.version is None:
@@ -189,7 +182,7 @@ def _answer(question: str, end: float) -> bool:
 
 
 def _boot(args: argparse.Namespace) -> int:
-    return restore(_versions(args), args.file, lambda: _guardian(args.netns))
+    return transaction.restore(_versions(args), args.file, lambda: _guardian(args.netns))
 
 
 def _versions(args: argparse.Namespace) -> Versions:

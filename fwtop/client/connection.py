@@ -9,20 +9,7 @@ import time
 
 from msgspec import Struct
 
-from fwtop.model.protocol import (
-    LAST,
-    MAX_MESSAGE,
-    MORE,
-    Answer,
-    Apply,
-    Hello,
-    Keep,
-    ProtocolError,
-    Request,
-    Undo,
-    encode_request,
-    parse_answer,
-)
+from fwtop.model import protocol
 
 _MAX_DESCRIPTORS = 64
 MAX_ANSWER = 1 << 26  # bytes; the guardian cuts nothing, but it is not trusted with all of our memory either
@@ -31,8 +18,8 @@ MAX_ANSWER = 1 << 26  # bytes; the guardian cuts nothing, but it is not trusted 
 class Late(Struct, frozen=True):
     """An answer that came after its client had given up waiting for it."""
 
-    request: Request
-    answer: Answer
+    request: protocol.Request
+    answer: protocol.Answer
 
 
 class EndedError(ConnectionError):
@@ -45,15 +32,15 @@ class Connection:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._number = 0
-        self._given_up: dict[int, Request] = {}
+        self._given_up: dict[int, protocol.Request] = {}
         self._late: list[Late] = []
         self._parts: list[bytes] = []
         self._size = 0
         self._received: list[int] = []
 
     def exchange(
-        self, request: Request, seconds: float, attached: int | None = None
-    ) -> tuple[Answer, list[int]]:
+        self, request: protocol.Request, seconds: float, attached: int | None = None
+    ) -> tuple[protocol.Answer, list[int]]:
         """Send a request and return its answer and the descriptors that came with it, the caller's then.
 
         `attached` is a descriptor that goes with the request; it stays the caller's. Raises TimeoutError
@@ -61,14 +48,14 @@ class Connection:
         the answer makes no sense.
         """
         end = time.monotonic() + seconds
-        if isinstance(request, Hello):  # in the form that guardians of all versions understand
-            number, message = 0, encode_request(request)
+        if isinstance(request, protocol.Hello):  # in the form that guardians of all versions understand
+            number, message = 0, protocol.encode_request(request)
         else:
             self._number += 1
-            number, message = self._number, encode_request(request, self._number, seconds)
-        if len(message) > MAX_MESSAGE:
+            number, message = self._number, protocol.encode_request(request, self._number, seconds)
+        if len(message) > protocol.MAX_MESSAGE:
             line = "this request is too long for one message; nothing was changed"
-            raise ProtocolError(line, number, "too_long")
+            raise protocol.ProtocolError(line, number, "too_long")
         self._sock.settimeout(seconds)
         try:
             socket.send_fds(self._sock, [message], [attached] if attached is not None else [])
@@ -83,7 +70,7 @@ class Connection:
                 return answer, descriptors
             self._note_late(asked, answer, descriptors)
 
-    def _last_words(self) -> tuple[Answer, list[int]]:
+    def _last_words(self) -> tuple[protocol.Answer, list[int]]:
         """Return the answer that came before the end of the connection, or raise ConnectionError."""
         try:
             while (found := self._read(None))[0].number in self._given_up:
@@ -115,35 +102,39 @@ class Connection:
         """Close the connection."""
         self._sock.close()
 
-    def _note_late(self, asked: Request | None, answer: Answer, descriptors: list[int]) -> None:
+    def _note_late(
+        self, asked: protocol.Request | None, answer: protocol.Answer, descriptors: list[int]
+    ) -> None:
         for descriptor in descriptors:
             os.close(descriptor)
-        if isinstance(asked, Apply | Keep | Undo):  # what was only a question is not asked any more
+        if isinstance(
+            asked, protocol.Apply | protocol.Keep | protocol.Undo
+        ):  # what was only a question is not asked any more
             self._late.append(Late(asked, answer))
 
-    def _read(self, end: float | None) -> tuple[Answer, list[int]]:
+    def _read(self, end: float | None) -> tuple[protocol.Answer, list[int]]:
         """Read one answer until `end`, or what is there already; what came of it waits for the next call."""
         while True:
             if end is not None and end <= time.monotonic():
                 raise TimeoutError("timed out")
             self._sock.settimeout(0.0 if end is None else end - time.monotonic())
             message = self._message()
-            if message[:1] not in (MORE, LAST):
+            if message[:1] not in (protocol.MORE, protocol.LAST):
                 break
             self._size += len(message)
             if self._size > MAX_ANSWER:
-                raise ProtocolError("the answer is too long")
+                raise protocol.ProtocolError("the answer is too long")
             self._parts.append(message[1:])
-            if message[:1] == LAST:
+            if message[:1] == protocol.LAST:
                 message = b"".join(self._parts)
                 self._parts, self._size = [], 0
                 break
         descriptors, self._received = self._received, []
-        return parse_answer(message), descriptors
+        return protocol.parse_answer(message), descriptors
 
     def _message(self) -> bytes:
         room = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
-        message, ancillary, _, _ = self._sock.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
+        message, ancillary, _, _ = self._sock.recvmsg(protocol.MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 received = array.array("i")

@@ -21,28 +21,15 @@ from fwtop.kernel.children import enlarge
 from fwtop.kernel.descriptors import closing
 from fwtop.kernel.procfs import read_text
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT, CommandError, module_argv, run
-from fwtop.model import paths
+from fwtop.model import paths, protocol
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import detach_sources, read_sources, sealed
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import GUARDIAN_UNIT, SYSTEMD_BOOTED
-from fwtop.model.protocol import (
-    SHORT_SECONDS,
-    Answer,
-    Apply,
-    Hello,
-    ListChange,
-    ListRead,
-    Plan,
-    ProtocolError,
-    Request,
-    Status,
-    Watch,
-)
 from fwtop.model.rule import Rule, RuleStatus
 from fwtop.model.text import safe_text
 
-ANSWER_SECONDS = SHORT_SECONDS
+ANSWER_SECONDS = protocol.SHORT_SECONDS
 _STARTS = 12  # of guardians that end, or meet another one (5 s), before one answers
 _START_SECONDS = 120.0  # that a guardian may take to be ready while it lives, however busy the machine
 _RETRY_SECONDS = 0.05
@@ -59,15 +46,15 @@ class GuardianClient:
         self.about = about  # pid, build, netns, variant, readonly
         self.greeting = greeting or {}  # all that the answer to hello told
 
-    def request(self, request: Request, *, timeout: float | None = None) -> Answer:
+    def request(self, request: protocol.Request, *, timeout: float | None = None) -> protocol.Answer:
         """Send a request and return its answer, whatever it says; raises FwtopError when there is none."""
         answer, descriptors = exchange(self._connection, request, timeout or request.seconds)
         _close(descriptors)
         return answer
 
     def demand(
-        self, request: Request, attached: int | None = None, *, timeout: float | None = None
-    ) -> Answer:
+        self, request: protocol.Request, attached: int | None = None, *, timeout: float | None = None
+    ) -> protocol.Answer:
         """Send a request, perhaps with a descriptor, which is closed then; raises FwtopError when refused."""
         try:
             answer, descriptors = self.exchange(request, attached, timeout=timeout)
@@ -77,28 +64,28 @@ class GuardianClient:
         return answer
 
     def exchange(
-        self, request: Request, attached: int | None = None, *, timeout: float | None = None
-    ) -> tuple[Answer, list[int]]:
+        self, request: protocol.Request, attached: int | None = None, *, timeout: float | None = None
+    ) -> tuple[protocol.Answer, list[int]]:
         """Do the same, and return the descriptors that came with the answer; `attached` stays open."""
         answer, descriptors = exchange(self._connection, request, timeout or request.seconds, attached)
         if not answer.ok:
             _close(descriptors)
         return answer.agreed(), descriptors
 
-    def plan(self, rule: Rule) -> Answer:
+    def plan(self, rule: Rule) -> protocol.Answer:
         """Ask what a rule would run, however long its list of sources is; raises FwtopError when refused."""
-        return self.demand(*detach_sources(Plan({}), rule))
+        return self.demand(*detach_sources(protocol.Plan({}), rule))
 
-    def apply(self, rule: Rule, confirm_seconds: int, *, force: bool = False) -> Answer:
+    def apply(self, rule: Rule, confirm_seconds: int, *, force: bool = False) -> protocol.Answer:
         """Install a rule, however long its list of sources is; raises FwtopError when refused."""
-        return self.demand(*detach_sources(Apply({}, confirm_seconds, force), rule))
+        return self.demand(*detach_sources(protocol.Apply({}, confirm_seconds, force), rule))
 
     def rules(self) -> list[RuleStatus]:
         """Return the active rules; raises FwtopError."""
-        found = self.demand(Status(allow=False)).data["rules"]
+        found = self.demand(protocol.Status(allow=False)).data["rules"]
         return [RuleStatus.from_dict(item) for item in found]
 
-    def change_list(self, request: ListChange, entries: Sequence[Prefix] = ()) -> Answer:
+    def change_list(self, request: protocol.ListChange, entries: Sequence[Prefix] = ()) -> protocol.Answer:
         """Change a named list, however many entries that takes; raises FwtopError when refused."""
         attached = sealed(entries) if entries else None
         return self.demand(replace(request, attached=attached is not None), attached)
@@ -108,7 +95,7 @@ class GuardianClient:
 
         Raises FwtopError.
         """
-        _, files = self.exchange(ListRead(name))
+        _, files = self.exchange(protocol.ListRead(name))
         try:
             left = array.array("d")
             if len(files) > 1:
@@ -119,7 +106,9 @@ class GuardianClient:
         finally:
             _close(files)
 
-    def watch(self, request: Watch, *, timeout: float = ANSWER_SECONDS) -> tuple[Answer, list[int]]:
+    def watch(
+        self, request: protocol.Watch, *, timeout: float = ANSWER_SECONDS
+    ) -> tuple[protocol.Answer, list[int]]:
         """Attach observers: the answer, and the descriptors that its data["fds"] names, in order."""
         return exchange(self._connection, request, timeout)
 
@@ -158,12 +147,12 @@ def connect(
     if os.geteuid() != 0:
         raise FwtopError("talking to the guardian needs root; nothing was changed; try: sudo fwtop", 3)
     with closing(namespaces.open_netns(netns)) as descriptor:
-        hello = Hello(role, paths.build_id() if build is None else build, readonly)
+        hello = protocol.Hello(role, paths.build_id() if build is None else build, readonly)
         return reach(hello, descriptor, run_directory, guardian_arguments)
 
 
 def reach(
-    hello: Hello, netns: int, run_directory: Path, guardian_arguments: tuple[str, ...]
+    hello: protocol.Hello, netns: int, run_directory: Path, guardian_arguments: tuple[str, ...]
 ) -> GuardianClient:
     """Say hello to the guardian of an open namespace, starting it if none runs; raises FwtopError."""
     path = run_directory / f"{namespaces.inode(netns)}.sock"
@@ -176,13 +165,13 @@ def reach(
     raise _silent(path, "")
 
 
-def ask(netns: str | None, request: Request, *, readonly: bool = False) -> dict[str, Any]:
+def ask(netns: str | None, request: protocol.Request, *, readonly: bool = False) -> dict[str, Any]:
     """Ask the guardian of a namespace one thing; returns its answer's data, raises FwtopError."""
     with connect(netns=netns, readonly=readonly) as guardian:
         return guardian.demand(request).data
 
 
-def _try(path: Path, hello: Hello) -> GuardianClient | None:
+def _try(path: Path, hello: protocol.Hello) -> GuardianClient | None:
     """Connect and say hello; None when there is no guardian, or it just ended.
 
     Raises FwtopError if one is there and neither answers nor ends.
@@ -200,7 +189,7 @@ def _try(path: Path, hello: Hello) -> GuardianClient | None:
         stopped = _stopped(sock)  # perhaps since
         sock.close()
         raise _silent(path, stopped) from None
-    except (OSError, ProtocolError):
+    except (OSError, protocol.ProtocolError):
         sock.close()
         return None
     if answer.ok:
@@ -264,8 +253,8 @@ def run_starter(argv: list[str], netns_descriptor: int) -> subprocess.CompletedP
 
 
 def exchange(
-    connection: Connection, request: Request, timeout: float, attached: int | None = None
-) -> tuple[Answer, list[int]]:
+    connection: Connection, request: protocol.Request, timeout: float, attached: int | None = None
+) -> tuple[protocol.Answer, list[int]]:
     """Send a request; returns its answer and the descriptors with it, or raises FwtopError."""
     try:
         return connection.exchange(request, timeout, attached)
@@ -273,7 +262,7 @@ def exchange(
         verb = request.verb()
         line = f"no answer within {timeout:g} s; the guardian goes on with it: see 'fwtop status' ({verb})"
         raise FwtopError(line, reason="timeout") from None
-    except ProtocolError as error:
+    except protocol.ProtocolError as error:
         raise FwtopError(f"{error}", 2, reason=error.reason, field=error.field) from None
     except EndedError:
         line = "the guardian ended before it answered; active rules expire by themselves"

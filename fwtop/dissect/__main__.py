@@ -18,17 +18,7 @@ from typing import Any
 from scapy.layers import dhcp, dns, inet, inet6, isakmp, l2, l2tp, ldap, netbios, ntp, sctp, snmp, tftp, vxlan
 from scapy.packet import NoPayload, Packet, Padding, Raw
 
-from fwtop.dissect.client import (
-    MAX_FIELDS,
-    MAX_LAYERS,
-    MAX_REQUEST,
-    MAX_VALUE,
-    Dissection,
-    Layer,
-    answer,
-    bounded,
-    parse_request,
-)
+from fwtop.dissect import client
 from fwtop.model.text import payload_text
 from fwtop.sandbox.confine import Profile, confine, limit
 
@@ -51,20 +41,20 @@ def main() -> int:
     confine(Profile.DISSECTOR)
     limit(_MEMORY_BYTES, cpu_seconds=_CPU_SECONDS, descriptors=3)
     signal.signal(signal.SIGALRM, _on_alarm)
-    while message := os.read(_SOCKET, MAX_REQUEST):
-        number, link, data = parse_request(message)
-        os.write(_SOCKET, answer(number, _dissected(data, link)))
+    while message := os.read(_SOCKET, client.MAX_REQUEST):
+        number, link, data = client.parse_request(message)
+        os.write(_SOCKET, client.answer(number, _dissected(data, link)))
     return 0
 
 
-def _dissected(data: bytes, link: int) -> Dissection:
+def _dissected(data: bytes, link: int) -> client.Dissection:
     signal.setitimer(signal.ITIMER_REAL, _PACKET_SECONDS)
     try:
         return _decoded(data, link)
     except _TimeoutError:
-        return Dissection((), "decoding this packet took too long")
+        return client.Dissection((), "decoding this packet took too long")
     except Exception as error:  # scapy can raise anything on hostile packets
-        return Dissection((), f"this packet could not be decoded ({type(error).__name__})")
+        return client.Dissection((), f"this packet could not be decoded ({type(error).__name__})")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -77,18 +67,18 @@ _Packet = Any  # scapy has no types
 _Found = Iterator[tuple[str, str]]
 
 
-def _decoded(data: bytes, link: int) -> Dissection:
+def _decoded(data: bytes, link: int) -> client.Dissection:
     """Decode one packet; raises whatever scapy raises on malformed input."""
     if not data:
-        return Dissection((), "the packet is empty")
+        return client.Dissection((), "the packet is empty")
     packet = _outermost(data, link)
-    layers: list[Layer] = []
+    layers: list[client.Layer] = []
     while packet and not isinstance(packet, NoPayload):
-        if len(layers) == MAX_LAYERS:
-            return Dissection(tuple(layers), f"more than {MAX_LAYERS} layers")
+        if len(layers) == client.MAX_LAYERS:
+            return client.Dissection(tuple(layers), f"more than {client.MAX_LAYERS} layers")
         layers.append(_layer(packet))
         packet = packet.payload
-    return Dissection(tuple(layers))
+    return client.Dissection(tuple(layers))
 
 
 def _outermost(data: bytes, link: int) -> _Packet:
@@ -100,13 +90,13 @@ def _outermost(data: bytes, link: int) -> _Packet:
     return inet6.IPv6(data) if version == 6 else Raw(data)
 
 
-def _layer(packet: _Packet) -> Layer:
+def _layer(packet: _Packet) -> client.Layer:
     if isinstance(packet, (Raw, Padding)):
         load = bytes(packet.load)
-        fields = [("length", f"{len(load)} bytes"), ("text", payload_text(load, limit=MAX_VALUE))]
-        fields.append(("hex", load[: MAX_VALUE // 2].hex()))
-        return bounded("Padding" if isinstance(packet, Padding) else "Payload", fields)
-    return bounded(packet.name, [*islice(_fields(packet, "", 0), MAX_FIELDS)])
+        fields = [("length", f"{len(load)} bytes"), ("text", payload_text(load, limit=client.MAX_VALUE))]
+        fields.append(("hex", load[: client.MAX_VALUE // 2].hex()))
+        return client.bounded("Padding" if isinstance(packet, Padding) else "Payload", fields)
+    return client.bounded(packet.name, [*islice(_fields(packet, "", 0), client.MAX_FIELDS)])
 
 
 def _fields(packet: _Packet, prefix: str, depth: int) -> _Found:
@@ -131,7 +121,7 @@ def _nested(packet: _Packet, name: str, depth: int) -> _Found:
         return
     while packet and not isinstance(packet, NoPayload):
         if isinstance(packet, (Raw, Padding)):
-            yield f"{name}.data", payload_text(bytes(packet.load), limit=MAX_VALUE)
+            yield f"{name}.data", payload_text(bytes(packet.load), limit=client.MAX_VALUE)
         else:
             yield from _fields(packet, f"{name}.", depth + 1)
         packet = packet.payload
@@ -139,7 +129,7 @@ def _nested(packet: _Packet, name: str, depth: int) -> _Found:
 
 def _text(packet: _Packet, field: _Packet, value: object) -> str:
     if isinstance(value, bytes):
-        return payload_text(value, limit=MAX_VALUE)
+        return payload_text(value, limit=client.MAX_VALUE)
     return str(field.i2repr(packet, value))
 
 

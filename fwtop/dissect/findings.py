@@ -4,42 +4,33 @@ from __future__ import annotations
 
 import struct
 
+from fwtop.model.addresses import roles
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import (
-    ANY_PORT,
-    BFD_PORTS,
-    BGP_PORT,
-    DNS_PORT,
-    NTP_PORT,
-    ROUTING,
-    Conversation,
-    Role,
-)
 from fwtop.model.traffic.protocols import TCP, UDP
 
 PORT = struct.Struct("=I")  # index of the interface, before the packet; alone: that port is gone
 _FINDING = struct.Struct("=BBHB16sB16s")  # role, protocol, port, then family and address of peer and host
 FINDING_BYTES = _FINDING.size
-_ROLES = (Role.SSH, Role.DNS, Role.NTP, Role.ROUTER)
+_ROLES = (roles.Role.SSH, roles.Role.DNS, roles.Role.NTP, roles.Role.ROUTER)
 _SERVICES = {  # protocol and port of the peer; an SSH session has any port of TCP
-    Role.DNS: {(UDP, DNS_PORT), (TCP, DNS_PORT)},
-    Role.NTP: {(UDP, NTP_PORT)},
-    Role.ROUTER: {
-        (TCP, BGP_PORT),
-        *((UDP, port) for port in BFD_PORTS),
-        *((one, ANY_PORT) for one in ROUTING),
+    roles.Role.DNS: {(UDP, roles.DNS_PORT), (TCP, roles.DNS_PORT)},
+    roles.Role.NTP: {(UDP, roles.NTP_PORT)},
+    roles.Role.ROUTER: {
+        (TCP, roles.BGP_PORT),
+        *((UDP, port) for port in roles.BFD_PORTS),
+        *((one, roles.ANY_PORT) for one in roles.ROUTING),
     },
 }
 
 
-def encode_finding(role: Role, item: Conversation) -> bytes:
+def encode_finding(role: roles.Role, item: roles.Conversation) -> bytes:
     """Return a message of FINDING_BYTES."""
     ends = ((end.family, end.value.to_bytes(16, "big")) for end in (item.peer, item.host))
     (peer_family, peer), (host_family, host) = ends
     return _FINDING.pack(_ROLES.index(role), item.protocol, item.port, peer_family, peer, host_family, host)
 
 
-def parse_finding(message: bytes) -> tuple[Role, Conversation]:
+def parse_finding(message: bytes) -> tuple[roles.Role, roles.Conversation]:
     """Read such a message; raises ValueError for any other, as a process that was taken over may send."""
     if len(message) != FINDING_BYTES:
         raise ValueError("not a finding")
@@ -50,7 +41,7 @@ def parse_finding(message: bytes) -> tuple[Role, Conversation]:
         or (protocol, port) not in _SERVICES.get(_ROLES[role], {(TCP, port)})
     ):
         raise ValueError("not a finding")
-    return _ROLES[role], Conversation(
+    return _ROLES[role], roles.Conversation(
         _address(peer_family, peer), protocol, port, _address(host_family, host)
     )
 

@@ -22,25 +22,15 @@ from msgspec import Struct
 
 from fwtop.dissect.findings import PORT, encode_finding
 from fwtop.dissect.supervisor import dissector_user
+from fwtop.model.addresses import roles
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import (
-    ANY_PORT,
-    ASKING_PORTS,
-    BFD_PORTS,
-    BGP_PORT,
-    DNS_PORT,
-    NTP_PORT,
-    ROUTING,
-    Conversation,
-    Role,
-)
 from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.sandbox.confine import Profile, confine, drop_privileges, limit
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
-_Direction = tuple[Conversation, bool]  # and whether its peer sent this
-Note = Callable[[Role, Conversation, float], None]  # the last: monotonic seconds
+_Direction = tuple[roles.Conversation, bool]  # and whether its peer sent this
+Note = Callable[[roles.Role, roles.Conversation, float], None]  # the last: monotonic seconds
 _LONGEST_MESSAGE = 4096
 _MEMORY_BYTES = 256 << 20
 _AGAIN_SECONDS = 10.0  # a conversation that goes on is told again after so long
@@ -51,7 +41,7 @@ _HELLO = {2: (4, 44), 3: (4, 36)}  # OSPF version: where the router's number is,
 _ALL_ROUTERS = {4: ("224.0.0.5", "224.0.0.6"), 6: ("ff02::5", "ff02::6")}  # RFC 2328, RFC 5340
 _VRRP_GROUPS = frozenset(map(Prefix.parse, ("224.0.0.18", "ff02::12")))  # RFC 9568
 _FROM_LINK = 255  # the TTL that no router passes on: RFC 9568, 5.1.1.3
-_OSPF, _VRRP = ROUTING
+_OSPF, _VRRP = roles.ROUTING
 _HELLO_TYPE, _ROUTERS = 1, 64
 
 
@@ -87,9 +77,9 @@ class _FindingsChannel:
 
     def __init__(self, channel: int) -> None:
         self._channel = channel
-        self._told: OrderedDict[tuple[Role, Conversation], float] = OrderedDict()
+        self._told: OrderedDict[tuple[roles.Role, roles.Conversation], float] = OrderedDict()
 
-    def tell(self, role: Role, conversation: Conversation, now: float) -> None:
+    def tell(self, role: roles.Role, conversation: roles.Conversation, now: float) -> None:
         key = role, conversation
         if now - self._told.get(key, -_AGAIN_SECONDS) < _AGAIN_SECONDS:
             return
@@ -173,8 +163,8 @@ class Conversations:
         """Only the master speaks. That it is on the link is what its TTL proves."""
         group = Prefix.of_packed(heard.destination)
         if heard.ttl == _FROM_LINK and group in _VRRP_GROUPS:
-            item = Conversation(Prefix.of_packed(heard.source), _VRRP, ANY_PORT, group)
-            self._note(Role.ROUTER, item, now)
+            item = roles.Conversation(Prefix.of_packed(heard.source), _VRRP, roles.ANY_PORT, group)
+            self._note(roles.Role.ROUTER, item, now)
 
     def _hear_router(self, port: int, heard: Heard, now: float) -> None:
         """Believe two OSPF routers when each is among the neighbours that the other's hello names."""
@@ -197,29 +187,31 @@ class Conversations:
         groups = [Prefix.parse(text) for text in _ALL_ROUTERS[family]]
         for router, other in ((one, two), (two, one)):
             for target in (other, *groups):
-                self._note(Role.ROUTER, Conversation(router, _OSPF, ANY_PORT, target), now)
+                self._note(roles.Role.ROUTER, roles.Conversation(router, _OSPF, roles.ANY_PORT, target), now)
 
 
-def directions(heard: Heard, ssh_ports: Collection[int]) -> Iterator[tuple[Role, Conversation, bool]]:
+def directions(
+    heard: Heard, ssh_ports: Collection[int]
+) -> Iterator[tuple[roles.Role, roles.Conversation, bool]]:
     """Yield the conversations that a packet belongs to, each with its role and whether its peer sent it."""
     source, target = Prefix.of_packed(heard.source), Prefix.of_packed(heard.destination)
     sport, dport = heard.sport, heard.dport
     if heard.protocol == TCP:
         if dport in ssh_ports:
-            yield Role.SSH, Conversation(source, TCP, sport, target), True
+            yield roles.Role.SSH, roles.Conversation(source, TCP, sport, target), True
         elif sport in ssh_ports:
-            yield Role.SSH, Conversation(target, TCP, dport, source), False
-        services = {DNS_PORT: Role.DNS, BGP_PORT: Role.ROUTER}
+            yield roles.Role.SSH, roles.Conversation(target, TCP, dport, source), False
+        services = {roles.DNS_PORT: roles.Role.DNS, roles.BGP_PORT: roles.Role.ROUTER}
     else:
-        services = {DNS_PORT: Role.DNS, NTP_PORT: Role.NTP}
-        if dport in BFD_PORTS:  # both ends ask, and nobody answers from that port
-            yield Role.ROUTER, Conversation(target, UDP, dport, source), False
-            yield Role.ROUTER, Conversation(source, UDP, dport, target), True
+        services = {roles.DNS_PORT: roles.Role.DNS, roles.NTP_PORT: roles.Role.NTP}
+        if dport in roles.BFD_PORTS:  # both ends ask, and nobody answers from that port
+            yield roles.Role.ROUTER, roles.Conversation(target, UDP, dport, source), False
+            yield roles.Role.ROUTER, roles.Conversation(source, UDP, dport, target), True
     if dport in services:
-        yield services[dport], Conversation(target, heard.protocol, dport, source), False
-    is_service = sport == DNS_PORT and dport < ASKING_PORTS
+        yield services[dport], roles.Conversation(target, heard.protocol, dport, source), False
+    is_service = sport == roles.DNS_PORT and dport < roles.ASKING_PORTS
     if sport in services and not is_service:
-        yield services[sport], Conversation(source, heard.protocol, sport, target), True
+        yield services[sport], roles.Conversation(source, heard.protocol, sport, target), True
 
 
 if __name__ == "__main__":

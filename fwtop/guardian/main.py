@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 
 from msgspec import Struct, ValidationError, convert
 
+from fwtop.guardian import survival
 from fwtop.guardian.allow import allowlist
 from fwtop.guardian.allow.allowlist import ALLOW_FILE
 from fwtop.guardian.allow.behind import Learning
@@ -39,15 +40,6 @@ from fwtop.guardian.serving.reports import Reports
 from fwtop.guardian.serving.requests import Handlers, ListRequests
 from fwtop.guardian.serving.server import Identity, Server
 from fwtop.guardian.serving.worker import Worker
-from fwtop.guardian.survival import (
-    HERE,
-    Cgroup,
-    Watchdog,
-    give_back_everywhere,
-    give_back_here,
-    protect,
-    uptime_of,
-)
 from fwtop.kernel import namespaces
 from fwtop.kernel.descriptors import closing, raise_limit
 from fwtop.kernel.links import readable_links, receiving_links
@@ -126,10 +118,10 @@ def main() -> int:
 
 def _give_back(options: Options) -> int:
     """Give back the sysctls that are overdue, and say for those of this namespace when to look again."""
-    if options.overdue == HERE:
-        print(uptime_of(give_back_here(options.run_directory)[0]))
+    if options.overdue == survival.HERE:
+        print(survival.uptime_of(survival.give_back_here(options.run_directory)[0]))
     else:
-        give_back_everywhere(options.run_directory)
+        survival.give_back_everywhere(options.run_directory)
     return 0
 
 
@@ -155,7 +147,9 @@ def _daemonise(options: Options) -> int:
     os.close(writer)
     with os.fdopen(reader) as report:
         code, _, line = report.read().partition(" ")
-    give_back_everywhere(options.run_directory)  # of other namespaces, whose guardian and watchdog are gone
+    survival.give_back_everywhere(
+        options.run_directory
+    )  # of other namespaces, whose guardian and watchdog are gone
     if code != "0":
         print(line or "the guardian ended before it was ready", file=sys.stderr)
     return int(code) if code.isdigit() else 1
@@ -169,7 +163,7 @@ def _detached(options: Options, writer: int) -> NoReturn:
             os.close(writer)
 
     code = 1
-    cgroup = Cgroup(os.stat("/proc/self/ns/net").st_ino)
+    cgroup = survival.Cgroup(os.stat("/proc/self/ns/net").st_ino)
     try:
         os.setsid()
         null = os.open("/dev/null", os.O_RDWR)
@@ -211,7 +205,7 @@ def _serve(options: Options, ready: Callable[[], None]) -> int:
         journal = Journal(records)
         server = _server(options, number, journal, records)
         listener = listen(path, 1024)  # many at once must keep nobody away
-        protect()
+        survival.protect()
         ready()
         server.run(listener)
         journal.close()
@@ -246,7 +240,7 @@ def _server(options: Options, number: int, journal: Journal, records: Records) -
     lifecycle = Lifecycle(
         state,
         failpoints,
-        set_watchdog=Watchdog(*options.same_state()).set_deadline,
+        set_watchdog=survival.Watchdog(*options.same_state()).set_deadline,
         serve_urgent=worker.serve_urgent,
     )
     reports = Reports(state, warnings=choice.warnings, wait=worker.wait)

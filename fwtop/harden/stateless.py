@@ -19,18 +19,10 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import NUMBERS, TCP, UDP
-from fwtop.netfilter import iptables, nft_stateless
+from fwtop.netfilter import iptables, nft_stateless, stateless
 from fwtop.netfilter.ctnetlink import Entry
 from fwtop.netfilter.nft_listed import NftLine
 from fwtop.netfilter.saved import Line
-from fwtop.netfilter.stateless import (
-    Insert,
-    already_untracked,
-    inserts,
-    names,
-    obstacles,
-    states,
-)
 from fwtop.netfilter.tracking import needs_tracking, service_name
 from fwtop.rehearsal.asked import asked_in
 from fwtop.rehearsal.host import SSH_PORT
@@ -65,12 +57,14 @@ def plan(options: Options) -> Plan:
     done: list[str] = []  # services that are not tracked as it is
     chosen: list[Match] = []
     for match in _services():
-        if there := already_untracked(lines, match) or nft_stateless.already_untracked(listed, match):
+        if there := stateless.already_untracked(lines, match) or nft_stateless.already_untracked(
+            listed, match
+        ):
             done.append(service_name(match))
             kept.append(f"{service_name(match)}: not tracked now, by {there}")
         elif reasons := why_tracked(variant, match, tracked):
             (needed if reasons[0] != _LOGS_IN else kept).append(f"{service_name(match)}: {reasons[0]}")
-        elif not (names(lines, match) or nft_stateless.names(listed, match)):
+        elif not (stateless.names(lines, match) or nft_stateless.names(listed, match)):
             kept.append(f"{service_name(match)}: no rule that lets packets in names its port")
         elif len(chosen) < _MOST_SERVICES:
             chosen.append(match)
@@ -82,7 +76,7 @@ def plan(options: Options) -> Plan:
     beside = [
         item
         for family in (4, 6)
-        for item in inserts([line for line in filters if line.family == family], chosen, family)
+        for item in stateless.inserts([line for line in filters if line.family == family], chosen, family)
     ]
     native = nft_stateless.inserts(listed, chosen)
     parts = tuple(
@@ -171,7 +165,7 @@ def why_tracked(variant: iptables.Variant, match: Match, tracked: Sequence[Entry
     if match.protocol == TCP and match.dport == SSH_PORT:
         return [_LOGS_IN]
     asked = _asked_from(match, tracked)
-    return [asked] if asked else obstacles(variant, match)
+    return [asked] if asked else stateless.obstacles(variant, match)
 
 
 def _own_questions(tracked: Iterable[Entry], own: Collection[bytes]) -> dict[str, list[str]]:
@@ -229,7 +223,7 @@ def _services() -> list[Match]:
 
 
 def _finding(line: Line) -> str:
-    asked = ",".join(sorted(states(line))).upper()
+    asked = ",".join(sorted(stateless.states(line))).upper()
     what = f"asks for the state {asked}" if asked else "needs the entry itself"
     return safe_text(f"IPv{line.family} {line.table} -A {line.chain} {line.text}: {what}", limit=200)
 
@@ -239,6 +233,6 @@ def _native_finding(line: NftLine) -> str:
     return safe_text(f"nft {line.family} {line.table} {line.chain} {line.text}: {what}", limit=200)
 
 
-def _step(item: Insert) -> str:
+def _step(item: stateless.Insert) -> str:
     program = "iptables" if item.family == 4 else "ip6tables"
     return f"+ {program} -I {item.chain} {item.number} {' '.join(item.arguments)}  # {item.why}"

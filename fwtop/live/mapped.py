@@ -15,22 +15,14 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 from numpy.typing import NDArray
 
-from fwtop.observe.messages import (
-    CONTROL_WORDS,
-    DATA_BYTES,
-    HOOKS,
-    RECORD_BYTES,
-    counters_bytes,
-    counters_dtype,
-    record_dtype,
-)
+from fwtop.observe import messages
 
 Count = NDArray[np.int64]  # (…, 2): packets, bytes
 PACKETS, BYTES = 0, 1
 _SUMS = (
     "reassembled", "dropped_fragments", "fragments6", "reassembled6", "filtered", "new_connections", "lost",
 )  # fmt: skip
-_ENABLED, _COUNTING = HOOKS, HOOKS + 1  # words of struct fwtop_control behind one_in
+_ENABLED, _COUNTING = messages.HOOKS, messages.HOOKS + 1  # words of struct fwtop_control behind one_in
 
 
 class Totals(Struct, frozen=True):
@@ -68,10 +60,10 @@ class CounterMaps:
     """The per-CPU counters and the control block of the observers."""
 
     def __init__(self, counters_fd: int, control_fd: int, *, cpus: int, reasons: int) -> None:
-        self._counters_map = mmap.mmap(counters_fd, _pages(cpus * counters_bytes(reasons)))
-        self._control_map = mmap.mmap(control_fd, _pages(4 * CONTROL_WORDS))
-        self._counters = np.frombuffer(self._counters_map, counters_dtype(reasons), cpus)
-        self._control = np.frombuffer(self._control_map, np.uint32, CONTROL_WORDS)
+        self._counters_map = mmap.mmap(counters_fd, _pages(cpus * messages.counters_bytes(reasons)))
+        self._control_map = mmap.mmap(control_fd, _pages(4 * messages.CONTROL_WORDS))
+        self._counters = np.frombuffer(self._counters_map, messages.counters_dtype(reasons), cpus)
+        self._control = np.frombuffer(self._control_map, np.uint32, messages.CONTROL_WORDS)
 
     def arrived(self) -> Count:
         """Sum up only the packets that arrived, by class."""
@@ -146,14 +138,14 @@ def _counts(pairs: NDArray[Any]) -> Count:
 _HEADER_BYTES = 8
 _BUSY, _DISCARDED = 1 << 31, 1 << 30
 _WORD_BYTES = 8
-_HEAD_WORDS = (RECORD_BYTES - DATA_BYTES) // _WORD_BYTES  # of a record before its data
+_HEAD_WORDS = (messages.RECORD_BYTES - messages.DATA_BYTES) // _WORD_BYTES  # of a record before its data
 # Row n masks all but the first n bytes of a record's data, as words.
 _MASKS = (
-    np.where(np.arange(DATA_BYTES) < np.arange(DATA_BYTES + 1)[:, np.newaxis], 0xFF, 0)
+    np.where(np.arange(messages.DATA_BYTES) < np.arange(messages.DATA_BYTES + 1)[:, np.newaxis], 0xFF, 0)
     .astype(np.uint8)
     .view(np.uint64)
 )
-SLOT_BYTES = RECORD_BYTES + _HEADER_BYTES
+SLOT_BYTES = messages.RECORD_BYTES + _HEADER_BYTES
 
 
 class RingBuffer:
@@ -173,7 +165,7 @@ class RingBuffer:
         )
         self._consumer = np.frombuffer(self._consumer_map, np.uint64, 1)
         self._producer = np.frombuffer(self._data_map, np.uint64, 1)
-        slot = np.dtype([("header", "<u4"), ("page", "<u4"), ("record", record_dtype())])
+        slot = np.dtype([("header", "<u4"), ("page", "<u4"), ("record", messages.record_dtype())])
         self._slots = np.frombuffer(self._data_map, slot, 2 * ring_bytes // SLOT_BYTES, offset=page)
 
     @property
@@ -200,7 +192,7 @@ class RingBuffer:
         if len(busy):
             slots = slots[: busy[0]]
         records: NDArray[Any] = slots["record"].copy()
-        words = records.view(np.uint64).reshape(len(records), RECORD_BYTES // _WORD_BYTES)
+        words = records.view(np.uint64).reshape(len(records), messages.RECORD_BYTES // _WORD_BYTES)
         data = words[:, _HEAD_WORDS:]
         np.bitwise_and(data, _MASKS.take(records["captured"], axis=0, mode="clip"), out=data)
         discarded = slots["header"] & _DISCARDED != 0

@@ -23,34 +23,17 @@ from fwtop.client.connection import Connection
 from fwtop.client.discovery import GuardianClient
 from fwtop.guardian.serving.requests import guarded
 from fwtop.kernel import namespaces
+from fwtop.model import protocol
 from fwtop.model.addresses.address import Prefix, of_ports, prefixes_of
 from fwtop.model.addresses.named_list import entries_of
 from fwtop.model.addresses.prefix_list import read_bundle
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import (
-    MAX_MESSAGE,
-    MAX_SECONDS,
-    POLICY_FORMATS,
-    POLICY_READS,
-    Answer,
-    PolicyChange,
-    PolicyRead,
-    encode_answer,
-    parse_request,
-)
+from fwtop.policy import transaction
 from fwtop.policy.document import Policy, parse
 from fwtop.policy.exports import documents, write_lines
 from fwtop.policy.live import Difference, Live
 from fwtop.policy.planned import Planned
 from fwtop.policy.schema import ListTable
-from fwtop.policy.transaction import (
-    PolicyRequest,
-    before,
-    bring_in,
-    counted,
-    difference_document,
-    history,
-)
 from fwtop.policy.versions import Versions
 
 _NAME = "policy"  # of the text, in what is said of it
@@ -98,54 +81,58 @@ class PolicyAgent(Struct):
             return
 
         def work() -> dict[str, Any]:
-            if isinstance(request, PolicyRead):
+            if isinstance(request, protocol.PolicyRead):
                 return self._told(request, lists)
             return self._done(request, lists)
 
         self._answer(guarded(request, work))
 
-    def _receive(self) -> tuple[PolicyRead | PolicyChange | None, Mapping[str, Sequence[Prefix]]]:
+    def _receive(
+        self,
+    ) -> tuple[protocol.PolicyRead | protocol.PolicyChange | None, Mapping[str, Sequence[Prefix]]]:
         """Return the next request and the lists beside it, None at the end."""
-        message, descriptors, _, _ = socket.recv_fds(self.control, MAX_MESSAGE, _MAX_DESCRIPTORS)
-        request = parse_request(message).request if message else None
-        if not isinstance(request, PolicyRead | PolicyChange):
+        message, descriptors, _, _ = socket.recv_fds(self.control, protocol.MAX_MESSAGE, _MAX_DESCRIPTORS)
+        request = protocol.parse_request(message).request if message else None
+        if not isinstance(request, protocol.PolicyRead | protocol.PolicyChange):
             return None, {}
         try:
             lists = read_bundle(descriptors[0]) if descriptors else {}
             return request, lists | {name: entries_of(texts) for name, texts in request.lists.items()}
         except FwtopError as error:
-            self._answer(Answer.of(error))
+            self._answer(protocol.Answer.of(error))
             return None, {}
         except (ValueError, IndexError, UnicodeDecodeError) as error:
-            self._answer(Answer(False, f"not understood: {error}; nothing was changed", 2))
+            self._answer(protocol.Answer(False, f"not understood: {error}; nothing was changed", 2))
             return None, {}
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _answer(self, answer: Answer) -> None:
-        message = encode_answer(answer)
-        if len(message) > MAX_MESSAGE:
-            message = encode_answer(Answer(False, "the answer is too long", 1))
+    def _answer(self, answer: protocol.Answer) -> None:
+        message = protocol.encode_answer(answer)
+        if len(message) > protocol.MAX_MESSAGE:
+            message = protocol.encode_answer(protocol.Answer(False, "the answer is too long", 1))
         try:
             socket.send_fds(self.control, [message], self.files)
         except OSError:
             return  # the program is gone, or the guardian
 
-    def _told(self, request: PolicyRead, lists: Mapping[str, Sequence[Prefix]]) -> dict[str, Any]:
+    def _told(self, request: protocol.PolicyRead, lists: Mapping[str, Sequence[Prefix]]) -> dict[str, Any]:
         if request.action == "history":
-            return history(self.versions)
-        if request.action not in POLICY_READS:
+            return transaction.history(self.versions)
+        if request.action not in protocol.POLICY_READS:
             raise FwtopError(f"policyread has no action {request.action[:40]!r}", 2)
         policy = policy_of(request.text, lists)
         if request.action == "check":
-            return counted(policy)
+            return transaction.counted(policy)
         if request.action == "plan":
             return Planned.of(self.live, policy, self.versions.newest_lists()).document()
         if request.action == "diff":
-            return difference_document(self.live.difference(policy, self.versions.newest_lists()))
-        if request.format not in POLICY_FORMATS:
-            raise FwtopError(f"there is no format {request.format[:40]!r}: {', '.join(POLICY_FORMATS)}", 2)
+            return transaction.difference_document(self.live.difference(policy, self.versions.newest_lists()))
+        if request.format not in protocol.POLICY_FORMATS:
+            raise FwtopError(
+                f"there is no format {request.format[:40]!r}: {', '.join(protocol.POLICY_FORMATS)}", 2
+            )
         return {"files": self._exported(policy, request.format)}
 
     def _exported(self, policy: Policy, format: str) -> list[str]:
@@ -158,12 +145,14 @@ class PolicyAgent(Struct):
             names.append(name)
         return names
 
-    def _done(self, request: PolicyChange, lists: Mapping[str, Sequence[Prefix]]) -> dict[str, Any]:
+    def _done(self, request: protocol.PolicyChange, lists: Mapping[str, Sequence[Prefix]]) -> dict[str, Any]:
         span = request.confirm_seconds
-        if not 0 <= span <= MAX_SECONDS:
-            raise FwtopError(f"confirm_seconds must be from 0 to {MAX_SECONDS:g}; nothing was changed", 2)
+        if not 0 <= span <= protocol.MAX_SECONDS:
+            raise FwtopError(
+                f"confirm_seconds must be from 0 to {protocol.MAX_SECONDS:g}; nothing was changed", 2
+            )
         if request.action == "rollback":
-            version = before(self.versions, request.version)
+            version = transaction.before(self.versions, request.version)
             policy = self.versions.policy_of(version)
             note = f"{self.note}, rollback to {version.number}"
         elif request.action == "apply":
@@ -173,13 +162,15 @@ class PolicyAgent(Struct):
         changes: dict[str, Any] = {}
 
         def told(change: Difference) -> None:
-            changes.update(difference_document(change))
+            changes.update(transaction.difference_document(change))
 
         def asked(end: float) -> bool:
-            self._answer(Answer(True, data={"trial": True, "seconds": span, **changes}))
+            self._answer(protocol.Answer(True, data={"trial": True, "seconds": span, **changes}))
             return self._decided(end)
 
-        outcome = bring_in(self.live, self.versions, PolicyRequest(policy, note, span), told, asked)
+        outcome = transaction.bring_in(
+            self.live, self.versions, transaction.PolicyRequest(policy, note, span), told, asked
+        )
         kept = outcome.version.number if outcome.version is not None else None
         return {"kept": kept, "unchanged": outcome.unchanged, **changes}
 
@@ -188,7 +179,7 @@ class PolicyAgent(Struct):
         if not select.select([self.control], [], [], max(0.0, end - time.monotonic()))[0]:
             return False
         request, _ = self._receive()
-        return isinstance(request, PolicyChange) and request.action == "keep"
+        return isinstance(request, protocol.PolicyChange) and request.action == "keep"
 
 
 def policy_of(text: str, lists: Mapping[str, Sequence[Prefix]]) -> Policy:

@@ -29,18 +29,7 @@ from fwtop.model.settings_file import Place, dotted, told
 from fwtop.model.settings_file import read as read_settings
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import type_number
-from fwtop.policy.schema import (
-    MAX_LIST_NAME,
-    RULE_TABLES,
-    TRIAL,
-    BlockTable,
-    LimitTable,
-    ListTable,
-    PolicyFile,
-    PortTable,
-    SignatureTable,
-    several,
-)
+from fwtop.policy import schema
 from fwtop.render.numbers import plural
 from fwtop.rules.fields import PROTOCOL
 from fwtop.rules.kinds import of
@@ -50,11 +39,11 @@ from fwtop.sandbox.child import ask, mapped_bytes, unprivileged
 from fwtop.sandbox.confine import Profile, limit
 
 Lists = Mapping[str, Sequence[Prefix]]
-Entries = Callable[[str, ListTable], Sequence[Prefix]]
+Entries = Callable[[str, schema.ListTable], Sequence[Prefix]]
 SECONDS = MAX_TTL_SECONDS - 3600  # of a rule's clock in the kernel, which the guardian renews at half time
 _UNCHANGED = "nothing was changed"
 _NOT_COMPARED = frozenset({"id", "summary", "ttl_seconds", "created", "created_by", "replaces"})
-_Ruled = PortTable | BlockTable | LimitTable | SignatureTable
+_Ruled = schema.PortTable | schema.BlockTable | schema.LimitTable | schema.SignatureTable
 _READER_CPU_SECONDS, _READER_SECONDS = 30, 60.0
 _READER_BYTES = 1 << 30  # more than the process that is forked has mapped
 _MOST_BYTES = 1 << 26  # of the answer
@@ -79,7 +68,7 @@ class Draft(Struct, frozen=True):
     """A policy's text as parsed."""
 
     rules: tuple[Rule, ...]
-    tables: Mapping[str, ListTable]
+    tables: Mapping[str, schema.ListTable]
     max_change: float
 
 
@@ -118,15 +107,15 @@ def parse(text: str, name: str, entries: Entries) -> Policy:
 
 
 def _lists(
-    file: ConfigText, tables: Mapping[str, ListTable], entries: Entries
+    file: ConfigText, tables: Mapping[str, schema.ListTable], entries: Entries
 ) -> Iterator[tuple[str, Sequence[Prefix]]]:
     from fwtop.model.addresses.named_list import check_entries  # brings numpy
 
     for own, table in tables.items():
         place = ("list", own)
         try:
-            if len(own) > MAX_LIST_NAME or own.endswith(TRIAL):
-                raise FwtopError(f"a policy's lists have names of up to {MAX_LIST_NAME} characters")
+            if len(own) > schema.MAX_LIST_NAME or own.endswith(schema.TRIAL):
+                raise FwtopError(f"a policy's lists have names of up to {schema.MAX_LIST_NAME} characters")
             found = entries(check_name(own), table)
             check_entries(found)
         except FwtopError as error:
@@ -138,7 +127,7 @@ def _lists(
         yield own, found
 
 
-def _entries(table: ListTable, directory: Path) -> Sequence[Prefix]:
+def _entries(table: schema.ListTable, directory: Path) -> Sequence[Prefix]:
     named = prefixes_of(table.texts)
     if table.file is UNSET:
         return named
@@ -153,7 +142,7 @@ def _entries(table: ListTable, directory: Path) -> Sequence[Prefix]:
 def read_draft(text: str, name: str) -> Draft:
     """Read a policy's text, but not what its lists hold; raises FwtopError (code 2)."""
     file = ConfigText(name, text)
-    found = read_settings(PolicyFile, file)
+    found = read_settings(schema.PolicyFile, file)
     if found.mistakes:  # of another version everything may be wrong
         first = min(found.mistakes, key=lambda item: item.place != ("schema",))
         raise FwtopError(told(file, first.place, first.said, _UNCHANGED, first.line), 2)
@@ -175,9 +164,9 @@ def wrong(file: ConfigText, place: Place, reason: str) -> FwtopError:
     return FwtopError(told(file, place, said, _UNCHANGED), 2)
 
 
-def _rules(file: ConfigText, policy: PolicyFile) -> Iterator[Rule]:
+def _rules(file: ConfigText, policy: schema.PolicyFile) -> Iterator[Rule]:
     shapes: set[str] = set()
-    for section in RULE_TABLES:
+    for section in schema.RULE_TABLES:
         for number, table in enumerate(getattr(policy, section)):
             place = (section, number)
             try:
@@ -208,13 +197,13 @@ def _made(table: _Ruled) -> list[Rule]:
     given = dict(_given(table))
     on, mode = Match(family=given.pop("family", None)), Mode(given.pop("mode"))
     group = given.pop("group", "")
-    if isinstance(table, BlockTable):
+    if isinstance(table, schema.BlockTable):
         rules = [with_summary(Rule("", Kind(table.via), on, "", 0, origin=LIST + check_name(table.list)))]
-    elif isinstance(table, PortTable):
+    elif isinstance(table, schema.PortTable):
         rules = [*_protected(on, **given)]
     else:
         on = replace(on, protocol=given.pop("proto", None), dport=given.pop("dport", None))
-        if isinstance(table, LimitTable):
+        if isinstance(table, schema.LimitTable):
             rules = [limited(on, **given)]
         else:
             kind = Kind(given.pop("via", Kind.STRING))
@@ -234,8 +223,8 @@ def _given(table: _Ruled) -> Iterator[tuple[str, Any]]:
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
-    "service": lambda value: dict.fromkeys(map(service, several(value))),
-    "acl": lambda value: tuple(dict.fromkeys(map(check_name, several(value)))),
+    "service": lambda value: dict.fromkeys(map(service, schema.several(value))),
+    "acl": lambda value: tuple(dict.fromkeys(map(check_name, schema.several(value)))),
     "proto": PROTOCOL.read,
     "rate": rate,
     "type": type_number,

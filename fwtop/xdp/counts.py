@@ -19,16 +19,7 @@ from fwtop.kernel.bpf import get_element
 from fwtop.kernel.drop_reasons import reached_tc
 from fwtop.kernel.links import list_links
 from fwtop.model.traffic.counters import TC_INGRESS, TRAFFIC_CLASSES, Counters, DropCount
-from fwtop.xdp.maps import (
-    AT_TC,
-    COUNTERS_BYTES,
-    COUNTS_ONLY,
-    MAX_RULES,
-    SLOT_BYTES,
-    counters_dtype,
-    map_array,
-    slot_dtype,
-)
+from fwtop.xdp import maps
 
 _REASON = "XDP_RULE"
 _TC = ("tc", TC_INGRESS)
@@ -96,7 +87,7 @@ class XdpCounts:
     def __init__(self, fds: dict[str, int], *, cpus: int) -> None:
         self._fds = fds
         self._cpus = cpus
-        self._control_map = map_array(fds["control"], 4, writable=True)
+        self._control_map = maps.map_array(fds["control"], 4, writable=True)
         self._control = np.frombuffer(self._control_map, np.dtype("<u4"), 1)
         self._at_tc = self._counting = frozenset[str]()
         self._numbers, self._rules, self._classes, self._lost = self._totals()
@@ -107,11 +98,12 @@ class XdpCounts:
 
     def _totals(self) -> tuple[NDArray[Any], _Counts, _Counts, int]:
         """Return rule numbers by slot, counts by slot and by protocol class, and lost samples."""
-        counters = self._array("counters", counters_dtype(), self._cpus, COUNTERS_BYTES)
-        table = self._array("slots", slot_dtype(), MAX_RULES, SLOT_BYTES)
+        counters = self._array("counters", maps.counters_dtype(), self._cpus, maps.COUNTERS_BYTES)
+        table = self._array("slots", maps.slot_dtype(), maps.MAX_RULES, maps.SLOT_BYTES)
         numbers = table["number"]
         self._at_tc, self._counting = (
-            frozenset(map(str, numbers[table["flags"] & flag != 0].tolist())) for flag in (AT_TC, COUNTS_ONLY)
+            frozenset(map(str, numbers[table["flags"] & flag != 0].tolist()))
+            for flag in (maps.AT_TC, maps.COUNTS_ONLY)
         )
         rules, classes = (_pairs(counters[name]).sum(axis=0) for name in ("rules", "classes"))
         return numbers, rules, classes, int(counters["lost"].sum())

@@ -19,23 +19,10 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Answer, ProtocolError
 from fwtop.model.text import safe_text
-from fwtop.xdp import attach, pins
+from fwtop.xdp import attach, messages, pins
 from fwtop.xdp.attach import GENERIC, INGRESS, NATIVE, TC, Programs
 from fwtop.xdp.build import build_tc, build_xdp, precompile
 from fwtop.xdp.maps import SlotRule
-from fwtop.xdp.messages import (
-    Apply,
-    Attachment,
-    Clear,
-    Compile,
-    Loaded,
-    Open,
-    Request,
-    RequestedRule,
-    Sweep,
-    receive_request,
-    send_reply,
-)
 
 _MAX_HITS = 240  # maps of counters in one reply: SCM_MAX_FD is 253
 
@@ -48,13 +35,13 @@ def main(arguments: list[str]) -> int:
     bpffs.enter_init_mounts()
     with socket.socket(fileno=int(arguments[0])) as channel:
         reply = _serve(channel)
-        send_reply(channel, reply)
+        messages.send_reply(channel, reply)
     return reply.code if isinstance(reply, Answer) else 0
 
 
-def _serve(channel: socket.socket) -> Loaded | Answer:
+def _serve(channel: socket.socket) -> messages.Loaded | Answer:
     try:
-        request = receive_request(channel)
+        request = messages.receive_request(channel)
         with bpffs.locked():
             return _execute(request)
     except ProtocolError as error:
@@ -65,32 +52,32 @@ def _serve(channel: socket.socket) -> Loaded | Answer:
         return Answer(False, f"XDP rules could not be changed: {safe_text(error)}", 1)
 
 
-def _execute(request: Request) -> Loaded:
+def _execute(request: messages.Request) -> messages.Loaded:
     netns = os.stat("/proc/self/ns/net").st_ino
     directory = bpffs.directory_of(netns)
     bpffs.remove_former(netns)
     match request:
-        case Apply():
+        case messages.Apply():
             try:
                 return _apply(bpffs.make_directory(netns), request)
             except BaseException:
                 if not attach.pinned(directory):  # the first rule failed, so nothing is running
                     bpffs.remove_directory(netns)
                 raise
-        case Open():
+        case messages.Open():
             hits = _by_rule_id(pins.all_hits(directory, _MAX_HITS))
-            return Loaded(_attachments(directory), pins.open_shared(directory), hits)
-        case Clear():
+            return messages.Loaded(_attachments(directory), pins.open_shared(directory), hits)
+        case messages.Clear():
             attach.detach_all(directory)
             bpffs.remove_directory(netns)
-        case Sweep():
+        case messages.Sweep():
             pins.sweep(netns)
-        case Compile():
+        case messages.Compile():
             _compile(directory, request.rules, request.allow, at_tc=request.at_tc)
-    return Loaded()
+    return messages.Loaded()
 
 
-def _apply(directory: Path, request: Apply) -> Loaded:
+def _apply(directory: Path, request: messages.Apply) -> messages.Loaded:
     shared = pins.shared_maps(directory, request.maps)
     with _compiling_ahead(directory, request):
         rules = pins.slot_rules(directory, request.rules, request.sources)
@@ -106,11 +93,11 @@ def _apply(directory: Path, request: Apply) -> Loaded:
     pins.release_slots(directory, shared, numbers, {item.key for item in request.rules})
     wanted = {item.slot for item in request.rules if item.report_hits}
     hits = {numbers[rule.slot]: rule.hits for rule in rules if rule.counted and rule.slot in wanted}
-    return Loaded(tuple(attachments), shared, _by_rule_id(hits))
+    return messages.Loaded(tuple(attachments), shared, _by_rule_id(hits))
 
 
 def _compile(
-    directory: Path, items: tuple[RequestedRule, ...], allow: tuple[Prefix, ...], *, at_tc: bool
+    directory: Path, items: tuple[messages.RequestedRule, ...], allow: tuple[Prefix, ...], *, at_tc: bool
 ) -> None:
     """Compile rules into the cache, as far as their code is known; raises FwtopError."""
     rules = [rule for rule in pins.rules_to_compile(directory, items) if rule.at_tc is at_tc]
@@ -119,7 +106,7 @@ def _compile(
 
 
 @contextlib.contextmanager
-def _compiling_ahead(directory: Path, request: Apply) -> Iterator[None]:
+def _compiling_ahead(directory: Path, request: messages.Apply) -> Iterator[None]:
     """Compile in a child while long lists are built; the parent reports errors when it compiles again."""
     child = os.fork() if any(item.listed for item in request.rules) else None
     if child == 0:
@@ -153,13 +140,13 @@ def _builders(
     return found
 
 
-def _attachments(directory: Path) -> tuple[Attachment, ...]:
+def _attachments(directory: Path) -> tuple[messages.Attachment, ...]:
     names = {link.index: link.name for link in list_links()}
     found = []
     for _, ifindex, mode in attach.pinned(directory):
         if ifindex in names:
             foreign = attach.foreign_program(ifindex) if mode == attach.TC else ""
-            found.append(Attachment(ifindex, safe_text(names[ifindex]), mode, foreign))
+            found.append(messages.Attachment(ifindex, safe_text(names[ifindex]), mode, foreign))
     return tuple(found)
 
 

@@ -8,15 +8,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Finding, Trait
+from fwtop.analysis.proposals import effect
 from fwtop.analysis.proposals.bystanders import has_return_path, others, users
-from fwtop.analysis.proposals.effect import (
-    harm,
-    held_out,
-    measured_on,
-    share_of,
-    share_of_sources,
-    stopped,
-)
 from fwtop.analysis.proposals.limits import fills_table, usual_rate
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.proposals.prefixes import Addresses, fewest_prefixes, neighbours, single_hosts
@@ -210,8 +203,8 @@ def _by_sources(
     be done without anybody asked.
     """
     traffic, config, chooses = context.traffic, context.config, finding.rows
-    if len(measured_on(_ANY_SOURCE, traffic, finding.rows)) < len(finding.rows):
-        chooses = finding.rows[~held_out(traffic.packets, finding.rows)]
+    if len(effect.measured_on(_ANY_SOURCE, traffic, finding.rows)) < len(finding.rows):
+        chooses = finding.rows[~effect.held_out(traffic.packets, finding.rows)]
     near = neighbours(traffic.packets, chooses)
     on_link, chooses = chooses[near], chooses[~near]
     weight, attack = traffic.weight[chooses], Addresses.of(traffic.packets, chooses)
@@ -220,7 +213,7 @@ def _by_sources(
         hosts = single_hosts(traffic.packets, on_link, traffic.weight[on_link], target=target)
         prefixes, sources = hosts.prefixes + cover.prefixes, hosts.sources + cover.sources
         match = Match(sources=prefixes)
-        share = share_of_sources(match, traffic, measured_on(match, traffic, finding.rows))
+        share = effect.share_of_sources(match, traffic, effect.measured_on(match, traffic, finding.rows))
         if not prefixes or share < USEFUL:
             continue
         kind = _where(context, finding, Kind.IPSET)
@@ -284,9 +277,9 @@ def _by_rate(context: AnalysisContext, finding: Finding, base: Match, normal: No
         for factor in _RATE_FACTORS:
             rate = next((step for step in _RATES if max(10.0, factor * usual) <= step), _RATES[-1])
             limit = replace(limit, per_second=rate, burst=rate)
-            if share_of(stopped(scope, limit, traffic), traffic, finding.rows) < USEFUL:
+            if effect.share_of(effect.stopped(scope, limit, traffic), traffic, finding.rows) < USEFUL:
                 break
-            harmless = harm(scope, limit, normal, traffic).share <= context.config.collateral_limit
+            harmless = effect.harm(scope, limit, normal, traffic).share <= context.config.collateral_limit
             if not harmless and factor != _RATE_FACTORS[-1]:
                 continue
             length = limit.prefix_v6 if base.family == 6 else limit.prefix_v4

@@ -12,17 +12,8 @@ from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding, make_context
 from fwtop.analysis.memory import Baseline
+from fwtop.analysis.proposals import effect
 from fwtop.analysis.proposals.census import Aim
-from fwtop.analysis.proposals.effect import (
-    clients_harmed,
-    dropped_pps,
-    harm_by,
-    replayable,
-    share_of,
-    share_stopped,
-    stopped_by,
-    stopped_by_all,
-)
 from fwtop.analysis.proposals.held import is_about, with_connections
 from fwtop.analysis.proposals.limits import full_table_warning
 from fwtop.analysis.proposals.matching import allowed_rows
@@ -65,7 +56,7 @@ def basis(
     if normal.guess:
         found = {finding.key: signatures(context, finding, normal) for finding in findings}
         normal = with_unexplained(context, normal, matches(found))
-    return Basis(context, tuple(findings), normal, held, replayable(tuple(active)))
+    return Basis(context, tuple(findings), normal, held, effect.replayable(tuple(active)))
 
 
 def preview(
@@ -84,22 +75,24 @@ def preview_on(rule: Rule, judged: Basis, known: KnownPeers = NO_PEERS) -> Previ
     context, findings, normal = judged.context, judged.findings, judged.normal
     traffic = context.traffic
     passing = allowed_rows(allowed, traffic.packets)
-    dropped = np.where(passing, 0.0, stopped_by(rule, context, traffic))
-    total_pps = dropped_pps(dropped, rule.match, traffic, np.arange(len(traffic)))
+    dropped = np.where(passing, 0.0, effect.stopped_by(rule, context, traffic))
+    total_pps = effect.dropped_pps(dropped, rule.match, traffic, np.arange(len(traffic)))
     if drops_nothing(rule):
         pps = total_pps if of(rule.kind).untracks else 0.0
         return Preview(0.0, 0.0, 0.0, 0.0, pps, guess=normal.guess)
-    shares = [share_stopped(dropped, rule.match, traffic, finding, finding.rows) for finding in findings]
-    rates = [dropped_pps(dropped, rule.match, traffic, finding.rows) for finding in findings]
+    shares = [
+        effect.share_stopped(dropped, rule.match, traffic, finding, finding.rows) for finding in findings
+    ]
+    rates = [effect.dropped_pps(dropped, rule.match, traffic, finding.rows) for finding in findings]
     aimed = int(np.argmax(rates)) if findings else None
-    cost = harm_by(rule, normal, traffic, allowed_rows(allowed, normal.packets))
+    cost = effect.harm_by(rule, normal, traffic, allowed_rows(allowed, normal.packets))
     reach = reach_of(context, findings, rule, cost.part, normal)
     harmed = min(1.0, cost.share + unseen_share(rule, reach, normal))
     holding = (one for one in judged.held if one.held is not None and is_about(rule.match, one.held))
     against = findings[aimed] if aimed is not None and rates[aimed] > 0 else next(holding, None)
     spared = [peer.prefix for peer in allowed]
     named = zip((finding.title for finding in findings), shares, strict=True)
-    clients = clients_harmed(rule, cost, normal, Aim.at(against, context), spared)
+    clients = effect.clients_harmed(rule, cost, normal, Aim.at(against, context), spared)
     made = Preview(
         attack_share=shares[aimed] if aimed is not None else 0.0,
         attack_pps=sum(rates),
@@ -124,13 +117,13 @@ def _beside_active(made: Preview, rule: Rule, judged: Basis, dropped: F64, passi
     if not judged.active:
         return made
     context, traffic = judged.context, judged.context.traffic
-    before = np.where(passing, 0.0, stopped_by_all(judged.active, context))
+    before = np.where(passing, 0.0, effect.stopped_by_all(judged.active, context))
     both = np.maximum(before, dropped)
     already, together = [], []
     for one in judged.findings:
-        if (share := share_of(before, traffic, one.rows)) > 0:
+        if (share := effect.share_of(before, traffic, one.rows)) > 0:
             already.append((one.title, share))
-            whole = share_stopped(both, rule.match, traffic, one, one.rows)
+            whole = effect.share_stopped(both, rule.match, traffic, one, one.rows)
             together.append((one.title, max(share, whole)))
     return replace(made, already=tuple(already), together=tuple(together))
 

@@ -10,16 +10,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from fwtop.analysis.window.counting import (
-    all_alike,
-    among,
-    distinct_values,
-    first_of_each,
-    marked,
-    numbered,
-    occurrences,
-    weights_of,
-)
+from fwtop.analysis.window import counting
 from fwtop.analysis.window.traffic import Rows, Traffic, distinct_texts, transport_start, weighted_top
 from fwtop.model.addresses.address import Prefix, format_address
 from fwtop.model.traffic.packets import F64, I64, U8, U64
@@ -95,12 +86,12 @@ class Features(Struct, frozen=True, dict=True):
     @cached_property
     def by_source(self) -> tuple[Rows, NDArray[np.intp]]:
         """Where in `rows` each distinct source comes first, and how many packets it has."""
-        return first_of_each(self.traffic.source_id[self.rows])
+        return counting.first_of_each(self.traffic.source_id[self.rows])
 
     @cached_property
     def flow_counts(self) -> NDArray[np.intp]:
         """Sampled packets of each distinct flow."""
-        return occurrences(self.traffic.flow_id[self.rows])
+        return counting.occurrences(self.traffic.flow_id[self.rows])
 
     @property
     def sources(self) -> int:
@@ -115,7 +106,7 @@ class Features(Struct, frozen=True, dict=True):
     @cached_property
     def likely_destinations(self) -> float:
         """Estimated addresses that are hit, with those that the sample misses."""
-        return _likely(np.bincount(numbered(self.traffic.dest_key[self.rows])))
+        return _likely(np.bincount(counting.numbered(self.traffic.dest_key[self.rows])))
 
     @cached_property
     def likely_flows(self) -> float:
@@ -134,7 +125,7 @@ class Features(Struct, frozen=True, dict=True):
     @cached_property
     def singles(self) -> float:
         """Part of the sampled packets whose source was seen once."""
-        return marked(self.source_counts == 1) / self.n if self.n else 0.0
+        return counting.marked(self.source_counts == 1) / self.n if self.n else 0.0
 
     @cached_property
     def evenness(self) -> float:
@@ -149,7 +140,7 @@ class Features(Struct, frozen=True, dict=True):
     @cached_property
     def flow_singles(self) -> float:
         """Part of the sampled packets whose flow was seen once."""
-        return marked(self.flow_counts == 1) / self.n if self.n else 0.0
+        return counting.marked(self.flow_counts == 1) / self.n if self.n else 0.0
 
     @cached_property
     def pps_per_source(self) -> float:
@@ -203,7 +194,7 @@ class Features(Struct, frozen=True, dict=True):
         """Distinct payload prefixes (32 bytes) per packet: 0 constant, 1 all different."""
         matrix, length = self.head
         full = matrix[length > 0]
-        return len(distinct_values(distinct_texts(full[:, :32]))) / len(full) if len(full) else 0.0
+        return len(counting.distinct_values(distinct_texts(full[:, :32]))) / len(full) if len(full) else 0.0
 
     @cached_property
     def payload_entropy(self) -> float:
@@ -247,7 +238,7 @@ def _likely(counts: NDArray[np.intp]) -> float:
 
     Source: Chao, "Nonparametric estimation of the number of classes in a population" (1984).
     """
-    once, twice = (marked(counts == times) for times in (1, 2))
+    once, twice = (counting.marked(counts == times) for times in (1, 2))
     return len(counts) + once * (once - 1) / (2 * (twice + 1))
 
 
@@ -265,9 +256,9 @@ def top_of(values: NDArray[Any], weight: F64) -> Top:
     """Return the most common value by weight."""
     if len(values) == 0:
         return Top(0, 0.0, 0)
-    if all_alike(values):
+    if counting.all_alike(values):
         return Top(int(values[0]), 1.0 if weight.any() else 0.0, 1)
-    distinct, sums = weights_of(values, weight)
+    distinct, sums = counting.weights_of(values, weight)
     heaviest, total = int(sums.argmax()), float(sums.sum())
     return Top(int(distinct[heaviest]), float(sums[heaviest]) / total if total else 0.0, len(distinct))
 
@@ -289,11 +280,11 @@ def targets_of(traffic: Traffic, rows: NDArray[np.intp]) -> Targets:
     An address that sends more of them than it gets is no target: on a machine that forwards, what answers an
     attack may look like it.
     """
-    key, number = traffic.dest_key[rows], numbered(traffic.dest_key[rows])
+    key, number = traffic.dest_key[rows], counting.numbered(traffic.dest_key[rows])
     weights = np.asarray(np.bincount(number, traffic.weight[rows]), np.float64)
     keys = np.zeros(len(weights), np.uint64)
     keys[number] = key
-    theirs = rows[among(traffic.source_key[rows], keys)]
+    theirs = rows[counting.among(traffic.source_key[rows], keys)]
     senders, sent = weighted_top(traffic.source_key[theirs], traffic.weight[theirs])
     sent_by = dict(zip(senders.tolist(), sent.tolist(), strict=True))
     aimed = np.array([sent_by.get(one, 0.0) for one in keys.tolist()]) <= weights

@@ -10,19 +10,9 @@ from msgspec.structs import replace
 from fwtop.model.addresses.address import Prefix, listed, of_family, of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
+from fwtop.rules import xtables
 from fwtop.rules.kind import ChainLine, KernelObjects, SetSpec, Surroundings
 from fwtop.rules.nft_objects import NftRule
-from fwtop.rules.xtables import (
-    TIMED_ELEMENTS,
-    UNLISTED,
-    field_args,
-    halves,
-    limit_args,
-    list_set_name,
-    match_protocols,
-    set_name,
-    with_payload,
-)
 
 DROP = ("-j", "DROP")
 IPSET_PREFIXES = 5_000_000  # ipset takes 50 to 100 bytes of kernel memory for each
@@ -71,7 +61,7 @@ def base(rule: Rule, exceptions: tuple[Prefix, ...], *, side: str = "src") -> Ba
         if len(targets) == 1:
             ask += ["-d" if side == "src" else "-s", str(targets[0])]
         elif targets:
-            sets.append(SetSpec(set_name(rule.id, family, "dst"), family, targets))
+            sets.append(SetSpec(xtables.set_name(rule.id, family, "dst"), family, targets))
             ask += ["-m", "set", "--match-set", sets[-1].name, "dst" if side == "src" else "src"]
         asks[family] = tuple(ask)
     if not asks:
@@ -91,14 +81,14 @@ def filter_lines(rule: Rule, clock: Base) -> tuple[ChainLine, ...]:
         ChainLine(
             family,
             (
-                *field_args(rule.match, family, protocol),
-                *with_payload(rule, family, protocol, asks),
-                *(limit_args(rule.id, rule.limit, family) if rule.limit is not None else ()),
+                *xtables.field_args(rule.match, family, protocol),
+                *xtables.with_payload(rule, family, protocol, asks),
+                *(xtables.limit_args(rule.id, rule.limit, family) if rule.limit is not None else ()),
             ),
             DROP,
         )
         for family, asks in clock.asks.items()
-        for protocol in match_protocols(rule)
+        for protocol in xtables.match_protocols(rule)
     )
 
 
@@ -111,7 +101,7 @@ def families_asked(rule: Rule) -> tuple[int, ...]:
 
 def _list_set(name: str, rule: Rule, family: int) -> SetSpec:
     rows = list_elements(rule.match.sources, family)
-    return SetSpec(list_set_name(name, family), family, rows, timed=False, shared=True)
+    return SetSpec(xtables.list_set_name(name, family), family, rows, timed=False, shared=True)
 
 
 def list_elements(sources: Sequence[Prefix], family: int) -> Sequence[Prefix]:
@@ -155,14 +145,17 @@ def _sparing(objects: KernelObjects, rule: Rule, known: tuple[Prefix, ...]) -> K
     """
     if any(line.target != DROP for line in objects.lines):
         return objects
-    names = {set_name(rule.id, family, "on"): set_name(rule.id, family, UNLISTED) for family in (4, 6)}
+    names = {
+        xtables.set_name(rule.id, family, "on"): xtables.set_name(rule.id, family, xtables.UNLISTED)
+        for family in (4, 6)
+    }
     sets = tuple(
         _spared(spec, names[spec.name], known) if spec.name in names else spec for spec in objects.sets
     )
     lines: list[ChainLine] = []
     for line in objects.lines:
         match = tuple(names.get(word, word) for word in line.match)
-        side = match.index(set_name(rule.id, line.family, UNLISTED)) + 1
+        side = match.index(xtables.set_name(rule.id, line.family, xtables.UNLISTED)) + 1
         only_spared = (*match[: side + 1], "--return-nomatch", *match[side + 1 :])
         lines += [replace(line, match=match, unlisted=True), replace(line, match=only_spared, listed=True)]
     return replace(objects, sets=sets, lines=tuple(lines))
@@ -174,11 +167,11 @@ def _spared(spec: SetSpec, name: str, known: tuple[Prefix, ...]) -> SetSpec:
 
 
 def _enable_set(rule: Rule, family: int) -> SetSpec:
-    return SetSpec(set_name(rule.id, family, "on"), family, halves(family))
+    return SetSpec(xtables.set_name(rule.id, family, "on"), family, xtables.halves(family))
 
 
 def _source_set(rule: Rule, family: int, exceptions: tuple[Prefix, ...]) -> SetSpec:
     spared = tuple(prefix for prefix in exceptions if prefix.family == family)
     kept = of_family(rule.match.sources, family, spared)
-    timed = len(kept) <= TIMED_ELEMENTS
-    return SetSpec(set_name(rule.id, family), family, kept, spared, timed=timed, counted=True)
+    timed = len(kept) <= xtables.TIMED_ELEMENTS
+    return SetSpec(xtables.set_name(rule.id, family), family, kept, spared, timed=timed, counted=True)

@@ -20,29 +20,8 @@ from fwtop.guardian.mechanisms.mechanism import (
     Wanted,
     each,
 )
+from fwtop.guardian.mechanisms.tables import state
 from fwtop.guardian.mechanisms.tables.contents import NftContents, difference
-from fwtop.guardian.mechanisms.tables.state import (
-    LIST_SET,
-    MARKS,
-    NftListChange,
-    SetEdit,
-    Table,
-    allow_lines,
-    base_lines,
-    chains_of,
-    enable_lines,
-    entry_counters,
-    head,
-    listed_lines,
-    read_table,
-    refill_lines,
-    removal_lines,
-    replacement_lines,
-    role_chains,
-    rule_chain,
-    rule_lines,
-    shortened,
-)
 from fwtop.kernel.links import Link
 from fwtop.kernel.programs import CommandError
 from fwtop.model.addresses.address import Prefix, of_ports
@@ -99,7 +78,7 @@ class NftTables(Mechanism):
         """Return the transaction as text, after nft has checked it; raises FwtopError."""
         lines = self._transaction(wanted)
         _apply(lines, check=True)
-        return [f"nft {shortened(line)}" for line in lines]
+        return [f"nft {state.shortened(line)}" for line in lines]
 
     def install(self, wanted: Wanted) -> str:
         """Install a rule in one transaction; returns where it runs. Raises FwtopError."""
@@ -116,11 +95,11 @@ class NftTables(Mechanism):
         """Replace the lines with counters by their handles, with what they have counted."""
         rules = {one.rule.id: _rule_of(one) for one in wanted}
         layouts = {rule.layout.table: rule.layout for rule in rules.values()}
-        tables = {name: read_table(layout) for name, layout in layouts.items()}
+        tables = {name: state.read_table(layout) for name, layout in layouts.items()}
         _apply(
             line
             for rule_id, rule in rules.items()
-            for line in replacement_lines(rule.layout, tables[rule.layout.table], rule_id, rule)
+            for line in state.replacement_lines(rule.layout, tables[rule.layout.table], rule_id, rule)
         )
         for rule_id, rule in rules.items():
             self.contents.note_rule(rule_id, rule)
@@ -129,7 +108,7 @@ class NftTables(Mechanism):
         """Install a rule again in place of what is left of it, in one transaction; raises FwtopError."""
         layout = _rule_of(wanted).layout
         _wake(layout)
-        left = removal_lines(layout, read_table(layout), {wanted.rule.id})
+        left = state.removal_lines(layout, state.read_table(layout), {wanted.rule.id})
         _apply([*left, *self._transaction(wanted, heads_anew=True)])
         self._note_installed(wanted, heads_anew=True)
         self._failpoints.reached(Failpoint.REPAIR_NFT)
@@ -141,18 +120,18 @@ class NftTables(Mechanism):
         self._in_use.add(rule.layout.table)
         self._list_sets |= {item.shared for item in rule.sets if item.shared}
 
-    def prepare_list(self, delta: ListDelta) -> NftListChange:
+    def prepare_list(self, delta: ListDelta) -> state.NftListChange:
         """Return the transaction that changes a named list's sets; raises FwtopError."""
-        edits: list[SetEdit] = []
-        there = read_table(NETDEV).sets if self._list_sets else set()
+        edits: list[state.SetEdit] = []
+        there = state.read_table(NETDEV).sets if self._list_sets else set()
         for family in (4, 6):
             name = list_set_of(delta.name, family)
             if name in self._list_sets & there:
                 before, after = (_elements(rows, family) for rows in (delta.before, delta.after))
-                edits.append(SetEdit(name, before, after))
-        return NftListChange(NETDEV, edits, self._apply_edits)
+                edits.append(state.SetEdit(name, before, after))
+        return state.NftListChange(NETDEV, edits, self._apply_edits)
 
-    def _apply_edits(self, edits: Iterable[SetEdit], lines: list[str]) -> None:
+    def _apply_edits(self, edits: Iterable[state.SetEdit], lines: list[str]) -> None:
         if lines:
             _apply(lines)
             self.contents.note_sets(NETDEV, [edit.name for edit in edits])
@@ -161,20 +140,22 @@ class NftTables(Mechanism):
         """Put exactly these prefixes into a named list's sets; raises FwtopError."""
         mine = [(family, list_set_of(name, family)) for family in (4, 6)]
         wanted = [
-            SetEdit(own, frozenset(), _elements(rows, family))
+            state.SetEdit(own, frozenset(), _elements(rows, family))
             for family, own in mine
             if own in self._list_sets
         ]
-        self._apply_edits(wanted, [line for edit in wanted for line in refill_lines(NETDEV, edit)])
+        self._apply_edits(wanted, [line for edit in wanted for line in state.refill_lines(NETDEV, edit)])
 
     def tidy_lists(self, used: Collection[str]) -> None:
         """Delete the sets of named lists that no rule uses; raises FwtopError."""
         gone = {
-            name for name in self._list_sets if (ours := LIST_SET.fullmatch(name)) and ours[1] not in used
+            name
+            for name in self._list_sets
+            if (ours := state.LIST_SET.fullmatch(name)) and ours[1] not in used
         }
         if not gone:
             return
-        there = read_table(NETDEV).sets
+        there = state.read_table(NETDEV).sets
         if doomed := [f"delete set {NETDEV.table} {name}" for name in sorted(gone & there)]:
             _apply(doomed)
         self._list_sets -= gone
@@ -182,11 +163,11 @@ class NftTables(Mechanism):
     def renew(self, wanted: Wanted) -> None:
         """Set the timeout of a rule's enable set, with the allow-list as it should be."""
         rule_id, rule, allow = wanted.rule.id, _rule_of(wanted), wanted.allow
-        if set_of(rule_id, "on") not in read_table(rule.layout).sets:
+        if set_of(rule_id, "on") not in state.read_table(rule.layout).sets:
             raise FwtopError(f"rule {rule_id} is gone from the kernel; nothing was changed")
         stale = self._is_stale(rule.layout, allow)
         sets, leading = _allow_lines(rule.layout, allow) if stale else ([], [])
-        _apply([*sets, *leading, *enable_lines(rule_id, rule, wanted.seconds)])
+        _apply([*sets, *leading, *state.enable_lines(rule_id, rule, wanted.seconds)])
         self._remember(rule.layout, allow)
 
     def disable(self, rule_ids: set[str]) -> None:
@@ -205,7 +186,7 @@ class NftTables(Mechanism):
 
     def _remove_from(self, layout: Layout, rule_ids: set[str]) -> None:
         _wake(layout)
-        table = read_table(layout)
+        table = state.read_table(layout)
         if not table.chains:
             return
         if table.rule_ids() <= rule_ids and not table.shared:
@@ -216,7 +197,7 @@ class NftTables(Mechanism):
             self._list_sets -= table.sets
             self.contents.forget_table(layout)
             self._failpoints.reached(Failpoint.NFT_REMOVED)
-        elif doomed := removal_lines(layout, table, rule_ids):
+        elif doomed := state.removal_lines(layout, table, rule_ids):
             _apply(doomed)
             self.contents.forget_rules(rule_ids)
             self._failpoints.reached(Failpoint.NFT_REMOVED)
@@ -224,11 +205,11 @@ class NftTables(Mechanism):
     def present(self, expected: Expected) -> bool:
         """Return whether the kernel has all lines and sets of a rule."""
         rule_id, rule = expected.rule.id, _rule_of(expected)
-        table = read_table(rule.layout)
+        table = state.read_table(rule.layout)
         wanted = {set_of(rule_id, "on"), *(item.name(rule_id) for item in rule.sets)}
         self._list_sets |= {item.shared for item in rule.sets if item.shared and item.shared in table.sets}
         lines = sum(found[0] == rule_id for found in table.rules)
-        if wanted <= table.sets and lines == len(rule_lines(rule_id, rule)):
+        if wanted <= table.sets and lines == len(state.rule_lines(rule_id, rule)):
             self.contents.note_rule(rule_id, rule, anew=False)
             return True
         return False
@@ -256,10 +237,10 @@ class NftTables(Mechanism):
         layout, where = rule.layout, f"table {rule.layout.table}"
         if nf_tables.is_dormant(layout.table):
             return f"{where} is dormant: packets pass none of its chains"
-        table = read_table(layout)
+        table = state.read_table(layout)
         if not self.present(expected):
             return f"lines or sets of it are gone from {where}"
-        wanted = chains_of(layout, self._filled(layout))
+        wanted = state.chains_of(layout, self._filled(layout))
         broken = [name for name in wanted if len(table.others.get(name, ())) != len(wanted[name])]
         if broken:
             return f"{HEAD_CHANGED} {broken[0]} in {where} were changed"
@@ -269,15 +250,15 @@ class NftTables(Mechanism):
 
     def _heads(self, layout: Layout) -> dict[str, list[str]]:
         """Return the first lines of all chains, as far as they are known."""
-        found = chains_of(layout, self._filled(layout))
+        found = state.chains_of(layout, self._filled(layout))
         if layout.per_interface:
-            found |= {f"in-{index}": base_lines(layout) for index, _ in socket.if_nameindex()}
+            found |= {f"in-{index}": state.base_lines(layout) for index, _ in socket.if_nameindex()}
         return found
 
-    def _unhooked(self, layout: Layout, table: Table) -> str:
+    def _unhooked(self, layout: Layout, table: state.Table) -> str:
         """Name an interface that had a base chain and has lost it; "" if none has."""
         names = {index: name for index, name in socket.if_nameindex()}
-        wanted = len(base_lines(layout))
+        wanted = len(state.base_lines(layout))
         now = {index for index in names if len(table.others.get(f"in-{index}", ())) == wanted}
         before = self._hooked.setdefault(layout.table, set())
         before |= now
@@ -291,7 +272,7 @@ class NftTables(Mechanism):
         for layout in LAYOUTS:
             _wake(layout)
         self._in_use = {layout.table for layout in LAYOUTS}  # as long as they were not read
-        found = {layout.table: read_table(layout).rule_ids() for layout in LAYOUTS}
+        found = {layout.table: state.read_table(layout).rule_ids() for layout in LAYOUTS}
         self._in_use = set()
         self._in_use |= {table for table, ids in found.items() if ids}
         return {rule_id for ids in found.values() for rule_id in ids}
@@ -311,19 +292,19 @@ class NftTables(Mechanism):
         """Return packets and bytes of each rule, summed over its counters."""
         found: dict[str, Count] = {}
         for layout in self._used():
-            for rule_id, _, _, packets, size in read_table(layout).rules:
+            for rule_id, _, _, packets, size in state.read_table(layout).rules:
                 found[rule_id] = found.get(rule_id, Count(0, 0)).plus(Count(packets, size))
         return found
 
     def entries(self, rule: Rule, most: int) -> dict[str, int]:
         """Return what the sets of a rule, or of the named list that it is on, count by element."""
-        return {} if len(rule.match.sources) > COUNTED_ELEMENTS else entry_counters(rule, top=most)
+        return {} if len(rule.match.sources) > COUNTED_ELEMENTS else state.entry_counters(rule, top=most)
 
     def refresh_allow(self, allow: AllowList) -> None:
         """Update the allow-list in tables that have rules; tries each before it raises FwtopError."""
 
         def refresh(layout: Layout) -> None:
-            if self._is_stale(layout, allow) and read_table(layout).chains:
+            if self._is_stale(layout, allow) and state.read_table(layout).chains:
                 _apply(itertools.chain(*_allow_lines(layout, allow)))
                 self._remember(layout, allow)
 
@@ -354,29 +335,35 @@ class NftTables(Mechanism):
     def _transaction(self, wanted: Wanted, *, heads_anew: bool = False) -> list[str]:
         """Return the commands that install a rule; `heads_anew`: and write all that leads to it again."""
         rule_id, rule, allow = wanted.rule.id, _rule_of(wanted), wanted.allow
-        layout, table = rule.layout, read_table(rule.layout)
+        layout, table = rule.layout, state.read_table(rule.layout)
         if table.foreign:
             raise FwtopError(f"there is a table {layout.table} that is not fwtop's; nothing was changed")
         sets, leading = _allow_lines(layout, allow)
         lines = [f"add table {layout.table}", *sets]
-        lines += [*_chain_lines(layout, table, role_chains(), anew=heads_anew), *leading]
-        lines += _chain_lines(layout, table, dict.fromkeys(layout.chains, head(layout)), anew=heads_anew)
+        lines += [*_chain_lines(layout, table, state.role_chains(), anew=heads_anew), *leading]
+        lines += _chain_lines(
+            layout, table, dict.fromkeys(layout.chains, state.head(layout)), anew=heads_anew
+        )
         if layout.per_interface:
             lines += self._base_chains(layout, table, anew=heads_anew)
         for item in rule.sets:
             if heads_anew and item.shared in table.sets:
-                lines += refill_lines(layout, SetEdit(item.shared, frozenset(), frozenset(item.elements)))
+                lines += state.refill_lines(
+                    layout, state.SetEdit(item.shared, frozenset(), frozenset(item.elements))
+                )
             else:
                 lines += set_lines(layout.table, rule_id, item)
-        lines += enable_lines(rule_id, rule, wanted.seconds)
+        lines += state.enable_lines(rule_id, rule, wanted.seconds)
         if layout.per_interface:
-            lines += [f"add chain {layout.table} {rule_chain(rule_id, family)}" for family in rule.families]
-        for chain, text in rule_lines(rule_id, rule):
+            lines += [
+                f"add chain {layout.table} {state.rule_chain(rule_id, family)}" for family in rule.families
+            ]
+        for chain, text in state.rule_lines(rule_id, rule):
             lines.append(f'add rule {layout.table} {chain} {text} comment "fwtop-{rule_id}"')
         return lines
 
-    def _base_chains(self, layout: Layout, table: Table, *, anew: bool) -> list[str]:
-        lines, wanted = [], base_lines(layout)
+    def _base_chains(self, layout: Layout, table: state.Table, *, anew: bool) -> list[str]:
+        lines, wanted = [], state.base_lines(layout)
         places = self._interfaces()
         if not places:
             raise FwtopError("no interface is up at whose ingress a rule could be; nothing was installed")
@@ -413,11 +400,13 @@ def _rule_of(expected: Expected) -> NftRule:
 
 def _allow_lines(layout: Layout, allow: AllowList) -> tuple[list[str], list[str]]:
     passes = [allow.passes(family) for family in (4, 6)]
-    sets = [line for item in passes for line in allow_lines(layout, item)]
-    return sets, [line for item in passes for line in listed_lines(layout, item)]
+    sets = [line for item in passes for line in state.allow_lines(layout, item)]
+    return sets, [line for item in passes for line in state.listed_lines(layout, item)]
 
 
-def _chain_lines(layout: Layout, table: Table, chains: Mapping[str, list[str]], *, anew: bool) -> list[str]:
+def _chain_lines(
+    layout: Layout, table: state.Table, chains: Mapping[str, list[str]], *, anew: bool
+) -> list[str]:
     """Return the commands that create chains with their first lines, and put back what somebody flushed.
 
     Without those nobody would be spared any more.
@@ -443,7 +432,7 @@ def _apply(lines: Iterable[str], *, check: bool = False) -> None:
 
 def _wake(layout: Layout) -> None:
     table = layout.table
-    if nf_tables.is_dormant(table) and all(nf_tables.has_set(table, name) for name in MARKS):
+    if nf_tables.is_dormant(table) and all(nf_tables.has_set(table, name) for name in state.MARKS):
         _apply([f"add table {table}"])
 
 
