@@ -19,7 +19,7 @@ from pathlib import Path
 from fwtop.bench.receiver import PORT
 from fwtop.lab import namespaces, scenario
 from fwtop.lab.namespaces import Namespaces
-from fwtop.lab.network import ATTACKER_INTERFACE, GATEWAY_4, VICTIM_4, VICTIM_INTERFACE, Wire
+from fwtop.lab.network import Wire
 from fwtop.lab.processes import Child
 from fwtop.lab.run import Lab
 from fwtop.lab.traffic.craft import templates
@@ -198,14 +198,7 @@ class TwoHosts(Namespaces):
         self.folder = Path(tempfile.mkdtemp(prefix="fwtop-lab-"))
         for name in (self.victim, self.attacker):
             namespaces.run("ip", "netns", "add", name)
-        near, far = VICTIM_INTERFACE, ATTACKER_INTERFACE
-        made = f"link add {near} type veth peer name {far} netns {self.attacker}"
-        for name, interface, address, first in (
-            (self.victim, near, VICTIM_4, [made]),
-            (self.attacker, far, GATEWAY_4, [f"address add {peer}/32 dev lo" for peer in self._peers]),
-        ):
-            up = f"link set {interface} up"
-            commands = [*first, "link set lo up", f"address add {address}/24 dev {interface}", up]
-            namespaces.run("ip", "-n", name, "-batch", "-", text="\n".join(commands))
-        namespaces.run("ip", "-n", self.victim, "route", "add", "default", "via", GATEWAY_4)
+        namespaces.cable(
+            self.victim, self.attacker, [f"address add {peer}/32 dev lo" for peer in self._peers]
+        )
         self._serve()

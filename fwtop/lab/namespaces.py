@@ -2,31 +2,29 @@
 
 A lab is identified by its process: namespaces fwtop-lab-<pid>-victim and -attacker, and a lock file that the
 process holds. A lab whose lock is free is stale, even if its pid has been reused.
-
-A netlink socket stays in the namespace it was opened in (network_namespaces(7)). pyroute2 is imported only
-here, and late, because it loads more slowly than everything else that a lab needs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import re
 import signal
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Self, cast
+from typing import Self, cast
 
 import numpy as np
 
 from fwtop.kernel import programs
 from fwtop.kernel.descriptors import closing, is_held
-from fwtop.kernel.namespaces import NETNS, inside
+from fwtop.kernel.namespaces import NETNS
 from fwtop.kernel.programs import CommandError
 from fwtop.lab import network as net
 from fwtop.lab.network import Wire
@@ -259,107 +257,79 @@ def schedule_receiving(threads: set[int], *, paced: bool) -> None:
             os.sched_setaffinity(thread, processors[-1:] if paced else processors[:-1] or processors)
 
 
-_NO_DAD = 0x02  # IFA_F_NODAD: usable at once
-_LOCAL_TABLE = 255
-_QUEUES = {"num_rx_queues": 1, "num_tx_queues": 1}
+def cable(victim: str, attacker: str, more: Iterable[str] = (), queues: str = "") -> None:
+    """Join the namespaces by a pair of interfaces that are up; `more`: commands of ip(8) for the attacker."""
+    near, far = f"name {net.VICTIM_INTERFACE} {queues}", f"name {net.ATTACKER_INTERFACE} {queues}"
+    batch(
+        attacker,
+        f"link add {far} type veth peer {near} netns {victim}",
+        f"address add {net.GATEWAY_4}/{net.LENGTH_4} dev {net.ATTACKER_INTERFACE}",
+        f"link set {net.ATTACKER_INTERFACE} up",
+        "link set lo up",
+        *more,
+    )
+    batch(
+        victim,
+        f"address add {net.VICTIM_4}/{net.LENGTH_4} dev {net.VICTIM_INTERFACE}",
+        f"link set {net.VICTIM_INTERFACE} up",
+        "link set lo up",
+        f"route add default via {net.GATEWAY_4}",
+    )
 
 
-@contextlib.contextmanager
-def _netlink(own: str) -> Iterator[Any]:
-    """Open a netlink socket in a namespace; kernel errors within the block raise FwtopError."""
-    from pyroute2 import IPRoute
-    from pyroute2.netlink.exceptions import NetlinkError
-
-    with inside(own):
-        route = IPRoute()
-    try:
-        yield route
-    except NetlinkError as error:
-        raise FwtopError(
-            f"the lab's network in {own}: {safe_text(error)}; the lab is taken down again"
-        ) from None
-    finally:
-        route.close()
+def batch(own: str, *commands: str) -> None:
+    """Run commands of ip(8) in a namespace."""
+    run("ip", "-n", own, "-batch", "-", text="\n".join(commands))
 
 
 def connect(victim: str, attacker: str, clients: list[str], vlans: list[int]) -> Wire:
-    """Connect both namespaces and configure both ends; return the MAC addresses."""
-    with _netlink(victim) as near, _netlink(attacker) as far:
-        _cable(far, victim)
-        ends = (
-            near.link_lookup(ifname=net.VICTIM_INTERFACE)[0],
-            far.link_lookup(ifname=net.ATTACKER_INTERFACE)[0],
-        )
-        wire = Wire(_hardware(near, ends[0]), _hardware(far, ends[1]))
-        _configure_victim(near, ends[0], victim, wire)
-        for vlan in vlans:
-            _add_vlan(near, ends[0], vlan)
-        _configure_attacker(far, ends[1], attacker, wire, clients)
-        return wire
+    """Connect both namespaces and configure both ends; return the MAC addresses.
 
-
-def _cable(far: Any, victim: str) -> None:  # noqa: ANN401 - pyroute2 has no types
-    with closing(os.open(NETNS / victim, os.O_RDONLY | os.O_CLOEXEC)) as there:
-        peer = {"ifname": net.VICTIM_INTERFACE, "net_ns_fd": there, **_QUEUES}
-        far.link("add", ifname=net.ATTACKER_INTERFACE, kind="veth", peer=peer, **_QUEUES)
-
-
-def _hardware(route: Any, index: int) -> bytes:  # noqa: ANN401
-    return bytes.fromhex(str(route.get_links(index)[0].get_attr("IFLA_ADDRESS")).replace(":", ""))
-
-
-def _configure_victim(route: Any, index: int, mark: str, wire: Wire) -> None:  # noqa: ANN401
-    loopback = _start(route, index, mark)
-    route.addr("add", index=index, address=net.VICTIM_4, prefixlen=net.LENGTH_4)
-    route.addr("add", index=index, address=net.VICTIM_6, prefixlen=net.LENGTH_6, flags=_NO_DAD)
-    wide = str(net.WIDE_4).partition("/")[0]
-    route.addr("add", index=loopback, address=wide, prefixlen=net.WIDE_4.length)
-    route.link("set", index=index, state="up")
-    _add_neighbours(route, index, wire.attacker, (net.GATEWAY_4, net.GATEWAY_6))
-    route.route("add", dst="0.0.0.0/0", gateway=net.GATEWAY_4)
-    route.route("add", dst="::/0", gateway=net.GATEWAY_6)
-    local = {"type": "local", "table": _LOCAL_TABLE, "family": socket.AF_INET6}
-    route.route("add", dst=str(net.WIDE_6), oif=loopback, **local)
-
-
-def _configure_attacker(route: Any, index: int, mark: str, wire: Wire, clients: list[str]) -> None:  # noqa: ANN401
-    loopback = _start(route, index, mark)
-    route.addr("add", index=index, address=net.GATEWAY_4, prefixlen=net.LENGTH_4)
-    route.addr("add", index=index, address=net.GATEWAY_6, prefixlen=net.LENGTH_6, flags=_NO_DAD)
-    route.link("set", index=index, state="up")
+    Neighbours are permanent: nobody answers ARP or discovery under a flood.
+    """
+    near, far = net.VICTIM_INTERFACE, net.ATTACKER_INTERFACE
+    cable(victim, attacker, queues="numrxqueues 1 numtxqueues 1")
+    wire = Wire(_hardware(victim, near), _hardware(attacker, far))
+    known = "lladdr {} dev {} nud permanent"
+    to_attacker, to_victim = (
+        known.format(wire.attacker.hex(":"), near),
+        known.format(wire.victim.hex(":"), far),
+    )
+    batch(
+        victim,
+        f"link set {near} alias {victim}",
+        f"address add {net.VICTIM_6}/{net.LENGTH_6} dev {near} nodad",
+        f"address add {net.WIDE_4} dev lo",
+        f"neigh replace {net.GATEWAY_4} {to_attacker}",
+        f"neigh replace {net.GATEWAY_6} {to_attacker}",
+        f"route add ::/0 via {net.GATEWAY_6}",
+        f"route add local {net.WIDE_6} dev lo table local",
+    )
+    for vlan in vlans:  # a kernel without 802.1Q drops the tagged packets
+        with contextlib.suppress(FwtopError):
+            batch(
+                victim,
+                f"link add link {near} name {near}.{vlan} type vlan id {vlan}",
+                f"link set {near}.{vlan} up",
+            )
     first, second = net.PARKED_INTERFACES
-    route.link("add", ifname=first, kind="veth", peer=second)
-    _add_neighbours(route, index, wire.victim, (net.VICTIM_4, net.VICTIM_6))
-    route.route("add", dst=str(net.WIDE_4), gateway=net.VICTIM_4)
-    route.route("add", dst=str(net.WIDE_6), gateway=net.VICTIM_6)
-    for client in clients:
-        route.addr("add", index=loopback, address=client, prefixlen=128 if ":" in client else 32)
+    batch(
+        attacker,
+        f"link set {far} alias {attacker}",
+        f"address add {net.GATEWAY_6}/{net.LENGTH_6} dev {far} nodad",
+        f"link add {first} type veth peer name {second}",
+        f"neigh replace {net.VICTIM_4} {to_victim}",
+        f"neigh replace {net.VICTIM_6} {to_victim}",
+        f"route add {net.WIDE_4} via {net.VICTIM_4}",
+        f"route add {net.WIDE_6} via {net.VICTIM_6}",
+        *(f"address add {client} dev lo" for client in clients),
+    )
+    return wire
 
 
-def _start(route: Any, index: int, mark: str) -> int:  # noqa: ANN401
-    """Set the interface's alias to its namespace's name; bring the loopback up and return its index."""
-    loopback = int(route.link_lookup(ifname="lo")[0])
-    route.link("set", index=loopback, state="up")
-    route.link("set", index=index, ifalias=mark)
-    return loopback
-
-
-def _add_neighbours(route: Any, index: int, hardware: bytes, hosts: tuple[str, ...]) -> None:  # noqa: ANN401
-    """Add permanent neighbour entries: nobody answers ARP or discovery under a flood."""
-    for host in hosts:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        address = hardware.hex(":")
-        route.neigh("replace", ifindex=index, dst=host, lladdr=address, family=family, state="permanent")
-
-
-def _add_vlan(route: Any, index: int, vlan: int) -> None:  # noqa: ANN401
-    """Add the victim's VLAN interface; a kernel without 802.1Q drops the tagged packets instead."""
-    from pyroute2.netlink.exceptions import NetlinkError
-
-    name = f"{net.VICTIM_INTERFACE}.{vlan}"
-    with contextlib.suppress(NetlinkError):
-        route.link("add", ifname=name, link=index, kind="vlan", vlan_id=vlan)
-        route.link("set", index=route.link_lookup(ifname=name)[0], state="up")
+def _hardware(own: str, interface: str) -> bytes:
+    [link] = json.loads(run("ip", "-n", own, "-j", "link", "show", interface))
+    return bytes.fromhex(link["address"].replace(":", ""))
 
 
 _SIOCETHTOOL = 0x8946
