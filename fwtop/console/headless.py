@@ -107,6 +107,8 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
         for subject, sentence in agent.take(snapshot) if agent is not None else ():
             outputs.tell(Alarm("automatic", rfc3339(snapshot.at), snapshot.host, subject, sentence))
             print(f"fwtop: {sentence}", file=sys.stderr)
+        if agent is not None:
+            console.session.tick_by(agent.due)
 
     def deliver(snapshot: Snapshot) -> None:
         failed = [snapshot.judgement.not_judged] if snapshot.judgement.not_judged else []

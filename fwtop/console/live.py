@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -178,6 +179,7 @@ class LiveSession:
         self.latest: Observed | None = None
         self._last: Snapshot | None = None
         self._missed = 0  # ticks since
+        self._wanted = math.inf  # a tick that can't wait; monotonic
         self._losses = LossWatch()
         self._undo = undo
         self._ended: set[str] = set()  # trials that did harm
@@ -187,6 +189,10 @@ class LiveSession:
         """Poll the rules on the next tick, and refresh at the normal rate: an action changed a rule."""
         self.rules.poll_soon()
         self._refresh.changed()
+
+    def tick_by(self, when: float | None) -> None:
+        """Have the next tick no later than at a time, Unix seconds."""
+        self._wanted = time.monotonic() + when - time.time() if when is not None else math.inf
 
     def start(self) -> None:
         """Begin the observation; discard everything counted earlier."""
@@ -286,9 +292,12 @@ class LiveSession:
             # A key press or a change in traffic may restore the normal rate meanwhile.
             while waited < self._refresh.tick_seconds(tick_seconds) and not stop.is_set():
                 step = self._refresh.check_seconds(tick_seconds)
-                due = max(due + step, time.monotonic())
+                due = max(min(due + step, self._wanted), time.monotonic())
                 stop.wait(due - time.monotonic())
                 waited += step
+                if due >= self._wanted:
+                    self._wanted = math.inf
+                    break
                 if self._source.traffic_changed() and self._refresh.tick_early(tick_seconds):
                     break
 

@@ -126,6 +126,21 @@ def test_what_the_policy_does_not_allow_is_left_to_the_operator(
     assert len(Decider(POLICY).next(seen(0))) == 1
 
 
+def test_what_has_to_be_compiled_is_planned_while_its_attack_is_young() -> None:
+    begun = seen(0).at
+    young, compiled = {"since": begun}, {"rule": replace(OFFER.rule, kind=Kind.XDP)}
+    decider = Decider(replace(POLICY, rules=("xdp", OFFER.rule.kind.value)))
+    attacks = seen(0, flood=young).judgement.attacks
+    assert decider.next(seen(0, flood=young)) == [], "what needs no compiler is not"
+    assert decider.due(attacks) == begun + POLICY.after_seconds
+    (planned,) = decider.next(seen(0.1, flood=young, offer=compiled))
+    assert planned.verb == "plan"
+    assert decider.next(seen(0.2, flood=young, offer=compiled)) == []
+    (made,) = decider.next(seen(POLICY.after_seconds + 0.1, flood=young, offer=compiled))
+    assert (made.verb, made.rule.match) == ("install", planned.rule.match)
+    assert decider.due(attacks) is None
+
+
 def test_abuse_is_stopped_where_its_kind_is_named() -> None:
     named = Decider(replace(POLICY, attacks=(FLOOD.kind,)))
     assert len(named.next(seen(0, flood={"severity": Severity(Harm.ABUSE)}))) == 1

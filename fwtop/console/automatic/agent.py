@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from fwtop.console.automatic import Policy
 from fwtop.console.automatic.decisions import Decider, Decision
@@ -12,7 +13,7 @@ from fwtop.console.automatic.trials import CONFIRM_SLACK_SECONDS
 from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.judging import failure_line
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Answer, Apply, Keep, Undo
+from fwtop.model.protocol import Answer, Apply, Keep, Plan, Undo
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 
@@ -38,6 +39,7 @@ class Agent:
         self._decider = Decider(policy)
         self._link = link
         self._changed = changed
+        self.due: float | None = None  # Unix seconds: when a new attack may be stopped, if it goes on
         self._decisions: queue.Queue[Decision | None] = queue.Queue(_MOST_WAITING)
         self._done: queue.SimpleQueue[tuple[Action, Decision, bool]] = queue.SimpleQueue()  # True: refused
         self._thread = threading.Thread(target=self._work, name="automatic", daemon=True)
@@ -54,6 +56,7 @@ class Agent:
             for decision in self._decider.next(snapshot):
                 if not self._decisions.full():  # else a later snapshot leads to the same decision
                     self._decisions.put_nowait(decision)
+        self.due = self._decider.due(snapshot.judgement.attacks)
         actions += [_action(kind, line) for kind, line in self._decider.unable]
         self._decider.unable.clear()
         return actions
@@ -66,6 +69,10 @@ class Agent:
     def _work(self) -> None:
         while (decision := self._decisions.get()) is not None:
             rule_id, verb = decision.rule.id, decision.verb
+            if verb == "plan":
+                with suppress(FwtopError):  # the installation says why
+                    self._link.demand_for_rule(Plan({}), decision.rule)
+                continue
             try:
                 rule_id = self._carry_out(decision)
                 action = _action(rule_id, f"Rule {rule_id} {decision.why} ({decision.rule.summary})")

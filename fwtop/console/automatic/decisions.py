@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from fwtop.model.rule import ACTIVE_STATES, Kind, Mode, Rule, RuleStatus, State
 from fwtop.model.traffic.session import NOTICED, STOPPED
 from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident, Proposal, Snapshot
-from fwtop.rules.kinds import alternatives, why_uncounted
+from fwtop.rules.kinds import alternatives, of, why_uncounted
 from fwtop.rules.words import with_mode
 
 _SETTLE_SECONDS = 4.5  # until a window shows only what came after a rule: one more for the same attack then
@@ -32,7 +32,7 @@ _LASTING = 0.3  # of an attack that header fields may stop less than a list: the
 
 
 class Decision(Struct, frozen=True):
-    """`verb`: install, keep, undo (it was wrong), end (it has served its purpose), tell (it counts).
+    """`verb`: plan, install, keep, undo (it was wrong), end (it has served its purpose), tell (it counts).
 
     `why` is the rest of a sentence that begins with the rule.
     """
@@ -56,6 +56,7 @@ class Decider:
         self._asked: dict[tuple[object, ...], tuple[float, Decision]] = {}  # rule → until it is seen
         self._barred: dict[tuple[object, ...], float] = {}  # rule → until when
         self._told: dict[int, float] = {}  # attack → until when it is known that nothing is done
+        self._young: dict[int, tuple[object, ...] | None] = {}  # attack → rule that is compiled for it
         self.unable: list[tuple[str, str]] = []  # kinds of attacks, and why nothing is done; for the reader
 
     def next(self, snapshot: Snapshot) -> list[Decision]:
@@ -79,6 +80,7 @@ class Decider:
         room = self._policy.most_rules - len(own) - len(self._settling)
         if room > 0 and not snapshot.judgement.not_judged:
             found += list(self._installs(snapshot, active, now))[:room]
+            found += self._plans(snapshot, active, now)
         for decision in found:
             if decision.verb == "undo":
                 self.bar(decision.rule, now)
@@ -155,17 +157,10 @@ class Decider:
         for attack in snapshot.judgement.attacks:
             if not self._is_allowed(attack, now) or attack.id in self._settling:
                 continue
-            fitting = [
-                proposal
-                for proposal in snapshot.judgement.proposals
-                if proposal.incident == attack.id
-                and self._fits(proposal, present)
-                and not self._is_stopped(attack, proposal)
-            ]
-            if not fitting:
+            best = self._best(attack, snapshot, present)
+            if best is None:
                 self._tell_unable(attack, snapshot, now)
                 continue
-            best = max(fitting, key=_worth)
             rule = self._rule(best, now)
             part = 0.0 if rule.match.sources else best.attack_share
             left = max(1.0 - attack.mine_share - attack.other_share, 0.0)
@@ -176,6 +171,42 @@ class Decider:
             self._settling[attack.id] = now + _ANSWER_SECONDS
             self._asked[_identity(rule)] = (now + _ANSWER_SECONDS, decision)
             yield decision
+
+    def _plans(self, snapshot: Snapshot, active: list[RuleStatus], now: float) -> Iterator[Decision]:
+        """Choose what is to be compiled for attacks that are too young to be stopped; note until when."""
+        present = {_identity(status.rule) for status in active} | self._asked.keys()
+        on = {attack.id: attack for attack in snapshot.judgement.attacks}
+        self._young = {
+            name: planned
+            for name, planned in self._young.items()
+            if name in on and now < on[name].since + self._policy.after_seconds
+        }
+        for attack in on.values():
+            if now - attack.since >= self._policy.after_seconds or not self._is_covered(attack):
+                continue
+            best = self._best(attack, snapshot, present)
+            rule = None if best is None else self._rule(best, now)
+            planned = None if rule is None or not of(rule.kind).is_compiled else _identity(rule)
+            if rule is not None and planned not in {None, self._young.get(attack.id)}:
+                yield Decision("plan", rule, "", attack.id)
+            self._young[attack.id] = planned
+
+    def due(self, attacks: Iterable[Incident]) -> float | None:
+        """Return when the oldest of the young attacks may be stopped, Unix seconds; None if there is none."""
+        young = [attack.since for attack in attacks if attack.id in self._young]
+        return min(young) + self._policy.after_seconds if young else None
+
+    def _best(
+        self, attack: Incident, snapshot: Snapshot, present: set[tuple[object, ...]]
+    ) -> Proposal | None:
+        fitting = [
+            proposal
+            for proposal in snapshot.judgement.proposals
+            if proposal.incident == attack.id
+            and self._fits(proposal, present)
+            and not self._is_stopped(attack, proposal)
+        ]
+        return max(fitting, key=_worth, default=None)
 
     def _tell_unable(self, attack: Incident, snapshot: Snapshot, now: float) -> None:
         """Say once in a while why an attack is left to the operator; not of one that rules are at work on."""
@@ -195,17 +226,22 @@ class Decider:
         self.unable.append((attack.kind, f"{attack.title} is left to the operator: {why}"))
 
     def _is_allowed(self, attack: Incident, now: float) -> bool:
-        """Return whether the policy covers an attack."""
+        """Return whether the policy covers an attack, and it is old and harmful enough."""
+        harm = attack.severity.harm
+        return (
+            self._is_covered(attack)
+            and now - attack.since >= self._policy.after_seconds
+            and (harm is not Harm.UNUSUAL if self._policy.attacks else harm is Harm.ATTACK)
+        )
+
+    def _is_covered(self, attack: Incident) -> bool:
         policy = self._policy
-        stopped = attack.mine_share + attack.other_share
         return (
             attack.is_on
             and not attack.effect_of
             and attack.confidence >= policy.confidence
-            and now - attack.since >= policy.after_seconds
-            and (attack.kind in policy.attacks if policy.attacks else attack.severity.harm is Harm.ATTACK)
-            and attack.severity.is_harmful
-            and stopped < STOPPED
+            and (not policy.attacks or attack.kind in policy.attacks)
+            and attack.mine_share + attack.other_share < STOPPED
         )
 
     def _fits(self, proposal: Proposal, present: set[tuple[object, ...]]) -> bool:
