@@ -70,11 +70,11 @@ class RefreshRate:
     @property
     def _steady_seconds(self) -> tuple[float, float]:
         """Intervals of ticks and of judgements in steady traffic; 0: traffic isn't steady."""
-        if not self._is_settled() or not (self._calm or self._watched):
+        if not self._is_settled():
             return 0.0, 0.0
-        if self._watched:
-            return _STEADY_TICK_SECONDS, _STEADY_JUDGE_SECONDS
-        return _UNWATCHED_SECONDS, _UNWATCHED_SECONDS
+        if self._calm and not self._watched:
+            return _UNWATCHED_SECONDS, _UNWATCHED_SECONDS
+        return _STEADY_TICK_SECONDS, _STEADY_JUDGE_SECONDS
 
     def _is_settled(self) -> bool:
         return self._clock() - self._last_change >= _SETTLED_SECONDS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
@@ -29,7 +30,7 @@ def plain_numbers(protocol: U8, port: U16) -> U32:
     return np.asarray(protocol.astype(np.uint32) << np.uint32(16) | port.astype(np.uint32))
 
 
-class Doors(Struct, frozen=True):
+class Doors(Struct, frozen=True, dict=True):
     """Where services are reached, in columns by ascending `key`. Bounded: those that are gone longest go."""
 
     key: U64  # a hash of address (none: all), protocol and port
@@ -81,12 +82,11 @@ class Doors(Struct, frozen=True):
         """
         protocol, port = packets.protocol[rows], packets.dport[rows]
         slot = np.where(protocol == UDP, port.astype(np.uint32) | np.uint32(_UDP), port)
-        exact = self.exact == 1
-        found = self._by_slot(~exact)[slot]
+        found = self._everywhere[slot].astype(np.intp)
         found[(protocol != TCP) & (protocol != UDP)] = len(self)
         if local is not None:
             found[~local] = len(self)
-        near = np.flatnonzero(self._by_slot(exact)[slot] < len(self))
+        near = np.flatnonzero(self._at_one_address[slot] < len(self))
         if len(near):
             plain = plain_numbers(protocol[near], port[near])
             there = self._find(_at_address(plain, packets.dst_hi[rows][near], packets.dst_lo[rows][near]))
@@ -134,10 +134,18 @@ class Doors(Struct, frozen=True):
         joined = Doors.of([np.concatenate(pair) for pair in columns])
         return joined, {old: is_now.pop() for old, is_now in moves.items() if len(is_now) == 1}
 
-    def _by_slot(self, which: Mask) -> Rows:
+    @cached_property
+    def _everywhere(self) -> NDArray[np.int16]:
+        return self._by_slot(self.exact == 0)
+
+    @cached_property
+    def _at_one_address(self) -> NDArray[np.int16]:
+        return self._by_slot(self.exact == 1)
+
+    def _by_slot(self, which: Mask) -> NDArray[np.int16]:
         """Return the row of a door for each port, of TCP and then of UDP; their count where there is none."""
         rows = np.flatnonzero(which)
-        slots = np.full(2 * _UDP, len(self), np.intp)
+        slots = np.full(2 * _UDP, len(self), np.int16)
         slots[self.plain[rows] & np.uint32(0xFFFF) | np.where(self.plain[rows] >> 16 == UDP, _UDP, 0)] = rows
         return slots
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fwtop.console.frugal import RefreshRate
 
 
@@ -41,20 +43,15 @@ def judgements(refresh: RefreshRate, clock: Clock, seconds: float, pps: float = 
     return made
 
 
-def test_an_attack_that_stays_as_it_is_is_shown_once_a_second_and_judged_every_two() -> None:
-    refresh, clock = settled(cpu_saturated=False)
+@pytest.mark.parametrize("watched", [True, False])
+def test_an_attack_that_stays_as_it_is_is_shown_once_a_second_and_judged_every_two(*, watched: bool) -> None:
+    refresh, clock = settled(cpu_saturated=False, watched=watched)
     assert not refresh.reduced
     assert refresh.tick_seconds(0.5) == 1.0
     assert judgements(refresh, clock, 8.0) == 4
     refresh.update(cpu_saturated=False, calm=False, fingerprint="another flood")
     assert refresh.tick_seconds(0.5) == 0.5
     assert judgements(refresh, clock, 4.0) == 4
-
-
-def test_a_recorder_goes_on_judging_an_attack_each_second() -> None:
-    refresh, clock = settled(cpu_saturated=False, watched=False)
-    assert refresh.tick_seconds(1.0) == 1.0
-    assert judgements(refresh, clock, 6.0) == 6
 
 
 def test_saturated_cpus_and_steady_traffic_reduce_the_rate() -> None:

@@ -22,6 +22,7 @@ _VERSIONS = {0x0304: "13", 0x0303: "12", 0x0302: "11", 0x0301: "10", 0x0300: "s3
 _PORT = 443
 _MOST = 0.9
 _QUIC_VERSIONS = {0: "negotiation", 1: "1", 0x6B3343CF: "2"}  # RFC 8999, 9000, 9369
+_LONG_HEADER = 7  # bytes, at least
 _DRAFTS = 0xFF0000  # the upper three bytes of a draft's version; the last is its number
 
 
@@ -156,7 +157,7 @@ class QuicHeader(Struct, frozen=True):
 
 def parse_long_header(data: bytes) -> QuicHeader | None:
     """Parse a long header; None if it isn't a valid one (connection IDs have at most 20 bytes)."""
-    if len(data) < 7 or data[0] & 0xC0 != 0xC0:
+    if len(data) < _LONG_HEADER or data[0] & 0xC0 != 0xC0:
         return None
     version, dcid = int.from_bytes(data[1:5], "big"), data[5]
     if dcid > 20 or 6 + dcid >= len(data) or data[6 + dcid] > 20:
@@ -170,6 +171,8 @@ def quic_evidence(features: Features) -> list[str]:
     if not len(matrix) or (
         part_marked(plausible_quic(matrix, length)) < _MOST and features.top("dport").value != _PORT
     ):
+        return []
+    if part_marked((length >= _LONG_HEADER) & (matrix[:, 0] >= 0xC0)) < _MOST:  # before each is parsed
         return []
     parsed = [parse_long_header(row[:held].tobytes()) for row, held in zip(matrix, length, strict=True)]
     headers = Counter((h.version, h.dcid_length, h.scid_length) for h in parsed if h is not None)
