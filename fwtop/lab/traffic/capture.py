@@ -19,7 +19,17 @@ from fwtop.capture.reader import read_capture
 from fwtop.lab import network as net
 from fwtop.lab.network import Wire
 from fwtop.lab.scenario import Pool, Scenario, Vector
-from fwtop.lab.traffic import frames
+from fwtop.lab.traffic.frames import (
+    FRAGMENT_HEADER,
+    IPV6,
+    MIN_FRAME,
+    MTU,
+    NO_PSEUDO,
+    SHOWN,
+    Template,
+    checksum,
+    word_sum,
+)
 from fwtop.lab.traffic.plan import Phase, Plan, packet_rows, source_rows
 from fwtop.lab.traffic.pools import Slot
 from fwtop.model.addresses.address import Prefix
@@ -31,7 +41,7 @@ from fwtop.model.traffic.protocols import ICMP, ICMPV6, TCP, UDP
 MAX_PACKETS = 16_384  # the kernel's table holds 1.6 KB for each
 _MIN_PPS, _MAX_PPS = 100, 300_000
 _CHECKSUM_AT = {TCP: 16, UDP: 6, ICMP: 2, ICMPV6: 2}
-_EXTENSIONS = (0, 43, frames.FRAGMENT_HEADER, 60)
+_EXTENSIONS = (0, 43, FRAGMENT_HEADER, 60)
 _NAMES = {TCP: "tcp", UDP: "udp", ICMP: "icmp", ICMPV6: "icmpv6"}
 
 
@@ -53,10 +63,10 @@ class _Packet(Struct, frozen=True):
             return self.data[9], (self.data[0] & 15) * 4, fragment
         protocol, at, fragment = self.data[6], 40, None
         while protocol in _EXTENSIONS and at + 8 <= len(self.data):
-            if protocol == frames.FRAGMENT_HEADER:
+            if protocol == FRAGMENT_HEADER:
                 word = int.from_bytes(self.data[at + 2 : at + 4], "big")
                 fragment = word & 0xFFF8 if word & 0xFFF9 else None
-            size = 8 if protocol == frames.FRAGMENT_HEADER else 8 + 8 * self.data[at + 1]
+            size = 8 if protocol == FRAGMENT_HEADER else 8 + 8 * self.data[at + 1]
             protocol, at = self.data[at], at + size
         return protocol, at, fragment
 
@@ -103,7 +113,7 @@ def _read(batches: list[PacketBatch]) -> tuple[list[_Packet], int]:
     packets: list[_Packet] = []
     for batch in batches:
         usable = (batch.family > 0) & (batch.flags & (FLAG_MALFORMED | FLAG_OUTBOUND) == 0)
-        for row in np.flatnonzero(usable & (batch.ip_length >= 20) & (batch.ip_length <= frames.MTU)):
+        for row in np.flatnonzero(usable & (batch.ip_length >= 20) & (batch.ip_length <= MTU)):
             packet = _packet(batch, int(row))
             if packet is not None and len(packets) < 2 * MAX_PACKETS:
                 packets.append(packet)
@@ -152,7 +162,7 @@ def _places(packets: list[_Packet]) -> dict[Prefix, Prefix]:
     return places
 
 
-def _template(packet: _Packet, target: Prefix, wire: Wire) -> frames.Template:
+def _template(packet: _Packet, target: Prefix, wire: Wire) -> Template:
     protocol, at, fragment = packet.upper
     size = 4 if packet.family == 4 else 16
     where = 16 if packet.family == 4 else 24
@@ -164,7 +174,7 @@ def _template(packet: _Packet, target: Prefix, wire: Wire) -> frames.Template:
         data[field : field + 2] = b"\0\0"
     if packet.family == 4:
         data[10:12] = b"\0\0"
-        data[10:12] = frames.checksum(frames.word_sum(bytes(data[:at])))
+        data[10:12] = checksum(word_sum(bytes(data[:at])))
     kept = bytearray(data[:at])
     kept[8:9], kept[10:16] = b"\0", bytes(6)
     link = wire.victim + wire.attacker + (b"\x08\x00" if packet.family == 4 else b"\x86\xdd")
@@ -173,21 +183,21 @@ def _template(packet: _Packet, target: Prefix, wire: Wire) -> frames.Template:
         data[field : field + 2] = b"\0\0"
     pseudo = b"" if protocol == ICMP else struct.pack("!HH", protocol, len(data) - at) + new
     shown = bytes(data[at + _header(protocol, bytes(data[at:])) :]) if not fragment else bytes(data[at:])
-    return frames.Template(
-        data=(link + bytes(data)).ljust(frames.MIN_FRAME, b"\0"),
+    return Template(
+        data=(link + bytes(data)).ljust(MIN_FRAME, b"\0"),
         l3=len(link),
         l4=len(link) + at,
         checksum=len(link) + field if complete else 0,
-        rewrite=(frames.IPV6 if packet.family == 6 else 0) | (frames.NO_PSEUDO if protocol == ICMP else 0),
-        ip_sum=frames.word_sum(bytes(kept)) if packet.family == 4 else 0,
-        l4_sum=frames.word_sum(bytes(data[at:])) + frames.word_sum(pseudo),
+        rewrite=(IPV6 if packet.family == 6 else 0) | (NO_PSEUDO if protocol == ICMP else 0),
+        ip_sum=word_sum(bytes(kept)) if packet.family == 4 else 0,
+        l4_sum=word_sum(bytes(data[at:])) + word_sum(pseudo),
         id_at=0,
         sport=_port(protocol, fragment, data, at),
         dport=_port(protocol, fragment, data, at + 2),
         random_at=0,
         random_size=0,
         target=target,
-        shown=shown[: frames.SHOWN],
+        shown=shown[:SHOWN],
         shown_at=0,
         fragment=fragment is not None,
         later=bool(fragment),
