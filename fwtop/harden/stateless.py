@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fwtop.harden.playbook import Options, Plan, rule_of
-from fwtop.harden.rehearsal import MOST_FLOWS, Flow, addresses, rehearse
 from fwtop.harden.table import own_addresses, sampled_entries
 from fwtop.kernel import sockets
 from fwtop.model.errors import FwtopError
@@ -25,6 +24,7 @@ from fwtop.netfilter.nft_listed import NftLine
 from fwtop.netfilter.saved import Line
 from fwtop.netfilter.tracking import needs_tracking, service_name
 from fwtop.rehearsal.asked import asked_in
+from fwtop.rehearsal.dry_run import MOST_FLOWS, Flow, addresses, broken_flows
 from fwtop.rehearsal.host import SSH_PORT
 
 TITLE = "a stateful firewall: its services without connection tracking"
@@ -119,7 +119,7 @@ def _replay(
     try:
         ours = addresses()
         flows = {match: list(_flows(match, tracked, clients, ours))[:most] for match in chosen}
-        broken = rehearse(variant, chosen, [flow for some in flows.values() for flow in some])
+        broken = broken_flows(variant, chosen, [flow for some in flows.values() for flow in some])
     except (FwtopError, OSError) as error:
         return [f"no flow was replayed against a copy of these rules: {error}"], {}
     told: dict[Match, str] = {}

@@ -1,1 +1,1 @@
-"""Rules tried on the packets that matter, before they are proposed or accepted: values in, a verdict out."""
+"""Rules tried on the packets that matter, before they are proposed or accepted."""

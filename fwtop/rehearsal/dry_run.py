@@ -67,7 +67,7 @@ class _Rules(Struct, frozen=True):
     interfaces: Mapping[str, str]  # local address → interface
 
 
-def rehearse(variant: Variant, services: Sequence[Match], flows: Sequence[Flow]) -> list[Broken]:
+def broken_flows(variant: Variant, services: Sequence[Match], flows: Sequence[Flow]) -> list[Broken]:
     """Return which flows would break if these services were untracked; raises FwtopError, OSError."""
     rules = _read(variant)
     mine = [flow for flow in flows if str(flow.ours) in rules.interfaces]
