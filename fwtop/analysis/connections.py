@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.habits import Habits, Reading
@@ -90,6 +91,8 @@ BEHAVIOURS = ("open", "unused", "waiting", "stalled")  # all, and those that do 
 _SETTLE_SECONDS = 30.0  # what comes so long before an attack is named may be part of it
 _LEARNED_SECONDS = 10.0  # of quiet, from which there is a usual number
 _MOST_SOURCES, _MOST_PORTS = 16_384, 64
+_REMEMBERED = 30  # earlier states of what is usual
+_REMEMBER_SECONDS = 60.0  # between two of them
 _RECENT_SECONDS = 120.0  # a server ends connections in reserve sooner
 _RECORD = re.compile(rb"[\x14-\x17]\x03[\x00-\x04]")  # a TLS record begins (RFC 8446, 5.1)
 _LEAST_RECORDS = 3
@@ -100,6 +103,15 @@ class _Reading(Struct, frozen=True):
     at: float  # Unix seconds
     numbers: Reading  # of connections by port and BEHAVIOURS
     served: U64  # sources that got answers
+
+
+class Learned(Struct, frozen=True):
+    """What is usual of connections, as learned up to a time."""
+
+    at: float = 0.0  # Unix seconds
+    seconds: float = 0.0  # of quiet
+    usual: Habits = field(default_factory=lambda: Habits.of(width=len(BEHAVIOURS)))  # by port
+    known: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # sources that were served before
 
 
 class LastAnswers:
@@ -141,13 +153,12 @@ class ConnectionMemory:
         self._now = 0.0  # Unix seconds, of the last reading
         self._numbers: dict[tuple[int, str], int] = {}  # of connections in it, by port and behaviour
         self._pending: deque[_Reading] = deque()
-        self._usual = Habits.of(width=len(BEHAVIOURS))  # by port
-        self._learned = 0.0  # seconds
+        self.learned = Learned()
+        self._earlier: deque[Learned] = deque(maxlen=_REMEMBERED)  # to go back to
         self._began: float | None = None
         self._last: SocketTable | None = None
         self._last_learned: SocketTable | None = None
         self.answers = LastAnswers()
-        self.known: U64 = np.zeros(0, np.uint64)  # sources that were served before
         self._recent = self._before = np.zeros(0, np.uint64)  # sources that were answered, in two stretches
         self._turned = 0.0  # when the first began, Unix seconds
         self._encrypted: set[int] = set()  # ports
@@ -169,8 +180,13 @@ class ConnectionMemory:
     def usual(self, held: Held, behaviour: str) -> float | None:
         """Return how many did the same before; None as long as nothing is known. Notes how many do now."""
         self._numbers[held.port, behaviour] = held.number
-        usual = self._usual.usual(behaviour, np.array([held.port], np.uint32), BEHAVIOURS)
-        return (usual or 0.0) if self._learned >= _LEARNED_SECONDS else None
+        usual = self.learned.usual.usual(behaviour, np.array([held.port], np.uint32), BEHAVIOURS)
+        return (usual or 0.0) if self.learned.seconds >= _LEARNED_SECONDS else None
+
+    @property
+    def known(self) -> U64:
+        """Sources that were served before."""
+        return self.learned.known
 
     @property
     def answered(self) -> U64 | None:
@@ -222,26 +238,62 @@ class ConnectionMemory:
         if self._last_learned is table:
             return
         self._last_learned = table
+        self._pending.append(_Reading(self._now, self._counted(table), self._served(table)))
+        while self._pending and self._pending[0].at <= self._now - _SETTLE_SECONDS:
+            self._keep(self._pending.popleft(), config)
+
+    def _counted(self, table: SocketTable) -> Reading:
+        """Return how many connections of the busiest ports do what."""
         ports, counts = np.unique(table.connections.port.astype(np.uint32), return_counts=True)
         busiest = np.sort(np.argsort(-counts, kind="stable")[:_MOST_PORTS])
         numbers = [[self._numbers.get((port, one), 0) for one in BEHAVIOURS] for port in ports[busiest]]
         rates = np.array(numbers, np.float64).reshape(-1, len(BEHAVIOURS))
         rates[:, 0] = counts[busiest] / table.share
-        self._pending.append(_Reading(self._now, Reading(ports[busiest], rates), self._served(table)))
-        while self._pending and self._pending[0].at <= self._now - _SETTLE_SECONDS:
-            self._keep(self._pending.popleft(), config)
+        return Reading(ports[busiest], rates)
 
     def _keep(self, reading: _Reading, config: AdviseConfig) -> None:
+        was, patience, factor = self.learned, config.quarantine_seconds, config.learn_factor
+        if not self._earlier or reading.at >= self._earlier[-1].at + _REMEMBER_SECONDS:
+            self._earlier.append(replace(was, at=reading.at))
         passed = min(_SETTLE_SECONDS, self._pending[0].at - reading.at if self._pending else 1.0)
-        self._learned += passed
-        patience, factor = config.quarantine_seconds, config.learn_factor
-        self._usual = self._usual.learned(reading.numbers, passed, reading.at, patience, factor)
-        new = np.setdiff1d(reading.served, self.known)
-        if len(new) and not self._usual.waits:  # they may be bots
-            self.known = np.union1d(self.known, new[: _MOST_SOURCES - len(self.known)])
+        usual = was.usual.learned(reading.numbers, passed, reading.at, patience, factor)
+        new = () if usual.waits else reading.served  # they may be bots
+        self.learned = Learned(reading.at, was.seconds + passed, usual, _with_sources(was.known, new))
+
+    # -- the operator's word (learning.py)
+
+    def forget(self, since: float) -> None:
+        """Go back to what was usual before a time: an attack was learned since."""
+        self._pending.clear()
+        if self.learned.at <= since or not self._earlier:
+            return
+        earlier = [one for one in self._earlier if one.at <= since]
+        self.learned = earlier[-1] if earlier else self._earlier[0]
+        self._earlier = deque(earlier, _REMEMBERED)
+
+    def accept(self, groups: Sequence[Held], factor: float) -> None:
+        """Take what ports have now as usual, and who holds these groups as served before."""
+        if self._last is None:
+            return
+        now, was = self._counted(self._last), self.learned
+        ports = np.isin(now.number, [group.port for group in groups])
+        usual = was.usual.accepted(Reading(now.number[ports], now.rates[ports]), self._now, factor)
+        sources = np.unique(np.concatenate([group.source for group in groups]))
+        seconds = max(was.seconds, _LEARNED_SECONDS)
+        self.learned = Learned(self._now, seconds, usual, _with_sources(was.known, sources))
+
+    def restore(self, learned: Learned) -> None:
+        """Take back what was last said."""
+        self._pending.clear()
+        self.learned = learned
 
     def _served(self, table: SocketTable) -> U64:
         """Return the sources that have got answers; a TLS handshake alone is none."""
         held = table.connections
         handshake = np.where(np.isin(held.port, [*self._encrypted]), HANDSHAKE, 0)
         return np.unique(source_of(held.select((held.segments_out > handshake) & (held.unsent == 0))))
+
+
+def _with_sources(known: U64, more: U64 | tuple[()]) -> U64:
+    """Return sources with others, as far as there is room."""
+    return np.union1d(known, np.setdiff1d(more, known)[: _MOST_SOURCES - len(known)]) if len(more) else known

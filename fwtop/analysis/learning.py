@@ -18,6 +18,7 @@ from msgspec.structs import fields, replace
 
 from fwtop.analysis.clients import Clients
 from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.connections import ConnectionMemory, Held, Learned
 from fwtop.analysis.context import AnalysisContext, Finding
 from fwtop.analysis.habits import Reading
 from fwtop.analysis.memory import CLASSES, MEMORY_SECONDS, READY_SECONDS, Baseline, classes, rates_of
@@ -86,6 +87,7 @@ class _State(Struct):
     young: Moments
     waiting: dict[str, _Waiting]
     barred: dict[str, float]
+    connections: Learned
 
 
 class _Word(Struct):
@@ -149,24 +151,30 @@ class Learner:
     def _obey(self, word: _Word, context: AnalysisContext, named: Sequence[tuple[Incident, Finding]]) -> str:
         traffic = context.traffic
         now = traffic.started + traffic.seconds
+        connections = context.memory.connections
         if word.said == BACK:
-            return self._take_back(now)
+            return self._take_back(now, connections)
         chosen = [one for one in named if word.attack in (None, one[0].id)]
         kinds = classes(traffic.packets)
         rows = np.unique(np.concatenate([np.zeros(0, np.intp), *(finding.rows for _, finding in chosen)]))
         waiting = {name: replace(one) for name, one in self._waiting.items()}
-        before = _State(now, self.baseline.copy(), replace(self._young), waiting, dict(self._barred))
+        barred, learned = dict(self._barred), connections.learned
+        before = _State(now, self.baseline.copy(), replace(self._young), waiting, barred, learned)
         if word.said == ATTACK:
             since = min((attack.since for attack, _ in chosen), default=now - _FORGET_SECONDS)
+            connections.forget(since)
             told = self._forget(
                 since, now, rates_of(kinds, traffic.weight, traffic.seconds), _names(kinds[rows])
             )
         else:
             if word.attack is None and len(chosen) > 1:
                 raise FwtopError("there are several attacks: select the one that is normal")
-            if chosen and not len(rows):
+            held = [finding.held for _, finding in chosen if finding.held is not None]
+            if chosen and not len(rows) and not held:
                 raise FwtopError("this attack has no packets of its own that could be learned")
-            told = self._accept(context, kinds, rows, now)
+            if held:
+                connections.accept(held, self.config.learn_factor)
+            told = self._accept(context, kinds, rows, now, held)
         self._before = before
         return told
 
@@ -192,15 +200,23 @@ class Learner:
         kept_out = f"; {_listed(barred)} above that is not learned while it lasts" if barred else ""
         return f"attack: what was learned since {utc(since)} is forgotten{kept_out}"
 
-    def _accept(self, context: AnalysisContext, kinds: U8, rows: Rows, now: float) -> str:
-        """Learn the packets of an attack and of what waits, at their present rates."""
+    def _accept(
+        self, context: AnalysisContext, kinds: U8, rows: Rows, now: float, held: Sequence[Held]
+    ) -> str:
+        """Learn the packets of an attack and of what waits, at their present rates.
+
+        Connections that are `held` have perhaps sent no packet lately.
+        """
         baseline, traffic = self.baseline, context.traffic
         names = _names(kinds[rows]) | set(self._waiting)
+        ports = [f"{one.number:,} connections held to port {one.port}" for one in held]
+        if not names and ports:
+            return f"normal: {', '.join(ports)} from {utc(now)} on"
         if not names:
             raise FwtopError("no attack is named and nothing waits: what is there is being learned already")
         chosen = np.isin(kinds, [CLASSES.index(name) for name in self._waiting])
         chosen[rows] = True
-        usual, held = sum(baseline.mean.values()), float(baseline.rows.weight.sum())
+        usual, kept = sum(baseline.mean.values()), float(baseline.rows.weight.sum())
         if baseline.seconds < READY_SECONDS:
             names |= _names(kinds)
             baseline.seconds = READY_SECONDS
@@ -212,20 +228,21 @@ class Learner:
             self._barred.pop(name, None)
         self._young = Moments()
         new = replace(traffic.packets.select(chosen), weight=traffic.weight[chosen])
-        if usual > 0 and held > 0:  # as if it had been there all the time
-            new.weight[:] *= held / usual / traffic.seconds
+        if usual > 0 and kept > 0:  # as if it had been there all the time
+            new.weight[:] *= kept / usual / traffic.seconds
         baseline.keep_rows(new)
         baseline.habits = baseline.habits.accepted(context.services, now, self.config.learn_factor)
         learned = {name: baseline.rate(name) for name in sorted(names)}
-        return f"normal: {_listed(learned)} from {utc(now)} on"
+        return f"normal: {', '.join([_listed(learned), *ports])} from {utc(now)} on"
 
-    def _take_back(self, now: float) -> str:
+    def _take_back(self, now: float, connections: ConnectionMemory) -> str:
         before, self._before = self._before, None
         if before is None or now - before.at > self.config.quarantine_seconds:  # much was learned since
             raise FwtopError("there is nothing to take back: no word on what is normal was said lately")
         for item in fields(Baseline):
             setattr(self.baseline, item.name, getattr(before.baseline, item.name))
         self._young, self._waiting, self._barred = before.young, before.waiting, before.barred
+        connections.restore(before.connections)
         self._pending.clear()
         self._settled.clear()
         return f"taken back at {utc(now)}: what is normal is again what was learned before"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import numpy as np
@@ -14,6 +15,7 @@ from test_analysis_clients import after, connected
 from fwtop.analysis.attacks.held_connections import ENTRIES, groups
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.connections import ConnectionMemory
+from fwtop.analysis.learning import BACK, NORMAL
 from fwtop.analysis.memory import Baseline
 from fwtop.analysis.proposals.preview import preview
 from fwtop.incidents.advisor import Advisor
@@ -169,23 +171,65 @@ def test_what_was_usual_before_is_none_and_more_of_it_is() -> None:
     assert kinds(judge(table(("asked", 90, 45), ("headers", 600, 20)), advisor, 62)) == ["slow_headers"]
 
 
-def test_a_crowd_far_above_usual_makes_nobody_known_and_teaches_no_number() -> None:
-    memory, config = ConnectionMemory(), AdviseConfig()
-
-    def read(second: int, sockets: SocketTable) -> float | None:
+def pass_seconds(memory: ConnectionMemory, seconds: range, *parts: tuple[str, int, int]) -> float | None:
+    """Read and learn these connections each second; returns how many usually wait."""
+    usual = None
+    for second in seconds:
+        sockets = table(*parts)
         memory.read(float(second), sockets)
         told = [memory.usual(held, one.name) for one, held in groups(sockets) if one.name == "waiting"]
-        memory.learn(config, quiet=True)
-        return told[0] if told else None
+        usual = told[0] if told else None
+        memory.learn(AdviseConfig(), quiet=True)
+    return usual
 
-    for second in range(400):
-        read(second, table(("asked", 90, 45), *CLIENTS))
+
+def test_a_crowd_far_above_usual_makes_nobody_known_and_teaches_no_number() -> None:
+    memory = ConnectionMemory()
+    pass_seconds(memory, range(400), ("asked", 90, 45), *CLIENTS)
     clients = len(memory.known)
     assert clients > 0
     bots = (("asked", 400, 400), ("kept alive", 500, 500))
-    told = [read(second, table(*bots, *CLIENTS)) for second in range(400, 600)]
+    usual = pass_seconds(memory, range(400, 600), *bots, *CLIENTS)
     assert len(memory.known) == clients
-    assert told[-1] == pytest.approx(90, rel=0.1)
+    assert usual == pytest.approx(90, rel=0.1)
+
+
+def say(advisor: Advisor, said: str, sockets: SocketTable, at: float) -> tuple[str, Judgement]:
+    """Say what an operator does, and judge the next second; returns the answer."""
+    with ThreadPoolExecutor() as asking:
+        answer = asking.submit(advisor.learner.hear, said)
+        while advisor.learner._words.empty():
+            pass
+        judged = judge(sockets, advisor, at)
+        return answer.result(), judged
+
+
+def test_connections_that_are_said_to_be_normal_are_no_attack_until_that_is_taken_back() -> None:
+    advisor, slow = Advisor(), table(("headers", 600, 20), *CLIENTS)
+    for second in range(60):
+        judge(table(("asked", 90, 45), *CLIENTS), advisor, second)
+    assert kinds(judge(slow, advisor, 61)) == ["slow_headers"]
+    told, _ = say(advisor, NORMAL, slow, 62)
+    assert "600 connections held to port 80" in told
+    assert kinds(judge(slow, advisor, 63)) == []
+    say(advisor, BACK, slow, 64)
+    assert kinds(judge(slow, advisor, 65)) == ["slow_headers"]
+
+
+def test_what_was_learned_of_connections_since_a_time_is_forgotten_and_can_be_taken_back() -> None:
+    memory = ConnectionMemory()
+    pass_seconds(memory, range(200), *CLIENTS)
+    known = len(memory.known)
+    pass_seconds(memory, range(200, 400), ("kept alive", 90, 70), *CLIENTS)
+    learned = memory.learned
+    assert len(memory.known) > known
+    memory.forget(201.0)
+    assert len(memory.known) == known
+    assert 100 < memory.learned.seconds < 200
+    memory.restore(learned)
+    assert len(memory.known) > known
+    memory.forget(-1.0)
+    assert len(memory.known) == 0
 
 
 def test_a_full_listen_queue_weighs() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fwtop.analysis.config import AdviseConfig
+from fwtop.analysis.connections import ConnectionMemory
 from fwtop.analysis.habits import COLUMNS, Reading
 from fwtop.analysis.learning import ATTACK, BACK, NORMAL, Learner
 from fwtop.analysis.memory import Baseline
@@ -140,7 +141,7 @@ class Watched:
             packets.weight[rows] = pps / ROWS
             packets.src_lo[rows] = source
             packets.time_ns[rows] = (self.now + np.arange(ROWS) / ROWS) * 1e9
-        finding = SimpleNamespace(rows=np.flatnonzero(hit))
+        finding = SimpleNamespace(rows=np.flatnonzero(hit), held=None)
         context = SimpleNamespace(
             traffic=Traffic(packets, float(self.now)),
             findings=[finding] if attacked else [],
@@ -148,6 +149,7 @@ class Watched:
             services=Reading(np.zeros(0, np.uint32), np.zeros((0, len(COLUMNS)))),
             unclaimed=~hit,
             proven=np.full(len(packets), proven),
+            memory=SimpleNamespace(connections=ConnectionMemory()),
         )
         named = [(SimpleNamespace(id=1, since=self.now - 60.0), finding)] if attacked else []
         window = SimpleNamespace(live=True, services=(), started=float(self.now), seconds=1.0)
