@@ -19,8 +19,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from benches.anger.clients import SERVED, TIMEOUT_SECONDS, Steady
-from benches.anger.lab import AngerLab
+from benches.anger.lab import SERVED, TIMEOUT_SECONDS, AngerLab, Steady
 from benches.anger.tools import TOOLS, Tool
 from benches.screens import Screen
 from benches.tables.hour import PEERS

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from benches.anger.clients import Steady
-from benches.anger.lab import AngerLab
+from benches.anger.lab import AngerLab, Steady
 from benches.anger.tools import Tool
 from benches.peers.defenders import DEFENDERS, Defender
 from benches.tables.hour import PEERS

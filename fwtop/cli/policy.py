@@ -23,8 +23,8 @@ from fwtop.model.wire import plain
 from fwtop.policy import transaction
 from fwtop.policy.document import Policy, read
 from fwtop.policy.live import Difference, Live
-from fwtop.policy.planned import Planned, measurable
 from fwtop.policy.schema import schema
+from fwtop.policy.transaction import Planned, measurable
 from fwtop.policy.versions import Versions
 from fwtop.rules.overlap import as_one
 

@@ -25,9 +25,9 @@ from fwtop.incidents.advisor import Advisor, of_window
 from fwtop.incidents.losses import LossWatch
 from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
 from fwtop.live.source import LiveSource
-from fwtop.model.client_loss import ClientLoss
 from fwtop.model.console_scope import AUTOMATIC, maker, owner_elsewhere
 from fwtop.model.errors import FwtopError
+from fwtop.model.harm import ClientLoss
 from fwtop.model.rule import ACTIVE_STATES, Preview, Rule, State
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import Hook, PacketBatch, Window

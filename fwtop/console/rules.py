@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from fwtop.console.attribution import DropAttribution
 from fwtop.console.guardian_link import GuardianLink
-from fwtop.live.receiving import ReceiveMeter
+from fwtop.live.interfaces import ReceiveMeter
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import AllowedPeer, Conversation, Role
 from fwtop.model.errors import FwtopError

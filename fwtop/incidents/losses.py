@@ -21,7 +21,7 @@ from fwtop.analysis.clients import client_key
 from fwtop.analysis.memory import Baseline
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, UDP, mix
-from fwtop.model.client_loss import ClientLoss
+from fwtop.model.harm import ClientLoss
 from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
 from fwtop.model.traffic.packets import Window
 from fwtop.model.traffic.protocols import NAMES

@@ -10,9 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.client_harm import ClientHarm
-from fwtop.model.losses import Loss
-from fwtop.model.reach import Reach
+from fwtop.model.harm import ClientHarm, Loss, Reach
 from fwtop.model.wire import Hex, of_plain, plain
 
 RANGES = ("ip_length", "ttl", "ip_id", "tcp_seq", "tcp_window", "tcp_header")  # fields of Match

@@ -32,8 +32,8 @@ from fwtop.policy import transaction
 from fwtop.policy.document import Policy, parse
 from fwtop.policy.exports import documents, write_lines
 from fwtop.policy.live import Difference, Live
-from fwtop.policy.planned import Planned
 from fwtop.policy.schema import ListTable
+from fwtop.policy.transaction import Planned
 from fwtop.policy.versions import Versions
 
 _NAME = "policy"  # of the text, in what is said of it

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix, listed, of_ports
 from fwtop.model.addresses.roles import BGP_PORT, DNS_PORT, NTP_PORT, Role
-from fwtop.model.losses import Loss, Weight, Who
+from fwtop.model.harm import Loss, Weight, Who
 from fwtop.model.rule import RANGES, Rule
 from fwtop.model.service import Service
 from fwtop.model.traffic.protocols import NUMBERS, TCP, UDP

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from fwtop.model.addresses.address import SPACE, Prefix, covered, listed, of_ports, sizes
 from fwtop.model.addresses.roles import Role
-from fwtop.model.losses import Loss, Weight, Who
+from fwtop.model.harm import Loss, Weight, Who
 from fwtop.model.rule import RANGES, Kind, Level, Match, Range, Rule
 from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.rehearsal.host import Host, KnownPeers

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import AllowedPeer
-from fwtop.model.losses import Loss
+from fwtop.model.harm import Loss
 from fwtop.model.rule import Match
 from fwtop.model.traffic.protocols import TCP
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Listed, Prefix, cut_out, listed, of_ports
 from fwtop.model.addresses.roles import AllowedPeer, Role
-from fwtop.model.losses import Loss, Weight, Who
+from fwtop.model.harm import Loss, Weight, Who
 from fwtop.model.rule import Level, Match, Rule
 from fwtop.model.traffic.protocols import TCP, UDP
 from fwtop.rehearsal.host import Host, KnownPeers

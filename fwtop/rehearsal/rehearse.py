@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from fwtop.model.losses import Loss, Weight, Who
+from fwtop.model.harm import Loss, Weight, Who
 from fwtop.model.rule import Rule
 from fwtop.rehearsal.asked import of_asked
 from fwtop.rehearsal.breadth import why_broad

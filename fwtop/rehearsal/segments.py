@@ -14,7 +14,7 @@ from itertools import chain, groupby
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.model.losses import Loss, Weight, Who
+from fwtop.model.harm import Loss, Weight, Who
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import TCP

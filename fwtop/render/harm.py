@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fwtop.model.client_harm import ClientHarm
+from fwtop.model.harm import ClientHarm
 from fwtop.render.numbers import percent
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.model.client_loss import ClientLoss
+from fwtop.model.harm import ClientLoss
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED, flow_of
 from fwtop.model.traffic.severity import Harm

@@ -10,8 +10,8 @@ from guardian_bench import PORT, Bench, apply, rules_of
 from fwtop.client.discovery import GuardianClient
 from fwtop.lab import network as net
 from fwtop.lab.run import Lab
-from fwtop.model.client_loss import ClientLoss
 from fwtop.model.errors import FwtopError
+from fwtop.model.harm import ClientLoss
 from fwtop.model.protocol import Keep, Plan, Undo
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.wire import plain

@@ -13,14 +13,13 @@ from guardian_bench import PORT, Bench, apply, rules_of
 
 from fwtop.client.discovery import GuardianClient
 from fwtop.guardian.failpoints import Failpoint
-from fwtop.model.client_harm import ClientHarm
 from fwtop.model.errors import FwtopError
+from fwtop.model.harm import ClientHarm
 from fwtop.model.protocol import Undo
 from fwtop.model.rule import Kind, Level, Match, Preview, Protection, Rule
 from fwtop.policy.document import Policy, read
 from fwtop.policy.live import Live
-from fwtop.policy.planned import Planned, measurable
-from fwtop.policy.transaction import commit, restore, undo_interrupted
+from fwtop.policy.transaction import Planned, commit, measurable, restore, undo_interrupted
 from fwtop.policy.versions import Versions, lists_of
 
 pytestmark = pytest.mark.kernel

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.client_harm import ClientHarm
 from fwtop.model.console_scope import AUTOMATIC
 from fwtop.model.errors import FwtopError
+from fwtop.model.harm import ClientHarm
 from fwtop.model.protocol import Plan, Undo
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
 from tests.kernel.guardian_bench import Bench, apply

@@ -27,7 +27,7 @@ from screen_parts import (
 )
 from screen_vectors import syn_proposals, table_attack, vectors
 
-from fwtop.model.client_loss import ClientLoss
+from fwtop.model.harm import ClientLoss
 from fwtop.model.rule import Kind, RuleStatus, State
 from fwtop.model.service import Service
 from fwtop.model.text import safe_text

@@ -11,8 +11,8 @@ from screen_fakes import FakeControls, FakeFeed
 from screen_parts import NOW, few_addresses
 from screen_run import Run, running
 
-from fwtop.model.client_harm import ClientHarm
 from fwtop.model.errors import FwtopError
+from fwtop.model.harm import ClientHarm
 from fwtop.model.rule import Mode, PlanView, Preview, Rule, RuleStatus
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.actions.rule_actions import REMOVE_RULE

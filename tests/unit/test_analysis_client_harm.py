@@ -16,7 +16,7 @@ from fwtop.analysis.proposals.effect import harm_by
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.cli.mitigation import harm_line
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.client_harm import ClientHarm
+from fwtop.model.harm import ClientHarm
 from fwtop.model.rule import Kind, Match, Preview, RateLimit, Rule
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.rules.overlap import as_one

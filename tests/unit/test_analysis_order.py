@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from fwtop.analysis.proposals.propose import Offer, ordered, rank, spared_first
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.client_harm import ClientHarm
-from fwtop.model.reach import NO_REACH, Reach
+from fwtop.model.harm import NO_REACH, ClientHarm, Reach
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.traffic.snapshot import Proposal
 

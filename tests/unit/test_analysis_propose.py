@@ -17,7 +17,7 @@ from fwtop.analysis.proposals.preview import preview
 from fwtop.analysis.window.tcp_view import ACK, RST, SYN
 from fwtop.incidents.advisor import Advisor
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.losses import Who
+from fwtop.model.harm import Who
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.model.traffic.counters import Counters, DropCount
 from fwtop.model.traffic.packets import Window

@@ -15,11 +15,10 @@ from fwtop.console.automatic import Policy, read_policy
 from fwtop.console.automatic.agent import Agent
 from fwtop.console.automatic.decisions import Decider, Decision
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.client_harm import ClientHarm
-from fwtop.model.client_loss import ClientLoss
 from fwtop.model.console_scope import AUTOMATIC
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import ConfigText
+from fwtop.model.harm import ClientHarm, ClientLoss
 from fwtop.model.protocol import Answer, Apply, Keep, Undo
 from fwtop.model.rule import Kind, Match, Mode, RateLimit, Rule, RuleStatus, State
 from fwtop.model.traffic.severity import Harm, Severity

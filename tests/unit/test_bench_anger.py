@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from benches.anger.clients import SERVED, Steady
+from benches.anger.lab import SERVED, Steady
 from benches.anger.tools import BOTS, TOOLS, Tool
 from benches.tables.anger import Met
 from benches.tables.hour import PEERS, SERVERS

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from stored_samples import START, attack, rule, snapshot, status
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.client_harm import ClientHarm
+from fwtop.model.harm import ClientHarm
 from fwtop.model.rule import Match, PayloadMatch, Rule
 from fwtop.model.service import Service
 from fwtop.model.traffic.counters import TcpService

@@ -13,7 +13,7 @@ from test_analysis_clients import DNS, HTTPS, SSH, SYN, after, answers, connecte
 
 from fwtop.analysis.memory import Baseline
 from fwtop.incidents.losses import LossWatch, surely_lost
-from fwtop.model.client_loss import ClientLoss
+from fwtop.model.harm import ClientLoss
 from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import PacketBatch, Window

@@ -6,7 +6,7 @@ import pytest
 
 from fwtop.kernel.procfs import parse_cores
 from fwtop.kernel.receive_path import by_queue
-from fwtop.live.receiving import ReceiveMeter
+from fwtop.live.interfaces import ReceiveMeter
 from fwtop.model.traffic.snapshot import Queue
 
 # As ethtool -S prints them

@@ -12,8 +12,7 @@ from fwtop.guardian.allow.found import Session
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.addresses.roles import AllowedPeer, Role
-from fwtop.model.client_harm import ClientHarm
-from fwtop.model.losses import Weight, Who
+from fwtop.model.harm import ClientHarm, Weight, Who
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.rehearsal.breadth import why_broad
 from fwtop.rehearsal.host import Asked, Host, KnownPeers

@@ -29,8 +29,8 @@ from stored_samples import (
 
 from fwtop.dissect.client import Dissection, Layer
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.client_loss import ClientLoss
 from fwtop.model.errors import FwtopError
+from fwtop.model.harm import ClientLoss
 from fwtop.model.traffic.session import Event, EventKind, SessionRecord
 from fwtop.model.traffic.snapshot import Judgement, LedgerRow, Snapshot
 from fwtop.render.numbers import duration_words, percent, si

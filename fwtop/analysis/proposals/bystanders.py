@@ -18,7 +18,7 @@ from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.traffic import mix
 from fwtop.model.addresses.address import Prefix, format_address
-from fwtop.model.losses import Who
+from fwtop.model.harm import Who
 from fwtop.model.rule import RANGES, Match, Rule
 from fwtop.model.traffic.packets import F64, U64, PacketBatch
 from fwtop.rehearsal.rehearse import Rehearsal

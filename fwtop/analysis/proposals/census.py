@@ -14,7 +14,7 @@ from fwtop.analysis.proposals.matching import in_prefixes, match_rows
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.traffic import TCP, Rows, mix
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.client_harm import ClientHarm
+from fwtop.model.harm import ClientHarm
 from fwtop.model.rule import RANGES, Match, Rule
 from fwtop.model.traffic.packets import F64, U64, Mask, PacketBatch
 from fwtop.rules.kinds import drops_nothing

@@ -21,7 +21,7 @@ from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, UDP, Rows, Traffic, mix
 from fwtop.model.addresses.address import Prefix, format_address
-from fwtop.model.client_harm import ClientHarm
+from fwtop.model.harm import ClientHarm
 from fwtop.model.rule import RANGES, Level, Match, RateLimit, Rule
 from fwtop.model.traffic.packets import F64, U64, Fragment, Mask, PacketBatch
 from fwtop.render.numbers import percent

@@ -20,7 +20,7 @@ from fwtop.analysis.proposals.matching import allowed_rows
 from fwtop.analysis.proposals.normal import Normal, normal_traffic, with_unexplained
 from fwtop.analysis.proposals.reach import reach_of, unseen_share
 from fwtop.analysis.proposals.signatures import matches, signatures
-from fwtop.model.reach import Reach
+from fwtop.model.harm import Reach
 from fwtop.model.rule import Preview, Rule
 from fwtop.model.traffic.packets import F64, Mask, Window
 from fwtop.rehearsal.host import NO_PEERS, KnownPeers

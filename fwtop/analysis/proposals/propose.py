@@ -27,7 +27,7 @@ from fwtop.analysis.proposals.reach import reach_of, unseen_share
 from fwtop.analysis.proposals.services import Candidate, for_table, proposed
 from fwtop.analysis.proposals.signatures import Signature
 from fwtop.analysis.proposals.upstream import upstream
-from fwtop.model.reach import NO_REACH
+from fwtop.model.harm import NO_REACH
 from fwtop.model.rule import RANGES, Kind, Rule
 from fwtop.model.traffic.snapshot import Proposal
 from fwtop.rules.kinds import drops_nothing, of

@@ -18,7 +18,7 @@ from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, UDP, mix
 from fwtop.model.addresses.address import covered
-from fwtop.model.reach import Reach
+from fwtop.model.harm import Reach
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.packets import F64
 from fwtop.rules.kinds import drops_nothing, of

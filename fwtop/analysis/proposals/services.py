@@ -14,7 +14,7 @@ from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, UDP, weighted_top
 from fwtop.harden.playbook import Options, rule_of
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.reach import NO_REACH, Reach
+from fwtop.model.harm import NO_REACH, Reach
 from fwtop.model.rule import Kind, Match, RateLimit, Rule, Setting
 from fwtop.model.traffic.packets import Fragment
 from fwtop.model.traffic.snapshot import Proposal

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from fwtop.console.automatic import Policy
-from fwtop.console.automatic.decisions import Decider, Decision
-from fwtop.console.automatic.trials import CONFIRM_SLACK_SECONDS
+from fwtop.console.automatic.decisions import CONFIRM_SLACK_SECONDS, Decider, Decision
 from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.judging import failure_line
 from fwtop.model.errors import FwtopError

@@ -19,7 +19,7 @@ from fwtop.kernel.links import readable_links, receiving_links
 from fwtop.model import console_scope
 from fwtop.model.addresses.address import SPACE, covered, sizes
 from fwtop.model.errors import FwtopError
-from fwtop.model.losses import Loss, Weight, Who
+from fwtop.model.harm import Loss, Weight, Who
 from fwtop.model.rule import POLICY, POLICY_TRIAL, Mode, Rule, State
 from fwtop.rehearsal.host import Host
 from fwtop.rehearsal.rehearse import Rehearsal, rehearse

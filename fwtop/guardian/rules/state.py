@@ -23,7 +23,7 @@ from fwtop.kernel.procfs import read_int, read_text
 from fwtop.model.addresses.address import Prefix, of_ports
 from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
-from fwtop.model.losses import Loss, Weight, Who
+from fwtop.model.harm import Loss, Weight, Who
 from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import protocol_name

@@ -5,9 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.client_harm import ClientHarm
-from fwtop.model.client_loss import ClientLoss
-from fwtop.model.reach import Reach
+from fwtop.model.harm import ClientHarm, ClientLoss, Reach
 from fwtop.model.rule import Match, Rule, RuleStatus
 from fwtop.model.service import Service
 from fwtop.model.traffic.counters import ConntrackSample, TcpService

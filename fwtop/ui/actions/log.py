@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rich.style import Style
 
 from fwtop.analysis.rule_readings import Change
-from fwtop.model.client_loss import ClientLoss
+from fwtop.model.harm import ClientLoss
 from fwtop.model.rule import ACTIVE_STATES, RuleStatus, State
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import Event, EventKind, Mark

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from rich.style import Style
 
-from fwtop.model.client_harm import ClientHarm
+from fwtop.model.harm import ClientHarm
 from fwtop.model.rule import PlanView, Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import ConntrackSample
