@@ -20,10 +20,32 @@ BYTES = 3
 XDP_DROPPED = 4  # part of WEIGHT that XDP dropped
 DROPPED = 5  # packets that samples of the drop hook stand for; these are in no other row
 SUMS = 6
+_SHORT = 2_048  # keys that numpy sorts by their places as fast
 
 # Salted, so that no sender can make two keys collide
 _SALT = np.frombuffer(os.urandom(8), np.uint64)[0]
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # splitmix64
+
+
+def ascending(keys: U64) -> tuple[NDArray[np.intp], U64]:
+    """Return an order that sorts keys, and the sorted keys.
+
+    Numbers are sorted in less than half of the time in which numpy sorts their places, so each is packed
+    with its place: behind it, or instead of its lowest bits, which in keys that are hashes decide nothing.
+    """
+    if len(keys) < _SHORT:
+        order = np.argsort(keys)
+        return order, keys.take(order)
+    bits = np.uint64(len(keys).bit_length())
+    lowest = (np.uint64(1) << bits) - np.uint64(1)
+    short = not keys.max(initial=0) >> (np.uint64(64) - bits)
+    packed = np.sort((keys << bits if short else keys & ~lowest) | np.arange(len(keys), dtype=np.uint64))
+    order = (packed & lowest).view(np.intp)
+    found = packed >> bits if short else keys.take(order)
+    if not short and bool((found[1:] < found[:-1]).any()):
+        order = np.argsort(keys)
+        found = keys.take(order)
+    return order, found
 
 
 class KeyedSums(Struct, frozen=True):
@@ -46,14 +68,17 @@ class KeyedSums(Struct, frozen=True):
             return KeyedSums(
                 keys[:1], sums.sum(axis=1, keepdims=True), {name: tag[:1] for name, tag in tags.items()}
             )
-        order = np.argsort(keys)
-        keys = keys.take(order)
+        order, keys = ascending(keys)
         first = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
-        chosen = order if len(first) == len(keys) else order[first]
-        grouped = np.zeros((SUMS, len(first)))
+        if len(first) == len(keys):
+            whole = {name: tag.take(order, axis=0) for name, tag in tags.items()}
+            return KeyedSums(keys, sums.take(order, axis=1), whole)
+        chosen, grouped = order[first], np.zeros((SUMS, len(first)))
         for row in np.flatnonzero(sums.any(axis=1)):  # skip sums that are all zero
-            part = sums[row].take(order)
-            grouped[row] = part if len(first) == len(keys) else np.add.reduceat(part, first)
+            if len(keys) >= _SHORT and bool((sums[row] == sums[row, 0]).all()):  # no need to add them
+                grouped[row] = np.diff(first, append=len(keys)) * sums[row, 0]
+            else:
+                grouped[row] = np.add.reduceat(sums[row].take(order), first)
         return KeyedSums(keys[first], grouped, {name: tag.take(chosen, axis=0) for name, tag in tags.items()})
 
     @staticmethod

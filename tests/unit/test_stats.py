@@ -17,7 +17,7 @@ from fwtop.model.traffic.packets import I64, U8, U64, Hook, NoOrigin, OriginColu
 from fwtop.stats import sources as sources_module
 from fwtop.stats.engine import Digest, Engine
 from fwtop.stats.ledger import balance
-from fwtop.stats.sums import SAMPLES, SUMS, VARIANCE, WEIGHT, KeyedSums
+from fwtop.stats.sums import SAMPLES, SUMS, VARIANCE, WEIGHT, KeyedSums, ascending
 from fwtop.stats.window import Reservoir, SlidingRows, add_counters
 
 
@@ -45,6 +45,23 @@ def test_tallies_add_up_in_any_order() -> None:
     np.testing.assert_allclose(joined.sums, whole.sums)
     assert (joined.tags["tag"] == joined.keys * np.uint64(3)).all()
     assert whole.sums[WEIGHT, whole.largest(3)].tolist() == sorted(whole.sums[WEIGHT], reverse=True)[:3]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        np.random.default_rng(2).integers(0, 1 << 64, 3_000, np.uint64).repeat(2),  # hashes
+        np.random.default_rng(2).integers(0, 1 << 16, 5_000).astype(np.uint64),  # ports
+        np.random.default_rng(2).integers(0, 99, 5_000).astype(np.uint64)
+        | np.uint64(1 << 63),  # low bits only
+        np.full(5_000, (1 << 64) - 1, np.uint64),
+        np.arange(10).astype(np.uint64)[::-1],
+    ],
+)
+def test_keys_of_each_form_are_put_in_ascending_order(keys: U64) -> None:
+    shuffled = np.random.default_rng(3).permutation(keys)
+    order, found = ascending(shuffled)
+    assert found.tolist() == sorted(keys.tolist()) == shuffled[order].tolist()
 
 
 def test_a_view_of_the_sliding_rows_is_never_overwritten() -> None:
