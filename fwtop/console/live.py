@@ -227,6 +227,7 @@ class LiveSession:
             window = replace(window, sockets=self._connections.poll())
         judgement, tables = self._judged(window)
         self._sightings.tell(judgement.harmful)
+        self._sightings.tell_clients(self._baseline.clients)
         losses = self._lost(window, judgement)
         bots, known = self._losses.lately(_CLIENT_SECONDS)
         if service is not None and bots:

@@ -1,15 +1,22 @@
-"""Which attacks began or ended: told to the guardian, for the programs that follow it (docs/API.md)."""
+"""What the guardian is told of traffic, for the programs that ask it (docs/API.md): attacks, and clients."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 
+import numpy as np
+
+from fwtop.analysis.clients import Clients
 from fwtop.console.guardian_link import GuardianLink
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Seen, SeenAttack
+from fwtop.model.protocol import MAX_CLIENTS, KnownClients, Seen, SeenAttack
 from fwtop.model.traffic.snapshot import Incident
 
 _SECONDS = 2.0  # for the guardian, which only notes it
+_CLIENTS_SECONDS = 30.0  # between two tables of clients
 
 
 class Sightings:
@@ -18,6 +25,8 @@ class Sightings:
     def __init__(self, link: GuardianLink) -> None:
         self._link = link
         self._on: dict[int, Incident] = {}  # told, and not over
+        self._clients = b""  # told
+        self._clients_due = 0.0  # monotonic
 
     def tell(self, attacks: Iterable[Incident]) -> None:
         """Tell what is new of the attacks of a judgement; never raises."""
@@ -34,6 +43,25 @@ class Sightings:
         gone = {attack.id for attack in over}
         self._on = {key: item for key, item in self._on.items() if key not in gone}
         self._on |= {attack.id: attack for attack in began}
+
+    def tell_clients(self, clients: Clients) -> None:
+        """Tell who is long known, now and then where others are; never raises."""
+        if time.monotonic() < self._clients_due:
+            return
+        self._clients_due = time.monotonic() + _CLIENTS_SECONDS
+        known = clients.select(clients.long_known)
+        known = known.select(np.argsort(-known.seconds, kind="stable")[:MAX_CLIENTS])
+        if (now := np.sort(known.key).tobytes()) == self._clients:
+            return
+        columns = (known.family, known.hi, known.lo, known.door)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        told = tuple(
+            (str(Prefix.of_columns(family, hi, lo, 128 if family == 6 else 32)), door >> 16, door & 0xFFFF)
+            for family, hi, lo, door in rows
+        )
+        with suppress(FwtopError):
+            self._link.demand(KnownClients(told), seconds=_SECONDS)
+            self._clients = now
 
 
 def _is_over(attack: Incident | None) -> bool:

@@ -241,6 +241,19 @@ class Seen(Attending, frozen=True):
     attacks: tuple[SeenAttack, ...]
 
 
+MAX_CLIENTS = 4_096
+
+
+class KnownClients(Attending, frozen=True):
+    """Tell who the clients of this host's services have long been: rules are measured on them.
+
+    Each with its address, protocol and port; at most MAX_CLIENTS, those known longest.
+    """
+
+    quick = True
+    clients: tuple[tuple[str, int, int], ...]
+
+
 class Symbols(Attending, frozen=True):
     """Name the kernel functions at this client's drop locations (data["names"], by index; "": unknown)."""
 
@@ -362,7 +375,7 @@ class PolicyChange(Verb, frozen=True):
 Request = (
     Hello | Watch | Plan | Apply | Keep | Repair | Undo | Status | Why | Symbols | Rescan | Survey | Connect
     | Changes | ListChange | ListShow | ListTest | ListRead | Rules | RuleRead | RuleMode
-    | PolicyRead | PolicyChange | Seen
+    | PolicyRead | PolicyChange | Seen | KnownClients
 )  # fmt: skip
 _REQUESTS: dict[str, type[Request]] = {cls.verb(): cls for cls in get_args(Request)}
 _NUMBER = re.compile(rb'\s*\{[^{}\[\]]{0,200}?"number"\s*:\s*([0-9]{1,15})\s*[,}]')

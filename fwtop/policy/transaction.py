@@ -23,6 +23,7 @@ from fwtop.model.wire import plain
 from fwtop.policy.document import Policy, read
 from fwtop.policy.live import Difference, Live
 from fwtop.policy.versions import Version, Versions, lists_of
+from fwtop.rehearsal.host import Host
 from fwtop.rehearsal.rehearse import clients_words
 from fwtop.render.harm import hit_words
 from fwtop.render.numbers import percent
@@ -308,5 +309,5 @@ def _plan(live: Live, rule: Rule) -> dict[str, Any]:
         data = live.plan(rule)
     except FwtopError as error:  # such as an access list that is not there yet
         told = [f"not judged: {error}"]
-        return dict(zip(_TOLD, (None, "", [], clients_words(rule), told), strict=True))
+        return dict(zip(_TOLD, (None, "", [], clients_words(rule, Host()), told), strict=True))
     return {name: plain(data[name]) for name in _TOLD}

@@ -35,6 +35,14 @@ class Asked(Struct, frozen=True):
         return f"{self.peer} {'TCP' if self.protocol == TCP else 'UDP'} port {self.port}{often}"
 
 
+class Client(Struct, frozen=True):
+    """Somebody who has long been a client of a service of this host."""
+
+    address: Prefix
+    protocol: int
+    port: int
+
+
 class KnownPeers(Struct, frozen=True):
     """The allow-list, the ports where operators log in, and, in consoles, what the host asks others."""
 
@@ -60,3 +68,4 @@ class Host(Struct, frozen=True):
     asked: Callable[[], Sequence[Asked]] = tuple
     mosh_ports: Callable[[], Collection[int]] = tuple
     entries_of: Callable[[str], Sequence[Prefix]] | None = None  # of named lists, where they are known
+    clients: Sequence[Client] = ()  # as a console told root, which sees no traffic

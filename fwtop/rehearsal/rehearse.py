@@ -15,12 +15,14 @@ from fwtop.model.harm import Loss, Weight, Who
 from fwtop.model.rule import Rule
 from fwtop.rehearsal.asked import of_asked
 from fwtop.rehearsal.breadth import why_broad
+from fwtop.rehearsal.clients import harm_to_clients
 from fwtop.rehearsal.host import Host
 from fwtop.rehearsal.operators import of_operators
 
 _NOT_KNOWN = (
-    "not known: the guardian sees no traffic; the screen, --preview and proposals in JSON count clients, and "
-    "predicted_clients of the rule passes their count on"
+    "not known: the guardian sees no traffic, and counts only whom a rule cuts off by source or service, of "
+    "those that a screen or recorder has long known; the screen, --preview and proposals in JSON count all "
+    "clients, and predicted_clients of the rule passes their count on"
 )
 
 
@@ -52,14 +54,15 @@ class Rehearsal(Struct, frozen=True):
 def rehearse(rule: Rule, host: Host) -> Rehearsal:
     """Try a rule on logins from anywhere and from where operators are, on what the host asks, on clients.
 
-    Of these it has the count that whoever made it predicts (analysis/proposals/census.py): root knows none.
+    Of these it has the count that whoever made it predicts (analysis/proposals/census.py), else that of the
+    clients that the host is known to have.
     """
     return Rehearsal(tuple(_losses(rule, host)))
 
 
-def clients_words(rule: Rule) -> str:
+def clients_words(rule: Rule, host: Host) -> str:
     """Write what is known of the rule's harm to clients: no packet reaches root, which answers programs."""
-    clients = rule.predicted_clients
+    clients = harm_to_clients(rule, host)
     return _NOT_KNOWN if clients is None else clients.words
 
 
@@ -72,6 +75,6 @@ def _losses(rule: Rule, host: Host) -> Iterator[Loss]:
     yield from of_operators(rule, host)
     if not is_empty and (cut := of_asked(rule, host)) is not None:
         yield cut
-    clients = rule.predicted_clients
+    clients = harm_to_clients(rule, host)
     if clients is not None and (clients.most or clients.others_hit):
         yield Loss(Who.CLIENTS, clients.words)

@@ -13,7 +13,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.console_scope import AUTOMATIC
 from fwtop.model.errors import FwtopError
 from fwtop.model.harm import ClientHarm
-from fwtop.model.protocol import Plan, Undo
+from fwtop.model.protocol import KnownClients, Plan, Undo
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
 from tests.kernel.guardian_bench import Bench, apply
 from tests.kernel.wire import arrives, datagram_socket, inside, received
@@ -70,6 +70,19 @@ def test_a_rule_that_cuts_one_answer_says_whose(bench: Bench, ask: Callable[...,
         for spared in (dropping(Kind.IPSET, PEERS[1]), dropping(Kind.NFTABLES, sport=123)):
             plan = guardian.demand(Plan(spared.to_dict())).data
             assert ANSWERS not in str(plan["warnings"])
+
+
+def test_a_console_tells_whose_clients_a_rule_of_others_cuts_off_while_it_is_there(bench: Bench) -> None:
+    rule = dropping(Kind.IPSET, PEERS[1]).to_dict()
+    with bench.connect() as program:
+        with bench.connect("console") as console:
+            console.demand(KnownClients(((PEERS[0], 17, 53), (PEERS[1], 17, 53), (PEERS[1], 6, 443))))
+            assert program.demand(Plan(rule)).data["clients"] == "1 of 3 clients loses it"
+            with pytest.raises(FwtopError, match="not understood"):
+                console.demand(KnownClients((("nobody", 17, 53),)))
+            told = program.demand(Plan(rule)).data
+            assert {"who": "clients", "weight": "told"}.items() <= told["losses"][-1].items()
+        assert program.demand(Plan(rule)).data["clients"].startswith("not known")
 
 
 def test_an_automatic_rule_may_cost_no_answer(bench: Bench, ask: Callable[..., bool]) -> None:

@@ -16,6 +16,7 @@ from fwtop.model.protocol import (
     SCOPES,
     Apply,
     Connect,
+    KnownClients,
     ListChange,
     Request,
     Rescan,
@@ -77,7 +78,8 @@ def test_each_verb_of_the_document_has_its_scope_and_fields() -> None:
     rows = re.findall(r"^\| `(\w+)` \|\s+(\w*)\s*\| (.*?) ?\|", DOCUMENT, re.M)
     told = {verb: scope or None for verb, scope, _ in rows}
     kinds = {cls.__name__.lower(): cls for cls in get_args(Request)}
-    assert set(told) == set(kinds) - {cls.__name__.lower() for cls in (Watch, Connect, Symbols, Rescan, Seen)}
+    of_root = (Watch, Connect, Symbols, Rescan, Seen, KnownClients)
+    assert set(told) == set(kinds) - {cls.__name__.lower() for cls in of_root}
     for verb, _, fields in rows:
         assert kinds[verb].scope == told[verb] or verb == "hello"
         named = set(re.findall(r"`(\w+)`", fields))
@@ -86,10 +88,10 @@ def test_each_verb_of_the_document_has_its_scope_and_fields() -> None:
 
 VERBS = {cls.__name__: cls for cls in get_args(Request)}
 GRANTED = {  # said here once more: nothing is granted by a change of a class alone
-    "for_console": "Seen Hello Connect Watch Rescan Survey Symbols Rules RuleRead Status Why Plan"
-    " Apply Keep Undo Repair RuleMode",
+    "for_console": "Seen KnownClients Hello Connect Watch Rescan Survey Symbols Rules RuleRead Status Why"
+    " Plan Apply Keep Undo Repair RuleMode",
     "changes": "Apply Keep Repair RuleMode Undo ListChange PolicyChange",
-    "quick": "Keep Repair Undo Status ListShow ListTest",
+    "quick": "Keep Repair Undo Status ListShow ListTest KnownClients",
 }
 
 

@@ -15,9 +15,9 @@ from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.harm import ClientHarm, Weight, Who
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.rehearsal.breadth import why_broad
-from fwtop.rehearsal.host import Asked, Host, KnownPeers
+from fwtop.rehearsal.host import Asked, Client, Host, KnownPeers
 from fwtop.rehearsal.logins import SYSTEMS, cut, flat, length_of, login
-from fwtop.rehearsal.rehearse import rehearse
+from fwtop.rehearsal.rehearse import clients_words, rehearse
 
 PEER = Prefix.parse("233.252.0.9")
 ALLOW = AllowList((Session(PEER, 40000, 2222).allowed("logged in"),), listening=frozenset({2022}))
@@ -167,6 +167,42 @@ def test_who_cuts_most_answers_from_anywhere_needs_force_and_resolvers_pass() ->
     assert rehearse(names, Host(resolvers, asked=lambda: ASKED)).losses == ()
     operators = KnownPeers((AllowedPeer(Prefix.parse("203.0.113.0/24"), Role.OPERATOR),))
     assert rehearse(names, Host(operators, asked=lambda: ASKED)).losses == ()
+
+
+NEAR = (Prefix.parse("203.0.113.0/30"),)
+CLIENTS = (
+    *(Client(Prefix.parse(f"203.0.113.{number}"), 6, 443) for number in range(1, 9)),
+    Client(Prefix.parse("2001:db8::5"), 6, 443),
+    Client(Prefix.parse("203.0.113.1"), 17, 53),
+)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "words"),
+    [
+        (rule(protocol=6, dport=443), "9 of 9 clients of 443 lose it"),
+        (rule(protocol=6, dport=443, family=4), "8 of 9 clients of 443 lose it"),
+        (rule(protocol=6, dport=443, sources=NEAR), "3 of 9 clients of 443 lose it"),
+        (rule(sources=(Prefix.parse("203.0.113.1"),)), "2 of 10 clients lose it"),
+        (rule(protocol=17, dport=53), "1 of 1 client of UDP 53 loses it"),
+        (rule(protocol=6, dport=80), "no client of 80 is known"),
+        (rule(protocol=6, dport=443, ttl=span(52)), "not known"),
+        (rule(Kind.HASHLIMIT, protocol=6, dport=443, limit=RateLimit(9, 9)), "not known"),
+        (rule(ANYWHERE, protocol=6, dport=443, payload=b"GET"), "not known"),
+    ],
+)  # fmt: skip
+def test_root_counts_the_clients_that_a_console_told(blocks: Rule, words: str) -> None:
+    host = Host(ALLOW, clients=CLIENTS)
+    assert clients_words(blocks, host).startswith(words)
+    assert clients_words(blocks, Host(ALLOW)).startswith("not known")
+    told = [one.words for one in rehearse(blocks, host).losses if one.who is Who.CLIENTS]
+    assert told == ([words] if " of " in words and words[0].isdigit() else [])
+
+
+def test_clients_on_the_allow_list_lose_nothing() -> None:
+    operators = KnownPeers((AllowedPeer(Prefix.parse("203.0.113.0/24"), Role.OPERATOR),))
+    told = clients_words(rule(protocol=6, dport=443), Host(operators, clients=CLIENTS))
+    assert told == "1 of 9 clients of 443 loses it"
 
 
 def test_clients_are_told_beside_the_rest() -> None:

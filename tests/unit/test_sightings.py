@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 from stored_samples import attack
+from test_analysis_clients import after, connected
 
+from fwtop.console import sightings as sightings_module
 from fwtop.console.sightings import Sightings
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Seen
+from fwtop.model.protocol import KnownClients, Seen
 
 
 class Link:
@@ -41,3 +45,21 @@ def test_each_beginning_and_each_end_is_told_once() -> None:
     sightings.tell([])
     sightings.tell([replace(two, ended=two.since + 9)])
     assert link.told[3:] == [(2, True)]
+
+
+def test_who_is_long_known_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[KnownClients] = []
+    link: Any = SimpleNamespace(demand=lambda request, **_: told.append(request))
+    clients = after((0, True, connected(range(1, 4))), (60, True, connected(range(1, 3))))
+    sightings = Sightings(link)
+    sightings.tell_clients(clients)
+    assert sorted(told[0].clients) == [("0.0.0.1", 6, 443), ("0.0.0.2", 6, 443)]
+    sightings.tell_clients(clients)
+    assert len(told) == 1, "not yet again"
+    monkeypatch.setattr(sightings_module, "_CLIENTS_SECONDS", 0.0)
+    sightings = Sightings(link)
+    for _ in range(2):
+        sightings.tell_clients(clients)
+    assert len(told) == 2, "they are the same"
+    sightings.tell_clients(clients.select(clients.lo == 1))
+    assert told[2].clients == (("0.0.0.1", 6, 443),)

@@ -24,12 +24,13 @@ from fwtop.model.addresses.address import Prefix, of_ports
 from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.harm import Loss, Weight, Who
+from fwtop.model.protocol import MAX_CLIENTS
 from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.protocols import protocol_name
 from fwtop.netfilter.ctnetlink import udp_peers
 from fwtop.rehearsal.breadth import why_broad_together
-from fwtop.rehearsal.host import Host
+from fwtop.rehearsal.host import Client, Host
 from fwtop.rehearsal.operators import exceptions, why_locked_out
 from fwtop.rehearsal.rehearse import Rehearsal
 from fwtop.rehearsal.segments import why_lost
@@ -76,6 +77,7 @@ class GuardianState:
         self._make_lists = make_lists
         self._lists: NamedLists | None = None
         self._allow_read_at = 0.0
+        self._clients: tuple[object, tuple[Client, ...]] = (None, ())  # who told them, and these
 
     def active_rule(self, rule_id: str) -> Entry:
         """Return an active rule; raises FwtopError."""
@@ -125,7 +127,20 @@ class GuardianState:
     def host(self) -> Host:
         """What root knows of this host, by the allow-list as last read."""
         own = [entry.prefix for entry in self.allow.entries if entry.role is Role.OWN]
-        return Host(self.allow, self._why_untracked, lambda: asked_by(own), mosh_ports, self.entries_of)
+        asked, clients = lambda: asked_by(own), self._clients[1]
+        return Host(self.allow, self._why_untracked, asked, mosh_ports, self.entries_of, clients)
+
+    def know_clients(self, console: object, told: Sequence[tuple[str, int, int]]) -> None:
+        """Take a console's clients in place of those known before; raises ValueError."""
+        if len(told) > MAX_CLIENTS:
+            raise ValueError(f"more than {MAX_CLIENTS:,} clients")
+        found = (Client(Prefix.parse(address), protocol, port) for address, protocol, port in told)
+        self._clients = console, tuple(found)
+
+    def forget_clients(self, console: object) -> None:
+        """Forget them once the console that told them is gone."""
+        if self._clients[0] is console:
+            self._clients = None, ()
 
     def judge(self, rule: Rule, others: Sequence[Rule], *, console: bool) -> Rehearsal:
         """Check whether a rule may be installed beside others, by the allow-list as last read.

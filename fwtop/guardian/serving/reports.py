@@ -44,14 +44,14 @@ class Reports:
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         """`warnings` about this machine go with every plan; `wait` may serve urgent requests meanwhile."""
-        self._state = state
+        self.state = state
         self._warnings = warnings
         self._wait = wait
         self._allow: tuple[tuple[AllowedPeer, ...], bytes] = (), b"[]"  # entries, and how they are encoded
 
     def limits(self) -> tuple[Limits, tuple[str, ...]]:
         """Read the operator's file: its settings, and what is wrong with it."""
-        return self._state.limits()
+        return self.state.limits()
 
     def plan(
         self,
@@ -65,7 +65,7 @@ class Reports:
 
         `owner` is the console that asks, None for the command line; `follows` as in the request.
         """
-        state = self._state
+        state = self.state
         rule = replace(state.rule_of(data, sources), id="0")
         others, allow = state.other_rules(rule), state.fresh_allow()
         rule, spared = around_sessions(rule, allow)
@@ -95,12 +95,12 @@ class Reports:
             "code": code,
             "needs_force": verdict.broad or "",
             "losses": plain(verdict.losses),
-            "clients": clients_words(rule),
+            "clients": clients_words(rule, state.host),
         }
 
     def _commands(self, rule: Rule, *, follows: bool) -> tuple[list[str], tuple[str, ...]]:
         """Return what installing a rule would run, and notes about it; raises FwtopError."""
-        state = self._state
+        state = self.state
         objects = state.objects_of(rule)
         wanted = Wanted(rule, objects, state.allow, rule.ttl_seconds)
         commands = state.kernel.plan(wanted, follows=follows)
@@ -122,7 +122,7 @@ class Reports:
 
     def _closes(self, rule: Rule) -> str:
         try:
-            found = connections.to_close(rule, self._state.allow)
+            found = connections.to_close(rule, self.state.allow)
         except OSError as error:
             return f"open connections go on: {safe_text(error.strerror or error)}"
         if not found:
@@ -135,7 +135,7 @@ class Reports:
         On request also `finished`, all rules with the finished ones at the end (latest first), and the
         allow-list.
         """
-        state = self._state
+        state = self.state
         if state.active:
             state.counters.read()
         elif allow:
@@ -157,7 +157,7 @@ class Reports:
 
     def _encoded_allow(self) -> bytes:
         """Encode the allow-list once for each change of it, an entry at a time."""
-        allow = self._state.allow
+        allow = self.state.allow
         entries = allow.entries + allow.behind
         if entries != self._allow[0]:
             self._allow = entries, b"[" + b", ".join(_encoded(entry.to_dict()) for entry in entries) + b"]"
@@ -169,7 +169,7 @@ class Reports:
         Only SSH sessions have a port, the peer's; it is 0 for all others. Conversations of hosts behind come
         last, with the host, the protocol and its port.
         """
-        allow = self._state.allow
+        allow = self.state.allow
         entries = sorted(allow.entries, key=lambda entry: entry.role is Role.OPERATOR)
         found: list[list[str | int]] = [
             [str(entry.prefix), entry.role.value, entry.port] for entry in entries[:_MAX_PEERS]
@@ -182,7 +182,7 @@ class Reports:
 
     def _logins(self) -> list[list[str | int]]:
         """Return prefix and port here of those who are logged in: all that they send there passes."""
-        passes = [self._state.allow.passes(family) for family in (4, 6)]
+        passes = [self.state.allow.passes(family) for family in (4, 6)]
         found: list[list[str | int]] = [[str(who), port] for item in passes for who, port in item.logins]
         return found[:_MAX_PEERS]
 
@@ -202,7 +202,7 @@ class Reports:
         return {"rule": rule.to_dict(), "descriptors": [sealed(sources)]}
 
     def _entry(self, rule_id: str) -> Entry:
-        entry = self._state.active.get(rule_id) or self._state.journal.find(rule_id)
+        entry = self.state.active.get(rule_id) or self.state.journal.find(rule_id)
         if entry is None:
             shown = safe_text(rule_id, limit=20)
             line = f"there is no rule {shown!r}: see 'fwtop status --all'"
@@ -213,7 +213,7 @@ class Reports:
         """Explain in sentences what a rule matches or what keeps it from matching; takes about a second."""
         from fwtop.guardian.diagnose.explain import explain, over_text  # for nothing else
 
-        state = self._state
+        state = self.state
         entry = state.active.get(rule_id)
         if entry is None:
             return [over_text(self._entry(rule_id))]
@@ -223,11 +223,11 @@ class Reports:
 
     def allow_changed(self) -> None:
         """Read the allow-list again shortly: a route or an own address changed."""
-        self._state.allow_changed()
+        self.state.allow_changed()
 
     def host_addresses(self) -> dict[str, Any]:
         """Return the host's own addresses, for a console that starts to watch."""
-        allow = self._state.fresh_allow()
+        allow = self.state.fresh_allow()
         own = [str(entry.prefix) for entry in allow.entries if entry.role is Role.OWN]
         return {"own_addresses": own}
 

@@ -23,6 +23,7 @@ from fwtop.model.protocol import (
     Answer,
     Apply,
     Keep,
+    KnownClients,
     ListChange,
     ListRead,
     ListShow,
@@ -60,18 +61,21 @@ def carry_out(
     console that asks. `by` names who asks, "" for the command line.
     Raises FwtopError, and ValueError for a list that can't be read.
     """
+    reports = handlers.reports
     match request:
-        case Why():
-            return {"sentences": handlers.reports.why(request.id)}
-        case RuleRead():
-            return handlers.reports.rule(request.id)
+        case Why() | RuleRead():
+            reads = isinstance(request, RuleRead)
+            return reports.rule(request.id) if reads else {"sentences": reports.why(request.id)}
+        case KnownClients():
+            reports.state.know_clients(owner, request.clients)
+            return {}
         case ListChange() | ListShow() | ListTest() | ListRead():
             return handlers.lists.carry_out(request, _sources(attached))
         case Keep() | Repair() | Undo() | RuleMode():
             return _change(handlers.lifecycle, request, owner=owner, by=by)
         case Plan():
             sources = _sources(attached)
-            return handlers.reports.plan(request.rule, sources, owner=owner, follows=request.follows)
+            return reports.plan(request.rule, sources, owner=owner, follows=request.follows)
         case Apply():
             return handlers.lifecycle.apply(
                 request.rule,

@@ -380,6 +380,8 @@ class Server:
             self._watching.observers.detach(client.slot)
         if client.owns:
             self._tell_worker(lambda: self._handlers.lifecycle.owner_gone(client))
+        if client.hello.role == "console":
+            self._tell_worker(lambda: self._handlers.reports.state.forget_clients(client))
 
     def _tell_worker(self, do: Callable[[], None]) -> None:
         """Have the worker do something that nobody waits for."""
