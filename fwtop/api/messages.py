@@ -21,6 +21,7 @@ from fwtop.model.protocol import (
     PolicyChange,
     PolicyRead,
     Request,
+    RuleChange,
     RuleRead,
 )
 
@@ -87,7 +88,7 @@ def _detached(request: Request) -> tuple[Request, int | None]:
     match request:
         case ListChange() if len(request.entries) > ATTACH_ABOVE:
             return replace(request, entries=(), attached=True), _sealed(request.entries)
-        case Plan() | Apply():
+        case Plan() | Apply() | RuleChange():
             match = request.rule.get("match")
             sources = match.get("sources") if isinstance(match, dict) else None
             if isinstance(match, dict) and isinstance(sources, list) and len(sources) > ATTACH_ABOVE:

@@ -33,7 +33,7 @@ def schema() -> dict[str, Any]:
             "seconds": {"type": "number", "exclusiveMinimum": 0, "description": "how long the program waits"},
         }
         made["required"] = ["verb", *made.get("required", ())]
-    for name in ("Plan", "Apply"):
+    for name in ("Plan", "Apply", "RuleChange"):
         defs[name]["properties"]["rule"] = _ref(Rule)
     defs["Rule"]["required"].remove("id")  # of a rule to be made
     defs["Match"]["properties"][SOURCES_LEFT] = {"type": "integer"}  # of a rule that `status` shows

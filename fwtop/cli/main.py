@@ -33,6 +33,7 @@ VERBS = {
     "status": "active rules and their counters",
     "keep": "confirm a provisional rule, or renew a confirmed one",
     "group": "switch a group of rules on, off or to counting; list groups",
+    "change": "change the rate, the ports or the sources of a rule in place",
     "mode": "have rules drop, or only count what they would drop",
     "repair": "reinstall the parts of a rule that are missing from the kernel",
     "undo": "remove rules",
@@ -68,7 +69,20 @@ _TOGETHER = {  # verbs that are rows of one module (its VERBS); others are a mod
 _URGENT = {
     *("watch", "record", "snapshot"),
     *("block", "limit", "match", "drop", "notrack", "synproxy", "sysctl", "apply"),
-    *("status", "keep", "mode", "group", "repair", "undo", "why", "harden", "list", "protect", "policy"),
+    *(
+        "status",
+        "keep",
+        "change",
+        "mode",
+        "group",
+        "repair",
+        "undo",
+        "why",
+        "harden",
+        "list",
+        "protect",
+        "policy",
+    ),
 }
 
 

@@ -133,8 +133,13 @@ def add_fields(parser: argparse.ArgumentParser, *fields: Field, **other: Any) ->
 
 def match_of(args: argparse.Namespace, *fields: Field, **other: Any) -> Match:  # noqa: ANN401
     """Return the conditions that the options of fields ask for."""
-    given: dict[str, Any] = {field.name: getattr(args, _DEST + field.name) for field in fields}
-    return Match(family=args.family, **given, **other)
+    return Match(family=args.family, **field_given(args, *fields), **other)
+
+
+def field_given(args: argparse.Namespace, *fields: Field) -> dict[str, Any]:
+    """Return the conditions of fields that were asked for, by name."""
+    asked = ((field.name, getattr(args, _DEST + field.name)) for field in fields)
+    return {name: value for name, value in asked if value is not None}
 
 
 prefix = read_as(Prefix.parse)

@@ -80,6 +80,29 @@ class GuardianClient:
         """Install a rule, however long its list of sources is; raises FwtopError when refused."""
         return self.demand(*detach_sources(protocol.Apply({}, confirm_seconds, force), rule))
 
+    def change(
+        self,
+        rule_id: str,
+        rule: Rule,
+        confirm_seconds: int,
+        *,
+        force: bool = False,
+        if_stamp: int | None = None,
+    ) -> protocol.Answer:
+        """Have an active rule become this one, in place; raises FwtopError when refused."""
+        request = protocol.RuleChange(rule_id, {}, confirm_seconds, force, if_stamp=if_stamp)
+        return self.demand(*detach_sources(request, rule))
+
+    def read_rule(self, rule_id: str) -> tuple[Rule, int]:
+        """Return a rule with all of its sources, and its stamp; raises FwtopError."""
+        answer, files = self.exchange(protocol.RuleRead(rule_id))
+        try:
+            rule = Rule.from_dict(answer.data["rule"])
+            sources = read_sources(files[0]) if files else rule.match.sources
+            return replace(rule, match=replace(rule.match, sources=sources)), answer.data["stamp"]
+        finally:
+            _close(files)
+
     def rules(self) -> list[RuleStatus]:
         """Return the active rules; raises FwtopError."""
         found = self.demand(protocol.Status(allow=False)).data["rules"]

@@ -157,6 +157,23 @@ class Program:
         found: dict[str, Any] = self.request("ruleread", id=rule_id)["rule"]
         return found
 
+    def change(
+        self,
+        rule_id: str,
+        rule: Mapping[str, Any],
+        *,
+        confirm_seconds: int = _CONFIRM_SECONDS,
+        if_stamp: int | None = None,
+    ) -> dict[str, Any]:
+        """Have an active rule match other packets or keep another rate, in place; returns its status.
+
+        `rule` is as `rule()` returned it, with another `match` or `limit`. It is as before after
+        `confirm_seconds` unless kept. With `if_stamp` only if its status has this `stamp`.
+        """
+        fields = {"rule": dict(rule), "confirm_seconds": confirm_seconds, "if_stamp": if_stamp}
+        found: dict[str, Any] = self.request("rulechange", id=rule_id, **fields)["status"]
+        return found
+
     def keep(self, rule_id: str, ttl_seconds: int | None = None) -> dict[str, Any]:
         """Confirm a rule, or renew its time to live."""
         return self.request("keep", id=rule_id, ttl_seconds=ttl_seconds)

@@ -39,6 +39,7 @@ class Failpoint(StrEnum):
     REPAIR_COMPILED = "repair-compiled"  # repair, XDP: the program is attached, the deadline set again
     REPAIRED = "repaired"  # journalled, the client not answered yet
     SWITCHING = "switching"  # a rule's new level or mode is journalled, the kernel has the old one
+    ASIDE = "aside"  # its lines are those that are to be, and ask copies of its sets
     SWITCHED = "switched"  # the kernel has the new one, the client has no answer yet
     UNDO = "undo"  # recorded as ending, kernel untouched
     DISABLED = "disabled"  # XDP: the deadline is zero, the rule still compiled in

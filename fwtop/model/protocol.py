@@ -151,6 +151,23 @@ class RuleMode(Verb, frozen=True):
     force: bool = False  # as in Apply
 
 
+class RuleChange(Verb, frozen=True):
+    """Have an active rule match other packets or keep another rate, on the same objects and counters.
+
+    On trial for `confirm_seconds` (0: confirmed): then it is what it was before unless it is kept.
+    """
+
+    scope = "rules"
+    command = "fwtop change"
+    seconds = LONG_SECONDS
+    id: str
+    rule: dict[str, Any]  # as it is to be
+    confirm_seconds: int = DEFAULT_CONFIRM_SECONDS
+    force: bool = False  # as in Apply
+    attached: bool = False  # as in Plan
+    if_stamp: int | None = None  # change it only if this is still its stamp
+
+
 class Repair(Verb, frozen=True):
     """Reinstall what is missing of an active rule; its time to live is unchanged."""
 
@@ -374,7 +391,7 @@ class PolicyChange(Verb, frozen=True):
 
 Request = (
     Hello | Watch | Plan | Apply | Keep | Repair | Undo | Status | Why | Symbols | Rescan | Survey | Connect
-    | Changes | ListChange | ListShow | ListTest | ListRead | Rules | RuleRead | RuleMode
+    | Changes | ListChange | ListShow | ListTest | ListRead | Rules | RuleRead | RuleMode | RuleChange
     | PolicyRead | PolicyChange | Seen | KnownClients
 )  # fmt: skip
 _REQUESTS: dict[str, type[Request]] = {cls.verb(): cls for cls in get_args(Request)}

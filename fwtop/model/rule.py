@@ -276,7 +276,8 @@ class RuleStatus(Struct, frozen=True):
     not_acting: str = ""  # else why
     sources_total: int = 0  # length of the list of sources, of which `rule` may hold only the first
     counted_at: float | None = None  # Unix seconds: when the counters were read; None: not yet
-    packets_before: int = 0  # of `packets`: those before its mode was changed last
+    packets_before: int = 0  # of `packets`: those before it was changed last
+    stamp: int = 0  # another one after each change in place
     kept_per_second: int | None = None  # of a limit: the rate that the kernel keeps, which has not every rate
 
     @property

@@ -59,6 +59,7 @@ class RuleKind(Struct, frozen=True):
     is_part: bool = False  # it has a place beside others in a playbook
     has_no_clock: bool = False  # in the kernel, as sysctls: the guardian ends it, or the next one
     uncounted: Callable[[Rule], str] = lambda _: ""  # why a rule can't only count; "" if it can
+    fixed: str = ""  # why its rules can't be changed in place; "" if they can
     not_measured: str = ""  # what it does, where packets don't show its effect
     on_bridges: str = ""  # what meets the packets that a bridge passes on without netfilter
     evaded: str = ""  # how an attacker evades it, or what else is to be known before it is taken

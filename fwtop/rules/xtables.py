@@ -2,14 +2,15 @@
 
 xt_string counts offsets from the IP header, whatever the length of the IP and TCP headers; u32 follows header
 lengths and has masks, so it matches bytes at an offset (iptables-extensions(8), u32). A hashlimit table keeps
-the parameters under which it was created, so its name contains the rule's id, and another rate is another
-rule (net/netfilter/xt_hashlimit.c, htable_find_get).
+the parameters under which it was created, so its name contains the rule's id and a digest of them: another
+rate is another table (net/netfilter/xt_hashlimit.c, htable_find_get).
 """
 
 from __future__ import annotations
 
 import re
 import time
+from binascii import crc32
 from collections.abc import Iterable, Sequence
 
 from fwtop.model.addresses.address import Prefix
@@ -202,7 +203,7 @@ def limit_args(rule_id: str, limit: RateLimit, family: int) -> tuple[str, ...]:
     rate = limit.per_second
     fullest = max(limit.burst, rate + rate // 16 + 1500, iptables_bytes(rate) if limit.in_bytes else 0)
     burst = f"{fullest}b" if limit.in_bytes else str(limit.burst)
-    return (
+    words = (
         "-m", "hashlimit",
         "--hashlimit-above", above,
         "--hashlimit-burst", burst,
@@ -210,8 +211,9 @@ def limit_args(rule_id: str, limit: RateLimit, family: int) -> tuple[str, ...]:
         "--hashlimit-srcmask", str(limit.prefix_v4 if family == 4 else limit.prefix_v6),
         "--hashlimit-htable-max", str(HASHLIMIT_MAX),
         "--hashlimit-htable-expire", str(HASHLIMIT_EXPIRE_MS),
-        "--hashlimit-name", f"fwtop-{rule_id}-{family}",
     )  # fmt: skip
+    parameters = crc32(" ".join(words).encode())
+    return (*words, "--hashlimit-name", f"fwtop-{rule_id}-{parameters:08x}-{family}")
 
 
 def quote(argument: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+from binascii import crc32
 from collections.abc import Sequence
 from itertools import islice
 
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 from fwtop.kernel import children
 from fwtop.kernel.descriptors import closing
 from fwtop.model.addresses.address import Prefix, of_ports
+from fwtop.model.addresses.prefix_list import pack_prefixes
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import MAX_MESSAGE, Answer, ProtocolError, encode_answer
 from fwtop.model.rule import Rule, families_of
@@ -33,7 +35,8 @@ _HITS = "hits:"
 class RequestedRule(Struct, frozen=True):
     """A rule and its slot. Long source lists become maps; then `rule` comes without its sources.
 
-    The maps of a named list bear the list's key, another one after each change, and rules share them.
+    The maps of a named list bear the list's key, another one after each change, and rules share them. Those
+    of a rule's own sources are others after a change of these.
     """
 
     slot: int
@@ -44,17 +47,19 @@ class RequestedRule(Struct, frozen=True):
     counted: bool = True  # prefixes in maps have counters
     list_key: str = ""  # of a named list
     of_ports: bool = False  # whose entries have ports
+    digest: str = ""  # of a rule's own sources
 
     @classmethod
     def of(cls, slot: int, rule: Rule, *, report_hits: bool = False, list_key: str = "") -> RequestedRule:
         """Move the sources of a long list out of the rule, and those of any named list."""
+        digest = "" if list_key else f"v{crc32(pack_prefixes(rule.match.sources)):08x}"
         if len(rule.match.sources) <= COMPILED_PREFIXES and not list_key:
-            return cls(slot, rule, listed=False, report_hits=report_hits)
+            return cls(slot, rule, listed=False, report_hits=report_hits, digest=digest)
         families = tuple(sorted(families_of(rule.match.sources)))
         short = replace(rule, match=replace(rule.match, sources=()))
         counted = len(rule.match.sources) <= COUNTED_PREFIXES
         ported = of_ports(rule.match.sources)
-        return cls(slot, short, True, families, report_hits, counted, list_key, ported)
+        return cls(slot, short, True, families, report_hits, counted, list_key, ported, digest)
 
     @property
     def number(self) -> int:
@@ -64,7 +69,7 @@ class RequestedRule(Struct, frozen=True):
     @property
     def key(self) -> str:
         """What the pins of its list and counters are named by."""
-        return self.list_key or str(self.number)
+        return self.list_key or f"{self.number}{self.digest}"
 
     @property
     def at_tc(self) -> bool:

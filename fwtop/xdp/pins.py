@@ -98,9 +98,9 @@ def hit_counters(directory: Path, key: str, counted: int) -> int:
 
 def all_hits(directory: Path, most: int) -> dict[int, int]:
     """Open the pinned counters of the latest `most` rules, by rule number; raises OSError."""
-    names = [path.name.partition("-")[2] for path in directory.glob("hits-*")]
-    numbers = sorted(int(name) for name in names if name.isdigit())  # named lists' are found by their rules
-    return {number: bpf.open_pin(directory / f"hits-{number}") for number in numbers[-most:]}
+    own = {path.name.removeprefix("hits-").partition("v")[0]: path for path in directory.glob("hits-*")}
+    numbers = sorted(int(name) for name in own if name.isdigit())  # named lists' are found by their rules
+    return {number: bpf.open_pin(own[str(number)]) for number in numbers[-most:]}
 
 
 def _path(directory: Path, key: str, side: str, family: int, name: str) -> Path:

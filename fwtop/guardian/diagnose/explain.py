@@ -160,9 +160,10 @@ def _full_tables(rule: Rule) -> list[str]:
 def _remembered(rule_id: str, family: int) -> int:
     """Return how many source prefixes the table of a rule holds now; 0 where it has none."""
     count = 0
-    with suppress(OSError), (_TABLES[family] / f"fwtop-{rule_id}-{family}").open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            count += chunk.count(b"\n")
+    for table in _TABLES[family].glob(f"fwtop-{rule_id}-*-{family}"):
+        with suppress(OSError), table.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                count += chunk.count(b"\n")
     return count
 
 

@@ -17,6 +17,7 @@ from fwtop.guardian.mechanisms.chains.rules import ChainRules
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
 from fwtop.guardian.mechanisms.mechanism import (
     Baseline,
+    Changed,
     Count,
     Expected,
     Mechanism,
@@ -112,9 +113,13 @@ class Kernel:
         self.expect(wanted.rule, wanted.objects)
 
     def change(self, wanted: Sequence[Wanted]) -> None:
-        """Give active rules another mode, each mechanism all of its own at once; raises FwtopError."""
+        """Change active rules in place, each mechanism all of its own at once; raises FwtopError."""
+        changes = [
+            Changed(one.rule, one.objects, one.allow, one.seconds, self._expected[one.rule.id].objects)
+            for one in wanted
+        ]
         for item in self._first_to_last:
-            if mine := [one for one in wanted if item.is_used(one.objects)]:
+            if mine := [one for one in changes if item.is_used(one.objects)]:
                 item.change(mine)
         for one in wanted:
             self.expect(one.rule, one.objects)

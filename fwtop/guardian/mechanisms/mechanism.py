@@ -31,6 +31,12 @@ class Wanted(Expected, frozen=True):
     seconds: int
 
 
+class Changed(Wanted, frozen=True):
+    """The same, in place of what the kernel has of the rule."""
+
+    before: KernelObjects
+
+
 class Count(Struct, frozen=True):
     """Packets and bytes that a rule matched since it was installed."""
 
@@ -90,10 +96,11 @@ class Mechanism:
         """Put in what the kernel lacks of an active rule; raises FwtopError."""
         raise NotImplementedError
 
-    def change(self, wanted: Sequence[Wanted]) -> None:
-        """Put other lines in place of those that active rules have, at once; sets and counters stay.
+    def change(self, changes: Sequence[Changed]) -> None:
+        """Put active rules as they are to be in place of what is there, all at once, with their counters.
 
-        Raises FwtopError.
+        At each moment a packet meets the rules of before or those of after. A rule that is off stays empty.
+        Raises FwtopError; what is in the kernel then is to be restored.
         """
 
     def follow(self, wanted: Wanted) -> bool:

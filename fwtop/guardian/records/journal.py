@@ -26,7 +26,7 @@ from fwtop.model.wire import of_plain, plain
 
 _MOST_FINISHED = 200  # kept, of about 5 kB of memory each
 _PRUNE_EVERY = 50  # rules that ended
-_OPEN, _OVER = "rule", "over"  # kinds of records
+_OPEN, _OVER, _WAS = "rule", "over", "was"  # kinds of records
 KERNEL_SLACK_SECONDS = 2  # the guardian reverts a provisional rule before the kernel's timeout does
 KEPT_SOURCES = 200  # in the record itself: more have a file of their own until the rule ends
 REPAIRING = "being repaired; "  # before the journalled note: a crash then is no reason to end the rule
@@ -100,6 +100,24 @@ class Journal:
             if self._ended % _PRUNE_EVERY == 0:
                 self._prune()
 
+    def exchange(self, before: Entry, after: Entry) -> None:
+        """Record what an active rule is to become, and what it was until it is confirmed as that.
+
+        Raises FwtopError.
+        """
+        rule_id, lists = after.rule.id, [list_of(entry.rule) for entry in (before, after)]
+        if own_sources(before.rule) == own_sources(after.rule):
+            lists = [None, None]  # the one that is there
+        try:
+            self._records.put(_name(_WAS, rule_id), record_of(before), lists[0])
+            self._records.put(_name(_OPEN, rule_id), record_of(after), lists[1])
+        except OSError as error:
+            raise _refused(error) from None
+
+    def before(self, rule_id: str) -> Entry | None:
+        """Return what a rule was that is on trial as something else."""
+        return self._read(_WAS, rule_id)
+
     def open_entries(self) -> list[Entry]:
         """Return the rules of this namespace and boot that have not ended, oldest first."""
         found = []
@@ -107,7 +125,7 @@ class Journal:
         for rule_id in self._numbers(_OPEN):
             if rule_id in over:  # a crash came before its record was dropped
                 self._records.drop(_name(_OPEN, rule_id))
-            elif entry := self._read(_OPEN, rule_id):
+            elif entry := self._read(_OPEN, rule_id) or self.before(rule_id):
                 found.append(entry)
             else:
                 self.lost = True
@@ -132,7 +150,8 @@ class Journal:
         name = _name(kind, rule_id)
         try:
             record = self._records.record(name)
-            return entry_of(rule_id, record, self._records.listed(name)) if record else None
+            listed = self._records.listed(name) or self._records.listed(_name(_OPEN, rule_id))
+            return entry_of(rule_id, record, listed) if record else None
         except ValueError as error:
             self._warn(f"the record {name} is not understood ({error}) and left out")
             return None
@@ -159,6 +178,8 @@ class Journal:
 
     def _write(self, entry: Entry) -> None:
         rule_id = entry.rule.id
+        if entry.state is not State.PROVISIONAL:
+            self._records.drop(_name(_WAS, rule_id))
         if entry.ended is None:
             self._records.put_at_last(_name(_OPEN, rule_id), record_of(entry))
             return
@@ -199,8 +220,8 @@ class Entry(Struct, frozen=True, forbid_unknown_fields=True):
     bytes: _Count = 0
     ended: _Seconds | None = None  # Unix seconds
     note: str = ""
-    packets_before: _Count = 0  # its mode was changed last
-    counts_again: bool = False  # not confirmed in time, it counts only, as before
+    packets_before: _Count = 0  # it was changed last
+    stamp: _Count = 0  # how often it was changed
     sources_cut: _Count = 0  # of a rule that has ended: how many of its sources are not kept
 
     @property
@@ -257,6 +278,7 @@ def entry_of(rule_id: str, record: dict[str, Any], listed: bytes | None) -> Entr
     """Decode a rule's record and its long list; raises ValueError."""
     record = dict(record)
     wanted = record.pop(_LISTED, None)
+    record.pop("counts_again", None)  # of an older version
     entry = of_plain(Entry, record)
     entry = replace(entry, rule=replace(entry.rule, id=str(int(rule_id))))
     if wanted is None:

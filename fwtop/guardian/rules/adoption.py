@@ -27,7 +27,8 @@ def adopt_all(state: GuardianState, lifecycle: Lifecycle) -> list[str]:
     now = time.monotonic()
     for entry in state.journal.open_entries():
         try:
-            entry = replace(entry, rule=_with_list(state, entry.rule))  # noqa: PLW2901
+            entry = _as_confirmed(state, entry, now)  # noqa: PLW2901
+            entry = replace(entry, rule=state.with_list(entry.rule))  # noqa: PLW2901
             done.append(_adopt(state, lifecycle, entry, now))
         except Exception as error:  # one rule must not keep the others from being adopted
             state.active[entry.rule.id] = entry  # tried again later; its timeout runs
@@ -48,13 +49,11 @@ def adopt_all(state: GuardianState, lifecycle: Lifecycle) -> list[str]:
     return done
 
 
-def _with_list(state: GuardianState, rule: Rule) -> Rule:
-    """Return a rule with its named list's entries; of a list whose record is lost it has none."""
-    if rule.lists_used:
-        _ = state.lists  # their entries end, and unfinished changes are undone
-    if rule.list_name is None or rule.list_name not in state.lists:
-        return rule
-    return state.lists.with_sources(rule)
+def _as_confirmed(state: GuardianState, entry: Entry, now: float) -> Entry:
+    """Return what a rule was before a trial that nobody confirmed, to be put back; another one as it is."""
+    is_over = any(ended is State.REVERTED for _, ended, _ in rules_due([entry], now))
+    before = state.journal.before(entry.rule.id) if is_over else None
+    return entry if before is None else replace(before, note=REPAIRING + before.note, stamp=entry.stamp + 1)
 
 
 def _adopt(state: GuardianState, lifecycle: Lifecycle, entry: Entry, now: float) -> str:

@@ -25,10 +25,10 @@ from fwtop.guardian.records.journal import (
     rules_due,
 )
 from fwtop.guardian.rules import connections, guard
+from fwtop.guardian.rules.changing import Changing, check_confirm, require
 from fwtop.guardian.rules.connections import StrictTracking
 from fwtop.guardian.rules.ending import Ending, seconds_left
 from fwtop.guardian.rules.guard import bridge_notes, check_share
-from fwtop.guardian.rules.modes import Modes, check_confirm, require
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
 from fwtop.model.addresses.address import Prefix
@@ -65,7 +65,7 @@ class Lifecycle:
         self._serve_urgent = serve_urgent
         self.ending = Ending(state, failpoints, set_watchdog)
         self._owners, self._installing = self.ending.owners, self.ending.installing
-        self.modes = Modes(state, failpoints, self.ending, self.follow_allow, self._close_open)
+        self.changing = Changing(state, failpoints, self.ending, self.follow_allow, self._close_open)
         self._strict = StrictTracking()
         self._followed: AllowList | None = None  # the allow-list that each rule's sets and lines are made for
 
@@ -271,9 +271,7 @@ class Lifecycle:
         self._failpoints.reached(Failpoint.RENEWED)
         rule = replace(entry.rule, ttl_seconds=ttl)
         ends = time.monotonic() + ttl
-        kept = replace(
-            entry, rule=rule, state=State.CONFIRMED, expires=ends, confirm_by=None, counts_again=False
-        )
+        kept = replace(entry, rule=rule, state=State.CONFIRMED, expires=ends, confirm_by=None)
         self.ending.record(kept)
         self._failpoints.reached(Failpoint.KEPT)
         self.active[rule_id] = kept
@@ -341,7 +339,7 @@ class Lifecycle:
         for rule_id in self._installing & set(mine):
             del self._owners[rule_id]  # reverted as soon as it is installed
         found = [self.active[rule_id] for rule_id in mine if rule_id in self.active]
-        self.modes.end_unconfirmed([(entry, State.REVERTED, _OWNER_GONE) for entry in found])
+        self.changing.end_unconfirmed([(entry, State.REVERTED, _OWNER_GONE) for entry in found])
 
     def end_sysctls(self) -> None:
         """End the rules without a timeout in the kernel, as the guardian was told to exit. Never raises."""
@@ -362,7 +360,7 @@ class Lifecycle:
             return self._until_tidy(now)
         retry = 0.0
         try:
-            self.modes.end_unconfirmed(rules_due(self.active.values(), now))
+            self.changing.end_unconfirmed(rules_due(self.active.values(), now))
             self.ending.log_once("end", None)
         except FwtopError as error:
             self.ending.log_once("end", error)

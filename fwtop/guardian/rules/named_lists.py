@@ -80,7 +80,7 @@ class NamedLists:
         ports are open to it. `changed` is told of rules that have other sources now.
         """
         self._files, self._sets, self._failpoints = files, kernel.chains.lists, failpoints
-        self._change_compiled, self._tables = kernel.compiled.change_list, kernel.tables
+        self._change_compiled, self._tables = kernel.compiled.exchange, kernel.tables
         self._active, self._check, self._changed = active, check, changed
         self._check_access = check_access
         self._lists = {item.named.name: item for item in files.load()}

@@ -70,6 +70,7 @@ class GuardianState:
         self.kernel = kernel
         self.limits = limits
         self.active: dict[str, Entry] = {}  # by rule id
+        self.changing: set[str] = set()  # ids of those that a loader puts in as others now
         self.allow = AllowList(())  # as last read
         self.counters = RuleCounters(kernel)
         self.allow_trouble = ""  # why some rules don't have the allow-list as it is
@@ -85,6 +86,9 @@ class GuardianState:
         if entry is None:
             line = f"{self._not_active(rule_id)}; nothing was changed"
             raise FwtopError(line, reason="not_found", field="id")
+        if rule_id in self.changing:
+            line = f"rule {rule_id} is being changed: try again; nothing was changed"
+            raise FwtopError(line, reason="busy", field="id", retryable=True)
         return entry
 
     def _not_active(self, rule_id: str) -> str:
@@ -122,6 +126,14 @@ class GuardianState:
         """Read a rule of a request; one on a named list has its entries as sources. Raises FwtopError."""
         rule = rule_of_wire(data, sources)
         return rule if rule.list_name is None else self.lists.with_sources(rule)
+
+    def with_list(self, rule: Rule) -> Rule:
+        """Return a rule with its named list's entries; of a list whose record is lost it has none."""
+        if rule.lists_used:
+            _ = self.lists  # their entries end, and unfinished changes are undone
+        if rule.list_name is None or rule.list_name not in self.lists:
+            return rule
+        return self.lists.with_sources(rule)
 
     @property
     def host(self) -> Host:
@@ -385,6 +397,7 @@ class RuleCounters:
             bytes=counted.bytes,
             pps=self._pps.get(entry.rule.id, 0.0) if active else 0.0,
             packets_before=entry.packets_before,
+            stamp=entry.stamp,
             counted_at=self._counted_at if entry.rule.id in self._counts else None,
             expires=wall + entry.expires if active else entry.ended,
             confirm_by=wall + entry.confirm_by if active and entry.confirm_by is not None else None,

@@ -197,9 +197,10 @@ class Reports:
             raise FwtopError(f"{line}; block the list again: sudo fwtop block @FILE")
         sources = own_sources(entry.rule)
         if len(sources) <= ATTACH_ABOVE:
-            return {"rule": replace(entry.rule, match=replace(entry.rule.match, sources=sources)).to_dict()}
+            rule = replace(entry.rule, match=replace(entry.rule.match, sources=sources))
+            return {"rule": rule.to_dict(), "stamp": entry.stamp}
         rule = replace(entry.rule, match=replace(entry.rule.match, sources=()))
-        return {"rule": rule.to_dict(), "descriptors": [sealed(sources)]}
+        return {"rule": rule.to_dict(), "stamp": entry.stamp, "descriptors": [sealed(sources)]}
 
     def _entry(self, rule_id: str) -> Entry:
         entry = self.state.active.get(rule_id) or self.state.journal.find(rule_id)

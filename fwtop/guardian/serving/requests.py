@@ -32,6 +32,7 @@ from fwtop.model.protocol import (
     ProtocolError,
     Repair,
     Request,
+    RuleChange,
     RuleMode,
     RuleRead,
     Undo,
@@ -71,8 +72,8 @@ def carry_out(
             return {}
         case ListChange() | ListShow() | ListTest() | ListRead():
             return handlers.lists.carry_out(request, _sources(attached))
-        case Keep() | Repair() | Undo() | RuleMode():
-            return _change(handlers.lifecycle, request, owner=owner, by=by)
+        case Keep() | Repair() | Undo() | RuleMode() | RuleChange():
+            return _change(handlers.lifecycle, request, _sources(attached), owner=owner, by=by)
         case Plan():
             sources = _sources(attached)
             return reports.plan(request.rule, sources, owner=owner, follows=request.follows)
@@ -88,7 +89,12 @@ def carry_out(
 
 
 def _change(
-    lifecycle: Lifecycle, request: Keep | Repair | Undo | RuleMode, *, owner: object | None, by: str
+    lifecycle: Lifecycle,
+    request: Keep | Repair | Undo | RuleMode | RuleChange,
+    sources: Sequence[Prefix],
+    *,
+    owner: object | None,
+    by: str,
 ) -> dict[str, Any]:
     console = owner is not None
     match request:
@@ -101,7 +107,9 @@ def _change(
             return lifecycle.undo(request.ids, everything=everything, console=console, by=by, why=why)
         case RuleMode():
             confirm, force = request.confirm_seconds, request.force
-            return lifecycle.modes.set(request.ids, request.mode, confirm, force=force, owner=owner)
+            return lifecycle.changing.set_mode(request.ids, request.mode, confirm, force=force, owner=owner)
+        case RuleChange():
+            return lifecycle.changing.change(request, sources)
 
 
 def _sources(attached: int | None) -> Sequence[Prefix]:

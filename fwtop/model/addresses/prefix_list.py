@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.protocol import Apply, Plan
+from fwtop.model.protocol import Apply, Plan, RuleChange
 from fwtop.model.rule import Rule
 
 ATTACH_ABOVE = 5_000  # prefixes
@@ -99,7 +99,9 @@ def prefix_text(prefix: Prefix) -> str:
     return address if prefix.length == 32 else f"{address}/{prefix.length}"
 
 
-def detach_sources(request: Plan | Apply, rule: Rule) -> tuple[Plan | Apply, int | None]:
+def detach_sources(
+    request: Plan | Apply | RuleChange, rule: Rule
+) -> tuple[Plan | Apply | RuleChange, int | None]:
     """Return a request for a rule, and the descriptor of its source list if that is too long for the message.
 
     The caller closes the descriptor. `request.rule` is replaced. The sources of a rule on a named list are

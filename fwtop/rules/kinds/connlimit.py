@@ -78,6 +78,7 @@ KIND = RuleKind(
     Kind.CONNLIMIT, Layer.TRACKED, build, _words,
     own={"connections": "a connlimit rule's"}, optional=("close_open",),
     phrase=_phrase, brief=_brief, is_part=True,
+    fixed="its set keeps the limit that it was made with, and with it the connections that it counted",
     evaded="evaded by: more sources", ladder="by open connections (nftables ct count)",
     verbs=("limit",), cost_ns=900.0,
 )  # fmt: skip

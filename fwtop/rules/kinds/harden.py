@@ -63,5 +63,6 @@ def _build(rule: Rule, _: Surroundings) -> KernelObjects:
 KIND = RuleKind(
     Kind.HARDEN, Layer.NOWHERE, _build, lambda rule: ["harden", rule.playbook, "--apply"],
     own={"parts": "a playbook's", "playbook": "a playbook's"}, verbs=("harden",),
+    fixed="it is several rules in one",
     evaded="one rule to confirm and to undo",
 )  # fmt: skip

@@ -47,6 +47,7 @@ KIND = RuleKind(
     Kind.NOTRACK, Layer.RAW, build, _words,
     optional=("stateless", "forget"), phrase=lambda _, what: f"do not track {what}",
     uncounted=lambda _: "a notrack rule drops nothing that could be counted",
+    fixed="a connection is tracked, or not, by what it matched as it began",
     brief=lambda _, what: f"don't track {what}", drops_nothing=True,
     untracks=True, is_part=True, not_measured="it drops nothing",
     evaded="stateful rules don't see these packets",

@@ -158,5 +158,6 @@ def _words(rule: Rule) -> list[str] | None:
 KIND = RuleKind(
     Kind.PROTECT, Layer.RAW, build, _words,
     own={"protection": "a protected port's"}, phrase=_phrase, verbs=("protect",),
+    fixed="'fwtop protect' sets the level of its port",
     not_measured="it discards new connections that the level does not let in",
 )  # fmt: skip

@@ -96,7 +96,7 @@ KIND = RuleKind(
     Kind.SYNPROXY, Layer.INPUT, build, _words,
     phrase=lambda _, what: f"answer handshakes of {what} with SYN cookies",
     brief=lambda _, what: f"answer SYNs {what.removeprefix('TCP ')}/tcp with cookies",
-    answers=True, is_part=True,
+    answers=True, is_part=True, fixed="handshakes are under way with its cookies",
     uncounted=lambda _: "a SYN proxy can't tell what it would drop without answering the handshakes",
     has_no_clock=True, not_measured="it discards incomplete handshakes and passes completed ones",
     evaded="evaded by: bots that finish handshakes; each SYN still costs an answer",

@@ -52,7 +52,7 @@ def _words(rule: Rule) -> list[str]:
 KIND = RuleKind(
     Kind.SYSCTL, Layer.NOWHERE, build, _words,
     own={"settings": "a sysctl rule's"}, phrase=_phrase, brief=_brief,
-    drops_nothing=True, is_part=True, has_no_clock=True,
+    fixed="a sysctl matches no packets", drops_nothing=True, is_part=True, has_no_clock=True,
     verbs=("sysctl",), uncounted=lambda _: "a sysctl matches no packets that could be counted",
     not_measured="it drops nothing", evaded="evaded by: a faster flood",
 )  # fmt: skip

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
@@ -16,6 +18,7 @@ from fwtop.guardian.mechanisms.chains.raw_lines import FAMILIES, RawLines
 from fwtop.guardian.mechanisms.chains.table_raw import add_text
 from fwtop.guardian.mechanisms.mechanism import (
     Baseline,
+    Changed,
     Count,
     Expected,
     Mechanism,
@@ -28,7 +31,7 @@ from fwtop.guardian.mechanisms.mechanism import (
 from fwtop.guardian.records.former import FormerState
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Match, Rule, families_of
+from fwtop.model.rule import Kind, Match, Mode, Rule, families_of
 from fwtop.netfilter import ipset
 from fwtop.rules.kind import BESIDE, ChainLine, KernelObjects, Layer
 from fwtop.rules.kinds.protect import SHUT
@@ -143,10 +146,67 @@ class ChainRules(Mechanism):
         enable_sets = (spec for spec in wanted.objects.sets if spec.timed and spec.seeds is None)
         sets.switch(enable_sets, wanted.seconds)
 
-    def change(self, wanted: Sequence[Wanted]) -> None:  # noqa: D102
+    def change(self, changes: Sequence[Changed]) -> None:
+        """Write lines anew, with their counters; where sets are others, they ask copies of those meanwhile.
+
+        Sets and lines can't be exchanged in one step, but lines that ask other sets can.
+        """
+        aside: dict[str, str] = {}  # names of sets, and of their copies
+        for one in changes:
+            if one.rule.mode is Mode.OFF:
+                continue
+            if other := [spec for spec in one.objects.sets if sets.is_other(spec, one.before.sets)]:
+                aside |= {spec.name: f"{spec.name}{sets.NEXT}" for spec in other}
+            else:
+                self.renew(one)
+                self.follow(one)
+        if aside:
+            self._exchange_sets(changes, aside)
+        self._write(changes, {})
+        for one in changes:
+            if one.before.sets != one.objects.sets:
+                self._destroy_others(one.rule.id, [spec.name for spec in one.objects.sets])
+
+    def _exchange_sets(self, changes: Sequence[Changed], aside: Mapping[str, str]) -> None:
+        """Have lines ask copies of sets that are to be others, and make those then; their counts go on."""
+        mine = [one for one in changes if any(spec.name in aside for spec in one.objects.sets)]
+        for one in mine:
+            self._allow_sets.fill(one.allow, [family for family, _ in _by_family(one.objects)])
+            for spec in one.objects.sets:
+                if spec.shared:
+                    self.lists.ensure(spec)
+                elif spec.name in aside:
+                    sets.fill(replace(spec, name=aside[spec.name]), one.seconds)
+        self._write(changes, aside)
+        self._failpoints.reached(Failpoint.ASIDE)
+        for one in mine:
+            counted = sets.counts_of(one.before.sets)
+            self._destroy_others(one.rule.id, [aside.get(spec.name, spec.name) for spec in one.objects.sets])
+            for spec in one.objects.sets:
+                if spec.name in aside:
+                    sets.fill(spec, one.seconds)
+                    sets.count_on(spec, one.seconds, counted)
+
+    def _write(self, changes: Sequence[Changed], names: Mapping[str, str]) -> None:
+        """Write the lines of rules, a family after the other, with other names for some of their sets."""
         for family in FAMILIES:
-            mine = {one.rule.id: dict(_by_family(one.objects)).get(family, []) for one in wanted}
-            self.lines.restore(family, {rule_id: lines for rule_id, lines in mine.items() if lines})
+            mine = {}
+            for one in changes:
+                lines = [
+                    replace(line, match=tuple(names.get(word, word) for word in line.match))
+                    for line in one.objects.lines
+                    if line.family == family
+                ]
+                if lines or any(line.family == family for line in one.before.lines):
+                    mine[one.rule.id] = lines
+            self.lines.restore(family, mine)
+
+    @staticmethod
+    def _destroy_others(rule_id: str, kept: Collection[str]) -> None:
+        """Destroy the sets of a rule that none of its lines asks any more."""
+        for name in sorted(sets.names()):
+            if name.split("-")[1] == rule_id and name not in kept and not _BESIDE_SET.fullmatch(name):
+                ipset.destroy_set(name)
 
     def restore(self, wanted: Wanted) -> None:  # noqa: D102
         rule_id, objects = wanted.rule.id, wanted.objects
@@ -162,6 +222,7 @@ class ChainRules(Mechanism):
         for family, lines in grouped:
             self.lines.restore(family, {rule_id: lines}, heads_anew=True)
             self._failpoints.reached(_REPAIR_FAILPOINTS[family])
+        self._destroy_others(rule_id, [spec.name for spec in objects.sets])  # of a change half made
 
     def follow(self, wanted: Wanted) -> bool:
         """Have enable sets spare the prefixes of this allow-list, and move lines, with their counters.

@@ -23,6 +23,7 @@ from fwtop.rules.xtables import create_line, fill_text, set_line
 
 PREFIX = "fwtop-"
 _ASIDE = "-new"
+NEXT = "-next"  # behind the name of a copy that lines ask while a rule is changed
 _LEARNED_SECONDS = 180  # as nf_conntrack_udp_timeout_stream
 _LEARNED = 65_536  # a random one makes room for a further one
 _LIST = re.compile(r"fwtop-(new|list)-(.+)-[46]")
@@ -46,6 +47,30 @@ def fill_long(spec: SetSpec, timeout_seconds: int, serve_urgent: Callable[[], No
 
     ipset.add_prefixes(spec.name, spec.family, PrefixRows.of(spec.elements), serve_urgent)
     ipset.restore("".join([f"add {spec.name} {prefix} nomatch\n" for prefix in spec.exceptions]))
+
+
+def is_other(spec: SetSpec, before: Sequence[SetSpec]) -> bool:
+    """Return whether a rule's own set is to be made anew, as the one of its name is another or not there."""
+    if spec.shared or spec.seeds is not None:
+        return False
+    there = next((one for one in before if one.name == spec.name), None)
+    return there is None or replace(there, counted=spec.counted) != spec
+
+
+def counts_of(specs: Iterable[SetSpec]) -> dict[str, tuple[int, int]]:
+    """Return packets and bytes by element of a rule's sets, of those that counted some."""
+    own = (spec for spec in specs if spec.counted and not spec.shared)
+    found = (entry for spec in own for entry in ipset.entries(spec.name))
+    return {entry.text: (entry.packets, entry.bytes) for entry in found if entry.packets}
+
+
+def count_on(spec: SetSpec, timeout_seconds: int, counted: Mapping[str, tuple[int, int]]) -> None:
+    """Have elements of a set that was just filled go on from these counts; raises FwtopError."""
+    clock = f" timeout {timeout_seconds}" if spec.timed else ""
+    kept = [(str(prefix), *counts) for prefix in spec.elements if (counts := counted.get(str(prefix)))]
+    lines = [f"add {spec.name} {name}{clock} packets {packets} bytes {size}" for name, packets, size in kept]
+    if spec.counted and lines:
+        ipset.restore("\n".join([*lines, ""]))
 
 
 def learning_text(spec: SetSpec) -> str:

@@ -316,8 +316,8 @@ def restore_text(
 ) -> str:
     """Return the transaction that replaces the lines of rules and the jumps to them.
 
-    As long as all lines of a rule are there, they keep their counters. `heads_anew`: so are the chains' own
-    lines.
+    Those keep their counters; where they are more or fewer than before, the first has the sum. `heads_anew`:
+    the chains' own lines are replaced, too.
     """
     without, doomed = {}, []
     for chain, there in state.chains.items():
@@ -327,13 +327,22 @@ def restore_text(
     lines: list[ChainLine] = []
     counted: list[Listed | None] = []
     # Of several protected ports, what decides before another one goes in before it
-    for rule_id in sorted(wanted, key=lambda one: max(len(line.behind or ()) for line in wanted[one])):
+    for rule_id in sorted(
+        wanted, key=lambda one: max((len(it.behind or ()) for it in wanted[one]), default=0)
+    ):
         mine, own = state.lines_of(rule_id), wanted[rule_id]
         lines += own
-        counted += mine if len(mine) == len(own) else [None] * len(own)
+        counted += mine if len(mine) == len(own) else [*_summed(mine), *[None] * len(own)][: len(own)]
     state = replace(state, chains=without)
     first, *rest = add_text(state, family, lines, counted, heads_anew=heads_anew).splitlines()
     return "\n".join([first, *doomed, *rest, ""])
+
+
+def _summed(lines: list[Listed]) -> list[Listed | None]:
+    """Return a line that has counted what all of these have; none if there is none."""
+    counted = [line for line in lines if not line.passing]
+    packets, size = (sum(getattr(line, name) for line in counted) for name in ("packets", "bytes"))
+    return [replace(counted[0], packets=packets, bytes=size)] if counted else []
 
 
 def _places(state: TableState, lines: Iterable[ChainLine]) -> list[int | None]:

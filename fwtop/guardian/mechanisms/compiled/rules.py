@@ -19,13 +19,21 @@ from fwtop.guardian.mechanisms.compiled.attachments import Attachments
 from fwtop.guardian.mechanisms.compiled.loader import Planned, Precompiler, plan_lines, same_code
 from fwtop.guardian.mechanisms.compiled.prefix_hits import PrefixHits
 from fwtop.guardian.mechanisms.compiled.slots import Slots, disable_pinned, free_slot, is_pinned
-from fwtop.guardian.mechanisms.mechanism import Count, Expected, Mechanism, Shortfall, Wanted, each
+from fwtop.guardian.mechanisms.mechanism import (
+    Changed,
+    Count,
+    Expected,
+    Mechanism,
+    Shortfall,
+    Wanted,
+    each,
+)
 from fwtop.guardian.ownership import single_threaded
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import sealed
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import PIN_DIRECTORY
-from fwtop.model.rule import Rule
+from fwtop.model.rule import Mode, Rule
 from fwtop.model.text import safe_text
 from fwtop.rules.kind import KernelObjects, Layer
 from fwtop.rules.kinds import of
@@ -227,18 +235,13 @@ class CompiledRules(Mechanism):
             raise FwtopError(f"rule {rule_id} is gone from the kernel; nothing was changed")
         self._slots.enable(slot, wanted.seconds)
 
-    def change(self, wanted: Sequence[Wanted]) -> None:
+    def change(self, changes: Sequence[Changed]) -> None:
         """Swap in a program with these rules in their slots, whose counters go on."""
         self._look()
-        if self._busy or self._slots is None:
-            raise FwtopError("another compiled rule is being loaded; nothing was changed; try again")
-        before = self._rules
-        self._rules = before | {one.rule.id: one.rule for one in wanted}
-        try:
-            self._compile(self._slots.numbers(), self._allow)
-        except BaseException:
-            self._rules = before
-            raise
+        for one in changes:
+            if one.rule.mode is not Mode.OFF:
+                self.renew(one)
+        self.exchange([one.rule for one in changes])
 
     def disable(self, rule_ids: set[str]) -> None:
         """Stop rules at once: one store into the deadline of each. Raises FwtopError."""
@@ -386,10 +389,11 @@ class CompiledRules(Mechanism):
     def _requested(self, slot: int, rule: Rule, *, report_hits: bool = False) -> RequestedRule:
         return RequestedRule.of(slot, rule, report_hits=report_hits, list_key=self.list_key(rule))
 
-    def change_list(self, rules: Sequence[Rule]) -> None:
-        """Swap in a program whose rules have these sources, those of a changed list; raises FwtopError.
+    def exchange(self, rules: Sequence[Rule]) -> None:
+        """Swap in a program with these rules in place of their former selves; raises FwtopError.
 
-        Rules and prefixes that stay keep their counters. Where it fails, all is as before.
+        Rules and prefixes that stay keep their counters. Where it fails, all is as before. Of several rules
+        with other sources, all are on one list.
         """
         mine = [rule for rule in rules if rule.id in self._rules]
         if not mine or self._slots is None:
@@ -397,7 +401,9 @@ class CompiledRules(Mechanism):
         if self._busy:
             raise FwtopError("another compiled rule is being loaded; nothing was changed; try again")
         before = {rule.id: self._rules[rule.id] for rule in mine}
-        hits = self._hits.release(before)
+        hits = self._hits.release(
+            rule.id for rule in mine if rule.match.sources != before[rule.id].match.sources
+        )
         self._rules |= {rule.id: rule for rule in mine}
         try:
             self._compile(self._slots.numbers(), self._allow)

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from fwtop.kernel.programs import CommandError
 from fwtop.model.addresses import roles
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Passes
-from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.netfilter import nf_tables, nft
 from fwtop.rules.nft_objects import (
@@ -124,25 +124,36 @@ def removal_lines(layout: Layout, table: Table, rule_ids: set[str]) -> list[str]
     return doomed + [f"delete set {layout.table} {name}" for name in gone]
 
 
-def replacement_lines(layout: Layout, table: Table, rule_id: str, rule: NftRule) -> list[str]:
-    """Return the commands that put a rule's lines in place of those there; raises FwtopError.
+def replacement_lines(
+    layout: Layout, table: Table, rule_id: str, before: NftRule, rule: NftRule
+) -> list[str] | None:
+    """Return the commands that give a rule's lines and sets other contents; None: it has not the same ones.
 
-    Those that count go on with what was counted.
+    Lines and elements that count go on with what was counted. Raises FwtopError.
     """
+    changed = []
+    for old, new in zip_longest(before.sets, rule.sets):
+        if old is None or new is None or structs.replace(old, elements=new.elements) != new:
+            return None
+        if old.elements != new.elements and not new.shared:
+            edit = SetEdit(new.name(rule_id), frozenset(old.elements), frozenset(new.elements))
+            changed += refill_lines(layout, edit, counted=new.counted)
     wanted = rule_lines(rule_id, rule)
     mine = [line for line in table.rules if line[0] == rule_id]
-    if len(mine) != len(wanted):
-        raise FwtopError(f"lines of rule {rule_id} are gone from table {layout.table}; nothing was changed")
-    changed = []
+    if sorted(chain for chain, _ in wanted) != sorted(line[1] for line in mine):
+        return None
     for chain in dict.fromkeys(chain for chain, _ in wanted):
         texts = [text for own, text in wanted if own == chain]
         there = [line for line in mine if line[1] == chain]
         for text, (_, _, handle, packets, size) in zip(texts, there, strict=True):
-            counted = re.sub(r"\bcounter\b", f"counter packets {packets} bytes {size}", text, count=1)
-            if counted != text:
-                place = f"{layout.table} {chain} handle {handle}"
-                changed.append(f'replace rule {place} {counted} comment "fwtop-{rule_id}"')
+            place, counted = f"{layout.table} {chain} handle {handle}", with_counts(text, packets, size)
+            changed.append(f'replace rule {place} {counted} comment "fwtop-{rule_id}"')
     return changed
+
+
+def with_counts(text: str, packets: int = 0, size: int = 0) -> str:
+    """Return a line whose counter begins with what was counted before."""
+    return re.sub(r"\bcounter\b", f"counter packets {packets} bytes {size}", text, count=1)
 
 
 def entry_counters(rule: Rule, *, top: int) -> dict[str, int]:
@@ -206,9 +217,9 @@ def _change_lines(layout: Layout, edit: SetEdit) -> list[str]:
     ]
 
 
-def refill_lines(layout: Layout, edit: SetEdit) -> list[str]:
+def refill_lines(layout: Layout, edit: SetEdit, *, counted: bool = True) -> list[str]:
     """Return the commands that fill a set anew; what stays starts with its counters. Raises FwtopError."""
-    counts = element_counts(layout, edit.name)
+    counts = element_counts(layout, edit.name) if counted else {}
     elements = []
     for text in sorted(map(str, edit.after)):
         packets, size = counts.get(text, (0, 0))

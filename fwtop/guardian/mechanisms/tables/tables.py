@@ -12,6 +12,7 @@ from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.mechanisms.mechanism import (
     HEAD_CHANGED,
+    Changed,
     Count,
     Expected,
     Mechanism,
@@ -27,7 +28,7 @@ from fwtop.kernel.programs import CommandError
 from fwtop.model.addresses.address import Prefix, of_ports
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.rule import Kind, Match, Mode, Rule
 from fwtop.model.text import safe_text
 from fwtop.netfilter import nf_tables, nft
 from fwtop.rules.kind import KernelObjects, Layer
@@ -91,25 +92,35 @@ class NftTables(Mechanism):
             return ""
         return f"netdev ingress of {', '.join(safe_text(link.name) for link in self._interfaces())}"
 
-    def change(self, wanted: Sequence[Wanted]) -> None:
-        """Replace the lines with counters by their handles, with what they have counted."""
-        rules = {one.rule.id: _rule_of(one) for one in wanted}
-        layouts = {rule.layout.table: rule.layout for rule in rules.values()}
+    def change(self, changes: Sequence[Changed]) -> None:
+        """Replace lines by their handles, or the whole rule, with what they counted; in one transaction."""
+        for one in changes:
+            if one.rule.mode is not Mode.OFF:
+                self.renew(one)
+        layouts = {_rule_of(one).layout.table: _rule_of(one).layout for one in changes}
         tables = {name: state.read_table(layout) for name, layout in layouts.items()}
-        _apply(
-            line
-            for rule_id, rule in rules.items()
-            for line in state.replacement_lines(rule.layout, tables[rule.layout.table], rule_id, rule)
-        )
-        for rule_id, rule in rules.items():
-            self.contents.note_rule(rule_id, rule)
+        lines: list[str] = []
+        for one in changes:
+            rule, before = _rule_of(one), one.before.instead
+            table = tables[rule.layout.table]
+            replaced = None
+            if isinstance(before, NftRule):
+                replaced = state.replacement_lines(rule.layout, table, one.rule.id, before, rule)
+            lines += self._instead(one, table) if replaced is None else replaced
+        _apply(lines)
+        for one in changes:
+            self.contents.note_rule(one.rule.id, _rule_of(one))
+
+    def _instead(self, wanted: Wanted, table: state.Table, *, heads_anew: bool = False) -> list[str]:
+        """Return the commands that put a rule in place of what is left of it, with what that has counted."""
+        left = state.removal_lines(_rule_of(wanted).layout, table, {wanted.rule.id})
+        return [*left, *self._transaction(wanted, heads_anew=heads_anew)]
 
     def restore(self, wanted: Wanted) -> None:
         """Install a rule again in place of what is left of it, in one transaction; raises FwtopError."""
         layout = _rule_of(wanted).layout
         _wake(layout)
-        left = state.removal_lines(layout, state.read_table(layout), {wanted.rule.id})
-        _apply([*left, *self._transaction(wanted, heads_anew=True)])
+        _apply(self._instead(wanted, state.read_table(layout), heads_anew=True))
         self._note_installed(wanted, heads_anew=True)
         self._failpoints.reached(Failpoint.REPAIR_NFT)
 
@@ -358,7 +369,11 @@ class NftTables(Mechanism):
             lines += [
                 f"add chain {layout.table} {state.rule_chain(rule_id, family)}" for family in rule.families
             ]
+        counted = [line[3:] for line in table.rules if line[0] == rule_id]  # of one that is there
         for chain, text in state.rule_lines(rule_id, rule):
+            if counted and state.with_counts(text) != text:
+                text = state.with_counts(text, *map(sum, zip(*counted, strict=True)))  # noqa: PLW2901
+                counted = []
             lines.append(f'add rule {layout.table} {chain} {text} comment "fwtop-{rule_id}"')
         return lines
 

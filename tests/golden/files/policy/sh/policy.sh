@@ -77,7 +77,7 @@ iptables-restore --noflush <<'END'
 # 6: drop list bad in the driver
 -A POLICY -m set --match-set policy-bad-4 src -j DROP
 # 7: limit UDP to port 53 to 1,000/s per /24 (IPv6 /56)
--A POLICY -p 17 -m udp --dport 53 -m hashlimit --hashlimit-above 1000/sec --hashlimit-burst 2000 --hashlimit-mode srcip --hashlimit-srcmask 24 --hashlimit-htable-max 262144 --hashlimit-htable-expire 10000 --hashlimit-name policy-7-4 -j DROP
+-A POLICY -p 17 -m udp --dport 53 -m hashlimit --hashlimit-above 1000/sec --hashlimit-burst 2000 --hashlimit-mode srcip --hashlimit-srcmask 24 --hashlimit-htable-max 262144 --hashlimit-htable-expire 10000 --hashlimit-name policy-7-9670df0f-4 -j DROP
 # 9: drop UDP to port 777 with hex deadbeef at byte 4
 -A POLICY -p 17 -m udp --dport 777 -m u32 --u32 "4&0x1FFF=0x0&&0>>22&0x3C@12&0xFFFFFFFF=0xDEADBEEF" -j DROP
 COMMIT
@@ -122,7 +122,7 @@ ip6tables-restore --noflush <<'END'
 # 6: drop list bad in the driver
 -A POLICY -m set --match-set policy-bad-6 src -j DROP
 # 7: limit UDP to port 53 to 1,000/s per /24 (IPv6 /56)
--A POLICY -p 17 -m udp --dport 53 -m hashlimit --hashlimit-above 1000/sec --hashlimit-burst 2000 --hashlimit-mode srcip --hashlimit-srcmask 56 --hashlimit-htable-max 262144 --hashlimit-htable-expire 10000 --hashlimit-name policy-7-6 -j DROP
+-A POLICY -p 17 -m udp --dport 53 -m hashlimit --hashlimit-above 1000/sec --hashlimit-burst 2000 --hashlimit-mode srcip --hashlimit-srcmask 56 --hashlimit-htable-max 262144 --hashlimit-htable-expire 10000 --hashlimit-name policy-7-2c7fc6de-6 -j DROP
 # 9: drop UDP to port 777 with hex deadbeef at byte 4
 -A POLICY -p 17 -m udp --dport 777 -m u32 --u32 "52&0xFFFFFFFF=0xDEADBEEF" -j DROP
 COMMIT
