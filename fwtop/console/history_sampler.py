@@ -13,17 +13,9 @@ import numpy as np
 
 from fwtop.enrich.geoip import CityLookup
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.traffic import session
 from fwtop.model.traffic.packets import Fragment, Mask, NoOrigin, OriginLookup, PacketBatch, Window
 from fwtop.model.traffic.protocols import NAMES, TCP, UDP
-from fwtop.model.traffic.session import (
-    ANSWERS,
-    NOTICED,
-    PLACES,
-    HistoryPart,
-    HistorySample,
-    flow_of,
-    forged_share,
-)
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.stats.destinations import SERVICES
 from fwtop.stats.services import address_numbers, answering
@@ -50,7 +42,7 @@ class Answered:
         """Add protocol, address and port of who answers; return what is to be stored of all that is known."""
         found = {address for _, address, _ in places}
         found |= {f"{protocol}/{port}" for protocol, _, port in places if protocol}
-        new = sorted(found - self._keys)[: max(ANSWERS - len(self._keys), 0)]
+        new = sorted(found - self._keys)[: max(session.ANSWERS - len(self._keys), 0)]
         if new:
             self._keys.update(new)
             self._numbers = self._hashed()
@@ -91,10 +83,10 @@ class HistorySampler:
         self._looked = float("-inf")
         self._packets = 0.0  # that arrived since
 
-    def sample(self, snapshot: Snapshot, window: Window | None) -> HistorySample | None:
+    def sample(self, snapshot: Snapshot, window: Window | None) -> session.HistorySample | None:
         """Return the seconds since the last snapshot; `window` holds its sampled packets."""
         at = snapshot.at
-        flow = flow_of(snapshot)
+        flow = session.flow_of(snapshot)
         # A clock that was set back begins anew.
         gap = at - self._last if at >= self._last else snapshot.seconds
         seconds = min(gap, max(snapshot.seconds, _MOST_SECONDS))
@@ -103,7 +95,9 @@ class HistorySampler:
             return None
         rates = (flow.arrives, flow.mine, flow.other, flow.kernel, flow.reaches)
         parts = [*_parts(snapshot, seconds)]
-        told = forged_share(snapshot) < NOTICED  # else where packets seem to come from is no fact
+        told = (
+            session.forged_share(snapshot) < session.NOTICED
+        )  # else where packets seem to come from is no fact
         if told:
             parts += _origins(snapshot, seconds)
         answered: tuple[str, ...] = ()
@@ -114,11 +108,11 @@ class HistorySampler:
             parts += self._by_place(window.arrived, self._packets, told=told, settled=settled)
             self._looked, self._packets = at, 0.0
         traffic = tuple(rate * seconds for rate in rates)
-        return HistorySample(at, seconds, traffic, flow.bps * seconds, tuple(parts), answered)
+        return session.HistorySample(at, seconds, traffic, flow.bps * seconds, tuple(parts), answered)
 
     def _by_place(
         self, arrived: PacketBatch, packets: float, *, told: bool, settled: bool
-    ) -> Iterator[HistoryPart]:
+    ) -> Iterator[session.HistoryPart]:
         """Yield the cities of all, and all parts of what went to service addresses and to dark ones."""
         if len(arrived) > _MOST_PACKETS:
             arrived = arrived.select(np.linspace(0, len(arrived) - 1, _MOST_PACKETS).astype(np.intp))
@@ -129,28 +123,28 @@ class HistorySampler:
         if told:
             yield from self._city_parts("", arrived, each)
         service = self._answered.service(arrived)
-        for place, chosen in zip(PLACES, (service, ~service), strict=True):
+        for place, chosen in zip(session.PLACES, (service, ~service), strict=True):
             part = arrived.select(chosen & (arrived.family != 0))
             if not len(part) or not settled:
                 continue
-            yield HistoryPart("place", place, float(part.weight.sum()) * each)
+            yield session.HistoryPart("place", place, float(part.weight.sum()) * each)
             yield from _port_parts(place, part, each)
             if told:
                 yield from self._origin_parts(place, part, each)
                 yield from self._city_parts(f"{place} ", part, each)
 
-    def _city_parts(self, place: str, part: PacketBatch, each: float) -> Iterator[HistoryPart]:
+    def _city_parts(self, place: str, part: PacketBatch, each: float) -> Iterator[session.HistoryPart]:
         weight = float(part.weight.sum())
         for name, share in self._cities.shares(part, _MOST_PARTS) if self._cities is not None else ():
-            yield HistoryPart(f"{place}city", name, share * weight * each)
+            yield session.HistoryPart(f"{place}city", name, share * weight * each)
 
-    def _origin_parts(self, place: str, part: PacketBatch, each: float) -> Iterator[HistoryPart]:
+    def _origin_parts(self, place: str, part: PacketBatch, each: float) -> Iterator[session.HistoryPart]:
         origin = self._lookup.columns(part.family, part.src_hi, part.src_lo)
         for number, weight in _largest(origin.country, part):
-            yield HistoryPart(f"{place} country", country_text(number) or "", weight * each)
+            yield session.HistoryPart(f"{place} country", country_text(number) or "", weight * each)
         for number, weight in _largest(origin.asn, part):
             label = self._lookup.as_name(number) or ""
-            yield HistoryPart(f"{place} network", f"AS{number}", weight * each, label=label)
+            yield session.HistoryPart(f"{place} network", f"AS{number}", weight * each, label=label)
 
 
 def _answering(snapshot: Snapshot, window: Window) -> set[tuple[str, str, int]]:
@@ -172,30 +166,30 @@ def _largest(numbers: np.ndarray, part: PacketBatch) -> Iterator[tuple[int, floa
             yield int(found[row]), float(sums[row])
 
 
-def _port_parts(place: str, part: PacketBatch, each: float) -> Iterator[HistoryPart]:
+def _port_parts(place: str, part: PacketBatch, each: float) -> Iterator[session.HistoryPart]:
     with_ports = (part.protocol == TCP) | (part.protocol == UDP)
     part = part.select(with_ports & (part.fragment != Fragment.LATER))
     numbers = part.protocol.astype(np.uint32) << np.uint32(16) | part.dport
     for number, weight in _largest(numbers, part):
         protocol, port = NAMES[number >> 16], number & 0xFFFF
         label = SERVICES.get((protocol, port), "")
-        yield HistoryPart(f"{place} port", f"{protocol}/{port}", weight * each, label=label)
+        yield session.HistoryPart(f"{place} port", f"{protocol}/{port}", weight * each, label=label)
 
 
-def _origins(snapshot: Snapshot, seconds: float) -> Iterator[HistoryPart]:
+def _origins(snapshot: Snapshot, seconds: float) -> Iterator[session.HistoryPart]:
     sources = snapshot.tables.sources
     for kind, rows in (("country", sources.country), ("network", sources.asn)):
         for source in rows[:_MOST_PARTS]:
             packets = source.share.pps * seconds
             label = (source.as_name or "") if kind == "network" else ""
-            yield HistoryPart(kind, source.key, packets, packets * source.dropped_share, label)
+            yield session.HistoryPart(kind, source.key, packets, packets * source.dropped_share, label)
 
 
-def _parts(snapshot: Snapshot, seconds: float) -> Iterator[HistoryPart]:
+def _parts(snapshot: Snapshot, seconds: float) -> Iterator[session.HistoryPart]:
     tables = snapshot.tables
     for port in [port for port in tables.ports if port.side == "dst"][:_MOST_PARTS]:
         key = f"{port.protocol}/{port.port}"
-        yield HistoryPart("port", key, port.share.pps * seconds, None, port.service or "")
+        yield session.HistoryPart("port", key, port.share.pps * seconds, None, port.service or "")
     for target in tables.destinations[:_MOST_PARTS]:
         packets = target.share.pps * seconds
-        yield HistoryPart("target", target.key, packets, packets * target.dropped_share)
+        yield session.HistoryPart("target", target.key, packets, packets * target.dropped_share)

@@ -24,17 +24,9 @@ from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
 from fwtop.model.service import Service
 from fwtop.model.text import safe_text
+from fwtop.model.traffic import snapshot
 from fwtop.model.traffic.counters import NETFILTER_DROP, Counters, RuleCount
 from fwtop.model.traffic.packets import PacketBatch
-from fwtop.model.traffic.snapshot import (
-    FilterChain,
-    LedgerRow,
-    PacketSocket,
-    Ring,
-    Source,
-    Sources,
-    Surroundings,
-)
 from fwtop.model.wire import of_plain
 from fwtop.rehearsal.host import KnownPeers
 from fwtop.rules.kind import Layer
@@ -121,7 +113,7 @@ class RuleMonitor:
         found = ((status, droppers(status.rule, NETFILTER_DROP)) for status in self.statuses)
         return tuple(self._count(status, parts) for status, parts in found if parts)
 
-    def rated(self, seconds: float, ledger: Iterable[LedgerRow]) -> tuple[RuleStatus, ...]:
+    def rated(self, seconds: float, ledger: Iterable[snapshot.LedgerRow]) -> tuple[RuleStatus, ...]:
         """Return the statuses with their rates over the last `seconds`, which the ledger is of.
 
         What a rule drops has the ledger's rate: the guardian's counts are up to a second older.
@@ -141,7 +133,7 @@ class RuleMonitor:
         """Set the rule on sampled drops of this poll that an active rule made."""
         return self._attribution.mark(batch, counters, self.statuses, self.allowed)
 
-    def mark(self, sources: Sources) -> Sources:
+    def mark(self, sources: snapshot.Sources) -> snapshot.Sources:
         """Set `active_rule` on sources that an active rule covers completely, and `who` on known peers."""
         return self._marks.mark(sources)
 
@@ -208,7 +200,7 @@ class Marks:
             else:
                 self._wide.append((entry.prefix, entry.who))
 
-    def mark(self, sources: Sources) -> Sources:
+    def mark(self, sources: snapshot.Sources) -> snapshot.Sources:
         """Return the tables with `active_rule` and `who` set on each entry of which they are known."""
         if not (self._rules or self._exact or self._wide):
             return sources
@@ -220,7 +212,7 @@ class Marks:
             country=tuple(self._marked(entry, f"country:{entry.key}") for entry in sources.country),
         )
 
-    def _marked(self, entry: Source, named: str = "") -> Source:
+    def _marked(self, entry: snapshot.Source, named: str = "") -> snapshot.Source:
         prefix = entry.prefix
         if prefix is not None and (who := self._who(prefix)):
             entry = replace(entry, who=who)
@@ -264,7 +256,7 @@ class SurveyMonitor:
         self._link = link
         self._interfaces = interfaces
         self._due = 0.0
-        self.last = Surroundings()
+        self.last = snapshot.Surroundings()
         self._receiving = ReceiveMeter()
         self.answering: tuple[tuple[str, str, int], ...] = ()  # protocol, address, port
 
@@ -291,17 +283,17 @@ class SurveyMonitor:
             self._due = now + _RETRY_SECONDS
 
 
-def parse_survey(data: dict[str, Any], interfaces: Collection[str]) -> Surroundings:
+def parse_survey(data: dict[str, Any], interfaces: Collection[str]) -> snapshot.Surroundings:
     """Parse an answer; `rings` are those of the watched interfaces."""
-    return Surroundings(
+    return snapshot.Surroundings(
         tuple(_service(item) for item in data.get("services", ())),
         tuple(
-            Ring(safe_text(name), int(size), int(most))
+            snapshot.Ring(safe_text(name), int(size), int(most))
             for name, size, most in data.get("rings", ())
             if name in interfaces
         ),
         tuple(
-            FilterChain(safe_text(stage, limit=8), safe_text(name, limit=64), bool(drops))
+            snapshot.FilterChain(safe_text(stage, limit=8), safe_text(name, limit=64), bool(drops))
             for stage, name, drops in data.get("chains", ())
         ),
         tuple(_service(item) for item in data.get("asks", ())),
@@ -309,8 +301,8 @@ def parse_survey(data: dict[str, Any], interfaces: Collection[str]) -> Surroundi
     )
 
 
-def _packet_socket(data: object) -> PacketSocket:
-    found = of_plain(PacketSocket, data)
+def _packet_socket(data: object) -> snapshot.PacketSocket:
+    found = of_plain(snapshot.PacketSocket, data)
     return replace(found, process=safe_text(found.process, limit=15), interface=safe_text(found.interface))
 
 

@@ -8,14 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fwtop.dissect.client import LINK_ETHERNET, LINK_IP, Dissect, Dissection
-from fwtop.model.traffic.session import (
-    AttackEvidence,
-    AttackTick,
-    Event,
-    EventKind,
-    SamplePacket,
-    SessionRecord,
-)
+from fwtop.model.traffic import session
 from fwtop.model.traffic.snapshot import (
     Destination,
     PacketSignature,
@@ -38,7 +31,7 @@ class AttackDetail(Struct, frozen=True):
 
     looks: int = 0  # how often its packets were looked at
     tables: dict[str, tuple[Row, ...]] = field(default_factory=dict)
-    shown: SamplePacket | None = None
+    shown: session.SamplePacket | None = None
     dissection: Dissection = field(default_factory=Dissection)
 
 
@@ -74,21 +67,21 @@ class AttackSpan(Struct):
 
 
 def attack_spans(
-    record: SessionRecord, snapshots: Sequence[Snapshot], dissect: Dissect | None = None
+    record: session.SessionRecord, snapshots: Sequence[Snapshot], dissect: Dissect | None = None
 ) -> tuple[AttackSpan, ...]:
     """Find the spans of all attacks, in the order in which they began; `dissect` decodes a packet of each."""
-    ended = {one.incident: one.at for one in record.events if one.kind is EventKind.ATTACK_ENDED}
+    ended = {one.incident: one.at for one in record.events if one.kind is session.EventKind.ATTACK_ENDED}
     spans = [
         _span_of(record, event, ended.get(event.incident), snapshots, dissect)
         for event in record.events
-        if event.kind is EventKind.ATTACK_BEGAN
+        if event.kind is session.EventKind.ATTACK_BEGAN
     ]
     return tuple(sorted(spans, key=lambda span: (span.began, -span.peak_pps)))
 
 
 def _span_of(
-    record: SessionRecord,
-    event: Event,
+    record: session.SessionRecord,
+    event: session.Event,
     ended: float | None,
     snapshots: Sequence[Snapshot],
     dissect: Dissect | None,
@@ -113,8 +106,8 @@ def _span_of(
     return span
 
 
-def _add_points(record: SessionRecord, span: AttackSpan) -> None:
-    by_time: dict[float, list[AttackTick]] = {}
+def _add_points(record: session.SessionRecord, span: AttackSpan) -> None:
+    by_time: dict[float, list[session.AttackTick]] = {}
     for point in record.attacks:
         if point.incident == span.incident:
             by_time.setdefault(point.at, []).append(point)
@@ -137,7 +130,7 @@ def _add_points(record: SessionRecord, span: AttackSpan) -> None:
         span.reached = max(span.packets - stopped - kernel, 0.0) / span.packets
 
 
-def _peak(points: Iterable[AttackTick]) -> float:
+def _peak(points: Iterable[session.AttackTick]) -> float:
     return sum(max(point.pps, point.peak_pps) for point in points)
 
 
@@ -146,7 +139,7 @@ _LEAST = 0.005  # of an attack's packets: fewer have nothing in common but chanc
 
 
 def attack_detail(
-    record: SessionRecord, incident: int, *, spoofed: bool, dissect: Dissect | None
+    record: session.SessionRecord, incident: int, *, spoofed: bool, dissect: Dissect | None
 ) -> AttackDetail:
     """Sum up the evidence of an attack."""
     looks = [item for item in record.evidence if item.incident == incident]
@@ -158,12 +151,12 @@ def attack_detail(
     return AttackDetail(len(looks), _tables(looks, spoofed=spoofed), shown, decoded)
 
 
-def _is_later_fragment(packet: SamplePacket) -> bool:
+def _is_later_fragment(packet: session.SamplePacket) -> bool:
     header = packet.data[14:] if packet.is_ethernet else packet.data
     return len(header) >= 20 and header[0] >> 4 == 4 and int.from_bytes(header[6:8], "big") & 0x1FFF != 0
 
 
-def _tables(looks: list[AttackEvidence], *, spoofed: bool) -> dict[str, tuple[Row, ...]]:
+def _tables(looks: list[session.AttackEvidence], *, spoofed: bool) -> dict[str, tuple[Row, ...]]:
     """Average the looks' rows by the attack's rate; forged senders are left out."""
     whole = sum(look.pps for look in looks)
     sums: dict[str, dict[str, Row]] = {}

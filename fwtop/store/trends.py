@@ -12,21 +12,11 @@ from msgspec.structs import replace
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.session import (
-    KINDS,
-    PLACES,
-    TRAFFIC,
-    TREND_DAYS,
-    TREND_HOURS,
-    SessionInfo,
-    TrendGroup,
-    TrendRow,
-    Trends,
-)
+from fwtop.model.traffic import session
 from fwtop.store.database import connect
 from fwtop.store.history import FILE_NAME, FORMAT, HOUR, MINUTE, answered_keys
 
-_COLUMNS = TREND_DAYS * TREND_HOURS
+_COLUMNS = session.TREND_DAYS * session.TREND_HOURS
 _LEAST_SECONDS = 1.0  # observed of an hour, below which it has no average
 _CHOSEN_PORTS = 32_768  # from which on the kernel gives programs a port to ask from
 _TOP = 10  # rows of each kind by the last hour, and as many by the last day and the last 15 days
@@ -34,7 +24,7 @@ _TOP = 10  # rows of each kind by the last hour, and as many by the last day and
 
 def read_trends(
     path: Path, now: float, *, interfaces: Iterable[str] | None = None, netns: str | None = None
-) -> Trends:
+) -> session.Trends:
     """Return the trends of what this host watched last, or of these interfaces and this namespace only.
 
     Raises FwtopError.
@@ -44,7 +34,7 @@ def read_trends(
         return _trends(database, scope, now)
 
 
-def session_trends(info: SessionInfo, history: Path | None = None) -> Trends | None:
+def session_trends(info: session.SessionInfo, history: Path | None = None) -> session.Trends | None:
     """Return the trends up to a session's end, of what it watched; None without a history.
 
     `history` is its file, by default the one beside the session's directory.
@@ -122,7 +112,9 @@ class _Sums(Struct):
 
     def day(self) -> float:
         """Return the packets of the last day."""
-        return sum(packets for place, packets in self.hours.items() if place >= _COLUMNS - TREND_HOURS)
+        return sum(
+            packets for place, packets in self.hours.items() if place >= _COLUMNS - session.TREND_HOURS
+        )
 
 
 class _Period:
@@ -131,7 +123,7 @@ class _Period:
     def __init__(self, database: sqlite3.Connection, scope: int, now: float) -> None:
         self.first = int(now) // HOUR * HOUR - (_COLUMNS - 1) * HOUR  # start of the first hour
         self.since = int(now) // MINUTE * MINUTE - HOUR  # start of the last 60 minutes that are over
-        self.day = self.first + (_COLUMNS - TREND_HOURS) * HOUR
+        self.day = self.first + (_COLUMNS - session.TREND_HOURS) * HOUR
         query = "SELECT at, seconds FROM bucket WHERE scope = ? AND span = ? AND at >= ?"
         self.last = sum(min(row[1], MINUTE) for row in database.execute(query, (scope, MINUTE, self.since)))
         self.hours = [0.0] * _COLUMNS
@@ -149,7 +141,7 @@ class _Period:
         return sum(min(seconds, HOUR) for seconds in self.hours[-count:])
 
 
-def _trends(database: sqlite3.Connection, scope: _Scope, now: float) -> Trends:
+def _trends(database: sqlite3.Connection, scope: _Scope, now: float) -> session.Trends:
     period = _Period(database, scope.number, now)
     query = "SELECT sum(seconds) FROM bucket WHERE scope = ? AND span = ? AND at >= ?"
     last = database.execute(query, (scope.number, MINUTE, period.since)).fetchone()[0] or 0.0
@@ -157,26 +149,28 @@ def _trends(database: sqlite3.Connection, scope: _Scope, now: float) -> Trends:
     answered = answered_keys(database, scope.number)
     parts = _part_sums(database, scope.number, period)
     places = parts.pop("place")
-    traffic = [(key, sums[key]) for key in TRAFFIC] + [(key, places[key]) for key in PLACES if key in places]
-    groups = [TrendGroup("traffic", tuple(_row(key, entry, period, last) for key, entry in traffic))]
+    traffic = [(key, sums[key]) for key in session.TRAFFIC] + [
+        (key, places[key]) for key in session.PLACES if key in places
+    ]
+    groups = [session.TrendGroup("traffic", tuple(_row(key, entry, period, last) for key, entry in traffic))]
     for kind, found in parts.items():
         rows = _rows(found, period, last)
         if kind == "target":
             rows = [replace(row, answers=None if answered is None else row.key in answered) for row in rows]
             dark = tuple(row for row in rows if row.answers is False)
-            groups.append(TrendGroup("service", tuple(row for row in rows if row not in dark)))
-            groups.append(TrendGroup("dark", dark))
+            groups.append(session.TrendGroup("service", tuple(row for row in rows if row not in dark)))
+            groups.append(session.TrendGroup("dark", dark))
         else:
             if kind.endswith("port"):
                 rows = [replace(row, answers=_port_answers(row.key, answered)) for row in rows]
-            groups.append(TrendGroup(kind, tuple(rows)))
-    return Trends(
+            groups.append(session.TrendGroup(kind, tuple(rows)))
+    return session.Trends(
         at=now,
         interfaces=scope.interfaces,
         netns=scope.netns,
         note=scope.note,
         hour_seconds=min(period.last, HOUR),
-        day_seconds=period.observed(TREND_HOURS),
+        day_seconds=period.observed(session.TREND_HOURS),
         days_seconds=period.observed(_COLUMNS),
         groups=tuple(groups),
     )
@@ -190,19 +184,19 @@ def _port_answers(port: str, answered: frozenset[str] | None) -> bool | None:
 
 
 def _traffic_sums(database: sqlite3.Connection, scope: int, period: _Period) -> dict[str, _Sums]:
-    sums = {key: _Sums() for key in TRAFFIC}
-    query = f"SELECT at, {', '.join(TRAFFIC)} FROM bucket WHERE scope = ? AND span = ? AND at >= ?"
+    sums = {key: _Sums() for key in session.TRAFFIC}
+    query = f"SELECT at, {', '.join(session.TRAFFIC)} FROM bucket WHERE scope = ? AND span = ? AND at >= ?"
     for _, *packets in database.execute(query, (scope, MINUTE, period.since)):
-        for key, count in zip(TRAFFIC, packets, strict=True):
+        for key, count in zip(session.TRAFFIC, packets, strict=True):
             sums[key].last += count
     for at, *packets in database.execute(query, (scope, HOUR, period.first)):
-        for key, count in zip(TRAFFIC, packets, strict=True):
+        for key, count in zip(session.TRAFFIC, packets, strict=True):
             sums[key].add(period.place(at), count)
     return sums
 
 
 def _part_sums(database: sqlite3.Connection, scope: int, period: _Period) -> dict[str, dict[str, _Sums]]:
-    sums: dict[str, dict[str, _Sums]] = {kind: {} for kind in KINDS}
+    sums: dict[str, dict[str, _Sums]] = {kind: {} for kind in session.KINDS}
     query = (
         "SELECT part.at, kind, key, label, packets, dropped FROM part JOIN name ON name.id = part.name "
         "WHERE scope = ? AND span = ? AND part.at >= ?"
@@ -220,7 +214,7 @@ def _part_sums(database: sqlite3.Connection, scope: int, period: _Period) -> dic
     return sums
 
 
-def _rows(sums: dict[str, _Sums], period: _Period, last: float) -> list[TrendRow]:
+def _rows(sums: dict[str, _Sums], period: _Period, last: float) -> list[session.TrendRow]:
     """Return the largest of the last hour, the last day and the last 15 days, in this order."""
 
     def rank(entry: _Sums) -> tuple[float, float, float]:
@@ -233,17 +227,17 @@ def _rows(sums: dict[str, _Sums], period: _Period, last: float) -> list[TrendRow
     return [_row(key, sums[key], period, last) for key in ordered]
 
 
-def _row(key: str, sums: _Sums, period: _Period, last: float) -> TrendRow:
+def _row(key: str, sums: _Sums, period: _Period, last: float) -> session.TrendRow:
     days = tuple(
         sums.hours.get(place, 0.0) / seconds if seconds >= _LEAST_SECONDS else None
         for place, seconds in enumerate(period.hours)
     )
-    packets, seconds = sums.day(), sum(period.hours[-TREND_HOURS:])
-    return TrendRow(
+    packets, seconds = sums.day(), sum(period.hours[-session.TREND_HOURS :])
+    return session.TrendRow(
         key=safe_text(key, limit=80),
         label=safe_text(sums.label, limit=80),
         hour=sums.last / last if last >= _LEAST_SECONDS else None,
-        hours=days[-TREND_HOURS:],
+        hours=days[-session.TREND_HOURS :],
         day=packets / seconds if seconds >= _LEAST_SECONDS else None,
         days=days,
         dropped_share=min(sums.dropped / packets, 1.0) if sums.dropped is not None and packets > 0 else None,
