@@ -525,3 +525,30 @@ def test_an_arp_flood_is_named_and_no_rule_is_offered_that_cuts_the_host_off(
     batch = make_batch(frames, start_ns=10**12 + 70 * 10**9)
     window = make_window(batch, SECONDS, live=True, started=STARTED + 70)
     assert not [one for one in advisor.judge(window, make_tables(window)).proposals if one.rule is not None]
+
+
+@pytest.mark.parametrize(
+    ("group", "port", "pps", "found"),
+    [
+        ("224.0.0.251", 5353, 300, set()),
+        ("224.0.0.251", 5353, 5_000, {"multicast_flood"}),
+        ("255.255.255.255", 67, 5_000, {"multicast_flood"}),
+        ("239.1.2.3", 5004, 5_000, set()),  # a stream that somebody subscribed to
+    ],
+)
+def test_a_storm_of_discovery_is_named_and_no_source_is_blocked(
+    group: str, port: int, pps: int, found: set[str]
+) -> None:
+    rng, advisor = Random(8), quiet()
+    to = bytes(map(int, group.split(".")))
+    frames = []
+    for number in range(pps * 3):
+        neighbour = b"\x0a\x0a" + rng.randbytes(2)
+        datagram = ip(neighbour, to, 17, udp(port, port, bytes(60)), ttl=1)
+        frames.append((number / pps, ethernet(datagram)))
+    assert set(live(frames, advisor=advisor)) == found
+    batch = make_batch(frames, start_ns=10**12 + 70 * 10**9)
+    window = make_window(batch, SECONDS, live=True, started=STARTED + 70)
+    proposals = advisor.judge(window, make_tables(window)).proposals
+    assert {one.rule.match.dport for one in proposals if one.rule is not None} <= {port}
+    assert bool(proposals) == bool(found)
