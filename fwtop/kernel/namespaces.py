@@ -122,12 +122,12 @@ def everywhere(*, held: bool = False) -> dict[int, str]:
     A process is in it, or it is mounted somewhere, or, looked for with `held`, a process holds it open.
     """
     found: dict[int, str] = {}
-    looked: set[int] = set()
-    for process in Path("/proc").glob("[0-9]*"):
+    looked: set[str] = set()
+    for process in (f"/proc/{name}" for name in os.listdir("/proc") if name.isdigit()):
         with contextlib.suppress(OSError):
-            path = process / "ns/net"
-            found.setdefault(path.stat().st_ino, str(path))
-            mounts = (process / "ns/mnt").stat().st_ino
+            path = f"{process}/ns/net"
+            _add(os.readlink(path), path, found)
+            mounts = os.readlink(f"{process}/ns/mnt")
             if mounts not in looked:
                 looked.add(mounts)
                 _add_mounted(process, found)
@@ -136,24 +136,29 @@ def everywhere(*, held: bool = False) -> dict[int, str]:
     return found
 
 
-def _add_held(process: Path, found: dict[int, str]) -> None:
+def _add(link: str, path: str, found: dict[int, str]) -> None:
+    """Add what nsfs names `net:[inode]`, unless it is something else or found already."""
+    kind, _, number = link.partition(":")
+    if kind == "net" and number.strip("[]").isdigit():
+        found.setdefault(int(number.strip("[]")), path)
+
+
+def _add_held(process: str, found: dict[int, str]) -> None:
     """Add the namespaces that a process has an open descriptor of."""
     with contextlib.suppress(OSError):
-        for path in (process / "fd").iterdir():
+        for path in Path(process, "fd").iterdir():
             with contextlib.suppress(OSError):
-                kind, _, number = os.readlink(path).partition(":")
-                if kind == "net" and number.strip("[]").isdigit():
-                    found.setdefault(int(number.strip("[]")), str(path))
+                _add(os.readlink(path), str(path), found)
 
 
-def _add_mounted(process: Path, found: dict[int, str]) -> None:
+def _add_mounted(process: str, found: dict[int, str]) -> None:
     """Add the namespaces that are mounted where a process sees them (proc_pid_mountinfo(5))."""
-    for line in (process / "mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        words = line.split()
-        kind, _, number = words[3].partition(":")
-        if kind == "net" and number.strip("[]").isdigit():
+    mounts = Path(process, "mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    for line in mounts.splitlines():
+        if " net:[" in line:
+            words = line.split(maxsplit=5)
             place = _OCTAL.sub(lambda escaped: chr(int(escaped[1], 8)), words[4])
-            found.setdefault(int(number.strip("[]")), f"{process}/root{place}")
+            _add(words[3], f"{process}/root{place}", found)
 
 
 def _names() -> list[str]:

@@ -113,11 +113,7 @@ def sockets_of(pid: int) -> Iterator[int]:
 
 def command_name(pid: int) -> str:
     """Return a process's name, as it chose it itself; "" if it has ended."""
-    try:
-        with open(f"/proc/{pid}/comm", "rb") as file:
-            return file.read(64).decode("utf-8", "replace").rstrip("\n")
-    except OSError:
-        return ""
+    return read_text(f"/proc/{pid}/comm").rstrip("\n")
 
 
 def user_of(pid: int, *, named: bool) -> str:
