@@ -24,19 +24,24 @@ _ANSWER_SECONDS = 20.0
 READY_SECONDS = 120.0  # while a watcher lives: starting takes that long on a very busy machine
 
 
+def start(netns: str, module: str, stderr: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a module in a namespace, with pipes for its requests and answers."""
+    return subprocess.Popen(
+        ["ip", "netns", "exec", netns, *module_argv(module)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        start_new_session=True,  # the lab handles the terminal's signals
+    )
+
+
 class Child:
     """One child process; every request gets one answer."""
 
     def __init__(self, netns: str, module: str, setup: dict[str, Any] | None = None) -> None:
         self._module = module
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
-        self.process = subprocess.Popen(
-            ["ip", "netns", "exec", netns, *module_argv(module)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            start_new_session=True,  # the lab handles the terminal's signals
-        )
+        self.process = start(netns, module, self._stderr)
         self._unread = b""
         if setup is not None:
             self._write(setup)

@@ -44,12 +44,12 @@ _LIMITS = (  # of what a program can make this process take, beside the guardian
 )
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Answer one request, and those that decide its trial."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's buffers for each processor would use up the limit
     for limit, value in _LIMITS:
         resource.setrlimit(limit, (value, value))
-    control, inner, user, directory, allow_file = sys.argv[1:]
+    control, inner, user, directory, allow_file = arguments
     guardian = GuardianClient(Connection(socket.socket(fileno=int(inner))), {})
     netns = namespaces.name_of(os.stat("/proc/self/ns/net").st_ino)
     versions = Versions(netns, Path(directory))
@@ -204,4 +204,4 @@ def policy_of(text: str, lists: Mapping[str, Sequence[Prefix]]) -> Policy:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -94,10 +94,11 @@ def made_pair() -> Iterator[NetnsPair]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _forked_guardians() -> Iterator[None]:
+def _forked_processes() -> Iterator[None]:
     from tests.kernel.guardian_nursery import forked_guardians
+    from tests.kernel.module_nursery import forked_modules
 
-    with forked_guardians():
+    with forked_guardians(), forked_modules():
         yield
 
 

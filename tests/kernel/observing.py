@@ -4,45 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from fwtop.model.paths import ROOT
 from tests.kernel.conftest import Host, NetnsPair
+from tests.kernel.module_nursery import NURSERY
 from tests.kernel.wire import send_datagrams
-
-CLONE = Path(__file__).resolve().parents[2]
 
 
 class Observer:
     """A child process that observes one host."""
 
     def __init__(self, host: Host, interfaces: list[str], without: str = "", windows: str = "") -> None:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(CLONE),
-            "FWTOP_WITHOUT": without,
-            "FWTOP_TEST_WINDOWS": windows,
-        }
-        self.process = subprocess.Popen(
-            [
-                "ip",
-                "netns",
-                "exec",
-                host.netns,
-                sys.executable,
-                "-m",
-                "tests.kernel.observer_process",
-                *interfaces,
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-            cwd=CLONE,
+        environment = {"PYTHONPATH": str(ROOT), "FWTOP_WITHOUT": without, "FWTOP_TEST_WINDOWS": windows}
+        assert sys.__stderr__ is not None
+        self.process = NURSERY.start(
+            host.netns, "tests.kernel.observer_process", sys.__stderr__, interfaces, environment
         )
         self.ready = self._answer()
 
@@ -57,21 +36,21 @@ class Observer:
         return self.sees_accepted and self.ready["ingress"] == "tcx"
 
     def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, "the observer ended"
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def ask(self, command: str) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(command + "\n")
+        self.process.stdin.write(command.encode() + b"\n")
         self.process.stdin.flush()
         return self._answer()
 
     def close(self) -> None:
         with contextlib.suppress(BrokenPipeError):
-            self.process.communicate(timeout=60)
+            self.process.stdin.close()
+        self.process.wait(60)
+        self.process.stdout.close()
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -17,11 +16,13 @@ from program_bench import LISTS, POLICIES, READ, RULES, as_user, bench, open_to_
 
 from fwtop.client import program
 from fwtop.client.program import Program
+from fwtop.kernel.sockets import command_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import MAX_POLICY, Undo
 from fwtop.model.rule import POLICY_TRIAL, Kind
 from fwtop.policy.live import Live
 from fwtop.policy.versions import Versions
+from tests.kernel.forking_guardian import name_of
 
 pytestmark = pytest.mark.kernel
 __all__ = ["bench", "open_to_groups"]
@@ -128,13 +129,11 @@ def test_what_is_not_kept_goes(bench: Bench, poll_until, how: str) -> None:
 
 def agents(bench: Bench) -> list[int]:
     """Return the children that work on policies for this guardian."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words = (entry / "cmdline").read_bytes()
-            if b"policy.agent" in words and str(bench.directory).encode() in words:
-                found.append(int(entry.name))
-    return found
+    with bench.connect() as guardian:
+        pid = int(guardian.about["pid"])
+    paths = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [int(child) for path in paths for child in path.read_text().split()]
+    return [child for child in children if command_name(child) == name_of("fwtop.policy.agent")]
 
 
 def test_a_process_that_is_killed_leaves_the_old_policy(bench: Bench, poll_until: Callable[..., Any]) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from guardian_bench import Bench
 
+from fwtop.model.paths import ROOT
 from fwtop.observe import older_kernels
 from tests.kernel.conftest import Host, NetnsPair, ip
-from tests.kernel.observing import CLONE, Observer, observing, samples, send
+from tests.kernel.observing import Observer, observing, samples, send
 from tests.kernel.wire import inside, meet
 
 pytestmark = pytest.mark.kernel
@@ -65,7 +66,7 @@ def test_nothing_stays_attached_when_the_holders_are_killed(netns_pair: NetnsPai
         pytest.skip("before Linux 6.6 the filter at tc stays until the guardian takes it off")
     assert len(ours) == 3
     observer.process.send_signal(signal.SIGKILL)
-    observer.process.communicate(timeout=60)
+    observer.close()
     poll_until(lambda: not ours & loaded_programs())
     assert attached(netns_pair.victim) == before
 
@@ -198,7 +199,7 @@ def test_an_unknown_interface_is_refused_with_a_list_of_the_known_ones(netns_pai
 
 
 def test_the_loader_without_privilege_says_what_it_needs(netns_pair: NetnsPair) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(CLONE)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     # Root's files can be read without any capability, also where the clone is below /root
     argv = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", sys.executable]
     done = subprocess.run(
@@ -206,7 +207,7 @@ def test_the_loader_without_privilege_says_what_it_needs(netns_pair: NetnsPair) 
         capture_output=True,
         text=True,
         env=environment,
-        cwd=CLONE,
+        cwd=ROOT,
         timeout=240,
         check=False,
     )

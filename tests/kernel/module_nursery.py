@@ -1,0 +1,111 @@
+"""The lab's processes and observers, forked from one process that has imported what they do.
+
+Each runs its module's own `main` in its namespace. Commands, and labs that a command makes, start them as the
+program does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from fwtop.lab import processes
+from fwtop.model.paths import ROOT
+
+PROGRAM = Path(__file__).with_name("forking_modules.py")
+ANSWER_SECONDS = 120.0
+start_program = processes.start
+
+
+class Forked:
+    """A process that this one didn't start, as far as tests and the lab use a Popen."""
+
+    def __init__(self, pid: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
+        self.pid, self.stdin, self.stdout = pid, stdin, stdout
+        self.returncode: int | None = None  # nobody knows it but the parent
+        with contextlib.suppress(ProcessLookupError):
+            self._ended: int | None = os.pidfd_open(pid)
+            return
+        self._ended = None
+
+    def wait(self, timeout: float | None = None) -> None:
+        if self._ended is None:
+            return
+        if not select.select([self._ended], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        os.close(self._ended)
+        self._ended = None
+
+    def send_signal(self, number: int) -> None:
+        if self._ended is not None:
+            signal.pidfd_send_signal(self._ended, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Nursery:
+    """The process to fork from, started when it is needed; it ends when its socket is closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._socket.settimeout(ANSWER_SECONDS)
+            with other:
+                argv = [sys.executable, "-I", str(PROGRAM), str(ROOT)]
+                self._process = subprocess.Popen(argv, stdin=other, stdout=subprocess.DEVNULL, cwd=ROOT)
+        return self._socket
+
+    def start(
+        self,
+        netns: str,
+        module: str,
+        stderr: IO[Any],
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> Forked:
+        asked = {"module": module, "netns": netns, "arguments": arguments, "environment": environment or {}}
+        (their_stdin, stdin), (stdout, their_stdout) = os.pipe(), os.pipe()
+        with Path("/run/netns", netns).open() as namespace, self._lock:
+            descriptors = [their_stdin, their_stdout, stderr.fileno(), namespace.fileno()]
+            connected = self._connected()
+            socket.send_fds(connected, [json.dumps(asked).encode()], descriptors)
+            pid = int(connected.recv(64))
+        for descriptor in (their_stdin, their_stdout):
+            os.close(descriptor)
+        return Forked(pid, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"))
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+            self._process.wait(ANSWER_SECONDS)
+
+
+NURSERY = Nursery()
+
+
+@contextmanager
+def forked_modules() -> Iterator[None]:
+    """Fork what labs of this process start in the block."""
+    processes.start = NURSERY.start
+    try:
+        yield
+    finally:
+        processes.start = start_program
+        NURSERY.close()
