@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import runpy
@@ -19,6 +20,7 @@ from fwtop.model import paths
 from tests import tiers
 
 CLONE = Path(__file__).resolve().parent.parent
+HISTORY_ENDS = 1_796_990_434.0  # 2026-12-11T12:00:34Z
 SELDOM_SECONDS = 0.2  # between two looks at what one waits for
 # A slow host is no fault: no example has a time to keep.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -74,6 +76,24 @@ def open_path() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="fwtop-test-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
+
+
+@pytest.fixture(scope="session")
+def made_history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fifteen days of synthetic history up to HISTORY_ENDS, to be read: made once for all workers."""
+    from benches.history import write_history
+
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent
+    directory = place / "made-history"
+    with (place / "made-history.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not directory.exists():
+            unfinished = tmp_path_factory.mktemp("history")
+            write_history(unfinished, HISTORY_ENDS)
+            unfinished.rename(directory)
+    return directory / "history.db"
 
 
 @pytest.fixture(scope="session")

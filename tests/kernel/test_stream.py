@@ -369,6 +369,7 @@ EXAMPLES = {
 }
 
 
+@pytest.mark.one_each("mirror.py", "mirror.js", "mirror.sh")  # Go compiles its library first
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_in_each_language_follows(
     bench: Bench, fwtop: Program, poll_until: Poll, name: str, tmp_path: Path

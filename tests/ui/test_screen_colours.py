@@ -143,6 +143,7 @@ async def draw(state: str, theme: str, size: tuple[int, int]) -> tuple[str, list
         return picture(run.app), run.lines()
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("theme", ["ansi", "deuteranopia", "NO_COLOR"])
 @pytest.mark.parametrize("state", STATES)
 async def test_themes_look_as_kept(state: str, theme: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,7 @@ def drawn(shown: PacketList, width: int, *, judged: bool = True) -> list[list[st
     return [["".join(text for text, _ in line) for line in lines] for lines in rows]
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("width", [58, 78, 98, 118, 158, 198])
 @pytest.mark.parametrize("judged", [True, False])
 def test_addresses_are_never_cut(width: int, judged: bool) -> None:
@@ -144,7 +145,7 @@ def test_hostile_bytes_are_safe_in_every_cell(parts: list[bytes], width: int, ju
 
 @pytest.mark.parametrize("action", ["block", "like", "string", "xdp", "limit"])
 @given(st.lists(HOSTILE, min_size=1, max_size=4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_a_rule_of_a_packet_matches_it_and_is_valid(action: str, parts: list[bytes]) -> None:
     frames = [ethernet(ipv4(part, number), 0x0800) for part in parts for number in (1, 6, 17, 47)]
     frames += [ethernet(ipv6(udp(1, 2, part), 17), 0x86DD) for part in parts]

@@ -249,6 +249,7 @@ def test_details_say_it_in_plain_words() -> None:
     assert reason_words("A_REASON_OF_LINUX_9") == ""
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("scene", [calm, snapshot, trial, protected])
 async def test_tab_shows_the_funnel_at_every_size(scene: object, size: tuple[int, int]) -> None:

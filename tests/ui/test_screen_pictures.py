@@ -61,6 +61,7 @@ def compare(drawn: str, name: str) -> None:
         pytest.fail(f"{kept.name} looks different now: compare with {new}", pytrace=False)
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("state", STATES)
 async def test_tabs_look_as_kept(state: str, size: Size) -> None:

@@ -46,6 +46,7 @@ def offering(*keys: str, base: Snapshot | None = None, rule: bool = True) -> Sna
     return replace(shot, judgement=replace(shot.judgement, proposals=tuple(made)))
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("scene", ["few_sources", "spoofed", "vectors", "conntrack_full", "poison"])
 async def test_each_has_one_line_and_the_selected_one_its_reasons(scene: str, size: tuple[int, int]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from screen_factory import SCENES as MADE
@@ -140,26 +140,41 @@ def feed_of(scene: str) -> FakeFeed:
     return feed
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+TRIED = [
+    ("provisional", "dialog", [(6, 24)]),
+    ("provisional", "dialog", [(1, 1), (400, 120)]),
+    ("vectors", "combined set", [(6, 24), (1, 1), (400, 120), (60, 15)]),
+    ("hostile", "combined set", [(6, 24), (1, 1), (400, 120)]),
+    ("provisional", "command", [(6, 24), (400, 120), (24, 8), (1, 1), (60, 15)]),
+    ("provisional", "command, wrong", [(6, 24), (400, 120), (24, 8), (1, 1), (60, 15)]),
+    ("provisional", "sources", [(200, 50), (80, 24), (60, 15)]),
+    ("hostile", "packets", [(400, 120), (60, 15), (1, 1), (132, 34)]),
+    ("recording", "as it opens", [(400, 120), (60, 15), (1, 1), (132, 34)]),
+    ("provisional", "ports", [(400, 120), (60, 15), (1, 1), (132, 34)]),
+    ("provisional", "conntrack", [(200, 50), (60, 15)]),
+]
+
+
+@pytest.mark.one_each("0", "3", "4", "8", "10")  # a dialog, the longest texts, a line, a player, a table
+@pytest.mark.parametrize("number", range(len(TRIED)))
+async def test_no_tried_size_costs_more_than_it_can_need(number: int) -> None:
+    await check_sizes(*TRIED[number])
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from(sorted(SCENES)),
     st.sampled_from(sorted(STATES)),
     st.lists(SIZE | TIGHT, min_size=1, max_size=4),
 )
-@example("provisional", "dialog", [(6, 24)])
-@example("provisional", "dialog", [(1, 1), (400, 120)])
-@example("vectors", "combined set", [(6, 24), (1, 1), (400, 120), (60, 15)])
-@example("hostile", "combined set", [(6, 24), (1, 1), (400, 120)])
-@example("provisional", "command", [(6, 24), (400, 120), (24, 8), (1, 1), (60, 15)])
-@example("provisional", "command, wrong", [(6, 24), (400, 120), (24, 8), (1, 1), (60, 15)])
-@example("provisional", "sources", [(200, 50), (80, 24), (60, 15)])
-@example("hostile", "packets", [(400, 120), (60, 15), (1, 1), (132, 34)])
-@example("recording", "as it opens", [(400, 120), (60, 15), (1, 1), (132, 34)])
-@example("provisional", "ports", [(400, 120), (60, 15), (1, 1), (132, 34)])
-@example("provisional", "conntrack", [(200, 50), (60, 15)])
 async def test_no_size_in_any_state_costs_more_than_it_can_need(
     scene: str, state: str, sizes: list[tuple[int, int]]
 ) -> None:
+    await check_sizes(scene, state, sizes)
+
+
+async def check_sizes(scene: str, state: str, sizes: list[tuple[int, int]]) -> None:
+    """Check that each size in turn costs a bounded number of lines, and that all fits."""
     at, keys = STATES[state]
     async with running(SCENES[scene](), at=at, feed=feed_of(scene)) as run:
         await run.press(*keys)
@@ -225,6 +240,7 @@ async def test_dialog_that_cannot_be_read_installs_nothing() -> None:
         assert run.feed.controls.verbs()[-1] == "apply"
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize(("size", "rows"), [((80, 24), 4), ((100, 30), 5), ((120, 40), 6), ((200, 50), 8)])
 @pytest.mark.parametrize("scene", ["calm", "spoofed", "trial", "vectors", "protected"])
 async def test_the_graph_is_high_and_has_the_lines_that_nothing_else_needs(

@@ -210,6 +210,7 @@ TAB_KEYS = {
 }
 
 
+@pytest.mark.one_each("size0")
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)])
 def test_hostile_text_in_every_field_stays_text(size: tuple[int, int]) -> None:
     """On each tab and in each dialog, nothing but the program's own sequences reaches the terminal."""

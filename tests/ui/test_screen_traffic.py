@@ -68,6 +68,7 @@ async def test_the_first_view_returns_to_addresses_unless_the_operator_chose_one
         assert run.app.main.tabs.panel.view.name == "prefix"
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("view", [view.name for view in TRAFFIC_VIEWS])
 async def test_every_view_shows_its_rows_and_cuts_no_address(size: tuple[int, int], view: str) -> None:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 from screen_factory import calm, snapshot
 from screen_fakes import FakeFeed
-from screen_parts import NOW
 from screen_picture import picture
 from screen_run import LARGE, SMALL, Run, running
 from test_screen_pictures import compare
 
-from benches.history import write_history
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.session import TrendGroup, TrendRow, Trends
 from fwtop.store.trends import read_trends
 from fwtop.ui.tabs import TRENDS
+from tests.conftest import HISTORY_ENDS
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Trends:
-    return read_trends(write_history(tmp_path_factory.mktemp("history"), NOW), NOW)
+def stored(made_history: Path) -> Trends:
+    return read_trends(made_history, HISTORY_ENDS)
 
 
 @pytest.fixture

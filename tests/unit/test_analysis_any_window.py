@@ -94,6 +94,7 @@ def any_windows(seed: int, stems: tuple[str, ...]) -> None:
         check([preview(rule, window, advisor.baseline) for rule in active])
 
 
+@pytest.mark.one_each("0", "30")
 @pytest.mark.parametrize("first", range(0, 60, 10))
 def test_any_window_is_judged(first: int) -> None:
     with warnings.catch_warnings():

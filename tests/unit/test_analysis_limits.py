@@ -57,6 +57,7 @@ def test_few_sources_fill_nothing_however_fast_they_are() -> None:
     assert not any("evicted" in line for line in driver.warnings)
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("sources", ["400", "20000", "400000"])
 @pytest.mark.parametrize("weight", [1.0, 40.0, 400.0])
 def test_no_limit_is_proposed_that_would_fill(sources: str, weight: float) -> None:

@@ -85,6 +85,7 @@ POOLS = {
 }
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("kind", FLOODS)
 @pytest.mark.parametrize("pool", POOLS)
 def test_forged_sources_are_told_from_real_ones(pool: str, kind: str) -> None:

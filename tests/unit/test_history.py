@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from stored_samples import POISON, START, attack, poisoned, snapshot
 from stored_sessions import Clock
 
-from benches.history import NOTE, write_history
+from benches.history import NOTE
 from fwtop.console.history_sampler import Answered, HistorySampler
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.session import ANSWERS, HistoryPart, HistorySample, Trends
@@ -26,6 +26,7 @@ from fwtop.model.traffic.snapshot import Judgement
 from fwtop.render.trends import averaged, spark, trends_json, trends_text
 from fwtop.store.history import DAY, HOUR, MINUTE, HistoryWriter, prune
 from fwtop.store.trends import read_trends
+from tests.conftest import HISTORY_ENDS
 
 NOON = 1_795_262_400  # 2026-11-21T12:00:00Z
 HERE = Path(__file__).resolve().parent
@@ -375,9 +376,8 @@ def test_graphs_average_and_mark_what_nobody_observed() -> None:
     assert spark([], 4) == ""
 
 
-def test_synthetic_history_is_marked_and_fills_all_periods(tmp_path: Path) -> None:
-    now = NOON + 20 * DAY + 1_234.0
-    found = trends(write_history(tmp_path, now), now)
+def test_synthetic_history_is_marked_and_fills_all_periods(made_history: Path) -> None:
+    found = trends(made_history, HISTORY_ENDS)
     assert found.note == NOTE
     assert found.note.startswith("synthetic")
     assert found.hour_seconds == HOUR

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from stored_samples import POISON, START, session_ticks
+from stored_samples import POISON, session_ticks
 from stored_sessions import sample_session
 
-from benches.history import write_history
 from fwtop.console.recorder import Recorder
 from fwtop.model.traffic.session import SessionRecord, TrendGroup, Trends
 from fwtop.model.traffic.snapshot import Origin
 from fwtop.report import render
 from fwtop.store.reader import load_session
 from fwtop.store.trends import read_trends, session_trends
+from tests.conftest import HISTORY_ENDS
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,8 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> SessionRecord:
 
 
 @pytest.fixture(scope="module")
-def trends(tmp_path_factory: pytest.TempPathFactory) -> Trends:
-    return read_trends(write_history(tmp_path_factory.mktemp("history"), START), START)
+def trends(made_history: Path) -> Trends:
+    return read_trends(made_history, HISTORY_ENDS)
 
 
 def test_every_format_has_the_section(record: SessionRecord, trends: Trends) -> None:

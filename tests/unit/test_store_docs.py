@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 from stored_sessions import sample_session
 
-from benches.history import write_history
 from fwtop.store.directory import DEFAULT_MAX_BYTES
 from fwtop.store.history import APPLICATION_ID, DAY, KEPT, MAX_BYTES
 from fwtop.store.history import VERSION as HISTORY_VERSION
 from fwtop.store.schema import VERSION
-
-NOW = 1_796_990_434.0  # 2026-12-11T12:00:34Z
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs/STORE.md").read_text()
 
@@ -64,14 +61,9 @@ def test_the_views_of_sessions_are_described(session: sqlite3.Connection) -> Non
     session.close()
 
 
-@pytest.fixture(scope="module")
-def history_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_history(tmp_path_factory.mktemp("history"), NOW)
-
-
 @pytest.fixture
-def history(history_file: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(f"file:{history_file}?mode=ro", uri=True)
+def history(made_history: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(f"file:{made_history}?mode=ro", uri=True)
     database.execute("PRAGMA trusted_schema=OFF")
     return database
 
