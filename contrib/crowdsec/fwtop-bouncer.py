@@ -18,18 +18,10 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+sys.path.insert(0, "/usr/local/lib/fwtop/app")
+from fwtop.client import FwtopError, connect
+
 RULE_SECONDS, KEEP_SECONDS = 3_600, 600
-
-
-def fwtop(*words, entries=()):
-    done = subprocess.run(["fwtop", *words], input="\n".join(entries), capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip())
-    return done.stdout
-
-
-def lists():
-    return json.loads(fwtop("list", "show", "--json"))["lists"]
 
 
 def network(text):
@@ -39,6 +31,7 @@ def network(text):
 class Bouncer:
     def __init__(self, options):
         self.options = options
+        self.fwtop = connect()
         self.decisions = {}  # id → network: several may ban the same one
         self.held = None  # what the list holds; None: ask
         self.startup = True
@@ -66,10 +59,9 @@ class Bouncer:
     def hold(self, wanted):
         name = self.options.list
         if self.held is None:
-            if name not in {one["name"] for one in lists()}:
-                fwtop("list", "create", name)
-            lines = (line.split("#")[0].strip() for line in fwtop("list", "save", name).splitlines())
-            self.held = {network(line) for line in lines if line}
+            if name not in {one["name"] for one in self.fwtop.lists()}:
+                self.fwtop.change_list("create", name)
+            self.held = {network(entry) for entry, _ in self.fwtop.entries(name)}
         self.change("add", sorted(wanted - self.held))
         self.change("remove", sorted(self.held - wanted))
         self.held = wanted
@@ -78,8 +70,10 @@ class Bouncer:
         """Change the list; an entry that is refused, as it is on the allow-list, keeps no other one out."""
         try:
             if entries:
-                fwtop("list", action, self.options.list, "@-", entries=entries)
-        except RuntimeError as error:
+                self.fwtop.change_list(action, self.options.list, entries)
+        except FwtopError as error:
+            if error.reason == "unavailable":
+                raise
             if len(entries) == 1:
                 print(f"{action} {entries[0]}: {error}", file=sys.stderr, flush=True)
                 return
@@ -90,12 +84,10 @@ class Bouncer:
         """Have a rule use the list, and restart its time to live."""
         if time.monotonic() < self.due:
             return
-        name, ttl = self.options.list, ("--ttl", f"{RULE_SECONDS}s")
-        rules = next(one["rules"] for one in lists() if one["name"] == name)
-        if not rules:
-            fwtop("block", "--list", name, "--via", self.options.via, *ttl, "--yes")
-        for rule in rules:
-            fwtop("keep", rule, *ttl)
+        name = self.options.list
+        rule = dict(kind=self.options.via, match={}, origin=f"list:{name}", summary=f"block list {name}")
+        made = self.fwtop.apply({**rule, "ttl_seconds": RULE_SECONDS}, confirm_seconds=0, key=name)
+        self.fwtop.keep(made["rule"]["id"], RULE_SECONDS)
         self.due = time.monotonic() + KEEP_SECONDS
 
 
@@ -106,14 +98,20 @@ def main():
     parser.add_argument("--list", default="crowdsec")
     parser.add_argument("--via", default="ipset", choices=("ipset", "xdp", "tc", "nftables"))
     parser.add_argument("--every", type=float, default=10.0, help="seconds between two questions")
-    bouncer = Bouncer(parser.parse_args())
+    options, bouncer = parser.parse_args(), None
     while True:
         try:
+            bouncer = bouncer or Bouncer(options)
             bouncer.step()
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            bouncer.held, bouncer.due = None, 0.0  # what is there is asked again, and stays meanwhile
+        except (OSError, ValueError, KeyError, FwtopError) as error:
+            if bouncer is not None:
+                bouncer.held, bouncer.due = None, 0.0  # what is there is asked again, and stays meanwhile
             print(f"fwtop-bouncer: {error}", file=sys.stderr, flush=True)
-        time.sleep(bouncer.options.every)
+            if getattr(error, "reason", "") == "unavailable":
+                subprocess.run(
+                    ["fwtop", "status"], stdout=subprocess.DEVNULL, check=False
+                )  # starts a guardian
+        time.sleep(options.every)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import msgspec
 from fwtop.api.messages import Document, Watch
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Answer, Hello, Request
-from fwtop.model.rule import SOURCES_LEFT, Rule, RuleStatus
+from fwtop.model.rule import PROTOCOL_NAME, SOURCES_LEFT, Rule, RuleStatus
 from fwtop.model.wire import Hex
 
 _REF = "#/$defs/{name}"
@@ -36,7 +36,11 @@ def schema() -> dict[str, Any]:
     for name in ("Plan", "Apply", "RuleChange"):
         defs[name]["properties"]["rule"] = _ref(Rule)
     defs["Rule"]["required"].remove("id")  # of a rule to be made
-    defs["Match"]["properties"][SOURCES_LEFT] = {"type": "integer"}  # of a rule that `status` shows
+    match = defs["Match"]["properties"]
+    kinds = ("integer", "string", "null")  # a number, or its name
+    match["protocol"] = {"anyOf": [{"type": kind} for kind in kinds], "default": None}
+    match[PROTOCOL_NAME] = {"type": "string", "description": "of an answer, beside the number"}
+    match[SOURCES_LEFT] = {"type": "integer"}  # of a rule that `status` shows
     defs["Answer"]["required"] = ["ok", "error", "code", "data", "number"]  # and of a refusal, the others
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -55,7 +55,7 @@ _SCOPE_SECONDS = 10.0  # between two looks whether who follows still may
 _RECEIVE = 1 << 16
 _SHORT = 1 << 14  # bytes of a request to follow
 _PARSING = threading.Lock()
-_NOTHING = Changes(1 << 52)  # asks whether one may ask
+_NOTHING = Changes(1 << 52)  # asks whether one may ask, and which attacks go on
 
 
 class Budget:
@@ -273,6 +273,7 @@ class Session:
         return {
             "fwtop_rules": status["rules"],
             "lists": self._ask(ListShow())[0].data["lists"],
+            "attacks": self._ask(_NOTHING)[0].data["attacks"],
             "rules": [rule_json(item) for item in found.rules],
             "sets": [set_json(item) for item in found.sets],
             "notes": list(found.notes),

@@ -178,6 +178,11 @@ class Program:
         """Confirm a rule, or renew its time to live."""
         return self.request("keep", id=rule_id, ttl_seconds=ttl_seconds)
 
+    def renew(self, rule_id: str, confirm_seconds: int = _CONFIRM_SECONDS) -> dict[str, Any]:
+        """Have a rule's trial last so long from now; all of it takes an hour at most. Returns its status."""
+        found: dict[str, Any] = self.request("renew", id=rule_id, confirm_seconds=confirm_seconds)["status"]
+        return found
+
     def undo(self, *rule_ids: str) -> dict[str, Any]:
         """End rules."""
         return self.request("undo", ids=rule_ids)

@@ -168,6 +168,16 @@ class RuleChange(Verb, frozen=True):
     if_stamp: int | None = None  # change it only if this is still its stamp
 
 
+class Renew(Verb, frozen=True):
+    """Have the trial of a rule last for so many seconds from now; all of it at most an hour."""
+
+    scope = "rules"
+    command = "fwtop keep"
+    quick = True
+    id: str
+    confirm_seconds: int = DEFAULT_CONFIRM_SECONDS
+
+
 class Repair(Verb, frozen=True):
     """Reinstall what is missing of an active rule; its time to live is unchanged."""
 
@@ -208,7 +218,7 @@ class Changes(Reading, frozen=True):
 
     data["log"] names this guardian's log, another one after each start; data["first"] is the number of the
     oldest event that it still has, data["last"] that of the newest. An event has `seq`, `at` (Unix seconds),
-    `event` and what is known of it.
+    `event` and what is known of it. data["attacks"] are those that go on.
     """
 
     command = "fwtop events"
@@ -391,7 +401,7 @@ class PolicyChange(Verb, frozen=True):
 
 Request = (
     Hello | Watch | Plan | Apply | Keep | Repair | Undo | Status | Why | Symbols | Rescan | Survey | Connect
-    | Changes | ListChange | ListShow | ListTest | ListRead | Rules | RuleRead | RuleMode | RuleChange
+    | Changes | ListChange | ListShow | ListTest | ListRead | Rules | RuleRead | RuleMode | RuleChange | Renew
     | PolicyRead | PolicyChange | Seen | KnownClients
 )  # fmt: skip
 _REQUESTS: dict[str, type[Request]] = {cls.verb(): cls for cls in get_args(Request)}

@@ -11,6 +11,7 @@ from msgspec.structs import force_setattr
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.harm import ClientHarm, Loss, Reach
+from fwtop.model.traffic.protocols import NUMBERS, protocol_name
 from fwtop.model.wire import Hex, of_plain, plain
 
 RANGES = ("ip_length", "ttl", "ip_id", "tcp_seq", "tcp_window", "tcp_header")  # fields of Match
@@ -54,6 +55,7 @@ class State(StrEnum):
 LIST = "list:"  # how the origin of a rule on a named list begins
 ACTIVE_STATES = frozenset({State.PROVISIONAL, State.CONFIRMED})
 SOURCES_LEFT = "sources_left"  # of a match in JSON: how many of its sources are left out
+PROTOCOL_NAME = "protocol_name"  # of a match in JSON, beside its protocol's number
 POLICY = "policy"  # who made the rules that stay until another policy takes them out
 POLICY_TRIAL = "policy trial"  # and those of a policy that is not kept yet
 
@@ -247,13 +249,16 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     def to_dict(self) -> dict[str, Any]:
         """Return data for JSON, bytes as hex and prefixes as text."""
         data: dict[str, Any] = plain(self)
+        for told in (data, *data["parts"]):
+            if (number := told["match"]["protocol"]) is not None:
+                told["match"][PROTOCOL_NAME] = protocol_name(number)
         return data
 
     @staticmethod
     def from_dict(data: object) -> Rule:
         """Decode what `to_dict` returned; raises ValueError on anything else.
 
-        Programs may leave out what has a default.
+        Programs may leave out what has a default, and name a protocol.
         """
         return of_plain(Rule, _completed(data))
 
@@ -303,7 +308,7 @@ class RuleStatus(Struct, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return data for JSON: part of the guardian's answer to `status`."""
-        data: dict[str, Any] = plain(self)
+        data: dict[str, Any] = plain(self) | {"rule": self.rule.to_dict()}
         if self.sources_left:
             data["rule"]["match"][SOURCES_LEFT] = self.sources_left
         return data
@@ -352,13 +357,18 @@ class PlanView(Struct, frozen=True):
 
 
 def _completed(data: object) -> object:
-    """Return a rule's data with the id that programs leave out, without what `RuleStatus.to_dict` adds."""
+    """Return a rule's data with what programs leave out or name, without what `to_dict` adds."""
     if not isinstance(data, dict):
         return data
     made = {"id": "", **data}
     match, parts = made.get("match"), made.get("parts")
     if isinstance(match, dict):
-        made["match"] = {name: value for name, value in match.items() if name != SOURCES_LEFT}
+        made["match"] = {
+            key: value for key, value in match.items() if key not in (SOURCES_LEFT, PROTOCOL_NAME)
+        }
+        protocol = match.get("protocol")
+        if isinstance(protocol, str) and (number := NUMBERS.get(protocol.lower())) is not None:
+            made["match"]["protocol"] = number
     if isinstance(parts, list):
         made["parts"] = [*map(_completed, parts)]
     return made

@@ -32,6 +32,7 @@ _NAMED, _USERDATA = 2, 7  # NFTA_RULE_CHAIN, NFTA_SET_NAME, NFTA_SET_ELEM_LIST_S
 _ANONYMOUS = re.compile(rb"__(?:set|map)\d+")
 _JUMP = struct.pack(">i", -3)  # NFT_JUMP
 _RETURN = struct.pack(">i", -5)  # NFT_RETURN
+_DROP = struct.pack(">i", 0)  # NF_DROP
 _Data = bytes
 _HOOKS = ("prerouting", "input", "forward", "output", "postrouting", "ingress")
 _DEVICE_HOOKS = ("ingress", "egress")
@@ -53,6 +54,7 @@ class KernelRule(Struct, frozen=True):
     passing: bool = False  # it returns, or fills a set
     content: _Data = b""  # its expressions without counters
     comment: str = ""
+    drops: bool = False
 
 
 def rules(table: str, chain: str = "") -> Iterator[KernelRule]:
@@ -270,7 +272,7 @@ def counters_of(nested: bytes) -> tuple[int | None, int | None]:
 
 def _rule(found: dict[int, bytes], named: Callable[[bytes], bytes] = bytes) -> KernelRule:
     """Decode NFTA_RULE_*; `named` returns an expression as it is to be compared."""
-    jump, packets, size, plain, passing = "", 0, 0, True, False
+    jump, packets, size, plain, passing, drops = "", 0, 0, True, False, False
     sets: list[int] = []
     content: list[bytes] = []
     for _, expression in attributes(found.get(4, b"")):
@@ -288,9 +290,9 @@ def _rule(found: dict[int, bytes], named: Callable[[bytes], bytes] = bytes) -> K
             verdict = dict(attributes(dict(attributes(data.get(2, b""))).get(2, b"")))
             jump = c_string(verdict.get(2, b""))
             plain = plain and verdict.get(1) == _JUMP
-            passing = verdict.get(1) == _RETURN
+            passing, drops = verdict.get(1) == _RETURN, verdict.get(1) == _DROP
         elif name == "target":
             passing = c_string(data.get(1, b"")) == "SET"
     handle = struct.unpack(">Q", found[3])[0]
-    said = (packets, size, passing, b"".join(content), _comment(found.get(_USERDATA, b"")))
+    said = (packets, size, passing, b"".join(content), _comment(found.get(_USERDATA, b"")), drops)
     return KernelRule(c_string(found.get(2, b"")), handle, tuple(sets), jump, plain, *said)

@@ -104,6 +104,14 @@ def needs(program: str, package: str) -> None:
         pytest.skip(f"{program} is not installed: apt install {package}")
 
 
+def of_this_clone(name: str, copy: Path) -> Path:
+    """Copy a program that imports the installed fwtop, and have it import this one."""
+    text = (CONTRIB / name).read_text()
+    assert "/usr/local/lib/fwtop/app" in text
+    copy.write_text(text.replace("/usr/local/lib/fwtop/app", str(CONTRIB.parent)))
+    return copy
+
+
 def guardian_of(netns: str) -> int:
     wanted = os.stat(f"/run/netns/{netns}").st_ino
     for entry in Path("/proc").glob("[0-9]*"):
@@ -120,14 +128,14 @@ def test_fail2ban_bans_and_unbans_and_survives_a_guardian_s_end(machine: Machine
     needs("fail2ban-server", "fail2ban")
     config, log = machine.directory / "fail2ban", machine.directory / "auth.log"
     shutil.copytree("/etc/fail2ban", config)
-    shutil.copy(CONTRIB / "fail2ban/fwtop.py", config / "action.d/fwtop.py")
+    of_this_clone("fail2ban/fwtop-ban.py", config / "action.d/fwtop-ban.py")
     shutil.rmtree(config / "jail.d")
     (config / "filter.d/wrong.conf").write_text(
         "[Definition]\nfailregex = ^\\s*wrong password from <HOST>$\n"
     )
     (config / "jail.local").write_text(
         f"[wrong]\nenabled = true\nfilter = wrong\nlogpath = {log}\nbackend = polling\nmaxretry = 2\n"
-        "bantime = 1h\naction = fwtop.py[via=ipset]\n"
+        "bantime = 1h\naction = fwtop-ban.py[via=ipset]\n"
     )
     (config / "fail2ban.local").write_text(
         f"[Definition]\nsocket = {machine.directory}/s\npidfile = {machine.directory}/p\n"
@@ -194,7 +202,8 @@ def test_crowdsec_s_decisions_are_a_list(machine: Machine, poll_until: Poll) -> 
     def ban(*words: str) -> str:
         return machine.run(*cscli, "decisions", *words)
 
-    bouncer = (sys.executable, str(CONTRIB / "crowdsec/fwtop-bouncer.py"), "--key-file", f"{place}/key")
+    program = of_this_clone("crowdsec/fwtop-bouncer.py", place / "bouncer.py")
+    bouncer = (sys.executable, str(program), "--key-file", f"{place}/key")
     server = ("crowdsec", "-c", f"{place}/config.yaml", "-no-cs", "-no-capi")
     with machine.running(*server):
         poll_until(lambda: ":8080" in machine.run("ss", "-ltn"))

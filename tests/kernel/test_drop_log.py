@@ -67,6 +67,7 @@ def test_frames_name_the_rule_and_a_reader_goes_on_after_damage(
     with recording(lab, "--drops", str(path), "--drops-rate", "200"):
         poll_until(path.exists)  # it is starting: both need the maps of compiled rules
         lab.start_flood(5_000)
+        poll_until(lambda: read(path))  # what the kernel drops, as nobody takes it
         run_fwtop("drop", "--proto", "udp", "--via", "xdp", "--yes", "--force", "--netns", lab.victim)
         poll_until(lambda: sum(frame["why"].startswith("rule ") for frame in read(path)) > 300)
     frames = read(path)

@@ -19,7 +19,7 @@ from xdp_bench import XdpBench
 from fwtop.guardian.failpoints import Failpoint
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Keep, ListChange, RuleChange, RuleMode, RuleRead, Undo
+from fwtop.model.protocol import Keep, ListChange, Renew, RuleChange, RuleMode, RuleRead, Undo
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Mode, RateLimit, Rule, Setting
 from tests.kernel.wire import received
 
@@ -184,6 +184,25 @@ def test_what_nobody_confirms_is_as_it_was_before(bench: XdpBench, poll_until, c
         change(guardian, rule_id, new, 60)
         guardian.demand(Keep(rule_id))
         assert (rules_of(guardian)[rule_id]["state"], path.passes()) == ("confirmed", False)
+
+
+def test_a_trial_is_renewed_for_an_hour_in_all(bench: XdpBench, poll_until) -> None:
+    path = bench.path(4)
+    old, new = (on(Kind.IPSET, 4, PORT, source) for source in (OTHERS[4], bench.attacker(4)))
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, old)
+        with pytest.raises(FwtopError, match="not on trial"):
+            guardian.demand(Renew(rule_id))
+        began = change(guardian, rule_id, new, 60)
+        renewed = guardian.demand(Renew(rule_id, 600)).data["status"]
+        assert renewed["confirm_by"] - began["confirm_by"] > 530
+        for seconds in (0, 3600):
+            with pytest.raises(FwtopError, match="an hour at most") as raised:
+                guardian.demand(Renew(rule_id, seconds))
+            assert raised.value.field == "confirm_seconds"
+        guardian.demand(Renew(rule_id, 1))
+        poll_until(path.passes)
+        assert rules_of(guardian)[rule_id]["state"] == "confirmed"
 
 
 @pytest.mark.parametrize("case", ["ipset", "nftables", "xdp"])

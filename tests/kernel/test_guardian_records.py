@@ -11,13 +11,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from guardian_bench import SOON_SECONDS, Bench, apply, rules_of
+from guardian_bench import SOON_SECONDS, VARIANTS, Bench, apply, rules_of, use_variant
 from msgspec.structs import replace
 
 from fwtop.client.discovery import GuardianClient
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Apply, Keep, Plan, Status, Undo
-from fwtop.model.rule import Kind, Match, RateLimit, Rule, Setting
+from fwtop.model.rule import Kind, Match, Mode, RateLimit, Rule, Setting
 
 pytestmark = pytest.mark.kernel
 UDP = "net.netfilter.nf_conntrack_udp_timeout"
@@ -110,6 +110,21 @@ def test_rules_without_any_record_are_read_from_the_kernel(bench: Bench) -> None
         assert bench.path(4).passes(wait_s=30)
         successor.demand(Undo(all=True))
     assert "fwtop" not in str(bench.state()).lower()  # nobody knows any more who made table raw: it stays
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_recovered_rule_that_only_counts_is_told_as_such(bench: Bench, variant: str) -> None:
+    use_variant(bench, variant)
+    with bench.connect() as guardian:
+        early = (Rule("", Kind.NFTABLES, Match(protocol=17, dport=port), "x", 600) for port in (8, 9))
+        made = zip([*map(bench.block_rule, (4, 6)), *early], (Mode.DROP, Mode.COUNT) * 2, strict=True)
+        modes = {apply(guardian, replace(rule, mode=mode)): mode for rule, mode in made}
+    bench.kill_guardian()
+    for left in bench.directory.glob("state-*"):
+        shutil.rmtree(left)
+    with bench.connect() as successor:
+        assert {name: item["rule"]["mode"] for name, item in rules_of(successor).items()} == modes
+        successor.demand(Undo(all=True))
 
 
 def test_recovered_rule_ends_by_the_kernel_s_clock(bench: Bench, poll_until) -> None:

@@ -176,6 +176,10 @@ def test_attacks_that_a_console_sees_are_told_within_bounds(
     with bench.connect("console") as console:
         console.demand(Seen((seen(1),)))
         poll_until(lambda: mirror.has(event="attack_began"))
+        state = next(item for item in fwtop.watch(events=("state",)))
+        assert [(item["kind"], item["target"], item["since"]) for item in state["attacks"]] == [
+            ("udp_flood", "udp/53", 5.0)
+        ]
         console.demand(Seen((seen(1, 9.0), *map(seen, range(2, 500)))))
         poll_until(lambda: mirror.has(event="attack_ended", ended=9.0))
     poll_until(lambda: mirror.has(event="attack_ended", id=f"{os.getpid()}-7", ended=None))

@@ -84,7 +84,7 @@ BAD = [
     ("match.sources", None),
     ("match.family", 5),
     ("match.protocol", 256),
-    ("match.protocol", "tcp"),
+    ("match.protocol", "tpc"),
     ("match.dport", -1),
     ("match.dport", 1.0),
     ("match.ip_length", {"low": 9, "high": 3}),
@@ -142,3 +142,18 @@ def test_any_value_anywhere_is_a_rule_or_one_error(where: str, value: object) ->
     except FwtopError:
         return
     json.dumps(rule.to_dict())
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "TCP", 6])
+def test_a_protocol_has_a_name_beside_its_number(protocol: str | int) -> None:
+    told = {
+        "kind": "ipset",
+        "summary": "x",
+        "ttl_seconds": 5,
+        "match": {"sources": ["192.0.2.1"], "protocol": protocol},
+    }
+    rule = rule_of_wire(told)
+    assert rule.match.protocol == 6
+    again = rule.to_dict()
+    assert (again["match"]["protocol"], again["match"]["protocol_name"]) == (6, "tcp")
+    assert rule_of_wire(again) == rule

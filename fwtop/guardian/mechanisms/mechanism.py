@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.rule import Kind, Match, Mode, Rule
 from fwtop.rules.kind import KernelObjects, Layer
 
 _T = TypeVar("_T")
@@ -70,6 +70,7 @@ class Remains(Struct, frozen=True):
     kind: Kind
     match: Match
     seconds: int  # that its clock has left
+    mode: Mode = Mode.DROP
 
 
 class Mechanism:

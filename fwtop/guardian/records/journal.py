@@ -222,6 +222,7 @@ class Entry(Struct, frozen=True, forbid_unknown_fields=True):
     note: str = ""
     packets_before: _Count = 0  # it was changed last
     stamp: _Count = 0  # how often it was changed
+    tried: _Seconds = 0.0  # since when it has been on trial, or was last
     sources_cut: _Count = 0  # of a rule that has ended: how many of its sources are not kept
 
     @property

@@ -13,6 +13,7 @@ from fwtop.guardian.rules.state import GuardianState
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import ACTIVE_STATES, Rule, State
 from fwtop.model.text import safe_text
+from fwtop.rules.words import with_mode
 
 _FOUND = "found in the kernel: the journal has lost it"
 
@@ -131,6 +132,7 @@ def _recover(state: GuardianState) -> list[str]:
         if left is None:
             continue
         rule = Rule(rule_id, left.kind, left.match, _FOUND, left.seconds, created=time.time())
+        rule = with_mode(rule, left.mode)
         ends = time.monotonic() + left.seconds
         try:
             variant = state.kernel.chains.lines.find_variant(rule_id)

@@ -155,6 +155,7 @@ class Changing:
                 packets_before=state.counters.counted(entry).packets,
                 note=_note(entry.rule, rule, state.counters.counted(entry).packets, done),
                 stamp=entry.stamp + 1,
+                tried=began,
             )
             for entry, rule in zip(entries, rules, strict=True)
         ]

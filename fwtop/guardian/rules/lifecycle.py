@@ -25,7 +25,7 @@ from fwtop.guardian.records.journal import (
     rules_due,
 )
 from fwtop.guardian.rules import connections, guard
-from fwtop.guardian.rules.changing import Changing, check_confirm, require
+from fwtop.guardian.rules.changing import MAX_CONFIRM_SECONDS, Changing, check_confirm, require
 from fwtop.guardian.rules.connections import StrictTracking
 from fwtop.guardian.rules.ending import Ending, seconds_left
 from fwtop.guardian.rules.guard import bridge_notes, check_share
@@ -163,7 +163,8 @@ class Lifecycle:
         finally:
             self._installing.discard(rule_id)
         note = "; ".join(filter(None, (note, self._close_open(entry.rule), self._forget(entry.rule))))
-        done = replace(entry, state=State.PROVISIONAL if confirm_seconds else State.CONFIRMED, note=note)
+        state = State.PROVISIONAL if confirm_seconds else State.CONFIRMED
+        done = replace(entry, state=state, note=note, tried=now)
         self.ending.record(done)
         self._failpoints.reached(Failpoint.INSTALLED)
         self.active[rule_id] = done
@@ -254,21 +255,7 @@ class Lifecycle:
             raise FwtopError(line, 2, field="ttl_seconds")
         if console:
             guard.check_keep(entry, ttl)
-        is_off = entry.rule.mode is Mode.OFF
-        short = self._kernel.look(self.active, force=True).get(rule_id)
-        if short is not None and not short.elements_only:
-            raise _not_acting(rule_id, short.text)
-        self._state.fresh_allow()
-        self.follow_allow()
-        wanted = self._state.wanted(entry.rule, ttl)
-        if not is_off:
-            self._kernel.renew(wanted)
-        if short is not None:
-            self._kernel.expect(entry.rule, wanted.objects)
-            short = self._kernel.look(self.active, force=True).get(rule_id)
-            if short is not None:
-                raise _not_acting(rule_id, short.text)
-        self._failpoints.reached(Failpoint.RENEWED)
+        self._renew(entry, ttl)
         rule = replace(entry.rule, ttl_seconds=ttl)
         ends = time.monotonic() + ttl
         kept = replace(entry, rule=rule, state=State.CONFIRMED, expires=ends, confirm_by=None)
@@ -279,6 +266,41 @@ class Lifecycle:
         self._owners.pop(rule_id, None)
         self.end_replaced(kept)
         return {"status": self._state.counters.status_of(kept)}
+
+    def renew(self, rule_id: str, confirm_seconds: int) -> dict[str, Any]:
+        """Have the trial of a rule last so long from now, an hour in all at most. Raises FwtopError."""
+        entry, now = self._state.active_rule(rule_id), time.monotonic()
+        left = int(entry.tried + MAX_CONFIRM_SECONDS - now)
+        if entry.state is not State.PROVISIONAL:
+            line = f"rule {rule_id} is not on trial: 'keep' renews it; nothing was changed"
+            raise FwtopError(line, reason="refused", field="id")
+        if not 1 <= confirm_seconds <= left:
+            line = f"a trial takes an hour at most, and this one {max(0, left):,} s more; nothing was changed"
+            raise FwtopError(line, reason="refused", field="confirm_seconds")
+        entry = replace(entry, confirm_by=now + confirm_seconds)
+        self._renew(entry, seconds_left(entry))
+        self.ending.record(entry)
+        self.active[rule_id] = entry
+        self.ending.update_watchdog()
+        return {"status": self._state.counters.status_of(entry)}
+
+    def _renew(self, entry: Entry, seconds: int) -> None:
+        """Set the kernel's clock of a rule, filling its sets again; raises FwtopError if it does not act."""
+        rule_id = entry.rule.id
+        short = self._kernel.look(self.active, force=True).get(rule_id)
+        if short is not None and not short.elements_only:
+            raise _not_acting(rule_id, short.text)
+        self._state.fresh_allow()
+        self.follow_allow()
+        wanted = self._state.wanted(entry.rule, seconds)
+        if entry.rule.mode is not Mode.OFF:
+            self._kernel.renew(wanted)
+        if short is not None:
+            self._kernel.expect(entry.rule, wanted.objects)
+            short = self._kernel.look(self.active, force=True).get(rule_id)
+            if short is not None:
+                raise _not_acting(rule_id, short.text)
+        self._failpoints.reached(Failpoint.RENEWED)
 
     def repair(self, rule_id: str) -> dict[str, Any]:
         """Restore what the kernel lacks of an active rule, whose time goes on; raises FwtopError."""

@@ -47,6 +47,7 @@ class ChangeLog:
         self._lists: dict[str, tuple[int, int]] = {}  # name → stamp, entries
         self._began = False
         self._seen_at, self._seen_count = 0.0, 0
+        self._attacks: dict[str, dict[str, Any]] = {}  # that go on, by id
 
     def note(self) -> None:
         """Compare with the last time; the first time, what former guardians left is nothing new."""
@@ -91,11 +92,15 @@ class ChangeLog:
             key, is_on = f"{pid}-{attack.id}", attack.ended is None
             self._put("attack_began" if is_on else "attack_ended", {**about, "id": key})
             (on.add if is_on else on.discard)(key)
+            self._attacks.pop(key, None)
+            if is_on and len(self._attacks) < _MOST_ATTACKS:
+                self._attacks[key] = {**about, "id": key}
 
     def unseen(self, on: set[str]) -> None:
         """Log that nobody sees these attacks any more: their console has gone."""
         for key in sorted(on):
             self._put("attack_ended", {"id": key, "ended": None})
+            self._attacks.pop(key, None)
 
     def since(self, number: int) -> dict[str, bytes]:
         """Return the events after a number as an answer's data, encoded; as many as an answer may have."""
@@ -112,6 +117,7 @@ class ChangeLog:
             "first": b"%d" % first,
             "last": b"%d" % last,
             "events": b"[" + b", ".join(found) + b"]",
+            "attacks": json.dumps([*self._attacks.values()]).encode(),
         }
 
     def _stamps(self) -> dict[str, tuple[int, int]]:

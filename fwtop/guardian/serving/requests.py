@@ -30,6 +30,7 @@ from fwtop.model.protocol import (
     ListTest,
     Plan,
     ProtocolError,
+    Renew,
     Repair,
     Request,
     RuleChange,
@@ -72,7 +73,7 @@ def carry_out(
             return {}
         case ListChange() | ListShow() | ListTest() | ListRead():
             return handlers.lists.carry_out(request, _sources(attached))
-        case Keep() | Repair() | Undo() | RuleMode() | RuleChange():
+        case Keep() | Renew() | Repair() | Undo() | RuleMode() | RuleChange():
             return _change(handlers.lifecycle, request, _sources(attached), owner=owner, by=by)
         case Plan():
             sources = _sources(attached)
@@ -90,7 +91,7 @@ def carry_out(
 
 def _change(
     lifecycle: Lifecycle,
-    request: Keep | Repair | Undo | RuleMode | RuleChange,
+    request: Keep | Renew | Repair | Undo | RuleMode | RuleChange,
     sources: Sequence[Prefix],
     *,
     owner: object | None,
@@ -100,6 +101,8 @@ def _change(
     match request:
         case Keep():
             return lifecycle.keep(request.id, request.ttl_seconds, console=console)
+        case Renew():
+            return lifecycle.renew(request.id, request.confirm_seconds)
         case Repair():
             return lifecycle.repair(request.id)
         case Undo():

@@ -14,6 +14,7 @@ from fwtop.guardian.mechanisms.chains.chain import Chains, Variants
 from fwtop.guardian.mechanisms.chains.table_raw import Listed, TableState, add_text, own_lines, restore_text
 from fwtop.guardian.mechanisms.mechanism import Baseline, Count, digest, each, head_key, readable
 from fwtop.guardian.records.former import FormerState
+from fwtop.model.rule import Mode
 from fwtop.netfilter.iptables import NFT
 from fwtop.rules.kind import HOOK_CHAINS, OWN_CHAINS, PORT_CHAINS, ChainLine
 
@@ -53,6 +54,11 @@ class RawLines:
     def rule_ids(self) -> set[str]:
         """Return the ids of all rules with readable lines."""
         return {rule_id for state in self._own_lines() for rule_id in state.rule_ids()}
+
+    def mode_of(self, rule_id: str) -> Mode:
+        """Return whether a rule's lines do anything but count."""
+        lines = [line for state in self._own_lines() for line in state.lines_of(rule_id)]
+        return Mode.COUNT if lines and not any(line.target for line in lines) else Mode.DROP
 
     def counts(self) -> dict[str, Count]:
         """Return what the lines of each rule matched, leaving out what can't be read."""

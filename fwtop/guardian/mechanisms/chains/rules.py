@@ -317,7 +317,7 @@ class ChainRules(Mechanism):
         families = {int(found[3]) for found in mine}
         match = Match(sources=tuple(sources), family=families.pop() if len(families) == 1 else None)
         kind = Kind.PROTECT if any(found[2] == SHUT for found in mine) else Kind.IPSET
-        return Remains(kind, match, left)
+        return Remains(kind, match, left, self.lines.mode_of(rule_id))
 
     def counts(self) -> dict[str, Count]:  # noqa: D102
         return self.lines.counts()

@@ -144,7 +144,7 @@ def read_own(family: int, chains: Iterable[str]) -> tuple[TableState, int]:
         for rule in nf_tables.rules(native(family), chain):
             rule_id = _rule_id(names.get(index, "") for index in rule.sets)
             number, counted = len(lines) + 1, (rule.packets, rule.bytes)
-            target = rule.jump or ("RETURN" if rule.passing else "")
+            target = rule.jump or ("DROP" if rule.drops else "RETURN" if rule.passing else "")
             said = digest(rule.content)
             lines.append(Listed(rule_id, number, *counted, rule.handle, rule.passing, target, said))
             between += rule.jump in _OWN

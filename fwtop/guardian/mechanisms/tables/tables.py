@@ -296,7 +296,9 @@ class NftTables(Mechanism):
             except CommandError:
                 continue
             left = (int(item["elem"].get("expires", 0)) for item in elements if "elem" in item)
-            return Remains(_KINDS[layout.table], Match(), max(left, default=0))
+            mine = [rule for rule in nf_tables.rules(layout.table) if rule.comment == f"fwtop-{rule_id}"]
+            mode = Mode.DROP if any(rule.drops for rule in mine) else Mode.COUNT
+            return Remains(_KINDS[layout.table], Match(), max(left, default=0), mode)
         return None
 
     def counts(self) -> dict[str, Count]:
