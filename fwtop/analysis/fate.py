@@ -108,7 +108,7 @@ def _ends(window: Window, likeness: _Likeness, whole: F64) -> F64:
 
 def _end(drop: DropCount) -> str:
     end = end_of(drop)
-    return "crowded" if end == "kernel" and lacks_room(drop) else end
+    return "crowded" if end == "kernel" and lacks_room(drop.layer, drop.reason) else end
 
 
 def _evened(ends: F64, whole: F64) -> F64:

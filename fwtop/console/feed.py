@@ -29,7 +29,7 @@ from fwtop.model.protocol import Answer, Apply, Keep, Plan, Repair, RuleMode, Un
 from fwtop.model.rule import Mode, PlanView, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.session import Trends
+from fwtop.model.traffic.session import PastAttack, Trends
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.store.history import FILE_NAME
 from fwtop.store.trends import read_trends
@@ -79,6 +79,10 @@ class LiveFeed:
         """Return what a recorder saw before the screen was opened."""
         earlier = self._console.earlier
         return () if earlier is None else earlier.past
+
+    def past_attacks(self) -> tuple[PastAttack, ...]:
+        """Return what sessions before this one stored."""
+        return () if self._console.earlier is None else self._console.earlier.over
 
     def start(self, on_snapshot: OnSnapshot, on_error: OnError) -> None:
         """Begin observing."""

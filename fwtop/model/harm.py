@@ -138,10 +138,11 @@ class ClientLoss(Struct, frozen=True):
     def words(self) -> str:
         """The loss in a few words."""
         whose = f"clients of {self.service}" if self.service else "clients"
-        return f"{whose} {_rate(self.before)} → {_rate(self.now)}"
+        return f"{whose} {rate_words(self.before)} → {rate_words(self.now)}"
 
 
-def _rate(per_second: float) -> str:
+def rate_words(per_second: float) -> str:
+    """Write what clients get in a second, as everywhere beside a loss."""
     digits = 1 if 0 < per_second < 10 else 0
     return f"{per_second:,.{digits}f}/s"
 

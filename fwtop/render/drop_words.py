@@ -79,3 +79,22 @@ def reason_words(reason: str) -> str:
     plain = reason.partition(" (")[0]
     known = _WORDS.get(plain)
     return known or next((words for prefix, words in _FAMILIES if plain.startswith(prefix)), "")
+
+
+_HELPS = {  # what is full, and what makes room there
+    "RX_MISSED": "a longer ring (ethtool -G), more receive queues",
+    "RX_FIFO": "a longer ring (ethtool -G), more receive queues",
+    "CPU_BACKLOG": "packets spread over more CPUs (RPS), a higher net.core.netdev_max_backlog",
+    "FULL_RING": "a reader that is faster, or a longer ring",
+    "TABLE_FULL": "a higher net.netfilter.nf_conntrack_max",
+    "SOCKET_RCVBUFF": "a service that reads faster, a longer SO_RCVBUF (net.core.rmem_max)",
+    "SOCKET_BACKLOG": "a service that reads faster, a longer SO_RCVBUF (net.core.rmem_max)",
+    "TCP_LISTEN_OVERFLOW": "a longer accept queue (the service's backlog, net.core.somaxconn)",
+    "PROTO_MEM": "higher net.ipv4.udp_mem and tcp_mem",
+}
+
+
+def help_words(reason: str) -> str:
+    """Say what makes room where packets are lost because something is full."""
+    ways = ["a rule that drops the attack before it gets there", _HELPS.get(reason.partition(" (")[0], "")]
+    return "; ".join(filter(None, ways))

@@ -47,6 +47,7 @@ class Verdict(Struct, frozen=True):
     mine: float = 0.0  # dropped by rules that are active
     other: float = 0.0
     kernel: float = 0.0
+    lost: float = 0.0  # of `kernel`, because what should take them was full
     rule: RuleStatus | None = None  # on trial; of several the one that ends first
     trials: tuple[str, ...] = ()  # ids of all rules on trial
     trial_pps: float = 0.0  # what they drop
@@ -89,13 +90,15 @@ def _of_attacks(snapshot: Snapshot, now: float) -> Verdict:
     whole = attack_pps(snapshot)
     mine, other, kernel = (_weighted(attacks, name) for name in ("mine_share", "other_share", "kernel_share"))
     mine *= _lasting(snapshot)
+    nobody = _weighted(attacks, "undeliverable_share")
+    lost = max(kernel - nobody, 0.0)
     if trials:
         left, part = _time_left(trials[0], now)
         ids = tuple(sorted((status.rule.id for status in trials), key=lambda name: (len(name), name)))
         pps = _dropped(snapshot, set(ids))
         active = _dropped(snapshot, active_rules(snapshot))
         share = mine * pps / active if active > 0 else 0.0
-        return Verdict(Badge.TRIAL, whole, mine, other, kernel, trials[0], ids, pps, share, left, part)
+        return Verdict(Badge.TRIAL, whole, mine, other, kernel, lost, trials[0], ids, pps, share, left, part)
     cores = _cores(snapshot, whole)
     if not is_judged:
         badge = Badge.NOT_JUDGED
@@ -103,11 +106,10 @@ def _of_attacks(snapshot: Snapshot, now: float) -> Verdict:
         pauses = any(one.paused is not None for one in snapshot.judgement.attacks)
         badge = Badge.PAUSED if pauses else Badge.ENDED
     else:
-        nobody = _weighted(attacks, "undeliverable_share")
         is_useless = mine + other + nobody >= STOPPED and not any(one.severity.is_near for one in attacks)
         badge = _badge(attacks, _kind(mine, other, is_useless=is_useless))
     saved = _saved(snapshot, whole, cores) if badge is Badge.KERNEL else 0.0
-    return Verdict(badge, whole, mine, other, kernel, cores=cores, saved=saved)
+    return Verdict(badge, whole, mine, other, kernel, lost, cores=cores, saved=saved)
 
 
 _WORTH = 0.1  # cores saved, from which a rule against what harms no service is worth its risk

@@ -6,7 +6,7 @@ import sqlite3
 import time
 from bisect import bisect_left
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,10 +16,12 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import (
+    STOPPED,
     AttackTick,
     Event,
     EventKind,
     Mark,
+    PastAttack,
     RuleTick,
     SessionInfo,
     SessionRecord,
@@ -55,6 +57,45 @@ def session_info(path: Path) -> SessionInfo:
     """Return the entry of one session in the list; raises FwtopError if it can't be read."""
     with reading(path, whole=False) as database:
         return _info(database, path)
+
+
+_PAST_SESSIONS = 24  # the newest, which are looked through for their attacks
+_PAST_ATTACKS = 8
+_ENDED = (
+    "SELECT (SELECT min(at) FROM event AS one WHERE one.incident = event.incident), at, subject, text, "
+    "(SELECT max(other_share) FROM attack WHERE attack.incident = event.incident) "
+    "FROM event WHERE kind = ? AND typeof(at) = 'real' ORDER BY at DESC LIMIT ?"
+)
+_INSTALLED = "SELECT DISTINCT subject FROM event WHERE kind = ? AND at BETWEEN ? AND ? ORDER BY at"
+
+
+def past_attacks(origin: Origin, directory: Path = SESSION_DIRECTORY) -> tuple[PastAttack, ...]:
+    """Return the last attacks that sessions of these interfaces stored, the latest first, each once."""
+    found: list[PastAttack] = []
+    for path in session_paths(directory)[-_PAST_SESSIONS:]:
+        with suppress(FwtopError), reading(path, whole=False) as database:
+            info = _info(database, path)
+            if (info.interfaces, info.netns) == (origin.interfaces, origin.netns):
+                found += _ended(database)
+    found.sort(key=lambda one: -one.ended)
+    kept: list[PastAttack] = []
+    for one in found:  # a screen and a recorder that run beside each other both store it
+        if not any(one.kind == other.kind and one.ended >= other.began for other in kept):
+            kept.append(one)
+    return tuple(kept[:_PAST_ATTACKS])
+
+
+def _ended(database: sqlite3.Connection) -> Iterator[PastAttack]:
+    for began, ended, kind, text, other in database.execute(_ENDED, (EventKind.ATTACK_ENDED, _PAST_ATTACKS)):
+        rules = database.execute(_INSTALLED, (EventKind.RULE_APPLIED, began, ended)).fetchall()
+        yield PastAttack(
+            _number(began, ended),
+            ended,
+            safe_text(kind),
+            safe_text(text, limit=400),
+            tuple(safe_text(name) for (name,) in rules),
+            elsewhere=_number(other, 0.0) >= STOPPED,
+        )
 
 
 def load_session(path: Path) -> SessionRecord:

@@ -13,7 +13,7 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import EventKind
 from fwtop.model.traffic.snapshot import NOTHING, Snapshot
 from fwtop.ui.feed import PlayerState
-from fwtop.ui.graph import Graph
+from fwtop.ui.graph import Graph, Unit
 from fwtop.ui.header import HeaderState, header_lines
 from fwtop.ui.keys import KEY_MAP, Here
 from fwtop.ui.layout import MINIMUM, Box, Clicked, Lines
@@ -162,7 +162,7 @@ class StatusBars:
         self.message = message
         self.history = History()
         self.welcome = ""  # to who has never seen the screen, until a key is pressed
-        self.in_bits = False  # what the graph shows
+        self.unit: Unit = "packets"  # what the graph shows
         self.cursor: float | None = None  # Unix seconds: what the graph's cursor stands on
         self.graph = Graph()
         self._footer = Footer("footer")
@@ -215,7 +215,7 @@ class StatusBars:
                 self.graph.write(
                     self.history,
                     log,
-                    in_bits=self.in_bits,
+                    unit=self.unit,
                     cursor=self.cursor,
                     at=at,
                     window=snapshot.seconds,

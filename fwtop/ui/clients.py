@@ -9,8 +9,10 @@ import math
 
 from rich.style import Style
 
+from fwtop.model.harm import rate_words
 from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.render.verdict import verdict_of
 from fwtop.ui.format import number, percent
 from fwtop.ui.lists.history import Clients
 from fwtop.ui.style import BAD, DIM, GOOD, STRONG, TEXT, WARN, Line, Span
@@ -30,8 +32,9 @@ def clients_forms(snapshot: Snapshot, before: Clients | None, *, attack: bool) -
     tcp = snapshot.tcp
     if tcp is None:
         return _said(" not counted")
-    if any(loss.is_harm for loss in snapshot.losses) and not tcp.bots:
-        return _said(f" {number(tcp.handshakes_per_s)}/s ✖", BAD)
+    loss = verdict_of(snapshot, snapshot.at).loss
+    if loss is not None:  # as the badge beside it says, of the same clients and seconds
+        return _said(f" {rate_words(loss.now)} ✖", BAD, more=f" (was {rate_words(loss.before)})")
     if tcp.bots:
         return _among_bots(tcp)
     if tcp.handshakes_per_s <= 0 and (before is None or before.handshakes <= 0):

@@ -15,7 +15,7 @@ from fwtop.analysis.packets.recent import PacketList
 from fwtop.dissect.client import Dissection
 from fwtop.model.rule import Mode, PlanView, Preview, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
-from fwtop.model.traffic.session import Mark, Trends
+from fwtop.model.traffic.session import Mark, PastAttack, Trends
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Snapshot, Source, TrafficPart
 from fwtop.ui.lists.history import Past
 
@@ -177,6 +177,9 @@ class Feed(Protocol):
 
         Of live traffic: before the first one, if a recorder was running.
         """
+
+    def past_attacks(self) -> tuple[PastAttack, ...]:
+        """Return the last attacks of earlier sessions of the same interfaces, the latest first."""
 
     def start(self, on_snapshot: Callable[[Snapshot], None], on_error: Callable[[Exception], None]) -> None:
         """Begin to deliver snapshots; both callbacks are thread-safe and return at once.

@@ -3,15 +3,20 @@
 It fits what was seen: columns are narrow at first and widen until they last as long as the operator set;
 then it moves. The whole of a capture always fits. A column shows its busiest moment, as it was: nothing is
 averaged away. The bits of a part are estimated by its share of the packets: the ledger counts packets only.
+
+A label's mark is at the upper edge of its row, where the bars that it measures end, and bars stand on zero's.
+On the logarithmic scale each edge between two parts stands at its value, so the lowest part, what reaches
+services, is seen when it is a thousandth of the whole.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
-from itertools import groupby
+from itertools import accumulate, groupby
+from typing import Literal, get_args
 
 from msgspec import Struct
 from rich.color import Color
@@ -37,6 +42,9 @@ _STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 _LABEL_SECONDS = (5, 10, 15, 30, 60, 120, 300, 600)  # between two labels of the axis
 _LABEL_CELLS = 12  # at least
 NOW = "now"
+Unit = Literal["packets", "bits", "log"]  # what the height stands for; the logarithm is of the packets
+UNITS: tuple[Unit, ...] = get_args(Unit)
+_EDGE = "▔"  # the upper edge of a row: where zero is, and a label's value
 _ZEROS = re.compile(r"\.0+(?=\D|$)|(?<=\.\d)0(?=\D|$)")  # the scale is round: 50k, not 50.0k
 Part = tuple[float, float, float, float]  # reaches you, my rules, other firewall, kernel
 
@@ -78,7 +86,7 @@ def graph_lines(
     width: int,
     height: int,
     *,
-    in_bits: bool,
+    unit: Unit = "packets",
     cursor: float | None = None,
     seconds: float = COLUMN_SECONDS,
     end: str = NOW,
@@ -94,19 +102,27 @@ def graph_lines(
     clients = _clients(columns.points, history) if height >= 7 else None  # on the last line
     if clients is not None:
         rows, height = rows - 1, height - 1
-    top = _scale(max((sum(_parts(one, in_bits=in_bits)) for one in columns.points), default=0.0), rows)
+    parts = [_parts(one, unit) for one in columns.points]
+    most = max(map(sum, parts), default=0.0)
+    top = float(10 ** math.ceil(math.log10(max(most, 10.0)))) if unit == "log" else _scale(most, rows)
     marked = -1 if cursor is None else columns.place(cursor)
+    if unit == "log":
+        drawn, labels = (
+            _area(columns, [_logarithms(one, top) for one in parts], rows, 1.0, marked, in_place=True),
+            "1",
+        )
+    else:
+        drawn, labels = _area(columns, parts, rows, top, marked), "0"
     lines = [
-        [_label(top, row + 1, rows), *_joined(line)]
-        for row, line in reversed([*enumerate(_area(columns, rows, top, marked, in_bits=in_bits))])
+        [_label(top, row + 1, rows, unit), *_joined(line)] for row, line in reversed([*enumerate(drawn)])
     ]
-    lines.append([(f"{'0':>{LABEL - 1}}┼", DIM), *_joined(_axis(columns, _marks(columns, log)))])
+    lines.append([(f"{labels:>{LABEL - 1}}{_EDGE}", DIM), *_joined(_axis(columns, _marks(columns, log)))])
     seen = [point for point in columns.points if point is not None and point.flow.arrives > 0]
     known = not seen or not all(map(_unknown, seen))
     harmful = any(point.attack and not point.stopped for point in seen)
     legend = [
         *_legend(height, known=known, reaching=BAD if harmful or not seen else ACCENT),
-        _scale_words(end, in_bits=in_bits, estimated=known),
+        _scale_words(end, unit, estimated=known),
     ]
     if clients is not None:
         lines.append(clients[0])
@@ -129,7 +145,7 @@ class Graph(Lines):
         history: History,
         log: Sequence[LogEntry],
         *,
-        in_bits: bool,
+        unit: Unit,
         cursor: float | None,
         at: float | None,
         window: float,
@@ -143,15 +159,13 @@ class Graph(Lines):
         cells = max(self.box.width - LABEL - LEGEND, 1)
         self._most = most = max(self.seconds, window * _WIDEN / cells)
         end = NOW if at is None else utc(at, "%H:%M:%S")
-        look = (PALETTE.colourless, self.box, in_bits, cursor, most, end)
+        look = (PALETTE.colourless, self.box, unit, cursor, most, end)
         wanted = (int(history.ends - STEP), *look)
         if wanted != self._drawn:
             self._drawn = wanted
             width, height = self.box.width, self.box.height
             self.show(
-                graph_lines(
-                    history, log, width, height, in_bits=in_bits, cursor=cursor, seconds=most, end=end
-                )
+                graph_lines(history, log, width, height, unit=unit, cursor=cursor, seconds=most, end=end)
             )
 
     def on_click(self, event: events.Click) -> None:
@@ -161,14 +175,24 @@ class Graph(Lines):
             self.post_message(Clicked(self, fold(self._history, cells, self._most).time(place)))
 
 
-def _parts(point: Point | None, *, in_bits: bool) -> Part:
+def _parts(point: Point | None, unit: Unit) -> Part:
     if point is None:
         return 0.0, 0.0, 0.0, 0.0
-    flow = point.flow
+    flow, in_bits = point.flow, unit == "bits"
     if _unknown(point):
         return (flow.bps if in_bits else flow.arrives), 0.0, 0.0, 0.0
     factor = flow.bps / flow.arrives if in_bits and flow.arrives > 1e-9 else 1.0
     return flow.reaches * factor, flow.mine * factor, flow.other * factor, flow.kernel * factor
+
+
+def _logarithms(parts: Part, top: float) -> Part:
+    """Return the parts' heights where the upper edge of each stands at its value, from 1 to `top`; 1: all."""
+    sums = [max(math.log10(max(value, 1.0)) / math.log10(top), 1e-9) for value in accumulate(parts)]
+    heights = (edge - before for before, edge in zip((0.0, *sums), sums, strict=False))
+    reaches, mine, other, kernel = (
+        max(height, 1e-9) if part > 0 else 0.0 for height, part in zip(heights, parts, strict=True)
+    )
+    return reaches, mine, other, kernel
 
 
 def _unknown(point: Point) -> bool:
@@ -201,13 +225,17 @@ def _joined(line: Line) -> Line:
 _COLOURS = (ACCENT, GOOD, ELSEWHERE, Style(color="bright_black"))
 
 
-def _area(columns: Columns, rows: int, top: float, marked: int, *, in_bits: bool) -> list[Line]:
-    """Draw the cells, the lowest row first; the column `marked` stands out."""
+def _area(
+    columns: Columns, parts: Sequence[Part], rows: int, top: float, marked: int, *, in_place: bool = False
+) -> list[Line]:
+    """Draw the cells, the lowest row first; the column `marked` stands out; `in_place`: low parts, too."""
     drawn: list[Sequence[Span]] = []
-    for place, point in enumerate(columns.points):
+    most = [max(part) for part in zip(*parts, strict=True)]
+    high = tuple(place for place, value in enumerate(most) if in_place or value * rows >= top)
+    for place, (point, part) in enumerate(zip(columns.points, parts, strict=True)):
         harmful = point is not None and point.attack and not point.stopped
-        parts, turn = _parts(point, in_bits=in_bits), (columns.last + place) % TURNS
-        column = _column(parts, rows, top, turn, harmful=harmful, plain=PALETTE.colourless)
+        turn = (columns.last + place) % TURNS
+        column = _column(part, rows, top, turn, high, harmful=harmful, plain=PALETTE.colourless)
         if place == marked:
             column = [("│", TITLE) if cell == _NOTHING else (cell[0], _REVERSE + cell[1]) for cell in column]
         drawn.append(column)
@@ -220,7 +248,7 @@ _REVERSE = Style(reverse=True)
 
 @lru_cache(maxsize=2048)  # a second later most columns are the same
 def _column(
-    part: Sequence[float], rows: int, top: float, turn: int, *, harmful: bool, plain: bool
+    part: Part, rows: int, top: float, turn: int, high: Collection[int], *, harmful: bool, plain: bool
 ) -> Sequence[Span]:
     """Draw a column, the lowest cell first, in colours that are never bold: they are behind others, too."""
     colours = [one.color for one in (BAD if harmful else _COLOURS[0], *_COLOURS[1:])]
@@ -228,7 +256,7 @@ def _column(
         (glyph, _style(colours[one], colours[behind] if behind is not None else None))
         if one is not None
         else _NOTHING
-        for glyph, one, behind in column_cells(part, rows, top, turn, plain=plain)
+        for glyph, one, behind in column_cells(part, rows, top, turn, high=high, plain=plain)
     ]
 
 
@@ -237,10 +265,11 @@ def _style(colour: Color | None, behind: Color | None) -> Style:
     return Style.from_color(colour, behind)
 
 
-def _label(top: float, row: int, rows: int) -> tuple[str, Style]:
-    shown = row == rows or 2 * row == rows or (rows % 2 and row % 2)
-    written = _ZEROS.sub("", number(top * row / rows)) if shown else ""
-    return f"{cut(written, LABEL - 1):>{LABEL - 1}}┤", DIM
+def _label(top: float, row: int, rows: int, unit: Unit) -> Span:
+    if not (row == rows or 2 * row == rows or (rows % 2 and row % 2)):
+        return " " * LABEL, DIM
+    value = float(f"{top ** (row / rows):.1e}") if unit == "log" else top * row / rows
+    return f"{cut(_ZEROS.sub('', number(value)), LABEL - 1):>{LABEL - 1}}{_EDGE}", DIM
 
 
 _MARKS: dict[str, Span] = {
@@ -266,7 +295,7 @@ def _marks(columns: Columns, log: Sequence[LogEntry]) -> Iterable[tuple[int, str
 def _axis(columns: Columns, marks: Iterable[tuple[int, str, list[str], Style]]) -> Line:
     """Write the time axis: the marks of rules, and labels where they leave room."""
     cells = len(columns.points)
-    axis: Line = [("─", DIM)] * cells
+    axis: Line = [(_EDGE, DIM)] * cells
     taken = [False] * (cells + 2)  # with the gap after a text, and one before the first cell
 
     def put(place: int, text: str, style: Style) -> bool:
@@ -284,7 +313,7 @@ def _axis(columns: Columns, marks: Iterable[tuple[int, str, list[str], Style]]) 
     every = next((one for one in _LABEL_SECONDS if one >= _LABEL_CELLS * columns.seconds), _LABEL_SECONDS[-1])
     for ago in range(every, math.ceil(cells * columns.seconds), every):
         words = f"{ago // 60}m" if ago % 60 == 0 else f"{ago}s"
-        put(cells - 1 - round(ago / columns.seconds), f"┬{words}", DIM)
+        put(cells - 1 - round(ago / columns.seconds), f"╹{words}", DIM)
     return axis
 
 
@@ -315,9 +344,9 @@ def _legend(height: int, *, known: bool, reaching: Style) -> list[Line]:
     return [*names, *[[]] * height][: height - 1]
 
 
-def _scale_words(end: str, *, in_bits: bool, estimated: bool) -> Line:
+def _scale_words(end: str, unit: Unit, *, estimated: bool) -> Line:
     """Write beside the axis when it ends, and what the scale counts."""
-    unit = "pps" if not in_bits else "bit/s ~" if estimated else "bit/s"
+    counts = {"packets": "pps", "log": "pps log", "bits": "bit/s ~" if estimated else "bit/s"}[unit]
     key = f"  {KEY_MAP.label('graph')} "
-    room = LEGEND - 2 - len(end) - len(unit)
-    return [(f"{end}{key if len(key) <= room else ' '}", DIM), (unit, TEXT)]
+    room = LEGEND - 2 - len(end) - len(counts)
+    return [(f"{end}{key if len(key) <= room else ' '}", DIM), (counts, TEXT)]

@@ -17,7 +17,7 @@ from fwtop.ui.clients import clients_forms
 from fwtop.ui.format import bits, duration, number, percent, shortened
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.history import Clients, History
-from fwtop.ui.lists.path import CONNTRACK_ALARM, FULL
+from fwtop.ui.lists.path import CONNTRACK_ALARM, FULL, loses_most, soon_full
 from fwtop.ui.style import (
     ACCENT,
     ALARM,
@@ -128,7 +128,10 @@ def _resources(snapshot: Snapshot, width: int, *, eased: bool) -> tuple[Line, Li
     """Return what runs out, for beside the verdict, and the rest; `eased`: the attacks are stopped."""
     sample, urgent, tail = snapshot.conntrack, Line(), Line()
     if sample is not None and sample.max:
-        if sample.fill >= CONNTRACK_ALARM:
+        left = soon_full(snapshot)
+        if sample.fill < FULL and left is not None:
+            urgent = [(f"✖ conntrack full in {duration(left)}", ALARM)]
+        elif sample.fill >= CONNTRACK_ALARM:
             urgent = _conntrack(sample, long=width >= 120, eased=eased)
         else:
             tail = _conntrack(sample, long=False)
@@ -140,7 +143,7 @@ def _resources(snapshot: Snapshot, width: int, *, eased: bool) -> tuple[Line, Li
 
 def _conntrack(sample: ConntrackSample, *, long: bool, eased: bool = False) -> Line:
     """Write how full the connection table is; the long form also what becomes of it."""
-    fill, left = sample.fill, sample.seconds_to_full
+    fill = sample.fill
     if fill >= FULL:
         told = "draining" if sample.growth_per_s < 0 else ""
         told = "refusing new connections" if sample.drop else told
@@ -148,10 +151,7 @@ def _conntrack(sample: ConntrackSample, *, long: bool, eased: bool = False) -> L
         mild = not sample.drop and (eased or told == "draining")
         mark, style = ("", WARN) if mild else ("✖ ", ALARM)
         return [(f"{mark}conntrack FULL", style), *([(f" {told}", style)] if long and told else [])]
-    line: Line = [("conntrack ", DIM), (percent(fill), BAD if fill >= CONNTRACK_ALARM else TEXT)]
-    if not long or left is None:
-        return line
-    return [*line, (f", full in {duration(left)}", WARN)]
+    return [("conntrack ", DIM), (percent(fill), BAD if fill >= CONNTRACK_ALARM else TEXT)]
 
 
 _STYLES: dict[Badge, Style] = {
@@ -304,7 +304,12 @@ def _of_share(
 
 def _of_drops(verdict: Verdict, whose: str) -> list[Line]:
     """Write who drops which share of the attacks' packets."""
-    parts = (("my rules", verdict.mine), ("other firewall", verdict.other), ("kernel", verdict.kernel))
+    parts = (
+        ("my rules", verdict.mine),
+        ("other firewall", verdict.other),
+        ("kernel", verdict.kernel - verdict.lost),
+        ("full queues", verdict.lost),
+    )
     seen = [(name, percent(part)) for name, part in parts if part >= NOTICED]
     if len(seen) == 1:
         name, part = seen[0]
@@ -338,6 +343,7 @@ def _of_attack(attack: Incident, snapshot: Snapshot) -> list[Line]:
 _TRACE = 0.001  # of all packets: the sum is right to three digits without it
 _LEAST_PPS = 0.05  # less is written as none
 _BETWEEN: Span = (" │ ", DIM)
+_LOST = "lost"  # as something was full
 
 
 def rates_line(snapshot: Snapshot, before: Clients | None, width: int, tail: Line) -> Line:
@@ -369,8 +375,10 @@ def _forms(snapshot: Snapshot, flow: Flow, before: Clients | None, *, attack: bo
     every = [
         ("my rules", flow.mine, GOOD),
         ("other firewall", flow.other, ELSEWHERE),
-        ("kernel", flow.kernel, DIM),
+        ("kernel", flow.kernel - flow.lost, DIM),
     ]
+    if flow.lost >= _LEAST_PPS:  # something is full: that protects nobody
+        every.append((f"{_LOST} at {loses_most(snapshot)}", flow.lost, BAD))
     trace = _TRACE * flow.arrives
     if abs(flow.unaccounted) >= max(trace, _LEAST_PPS):
         every.append(("unaccounted", flow.unaccounted, WARN))
@@ -381,7 +389,7 @@ def _forms(snapshot: Snapshot, flow: Flow, before: Clients | None, *, attack: bo
     reaches, reach = (_part(name, *reached) for name in ("REACHES YOU", "REACHES"))
     whole, some = [_part(*part) for part in every], [_part(*part) for part in drops]
     mine = some if drops[:1] == every[:1] else [whole[0], *some]
-    few = _most([part for part in drops if abs(part[1]) >= trace])
+    few, fewest = (_most([part for part in drops if abs(part[1]) >= trace], named) for named in (2, 1))
     summed = [_part("drops", sum(pps for _, pps, _ in drops), TEXT)] if drops else []
     least, short, long = clients_forms(snapshot, before, attack=attack)
     return [
@@ -393,6 +401,7 @@ def _forms(snapshot: Snapshot, flow: Flow, before: Clients | None, *, attack: bo
         [bare, *few, reaches, *short],
         [bare, *few, reaches, *least],
         [bare, *few, reach, *least],
+        [bare, *fewest, reach, *least],
         [bare, *summed, reach, *least],
         [bare, reaches, *least],
         [reaches, *least],
@@ -400,12 +409,15 @@ def _forms(snapshot: Snapshot, flow: Flow, before: Clients | None, *, attack: bo
     ]
 
 
-def _most(drops: list[tuple[str, float, Style]]) -> list[Line]:
-    """Name who drops most in a short word, and sum the others up."""
-    parts = [(name.removeprefix("other "), pps, style) for name, pps, style in drops]
-    if len(parts) > 2:
+def _most(drops: list[tuple[str, float, Style]], named: int) -> list[Line]:
+    """Name who drops most in a short word, and of more than are to be `named` sum the others up."""
+    parts = [(name.removeprefix("other ").partition(" at ")[0], pps, style) for name, pps, style in drops]
+    if len(parts) > named:
         first = max(parts, key=lambda part: part[1])
-        parts = [first, ("rest", sum(pps for _, pps, _ in parts) - first[1], TEXT)]
+        rest = "rest", TEXT
+        if first[0] != _LOST and any(name == _LOST and pps >= NOTICED * first[1] for name, pps, _ in parts):
+            rest = f"{_LOST}+rest", BAD
+        parts = [first, (rest[0], sum(pps for _, pps, _ in parts) - first[1], rest[1])]
     return [_part(*part) for part in parts]
 
 

@@ -145,7 +145,8 @@ _command = partial(_row, ("", ""))
 ACTIONS = (
     _preview("block", "b", "block the selected row; first shows what that stops and harms",
              ("rows.rule", "block"), footer="block", takes="sources", when="block"),
-    _act("block_spared", "B", "block the selected row even if it is a client", when="match"),
+    _act("block_spared", "B", "block the selected row even if it is a client", footer="block client",
+         when="spared"),
     _preview("limit", "l", "limit the rate per source prefix of the selected row",
              ("rows.rule", "limit"), takes="sources", when="match"),
     _preview("string", "s", "drop packets with the selected payload", ("rows.rule", "string"),
@@ -205,7 +206,7 @@ ACTIONS = (
     _look("details", "r", "details of the selected row, bytes as hex", when="row"),
     _look("attacks", "a", "the evidence for each attack", footer="evidence", when="attack"),
     _tabs("filter", "/", "show only rows that contain a text", footer="filter", takes="text"),
-    _look("graph", "g", "the history graph in packets or bits", ("graph",), takes="unit"),
+    _look("graph", "g", "the history graph in packets, bits, or on a log scale", ("graph",), takes="unit"),
     _tabs("sort", "o", "change the sort order", footer="sort", takes="column"),
     _session("command", ":", "commands by name, as in: undo 118, block 192.0.2.0/24", ("command",),
              footer="command", spoken=False),
@@ -238,13 +239,13 @@ ACTIONS = (
 
 # The order in which keys get into a narrow footer; a tab without its own has the overview's. Those of tabs
 # stand in the line of the tabs.
-_GENERAL = "keep help quit block proposal undo open pause"
+_GENERAL = "keep help quit block block_spared proposal undo open pause"
 _FOOTERS = {
     "overview": f"{_GENERAL} protect next_panel attacks view filter command export",
-    "traffic": "keep help block view open filter sort proposal quit",
+    "traffic": "keep help block block_spared view open filter sort proposal quit",
     "log": "keep help open filter pause export quit",
-    "packets": "keep hold filter next_alike like block write_packets open help quit",
-    "trends": "keep next_panel view open block sort filter help quit pause",
+    "packets": "keep hold filter next_alike like block block_spared write_packets open help quit",
+    "trends": "keep next_panel view open block block_spared sort filter help quit pause",
     "rules": "keep undo extend why change mode open help quit",
 }
 _TYPED = ("filter", "command")  # actions after which keys are text
@@ -294,9 +295,13 @@ class KeyMap:
         self.actions = tuple(actions)
         self._by_name = {row.name: row for row in actions}
 
+    def __getitem__(self, name: str) -> Action:
+        """Return an action by its name."""
+        return self._by_name[name]
+
     def label(self, name: str) -> str:
         """Return the first key of an action, for a text that names it, or else its command."""
-        keys = self._by_name[name].keys
+        keys = self[name].keys
         return key_text(keys[0]) if keys else f":{name}"
 
     def words(self, template: str) -> str:

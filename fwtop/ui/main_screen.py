@@ -26,7 +26,7 @@ from fwtop.ui.actions.tab_actions import TabActions
 from fwtop.ui.bars import Footer, TabBar, TimeBar
 from fwtop.ui.feed import Feed
 from fwtop.ui.format import number
-from fwtop.ui.graph import Graph
+from fwtop.ui.graph import UNITS, Graph
 from fwtop.ui.keys import KEY_MAP, Action
 from fwtop.ui.layout import Clicked, Guarded, Lines
 from fwtop.ui.lists.panel import Panel
@@ -35,6 +35,11 @@ from fwtop.ui.snapshot_view import SnapshotView
 from fwtop.ui.style import BAD, PALETTE, WARN
 from fwtop.ui.terminal import ResilientDriver
 
+_GRAPH_WORDS = {
+    "packets": "packets",
+    "bits": "bits; the parts are estimated from packets",
+    "log": "packets on a log scale: each edge between two parts stands at its value",
+}
 _TOLD_SECONDS = 60.0  # the same drawing that fails again isn't told again so soon
 
 
@@ -58,7 +63,7 @@ class MainScreen(Guarded, Screen[None], inherit_bindings=False):
         self._bindings = BindingsMap(KEY_MAP.bindings())
         self.desk = Desk(self, feed, clock, begin=self.begin, slow=slow)
         self.bars = self.desk.bars
-        self.bars.in_bits = settings.graph_unit == "bits"
+        self.bars.unit = settings.graph_unit
         self.bars.graph.seconds = settings.rates.graph_seconds
         self.tabs = TabActions(self.desk, settings)
         self.rules = RuleActions(self.desk, self.tabs)
@@ -171,9 +176,9 @@ class MainScreen(Guarded, Screen[None], inherit_bindings=False):
 
     def graph(self, unit: str = "") -> None:
         """Change what the history graph shows."""
-        self.bars.in_bits = unit == "bits" if unit else not self.bars.in_bits
-        told = "bits; the parts are estimated from packets" if self.bars.in_bits else "packets"
-        self.desk.say(f"the graph shows {told}")
+        following = UNITS[(UNITS.index(self.bars.unit) + 1) % len(UNITS)]
+        self.bars.unit = next((one for one in UNITS if one == unit), following)
+        self.desk.say(f"the graph shows {_GRAPH_WORDS[self.bars.unit]}")
 
     def theme(self, name: str) -> None:
         """Change the colours."""

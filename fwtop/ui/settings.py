@@ -29,6 +29,7 @@ from fwtop.model.settings_file import (
     written,
 )
 from fwtop.model.text import safe_text
+from fwtop.ui.graph import Unit
 from fwtop.ui.keys import ACTIONS, RESERVED, key_name, key_text, remapped
 from fwtop.ui.lists.panels import PANELS, column_names
 from fwtop.ui.style import DEFAULT_THEME, THEMES
@@ -68,7 +69,7 @@ class Settings(Struct, frozen=True):
         _help("send less to the terminal, as --slow does; auto: once the terminal can't keep up"),
     ] = AUTO
     first_tab: Annotated[str, one_of(_TAB_NAMES), _help("the tab shown at the start")] = _TAB_NAMES[0]
-    graph_unit: Annotated[Literal["packets", "bits"], _help("what the history graph counts")] = "packets"
+    graph_unit: Annotated[Unit, _help("what the history graph counts")] = "packets"
     title: Annotated[bool, _help("write the verdict into the terminal's title")] = True
     bell: Annotated[bool, _help("ring when an attack begins, a rule does harm, or a trial ends in 10 s")] = (
         True

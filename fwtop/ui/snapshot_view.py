@@ -9,7 +9,6 @@ from contextlib import contextmanager
 
 from fwtop.analysis.rule_readings import Change
 from fwtop.model.rule import ACTIVE_STATES
-from fwtop.model.traffic.session import EventKind
 from fwtop.model.traffic.snapshot import NOTHING, Snapshot
 from fwtop.render.numbers import utc
 from fwtop.render.verdict import active_rules
@@ -28,6 +27,7 @@ from fwtop.ui.keys import KEY_MAP, Here
 from fwtop.ui.layout import HEADER_ROWS, Box, Guarded
 from fwtop.ui.lists.attacks import setup_lines
 from fwtop.ui.lists.history import RecentRates
+from fwtop.ui.lists.panels import past_attacks
 from fwtop.ui.lists.path import Stage, path_lines, stage_details
 from fwtop.ui.lists.proposals import in_brief
 from fwtop.ui.lists.rows import PART_PANELS
@@ -157,7 +157,7 @@ class SnapshotView:
             self._lines_of("all_rules", len(shot.mitigations)),
             len(self._effect_lines()),
             self._lines_of("services", len(judgement.services)),
-            self._lines_of("past", sum(one.kind == EventKind.ATTACK_ENDED for one in self._desk.log.entries)),
+            self._lines_of("past", len(past_attacks(self._desk.log.entries, self._desk.feed.past_attacks()))),
             len(setup_lines(shot)),
             packets=bool(judgement.attacks) and not self._desk.slow and shot.origin.kind != "session",
             payloads=self._payloads,
@@ -217,6 +217,7 @@ class SnapshotView:
             scope=desk.scope,
             trends=self._trends,
             log=desk.log.entries,
+            earlier=desk.feed.past_attacks(),
             machine=self.machine.rows() if tabs.panels["machine_rules"].display else (),
             part=parts.words(),
             history=self._history.answer,
@@ -275,7 +276,7 @@ class SnapshotView:
         with self._as_drawing(), self._guard.drawing("lines"):
             snapshot = desk.current(desk.newest)
             keys = desk.screen.app.screen is desk.screen
-            press, does = self._press() if keys else ("", "")
+            press, does = self._press() if keys and not desk.controls.readonly else ("", "")
             paused = self._session.paused
             state = HeaderState(desk.now(), paused, desk.controls.readonly, desk.slow, press, does)
             desk.bars.draw(snapshot, state, desk.log.entries, self.here() if keys else None)

@@ -1,8 +1,9 @@
 """One column of the history graph: parts that stand on each other, in eighths of a cell.
 
 A cell shows two parts: a block of eighths in the colour of the lower one before that of the upper one. Parts
-lower than a cell, but for the greatest, lie at the bottom of a cell each, where they never meet the column's
-upper edge: so each is seen at its size, and so is the whole. Of several that are mere lines each has its turn
+that are lower than a cell all over the graph lie at the bottom of a cell each, where they never meet the
+column's upper edge: so each is seen at its size, and so is the whole. One that is higher elsewhere keeps its
+place, so that it doesn't jump between neighbouring columns. Of several that are mere lines each has its turn
 in neighbouring columns, at the foot: lines higher up look like cuts. Columns lower than half a cell show the
 greatest part only.
 
@@ -12,7 +13,7 @@ it has eighths, and each of several parts lower than a cell is in a cell of its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 GLYPHS = "█▓▒░"  # of the parts
@@ -24,19 +25,28 @@ Pieces = list[tuple[int, int]]  # of a cell, from below: the part, and its eight
 
 
 def column_cells(
-    part: Sequence[float], rows: int, top: float, turn: int, *, plain: bool = False
+    part: Sequence[float],
+    rows: int,
+    top: float,
+    turn: int,
+    *,
+    high: Collection[int] = (),
+    plain: bool = False,
 ) -> tuple[Cell, ...]:
     """Return the cells of a column from the lowest; its height stands for `top`.
 
-    `turn` is the column's place among TURNS; `plain`: there are no colours.
+    `turn` is the column's place among TURNS; `high`: the parts that are a cell high somewhere in the graph;
+    `plain`: there are no colours.
     """
-    pieces = stacked(part, rows, top, None if plain else turn)
+    pieces = stacked(part, rows, top, None if plain else turn, high)
     if not plain:
         return tuple(map(_coloured, pieces))
     return tuple(_plain(held, _EIGHTHS_SHOWN[turn % 8], lowest=row == 0) for row, held in enumerate(pieces))
 
 
-def stacked(part: Sequence[float], rows: int, top: float, turn: int | None) -> list[Pieces]:
+def stacked(
+    part: Sequence[float], rows: int, top: float, turn: int | None, high: Collection[int]
+) -> list[Pieces]:
     """Divide a column into cells of at most two pieces, which fill all cells but the highest.
 
     Of the parts lower than a cell it has the one whose turn it is; None: all.
@@ -46,7 +56,9 @@ def stacked(part: Sequence[float], rows: int, top: float, turn: int | None) -> l
     if not sizes:
         return [[]] * rows
     most = max(sizes, key=lambda place: part[place])
-    thin = [place for place in sizes if place != most and sizes[place] < 8]
+    low = [place for place in sizes if place != most and sizes[place] < 8]
+    kept = next((place for place in low if place in high), None)  # two beside each other don't fit in a cell
+    thin = [place for place in low if place != kept]
     lines = [place for place in thin if sizes[place] <= _LINE]
     if turn is not None and len(lines) > 1:
         for place in lines:

@@ -279,7 +279,7 @@ def protected() -> Snapshot:
 
 def harm(shown: Snapshot | None = None) -> Snapshot:
     """The rule cuts every client off."""
-    shown = shown or replace(protected(), tcp=TcpService(2, 0.0, 12.0))
+    shown = replace(shown or protected(), tcp=TcpService(2, 0.0, 12.0))
     return replace(shown, losses=(ClientLoss(shown.mitigations[0].rule.id, "80/tcp", 105.0, 0.0, 0.97),))
 
 

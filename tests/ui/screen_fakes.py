@@ -13,7 +13,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Mode, PlanView, Preview, Rule, RuleStatus, State
 from fwtop.model.ruleset import Ruleset
-from fwtop.model.traffic.session import Event, EventKind, Mark, Trends
+from fwtop.model.traffic.session import Event, EventKind, Mark, PastAttack, Trends
 from fwtop.model.traffic.snapshot import PartTraffic, Payload, Snapshot, Source, TrafficPart
 from fwtop.rules.words import with_mode
 from fwtop.ui.feed import Player, PlayerState
@@ -148,6 +148,7 @@ class FakeFeed:
         self.controls = FakeControls()
         self.first = first
         self.before: tuple[Past, ...] = ()
+        self.over: tuple[PastAttack, ...] = ()
         self.stopped = 0
         self.is_new = False
         self.session = "2026-09-21T14-13-20-web1"
@@ -157,6 +158,9 @@ class FakeFeed:
 
     def past(self) -> tuple[Past, ...]:
         return self.before
+
+    def past_attacks(self) -> tuple[PastAttack, ...]:
+        return self.over
 
     def welcomed(self) -> None:
         self.is_new = False

@@ -239,7 +239,7 @@ async def test_filter_sort_view_and_graph() -> None:
         await enter(run, "view country")
         assert run.app.main.tabs.panel.view.name == "country"
         await enter(run, "graph bits")
-        assert run.app.main.bars.in_bits
+        assert run.app.main.bars.unit == "bits"
 
 
 async def test_a_theme_repaints_everything() -> None:

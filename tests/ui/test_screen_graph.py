@@ -11,7 +11,7 @@ from screen_parts import NOW
 from screen_run import running
 
 from fwtop.model.traffic.session import EventKind, Flow
-from fwtop.ui.graph import COLUMN_SECONDS, graph_lines
+from fwtop.ui.graph import COLUMN_SECONDS, UNITS, Unit, graph_lines
 from fwtop.ui.layout import graph_height
 from fwtop.ui.lists.history import HISTORY_SECONDS, STEP, History, Past, Point
 from fwtop.ui.lists.rows import LogEntry
@@ -39,9 +39,9 @@ def entry(at: float, kind: EventKind, rule: str) -> LogEntry:
 
 
 def drawn(
-    history: History, *log: LogEntry, in_bits: bool = False, height: int = 6, seconds: float = COLUMN_SECONDS
+    history: History, *log: LogEntry, unit: Unit = "packets", height: int = 6, seconds: float = COLUMN_SECONDS
 ) -> list[str]:
-    lines = graph_lines(history, log, CELLS + 25, height, in_bits=in_bits, seconds=seconds)
+    lines = graph_lines(history, log, CELLS + 25, height, unit=unit, seconds=seconds)
     return [text(line) for line in lines]
 
 
@@ -85,11 +85,17 @@ def test_parts_stand_on_each_other_in_eighths(
     assert shape(part) == cells
 
 
-@given(st.lists(st.one_of(st.just(0.0), st.floats(0.001, 1e6)), min_size=4, max_size=4), st.integers(4, 9))
+@given(
+    st.lists(st.one_of(st.just(0.0), st.floats(0.001, 1e6)), min_size=4, max_size=4),
+    st.integers(4, 9),
+    st.sets(st.integers(0, 3)),
+)
 @settings(deadline=None)
-def test_no_part_that_exists_is_invisible_and_nothing_is_drawn_for_none(part: list[float], rows: int) -> None:
+def test_no_part_that_exists_is_invisible_and_nothing_is_drawn_for_none(
+    part: list[float], rows: int, high: set[int]
+) -> None:
     whole, there = sum(part), {number for number, value in enumerate(part) if value > 0}
-    columns = [column_cells(tuple(part), rows, whole or 1.0, turn) for turn in range(3)]
+    columns = [column_cells(tuple(part), rows, whole or 1.0, turn, high=high) for turn in range(3)]
     cells = [cell for column in columns for cell in column]
     assert {one for _, *shown in cells for one in shown if one is not None} == there
     assert (whole > 0) == any(glyph != " " for glyph, *_ in cells)
@@ -112,6 +118,24 @@ def test_several_small_parts_take_turns_at_the_foot_of_the_column() -> None:
     feet = [("▁", MINE, YOU), ("▂", OTHER, YOU), ("▁", KERNEL, YOU)]
     assert [column[3] for column in columns] == feet * 2
     assert {cell for column in columns for cell in column[:3]} == {("█", YOU, None), ("▇", YOU, None)}
+
+
+@pytest.mark.parametrize(("kernel", "at_foot"), [((90, 110), set()), ((80, 90), {"▆", "▇"})])
+def test_a_part_about_as_high_as_a_cell_keeps_its_place(kernel: tuple[int, ...], at_foot: set[str]) -> None:
+    """It once jumped between its place and the foot, column by column, as its rate changed by a tenth."""
+    history = history_of(*[Flow(400, reaches=400 - rate, kernel=rate) for rate in kernel] * 30)
+    *_, foot, _ = drawn(history, height=5)
+    assert set(area([foot])[0]) == (at_foot or {"█"})
+
+
+def test_on_the_log_scale_each_edge_stands_at_its_value() -> None:
+    """What reaches services is seen when it is a thousandth: 100 of 100,000 is two fifths of the height."""
+    lines = drawn(history_of(*[Flow(100_000, reaches=100, mine=99_900)] * 60), unit="log", height=6)
+    assert [line[:7].strip() for line in lines] == ["100k▔", "", "1k▔", "", "10▔", "1▔"]
+    spans = graph_lines(history_of(*[Flow(1e5, reaches=100, mine=99_900)] * 60), (), 85, 6, unit="log")
+    colours = [line[1][1].color for line in spans[:5]]
+    assert colours[0] == colours[2] != colours[3] == colours[4]
+    assert "pps log" in lines[-1]
 
 
 def test_without_colours_glyphs_alone_say_whose_it_is() -> None:
@@ -161,26 +185,26 @@ def test_columns_show_their_busiest_moment() -> None:
 @pytest.mark.parametrize(
     ("log", "axis"),  # of 60 s, a second a cell, so that the last cell is second 59
     [
-        ((), "──────────────┬45s───────────┬30s───────────┬15s────────────"),
+        ((), "▔▔▔▔▔▔▔▔▔▔▔▔▔▔╹45s▔▔▔▔▔▔▔▔▔▔▔╹30s▔▔▔▔▔▔▔▔▔▔▔╹15s▔▔▔▔▔▔▔▔▔▔▔▔"),
         ((entry(1039, EventKind.RULE_APPLIED, "118"),), "▲118"),
         ((entry(1057.2, EventKind.RULE_APPLIED, "118"),), "118▲"),
         ((entry(1030, EventKind.RULE_UNDONE, "118"),), "▼118"),
         ((entry(1030, EventKind.RULE_EXPIRED, "118"),), "✖118"),
-        ((entry(1030, EventKind.ATTACK_BEGAN, "syn"),), "┬30s"),
+        ((entry(1030, EventKind.ATTACK_BEGAN, "syn"),), "╹30s"),
         (tuple(entry(1030.1, EventKind.RULE_APPLIED, str(rule)) for rule in range(5, 9)), "▲5+3"),
-        ((entry(1020, EventKind.RULE_APPLIED, "7"), entry(1025, EventKind.RULE_UNDONE, "7")), "▲7───▼7"),
+        ((entry(1020, EventKind.RULE_APPLIED, "7"), entry(1025, EventKind.RULE_UNDONE, "7")), "▲7▔▔▔▼7"),
         (
             (entry(1020, EventKind.RULE_APPLIED, "117"), entry(1022, EventKind.RULE_UNDONE, "117")),
-            "117▲─▼117",
+            "117▲▔▼117",
         ),
-        ((entry(1020, EventKind.RULE_APPLIED, "7"), entry(1020, EventKind.RULE_UNDONE, "7")), "▲─▼7"),
+        ((entry(1020, EventKind.RULE_APPLIED, "7"), entry(1020, EventKind.RULE_UNDONE, "7")), "▲▔▼7"),
     ],
 )
 def test_what_became_of_rules_is_marked_without_overlap(log: tuple[LogEntry, ...], axis: str) -> None:
     history = history_of(*[Flow(10.0, reaches=10.0)] * 700, begin=360.0)
     line = area(drawn(history, *log, seconds=1))[-1]
     assert axis in line
-    assert set(line) <= set("─┬▲▼✖+sm0123456789")
+    assert set(line) <= set("▔╹▲▼✖+sm0123456789")
 
 
 def test_nothing_is_drawn_for_no_clients() -> None:
@@ -196,9 +220,9 @@ def test_nothing_is_drawn_for_no_clients() -> None:
 
 def test_bits_keep_the_parts_and_change_the_scale() -> None:
     flood = Flow(1000.0, mine=500.0, reaches=500.0, bps=8e6)
-    packets, octets = drawn(history_of(flood)), drawn(history_of(flood), in_bits=True)
-    assert "1k┤" in packets[0]
-    assert " 10M┤" in octets[0]
+    packets, octets = drawn(history_of(flood)), drawn(history_of(flood), unit="bits")
+    assert "1k▔" in packets[0]
+    assert " 10M▔" in octets[0]
     assert "bit/s ~" in octets[-1], "an estimate is marked"
 
 
@@ -225,12 +249,12 @@ def test_graph_takes_no_more_than_its_share_of_the_terminal(rows: int, height: i
     assert graph_height(rows) == height
 
 
-@given(st.lists(FLOW, max_size=30), st.integers(-5, 400), st.integers(0, 12), st.booleans())
+@given(st.lists(FLOW, max_size=30), st.integers(-5, 400), st.integers(0, 12), st.sampled_from(UNITS))
 @settings(deadline=None, max_examples=60)
-def test_any_history_fits_any_box(flows: list[Flow], width: int, height: int, in_bits: bool) -> None:
+def test_any_history_fits_any_box(flows: list[Flow], width: int, height: int, unit: Unit) -> None:
     history = history_of(*flows)
     log = [entry(990.0, EventKind.RULE_APPLIED, "9"), entry(1002.0, EventKind.RULE_UNDONE, "9")]
-    lines = graph_lines(history, log, width, height, in_bits=in_bits)
+    lines = graph_lines(history, log, width, height, unit=unit)
     assert len(lines) in (0, height)
     assert all(width_of(line) == width for line in lines)
 
@@ -266,7 +290,7 @@ async def test_history_stays_bounded_and_rules_are_marked_on_the_screen() -> Non
 
 
 def colours(history: History) -> set[str]:
-    lines = graph_lines(history, (), 80, 3, in_bits=False)
+    lines = graph_lines(history, (), 80, 3, unit="packets")
     return {style.color.name for line in lines for _, style in line if style.color is not None}
 
 

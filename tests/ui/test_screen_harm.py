@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from msgspec.structs import replace
 from rich.style import Style
@@ -17,8 +19,10 @@ from fwtop.render.observation import observation_json
 from fwtop.render.verdict import Badge, verdict_of
 from fwtop.store.events import derive
 from fwtop.ui.attention import BELL, Attention
+from fwtop.ui.format import duration
 from fwtop.ui.header import HeaderState, header_lines
 from fwtop.ui.lists.history import History
+from fwtop.ui.lists.path import conntrack_figures
 from fwtop.ui.lists.table import CellContext
 from fwtop.ui.lists.traffic import _dropped
 from fwtop.ui.style import DIM, ELSEWHERE, GOOD
@@ -54,7 +58,7 @@ async def test_a_trial_that_ended_for_harm_is_told_until_a_key_and_why() -> None
             run.clock[0] = NOW + 3
             await run.send(over)
             shown = run.text()
-            assert "✖ Rule 7 was taken back, clients of 80/tcp 105/s → 0/s." in shown
+            assert "with it clients of 80/tcp 105/s → 0/s." in shown
             assert "Enter previews it again" in shown
             run.clock[0] = NOW + 600
             await run.send(over)
@@ -102,6 +106,19 @@ def test_a_full_table_says_only_what_is_counted(more: dict[str, float], words: s
     assert line.rstrip().endswith(words)
     eased = header(replace(protected(), conntrack=conntrack(1.0, **more)), 160)[1]
     assert ("✖" in eased) is ("drop" in more), "in yellow while what came is stopped and nobody refused"
+
+
+@pytest.mark.parametrize(
+    ("shown", "left", "told"), [(spoofed, 2.0, True), (spoofed, 61.0, False), (calm, 2.0, False)]
+)
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_table_that_an_attack_fills_up_soon_is_in_the_verdict(
+    shown: Callable[[], Snapshot], left: float, told: bool, width: int
+) -> None:
+    shot = replace(shown(), conntrack=conntrack(0.4, seconds_to_full=left))
+    assert ("✖ conntrack full in 2 s" in header(shot, width)[1]) is told
+    figures = {one.name: one.value for one in conntrack_figures(shot)}
+    assert figures["fills up"] == ("not soon" if shown is calm else f"in {duration(left)}")
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -17,9 +19,10 @@ from traffic_scene import spoofed_syns
 from fwtop.dissect.client import Dissection, Layer
 from fwtop.model.rule import Kind, Mode, Preview, Rule
 from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.ui.actions import rule_dialog
 from fwtop.ui.actions.dialog import key_lines, short_help
 from fwtop.ui.actions.rule_dialog import RuleDialog
-from fwtop.ui.keys import ACTIONS, KEY_MAP, Here
+from fwtop.ui.keys import ACTIONS, KEY_MAP, Here, KeyMap, key_name
 from fwtop.ui.tabs import TABS
 
 Check = Callable[[Run, str], Awaitable[None]]
@@ -50,11 +53,11 @@ async def block(run: Run, key: str) -> None:
 
 @checks("block_spared", spoofed_syns)
 async def block_spared(run: Run, key: str) -> None:
-    await run.press("v", "end", "b")
+    await run.press("v", "b")
     assert "B previews a block" in run.status
     await run.press(key)
     rule = drafted(run)
-    assert (rule.kind, [str(prefix) for prefix in rule.match.sources]) == (Kind.IPSET, ["198.51.100.9"])
+    assert (rule.kind, [str(prefix) for prefix in rule.match.sources]) == (Kind.IPSET, ["192.0.2.33"])
 
 
 @checks("limit")
@@ -616,3 +619,70 @@ async def test_a_set_leaves_out_what_active_rules_stop() -> None:
         assert "99.5 % of SYN flood" in run.text()
         await run.press("enter")
         assert [value[0].kind for verb, value in feed.controls.calls if verb == "apply"] == [Kind.IPSET]
+
+
+def _stored(shot: Snapshot) -> Snapshot:
+    return replace(shot, origin=replace(shot.origin, kind="session", file="s.db"))
+
+
+@pytest.mark.parametrize(
+    ("scene", "readonly"),
+    [
+        *((scene, "") for scene in ("calm", "few_sources", "vectors", "harm", "poison", "stored")),
+        *((scene, "started with --readonly") for scene in ("spoofed", "vectors", "trial", "stored")),
+    ],
+)
+async def test_every_key_that_the_screen_names_is_bound_there(
+    scene: str, readonly: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key of another tab, or one that read-only or a recording refuses, is never offered."""
+    shot = _stored(provisional()) if scene == "stored" else SCENES[scene]()
+    feed, named = FakeFeed(), set[str]()
+    feed.controls.readonly = readonly
+    label = type(KEY_MAP).label
+
+    def noted(table: KeyMap, name: str) -> str:
+        named.add(name)
+        return label(table, name)
+
+    monkeypatch.setattr(KeyMap, "label", noted)
+    async with running(shot, LARGE, feed=feed) as run:
+        main = run.app.main
+        for tab in TABS:
+            main.tabs.show(tab.name)
+            await run.settle()
+            named.clear()
+            main.view.redraw()
+            here = main.view.here()
+            assert named, "the line of the tabs names keys"
+            for row in (KEY_MAP[name] for name in named):
+                bound = KEY_MAP.action(row.keys[0], tab.name) is row
+                refused = here.origin in row.useless.split() or (row.changes and bool(readonly))
+                assert bound, f"{row.name} is named on {tab.name}, where its key does something else"
+                assert not refused, f"{row.name} is named on {tab.name}, where it says why it does nothing"
+
+
+_ASKED = re.compile(r"(?:[Pp]ress|[Kk]ey|[Kk]eys) `([^`]{1,8})`")
+_LITERAL = re.compile(
+    r"(?<![\w{'%])([A-Za-z*+]|Ctrl\+\w) "
+    r"(?:adds|blocks|closes|confirms|drops|ends|folds|goes|holds|installs|keeps|previews|removes|restores|says|"
+    r"shows|starts|stops|takes|unfolds)\b"
+)
+
+
+def test_keys_that_texts_and_documents_name_are_bound() -> None:
+    """Texts get their keys from the table, which settings change; documents name those it begins with."""
+    root = Path(__file__).parents[2]
+    bound = {key for row in ACTIONS for key in row.keys}
+    bound |= {binding.key for name in vars(rule_dialog).values() for binding in getattr(name, "BINDINGS", ())}
+    pages = [root / "README.md", root / "CHANGELOG.md", *(root / "docs").glob("*.md")]
+    asked = [(page.name, key) for page in pages for key in _ASKED.findall(page.read_text())]
+    assert len(asked) > 3
+    assert not [found for found in asked if key_name(found[1]) not in bound]
+    literals = [
+        (path.name, node.value)
+        for path in (root / "fwtop" / "ui").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _LITERAL.search(node.value)
+    ]
+    assert not literals

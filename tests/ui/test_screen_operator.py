@@ -82,16 +82,20 @@ def marked(*names: str) -> Snapshot:
     return replace(base, tables=replace(base.tables, sources=replace(base.tables.sources, address=sources)))
 
 
-async def test_in_a_spoofed_flood_known_peers_are_marked_and_come_last() -> None:
+async def test_in_a_spoofed_flood_known_peers_are_marked_and_come_first() -> None:
     shot = marked()
     you = shot.tables.sources.address[0].key
     async with running(shot, LARGE) as run:
-        rows = run.app.main.tabs.panels["sources"].rows.items
-        assert [row.who for row in rows][-2:] == ["you", "resolver"]  # type: ignore[union-attr]
+        assert run.app.main.tabs.panels["sources"].view.name == "port", "not victims"
         assert run.app.main.tabs.panel.spec.name == "proposals", "b must not mean a victim"
+        run.app.main.tabs.panels["sources"].show_view("address")
+        rows = run.app.main.tabs.panels["sources"].rows.items
+        assert [row.who for row in rows][:2] == ["you", "resolver"]  # type: ignore[union-attr]
+        run.app.main.view.redraw()
+        await run.settle()
         assert "forged: these need not be the senders" in run.text()
         run.app.main.tabs.focus("sources")
-        await run.press("end", "up", "r")
+        await run.press("home", "r")
         assert you in run.text()
         assert "you: an SSH session to this host comes from it" in run.text()
 

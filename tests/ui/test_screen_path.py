@@ -27,6 +27,7 @@ from fwtop.model.traffic.snapshot import (
     Surroundings,
 )
 from fwtop.render.drop_words import reason_words
+from fwtop.ui.header import rates_line
 from fwtop.ui.lists.path import RECORDED, Stage, bar_cells, path_lines, stage_details, stages_of
 from fwtop.ui.style import BAD, DIM, ELSEWHERE, GOOD, Line, width_of
 
@@ -188,7 +189,9 @@ def test_glyphs_tell_who_drops_and_red_that_an_attack_gets_through() -> None:
     lines = {line[0][0].strip(): line for line in path_lines(shot, 120, 30)}
     assert styles(lines["XDP"], "▓") == {GOOD}
     assert styles(lines["raw"], "▒") == {ELSEWHERE}
-    assert styles(lines["socket"], "░") == {DIM}
+    assert styles(lines["socket"], "░") == {BAD}, "its buffer is full"
+    unwanted = path_lines(flood(row("socket", "NO_SOCKET", 9000.0)), 120, 30)
+    assert {style for line in unwanted for style in styles(line, "░")} == {DIM}
     open_way = path_lines(flood(), 120, 30)
     assert all(styles(line, "█") == {BAD} for line in open_way if "█" in text([line]))
     quiet = path_lines(calm(), 120, 30)
@@ -354,3 +357,32 @@ def test_queues_cores_and_packet_sockets_stand_where_they_work() -> None:
     assert "dhclient, process 7, eth0, filtered" in details["tc"]
     quiet = stages_of(replace(snapshot(), surroundings=Surroundings()))
     assert not {"backlog", "tc"} & {stage.name for stage in quiet if not stage.drops}
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason", "place", "helps"),
+    [
+        ("socket", "SOCKET_RCVBUFF", "the socket", "SO_RCVBUF"),
+        ("socket", "TCP_LISTEN_OVERFLOW", "the socket", "somaxconn"),
+        ("nic", "RX_MISSED", "the NIC", "ethtool -G"),
+        ("backlog", "CPU_BACKLOG", "the CPU queue", "netdev_max_backlog"),
+        ("conntrack", "TABLE_FULL", "conntrack", "nf_conntrack_max"),
+    ],
+)
+async def test_what_is_lost_because_something_is_full_is_no_help_of_the_kernel(
+    layer: str, reason: str, place: str, helps: str
+) -> None:
+    lost, dropped = row(layer, reason, 40_000.0), row("ip", "NO_SOCKET", 5_000.0)
+    shot = flood(lost, dropped)
+    async with running(shot, (200, 50)) as run:
+        header, small = (text([rates_line(shot, None, width, [])]) for width in (200, 80))
+        assert f"kernel 5.00k │ lost at {place} 40.0k" in header
+        assert "lost 40.0k" in small
+        run.app.main.tabs.show("path")
+        await run.settle()
+        drops = run.app.main.tabs.panels["ledger"]
+        assert {item.layer for item in drops.rows.items} == {layer, "ip"}, "what is delivered isn't dropped"
+    stage = next(one for one in stages_of(shot) if any(drop.end == "lost" for drop in one.drops))
+    assert helps in text(stage_details(stage, 0.0)[1])
+    ends = {drop.by: drop.end for one in stages_of(shot) for drop in one.drops}
+    assert ends["NO_SOCKET"] == "kernel"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from screen_factory import SCENES, harm, provisional, spoofed, trial
+from screen_factory import SCENES, harm, later, provisional, snapshot, trial
 from screen_fakes import FakeFeed
 from screen_packets import flood
 from screen_parts import NOW
@@ -16,6 +17,8 @@ from screen_past import remembering
 from screen_picture import picture
 from screen_run import LARGE, SMALL, running
 
+from fwtop.model.traffic.counters import TcpService
+from fwtop.model.traffic.session import PastAttack
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.tabs import TABS
 
@@ -89,7 +92,22 @@ async def test_calm_after_an_attack_looks_as_kept_and_is_not_blank(size: Size) -
     shot, flood_seen = SCENES["calm"](), SCENES["provisional"]()
     ended = replace(flood_seen.judgement.attacks[0], since=shot.at - 260, ended=shot.at - 180)
     over = replace(shot, judgement=replace(shot.judgement, attacks=(ended,)))
-    async with running(replace(flood_seen, started=shot.started - 200), size) as run:
+    feed = FakeFeed()
+    feed.over = (
+        PastAttack(
+            NOW - 90_060, NOW - 90_000, "udp_flood", "UDP flood after 1 min, at most 84,000 pps", ("7",)
+        ),
+        PastAttack(
+            NOW - 180_042,
+            NOW - 180_000,
+            "slow_headers",
+            "Slow headers after 42 s, held 600",
+            (),
+            elsewhere=True,
+        ),
+        PastAttack(shot.at - 270, shot.at - 200, "syn_flood", "the same, as a recorder saw it"),
+    )
+    async with running(replace(flood_seen, started=shot.started - 200), size, feed=feed) as run:
         for age in (100, *range(60, -1, -1)):
             await run.send(replace(over if age == 100 else shot, started=shot.started - age))
         run.app.main.view.news._toasts.clear()
@@ -97,6 +115,10 @@ async def test_calm_after_an_attack_looks_as_kept_and_is_not_blank(size: Size) -
         await run.settle()
         drawn, lines = picture(run.app), run.lines()
     assert sum(not line.strip() for line in lines) < size[1] / 4
+    past = [line for line in lines if re.search(r" after .* ago *$", line)]
+    wanted = ("rules 5, 7 .*3 m ago", "84,000 pps .*rule 7 .*1 d ago", "held 600 .*your firewall .*2 d ago")
+    assert all(re.search(words, line) for words, line in zip(wanted, past, strict=False))
+    assert len(past) == {24: 1, 30: 2}.get(size[1], 3), "none twice, the latest first"
     compare(drawn, f"calm-after-{size[0]}x{size[1]}")
 
 
@@ -110,10 +132,9 @@ async def test_scene_looks_as_kept(scene: str, size: Size, at: str, keys: tuple[
 
 @pytest.mark.parametrize("size", [SMALL, (120, 40)])
 async def test_the_end_of_a_trial_for_harm_looks_as_kept(size: Size) -> None:
-    shown = harm(trial())
-    async with remembering(shown, size) as run:
+    async with remembering(harm(trial()), size) as run:
         run.clock[0] = NOW + 3
-        await run.send(replace(spoofed(), mitigations=()))
+        await run.send(replace(later(snapshot(), 3.0), tcp=TcpService(2, 44.0, 1_200.0)))
         drawn = picture(run.app)
     compare(drawn, f"harm-ended-{size[0]}x{size[1]}")
 

@@ -171,6 +171,9 @@ async def test_a_better_one_is_marked_and_takes_1_when_the_operator_moves() -> N
         await run.send(offering("b", "a"))
         assert listed(run) == ["a", "b"]
         assert "▲ better  drop UDP" in run.text()
+        better = run.app.main.desk.proposals.helpful()[0]
+        assert f"press {better.number} Enter" in run.text(), "the number that helps most, not the lowest"
+        assert better.number != 1
         await run.press("down")
         assert listed(run) == ["b", "a"]
         assert run.selected_key() == "b", "the next row as it was seen"

@@ -264,7 +264,7 @@ async def test_theme_first_tab_unit_columns_and_rates() -> None:
     """
     async with running(snapshot(), LARGE, settings=effective(text)) as run:
         main = run.app.main
-        assert (main.tabs.shown.name, main.bars.in_bits, main.bars.graph.seconds) == ("traffic", True, 5)
+        assert (main.tabs.shown.name, main.bars.unit, main.bars.graph.seconds) == ("traffic", "bits", 5)
         assert (PALETTE.name, run.app._frame_seconds, main.desk.slow) == ("mono", 0.5, False)
         heads = next(line for line in run.lines() if "address" in line and "who" in line)
         assert heads.index("address") < heads.index("pps") < heads.index("who")

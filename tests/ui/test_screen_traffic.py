@@ -18,6 +18,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.snapshot import Origin, PacketSignature, Port, TrafficPart
+from fwtop.render.rows.traffic import SOURCE_LISTS
 from fwtop.ui.actions.row_actions import packets_of
 from fwtop.ui.actions.rule_dialog import RuleDialog
 from fwtop.ui.lists.traffic import TRAFFIC_VIEWS, first_view, signature_words, traffic_items
@@ -52,6 +53,33 @@ async def test_a_spoofed_flood_begins_with_its_signature_not_with_victims(size: 
         assert "7.7.4.9" not in text
         await run.press("v")
         assert run.app.main.tabs.panel.view.name == "address"
+
+
+async def test_no_forged_source_is_selected_without_a_key_and_a_block_of_one_warns() -> None:
+    async with running(spoofed_syns()) as run:
+        main = run.app.main
+        await tab(run)
+        chosen = main.tabs.panel.current()
+        assert isinstance(chosen, PacketSignature)
+        assert chosen.attack_share > 0.5
+        for view in SOURCE_LISTS:
+            main.tabs.view(view)
+            await run.settle()
+            rows = main.tabs.panel.rows
+            whose = [item.who not in ("", "attack") for item in rows.items]
+            assert rows.selected == 0
+            assert whose == sorted(whose, reverse=True), "clients are above those who may be forged"
+            assert ("others, perhaps forged" in run.text()) is (True in whose)
+        main.tabs.view("port")
+        await run.settle()
+        port = main.tabs.panel.current()
+        assert isinstance(port, Port)
+        assert f"{port.protocol}/{port.port}" == spoofed_syns().judgement.attacks[0].target
+        await run.press("home")
+        assert main.tabs.panel.rows.selected == 0, "a key selects the first row all the same"
+    scene = spoofed_syns()
+    unsigned = replace(scene, judgement=replace(scene.judgement, signatures=()))
+    assert first_view(unsigned) == "port", "never a list of victims"
 
 
 async def test_the_first_view_returns_to_addresses_unless_the_operator_chose_one() -> None:
@@ -90,15 +118,18 @@ async def test_clients_stand_in_a_group_of_their_own() -> None:
     async with running(spoofed_syns(), LARGE) as run:
         await show(run, "address")
         keys = [run.app.main.tabs.panel.view.row.key(item) for item in run.app.main.tabs.panel.rows.items]
-        assert keys[-3:] == list(CLIENTS)
+        assert keys[:3] == list(CLIENTS), "above sources that may be forged"
         lines = run.lines()
-        heading = next(y for y, line in enumerate(lines) if "clients and known peers" in line)
-        assert all(any(key in line for line in lines[heading + 1 :]) for key in CLIENTS)
-        assert not any(key in line for line in lines[:heading] for key in CLIENTS)
+        begin, end = (
+            next(y for y, line in enumerate(lines) if heading in line)
+            for heading in ("clients and known peers", "others, perhaps forged")
+        )
+        assert all(any(key in line for line in lines[begin + 1 : end]) for key in CLIENTS)
+        assert not any(key in line for line in lines[end:] for key in CLIENTS)
         assert sum("clients and known peers" in line for line in lines) == 1
         await run.press("o")
         assert [run.app.main.tabs.panel.view.row.key(item) for item in run.app.main.tabs.panel.rows.items][
-            -3:
+            :3
         ] != []
         assert sum("clients and known peers" in line for line in run.lines()) == 1
 
@@ -126,14 +157,13 @@ async def test_without_an_attack_there_are_no_groups() -> None:
 async def test_a_client_is_blocked_by_its_own_key_only() -> None:
     async with running(spoofed_syns()) as run:
         await show(run, "address")
-        await run.press("end")
         for key in ("b", "x"):
             await run.press(key)
             assert "B previews a block" in run.status
             assert run.dialog != "RuleDialog"
         await run.press("B")
         assert isinstance(run.app.screen, RuleDialog)
-        assert [str(prefix) for prefix in run.app.screen.rule.match.sources] == [CLIENTS[-1]]
+        assert [str(prefix) for prefix in run.app.screen.rule.match.sources] == [CLIENTS[0]]
 
 
 async def test_a_signature_becomes_a_rule_with_exactly_its_fields() -> None:
@@ -175,7 +205,7 @@ async def test_enter_goes_into_a_prefix_and_escape_back_up() -> None:
 
 async def test_enter_shows_the_packets_of_a_row_and_escape_comes_back() -> None:
     for view, found in (
-        ("address", f"ipv6.src == {LONG}"),
+        ("address", f"ip.src == {CLIENTS[0]}"),
         ("destination", "ip.dst == 192.0.2.1"),
         ("signature", "tcp.dstport == 443"),
     ):
@@ -239,7 +269,7 @@ async def test_the_selected_attack_scopes_the_traffic() -> None:
         await show(run, "address")
         assert "203.0.113.5" in run.text()
         assert CLIENTS[0] not in run.text()
-        await run.press("0", "end")
+        await run.press("0", "home")
         assert CLIENTS[0] in run.text()
         assert "Traffic of A" not in run.text()
 

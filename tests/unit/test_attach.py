@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from analysis_factory import make_batch, make_frames, make_tables
 from msgspec.structs import replace
-from stored_samples import attack, snapshot
+from stored_samples import attack, rule, snapshot, status
 from stored_sessions import path_of, writer
 
 from fwtop.console.playback import replay
@@ -51,6 +51,36 @@ def test_history_and_onsets_come_from_the_longest_running_session_of_the_same_in
     for session in sessions:
         session.close()
     assert find_earlier(HERE, tmp_path / "sessions") == Earlier()
+
+
+def store_attack(
+    state: Path, kind: str, since: float, *, rules: bool = False, interface: str = "eth0"
+) -> None:
+    session, flood = writer(state, interface), attack(kind, since=since)
+    over = replace(flood, paused=since + 30, ended=since + 60, last=since + 30, peak_pps=2e5)
+    done = (status(rule(7, created=since + 10), since + 12),) if rules else ()
+    for at, attacks in (
+        (since - 1, ()),
+        (since + 5, (flood,)),
+        (since + 12, (flood,)),
+        (since + 60, (over,)),
+    ):
+        session.write(snapshot(at, attacks=attacks, mitigations=done if at > since + 10 else ()))
+    session.close()
+
+
+def test_the_last_attacks_of_earlier_sessions_are_known_each_once(tmp_path: Path) -> None:
+    store_attack(tmp_path, "dns_amplification", NOW - 90_000, rules=True)
+    store_attack(tmp_path, "dns_amplification", NOW - 90_002)  # another screen beside
+    store_attack(tmp_path, "syn_flood", NOW - 5_000)
+    store_attack(tmp_path, "udp_flood", NOW - 4_000, interface="eth1")
+    (tmp_path / "sessions" / "1999-01-01T00-00-00Z-eth0.db").write_bytes(b"no database")
+    found = find_earlier(HERE, tmp_path / "sessions").over
+    assert [(one.kind, one.ended, one.rules) for one in found] == [
+        ("syn_flood", NOW - 4_940, ()),
+        ("dns_amplification", NOW - 89_940, ("7",)),
+    ]
+    assert "at most" in found[0].text
 
 
 @pytest.mark.parametrize("origin", [replace(HERE, netns="lab"), replace(HERE, interfaces=("eth0", "eth1"))])

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from fwtop.console.controls import ReadOnlyControls
 from fwtop.model.errors import FwtopError
-from fwtop.model.traffic.session import EventKind, Mark
+from fwtop.model.traffic.session import EventKind, Mark, PastAttack
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.feed import PlayerState
 from fwtop.ui.lists.history import Past
@@ -192,6 +192,10 @@ class StoredFeed:
     def past(self) -> tuple[Past, ...]:
         """Return the minutes before the frame shown."""
         return self._frame.past if self._frame is not None else ()
+
+    def past_attacks(self) -> tuple[PastAttack, ...]:
+        """Return nothing: only what is live is compared with other sessions."""
+        return ()
 
     def play(self, playing: bool) -> None:
         """Play or pause."""

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from fwtop.console.playback.player import Frame, Reel
 from fwtop.model.errors import FwtopError
-from fwtop.model.traffic.session import STOPPED, Flow, Mark, unstored
+from fwtop.model.traffic.session import STOPPED, Flow, Mark, PastAttack, unstored
 from fwtop.model.traffic.snapshot import Incident, Origin, Snapshot
 from fwtop.render.numbers import CLOCK, utc
 from fwtop.store.directory import SESSION_DIRECTORY, is_running, session_paths
-from fwtop.store.reader import Playback, SeriesPoint, playback, session_info
+from fwtop.store.reader import Playback, SeriesPoint, past_attacks, playback, session_info
 from fwtop.ui.lists.history import HISTORY_SECONDS, Clients, Past, Point
 
 
@@ -101,19 +101,22 @@ _FRESH_SECONDS = 30.0  # a recorder that wrote nothing for so long is stuck, or 
 
 
 class Earlier(Struct, frozen=True):
-    """What another process's running session holds of the minutes before now."""
+    """What another process's running session holds of the minutes before now, and what older ones do."""
 
     path: Path | None = None  # None: there is none
     past: tuple[Past, ...] = ()
     attacks: tuple[Incident, ...] = ()
+    over: tuple[PastAttack, ...] = ()  # attacks of any session before
 
 
 def find_earlier(origin: Origin, directory: Path = SESSION_DIRECTORY) -> Earlier:
-    """Return what the longest running session of these interfaces saw; nothing if none can be read."""
+    """Return what the longest running session of these interfaces saw, and the attacks of all."""
     with suppress(FwtopError):
+        over = past_attacks(origin, directory)
         for path in session_paths(directory):
             if is_running(path) and (found := _read(path, origin)) is not None:
-                return found
+                return replace(found, over=over)
+        return Earlier(over=over)
     return Earlier()
 
 

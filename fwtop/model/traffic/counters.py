@@ -29,9 +29,9 @@ _NO_ROOM = frozenset({
 })  # fmt: skip
 
 
-def lacks_room(drop: DropCount) -> bool:
-    """Whether packets were dropped that somebody waits for, because a queue, table or memory was full."""
-    return drop.layer in ("nic", "backlog", "conntrack") or drop.reason.partition(" (")[0] in _NO_ROOM
+def lacks_room(layer: str, reason: str) -> bool:
+    """Whether packets are dropped that somebody waits for, because a queue, table or memory is full."""
+    return layer in ("nic", "backlog", "conntrack") or reason.partition(" (")[0] in _NO_ROOM
 
 
 _FAR_SECONDS = 600.0  # of growth averaged over seconds: what it says of later is noise, and entries expire

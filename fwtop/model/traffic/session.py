@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from fwtop.model.rule import Rule
-from fwtop.model.traffic.counters import FIREWALLS, DropCount
+from fwtop.model.traffic.counters import FIREWALLS, DropCount, lacks_room
 from fwtop.model.traffic.snapshot import LedgerRow, PartTraffic, Snapshot
 
 
@@ -43,6 +43,17 @@ class Event(Struct, frozen=True):
     subject: str
     text: str  # one sanitised sentence
     incident: int = 0  # id of the one that it is about
+
+
+class PastAttack(Struct, frozen=True):
+    """An attack of an earlier session that is over."""
+
+    began: float  # Unix seconds
+    ended: float
+    kind: str
+    text: str  # what it was, how long it lasted, how much it was; sanitised
+    rules: tuple[str, ...] = ()  # ids of those that were installed while it was on
+    elsewhere: bool = False  # another firewall stopped it
 
 
 class Unstored(Struct, frozen=True):
@@ -210,6 +221,7 @@ class Flow(Struct, frozen=True):
     reaches: float = 0.0  # accepted
     unaccounted: float = 0.0  # neither dropped nor accepted; negative: more than arrived
     bps: float = 0.0
+    lost: float = 0.0  # of `kernel`, because a queue, buffer or table was full: nothing is protected by that
 
 
 def forged_share(snapshot: Snapshot) -> float:
@@ -234,6 +246,7 @@ def flow_of(snapshot: Snapshot) -> Flow | None:
         reaches=sums["reaches"],
         unaccounted=totals.pps - sum(sums.values()),
         bps=totals.bps,
+        lost=sum(row.pps for row in ledger if is_lost(row)),
     )
 
 
@@ -244,6 +257,11 @@ def end_of(row: LedgerRow | DropCount) -> str:
     if row.rule is not None:
         return "mine"
     return "other" if row.layer in FIREWALLS else "kernel"
+
+
+def is_lost(row: LedgerRow | DropCount) -> bool:
+    """Whether a row's packets were wanted, but what should take them was full."""
+    return end_of(row) == "kernel" and lacks_room(row.layer, row.reason)
 
 
 PARTED = ("country", "network", "city", "port")  # also counted by where the packets went:

@@ -15,6 +15,7 @@ from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Proposal, Snapshot, Source
 from fwtop.ui.actions.dialog import Dialog, bound, hints
 from fwtop.ui.actions.row_actions import ALL, check_targets
+from fwtop.ui.graph import UNITS
 from fwtop.ui.keys import Action
 from fwtop.ui.lists.panel import Panel
 from fwtop.ui.lists.traffic import spared
@@ -95,7 +96,7 @@ def offer(
         "proposal": [Choice(str(item.number), item.summary) for item in proposals],
         "column": _words((*(name for name, _ in panel.rows.row.sorts), "packets")),
         "view": _words(view.name for view in panel.spec.views if view.name),
-        "unit": _words(("packets", "bits")),
+        "unit": _words(UNITS),
         "theme": [Choice(theme.name, theme.help) for theme in THEMES.values()],
         "switch": _words(("on", "off")),
         "tab": [Choice(tab.name, tab.title) for tab in TABS],

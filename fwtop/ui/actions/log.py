@@ -263,8 +263,9 @@ def expiry_lines(expiry: ExpiryWatch, now: float, verdict: str, width: int) -> l
     rule = expiry.expired.rule.id if expiry.expired is not None else ""
     what, key = f"✖ Rule {rule} expired {duration(now - expiry.at)} ago", "Enter previews it again"
     if expiry.loss is not None:
-        what, verdict = f"✖ Rule {rule} was taken back", expiry.loss.words
-    for rows in ([f"{what}, {verdict}. {key}"], [f"{what}, {verdict}.", key], [f"{what}. {key}"]):
+        what, verdict = f"✖ Rule {rule} was taken back", f"with it {expiry.loss.words}"
+    told = f"{what}, {verdict}."
+    for rows in ([f"{told} {key}"], [told, key], [f"{what},", f"{verdict}.", key], [f"{what}. {key}"]):
         widest = max(map(len, rows))
         if widest + 2 <= width:
             break

@@ -13,7 +13,7 @@ from fwtop.analysis.packets.recent import PacketList
 from fwtop.dissect.client import Dissection
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.snapshot import Snapshot
+from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.ui.actions.desk import Desk
 from fwtop.ui.format import number
 from fwtop.ui.keys import KEY_MAP
@@ -36,7 +36,7 @@ def _number(item: Struct) -> int:
 class PacketRowList(RowList):
     """Packets in order of arrival. Following means: the cursor is on the newest, the last one."""
 
-    def update(self, items: Sequence[Struct], now: float) -> None:
+    def update(self, items: Sequence[Struct], now: float, _: Sequence[Incident] = ()) -> None:
         """Show these packets; the selected one, or the one that came next, stays selected."""
         chosen = self.current()
         self.items = items

@@ -355,6 +355,7 @@ class RowActions:
         return {
             "match": match,
             "block": match and not spared(item),
+            "spared": match and spared(item),
             "payload": isinstance(item, Payload),
             "like": isinstance(item, PacketRow) and item.source is not None,
             "proposal": bool(proposals),

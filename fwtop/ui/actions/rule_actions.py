@@ -62,7 +62,9 @@ class RuleActions:
             event.stop()
             event.prevent_default()
             self.on_rule("redo")
-        elif event.key != KEY_MAP.label("keep"):  # a moment too late: the way back stays on the screen
+        elif (
+            KEY_MAP.action(event.key, self._tabs.shown.name) is not KEY_MAP["keep"]
+        ):  # a moment too late: the way back stays on the screen
             self.expiry.expired = None
             self._desk.redraw()
 

@@ -114,6 +114,7 @@ class ProposalList:
         self.moved = False  # the operator moved in the list
         self._compared: tuple[Snapshot, list[str]] = NOTHING, []  # with active rules
         self._aside: dict[str, str] = {}  # proposals by what they are folded into
+        self._ranked: dict[str, int] = {}  # the best first, as now judged, whatever their numbers
         self._letters: dict[int, str] = {}  # of the incidents
         self._since: dict[int, float] = {}  # when incidents were out of the way from
         self._stopped: frozenset[int] = frozenset()
@@ -138,6 +139,7 @@ class ProposalList:
                 given[key] = one
                 aside[key] = ways.get(one.incident) or (RELIEF if rule and drops_nothing(rule) else "")
         last = sorted((key for key, way in aside.items() if way), key=lambda key: aside[key] != RELIEF)
+        self._ranked = {key: place for place, key in enumerate(given)}
         self.numbers.take([key for key in given if not aside[key]], last, now, anew=anew, held=held)
         before = {one.key: one for one in self.listed}
         order, first = self.numbers.order, self.numbers.first
@@ -182,8 +184,12 @@ class ProposalList:
         return rows
 
     def helpful(self) -> list[Proposal]:
-        """Return those that are not folded and drop something without harm, the best first."""
-        shown = (one for one in self.listed if not self._aside[one.key] and one.key not in self.gone)
+        """Return those that are not folded and drop something without harm, the best first.
+
+        Which needn't have the lowest number: that may belong to what was best against an earlier attack.
+        """
+        shown = [one for one in self.listed if not self._aside[one.key] and one.key not in self.gone]
+        shown.sort(key=lambda one: self._ranked[one.key])
         return [one for one in shown if one.rule and not drops_nothing(one.rule) and not one.is_last_resort]
 
     def turn(self, name: str) -> None:

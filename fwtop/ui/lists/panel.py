@@ -46,7 +46,9 @@ class Panel(Lines):
         self.active = False  # the panel that keys refer to
         self.view_index = 0
         self.view_chosen = spec.first is None  # by the operator
-        self.lists = [RowList(view.row, view.newest_last, view.group, view.numbered) for view in spec.views]
+        self.lists = [
+            RowList(view.row, view.newest_last, view.group, view.numbered, view.begins) for view in spec.views
+        ]
         self._top = 0
         self._shown = 0  # rows
         self.wanted = 0  # lines that all rows need, of the first _MEASURED; of fitted panels
@@ -77,7 +79,8 @@ class Panel(Lines):
             names = [view.name for view in self.spec.views]
             self.view_index = names.index(self.spec.first(snapshot))
         self.rows.grouped = bool(context.attacks)
-        self.rows.update(self.spec.items(snapshot, context, self.view.name), context.now)
+        self.rows.forged = any(attack.spoofed for attack in context.attacks)
+        self.rows.update(self.spec.items(snapshot, context, self.view.name), context.now, context.attacks)
         self.draw()
 
     def reload(self) -> None:
@@ -207,8 +210,8 @@ class Panel(Lines):
         """Return a line above the first row of a group."""
         rows = self.rows
         name = rows.heading(rows.items[place])
-        same = place > 0 and rows.heading(rows.items[place - 1]) == name
-        return [[(name, DIM)]] if name and not same else []
+        before = rows.heading(rows.items[place - 1]) if place else ""
+        return [[(name or "others, perhaps forged", DIM)]] if name != before else []
 
     def _visible(
         self, room: int, lines_of: Callable[..., list[Line]], cut: list[list[Line]] | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.model.rule import RuleStatus
-from fwtop.model.traffic.session import EventKind
+from fwtop.model.traffic.session import EventKind, PastAttack, is_lost
 from fwtop.model.traffic.snapshot import LedgerRow, Snapshot
 from fwtop.render.numbers import utc
 from fwtop.render.observation import rfc3339
@@ -39,7 +40,7 @@ from fwtop.ui.lists.traffic import (
     first_view,
     traffic_items,
 )
-from fwtop.ui.style import BAD, DIM, GOOD, TEXT, WARN, Line, facts
+from fwtop.ui.style import BAD, DIM, ELSEWHERE, GOOD, TEXT, WARN, Line, Span, facts
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
@@ -82,21 +83,36 @@ LOG_VIEW = View(
 )
 
 
-def past_attacks(_: Snapshot, context: CellContext, __: str) -> Sequence[LogEntry]:
-    """Return the attacks that are over, the latest first."""
-    return [entry for entry in reversed(context.log) if entry.kind == EventKind.ATTACK_ENDED]
+def past_attacks(log: Sequence[LogEntry], earlier: Sequence[PastAttack]) -> list[LogEntry]:
+    """Return the attacks that are over, those of earlier sessions too, the latest first."""
+    own = [entry for entry in reversed(log) if entry.kind == EventKind.ATTACK_ENDED]
+    begins = min((_began(entry, log) for entry in own), default=math.inf)  # a recorder beside stores the same
+    return [*own, *(_stored(one) for one in earlier if one.ended < begins)]
+
+
+def _began(item: LogEntry, log: Sequence[LogEntry]) -> float:
+    return min(entry.at for entry in log if entry.incident == item.incident)
+
+
+def _stored(one: PastAttack) -> LogEntry:
+    stopped = [("your firewall", ELSEWHERE)] if one.elsewhere else [("nothing was done", DIM)]
+    done = [_rule_names(one.rules)] if one.rules else stopped
+    kind = EventKind.ATTACK_ENDED
+    return LogEntry(-int(one.ended), one.ended, kind, "", one.kind, one.text, TEXT, details=(done,))
 
 
 def _done(item: LogEntry, context: CellContext, _: int) -> Line:
     """Write which rules were installed while an attack lasted."""
-    about = [entry for entry in context.log if entry.incident == item.incident]
-    since = min(entry.at for entry in about)
-    rules = {
-        entry.subject
-        for entry in context.log
-        if entry.kind == EventKind.RULE_APPLIED and since <= entry.at <= item.at
-    }
-    return [(f"rule {', '.join(sorted(rules))}", GOOD)] if rules else [("nothing was done", DIM)]
+    if item.number < 0:
+        return item.details[0]
+    since = _began(item, context.log)
+    applied = (entry for entry in context.log if entry.kind == EventKind.RULE_APPLIED)
+    rules = sorted({entry.subject for entry in applied if since <= entry.at <= item.at})
+    return [_rule_names(rules)] if rules else [("nothing was done", DIM)]
+
+
+def _rule_names(rules: Sequence[str]) -> Span:
+    return f"rule{'s' if len(rules) > 1 else ''} {', '.join(rules)}", GOOD
 
 
 PAST_VIEW = View(
@@ -130,7 +146,7 @@ def _layer(item: LedgerRow, *_: object) -> Line:
 
 def _reason(item: LedgerRow, *_: object) -> Line:
     rule: Line = [(f"rule {item.rule}  ", GOOD)] if item.rule else []
-    return [*rule, (item.reason, DIM)]
+    return [*rule, (item.reason, BAD if is_lost(item) else DIM)]
 
 
 def _mostly(item: LedgerRow, *_: object) -> Line:
@@ -210,11 +226,11 @@ PANELS = (
         "past",
         "last attacks",
         (PAST_VIEW,),
-        past_attacks,
+        lambda _, context, __: past_attacks(context.log, context.earlier),
         inline=True,
         fitted=True,
         title_of=lambda context: (
-            "last attacks" if past_attacks(context.snapshot, context, "") else "no attack in this session"
+            "last attacks" if past_attacks(context.log, context.earlier) else "no attack in this session"
         ),
     ),
     PanelSpec(

@@ -17,9 +17,9 @@ from rich.style import Style
 from fwtop.model.rule import Kind
 from fwtop.model.service import Service
 from fwtop.model.traffic.counters import ConntrackSample
-from fwtop.model.traffic.session import STOPPED, end_of, flow_of
+from fwtop.model.traffic.session import STOPPED, end_of, flow_of, is_lost
 from fwtop.model.traffic.snapshot import Core, FilterChain, LedgerRow, Queue, Ring, Snapshot
-from fwtop.render.drop_words import reason_words
+from fwtop.render.drop_words import help_words, reason_words
 from fwtop.render.rows.field import RowType
 from fwtop.render.verdict import Badge, verdict_of
 from fwtop.rules.kind import Layer
@@ -58,7 +58,7 @@ def conntrack_figures(snapshot: Snapshot) -> tuple[Figure, ...]:
     failed = "packets that another of their connection was ahead of, or whose bucket was full"
     return (
         Figure("tracked", tracked, sample.fill >= CONNTRACK_ALARM, holds),
-        _fills_up(sample),
+        _fills_up(sample, attack=bool(snapshot.judgement.on)),
         Figure("new", f"{number(sample.new_per_s)}/s", False, new),
         Figure("insert failed", f"{number(failed_pps)}/s", failed_pps > 0, failed),
         Figure(
@@ -68,8 +68,21 @@ def conntrack_figures(snapshot: Snapshot) -> tuple[Figure, ...]:
     )
 
 
-def _fills_up(sample: ConntrackSample) -> Figure:
-    left = sample.seconds_to_full
+_SOON = 60.0  # seconds
+
+
+def soon_full(snapshot: Snapshot) -> float | None:
+    """Return in how many seconds an attack fills the connection table, if that is soon.
+
+    What grows in calm doesn't go on growing: it is told as a figure of the table at most.
+    """
+    sample = snapshot.conntrack
+    left = sample.seconds_to_full if sample is not None and snapshot.judgement.on else None
+    return left if left is not None and left < _SOON else None
+
+
+def _fills_up(sample: ConntrackSample, *, attack: bool) -> Figure:
+    left = sample.seconds_to_full if attack or sample.fill >= CONNTRACK_ALARM else None
     if sample.fill >= FULL or (left is not None and left < 1):
         return Figure("fills up", "FULL", True, "new connections evict others or are dropped")
     normal = sample.seconds_to_fill(CONNTRACK_ALARM)
@@ -85,12 +98,22 @@ UNEXPLAINED = "unexplained"  # the layer of what is neither delivered nor droppe
 
 
 def shown_ledger(snapshot: Snapshot) -> tuple[LedgerRow, ...]:
-    """Return the rows of the ledger that are worth a line."""
+    """Return the rows of the ledger that tell of drops and are worth a line."""
     return tuple(
         row
         for row in snapshot.tables.ledger
-        if row.layer != UNEXPLAINED or abs(share_of_all(row, snapshot)) >= UNEXPLAINED_SHARE
+        if row.layer != "delivered"
+        and (row.layer != UNEXPLAINED or abs(share_of_all(row, snapshot)) >= UNEXPLAINED_SHARE)
     )
+
+
+def loses_most(snapshot: Snapshot) -> str:
+    """Name what is so full that it loses the most packets; "" if nothing is."""
+    lost = [row for row in snapshot.tables.ledger if is_lost(row)]
+    if not lost:
+        return ""
+    layer = max(lost, key=lambda row: row.pps).layer
+    return {"nic": "the NIC", "backlog": "the CPU queue", "socket": "the socket"}.get(layer, layer)
 
 
 def share_of_all(row: LedgerRow, snapshot: Snapshot) -> float:
@@ -110,7 +133,7 @@ class Drop(Struct, frozen=True):
     """What one row of the ledger dropped at a stage."""
 
     row: LedgerRow
-    end: str  # "mine", "other", "kernel"
+    end: str  # "mine", "other", "kernel", "lost"
     by: str  # "rule 118", "inet filter input (policy drop)", "TCP_OLD_DATA"
     pps: float
 
@@ -184,7 +207,9 @@ def _drops(snapshot: Snapshot) -> dict[str, list[Drop]]:
         for stage, share in ((_stage(row, kinds), 1.0 - late), (FILTER, late)):
             if share > 0:
                 part = replace(row, packets=round(row.packets * share), pps=row.pps * share)
-                drop = Drop(part, end_of(row), _by(row, stage, snapshot), part.pps)
+                drop = Drop(
+                    part, "lost" if is_lost(row) else end_of(row), _by(row, stage, snapshot), part.pps
+                )
                 found.setdefault(stage, []).append(drop)
     return found
 
@@ -236,6 +261,9 @@ def _note(name: str, snapshot: Snapshot, drops: tuple[Drop, ...]) -> tuple[str, 
         return ", ".join(words), bool(words)
     if name == CONNTRACK:
         return _conntrack(snapshot.conntrack, snapshot.seconds)
+    if name == SOCKET:
+        words = [f"helps: {help_words(drop.row.reason)}" for drop in drops if drop.end == "lost"]
+        return (words or [""])[0], bool(words)
     return "", False
 
 
@@ -300,7 +328,12 @@ def _conntrack(sample: ConntrackSample | None, seconds: float) -> tuple[str, boo
     return ", ".join(words), is_full
 
 
-ENDS: dict[str, tuple[str, Style]] = {"mine": ("▓", GOOD), "other": ("▒", ELSEWHERE), "kernel": ("░", DIM)}
+ENDS: dict[str, tuple[str, Style]] = {
+    "mine": ("▓", GOOD),
+    "other": ("▒", ELSEWHERE),
+    "kernel": ("░", DIM),
+    "lost": ("░", BAD),  # something was full
+}
 _FULL_CORE = 0.9  # of a core in softirq: there is no time for programs, and soon none for packets
 _DECADES = 3.5  # of the scale: a bar of one cell is a 3,000th of a full one
 _ASKS = 8  # shown
@@ -431,9 +464,10 @@ def stage_details(item: Stage, _: float) -> tuple[str, list[Line]]:
         mostly = f"{describe(row.mostly)}: {percent(row.mostly_share)} (sampled)" if row.mostly else ""
         lines.append([])
         lines += facts(
-            ("by", "the kernel" if drop.end == "kernel" else drop.by),
+            ("by", drop.by if drop.end in ("mine", "other") else "the kernel"),
             ("reason", row.reason),
             ("", reason_words(row.reason)),
+            ("helps", help_words(row.reason) if drop.end == "lost" else ""),
             ("rate", f"{number(drop.pps)} pps, {row.packets:,} packets"),
             ("mostly", mostly),
         )

@@ -58,19 +58,21 @@ class RowList(Struct):
     newest_last: bool = False  # the cursor follows the end
     group: Callable[[Any], str] | None = None  # heading of a group that stands below the others
     numbered: bool = False  # rows stand where their numbers say, and are never filtered
+    begins: Callable[[Any, Sequence[Incident]], bool] | None = None  # the first such row is selected at first
     items: Sequence[Struct] = ()
     selected: int = 0
     gone: bool = False  # the selected item is no longer in the list
-    followed: bool = True  # until the first key the cursor stays on the first row
+    followed: bool = True  # until the first key the cursor stays on the row to begin with
     sort: int = -1  # index of `sorts`; -1: as the list came
     filter: str = ""
     grouped: bool = False  # below their headings
+    forged: bool = False  # the others may be in the name of whoever sends nothing: the groups are above them
     hidden: int = 0  # rows that the filter hides
     frozen_until: float = 0.0
     sorted_at: float = float("-inf")
     _before: tuple[Struct, float] | None = None  # what a following cursor left, and when
 
-    def update(self, items: Sequence[Struct], now: float) -> None:
+    def update(self, items: Sequence[Struct], now: float, attacks: Sequence[Incident] = ()) -> None:
         """Show the next list; the selected key stays selected."""
         chosen = self.current()
         shown = [item for item in items if self._matches(item)]
@@ -92,7 +94,10 @@ class RowList(Struct):
             self._keep_selected(shown, chosen)
         self.items = shown
         last = max(len(shown) - 1, 0)
-        followed = last if self.newest_last else 0
+        first = next(
+            (line for line, item in enumerate(shown) if self.begins and self.begins(item, attacks)), 0
+        )
+        followed = last if self.newest_last else first
         self.selected = followed if self.followed else max(min(self.selected, last), 0)
         if chosen is not None and self.followed and shown and key(shown[followed]) != key(chosen):
             self._before = chosen, now
@@ -140,7 +145,7 @@ class RowList(Struct):
 
     def follow(self) -> None:
         """Return to the first row and stay with whichever is first, unless the list grows at its end."""
-        self.selected = 0
+        self.selected, self.begins = 0, None
         self.followed = not self.newest_last
         self._sort_next()
 
@@ -198,7 +203,7 @@ class RowList(Struct):
             self.gone = True
 
     def _regroup(self, shown: list[Struct]) -> None:
-        shown.sort(key=lambda item: bool(self.heading(item)))
+        shown.sort(key=lambda item: bool(self.heading(item)) is not self.forged)
 
     def heading(self, item: Struct) -> str:
         """Return the heading of an item's group; "" if it has none."""

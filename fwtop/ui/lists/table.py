@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from rich.style import Style
 
-from fwtop.model.traffic.session import flow_of
+from fwtop.model.traffic.session import PastAttack, flow_of
 from fwtop.model.traffic.snapshot import (
     NOTHING,
     Destination,
@@ -43,6 +43,7 @@ class CellContext(Struct, frozen=True):
     scope: Scope = field(default_factory=Scope)
     trends: RecentRates = field(default_factory=RecentRates)
     log: Sequence[LogEntry] = ()
+    earlier: Sequence[PastAttack] = ()  # of other sessions
     machine: Sequence[Struct] = ()  # every rule and set, whoever made it
     part: str = ""  # which part of the traffic is shown, in words
     history: HistoryAnswer = field(default_factory=HistoryAnswer)
@@ -115,6 +116,7 @@ class View(Struct, frozen=True):
     group: Callable[[Any], str] | None = None  # heading of a group that stands below the others; "": none
     numbered: bool = False  # rows have numbers, which say where they stand
     below: Callable[[Any, CellContext, int], list[Line]] | None = None  # what the selected row has below it
+    begins: Callable[[Any, Sequence[Incident]], bool] | None = None  # a row to begin with
 
 
 def columns_of(row: RowType, cells: Mapping[str, Cell], names: str = "") -> tuple[Column, ...]:

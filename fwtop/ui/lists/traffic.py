@@ -18,7 +18,15 @@ from fwtop.model.traffic.session import (
     flow_of,
     forged_share,
 )
-from fwtop.model.traffic.snapshot import Destination, PacketSignature, Payload, Snapshot, Source
+from fwtop.model.traffic.snapshot import (
+    Destination,
+    Incident,
+    PacketSignature,
+    Payload,
+    Port,
+    Snapshot,
+    Source,
+)
 from fwtop.render.rows.field import RowType
 from fwtop.render.rows.signature import SIGNATURE, signature_words
 from fwtop.render.rows.traffic import DESTINATION, PAYLOAD, PORT, SOURCE, SOURCE_LISTS, part_text
@@ -115,6 +123,14 @@ def _source_view(name: str, title: str, width: int, without: str = "", empty: st
     return replace(view, columns=columns, whole=True, group=_heading)
 
 
+def _is_of_attack(item: PacketSignature, _: Sequence[Incident]) -> bool:
+    return item.attack_share >= _MOST
+
+
+def _is_target(item: Port, attacks: Sequence[Incident]) -> bool:
+    return item.side == "dst" and any(one.target == f"{item.protocol}/{item.port}" for one in attacks[:1])
+
+
 def _heading(item: Source) -> str:
     return f"clients and known peers: {KEY_MAP.label('block_spared')} blocks one" if spared(item) else ""
 
@@ -131,27 +147,31 @@ SOURCE_VIEWS = (
         empty="no country is known; forged sources have none",
     ),
 )
-PORT_VIEW = _view("port", PORT)
+PORT_VIEW = replace(_view("port", PORT), begins=_is_target)
 PAYLOAD_VIEW = _view("payload", PAYLOAD, empty="payloads have no bytes in common", name=_payload)
 TRAFFIC_VIEWS = (
     *SOURCE_VIEWS,
     replace(_view("destination", DESTINATION, key=_destination), whole=True),
     PORT_VIEW,
     PAYLOAD_VIEW,
-    _view(
-        "signature",
-        SIGNATURE,
-        empty="no combination of header fields stands out",
-        matches=_signature,
-        attack=_whose,
+    replace(
+        _view(
+            "signature",
+            SIGNATURE,
+            empty="no combination of header fields stands out",
+            matches=_signature,
+            attack=_whose,
+        ),
+        begins=_is_of_attack,
     ),
 )
 
 
 def first_view(snapshot: Snapshot) -> str:
     """Return the view to begin with: the addresses of a spoofed flood are those of its victims."""
-    spoofed = any(attack.spoofed for attack in snapshot.judgement.attacks)
-    return "signature" if spoofed and snapshot.judgement.signatures else "address"
+    if not any(attack.spoofed for attack in snapshot.judgement.attacks):
+        return "address"
+    return "signature" if snapshot.judgement.signatures else "port"
 
 
 def traffic_items(snapshot: Snapshot, view: str) -> Sequence[Any]:
