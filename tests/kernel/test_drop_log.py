@@ -26,12 +26,19 @@ _LINE = re.compile(
 )
 
 
+@pytest.fixture(scope="module")
+def running() -> Iterator[Lab]:
+    with Lab("few_sources") as lab:
+        yield lab
+        forget_session(lab)
+
+
 @pytest.fixture
-def lab() -> Iterator[Lab]:
-    with Lab("few_sources") as running:
-        yield running
-        run_fwtop("undo", "--all", "--netns", running.victim)
-        forget_session(running)
+def lab(running: Lab) -> Iterator[Lab]:
+    """The file's lab, without a flood and rules again after each test."""
+    yield running
+    running.stop()
+    run_fwtop("undo", "--all", "--netns", running.victim)
 
 
 @contextmanager

@@ -41,6 +41,7 @@ from tests.kernel.wire import attach_foreign_xdp, checksummed, meet
 pytestmark = pytest.mark.kernel
 TCP, UDP, PORT, WEB = 6, 17, 5353, 8080
 BURST = 250  # packets between two looks
+TICK_SECONDS = 0.2  # each judges all that was seen so far
 SYN, ACK = 0x02, 0x10
 XDP_PASS = 2
 Flood = Callable[[Host, Host, int], None]  # from, to, family
@@ -213,12 +214,12 @@ def test_drops_are_booked_to_the_rule(
                 continue
             before = booked()
             rule_id = apply(guardian, made, force=True)
-            poll_until(partial(known, rule_id))
+            poll_until(partial(known, rule_id), every_s=TICK_SECONDS)
             for _ in range(4):
                 flood(bench.pair.attacker, target, family)
                 booked()
             try:
-                poll_until(partial(settled, rule_id, before))
+                poll_until(partial(settled, rule_id, before), every_s=TICK_SECONDS)
             except pytest.fail.Exception:
                 wrong[name] = "{} counted, {} booked, {} to others".format(*compared(rule_id, before))
             guardian.demand(Undo((rule_id,)))

@@ -40,11 +40,20 @@ def fwtop(*arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.fixture(scope="module")
+def running() -> Iterator[Lab]:
+    with Lab("few_sources") as lab:
+        yield lab
+
+
 @pytest.fixture
-def lab() -> Iterator[Lab]:
-    with Lab("few_sources") as running:
-        yield running
-        fwtop("undo", "--all", "--netns", running.victim)
+def lab(running: Lab) -> Iterator[Lab]:
+    """The file's lab, without a flood, rules and stored sessions again after each test."""
+    running.phase("before")
+    yield running
+    running.stop()
+    fwtop("undo", "--all", "--netns", running.victim)
+    forget_session(running)
 
 
 @contextmanager
