@@ -16,8 +16,8 @@ import threading
 import time
 from array import array
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import cast
 
 from msgspec import Struct
@@ -92,9 +92,7 @@ class Bystanders(TwoHosts):
 
     def passed(self, protocol: str) -> int:
         """Return how many packets of tcp, udp or icmp have passed all firewalls of the victim so far."""
-        words = ("nft", "list", "counter", "ip", "late", f"late-{protocol}")
-        listed = namespaces.run("ip", "netns", "exec", self.victim, *words).split()
-        return int(listed[listed.index("packets") + 1])
+        return self.counted(self.victim, "ip", "late", f"late-{protocol}")[0]
 
     def _serve(self) -> None:
         namespaces.run("ip", "netns", "exec", self.victim, "nft", "-f", "-", text=_COUNTERS)
@@ -187,21 +185,9 @@ class Bystanders(TwoHosts):
                 if answer[20] == 0 and answer[24:26] == number.to_bytes(2, "big"):
                     return True
 
-    @contextmanager
-    def forged(self, kind: str, names: tuple[str, ...], pps: int) -> Iterator[list[int]]:
+    def forged(self, kind: str, names: tuple[str, ...], pps: int) -> AbstractContextManager[list[int]]:
         """Flood in these names for the duration of the block; afterwards the list has the number sent."""
-        packets = [_FORGED[kind](names[number % len(names)]) for number in range(8_000)]
-        over, sent = threading.Event(), [0]
-        with inside(self.attacker):
-            raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
-        thread = threading.Thread(target=_send, args=(raw, packets, pps, over, sent))
-        thread.start()
-        try:
-            yield sent
-        finally:
-            over.set()
-            thread.join()
-            raw.close()
+        return self.forging([_FORGED[kind](names[number % len(names)]) for number in range(8_000)], pps)
 
 
 class _Echo(asyncio.DatagramProtocol):
@@ -220,14 +206,6 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
         await writer.drain()
     writer.close()
-
-
-def _send(raw: socket.socket, packets: list[bytes], pps: int, over: threading.Event, sent: list[int]) -> None:
-    started = time.monotonic()
-    while not over.wait(0.004):
-        for number in range(sent[0], int((time.monotonic() - started) * pps)):
-            raw.sendto(packets[number % len(packets)], (VICTIM_4, 0))
-            sent[0] = number + 1
 
 
 def _ip(source: str, protocol: int, payload: bytes) -> bytes:

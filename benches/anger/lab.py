@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -57,13 +56,8 @@ class AngerLab(EverydayLab):
 
     def passed(self) -> Passed:
         """Read both counters."""
-        return Passed(
-            self._counter(self.attacker, "netdev", "sent"), self._counter(self.victim, "ip", "delivered")
-        )
-
-    def _counter(self, netns: str, family: str, name: str) -> int:
-        words = ("ip", "netns", "exec", netns, "nft", "-j", "list", "counter", family, "bench", name)
-        return int(json.loads(namespaces.run(*words))["nftables"][-1]["counter"]["packets"])
+        sent = self.counted(self.attacker, "netdev", "bench", "sent")[0]
+        return Passed(sent, self.counted(self.victim, "ip", "bench", "delivered")[0])
 
     @contextmanager
     def attacked(self, tool: Tool) -> Iterator[None]:

@@ -44,26 +44,7 @@ _SETTLE_SECONDS, _MEASURED_SECONDS = 2.5, 6.0
 _AFTERWARDS_SECONDS = 20.0  # in which what is called an attack may still be the one that ended
 _PAUSES = 3.0, 6.0, 15.0, 30.0
 _STOPS, _HARMS, _ERRS = 0.95, 0.01, 0.05  # what a first proposal has to keep to
-_RANDOM_KEYS = (
-    "\t",
-    "[",
-    "]",
-    "r",
-    "\x1b",
-    "g",
-    "o",
-    "v",
-    "a",
-    "j",
-    "k",
-    "m",
-    "0",
-    "p",
-    "p",
-    "?",
-    "\x1b",
-    "/zz\r\x1b",
-)
+_RANDOM_KEYS = (*"\t[]r\x1bgovajkm0pp?\x1b", "/zz\r\x1b")
 
 
 class Seen(threading.Thread):

@@ -48,7 +48,7 @@ class _Attack:
     """One kind of attack; the rows of the clients report the turns of the others."""
 
     def __init__(
-        self, lab: ResolverLab, seconds: float, begin: Callable[[], AbstractContextManager[None]]
+        self, lab: ResolverLab, seconds: float, begin: Callable[[], AbstractContextManager[object]]
     ) -> None:
         self._lab, self._seconds, self._begin = lab, seconds, begin
         self.success = [0.0, 0.0]  # % as it is, and hardened

@@ -8,18 +8,22 @@ find its queue full are lost before that and don't count.
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import shutil
+import socket
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fwtop.bench.receiver import PORT
+from fwtop.kernel.namespaces import inside
 from fwtop.lab import namespaces, scenario
 from fwtop.lab.namespaces import Namespaces
-from fwtop.lab.network import Wire
+from fwtop.lab.network import VICTIM_4, Wire
 from fwtop.lab.processes import Child
 from fwtop.lab.run import Lab
 from fwtop.lab.traffic.craft import templates
@@ -31,6 +35,7 @@ SMALL, STRONGARM = 18, 100  # payload bytes: frames of 60 bytes, IP packets of 1
 PAYLOAD_START = "fwtop-bench"
 _SETTLE_SECONDS = 0.3
 _TOOL_SECONDS = 600.0
+_FORGING_SECONDS = 0.002  # between two looks at what is due
 _MOST_LOOKS = 40  # for the first packet, on a machine that is busy
 
 
@@ -182,6 +187,36 @@ class TwoHosts(Namespaces):
         quiet = subprocess.DEVNULL
         words = ["ip", "netns", "exec", netns, *argv]
         return subprocess.Popen(words, stdin=quiet, stdout=quiet, stderr=quiet)
+
+    def counted(self, netns: str, family: str, table: str, name: str) -> tuple[int, int]:
+        """Return packets and bytes of a named counter of nftables."""
+        words = ("ip", "netns", "exec", netns, "nft", "-j", "list", "counter", family, table, name)
+        counter = json.loads(namespaces.run(*words))["nftables"][-1]["counter"]
+        return int(counter["packets"]), int(counter["bytes"])
+
+    @contextlib.contextmanager
+    def forging(self, packets: Sequence[bytes], pps: int) -> Iterator[list[int]]:
+        """Send these IPv4 packets to the watched host, again and again, for the duration of the block.
+
+        Afterwards the list has how many were sent.
+        """
+        over, sent = threading.Event(), [0]
+        with inside(self.attacker):
+            raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+
+        def send() -> None:
+            started = time.monotonic()
+            while not over.wait(_FORGING_SECONDS):
+                for number in range(sent[0], int((time.monotonic() - started) * pps)):
+                    raw.sendto(packets[number % len(packets)], (VICTIM_4, 0))
+                    sent[0] = number + 1
+
+        with raw, contextlib.ExitStack() as sending:
+            thread = threading.Thread(target=send)
+            thread.start()
+            sending.callback(thread.join)
+            sending.callback(over.set)
+            yield sent
 
     def _require(self) -> None:
         """Raise FwtopError if a program is missing that the lab can't do without."""
