@@ -491,7 +491,8 @@ def _request(given: dict[str, Any]) -> Request:
     cls = _REQUESTS.get(verb) if isinstance(verb, str) else None
     if cls is None:
         why = "verb is missing" if verb is None else f"there is no verb {str(verb)[:_SHOWN]!r}"
-        raise ProtocolError(f"{why}; there are {', '.join(_REQUESTS)}", 0, "unknown_verb", "verb")
+        offered = ["hello", "watch", *(name for name, one in _REQUESTS.items() if one.scope is not None)]
+        raise ProtocolError(f"{why}; there are {', '.join(offered)}", 0, "unknown_verb", "verb")
     try:
         return of_plain(cls, given)
     except FieldError as error:

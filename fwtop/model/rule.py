@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.harm import ClientHarm, Loss, Reach
 from fwtop.model.traffic.protocols import NUMBERS, protocol_name
-from fwtop.model.wire import Hex, of_plain, plain
+from fwtop.model.wire import FieldError, Hex, of_plain, plain
 
 RANGES = ("ip_length", "ttl", "ip_id", "tcp_seq", "tcp_window", "tcp_header")  # fields of Match
 
@@ -367,8 +367,11 @@ def _completed(data: object) -> object:
             key: value for key, value in match.items() if key not in (SOURCES_LEFT, PROTOCOL_NAME)
         }
         protocol = match.get("protocol")
-        if isinstance(protocol, str) and (number := NUMBERS.get(protocol.lower())) is not None:
-            made["match"]["protocol"] = number
+        if isinstance(protocol, str):
+            if protocol.lower() not in NUMBERS:
+                said = f"match.protocol must be one of {', '.join(NUMBERS)}, or a number"
+                raise FieldError(said, "match.protocol")
+            made["match"]["protocol"] = NUMBERS[protocol.lower()]
     if isinstance(parts, list):
         made["parts"] = [*map(_completed, parts)]
     return made

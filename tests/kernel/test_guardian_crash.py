@@ -38,7 +38,8 @@ COMPILED = (
 )  # test_xdp_life.py tries these
 TABLES = (Failpoint.NFT, Failpoint.NFT_REMOVED)  # tried in test_guardian_nftables.py
 CLOSING = (Failpoint.CLOSED,)  # tried in test_guardian_connlimit.py
-SWITCHES = (Failpoint.SWITCHING, Failpoint.SWITCHED)  # tried in test_guardian_protect.py
+# Tried in test_guardian_protect.py and test_guardian_changing.py
+SWITCHES = (Failpoint.SWITCHING, Failpoint.ASIDE, Failpoint.SWITCHED)
 BESIDE = (Failpoint.BESIDE,)  # tried in test_harden_stateless.py
 SYSCTL = (Failpoint.SETTING, Failpoint.RESTORED)  # tried in test_guardian_sysctl.py
 LISTS = tuple(point for point in Failpoint if point.value.startswith("list-"))  # in test_guardian_lists.py

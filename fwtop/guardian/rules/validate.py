@@ -6,14 +6,18 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from fwtop.model.addresses.address import Prefix, check_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import (
     SOURCES_LEFT,
+    ConnectionLimit,
     Level,
     Match,
+    Protection,
+    RateLimit,
     Rule,
 )
 from fwtop.model.text import safe_text
@@ -220,4 +224,14 @@ def _require(good: bool, name: str) -> None:
 
 
 def _wrong(said: str, field: str | None) -> FwtopError:
-    return FwtopError(f"not a rule: {said}", 2, field=f"rule.{field}" if field else "rule")
+    within = [name for name, cls in _PARTS.items() if field in cls.__struct_fields__]
+    place = ".".join(filter(None, ("rule", *(within if len(within) == 1 else ()), field)))
+    return FwtopError(f"not a rule: {said}", 2, field=place)
+
+
+_PARTS: dict[str, type[Struct]] = {
+    "match": Match,
+    "limit": RateLimit,
+    "connections": ConnectionLimit,
+    "protection": Protection,
+}

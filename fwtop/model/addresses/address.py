@@ -298,6 +298,7 @@ def check_name(name: str, what: str = "list") -> str:
             f"{safe_text(name, limit=40)!r} is no name for a {what}: 1 to {MAX_NAME} letters, digits, "
             "'-', '_' and '.', a letter or digit first; nothing was changed",
             2,
+            field="name",
         )
     return name
 
