@@ -107,6 +107,7 @@ class DropAttribution:
         numbers = batch.rule.copy()
         for code, reason in codes.items():
             rules = [(status, parts) for status in active if (parts := droppers(status.rule, reason))]
+            rules.sort(key=lambda one: min(of(part.kind).layer for part in one[1]))  # who gets packets first
             rows = np.flatnonzero((batch.hook == Hook.DROP) & (batch.reason == code))
             if len(rows) and rules:
                 numbers[rows] = self._numbers(batch.select(rows), rules, allowed)

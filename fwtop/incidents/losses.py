@@ -2,8 +2,12 @@
 
 Handshakes are counted by the kernel, and forged packets make none. But bots may: in an attack that completes
 handshakes only those of clients count that were known long before, by the packets that get past every
-firewall. Whoever is counted, before and since are of one kind, and of one state: what the attack itself had
-taken from clients by then is not the rule's doing. Counts of few clients say nothing, and what comes in
+firewall. A rule by contents passes the handshake and drops what follows, so data are counted, too. Over UDP
+nobody is known by a handshake, and forged packets pass until a rule is in: what senders of calm times get
+through is compared with calm, and only if the rule drops packets in their names.
+
+Whoever is counted, before and since are of one kind, and of one state: what the attack itself had taken from
+clients by then is not the rule's doing. Counts of few clients say nothing, and what comes in
 bursts says less: a loss is told where the counts, as spread as they are, leave no doubt (a variance-
 stabilised test of two Poisson rates: Gu, Ng, Tang, Schucany, Biometrical Journal 50, 2008).
 """
@@ -19,11 +23,12 @@ from msgspec import Struct
 
 from fwtop.analysis.clients import client_key
 from fwtop.analysis.memory import Baseline
+from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.tcp_view import ACK, SYN
-from fwtop.analysis.window.traffic import TCP, UDP, mix
+from fwtop.analysis.window.traffic import TCP, UDP, Rows, mix
 from fwtop.model.harm import ClientLoss
 from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
-from fwtop.model.traffic.packets import Window
+from fwtop.model.traffic.packets import U64, PacketBatch, Window
 from fwtop.model.traffic.protocols import NAMES
 from fwtop.model.traffic.snapshot import Judgement
 from fwtop.rules.kinds import of
@@ -43,12 +48,14 @@ Counts = list[tuple[float, float]]  # (seconds, count) of each interval
 
 
 class Calls(Struct, frozen=True):
-    """What was begun in one interval; `known` by service, by clients who are long known."""
+    """What was begun in one interval; the others by service, as far as they got past every firewall."""
 
     at: float
     seconds: float
     handshakes: int
-    known: dict[int, float]
+    known: dict[int, float]  # begun by clients who are long known
+    data: dict[int, float]  # TCP packets with data of these
+    datagrams: dict[int, float]  # of senders of calm times
     bots: bool  # an attack completes handshakes, too
     calm: bool
 
@@ -68,6 +75,7 @@ class LossWatch:
         self._rules: dict[str, _Watched] = {}
         self._last: tuple[float, int] | None = None  # when, and the handshakes since boot
         self._last_ns = 0
+        self._senders: tuple[PacketBatch, U64] = PacketBatch.empty(), np.zeros(0, np.uint64)
 
     def take(
         self, window: Window, learned: Baseline, judgement: Judgement, statuses: Iterable[RuleStatus]
@@ -88,7 +96,10 @@ class LossWatch:
             self._calm.pop()
         if calls.calm and calls.seconds and not active:
             self._calm.append(calls)
-        found = (self._loss(status.rule, self._rules[status.rule.id], now) for status in active)
+        cut = self._cut(window, learned) if active else {}
+        found = (
+            self._loss(one.rule, self._rules[one.rule.id], now, cut.get(one.rule.id, set())) for one in active
+        )
         return tuple(loss for loss in found if loss is not None)
 
     def lately(self, seconds: float) -> tuple[bool, float | None]:
@@ -106,24 +117,39 @@ class LossWatch:
         packets, clients = window.accepted, learned.clients.key[learned.clients.long_known]
         new = packets.time_ns > self._last_ns
         self._last_ns = max(self._last_ns, int(packets.time_ns.max(initial=0)))
-        opens = (packets.protocol == TCP) & (packets.tcp_flags & (SYN | ACK) == SYN)
+        rows = np.flatnonzero(new & ((packets.protocol == TCP) | (packets.protocol == UDP)))
+        source = mix(packets.src_hi[rows], packets.src_lo[rows])
+        met = rows[(packets.protocol[rows] == UDP) & among(source, self._met(learned))]
+        rows = rows[among(client_key(source, learned.doors.numbers(packets, rows)), clients)]
+        opens = (packets.protocol[rows] == TCP) & (packets.tcp_flags[rows] & (SYN | ACK) == SYN)
         if not any(one.spoofed and one.match and one.match.protocol == UDP for one in judgement.on):
-            opens |= packets.protocol == UDP
-        rows = np.flatnonzero(new & opens)
-        key = client_key(
-            mix(packets.src_hi[rows], packets.src_lo[rows]), learned.doors.numbers(packets, rows)
-        )
-        at = np.searchsorted(clients, key)
-        rows = rows[np.append(clients, np.uint64(0))[at] == key]
-        services = plain_numbers(packets.protocol[rows], packets.dport[rows]).tolist()
-        known = dict.fromkeys(services, 0.0)
-        for service, weight in zip(services, packets.weight[rows].tolist(), strict=True):
-            known[service] += weight
+            opens |= packets.protocol[rows] == UDP
+        data = (packets.protocol[rows] == TCP) & (packets.payload_length[rows] > 0) & ~opens
+        known, held, datagrams = (_by_service(packets, one) for one in (rows[opens], rows[data], met))
         (before, shaken), self._last = self._last or (now, 0), (now, window.handshakes or 0)
         bots = any(one.completes for one in judgement.on)
         calm = not (judgement.harmful or judgement.not_judged)
         more = max(self._last[1] - shaken, 0)
-        return Calls(now, max(now - before, 0.0), more, known, bots, calm)
+        return Calls(now, max(now - before, 0.0), more, known, held, datagrams, bots, calm)
+
+    def _met(self, learned: Baseline) -> U64:
+        """Return who sent datagrams in calm times, as far as the baseline has drawn them."""
+        if self._senders[0] is not learned.rows:
+            rows = learned.rows.select(np.flatnonzero(learned.rows.protocol == UDP))
+            self._senders = learned.rows, distinct_values(mix(rows.src_hi, rows.src_lo))
+        return self._senders[1]
+
+    def _cut(self, window: Window, learned: Baseline) -> dict[str, set[int]]:
+        """Return the UDP services by the rules that dropped packets to them in the name of such a sender."""
+        found: dict[str, set[int]] = {}
+        for packets in (window.arrived, window.dropped):
+            rows = np.flatnonzero((packets.rule > 0) & (packets.protocol == UDP))
+            source = mix(packets.src_hi[rows], packets.src_lo[rows])
+            rows = rows[among(source, self._met(learned))]
+            pairs = zip(packets.rule[rows].tolist(), packets.dport[rows].tolist(), strict=True)
+            for rule, port in set(pairs):
+                found.setdefault(str(rule), set()).add(UDP << 16 | port)
+        return found
 
     def _before(self, judgement: Judgement) -> list[Calls]:
         """Return what was counted so far in this attack, or in calm."""
@@ -131,21 +157,26 @@ class LossWatch:
         found = [one for one in self._past if one.at - one.seconds >= since]
         return found or list(self._past)  # it has only begun
 
-    def _loss(self, rule: Rule, watched: _Watched, now: float) -> ClientLoss | None:
+    def _loss(self, rule: Rule, watched: _Watched, now: float, cut: set[int]) -> ClientLoss | None:
         if not watched.before or (now - watched.since > _WATCHED_SECONDS and not watched.harms):
             return None
         since = [one for one in self._past if one.at > max(watched.since, now - _NOW_SECONDS)]
         bots = any(one.bots for one in (*watched.before, *self._past))  # whenever they were, they linger
         seen = {number for one in watched.before for number in one.known}
         doors = [number for number in seen if _touches(rule, number)]
-        ways: list[Callable[[Calls], float]] = []
+        # What was usual in calm is lower than before a rule; but not where nobody was long known in it
+        calm = () if bots else self._calm
+        ways: list[tuple[Sequence[Calls], Sequence[Calls], Callable[[Calls], float]]] = []
         if not any(of(kind).answers for kind in rule.kinds):  # it would answer what is counted here
-            ways.append(lambda one: sum(one.known.get(door, 0.0) for door in doors))
+            ways.append((watched.before, calm, lambda one: sum(one.known.get(door, 0.0) for door in doors)))
+            ways.append((watched.before, calm, lambda one: sum(one.data.get(door, 0.0) for door in doors)))
         if not bots and self._are_theirs(rule, watched.before, doors):
-            ways.append(lambda one: float(one.handshakes))
-        calm = () if bots else self._calm  # then nobody was long known
-        losses = [_compared(watched.before, since, calm, count) for count in ways]
+            ways.append((watched.before, calm, lambda one: float(one.handshakes)))
+        if cut and sum(one.seconds for one in self._calm) >= _CALM_SECONDS:
+            ways.append((self._calm, (), lambda one: sum(one.datagrams.get(door, 0.0) for door in cut)))
+        losses = [_compared(before, since, usual, count) for before, usual, count in ways]
         before, after, sure = max(losses, key=lambda loss: loss[2], default=(0.0, 0.0, 0.0))
+        doors = doors or sorted(cut)
         match = rule.match
         port = match.dport if match.dport is not None else doors[0] & 0xFFFF if len(doors) == 1 else None
         protocol = NAMES.get(match.protocol or (doors[0] >> 16 if doors else TCP), "")
@@ -171,6 +202,14 @@ def _compared(
     if sum(seconds for seconds, _ in usual) >= _CALM_SECONDS and _rate(usual) < _rate(was):
         was = usual
     return _rate(was), _rate(now), surely_lost(was, now)
+
+
+def _by_service(packets: PacketBatch, rows: Rows) -> dict[int, float]:
+    services = plain_numbers(packets.protocol[rows], packets.dport[rows]).tolist()
+    found = dict.fromkeys(services, 0.0)
+    for service, weight in zip(services, packets.weight[rows].tolist(), strict=True):
+        found[service] += weight
+    return found
 
 
 def _touches(rule: Rule, number: int) -> bool:

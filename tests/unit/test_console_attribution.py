@@ -119,3 +119,10 @@ def test_drops_from_before_a_rule_are_not_its_own() -> None:
     late = replace(late, rule=replace(late.rule, created=4e9))
     batch = drops(10, protocol=17)
     assert not np.any(DropAttribution().mark(batch, counters(), [late]).rule)
+
+
+def test_a_rule_in_raw_gets_packets_before_a_syn_proxy() -> None:
+    proxy = status(Match(protocol=17), Kind.SYNPROXY)
+    block = status(Match(protocol=17), Kind.IPSET)
+    block = replace(block, rule=replace(block.rule, id="9"))
+    assert set(DropAttribution().mark(drops(50, protocol=17), counters(), [proxy, block]).rule) == {9}

@@ -43,7 +43,7 @@ class Run:
 
     def pass_(
         self, seconds: int, handshakes: float | Sequence[float], *opened: PacketBatch,
-        rule: bool = False, judgement: Judgement = CALM,
+        rule: bool = False, judgement: Judgement = CALM, cut: PacketBatch | None = None,
     ) -> tuple[ClientLoss, ...]:  # fmt: skip
         """Let seconds pass, each with so many handshakes and packets that were accepted."""
         rates: Iterator[float] = iter(handshakes) if isinstance(handshakes, Sequence) else iter(())
@@ -55,7 +55,15 @@ class Run:
             accepted = replace(accepted, time_ns=np.full(len(accepted), int(self.now * 1e9), np.int64))
             none = PacketBatch.empty()
             counters = Counters(3.0, 0, 0)
-            window = Window(self.now - 3.0, 3.0, none, none, accepted, counters, handshakes=self.shaken)
+            window = Window(
+                self.now - 3.0,
+                3.0,
+                none,
+                none if cut is None else cut,
+                accepted,
+                counters,
+                handshakes=self.shaken,
+            )
             found = self.watch.take(window, self.known, judgement, (self.status,) if rule else ())
         return found
 
@@ -175,6 +183,35 @@ def test_clients_of_udp_are_counted_by_their_datagrams() -> None:
     run.pass_(1, 0.0, rule=True)
     (loss,) = run.pass_(3, 0.0, rule=True)
     assert loss.words == "clients of 53/udp 100/s → 0/s"
+
+
+def test_a_rule_that_passes_the_handshake_and_drops_the_request_is_told() -> None:
+    run, attacked = Run(), flood(completes=True)
+    opened, asked = syns(CLIENTS), connected(CLIENTS)
+    run.pass_(20, 997.0, opened, asked, syns(BOTS), judgement=attacked)
+    run.pass_(1, 997.0, opened, rule=True, judgement=attacked)
+    assert run.pass_(5, 997.0, opened, asked, rule=True, judgement=attacked) == ()
+    run.pass_(10, 997.0, opened, rule=True, judgement=attacked)
+    (loss,) = run.pass_(5, 997.0, opened, rule=True, judgement=attacked)
+    assert (loss.service, loss.is_harm) == ("443/tcp", True)
+
+
+@pytest.mark.parametrize(
+    ("in_their_name", "pass_on", "harms"), [(True, 0, True), (False, 0, False), (True, 1, False)]
+)
+def test_senders_of_calm_times_are_missed_although_an_attack_forges_their_addresses(
+    *, in_their_name: bool, pass_on: int, harms: bool
+) -> None:
+    game = (17, 9_000)
+    run, usual = Run(Match(protocol=17, dport=9_000)), packets(range(301, 321), game, 0)
+    run.known = replace(run.known, rows=usual)
+    forged = Judgement(attacks=(replace(attack(since=START + 20), spoofed=True, match=Match(protocol=17)),))
+    run.pass_(20, 0.0, usual)
+    run.pass_(5, 0.0, *[usual] * 50, judgement=forged)
+    cut = usual if in_their_name else packets(range(901, 921), game, 0)
+    cut = replace(cut, rule=np.full(len(cut), 38, np.uint32))
+    losses = run.pass_(6, 0.0, *[usual] * pass_on, rule=True, judgement=forged, cut=cut)
+    assert [loss.words for loss in losses] == (["clients of 9000/udp 20/s → 0/s"] if harms else [])
 
 
 def test_a_syn_proxy_takes_syns_away_and_harms_nobody() -> None:
