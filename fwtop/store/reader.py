@@ -63,7 +63,7 @@ _PAST_SESSIONS = 24  # the newest, which are looked through for their attacks
 _PAST_ATTACKS = 8
 _ENDED = (
     "SELECT (SELECT min(at) FROM event AS one WHERE one.incident = event.incident), at, subject, text, "
-    "(SELECT max(other_share) FROM attack WHERE attack.incident = event.incident) "
+    "(SELECT max(other_share) FROM attack WHERE attack.incident = event.incident) >= ? "
     "FROM event WHERE kind = ? AND typeof(at) = 'real' ORDER BY at DESC LIMIT ?"
 )
 _INSTALLED = "SELECT DISTINCT subject FROM event WHERE kind = ? AND at BETWEEN ? AND ? ORDER BY at"
@@ -86,16 +86,11 @@ def past_attacks(origin: Origin, directory: Path = SESSION_DIRECTORY) -> tuple[P
 
 
 def _ended(database: sqlite3.Connection) -> Iterator[PastAttack]:
-    for began, ended, kind, text, other in database.execute(_ENDED, (EventKind.ATTACK_ENDED, _PAST_ATTACKS)):
-        rules = database.execute(_INSTALLED, (EventKind.RULE_APPLIED, began, ended)).fetchall()
-        yield PastAttack(
-            _number(began, ended),
-            ended,
-            safe_text(kind),
-            safe_text(text, limit=400),
-            tuple(safe_text(name) for (name,) in rules),
-            elsewhere=_number(other, 0.0) >= STOPPED,
-        )
+    wanted = STOPPED, EventKind.ATTACK_ENDED, _PAST_ATTACKS
+    for began, ended, kind, text, other in database.execute(_ENDED, wanted):
+        rows = database.execute(_INSTALLED, (EventKind.RULE_APPLIED, began, ended)).fetchall()
+        rules, told = tuple(safe_text(name) for (name,) in rows), safe_text(text, limit=400)
+        yield PastAttack(_number(began, ended), ended, safe_text(kind), told, rules, bool(other))
 
 
 def load_session(path: Path) -> SessionRecord:

@@ -46,7 +46,7 @@ Unit = Literal["packets", "bits", "log"]  # what the height stands for; the loga
 UNITS: tuple[Unit, ...] = get_args(Unit)
 _EDGE = "▔"  # the upper edge of a row: where zero is, and a label's value
 _ZEROS = re.compile(r"\.0+(?=\D|$)|(?<=\.\d)0(?=\D|$)")  # the scale is round: 50k, not 50.0k
-Part = tuple[float, float, float, float]  # reaches you, my rules, other firewall, kernel
+Part = tuple[float, ...]  # reaches you, my rules, other firewall, kernel
 
 
 class Columns(Struct, frozen=True):
@@ -102,21 +102,18 @@ def graph_lines(
     clients = _clients(columns.points, history) if height >= 7 else None  # on the last line
     if clients is not None:
         rows, height = rows - 1, height - 1
-    parts = [_parts(one, unit) for one in columns.points]
+    parts, is_log = [_parts(one, unit) for one in columns.points], unit == "log"
     most = max(map(sum, parts), default=0.0)
-    top = float(10 ** math.ceil(math.log10(max(most, 10.0)))) if unit == "log" else _scale(most, rows)
+    top = float(10 ** math.ceil(math.log10(max(most, 10.0)))) if is_log else _scale(most, rows)
     marked = -1 if cursor is None else columns.place(cursor)
-    if unit == "log":
-        drawn, labels = (
-            _area(columns, [_logarithms(one, top) for one in parts], rows, 1.0, marked, in_place=True),
-            "1",
-        )
-    else:
-        drawn, labels = _area(columns, parts, rows, top, marked), "0"
+    heights = [_logarithms(one, top) for one in parts] if is_log else parts
+    drawn = _area(columns, heights, rows, 1.0 if is_log else top, marked, in_place=is_log)
     lines = [
         [_label(top, row + 1, rows, unit), *_joined(line)] for row, line in reversed([*enumerate(drawn)])
     ]
-    lines.append([(f"{labels:>{LABEL - 1}}{_EDGE}", DIM), *_joined(_axis(columns, _marks(columns, log)))])
+    lines.append(
+        [(f"{1 if is_log else 0:>{LABEL - 1}}{_EDGE}", DIM), *_joined(_axis(columns, _marks(columns, log)))]
+    )
     seen = [point for point in columns.points if point is not None and point.flow.arrives > 0]
     known = not seen or not all(map(_unknown, seen))
     harmful = any(point.attack and not point.stopped for point in seen)
@@ -188,11 +185,8 @@ def _parts(point: Point | None, unit: Unit) -> Part:
 def _logarithms(parts: Part, top: float) -> Part:
     """Return the parts' heights where the upper edge of each stands at its value, from 1 to `top`; 1: all."""
     sums = [max(math.log10(max(value, 1.0)) / math.log10(top), 1e-9) for value in accumulate(parts)]
-    heights = (edge - before for before, edge in zip((0.0, *sums), sums, strict=False))
-    reaches, mine, other, kernel = (
-        max(height, 1e-9) if part > 0 else 0.0 for height, part in zip(heights, parts, strict=True)
-    )
-    return reaches, mine, other, kernel
+    edges = zip((0.0, *sums), sums, parts, strict=False)
+    return tuple(max(edge - before, 1e-9) if part > 0 else 0.0 for before, edge, part in edges)
 
 
 def _unknown(point: Point) -> bool:
@@ -234,7 +228,7 @@ def _area(
     high = tuple(place for place, value in enumerate(most) if in_place or value * rows >= top)
     for place, (point, part) in enumerate(zip(columns.points, parts, strict=True)):
         harmful = point is not None and point.attack and not point.stopped
-        turn = (columns.last + place) % TURNS
+        turn = place % TURNS  # of the place: what takes turns at the foot stands still while columns move
         column = _column(part, rows, top, turn, high, harmful=harmful, plain=PALETTE.colourless)
         if place == marked:
             column = [("│", TITLE) if cell == _NOTHING else (cell[0], _REVERSE + cell[1]) for cell in column]

@@ -29,8 +29,8 @@ def column_cells(
     rows: int,
     top: float,
     turn: int,
-    *,
     high: Collection[int] = (),
+    *,
     plain: bool = False,
 ) -> tuple[Cell, ...]:
     """Return the cells of a column from the lowest; its height stands for `top`.

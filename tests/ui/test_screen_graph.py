@@ -138,6 +138,15 @@ def test_on_the_log_scale_each_edge_stands_at_its_value() -> None:
     assert "pps log" in lines[-1]
 
 
+def test_a_steady_attack_costs_the_terminal_nothing_when_columns_move() -> None:
+    """Small parts take turns by their places on the screen: else the foot of the graph changes each second."""
+    flow = Flow(400, reaches=392, mine=1, other=4, kernel=3)
+    frames = [history_of(*[flow] * (CELLS * 2 + more)) for more in (0, 2)]
+    before, after = (graph_lines(one, (), CELLS + 25, 6, seconds=1.0)[:-1] for one in frames)
+    assert before == after
+    assert len(before[-1]) > CELLS / 2, "the foot has parts that take turns"
+
+
 def test_without_colours_glyphs_alone_say_whose_it_is() -> None:
     rows = [[shape((150, 250, 0, 0), turn=turn, plain=True)[row][0] for turn in range(8)] for row in range(4)]
     assert ["".join(row) for row in rows] == ["▓▓▓▓▓▓▓▓", "▓▓▓▓▓▓▓▓", "█▓█▓█▓█▓", "████████"]

@@ -123,10 +123,6 @@ def _source_view(name: str, title: str, width: int, without: str = "", empty: st
     return replace(view, columns=columns, whole=True, group=_heading)
 
 
-def _is_of_attack(item: PacketSignature, _: Sequence[Incident]) -> bool:
-    return item.attack_share >= _MOST
-
-
 def _is_target(item: Port, attacks: Sequence[Incident]) -> bool:
     return item.side == "dst" and any(one.target == f"{item.protocol}/{item.port}" for one in attacks[:1])
 
@@ -154,15 +150,12 @@ TRAFFIC_VIEWS = (
     replace(_view("destination", DESTINATION, key=_destination), whole=True),
     PORT_VIEW,
     PAYLOAD_VIEW,
-    replace(
-        _view(
-            "signature",
-            SIGNATURE,
-            empty="no combination of header fields stands out",
-            matches=_signature,
-            attack=_whose,
-        ),
-        begins=_is_of_attack,
+    _view(
+        "signature",
+        SIGNATURE,
+        empty="no combination of header fields stands out",
+        matches=_signature,
+        attack=_whose,
     ),
 )
 
