@@ -139,7 +139,7 @@ def test_on_the_log_scale_each_edge_stands_at_its_value() -> None:
 
 
 def test_a_steady_attack_costs_the_terminal_nothing_when_columns_move() -> None:
-    """Small parts take turns by their places on the screen: else the foot of the graph changes each second."""
+    """Small parts take turns by place: else the foot of the graph changes each second."""
     flow = Flow(400, reaches=392, mine=1, other=4, kernel=3)
     frames = [history_of(*[flow] * (CELLS * 2 + more)) for more in (0, 2)]
     before, after = (graph_lines(one, (), CELLS + 25, 6, seconds=1.0)[:-1] for one in frames)
