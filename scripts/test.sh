@@ -27,7 +27,8 @@ fi
 workers=$((4 * $(nproc))) # kernel tests mostly wait
 [[ $workers -le 12 ]] || workers=12
 flooding=(tests/kernel/test_{bench_lab,full_rate_table,lab_ends,whole_program}.py) # others beside them would change figures, end labs
-mapfile -t kernel < <(printf '%s\n' tests/kernel/test_*.py | grep -vxF "$(printf '%s\n' "${flooding[@]}")" | tac)
+longest=(tests/kernel/test_{whole_record,guardian_counting,dark_addresses,slow_attacks,ledger_kinds,stream,harden_stateless,guardian_allow_sets}.py) # minutes: first, or they would end alone
+mapfile -t kernel < <(printf '%s\n' tests/kernel/test_*.py | grep -vxF "$(printf '%s\n' "${flooding[@]}" "${longest[@]}")" | tac)
 beside=(tests/unit tests/scenarios tests/ui)
 flags=()
 may_pass_alone=75 # tests/conftest.py
@@ -64,7 +65,7 @@ set -m # a process group that can be ended with all in it
 running=$!
 set +m
 part flooding "${flooding[@]}"
-in_files kernel "$workers" "${kernel[@]}" # from the last, which take longest
+in_files kernel "$workers" "${longest[@]}" "${kernel[@]}"
 wait "$running" || true
 running=
 cat "$logs/beside"

@@ -219,9 +219,11 @@ async def test_a_set_speaks_of_its_rules_in_the_plural() -> None:
         assert "Commands" in run.text()
 
 
-def test_no_proposal_of_the_labs_scenarios_wraps_or_is_cut_at_80_columns() -> None:
+@pytest.mark.one_each("0")
+@pytest.mark.parametrize("third", range(3))
+def test_no_proposal_of_the_labs_scenarios_wraps_or_is_cut_at_80_columns(third: int) -> None:
     told = set()
-    for name in scenario.names():
+    for name in scenario.names()[third::3]:
         shot, proposals = observed(scenario.load(name)), ProposalList()
         proposals.take(shot, 0, 0.0)
         context = CellContext(0.0, snapshot=shot, proposals=proposals, width=78)
@@ -232,7 +234,7 @@ def test_no_proposal_of_the_labs_scenarios_wraps_or_is_cut_at_80_columns() -> No
             said = in_brief(item, room)
             assert said in "".join(text for text, _ in line), (name, said)
             told.add(said)
-    assert len(told) > 100
+    assert len(told) > 30
 
 
 def test_the_title_says_which_rules_do_it_already() -> None:

@@ -68,7 +68,7 @@ def test_flow_records_are_no_answers_of_tftp() -> None:
     ]
 
 
-@pytest.mark.one_each("log_shippers", "websockets", "tickers")
+@pytest.mark.one_each("websockets", "tickers")
 @pytest.mark.parametrize("family", [
     "collectors", "log_shippers", "polled_devices", "websockets", "things", "services", "tickers",
 ])  # fmt: skip
@@ -78,7 +78,7 @@ def test_machines_raise_no_alarm_on_other_seeds(family: str) -> None:
     ] * 6
 
 
-@pytest.mark.one_each("junk_to_collectors", "http2_streams")
+@pytest.mark.one_each("http2_streams")
 @pytest.mark.parametrize("family", [
     "junk_on_connections", "junk_to_collectors", "upgrades_again", "http2_streams",
 ])  # fmt: skip

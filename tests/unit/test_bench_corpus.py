@@ -45,6 +45,7 @@ def test_every_scenario_tool_and_profile_is_a_family() -> None:
     assert not {"calm", "mixed_vectors", "conntrack_exhaustion"} & set(methods())
 
 
+@pytest.mark.one_each(*(profile.name for profile in [*ORDINARY, *TOOLS][::3]))
 @pytest.mark.parametrize("profile", [*ORDINARY, *TOOLS], ids=lambda profile: profile.name)
 def test_a_profile_sends_well_formed_packets_to_the_host_within_the_window(profile) -> None:
     case = draw(f"{'tool' if profile.kind else 'ordinary'}: {profile.name}", 0)

@@ -298,7 +298,7 @@ def test_every_feature_is_used_by_a_hypothesis_or_a_sentence() -> None:
     assert all(isinstance(one, Feature) for one in FEATURES.values())
 
 
-@pytest.mark.one_each("tool: tls_handshakes", "tool: dns_questions", "lab: carpet_bombing")
+@pytest.mark.one_each("tool: tls_handshakes")
 @pytest.mark.parametrize("family", [
     "tool: empty_connections", "tool: tls_handshakes", "tool: dns_questions", "tool: junk_to_dns",
     "lab: carpet_bombing", "lab: syn_flood_one_window",
