@@ -49,9 +49,10 @@ CASES: dict[str, tuple[Kind, dict]] = {
     "xdp": (Kind.XDP, {}),
     "tc": (Kind.TC, {}),
 }
+ONE_EACH = ("ipset-4-nft", "string-6-legacy", "nftables-6-nft", "xdp-4-nft")  # tc runs what xdp runs
 
 
-@pytest.mark.one_each
+@pytest.mark.one_each(*ONE_EACH)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("case", CASES)
@@ -88,7 +89,7 @@ def test_ports_and_sources_change_and_what_was_counted_stays(
     assert bench.settled(before) == before
 
 
-@pytest.mark.one_each
+@pytest.mark.one_each("hashlimit-4-nft", "tc-6-legacy")
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", [Kind.HASHLIMIT, Kind.XDP, Kind.TC])
@@ -136,7 +137,7 @@ def flooding(path) -> Iterator[tuple[Callable[[], int], Callable[[], int]]]:
             thread.join()
 
 
-@pytest.mark.one_each
+@pytest.mark.one_each(*ONE_EACH)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("case", CASES)
@@ -205,6 +206,7 @@ def test_a_trial_is_renewed_for_an_hour_in_all(bench: XdpBench, poll_until) -> N
         assert rules_of(guardian)[rule_id]["state"] == "confirmed"
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("case", ["ipset", "nftables", "xdp"])
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_change_outlives_the_guardian(bench: XdpBench, poll_until, counted, case: str, kept: bool) -> None:
