@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -28,7 +28,7 @@ from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, UDP, Rows, mix
 from fwtop.model.harm import ClientLoss
 from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
-from fwtop.model.traffic.packets import U64, PacketBatch, Window
+from fwtop.model.traffic.packets import U32, U64, PacketBatch, Window
 from fwtop.model.traffic.protocols import NAMES
 from fwtop.model.traffic.snapshot import Judgement
 from fwtop.rules.kinds import of
@@ -55,7 +55,7 @@ class Calls(Struct, frozen=True):
     handshakes: int
     known: dict[int, float]  # begun by clients who are long known
     data: dict[int, float]  # TCP packets with data of these
-    datagrams: dict[int, float]  # of senders of calm times
+    datagrams: dict[int, float]  # of senders of calm times, by a hash of sender and service
     bots: bool  # an attack completes handshakes, too
     calm: bool
 
@@ -98,7 +98,7 @@ class LossWatch:
             self._calm.append(calls)
         cut = self._cut(window, learned) if active else {}
         found = (
-            self._loss(one.rule, self._rules[one.rule.id], now, cut.get(one.rule.id, set())) for one in active
+            self._loss(one.rule, self._rules[one.rule.id], now, cut.get(one.rule.id, {})) for one in active
         )
         return tuple(loss for loss in found if loss is not None)
 
@@ -125,7 +125,8 @@ class LossWatch:
         if not any(one.spoofed and one.match and one.match.protocol == UDP for one in judgement.on):
             opens |= packets.protocol[rows] == UDP
         data = (packets.protocol[rows] == TCP) & (packets.payload_length[rows] > 0) & ~opens
-        known, held, datagrams = (_by_service(packets, one) for one in (rows[opens], rows[data], met))
+        known, held = (_sums(_service_of(packets, one), packets, one) for one in (rows[opens], rows[data]))
+        datagrams = _sums(_sender_of(packets, met), packets, met)
         (before, shaken), self._last = self._last or (now, 0), (now, window.handshakes or 0)
         bots = any(one.completes for one in judgement.on)
         calm = not (judgement.harmful or judgement.not_judged)
@@ -139,16 +140,15 @@ class LossWatch:
             self._senders = learned.rows, distinct_values(mix(rows.src_hi, rows.src_lo))
         return self._senders[1]
 
-    def _cut(self, window: Window, learned: Baseline) -> dict[str, set[int]]:
-        """Return the UDP services by the rules that dropped packets to them in the name of such a sender."""
-        found: dict[str, set[int]] = {}
+    def _cut(self, window: Window, learned: Baseline) -> dict[str, dict[int, int]]:
+        """Return in whose name each rule dropped datagrams: a hash of sender and service, and the service."""
+        found: dict[str, dict[int, int]] = {}
         for packets in (window.arrived, window.dropped):
             rows = np.flatnonzero((packets.rule > 0) & (packets.protocol == UDP))
-            source = mix(packets.src_hi[rows], packets.src_lo[rows])
-            rows = rows[among(source, self._met(learned))]
-            pairs = zip(packets.rule[rows].tolist(), packets.dport[rows].tolist(), strict=True)
-            for rule, port in set(pairs):
-                found.setdefault(str(rule), set()).add(UDP << 16 | port)
+            rows = rows[among(mix(packets.src_hi[rows], packets.src_lo[rows]), self._met(learned))]
+            senders, services = _sender_of(packets, rows).tolist(), _service_of(packets, rows).tolist()
+            for rule, sender, service in zip(packets.rule[rows].tolist(), senders, services, strict=True):
+                found.setdefault(str(rule), {})[sender] = service
         return found
 
     def _before(self, judgement: Judgement) -> list[Calls]:
@@ -157,7 +157,7 @@ class LossWatch:
         found = [one for one in self._past if one.at - one.seconds >= since]
         return found or list(self._past)  # it has only begun
 
-    def _loss(self, rule: Rule, watched: _Watched, now: float, cut: set[int]) -> ClientLoss | None:
+    def _loss(self, rule: Rule, watched: _Watched, now: float, cut: Mapping[int, int]) -> ClientLoss | None:
         if not watched.before or (now - watched.since > _WATCHED_SECONDS and not watched.harms):
             return None
         since = [one for one in self._past if one.at > max(watched.since, now - _NOW_SECONDS)]
@@ -173,10 +173,10 @@ class LossWatch:
         if not bots and self._are_theirs(rule, watched.before, doors):
             ways.append((watched.before, calm, lambda one: float(one.handshakes)))
         if cut and sum(one.seconds for one in self._calm) >= _CALM_SECONDS:
-            ways.append((self._calm, (), lambda one: sum(one.datagrams.get(door, 0.0) for door in cut)))
+            ways.append((self._calm, (), lambda one: sum(one.datagrams.get(who, 0.0) for who in cut)))
         losses = [_compared(before, since, usual, count) for before, usual, count in ways]
         before, after, sure = max(losses, key=lambda loss: loss[2], default=(0.0, 0.0, 0.0))
-        doors = doors or sorted(cut)
+        doors = doors or sorted(set(cut.values()))
         match = rule.match
         port = match.dport if match.dport is not None else doors[0] & 0xFFFF if len(doors) == 1 else None
         protocol = NAMES.get(match.protocol or (doors[0] >> 16 if doors else TCP), "")
@@ -204,11 +204,18 @@ def _compared(
     return _rate(was), _rate(now), surely_lost(was, now)
 
 
-def _by_service(packets: PacketBatch, rows: Rows) -> dict[int, float]:
-    services = plain_numbers(packets.protocol[rows], packets.dport[rows]).tolist()
-    found = dict.fromkeys(services, 0.0)
-    for service, weight in zip(services, packets.weight[rows].tolist(), strict=True):
-        found[service] += weight
+def _service_of(packets: PacketBatch, rows: Rows) -> U32:
+    return plain_numbers(packets.protocol[rows], packets.dport[rows])
+
+
+def _sender_of(packets: PacketBatch, rows: Rows) -> U64:
+    return client_key(mix(packets.src_hi[rows], packets.src_lo[rows]), _service_of(packets, rows))
+
+
+def _sums(keys: U32 | U64, packets: PacketBatch, rows: Rows) -> dict[int, float]:
+    found = dict.fromkeys(keys.tolist(), 0.0)
+    for key, weight in zip(keys.tolist(), packets.weight[rows].tolist(), strict=True):
+        found[key] += weight
     return found
 
 
