@@ -89,6 +89,20 @@ def test_ports_and_sources_change_and_what_was_counted_stays(
     assert bench.settled(before) == before
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_a_source_that_stays_keeps_its_count(bench: XdpBench, poll_until, case: str) -> None:
+    path, (kind, more), attacker = bench.path(4), CASES[case], bench.attacker(4)
+    here = on(kind, 4, PORT, attacker, **more)
+    with bench.connect() as guardian:
+        rule_id = apply(guardian, here)
+        assert flood(path, SENT) == 0
+        poll_until(lambda: rules_of(guardian)[rule_id]["entries"].get(attacker) == SENT)
+        change(guardian, rule_id, on(kind, 4, PORT, attacker, OTHERS[4], **more))
+        poll_until(lambda: rules_of(guardian)[rule_id]["entries"].get(attacker) == SENT)
+        assert not path.passes()
+        poll_until(lambda: rules_of(guardian)[rule_id]["entries"].get(attacker) == SENT + 1)
+
+
 @pytest.mark.one_each("hashlimit-4-nft", "tc-6-legacy")
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("family", FAMILIES)

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Rule
-from fwtop.xdp.maps import COMPILED_PREFIXES, PENDING_BYTES, map_array, numbered
+from fwtop.xdp.maps import COMPILED_PREFIXES, PENDING_BYTES, disjoint, map_array, numbered
 
 if TYPE_CHECKING:  # a guardian without a long list doesn't load numpy
     import numpy as np
     from numpy.typing import NDArray
+
+    from fwtop.model.addresses.prefix_rows import PrefixRows
 
 _PENDING = struct.Struct("<QQ")  # struct pending of bpf/xdp_lists.h: number, packets
 _COUNTER_BYTES = 8
@@ -63,11 +65,9 @@ class PrefixHits:
         import numpy as np
 
         from fwtop.model.addresses.port_rows import chosen, positions
-        from fwtop.model.addresses.prefix_rows import PrefixRows
 
-        was, rows = PrefixRows.of(before.match.sources), PrefixRows.of(after.match.sources)
+        (was, counted), (rows, counted_after) = _numbering(before), _numbering(after)
         totals = _totals(*_read(old, cpus))
-        counted = was.counter_rows()
         hit = np.flatnonzero(totals[: len(counted)])
         marked = np.zeros(len(was), np.bool_)
         marked[counted[hit]] = True
@@ -75,7 +75,7 @@ class PrefixHits:
         packets_of[counted[hit]] = totals[hit]
         at = positions(rows, chosen(was, marked))
         number_of = np.full(len(rows), -1, np.int64)
-        counted = rows.counter_rows()
+        counted = counted_after
         number_of[counted] = np.arange(len(counted))
         stays = at >= 0
         numbers, packets = number_of[at[stays]], packets_of[marked][stays]
@@ -92,6 +92,23 @@ class PrefixHits:
             descriptor = self._maps.pop(rule_id, None)
             if descriptor is not None:
                 os.close(descriptor)
+
+
+def _numbering(rule: Rule) -> tuple[PrefixRows, NDArray[np.int32]]:
+    """Return a rule's prefixes, and for each number of a counter the place of its prefix among them."""
+    # Imported here: a guardian without a long list needn't carry numpy.
+    import numpy as np
+
+    from fwtop.model.addresses.prefix_rows import PrefixRows
+
+    sources = rule.match.sources
+    if rule.list_name is not None or len(sources) > COMPILED_PREFIXES:
+        rows = PrefixRows.of(sources)
+        return rows, rows.counter_rows()
+    compiled = disjoint(sources)
+    rows = PrefixRows.of(compiled)
+    place = {prefix: at for at, prefix in enumerate(rows)}
+    return rows, np.array([place[prefix] for prefix in compiled], np.int32)
 
 
 def _top(descriptor: int, cpus: int, top: int) -> list[tuple[int, int]]:

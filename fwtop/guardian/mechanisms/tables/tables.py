@@ -42,6 +42,7 @@ from fwtop.rules.nft_objects import (
     elements_of_ports,
     list_set_of,
     outermost,
+    set_line,
     set_lines,
     set_of,
 )
@@ -364,6 +365,9 @@ class NftTables(Mechanism):
                 lines += state.refill_lines(
                     layout, state.SetEdit(item.shared, frozenset(), frozenset(item.elements))
                 )
+            elif item.counted and item.name(rule_id) in table.sets:  # of a rule that is there
+                edit = state.SetEdit(item.name(rule_id), frozenset(), frozenset(item.elements))
+                lines += [set_line(f"{layout.table} {edit.name}", item), *state.refill_lines(layout, edit)]
             else:
                 lines += set_lines(layout.table, rule_id, item)
         lines += state.enable_lines(rule_id, rule, wanted.seconds)
