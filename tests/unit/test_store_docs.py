@@ -75,7 +75,7 @@ def test_the_examples_on_the_history_run(history: sqlite3.Connection) -> None:
     assert [len(rows) for rows in (busiest, networks, dark)] == [3, 5, 5]
     assert [key for key, _ in places] == ["dark", "service"]
     assert places[0][1] < places[1][1]
-    assert busiest[0][0] == "2026-12-11 05:00:00"
+    assert busiest[0][0] == "2026-09-21 07:00:00"
     assert busiest[0][1] > 30_000
     assert "Example Access BV" in [row[1] for row in networks]
     assert all(row[0].startswith("192.0.2.") for row in dark)
