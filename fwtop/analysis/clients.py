@@ -122,6 +122,19 @@ class Clients(Struct, frozen=True):
         )  # fmt: skip
         return self._joined(met, now, quiet=quiet)
 
+    def on_hold(self, earlier: Clients) -> tuple[Clients, U64]:
+        """Return the table without what is new in `calm` since an earlier one, and the keys of that."""
+        at = np.searchsorted(earlier.key, self.key)
+        was = np.where(among(self.key, earlier.key), np.append(earlier.calm, 0.0)[at], 0.0)
+        return replace(self, calm=was), self.key[self.calm > was]
+
+    def in_calm(self, keys: U64, now: float) -> Clients:
+        """Return the table where these clients, of those that are still there, were seen in calm."""
+        seen = among(self.key, keys)
+        return (
+            replace(self, calm=np.where(seen, np.maximum(self.calm, now), self.calm)) if len(keys) else self
+        )
+
     def _joined(self, met: Clients, now: float, *, quiet: bool) -> Clients:
         old = among(met.key, self.key)
         at = np.searchsorted(self.key, met.key[old])

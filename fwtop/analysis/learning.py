@@ -51,6 +51,7 @@ class _Tick(Struct):
     held: U32  # services in quarantine, the same
     packets: PacketBatch  # as many as the baseline would take of them
     seen: Reading  # what services got in its window
+    clients: U64  # their keys
 
 
 class _Waiting(Struct):
@@ -287,11 +288,13 @@ class Learner:
         calm = quiet and not any(one.is_steady for one in self._waiting.values())
         learns = calm and window.live and len(self.baseline.habits) > 0
         held = self.baseline.habits.above(context.services)[0] if learns else np.zeros(0, np.uint32)
-        self.baseline.clients = self.baseline.clients.met(
-            context.traffic, known, self.baseline.doors, quiet=calm, held=held
-        )
+        before = self.baseline.clients
+        met = before.met(context.traffic, known, self.baseline.doors, quiet=calm, held=held)
         if not window.live:
+            self.baseline.clients = met
             return
+        # In calm, too, only once that has lasted: bots of an attack's onset are not known from earlier ones
+        self.baseline.clients, in_calm = met.on_hold(before)
         end = window.started + window.seconds
         seconds = min(window.seconds, max(0.0, end - self._last_end))
         self._last_end = end
@@ -311,10 +314,19 @@ class Learner:
             old = fresh.time_ns < self._last_ns - int(settle * 1e9)
             before_ns = self._last_ns - int(settle * 1e9)
             self._keep(
-                self._tick(fresh.select(old), end - settle, seconds - settle, before_ns, context.services)
+                self._tick(
+                    fresh.select(old),
+                    end - settle,
+                    seconds - settle,
+                    before_ns,
+                    context.services,
+                    clients=in_calm,
+                )
             )
             fresh, seconds = fresh.select(~old), settle
-        self._pending.append(self._tick(fresh, end, seconds, self._last_ns, context.services))
+        self._pending.append(
+            self._tick(fresh, end, seconds, self._last_ns, context.services, clients=in_calm)
+        )
         while self._pending and self._pending[0].end <= end - settle:
             self._keep(self._pending.pop(0))
 
@@ -328,7 +340,9 @@ class Learner:
             one.since += seconds
             one.last += seconds
 
-    def _tick(self, packets: PacketBatch, end: float, seconds: float, last_ns: int, seen: Reading) -> _Tick:
+    def _tick(
+        self, packets: PacketBatch, end: float, seconds: float, last_ns: int, seen: Reading, *, clients: U64
+    ) -> _Tick:
         """Make a tick without what is far above normal: of services in quarantine the usual part counts."""
         kinds, weight = classes(packets), packets.weight
         services, part = self.baseline.habits.above(seen)
@@ -341,7 +355,8 @@ class Learner:
         above = rates > np.array([self._most(name) for name in CLASSES])
         if held.any() or above.any():
             packets = packets.select(~(held | with_alike(above)[kinds]))
-        return _Tick(end, last_ns, seconds, rates, above, services, self.baseline.bounded(packets), seen)
+        kept = self.baseline.bounded(packets)
+        return _Tick(end, last_ns, seconds, rates, above, services, kept, seen, clients)
 
     def _most(self, name: str) -> float:
         """Return the highest rate of a class that is learned at once."""
@@ -352,6 +367,7 @@ class Learner:
     def _keep(self, tick: _Tick) -> None:
         """Learn the rates of quiet packets at once, and the packets when there are some seconds of them."""
         baseline = self.baseline
+        baseline.clients = baseline.clients.in_calm(tick.clients, tick.end)
         if not self._points or tick.end >= self._points[-1].end + _REMEMBER_SECONDS:
             was = replace(baseline.copy(), rows=PacketBatch.empty(), clients=Clients.of())
             self._points.append(_Point(tick.end - tick.seconds, self._kept_ns, was))

@@ -11,6 +11,7 @@ from analysis_factory import STARTED
 from fwtop.analysis.clients import LONG_SECONDS, Clients
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, make_context
+from fwtop.analysis.learning import Learner
 from fwtop.analysis.memory import Baseline
 from fwtop.model.service import plain_number
 from fwtop.model.traffic.counters import Counters
@@ -108,6 +109,22 @@ def test_windows_and_known_clients(
     windows: list[tuple[float, bool, PacketBatch]], expected: set[tuple[int, int, str]]
 ) -> None:
     assert told(after(*windows)) == expected
+
+
+@pytest.mark.parametrize(("calm_seconds", "expected"), [(2, "new"), (8, "long known")])
+def test_bots_of_attacks_that_come_again_are_not_long_known_by_their_onsets(
+    calm_seconds: int, expected: str
+) -> None:
+    learner = Learner(Baseline(), AdviseConfig())
+    for began in (0, 600):
+        for second in range(10):
+            batch = connected([7])
+            batch.time_ns += int((began + second) * 1e9)
+            seen = context(began + second, batch)
+            empty, counters = PacketBatch.empty(), Counters(1.0, len(batch), 0)
+            window = Window(STARTED + began + second - 1.0, 1.0, batch, empty, empty, counters)
+            learner.take(seen, window, quiet=second < calm_seconds)
+    assert told(learner.baseline.clients) == {(7, 443, expected)}
 
 
 def test_what_a_client_got_before_the_attack_and_since() -> None:
