@@ -119,7 +119,7 @@ def test_bots_of_attacks_that_come_again_are_not_long_known_by_their_onsets(
     for began in (0, 600):
         for second in range(10):
             batch = connected([7])
-            batch.time_ns += int((began + second) * 1e9)
+            batch.time_ns[:] += int((began + second) * 1e9)
             seen = context(began + second, batch)
             empty, counters = PacketBatch.empty(), Counters(1.0, len(batch), 0)
             window = Window(STARTED + began + second - 1.0, 1.0, batch, empty, empty, counters)
