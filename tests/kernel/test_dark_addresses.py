@@ -77,7 +77,8 @@ def test_a_service_that_is_wholly_cut_off_is_no_dark_address(lab: Lab, *, tracke
         next(one for one in told if datetime.fromisoformat(one["started"]) > settled)
         in_netns(lab.victim, "iptables", "-w", "-t", "raw", "-I", "PREROUTING", "-j", "DROP")
         lab.start_flood(2_000)
-        in_netns(lab.attacker, sys.executable, "-c", _PROBES, DARK)
+        for _ in range(4):  # for longer than from one look at what goes where to the next
+            in_netns(lab.attacker, sys.executable, "-c", _PROBES, DARK)
         cut = next(one for one in told if targets(one).get(net.VICTIM_4, {}).get("dropped_share", 0) > 0.99)
         stored = datetime.fromisoformat(cut["started"]) + timedelta(seconds=2 * _PARTS_SECONDS)
         next(one for one in told if datetime.fromisoformat(one["started"]) > stored)

@@ -110,7 +110,8 @@ def test_a_column_is_as_high_as_the_whole(part: list[float], rows: int, times: i
         " ▁▂▃▄▅▆▇█".find(glyph) if behind is None and glyph not in "▓▒░" else 8 for glyph, _, behind in cells
     )
     exact = 8 * rows * sum(part) / top
-    assert abs(height - exact) <= (1.0 if exact < 4 or exact >= 8 else 4.0)
+    crowded = sum(value > 0 for value in part) > 2 * rows  # all are visible, in two colours a cell
+    assert crowded or abs(height - exact) <= (1.0 if exact < 4 or exact >= 8 else 4.0)
 
 
 def test_several_small_parts_take_turns_at_the_foot_of_the_column() -> None:

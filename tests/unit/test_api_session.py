@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -116,7 +117,8 @@ def test_who_loses_its_scope_is_told_and_hears_no_more(monkeypatch: pytest.Monke
 def test_one_user_can_not_take_all_that_lines_may_hold() -> None:
     budget = Budget(total=1 << 20)
     with Talk(EventLog(), budget) as talk:
-        talk.send(b"x" * (600 << 10))
+        with suppress(BrokenPipeError):  # it hangs up at the first byte too many
+            talk.send(b"x" * (600 << 10))
         answer = talk.read()
         assert (answer["reason"], answer["retryable"]) == ("busy", True)
     assert budget.take(1000, 1 << 19), "what is closed holds nothing"
