@@ -60,7 +60,7 @@ set -m # a process group that can be ended with all in it
 {
   before=(nice -n 19)
   collect "${beside[@]}" || true # what can't be collected fails again
-  in_files beside "$(($(nproc) + 1))" "${beside[@]}" # the last is not left alone with a long file
+  in_files beside "$(nproc)" "${beside[@]}"
 } &>"$logs/beside" </dev/null &
 running=$!
 set +m

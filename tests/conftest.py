@@ -63,6 +63,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs root")
 
 
+_PRIORITY = os.getpriority(os.PRIO_PROCESS, 0)
+
+
+@pytest.fixture(autouse=True)
+def _unhurried() -> Iterator[None]:
+    """Give back the priority that a verb took in this process: else unit tests starve those of the kernel."""
+    yield
+    if os.getpriority(os.PRIO_PROCESS, 0) != _PRIORITY:
+        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
+
+
 @pytest.fixture
 def root_required() -> None:
     """Skip the test when not root; tests marked `kernel` have this already."""

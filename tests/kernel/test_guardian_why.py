@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
-from guardian_bench import PORT, VARIANTS, Bench, apply, inside
+from guardian_bench import PORT, VARIANTS, Bench, apply, inside, rules_of
 from xdp_frames import ethernet, ipv4, udp
 
 from fwtop.model.errors import FwtopError
@@ -127,14 +127,19 @@ def test_fragments_are_named(bench: Bench) -> None:
     assert "later fragments carry no ports" in said
 
 
-def test_emptied_set_and_flushed_chain_are_named(bench: Bench) -> None:
+def test_emptied_set_and_flushed_chain_are_named(bench: Bench, poll_until: Callable[..., object]) -> None:
+    def pps() -> float:
+        return float(rules_of(guardian)[rule_id]["pps"])
+
     with bench.connect() as guardian, traffic(bench):
         rule_id = apply(guardian, bench.block_rule(4))
+        poll_until(lambda: pps() > 0)
         bench.pair.victim.run("ipset", "flush", f"fwtop-{rule_id}-4")
         said = why(guardian, rule_id)
         assert f"set fwtop-{rule_id}-4 is empty: somebody deleted elements; 'fwtop repair {rule_id}'" in said
         bench.pair.victim.run("iptables-nft", "-t", "raw", "-F", "FWTOP-SOURCES")
         assert "its line is gone from chain FWTOP-SOURCES (IPv4)" in why(guardian, rule_id)
+        poll_until(lambda: pps() == 0)
 
 
 def test_native_rules_in_table_raw_are_no_damage(bench: Bench) -> None:

@@ -359,6 +359,8 @@ class RuleCounters:
             before = self._counts.get(rule_id)
             if before is not None and elapsed >= _COUNT_SECONDS:
                 self._pps[rule_id] = max(0, count.packets - before.packets) / elapsed
+        # What is gone from the kernel drops nothing
+        self._pps = {name: pps for name, pps in self._pps.items() if name in counts}
         self._counts, self._read_at = counts, now
         # Half way through: one kind of rule is read after another
         self._counted_at = time.time() - (time.monotonic() - now) / 2
