@@ -119,8 +119,8 @@ _HARM = 1 / 3  # of what clients got: fewer than two of three get through
 class ClientLoss(Struct, frozen=True):
     """What clients of the services that a rule touches began a second, before the rule and since it is in.
 
-    Over TCP these are handshakes, over UDP datagrams. `sure` is the least share that is lost, of which chance
-    explains more in one test of 30,000 only.
+    Over TCP these are handshakes or packets with data, over UDP datagrams. `sure` is the least share that is
+    lost, of which chance explains more in one test of 30,000 only.
     """
 
     rule: str  # id
