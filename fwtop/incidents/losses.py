@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import dropwhile
 
 import numpy as np
 from msgspec import Struct
@@ -164,14 +165,18 @@ class LossWatch:
         bots = any(one.bots for one in (*watched.before, *self._past))  # whenever they were, they linger
         seen = {number for one in watched.before for number in one.known}
         doors = [number for number in seen if _touches(rule, number)]
-        # What was usual in calm is lower than before a rule; but not where nobody was long known in it
-        calm = () if bots else self._calm
+
+        def begun(one: Calls) -> float:
+            return sum(one.known.get(door, 0.0) for door in doors)
+
+        def sent(one: Calls) -> float:
+            return sum(one.data.get(door, 0.0) for door in doors)
+
         ways: list[tuple[Sequence[Calls], Sequence[Calls], Callable[[Calls], float]]] = []
         if not any(of(kind).answers for kind in rule.kinds):  # it would answer what is counted here
-            ways.append((watched.before, calm, lambda one: sum(one.known.get(door, 0.0) for door in doors)))
-            ways.append((watched.before, calm, lambda one: sum(one.data.get(door, 0.0) for door in doors)))
+            ways += [(watched.before, _from_first(self._calm, count), count) for count in (begun, sent)]
         if not bots and self._are_theirs(rule, watched.before, doors):
-            ways.append((watched.before, calm, lambda one: float(one.handshakes)))
+            ways.append((watched.before, self._calm, lambda one: float(one.handshakes)))
         if cut and sum(one.seconds for one in self._calm) >= _CALM_SECONDS:
             ways.append((self._calm, (), lambda one: sum(one.datagrams.get(who, 0.0) for who in cut)))
         losses = [_compared(before, since, usual, count) for before, usual, count in ways]
@@ -192,6 +197,14 @@ class LossWatch:
         whole = sum(weight for one in before for door, weight in one.known.items() if door >> 16 == TCP)
         theirs = sum(one.known.get(door, 0.0) for one in before for door in doors if door >> 16 == TCP)
         return theirs >= _MOST * whole
+
+
+def _from_first(calm: Iterable[Calls], count: Callable[[Calls], float]) -> Sequence[Calls]:
+    """Return the intervals of calm since the first client was long known.
+
+    What is usual there counts even beside bots, of which some may be behind the address of a client.
+    """
+    return [*dropwhile(lambda one: not count(one), calm)]
 
 
 def _compared(

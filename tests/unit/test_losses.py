@@ -114,6 +114,16 @@ def test_bots_that_are_kept_out_are_no_loss() -> None:
     assert (loss.service, loss.is_harm) == ("443/tcp", True)
 
 
+def test_bots_behind_the_address_of_a_client_are_no_loss() -> None:
+    run, clients = Run(), syns(CLIENTS)
+    run.pass_(20, 100.0, clients)
+    attacked = flood(run.now, completes=True)
+    run.pass_(5, 900.0, *[clients] * 8, judgement=attacked)
+    run.pass_(1, 500.0, clients, rule=True, judgement=attacked)
+    assert run.pass_(10, 100.0, clients, rule=True, judgement=attacked) == ()
+    assert run.pass_(10, 0.0, rule=True, judgement=attacked)[0].is_harm
+
+
 def test_clients_that_became_long_known_only_after_the_calm_count_too() -> None:
     run, attacked = Run(), flood(START + 20.0, completes=True)
     run.pass_(20, 100.0)
