@@ -2,9 +2,9 @@
 
 Handshakes are counted by the kernel, and forged packets make none. But bots may: in an attack that completes
 handshakes only those of clients count that were known long before, by the packets that get past every
-firewall. A rule by contents passes the handshake and drops what follows, so data are counted, too. Over UDP
-nobody is known by a handshake, and forged packets pass until a rule is in: what senders of calm times get
-through is compared with calm, and only if the rule drops packets in their names.
+firewall. A rule by contents passes the handshake and drops what follows, so the data of those are counted,
+too, in whose name the rule drops packets. Over UDP nobody is known by a handshake, and forged packets pass
+until a rule is in: what senders of calm times get through is compared with calm.
 
 Whoever is counted, before and since are of one kind, and of one state: what the attack itself had taken from
 clients by then is not the rule's doing. Counts of few clients say nothing, and what comes in
@@ -55,8 +55,7 @@ class Calls(Struct, frozen=True):
     seconds: float
     handshakes: int
     known: dict[int, float]  # begun by clients who are long known
-    data: dict[int, float]  # TCP packets with data of these
-    datagrams: dict[int, float]  # of senders of calm times, by a hash of sender and service
+    sent: dict[int, float]  # by a hash of sender and service: their TCP packets with data, others' datagrams
     bots: bool  # an attack completes handshakes, too
     calm: bool
 
@@ -126,13 +125,14 @@ class LossWatch:
         if not any(one.spoofed and one.match and one.match.protocol == UDP for one in judgement.on):
             opens |= packets.protocol[rows] == UDP
         data = (packets.protocol[rows] == TCP) & (packets.payload_length[rows] > 0) & ~opens
-        known, held = (_sums(_service_of(packets, one), packets, one) for one in (rows[opens], rows[data]))
-        datagrams = _sums(_sender_of(packets, met), packets, met)
+        known = _sums(_service_of(packets, rows[opens]), packets, rows[opens])
+        sending = np.concatenate([rows[data], met])
+        sent = _sums(_sender_of(packets, sending), packets, sending)
         (before, shaken), self._last = self._last or (now, 0), (now, window.handshakes or 0)
         bots = any(one.completes for one in judgement.on)
         calm = not (judgement.harmful or judgement.not_judged)
         more = max(self._last[1] - shaken, 0)
-        return Calls(now, max(now - before, 0.0), more, known, held, datagrams, bots, calm)
+        return Calls(now, max(now - before, 0.0), more, known, sent, bots, calm)
 
     def _met(self, learned: Baseline) -> U64:
         """Return who sent datagrams in calm times, as far as the baseline has drawn them."""
@@ -142,11 +142,18 @@ class LossWatch:
         return self._senders[1]
 
     def _cut(self, window: Window, learned: Baseline) -> dict[str, dict[int, int]]:
-        """Return in whose name each rule dropped datagrams: a hash of sender and service, and the service."""
+        """Return in whose name each rule dropped packets: a hash of sender and service, and the service.
+
+        That is long-known clients over TCP, and senders of calm times over UDP.
+        """
         found: dict[str, dict[int, int]] = {}
+        clients = learned.clients.key[learned.clients.long_known]
         for packets in (window.arrived, window.dropped):
-            rows = np.flatnonzero((packets.rule > 0) & (packets.protocol == UDP))
-            rows = rows[among(mix(packets.src_hi[rows], packets.src_lo[rows]), self._met(learned))]
+            rows = np.flatnonzero(packets.rule > 0)
+            source = mix(packets.src_hi[rows], packets.src_lo[rows])
+            met = (packets.protocol[rows] == UDP) & among(source, self._met(learned))
+            known = among(client_key(source, learned.doors.numbers(packets, rows)), clients)
+            rows = rows[met | (known & (packets.protocol[rows] == TCP))]
             senders, services = _sender_of(packets, rows).tolist(), _service_of(packets, rows).tolist()
             for rule, sender, service in zip(packets.rule[rows].tolist(), senders, services, strict=True):
                 found.setdefault(str(rule), {})[sender] = service
@@ -169,16 +176,17 @@ class LossWatch:
         def begun(one: Calls) -> float:
             return sum(one.known.get(door, 0.0) for door in doors)
 
-        def sent(one: Calls) -> float:
-            return sum(one.data.get(door, 0.0) for door in doors)
+        def by(protocol: int) -> Callable[[Calls], float]:
+            senders = [who for who, service in cut.items() if service >> 16 == protocol]
+            return lambda one: sum(one.sent.get(who, 0.0) for who in senders)
 
         ways: list[tuple[Sequence[Calls], Sequence[Calls], Callable[[Calls], float]]] = []
         if not any(of(kind).answers for kind in rule.kinds):  # it would answer what is counted here
-            ways += [(watched.before, _from_first(self._calm, count), count) for count in (begun, sent)]
+            ways += [(watched.before, _from_first(self._calm, count), count) for count in (begun, by(TCP))]
         if not bots and self._are_theirs(rule, watched.before, doors):
             ways.append((watched.before, self._calm, lambda one: float(one.handshakes)))
-        if cut and sum(one.seconds for one in self._calm) >= _CALM_SECONDS:
-            ways.append((self._calm, (), lambda one: sum(one.datagrams.get(who, 0.0) for who in cut)))
+        if sum(one.seconds for one in self._calm) >= _CALM_SECONDS:
+            ways.append((self._calm, (), by(UDP)))
         losses = [_compared(before, since, usual, count) for before, usual, count in ways]
         before, after, sure = max(losses, key=lambda loss: loss[2], default=(0.0, 0.0, 0.0))
         doors = doors or sorted(set(cut.values()))

@@ -195,14 +195,16 @@ def test_clients_of_udp_are_counted_by_their_datagrams() -> None:
     assert loss.words == "clients of 53/udp 100/s → 0/s"
 
 
-def test_a_rule_that_passes_the_handshake_and_drops_the_request_is_told() -> None:
+def test_a_rule_that_passes_the_handshake_and_drops_requests_of_a_few_clients_is_told() -> None:
     run, attacked = Run(), flood(completes=True)
-    opened, asked = syns(CLIENTS), connected(CLIENTS)
+    opened, asked, others = syns(CLIENTS), connected(CLIENTS), connected(CLIENTS[10:])
+    cut = connected(CLIENTS[:10])
+    cut = replace(cut, rule=np.full(len(cut), 38, np.uint32))
     run.pass_(20, 997.0, opened, asked, syns(BOTS), judgement=attacked)
-    run.pass_(1, 997.0, opened, rule=True, judgement=attacked)
-    assert run.pass_(5, 997.0, opened, asked, rule=True, judgement=attacked) == ()
-    run.pass_(10, 997.0, opened, rule=True, judgement=attacked)
-    (loss,) = run.pass_(5, 997.0, opened, rule=True, judgement=attacked)
+    run.pass_(1, 997.0, opened, others, rule=True, judgement=attacked, cut=cut)
+    assert run.pass_(5, 997.0, opened, asked, rule=True, judgement=attacked, cut=cut) == ()
+    run.pass_(14, 997.0, opened, others, rule=True, judgement=attacked, cut=cut)
+    (loss,) = run.pass_(2, 997.0, opened, others, rule=True, judgement=attacked, cut=cut)
     assert (loss.service, loss.is_harm) == ("443/tcp", True)
 
 
