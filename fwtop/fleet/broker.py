@@ -1,0 +1,310 @@
+"""The transport over NATS: subjects, streams, and the connection of one party.
+
+Summaries and questions are plain messages. A board is a stream that keeps the newest message of each subject:
+who may read it asks for all of them at once ("direct get"), which needs no consumer, and hears new ones as
+any subscriber does. TLS with the fleet's own authority; who connects proves it with a key (identity.py).
+
+A connection that is lost is not mended here: `lost` is set, and its owner makes another, after a while drawn
+at random. nats-py would do it in step with everybody else, and wait for a silent server to say goodbye.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import random
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Self
+
+from msgspec import Struct
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.transport import TcpTransport
+from nats.errors import Error as NatsError
+from nats.errors import NoServersError
+
+from fwtop.fleet.identity import NatsKey
+from fwtop.fleet.transport import (
+    ADMITTED,
+    JOINING,
+    MAX_DOCUMENT,
+    MAX_SUMMARY,
+    WANTED,
+    Entry,
+    changed,
+    check_name,
+    check_size,
+)
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+_SECONDS = 3.0  # for an answer of the server
+_CONNECT_SECONDS = 4.0
+_PING_SECONDS = 4  # two unanswered: the server is gone
+_ASK = "fleet.ask"
+_STREAMS = {  # board → stream
+    WANTED: "FLEET_WANTED",
+    JOINING: "FLEET_JOINING",
+    ADMITTED: "FLEET_ADMITTED",
+}
+_WEEK = 7 * 86_400
+_STREAM_LIMITS: dict[str, dict[str, Any]] = {
+    WANTED: {"max_bytes": 256 << 20},
+    JOINING: {"max_bytes": 16 << 20, "max_age": _WEEK * 10**9, "max_msg_size": 8 << 10},
+    ADMITTED: {"max_bytes": 64 << 20, "max_age": _WEEK * 10**9, "max_msg_size": 16 << 10},
+}
+_WRONG_SEQUENCE = 10071  # error: the newest of this subject is another
+_NO_MESSAGE, _END = "404", "204"  # status of a direct get
+
+
+def _close(self: TcpTransport) -> None:
+    """Drop the connection at once: TLS waits half a minute for a silent peer to close it as well."""
+    if self._io_writer is not None:
+        self._io_writer.transport.abort()
+
+
+TcpTransport.close = _close  # type: ignore[method-assign]
+
+
+class Access(Struct, frozen=True):
+    """How a party connects, and as whom."""
+
+    urls: tuple[str, ...]
+    authority: str  # PEM: whose certificates the servers have
+    jwt: str
+    seed: str
+    name: str  # the JWT's: answers come to its inbox
+
+
+def node_rights() -> tuple[list[str], list[str]]:
+    """Return what a machine may publish and subscribe; the second line of defence, as all is signed."""
+    get = f"$JS.API.DIRECT.GET.{_STREAMS[WANTED]}"
+    return ["fleet.summary.{{name()}}", get], [f"fleet.{WANTED}.>", _ASK, "_INBOX.{{name()}}.>"]
+
+
+def joining_rights() -> tuple[list[str], list[str]]:
+    """Return those of a token: ask to join under its id, and read who was admitted."""
+    get = f"$JS.API.DIRECT.GET.{_STREAMS[ADMITTED]}"
+    return [f"fleet.{JOINING}.{{{{name()}}}}.>", get], ["_INBOX.{{name()}}.>"]
+
+
+class Broker:
+    """A party's connection to the fleet's NATS servers."""
+
+    def __init__(self, client: Client, lost: asyncio.Event) -> None:
+        """Use `connect`."""
+        self.lost = lost
+        self.complaints: list[str] = []  # of the server: rights that this party lacks
+        self._client = client
+
+    @classmethod
+    async def connect(cls, access: Access) -> Broker:
+        """Connect to any of the servers; raises FwtopError, which says what failed."""
+        failed: list[str] = []
+        for url in random.sample(access.urls, len(access.urls)):
+            broker = cls(Client(), asyncio.Event())
+            try:
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    await broker._open(access, url)
+            except (OSError, TimeoutError, NatsError) as error:
+                failed.append(f"{url}: {broker._why(error)}")
+            else:
+                return broker
+        raise _unavailable("; ".join(failed))
+
+    async def _open(self, access: Access, url: str) -> None:
+        key = NatsKey.of_seed(access.seed)
+
+        async def is_lost() -> None:
+            self.lost.set()
+
+        async def complained(error: Exception) -> None:
+            self.complaints = [*self.complaints, safe_text(error, limit=200)][-8:]
+
+        await self._client.connect(
+            url,
+            tls=_context(access.authority),
+            tls_handshake_first=True,
+            name=access.name,
+            inbox_prefix=f"_INBOX.{access.name}",
+            user_jwt_cb=lambda: bytearray(access.jwt.encode()),
+            signature_cb=lambda nonce: base64.b64encode(key.sign(nonce.encode())),
+            allow_reconnect=False,
+            connect_timeout=2,
+            reconnect_time_wait=0,
+            max_reconnect_attempts=1,
+            ping_interval=_PING_SECONDS,
+            max_outstanding_pings=2,
+            error_cb=complained,
+            closed_cb=is_lost,
+        )
+
+    def _why(self, error: BaseException) -> str:
+        """Say why something failed: the server's last complaint tells more than that it did not answer."""
+        said = str(error) if not isinstance(error, TimeoutError | NoServersError) else ""
+        return said or (self.complaints[-1] if self.complaints else "no answer")
+
+    async def publish(self, name: str, summary: bytes) -> None:
+        """See Transport."""
+        check_size(summary, MAX_SUMMARY)
+        await self._send(f"fleet.summary.{check_name(name)}", summary)
+
+    async def follow(self, take: Callable[[str, bytes], None]) -> None:
+        """See Transport."""
+        await self._subscribe("fleet.summary.*", 2, take)
+
+    async def read(self, board: str, name: str = "") -> Mapping[str, Entry]:
+        """See Transport."""
+        prefix = f"fleet.{board}."
+        wanted = json.dumps({"multi_last": [prefix + (check_name(name) if name else ">")]}).encode()
+        found: dict[str, Entry] = {}
+        async for message in self._request(f"$JS.API.DIRECT.GET.{_STREAMS[board]}", wanted, _SECONDS):
+            headers = message.headers or {}
+            match headers.get("Status", ""):
+                case "":
+                    subject = headers["Nats-Subject"].removeprefix(prefix)
+                    found[subject] = Entry(message.data, int(headers["Nats-Sequence"]))
+                case status if status in (_NO_MESSAGE, _END):
+                    return found
+                case status:
+                    raise _unavailable(f"{headers.get('Description', 'refused')} ({status})")
+        raise _unavailable(self._why(TimeoutError()))
+
+    async def watch(self, board: str, take: Callable[[str, bytes], None]) -> None:
+        """See Transport."""
+        await self._subscribe(f"fleet.{board}.>", 2, take)
+
+    async def put(
+        self, board: str, name: str, document: bytes, *, after: int | None = None, seconds: float = 0
+    ) -> None:
+        """See Transport."""
+        check_size(document, MAX_DOCUMENT)
+        headers = {} if after is None else {"Nats-Expected-Last-Subject-Sequence": str(after)}
+        headers |= {"Nats-TTL": f"{max(1, round(seconds))}s"} if seconds else {}
+        answer = await self._answered(f"fleet.{board}.{check_name(name)}", document, headers)
+        error = answer.get("error")
+        if error and error.get("err_code") == _WRONG_SEQUENCE:
+            raise changed()
+        if error:
+            raise _unavailable(f"{error.get('description')}")
+
+    async def ask(self, question: bytes, seconds: float) -> AsyncIterator[bytes]:
+        """See Transport."""
+        async for message in self._request(_ASK, question, seconds):
+            if not (message.headers or {}).get("Status"):  # the server says so if nobody listens
+                yield message.data
+
+    async def answer(self, reply: Callable[[bytes], Awaitable[bytes]]) -> None:
+        """See Transport."""
+
+        async def answered(message: Msg) -> None:
+            if message.reply.startswith("_INBOX."):
+                await self._send(message.reply, await reply(message.data))
+
+        await self._client.subscribe(_ASK, cb=answered, pending_msgs_limit=16)
+
+    async def make_streams(self, replicas: int) -> None:
+        """Make the boards' streams where they are missing, and bring the others to what they should be."""
+        for board, stream in _STREAMS.items():
+            about = {
+                "name": stream,
+                "subjects": [f"fleet.{board}.>"],
+                "num_replicas": replicas,
+                "max_msgs_per_subject": 1,
+                "storage": "file",
+                "retention": "limits",
+                "discard": "new",
+                "allow_direct": True,
+                "allow_msg_ttl": True,
+                "subject_delete_marker_ttl": 0,
+                **_STREAM_LIMITS[board],
+            }
+            answer = await self._answered(f"$JS.API.STREAM.CREATE.{stream}", json.dumps(about).encode())
+            if answer.get("error", {}).get("err_code") == _NAME_IN_USE:
+                answer = await self._answered(f"$JS.API.STREAM.UPDATE.{stream}", json.dumps(about).encode())
+            if error := answer.get("error"):
+                raise _unavailable(f"stream {stream}: {error.get('description')}")
+
+    async def streams(self) -> dict[str, dict[str, Any]]:
+        """Return what the servers say of each board's stream; {} for one that is missing."""
+        return {
+            board: await self._answered(f"$JS.API.STREAM.INFO.{stream}", b"")
+            for board, stream in _STREAMS.items()
+        }
+
+    @property
+    def server(self) -> dict[str, str]:
+        """Return the version and the address of the server, as it says them."""
+        version = self._client.connected_server_version
+        url = self._client.connected_url
+        return {"version": str(version), "url": url.netloc if url else ""}
+
+    async def close(self) -> None:
+        """See Transport."""
+        if not self._client.is_closed:
+            await self._client.close()
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End the connection."""
+        await self.close()
+
+    async def _subscribe(self, subject: str, parts: int, take: Callable[[str, bytes], None]) -> None:
+        async def taken(message: Msg) -> None:
+            take(message.subject.split(".", parts)[parts], message.data)
+
+        await self._client.subscribe(subject, cb=taken)
+
+    async def _send(self, subject: str, data: bytes) -> None:
+        try:
+            await self._client.publish(subject, data)
+        except (OSError, NatsError) as error:
+            raise _unavailable(self._why(error)) from None
+
+    async def _answered(
+        self, subject: str, data: bytes, headers: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return the server's answer, or its error as it writes them."""
+        try:
+            message = await self._client.request(subject, data, timeout=_SECONDS, headers=headers)
+            answer: dict[str, Any] = json.loads(message.data)
+        except (OSError, TimeoutError, NatsError, ValueError) as error:
+            raise _unavailable(self._why(error)) from None
+        return answer
+
+    async def _request(self, subject: str, data: bytes, seconds: float) -> AsyncIterator[Msg]:
+        """Yield the messages that answer a request, for so long."""
+        end, inbox = time.monotonic() + seconds, self._client.new_inbox()
+        try:
+            answers = await self._client.subscribe(inbox)
+            try:
+                await self._client.publish(subject, data, reply=inbox)
+                while (left := end - time.monotonic()) > 0 and not self.lost.is_set():
+                    yield await answers.next_msg(timeout=left)
+            except TimeoutError:
+                return
+            finally:
+                if not self._client.is_closed:
+                    await answers.unsubscribe()
+        except (OSError, NatsError) as error:
+            raise _unavailable(self._why(error)) from None
+
+
+_NAME_IN_USE = 10058  # error: this stream is there, and is another
+
+
+def _context(authority: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=authority)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+def _unavailable(why: str) -> FwtopError:
+    line = f"the fleet's servers can't be used: {safe_text(why, limit=400)}; rules in force stay"
+    return FwtopError(line, reason="unavailable", retryable=True)

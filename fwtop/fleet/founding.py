@@ -1,0 +1,286 @@
+"""What `fwtop fleet init` makes: keys, the authority for TLS, configurations of servers, the operators' file.
+
+A server gets what it needs to run and no secret but its own TLS key. The operators' file holds the rest, for
+those who admit machines and lead roll-outs. What it holds gives no say over a machine: that takes an SSH
+signature by one whom the machine's own signers file names.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import ipaddress
+import json
+import os
+import time
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from msgspec import Struct
+
+from fwtop.fleet.broker import Access, joining_rights, node_rights
+from fwtop.fleet.document import is_name
+from fwtop.fleet.identity import NatsKey, Scope, account, operator, user
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+from fwtop.model.wire import of_json, to_json
+
+PORT, CLUSTER_PORT = 4222, 6222
+OPERATOR_FILE = "operator.json"  # in the operators' directory
+SIGNERS_FILE = "signers"
+STORE = Path("/var/lib/fwtop-broker")
+_AUTHORITY_DAYS, _SERVER_DAYS = 3650, 825
+_CLIENTS = 20_000
+_MAX_MESSAGE = 1 << 20
+
+Curve = ec.EllipticCurvePrivateKey
+
+
+class OperatorFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """What those who run a fleet share; secret. `seeds` are nkeys by their job."""
+
+    fleet: str
+    urls: tuple[str, ...]
+    authority: str  # PEM
+    account: str  # public key
+    seeds: dict[str, str]
+    controller_jwt: str
+
+    @property
+    def access(self) -> Access:
+        """How a coordinator connects."""
+        return Access(
+            self.urls, self.authority, self.controller_jwt, self.seeds["controller user"], "controller"
+        )
+
+
+class Token(Struct, frozen=True, forbid_unknown_fields=True):
+    """What root pastes on a machine that is to join: whose certificates and signatures it trusts."""
+
+    fleet: str
+    id: str
+    authority: str
+    jwt: str
+    seed: str
+    signers: str  # the text of the signers file
+
+    @property
+    def text(self) -> str:
+        """Write it as one word."""
+        return base64.urlsafe_b64encode(to_json(self)).decode().rstrip("=")
+
+    @staticmethod
+    def of(text: str) -> Token:
+        """Read one word; raises FwtopError."""
+        try:
+            token: Token = of_json(
+                Token, base64.urlsafe_b64decode(text.strip() + "=" * (-len(text.strip()) % 4))
+            )
+        except ValueError:
+            raise FwtopError("this is no token of 'fwtop fleet token'; nothing was changed", 2) from None
+        return token
+
+
+class ServerPlace(Struct, frozen=True):
+    """Where a server listens: an address or a host's name, which its certificate bears."""
+
+    host: str
+    port: int = PORT
+
+
+def found(
+    directory: Path, fleet: str, places: list[ServerPlace], signers: str, *, store: Path = STORE
+) -> OperatorFile:
+    """Write a fleet's files below `directory`: `operator`, and `server` (of several `server-1`, …).
+
+    Raises FwtopError if there is a fleet already.
+    """
+    if not is_name(fleet):
+        raise FwtopError("a fleet's name has up to 64 letters, digits and '_.@:-'; nothing was changed", 2)
+    operators = directory / "operator"
+    if operators.exists():
+        line = f"{operators} is there already: a second init would lock out its machines; nothing was changed"
+        raise FwtopError(line)
+    keys = {name: NatsKey("A") for name in ("system", "system users", "fleet", "node", "controller", "join")}
+    keys |= {"operator": NatsKey("O"), "accounts": NatsKey("O"), "controller user": NatsKey("U")}
+    authority, authority_key = _authority(fleet)
+    pem = authority.public_bytes(Encoding.PEM).decode()
+    file = OperatorFile(
+        fleet,
+        tuple(f"tls://{_in_url(place.host)}:{place.port}" for place in places),
+        pem,
+        keys["fleet"].public,
+        {name: key.seed for name, key in keys.items()},
+        user(keys["controller"], keys["fleet"].public, keys["controller user"].public, "controller"),
+    )
+    for number, place in enumerate(places, 1):
+        name = "server" if len(places) == 1 else f"server-{number}"
+        certificate, key = _certificate(authority, authority_key, place.host)
+        files = {
+            "authority.pem": pem,
+            "server.pem": certificate.public_bytes(Encoding.PEM).decode(),
+            "server.key": _pem(key),
+            "operator.jwt": operator(keys["operator"], keys["accounts"], keys["system"]),
+            "nats.conf": _configuration(directory / name, places, number, file, store),
+        }
+        _write(directory / name, files)
+    _write(
+        operators,
+        {OPERATOR_FILE: to_json(file).decode(), SIGNERS_FILE: signers, "authority.key": _pem(authority_key)},
+    )
+    return file
+
+
+def read_operator(directory: Path) -> OperatorFile:
+    """Read the operators' file; raises FwtopError, which says what to do."""
+    path = directory / OPERATOR_FILE
+    try:
+        file: OperatorFile = of_json(OperatorFile, path.read_bytes())
+    except FileNotFoundError:
+        line = (
+            f"{path}: not found; 'fwtop fleet init' makes it, or copy it from who did, and name it by --fleet"
+        )
+        raise FwtopError(line, 3) from None
+    except (OSError, ValueError) as error:
+        raise FwtopError(f"{path}: {safe_text(error, limit=200)}", 3) from None
+    return file
+
+
+def account_jwt(seeds: dict[str, str], revoked: dict[str, int] | None = None) -> str:
+    """Return the JWT of the fleet's account: who may do what."""
+    keys = {name: NatsKey.of_seed(seed) for name, seed in seeds.items()}
+    scopes = [
+        Scope(keys["node"], "node", *node_rights()),
+        Scope(keys["controller"], "controller", [">"], [">"]),
+        Scope(keys["join"], "join", *joining_rights()),
+    ]
+    return account(keys["accounts"], keys["fleet"], "FLEET", scopes, revoked=revoked)
+
+
+def token(file: OperatorFile, signers: str, name: str, seconds: float) -> Token:
+    """Return a token that lets machines ask to join, for so long."""
+    key = NatsKey("U")
+    jwt = user(
+        NatsKey.of_seed(file.seeds["join"]),
+        file.account,
+        key.public,
+        name,
+        expires=int(time.time() + seconds),
+    )
+    return Token(file.fleet, name, file.authority, jwt, key.seed, signers)
+
+
+def _configuration(
+    directory: Path, places: list[ServerPlace], number: int, file: OperatorFile, store: Path
+) -> str:
+    """Write a server's configuration; JSON is valid in it, so values are written as JSON."""
+    place, keys = places[number - 1], {name: NatsKey.of_seed(seed) for name, seed in file.seeds.items()}
+    system = account(keys["accounts"], keys["system"], "SYS", plain=[keys["system users"]])
+    tls = {"cert_file": f"{directory}/server.pem", "key_file": f"{directory}/server.key"}
+    about: dict[str, object] = {
+        "server_name": f"{file.fleet}-{number}",
+        "listen": f"{_in_url(place.host)}:{place.port}",
+        "max_payload": _MAX_MESSAGE,
+        "max_connections": _CLIENTS,
+        "write_deadline": "10s",
+        "tls": {
+            **tls,
+            "ca_file": f"{directory}/authority.pem",
+            "min_version": "1.3",
+            "handshake_first": True,
+        },
+        # Each write reaches the disk before it is acknowledged.
+        "jetstream": {"store_dir": f"{store}/{number}", "max_file_store": 4 << 30, "sync_interval": "always"},
+        "operator": f"{directory}/operator.jwt",
+        "system_account": keys["system"].public,
+        "resolver": {"type": "full", "dir": f"{store}/{number}/accounts", "allow_delete": False, "limit": 16},
+        "resolver_preload": {
+            keys["system"].public: system,
+            keys["fleet"].public: account_jwt(file.seeds),
+        },
+    }
+    if len(places) > 1:
+        about["cluster"] = {
+            "name": file.fleet,
+            "listen": f"{_in_url(place.host)}:{CLUSTER_PORT}",
+            "routes": [f"nats-route://{_in_url(one.host)}:{CLUSTER_PORT}" for one in places],
+            "tls": {**tls, "ca_file": f"{directory}/authority.pem", "verify": True, "timeout": 5},
+        }
+    return json.dumps(about, indent=2) + "\n"
+
+
+def _authority(fleet: str) -> tuple[x509.Certificate, Curve]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _named(f"fwtop fleet {fleet}")
+    made = _builder(name, name, key, _AUTHORITY_DAYS).add_extension(
+        x509.BasicConstraints(ca=True, path_length=0), critical=True
+    )
+    made = made.add_extension(
+        x509.KeyUsage(
+            digital_signature=False, content_commitment=False, key_encipherment=False,
+            data_encipherment=False, key_agreement=False, key_cert_sign=True, crl_sign=True,
+            encipher_only=False, decipher_only=False,
+        ),
+        critical=True,
+    )  # fmt: skip
+    made = made.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    return made.sign(key, hashes.SHA256()), key
+
+
+def _certificate(
+    authority: x509.Certificate, authority_key: Curve, host: str
+) -> tuple[x509.Certificate, Curve]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    try:
+        known: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        known = x509.DNSName(host)
+    made = _builder(_named(host), authority.subject, key, _SERVER_DAYS)
+    purposes = [
+        ExtendedKeyUsageOID.SERVER_AUTH,
+        ExtendedKeyUsageOID.CLIENT_AUTH,
+    ]  # to the others of a cluster
+    for extension in (
+        x509.SubjectAlternativeName([known]),
+        x509.ExtendedKeyUsage(purposes),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()),
+    ):
+        made = made.add_extension(extension, critical=False)
+    return made.sign(authority_key, hashes.SHA256()), key
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: Curve, days: int) -> x509.CertificateBuilder:
+    begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)  # clocks differ
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin + datetime.timedelta(days=days))
+    )
+
+
+def _named(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _pem(key: Curve) -> str:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _write(directory: Path, files: dict[str, str]) -> None:
+    directory.mkdir(mode=0o700, parents=True)
+    for name, text in files.items():
+        descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)

@@ -1,0 +1,180 @@
+"""What the fleet asks of whatever carries its messages, and one that lives in this process, for unit tests.
+
+A transport carries and stores, it never decides: who reads verifies. Wanted documents lie on boards, under
+names; the newest of each name is kept. That one changed is only a hint: it may be lost, so who follows reads
+the whole board when it connects, and every now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Protocol, Self
+
+from msgspec import Struct
+
+from fwtop.model.errors import FwtopError
+
+WANTED = "wanted"  # what machines are to do: roll-outs, orders, undo; and which machines there are
+JOINING = "joining"  # requests of machines that want to join; under the token's id
+ADMITTED = "admitted"  # what they are answered
+MAX_SUMMARY = 4 << 10  # bytes
+MAX_DOCUMENT = 512 << 10  # bytes
+_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){0,3}", re.ASCII)
+
+
+class Entry(Struct, frozen=True):
+    """A document on a board; `version` grows with each that is put there, whatever its name."""
+
+    document: bytes
+    version: int
+
+
+class Transport(Protocol):
+    """One party's connection. What fails raises FwtopError, and says whether it may be tried again."""
+
+    lost: asyncio.Event  # set for good once the connection is gone: make another
+
+    async def publish(self, name: str, summary: bytes) -> None:
+        """Send a machine's summary to whoever follows; nobody keeps it."""
+
+    async def follow(self, take: Callable[[str, bytes], None]) -> None:
+        """Have each summary given to `take`, with the name that it was published under."""
+
+    async def read(self, board: str, name: str = "") -> Mapping[str, Entry]:
+        """Return the newest document of every name on a board, or of one."""
+
+    async def watch(self, board: str, take: Callable[[str, bytes], None]) -> None:
+        """Have each document that is put on a board from now on given to `take`, perhaps not every one."""
+
+    async def put(
+        self, board: str, name: str, document: bytes, *, after: int | None = None, seconds: float = 0
+    ) -> None:
+        """Put a document on a board, kept for so many seconds (0: until it is replaced).
+
+        With `after` only if the newest of this name has that version (0: there is none); else raises
+        FwtopError with the reason "changed".
+        """
+
+    def ask(self, question: bytes, seconds: float) -> AsyncIterator[bytes]:
+        """Ask all who answer; yield their answers as they come, for so long."""
+
+    async def answer(self, reply: Callable[[bytes], Awaitable[bytes]]) -> None:
+        """Answer each question that is asked of all."""
+
+    async def close(self) -> None:
+        """End the connection."""
+
+
+def check_name(name: str) -> str:
+    """Return a document's name; raises FwtopError."""
+    if not _NAME.fullmatch(name) or len(name) > 200:
+        raise FwtopError("a document's name has up to four parts of letters, digits, '-' and '_'", 2)
+    return name
+
+
+def check_size(document: bytes, most: int) -> None:
+    """Raise FwtopError for what is longer than it may be."""
+    if len(document) > most:
+        raise FwtopError(
+            f"{len(document):,} bytes are more than the {most:,} that it may have; nothing was sent"
+        )
+
+
+def changed() -> FwtopError:
+    """Return the error of a `put` that came too late."""
+    line = "somebody else changed it meanwhile; nothing was changed; try again"
+    return FwtopError(line, reason="changed", retryable=True)
+
+
+class Memory:
+    """A broker in this process; `connect` as often as there are parties."""
+
+    def __init__(self) -> None:
+        self.boards: defaultdict[str, dict[str, Entry]] = defaultdict(dict)
+        self.followers: list[Callable[[str, bytes], None]] = []
+        self.watchers: defaultdict[str, list[Callable[[str, bytes], None]]] = defaultdict(list)
+        self.answering: list[Callable[[bytes], Awaitable[bytes]]] = []
+        self.version = 0
+
+    async def connect(self) -> MemoryTransport:
+        """Return a party's connection."""
+        return MemoryTransport(self)
+
+
+class MemoryTransport:
+    """A connection to a broker in this process."""
+
+    def __init__(self, broker: Memory) -> None:
+        self.lost = asyncio.Event()
+        self._broker = broker
+
+    async def publish(self, name: str, summary: bytes) -> None:
+        """See Transport."""
+        check_size(summary, MAX_SUMMARY)
+        for take in self._broker.followers:
+            take(check_name(name), summary)
+
+    async def follow(self, take: Callable[[str, bytes], None]) -> None:
+        """See Transport."""
+        self._broker.followers.append(take)
+
+    async def read(self, board: str, name: str = "") -> Mapping[str, Entry]:
+        """See Transport."""
+        found = self._broker.boards[board]
+        return {key: entry for key, entry in found.items() if name in ("", key)}
+
+    async def watch(self, board: str, take: Callable[[str, bytes], None]) -> None:
+        """See Transport."""
+        self._broker.watchers[board].append(take)
+
+    async def put(
+        self, board: str, name: str, document: bytes, *, after: int | None = None, seconds: float = 0
+    ) -> None:
+        """See Transport."""
+        check_size(document, MAX_DOCUMENT)
+        entries = self._broker.boards[board]
+        newest = entries.get(check_name(name))
+        if after is not None and after != (newest.version if newest else 0):
+            raise changed()
+        self._broker.version += 1
+        entries[name] = Entry(document, self._broker.version)
+        if seconds:
+            asyncio.get_running_loop().call_later(seconds, self._expire, board, name, self._broker.version)
+        for take in self._broker.watchers[board]:
+            take(name, document)
+
+    def _expire(self, board: str, name: str, version: int) -> None:
+        entry = self._broker.boards[board].get(name)
+        if entry is not None and entry.version == version:
+            del self._broker.boards[board][name]
+
+    async def ask(self, question: bytes, seconds: float) -> AsyncIterator[bytes]:
+        """See Transport."""
+        asked = [asyncio.ensure_future(reply(question)) for reply in self._broker.answering]
+        try:
+            for answered in asyncio.as_completed(asked, timeout=seconds):
+                yield await answered
+        except TimeoutError:
+            return
+        finally:
+            for one in asked:
+                one.cancel()
+
+    async def answer(self, reply: Callable[[bytes], Awaitable[bytes]]) -> None:
+        """See Transport."""
+        self._broker.answering.append(reply)
+
+    async def close(self) -> None:
+        """See Transport."""
+        self.lost.set()
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End the connection."""
+        await self.close()
