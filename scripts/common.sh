@@ -26,6 +26,8 @@ alarms_directory=/var/lib/fwtop-alarms
 costs_file=/var/lib/fwtop-costs.json
 user=fwtop
 dissector_user=fwtop-dissect
+fleet_user=fwtop-fleet
+verifier_user=fwtop-verify
 python=/usr/bin/python3
 
 # Names are the same in Debian 12 and 13, and Ubuntu 24.04. kmod: the kernel runs modprobe to load xt_set and the like;

@@ -25,6 +25,8 @@ make_user() { # NAME COMMENT
 make_users_and_directories() {
   make_user "$user" "fwtop console"
   make_user "$dissector_user" "fwtop packet dissector"
+  make_user "$fleet_user" "fwtop fleet node"
+  make_user "$verifier_user" "fwtop verifier of signatures"
   install -d -m 0700 -o "$user" -g "$user" "$state_directory"
   install -d -m 0700 -o root -g root "$guardian_directory"
   install -d -m 0711 -o root -g root "$alarms_directory"

@@ -21,7 +21,7 @@ if [[ -x $command ]]; then
 fi
 
 mapfile -t installed_packages < <(sed -n 's/^package //p' "$manifest" 2>/dev/null)
-for name in "$user" "$dissector_user"; do
+for name in "$user" "$dissector_user" "$fleet_user" "$verifier_user"; do
   if grep -qx "user $name" "$manifest" 2>/dev/null && id "$name" >/dev/null 2>&1; then
     userdel "$name" 2>/dev/null || fail "could not delete the user $name: is fwtop still running? Nothing was removed"
   fi

@@ -144,7 +144,8 @@ class Stage(StrEnum):
     TRIAL = "trial"
     KEPT = "kept"
     REVERTED = "reverted"  # nobody kept it, or the guard refused a part
-    UNDONE = "undone"
+    UNDONE = "undone"  # by an operator, of the fleet or here
+    EXPIRED = "expired"
 
 
 class RolloutTold(Struct, frozen=True):

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from fwtop.model.files import read_regular_text
+from fwtop.model.paths import FLEET_USER
 from fwtop.model.protocol import SCOPES
 from fwtop.model.settings_file import IGNORED, must, read, told, written
 
@@ -33,6 +35,7 @@ class Access(Struct, frozen=True):
     lists: _Groups = ()
     rules: _Groups = ()
     policies: _Groups = ()
+    fleet: _Groups = ()
 
     @property
     def granted(self) -> bool:
@@ -84,11 +87,16 @@ class Limits(GuardFile, frozen=True):
 
 
 def read_limits(
-    path: Path = Path(LIMITS_FILE), group_file: Path = GROUP_FILE
+    path: Path = Path(LIMITS_FILE), group_file: Path = GROUP_FILE, *, member: Path | None = None
 ) -> tuple[Limits, tuple[str, ...]]:
-    """Read the limits and what is wrong with the file; without a good value the default holds."""
+    """Read the limits and what is wrong with the file; without a good value the default holds.
+
+    If `member` exists, this machine belongs to a fleet: its node may deliver documents without being named.
+    """
     found = read(GuardFile, read_regular_text(path))
     access, unknown = found.value.access.numbered(group_file)
+    if member is not None and member.exists() and (node := _numbers(group_file).get(FLEET_USER)) is not None:
+        access = replace(access, fleet=(*access.fleet, node))
     lines = [
         told(
             found.file,

@@ -25,6 +25,10 @@ from fwtop.guardian.allow.allowlist import ALLOW_FILE
 from fwtop.guardian.allow.behind import Learning
 from fwtop.guardian.allow.found import Session
 from fwtop.guardian.failpoints import Failpoint, Failpoints
+from fwtop.guardian.fleet.authority import Authority
+from fwtop.guardian.fleet.membership import MACHINE
+from fwtop.guardian.fleet.record import Recorder
+from fwtop.guardian.fleet.rollouts import Rollouts
 from fwtop.guardian.limits import LIMITS_FILE, read_limits
 from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
@@ -228,7 +232,8 @@ def _server(options: Options, number: int, journal: Journal, records: Records) -
     )  # fmt: skip
     operators: dict[Session, float] = {}
     name = namespaces.name_of(number)
-    limits = partial(read_limits, options.limits_file)
+    fleet_directory = paths.fleet_directory(name, options.limits_file.parent)
+    limits = partial(read_limits, options.limits_file, member=fleet_directory / MACHINE)
     learning = Learning(limits)
     state = GuardianState(
         journal,
@@ -246,13 +251,18 @@ def _server(options: Options, number: int, journal: Journal, records: Records) -
     reports = Reports(state, warnings=choice.warnings, wait=worker.wait)
     identity = Identity(os.getpid(), options.build, number, choice.variant.name, named=bool(name))
     lists = ListRequests(state)
-    worker.own(lifecycle, reports, lists, state, journal, kernel, compiled)
+    recorder = Recorder(paths.fleet_records(name, options.state_directory))
+    if (fleet_directory / MACHINE).exists():
+        recorder.begin()
+    rollouts = Rollouts(lifecycle, state, recorder, boot_id())
+    authority = Authority(rollouts, reports.plan, recorder, fleet_directory)
+    worker.own(lifecycle, reports, lists, rollouts, authority, state, journal, kernel, compiled)
     worker.before_all(lambda: _adopt(state, lifecycle, compiled, failpoints))
     programs = options.run_directory / f"{number}{SUFFIX}"
     changes = ChangeLog(state, worker.wake_loop)
-    worker.after_changes(changes.note)
+    worker.after_changes(changes.note, authority.note)
     return Server(
-        Handlers(lifecycle, reports, lists), identity, operators, compiled, worker,
+        Handlers(lifecycle, reports, lists, authority), identity, operators, compiled, worker,
         changes=changes, programs=programs,
         policies=(str(options.state_directory / "policy"), options.allow_file),
         restart=options.same_state(),

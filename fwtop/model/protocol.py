@@ -27,7 +27,13 @@ MORE, LAST = b"+", b"."  # first byte of a part of an answer; a whole answer sta
 DEFAULT_CONFIRM_SECONDS = 30
 API_VERSION = 1  # of what docs/API.md promises to programs
 PROGRAM = "program"  # their role
-SCOPES = ("read", "lists", "rules", "policies")  # what they may be allowed, in [access] of guard.toml
+SCOPES = (
+    "read",
+    "lists",
+    "rules",
+    "policies",
+    "fleet",
+)  # what they may be allowed, in [access] of guard.toml
 MAX_PAGE = 10_000  # entries of a list in one answer
 # The guardian gives up before its client does, and its programs before the guardian.
 SHORT_SECONDS = 60.0
@@ -399,10 +405,44 @@ class PolicyChange(Verb, frozen=True):
     lists: dict[str, tuple[str, ...]] = {}
 
 
+class FleetDocument(Verb, frozen=True):
+    """Carry out a document that operators signed: whoever delivers it decides nothing.
+
+    data: `Told` (fwtop/fleet/document.py).
+    """
+
+    scope = "fleet"
+    command = "fwtop fleet deliver"
+    seconds = LONG_SECONDS
+    text: str  # exactly what was signed
+    signatures: tuple[str, ...]  # in SSH's armour
+    preview: bool = False  # verify it and plan its rules; install nothing
+    calm: bool = False  # this machine is not attacked: what is to count then counts
+
+
+class FleetConfirm(Verb, frozen=True):
+    """Keep, undo or renew a roll-out, as the key that was made for it signed; data: `Told`."""
+
+    scope = "fleet"
+    command = "fwtop fleet deliver"
+    quick = True
+    text: str
+    signature: str
+
+
+class FleetStatus(Verb, frozen=True):
+    """Tell who this machine is in its fleet, and what became of roll-outs here; data: `Told`."""
+
+    scope = "fleet"
+    command = "fwtop fleet"
+    changes = False
+    quick = True
+
+
 Request = (
     Hello | Watch | Plan | Apply | Keep | Repair | Undo | Status | Why | Symbols | Rescan | Survey | Connect
     | Changes | ListChange | ListShow | ListTest | ListRead | Rules | RuleRead | RuleMode | RuleChange | Renew
-    | PolicyRead | PolicyChange | Seen | KnownClients
+    | PolicyRead | PolicyChange | Seen | KnownClients | FleetDocument | FleetConfirm | FleetStatus
 )  # fmt: skip
 _REQUESTS: dict[str, type[Request]] = {cls.verb(): cls for cls in get_args(Request)}
 _NUMBER = re.compile(rb'\s*\{[^{}\[\]]{0,200}?"number"\s*:\s*([0-9]{1,15})\s*[,}]')

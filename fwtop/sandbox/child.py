@@ -21,9 +21,17 @@ from msgspec import Struct
 from fwtop.kernel.descriptors import closing
 from fwtop.kernel.procfs import read_text
 from fwtop.model.errors import FwtopError
+from fwtop.model.paths import CONSOLE_USER
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, to_json
-from fwtop.sandbox.confine import Profile, close_inherited, close_others, confine, drop_privileges
+from fwtop.sandbox.confine import (
+    Profile,
+    close_inherited,
+    close_others,
+    confine,
+    drop_privileges,
+    unprivileged_user,
+)
 
 MOST_BYTES = 1 << 28  # of an answer
 _PIECE = 1 << 16
@@ -50,6 +58,8 @@ class _Error(Struct, frozen=True):
     line: str = ""
     code: int = 1
     kind: str = ""
+    reason: str = ""
+    field: str | None = None
 
 
 def ask(
@@ -114,7 +124,11 @@ def ask(
 
 
 def unprivileged(
-    profile: Profile | None, *, read: Iterable[Path | str] = (), write: Iterable[Path] = ()
+    profile: Profile | None,
+    *,
+    read: Iterable[Path | str] = (),
+    write: Iterable[Path] = (),
+    user: str = CONSOLE_USER,
 ) -> None:
     """Leave the terminal, the caller's files and root, and enter the sandbox; for `enter` of `ask`."""
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -123,7 +137,7 @@ def unprivileged(
     if nowhere > 2:
         os.close(nowhere)
     close_inherited()
-    drop_privileges()
+    drop_privileges(unprivileged_user(user))
     if profile is not None:
         confine(profile, read=read, write=write)
 
@@ -145,7 +159,8 @@ def _serve(work: Callable[[], object], enter: Callable[[], None], writing: int) 
             enter()
             answer = _RESULT + to_json(work())
         except FwtopError as error:
-            answer = _ERROR + to_json(_Error(safe_text(error, limit=_LONGEST_ERROR), error.code))
+            line = safe_text(error, limit=_LONGEST_ERROR)
+            answer = _ERROR + to_json(_Error(line, error.code, reason=error.reason, field=error.field))
         except Exception as error:
             answer = _ERROR + to_json(_Error(kind=type(error).__name__))
         with open(writing, "wb", closefd=False) as pipe:
@@ -193,5 +208,7 @@ def _understood(said: bytes, kind: Any) -> tuple[Any] | FwtopError | str:  # noq
             if not error.line:
                 return f"failed with {safe_text(error.kind, limit=80)}"
             code = error.code if error.code in (1, 2, 3) else 1
-            return FwtopError(safe_text(error.line, limit=_LONGEST_ERROR), code)
+            line, words = safe_text(error.line, limit=_LONGEST_ERROR), (error.reason, error.field or "")
+            reason, where = (safe_text(word, limit=80) for word in words)
+            return FwtopError(line, code, reason=reason, field=where or None)
     return "died without an answer"

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from fwtop.kernel.descriptors import closing
 from fwtop.model.errors import FwtopError
-from fwtop.model.paths import CONSOLE_USER, COSTS_FILE, ROOT, STATE_DIRECTORY
+from fwtop.model.paths import CONSOLE_USER, COSTS_FILE, ROOT, SSH_KEYGEN, STATE_DIRECTORY
 
 # Imported here because by the time the filter is built, root is gone and a clone below /root is unreadable.
 try:
@@ -47,6 +47,11 @@ _READABLE = (
 )  # fmt: skip
 
 
+# What ssh-keygen(1) is linked with, looks up (its user) and runs as
+_OF_PROGRAMS = ("/etc/passwd", "/etc/nsswitch.conf", "/etc/ld.so.cache", "/etc/ssl", "/proc")
+_RUN = ("/usr/lib", "/lib", "/lib64")
+
+
 class Profile(Enum):
     """The role of a confined process."""
 
@@ -54,6 +59,7 @@ class Profile(Enum):
     SERVER = "server"  # a console that answers on the listening socket it was given
     READER = "reader"  # captures and stored sessions, with or without a terminal
     DISSECTOR = "dissector"  # one socket, nothing else
+    VERIFIER = "verifier"  # runs ssh-keygen on memory files
 
 
 def hide_memory() -> None:
@@ -76,7 +82,11 @@ def confine(
     hide_memory()
     _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     allowed: list[tuple[Path, int]] = []
-    if profile is not Profile.DISSECTOR:
+    if profile is Profile.VERIFIER:
+        allowed += [(Path(path), _READ) for path in _OF_PROGRAMS]
+        allowed += [(Path(path), _READ | _EXECUTE) for path in (SSH_KEYGEN, *_RUN)]
+        allowed.append((Path("/dev/null"), _READ_WRITE))
+    elif profile is not Profile.DISSECTOR:
         allowed += [(path, _READ) for path in _READABLE]
         allowed += [(Path(path).absolute(), _READ) for path in read if path is not None]
         allowed += [(path, _READ_WRITE) for path in (STATE_DIRECTORY, *write)]
@@ -113,14 +123,15 @@ def limit(memory_bytes: int, *, cpu_seconds: int | None = None, descriptors: int
             resource.setrlimit(what, (value, value))
 
 
-def unprivileged_user() -> pwd.struct_passwd:
-    """Return the account that the console runs as: `fwtop`, else `nobody`."""
-    for name in (CONSOLE_USER, "nobody"):
+def unprivileged_user(user: str = CONSOLE_USER) -> pwd.struct_passwd:
+    """Return an account of fwtop's, by default the console's, else `nobody`."""
+    for name in (user, "nobody"):
         try:
             return pwd.getpwnam(name)
         except KeyError:
             continue
-    raise FwtopError("there is neither a user 'fwtop' nor 'nobody'; nothing was started; run 'make setup'", 3)
+    line = f"there is neither a user {user!r} nor 'nobody'; nothing was started; run 'make setup'"
+    raise FwtopError(line, 3)
 
 
 def drop_privileges(account: pwd.struct_passwd | None = None, *, no_new_privileges: bool = True) -> None:
@@ -265,6 +276,8 @@ def _filter_of(profile: Profile) -> Callable[[], None]:
         stream = Arg(1, MASKED_EQ, ~_SOCKET_FLAGS & 0xFFFF_FFFF, socket.SOCK_STREAM)
         allow(("socketpair",), Arg(0, EQ, socket.AF_UNIX), stream)
         allow(("sendto",), Arg(4, EQ, 0))  # send(2): without an address
+    if profile is Profile.VERIFIER:
+        allow(("clone", "fork", "vfork", "execve", "wait4", "waitid"))
     if profile is Profile.SERVER:
         allow(("accept4",))
     if profile in (Profile.CONSOLE, Profile.SERVER):
@@ -286,7 +299,8 @@ _PATH_BENEATH = 1
 _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 1, 1 << 2, 1 << 3
 _REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_REG = 1 << 4, 1 << 5, 1 << 7, 1 << 8
 _REFER, _TRUNCATE = 1 << 13, 1 << 14
-_OF_FILES = 1 << 0 | _WRITE_FILE | _READ_FILE | _TRUNCATE | 1 << 15
+_EXECUTE = 1 << 0
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | 1 << 15
 _READ = _READ_FILE | _READ_DIR
 _READ_WRITE = _READ | _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _REFER | _TRUNCATE
 _REMOVE = _REMOVE_DIR  # empty directories, which leaves nothing to lose

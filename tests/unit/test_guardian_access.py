@@ -90,8 +90,9 @@ VERBS = {cls.__name__: cls for cls in get_args(Request)}
 GRANTED = {  # said here once more: nothing is granted by a change of a class alone
     "for_console": "Seen KnownClients Hello Connect Watch Rescan Survey Symbols Rules RuleRead Status Why"
     " Plan Apply Keep Undo Repair RuleMode",
-    "changes": "Apply Keep Renew Repair RuleMode RuleChange Undo ListChange PolicyChange",
-    "quick": "Keep Renew Repair Undo Status ListShow ListTest KnownClients",
+    "changes": "Apply Keep Renew Repair RuleMode RuleChange Undo ListChange PolicyChange"
+    " FleetDocument FleetConfirm",
+    "quick": "Keep Renew Repair Undo Status ListShow ListTest KnownClients FleetConfirm FleetStatus",
 }
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from fwtop.guardian.fleet.authority import Authority
 from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.rules.state import GuardianState
@@ -22,6 +23,9 @@ from fwtop.model.protocol import (
     MAX_PAGE,
     Answer,
     Apply,
+    FleetConfirm,
+    FleetDocument,
+    FleetStatus,
     Keep,
     KnownClients,
     ListChange,
@@ -52,9 +56,10 @@ class Handlers(Struct, frozen=True):
     lifecycle: Lifecycle
     reports: Reports
     lists: ListRequests
+    fleet: Authority
 
 
-def carry_out(
+def carry_out(  # noqa: PLR0911 - requests of a kind a case
     handlers: Handlers, request: Request, attached: int | None, owner: object | None, by: str = ""
 ) -> dict[str, Any]:
     """Carry out a request that changes rules or reads the kernel; runs in the worker's thread.
@@ -73,6 +78,8 @@ def carry_out(
             return {}
         case ListChange() | ListShow() | ListTest() | ListRead():
             return handlers.lists.carry_out(request, _sources(attached))
+        case FleetDocument() | FleetConfirm() | FleetStatus():
+            return handlers.fleet.carry_out(request)
         case Keep() | Renew() | Repair() | Undo() | RuleMode() | RuleChange():
             return _change(handlers.lifecycle, request, _sources(attached), owner=owner, by=by)
         case Plan():

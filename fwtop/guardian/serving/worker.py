@@ -55,7 +55,7 @@ class Worker:
         self.active = False  # there are active rules
         self._owned: tuple[object, ...] = ()
         self._first: Callable[[], None] = lambda: None
-        self._note: Callable[[], None] = lambda: None
+        self._notes: tuple[Callable[[], None], ...] = ()
         self._waiting: list[Task] = []
         self._some = threading.Condition()
         self._ending = False
@@ -77,9 +77,9 @@ class Worker:
         self._first = work
         self.active = True  # perhaps: nobody knows yet
 
-    def after_changes(self, note: Callable[[], None]) -> None:
+    def after_changes(self, *notes: Callable[[], None]) -> None:
         """Have something done in this thread whenever rules or lists may have changed, and once at first."""
-        self._note = note
+        self._notes = notes
 
     def start(self) -> None:
         """Start the thread, which owns the rules from now on and begins with what comes before requests."""
@@ -227,10 +227,11 @@ class Worker:
             self.wake_loop()
 
     def _noted(self) -> None:
-        try:
-            self._note()
-        except Exception as error:  # who follows sees it in `status`; the rules need their worker
-            syslog.syslog(syslog.LOG_ERR, safe_text(f"changes: {type(error).__name__}: {error}"))
+        for note in self._notes:
+            try:
+                note()
+            except Exception as error:  # who follows sees it in `status`; the rules need their worker
+                syslog.syslog(syslog.LOG_ERR, safe_text(f"changes: {type(error).__name__}: {error}"))
 
     def wake_loop(self) -> None:
         """Have the event loop look at what is new; from any thread."""

@@ -1,0 +1,254 @@
+"""Signed documents carried out: by the same plan, guard, trial and undo as any request, for their signers.
+
+Whoever delivers a document decides nothing: it is verified here, against root's files, and what it installs
+is on trial by this guardian's clock until the roll-out's own key, or a signer, keeps it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from fwtop.fleet.document import (
+    CONFIRMED_FOR,
+    MAX_BYTES,
+    SCHEMA,
+    SIGNED_FOR,
+    Action,
+    Confirmation,
+    Document,
+    Refusal,
+    RolloutTold,
+    Stage,
+    Told,
+    digest,
+    read_confirmation,
+    read_document,
+)
+from fwtop.guardian.fleet import permission
+from fwtop.guardian.fleet.membership import Membership, read_membership
+from fwtop.guardian.fleet.permission import Newest
+from fwtop.guardian.fleet.record import OPEN, Recorder, Rollout
+from fwtop.guardian.fleet.rollouts import Order, Rollouts, over
+from fwtop.guardian.ownership import single_threaded
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import FleetConfirm, FleetDocument, FleetStatus
+from fwtop.model.rule import Rule
+from fwtop.model.wire import of_plain, plain
+
+# Documents that nobody signed: so many at once, and then one each so often. Each costs a process.
+_UNSIGNED_AT_ONCE, _UNSIGNED_SECONDS = 10, 2.0
+
+
+@single_threaded
+class Authority:
+    """Owned by the worker's thread."""
+
+    def __init__(
+        self,
+        rollouts: Rollouts,
+        plan: Callable[[dict[str, Any]], dict[str, Any]],
+        recorder: Recorder,
+        directory: Path,
+    ) -> None:
+        """Take what carries roll-outs out, what plans a rule, what remembers, and where root's files are."""
+        self._rollouts = rollouts
+        self._plan = plan
+        self._recorder = recorder
+        self._directory = directory
+        self._unsigned, self._unsigned_at = 0.0, time.monotonic()
+        self._left_out = 0  # refusals that are not in the log
+
+    def carry_out(self, request: FleetDocument | FleetConfirm | FleetStatus) -> dict[str, Any]:
+        """Carry out a request and return the data of a `Told`; raises FwtopError."""
+        members = read_membership(self._directory)
+        if isinstance(request, FleetStatus):
+            return self._told(members, *self._recorder.known.rollouts.values())
+        text = request.text.encode()
+        about: dict[str, object] = {"document": digest(text)}
+        try:
+            self._check_patience()
+            if len(text) > MAX_BYTES:
+                raise FwtopError(f"a document has at most {MAX_BYTES:,} bytes; nothing was changed", 2)
+            if isinstance(request, FleetConfirm):
+                return self._confirm(members, text, request.signature, about)
+            return self._document(members, text, request, about)
+        except FwtopError as error:
+            self._refused(error, about)
+            raise
+
+    def note(self) -> None:
+        """Record what became of roll-outs that no request of the fleet ended: by a clock, or by hand."""
+        if self._recorder.is_read:
+            for one in [*self._recorder.known.rollouts.values()]:
+                if self._rollouts.is_installed(one):
+                    self._rollouts.follow(one)
+
+    def _document(
+        self, members: Membership, text: bytes, request: FleetDocument, about: dict[str, object]
+    ) -> dict[str, Any]:
+        """Verify a document and carry it out, as far as it was not yet; `about` gets what is known of it."""
+        order = self._verified(members, text, request)
+        document = order.document
+        about |= order.about()
+        permission.check_place(document, members.machine)
+        former = self._recorder.known.rollouts.get(document.rollout)
+        if document.action is not Action.RULES:
+            return self._decide(members, order, former)
+        if former is not None and former.document != order.digest:
+            line = f"another document began roll-out {document.rollout}; nothing was changed"
+            raise FwtopError(f"{line}; give each its own name", reason=Refusal.CONFLICT)
+        if former is None:
+            self._check_order(order)
+        elif former.stage not in OPEN:
+            raise over(former)
+        elif self._rollouts.is_installed(former) and not request.preview:
+            return self._again(members, order, former)
+        elif former.until and former.until < time.time() + 1:
+            raise over(replace(former, stage=Stage.EXPIRED, why="its time is over"))
+        given = order.rules(former.until if former is not None else 0.0)
+        self._check(members, order, self._rollouts.read(given))
+        if request.preview:
+            return self._preview(members, order, given)
+        one, warnings = self._rollouts.install(order, given, former)
+        return self._told(members, one, warnings=warnings)
+
+    def _verified(self, members: Membership, text: bytes, request: FleetDocument) -> Order:
+        from fwtop.guardian.fleet.verify import Authorities, verified  # a guardian without a fleet needs none
+
+        found = verified(
+            text, request.signatures, SIGNED_FOR, Authorities(members.signers, members.revoked),
+            lambda signed: plain(read_document(signed)),
+        )  # fmt: skip
+        return Order(of_plain(Document, found.value), digest(text), found.principals, request.calm)
+
+    def _check_order(self, order: Order) -> None:
+        newest = self._recorder.known.newest.get(order.document.fleet, Newest())
+        permission.check_order(order.document, order.digest, newest)
+
+    def _check(
+        self, members: Membership, order: Order, rules: Sequence[Rule], but: Sequence[str] = ()
+    ) -> None:
+        """Raise FwtopError unless these rules may be installed now for these signers."""
+        document, machine = order.document, members.machine
+        permission.check_time(document, time.time())
+        permission.check_frozen(document, machine)
+        permission.check_signers(document, rules, order.signers, members.restrictions)
+        permission.check_ceiling(machine, rules, self._rollouts.rules_of_fleet(but))
+
+    def _preview(self, members: Membership, order: Order, given: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        plans = tuple(self._plan(rule) for rule in given)
+        self._recorder.note(self._recorder.known, {"event": "previewed", **order.about()})
+        document = order.document
+        one = RolloutTold(
+            document.rollout, document.revision, order.digest, Stage.PREVIEWED, order.signers,
+            counting=order.counts,
+        )  # fmt: skip
+        return self._data(members, (one,), plans)
+
+    def _again(self, members: Membership, order: Order, one: Rollout) -> dict[str, Any]:
+        """Answer a document that is in force; what only counts here drops now, if it is to, on trial."""
+        if one.counting and not order.counts:
+            self._check(members, order, self._rollouts.dropping(one), one.rules)
+            one = self._rollouts.drop(one)
+        return self._told(members, one)
+
+    def _decide(self, members: Membership, order: Order, one: Rollout | None) -> dict[str, Any]:
+        """Keep or undo a roll-out as a signer says."""
+        document, known = order.document, self._recorder.known
+        self._check_order(order)
+        permission.check_time(document, time.time())
+        permission.check_frozen(document, members.machine)
+        former = one.signers if one is not None and one.fleet == document.fleet else ()
+        permission.check_target(order.signers, members.restrictions, former)
+        if known.newest.get(document.fleet) != order.newest:
+            event = {"event": "taken", **order.about(), "action": document.action.value}
+            self._recorder.write(known.with_newest(document.fleet, order.newest), event)
+        if one is not None:
+            return self._told(
+                members, self._rollouts.decide(one, document.action, " and ".join(order.signers))
+            )
+        if document.action is Action.KEEP:
+            line = f"this machine knows no roll-out {document.rollout}; nothing was changed"
+            raise FwtopError(f"{line}; deliver its document first", reason=Refusal.OVER)
+        return self._told(members)
+
+    def _confirm(
+        self, members: Membership, text: bytes, signature: str, about: dict[str, object]
+    ) -> dict[str, Any]:
+        """Keep, undo or renew a roll-out as its own key says."""
+        one, said = self._verified_confirmation(text, signature)
+        about |= {"rollout": one.rollout, "revision": one.revision, "action": said.action.value}
+        fleet = members.machine.fleet
+        if (said.rollout, said.fleet, said.document, one.fleet) != (one.rollout, fleet, one.document, fleet):
+            line = f"the confirmation is of another document than {one.rollout} here, or of another fleet"
+            raise FwtopError(f"{line}; nothing was changed", reason=Refusal.CONFLICT)
+        if said.number < one.number or (said.number == one.number and said.action is Action.RENEW):
+            line = f"confirmation {said.number} of {one.rollout} comes after number {one.number}"
+            raise FwtopError(f"{line}; nothing was changed", reason=Refusal.REPLAYED)
+        one = replace(one, number=said.number)
+        return self._told(members, self._rollouts.decide(one, said.action, "the roll-out's own key"))
+
+    def _verified_confirmation(self, text: bytes, signature: str) -> tuple[Rollout, Confirmation]:
+        """Return the roll-out whose key signed, and what it says."""
+        from fwtop.guardian.fleet.verify import Authorities, unsigned, verified
+
+        known = self._recorder.known.rollouts
+        lines = [
+            f'{name} namespaces="{CONFIRMED_FOR}" {one.confirm_key}\n'
+            for name, one in known.items()
+            if one.confirm_key
+        ]
+        if not lines:
+            raise unsigned("no roll-out that this machine knows has a key to confirm it")
+        found = verified(
+            text, (signature,), CONFIRMED_FOR, Authorities("".join(lines).encode()),
+            lambda signed: plain(read_confirmation(signed)),
+        )  # fmt: skip
+        return known[found.principals[0]], of_plain(Confirmation, found.value)
+
+    def _check_patience(self) -> None:
+        """Raise FwtopError where too many documents came lately that nobody signed."""
+        now = time.monotonic()
+        self._unsigned = max(0.0, self._unsigned - (now - self._unsigned_at) / _UNSIGNED_SECONDS)
+        self._unsigned_at = now
+        if self._unsigned >= _UNSIGNED_AT_ONCE:
+            line = "too many documents came that nobody signed: try again later; nothing was changed"
+            raise FwtopError(line, reason="busy", retryable=True)
+
+    def _refused(self, error: FwtopError, about: dict[str, object]) -> None:
+        """Log a refusal; of what anybody can send, only as much as there is patience for."""
+        if error.reason == "busy":
+            self._left_out += 1
+            return
+        self._unsigned += "rollout" not in about
+        event = {"event": "refused", **about, "reason": error.reason, "why": str(error)}
+        if self._left_out:
+            event["left_out"], self._left_out = self._left_out, 0
+        try:
+            self._recorder.note(self._recorder.known, event)
+        except FwtopError:
+            return  # there is no record to add to, which is why it was refused
+
+    def _told(self, members: Membership, *rollouts: Rollout, warnings: Sequence[str] = ()) -> dict[str, Any]:
+        return self._data(members, tuple(map(self._rollouts.told, rollouts)), (), warnings)
+
+    def _data(
+        self,
+        members: Membership,
+        rollouts: tuple[RolloutTold, ...],
+        plans: tuple[dict[str, Any], ...] = (),
+        warnings: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        machine, known = members.machine, self._recorder.known
+        revision = known.newest.get(machine.fleet, Newest()).revision
+        warnings = tuple(dict.fromkeys((*self._recorder.warnings, *warnings)))
+        data: dict[str, Any] = plain(Told(
+            machine.fleet, machine.name, tuple(sorted(machine.all_labels)), revision, SCHEMA, time.time(),
+            known.head, machine.frozen, rollouts, plans, warnings,
+        ))  # fmt: skip
+        return data

@@ -1,0 +1,226 @@
+"""Roll-outs on this machine: their rules put in on trial, kept, undone and followed, and all of it recorded.
+
+What is done to rules is the life cycle's, as for any request. What was done is recorded afterwards, since
+the end of a rule waits for no disk; only that a document was taken is written down before it acts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from fwtop.fleet.document import Action, Calm, Document, Refusal, RolloutTold, Stage
+from fwtop.guardian.fleet.permission import Newest
+from fwtop.guardian.fleet.record import OPEN, Recorder, Rollout
+from fwtop.guardian.ownership import single_threaded
+from fwtop.guardian.rules.lifecycle import Lifecycle
+from fwtop.guardian.rules.state import GuardianState
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Mode, Rule, State
+from fwtop.rules.words import with_mode
+
+MAKER = "fleet "  # begins `created_by` of rules that a document installed; a signer's name follows
+_DIGITS = 32  # of a document's digest, in the keys of its rules
+
+
+class Order(Struct, frozen=True):
+    """A document that was verified, as it is to be carried out here."""
+
+    document: Document
+    digest: str
+    signers: tuple[str, ...]
+    calm: bool = False  # this machine is not attacked
+
+    @property
+    def counts(self) -> bool:
+        """Whether its rules only count here."""
+        return self.document.count_only or (self.calm and self.document.calm is Calm.COUNT)
+
+    @property
+    def newest(self) -> Newest:
+        """What is remembered of it to refuse older ones."""
+        return Newest(self.document.revision, self.digest)
+
+    def about(self) -> dict[str, object]:
+        """Return what the log says of it."""
+        return {
+            "document": self.digest,
+            "rollout": self.document.rollout,
+            "revision": self.document.revision,
+            "signers": list(self.signers),
+        }
+
+    def rules(self, until: float = 0.0) -> list[dict[str, Any]]:
+        """Return its rules as requests, which end by `until` (Unix seconds) if that is given.
+
+        Raises FwtopError for what no document may say.
+        """
+        given = []
+        for number, rule in enumerate(self.document.rules):
+            if local := [name for name in ("id", "replaces") if rule.get(name)]:
+                line = f"a rule's {local[0]} is of one machine: a document has none; nothing was changed"
+                raise FwtopError(line, 2, field=f"rules[{number}].{local[0]}")
+            labels = rule.get("labels")
+            own = {"fleet": self.document.fleet, "rollout": self.document.rollout}
+            made = {
+                **rule,
+                "key": f"fleet.{self.digest[:_DIGITS]}.{number}",
+                "created_by": MAKER + self.signers[0],
+                "labels": {**(labels if isinstance(labels, dict) else {}), **own},
+            }
+            if self.counts:
+                made["mode"] = Mode.COUNT.value
+            if until and type(made.get("ttl_seconds")) is int:
+                made["ttl_seconds"] = min(made["ttl_seconds"], int(until - time.time()))
+            given.append(made)
+        return given
+
+
+@single_threaded
+class Rollouts:
+    """Owned by the worker's thread."""
+
+    def __init__(self, lifecycle: Lifecycle, state: GuardianState, recorder: Recorder, boot: str) -> None:
+        """Take what carries rules out, what is known of them, what remembers, and the name of this boot."""
+        self._lifecycle = lifecycle
+        self._state = state
+        self._recorder = recorder
+        self._boot = boot
+
+    def is_installed(self, one: Rollout) -> bool:
+        """Return whether a roll-out's rules were installed in this boot, and have not ended since."""
+        return one.stage in OPEN and bool(one.rules) and one.boot == self._boot
+
+    def rules_of_fleet(self, but: Sequence[str] = ()) -> list[Rule]:
+        """Return the active rules that documents installed, except some."""
+        rules = [entry.rule for entry in self._state.active.values()]
+        return [rule for rule in rules if rule.created_by.startswith(MAKER) and rule.id not in but]
+
+    def read(self, given: Sequence[dict[str, Any]]) -> list[Rule]:
+        """Return rules of requests, checked; raises FwtopError."""
+        return [self._state.rule_of(rule, ()) for rule in given]
+
+    def dropping(self, one: Rollout) -> list[Rule]:
+        """Return the rules of one that only counts as they would be if they dropped; raises FwtopError."""
+        return [with_mode(self._state.active_rule(rule_id).rule, Mode.DROP) for rule_id in one.rules]
+
+    def install(
+        self, order: Order, given: Sequence[dict[str, Any]], former: Rollout | None
+    ) -> tuple[Rollout, list[str]]:
+        """Install all rules of a document on trial, or none; returns warnings, too. Raises FwtopError.
+
+        `former` is the same roll-out before a reboot, or before a crash came in between.
+        """
+        document = order.document
+        one = Rollout(
+            document.fleet, document.rollout, document.revision, order.digest, Stage.TRIAL, order.signers,
+            document.trial_seconds, self._boot, document.confirm_key,
+            until=former.until if former is not None else 0.0,
+        )  # fmt: skip
+        known = self._recorder.known.with_rollout(one)
+        if former is None:
+            known = known.with_newest(document.fleet, order.newest)
+        self._recorder.write(known, {"event": "taken", **order.about()})
+        ids: list[str] = []
+        warnings: list[str] = []
+        try:
+            for rule in given:
+                done = self._lifecycle.apply(rule, (), document.trial_seconds, force=False, owner=None)
+                ids.append(done["status"]["rule"]["id"])
+                warnings += done["warnings"]
+        except Exception as error:
+            self._end(one, ids, Stage.REVERTED, f"not installed: {FwtopError.of(error)}")
+            raise
+        rules = [self._state.active_rule(rule_id).rule for rule_id in ids]
+        counting = all(rule.counts_only for rule in rules)
+        stage = Stage.KEPT if counting else Stage.TRIAL
+        one = replace(one, rules=tuple(ids), counting=counting, stage=stage)
+        told = [f"{rule.id}: {rule.summary}" for rule in rules]
+        return self._log(one, "counting" if counting else "trial", rules=told), warnings
+
+    def drop(self, one: Rollout) -> Rollout:
+        """Have what only counts drop, on trial: unless it is kept it counts again. Raises FwtopError."""
+        self._lifecycle.changing.set_mode(one.rules, Mode.DROP, one.trial_seconds, force=False, owner=None)
+        return self._log(replace(one, counting=False, stage=Stage.TRIAL), "trial")
+
+    def decide(self, one: Rollout, action: Action, by: str) -> Rollout:
+        """Keep, undo or renew a roll-out; what is so already stays so. Raises FwtopError."""
+        if action is Action.UNDO:
+            if one.stage not in OPEN:
+                return one
+            left = [rule_id for rule_id in one.rules if rule_id in self._state.active]
+            return self._end(one, left if self.is_installed(one) else (), Stage.UNDONE, f"undone by {by}")
+        if one.stage not in OPEN:
+            raise over(one)
+        if not self.is_installed(one):
+            line = f"the rules of {one.rollout} are not installed yet; nothing was changed; deliver it again"
+            raise FwtopError(line, reason=Refusal.OVER, retryable=True)
+        if one.stage is Stage.TRIAL:
+            for rule_id in one.rules:
+                self._state.active_rule(rule_id)
+            for rule_id in one.rules:
+                if action is Action.KEEP:
+                    self._lifecycle.keep(rule_id, None)
+                else:
+                    self._lifecycle.renew(rule_id, one.trial_seconds)
+            if action is Action.KEEP:
+                return self._kept(one, by)
+        self._recorder.note(self._recorder.known.with_rollout(one))
+        return one
+
+    def follow(self, one: Rollout) -> None:
+        """Record the end of a roll-out, that it was kept here, or that it counts again after its trial."""
+        found = [self._state.active[rule_id] for rule_id in one.rules if rule_id in self._state.active]
+        if not found:
+            entry = self._state.journal.find(one.rules[0])
+            expired = entry is not None and entry.state is State.EXPIRED
+            ended = Stage.EXPIRED if expired else Stage.UNDONE
+            stage = Stage.REVERTED if one.stage is Stage.TRIAL else ended
+            self._end(one, (), stage, entry.note if entry is not None and entry.note else "its rules ended")
+        elif one.stage is Stage.TRIAL and all(entry.state is State.CONFIRMED for entry in found):
+            if all(entry.rule.counts_only for entry in found):
+                why = "nobody kept it: it counts again"
+                self._log(replace(one, stage=Stage.KEPT, counting=True), "reverted", why=why)
+            elif len(found) == len(one.rules):
+                self._kept(one, "somebody on this machine")
+
+    def told(self, one: Rollout) -> RolloutTold:
+        """Return a roll-out as an answer tells of it."""
+        here = one.rules if one.boot == self._boot else ()
+        found = [self._state.active[rule_id] for rule_id in here if rule_id in self._state.active]
+        statuses = [self._state.status_of(entry) for entry in found]
+        ends = [status["confirm_by"] for status in statuses if status["confirm_by"] is not None]
+        acting = len(found) == len(one.rules) > 0 and all(item["acting"] for item in statuses)
+        return RolloutTold(
+            one.rollout, one.revision, one.document, one.stage, one.signers,
+            tuple(entry.rule.id for entry in found), one.counting, acting, min(ends, default=None), one.why,
+        )  # fmt: skip
+
+    def _kept(self, one: Rollout, by: str) -> Rollout:
+        ends = max(self._state.active[rule_id].expires for rule_id in one.rules)
+        until = time.time() + ends - time.monotonic()
+        return self._log(replace(one, stage=Stage.KEPT, until=until), "kept", by=by)
+
+    def _end(self, one: Rollout, ids: Sequence[str], stage: Stage, why: str) -> Rollout:
+        """End the rules of a roll-out that are left, and record why; raises FwtopError."""
+        if ids:
+            self._lifecycle.undo(tuple(ids), everything=False, by="the fleet", why=why)
+        return self._log(replace(one, rules=(), stage=stage, why=why), stage.value, why=why)
+
+    def _log(self, one: Rollout, event: str, **about: object) -> Rollout:
+        told: Mapping[str, object] = {
+            "event": event, "document": one.document, "rollout": one.rollout, "revision": one.revision,
+            "signers": list(one.signers), **about,
+        }  # fmt: skip
+        self._recorder.note(self._recorder.known.with_rollout(one), told)
+        return one
+
+
+def over(one: Rollout) -> FwtopError:
+    """Return the refusal of what concerns a roll-out that has ended."""
+    line = f"roll-out {one.rollout} has ended here, {one.stage.value}: {one.why}; nothing was changed"
+    return FwtopError(f"{line}; sign a new one", reason=Refusal.OVER)
