@@ -32,7 +32,8 @@ python=/usr/bin/python3
 
 # Names are the same in Debian 12 and 13, and Ubuntu 24.04. kmod: the kernel runs modprobe to load xt_set and the like;
 # procps: sysctl.
-packages=(python3 python3-venv python3-bpfcc python3-seccomp iptables ipset nftables conntrack iproute2 ethtool kmod procps)
+packages=(python3 python3-venv python3-bpfcc python3-seccomp iptables ipset nftables conntrack iproute2 ethtool kmod procps
+  openssh-client)
 # Also used by tests and benchmarks; tests/unit/test_setup_packages.py checks both lists against the sources.
 dev_packages=(apache2-bin bpftool e2fsprogs gcc libc6-dev nginx openssl slowhttptest systemd systemd-container
   tcpdump tmux tshark unbound xdp-tools)

@@ -1,4 +1,4 @@
-"""A machine of a fleet: signers with keys of their own, root's files, and documents to deliver to its guardian."""
+"""A machine of a fleet: signers with keys of their own, root's files, and documents for its guardian."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from guardian_bench import Bench
-from msgspec import Struct, field
+from msgspec import Struct
 
 from fwtop.client.discovery import GuardianClient
-from fwtop.fleet.document import Action, Confirmation, Document, Sealed, digest
+from fwtop.fleet.document import Action, Confirmation, Document, Sealed, digest, read_document
 from fwtop.fleet.signing import ConfirmKey, seal
 from fwtop.guardian.fleet.record import log_lines
 from fwtop.model.errors import FwtopError
@@ -44,7 +44,6 @@ class Member(Struct):
     bench: Bench
     keys: dict[str, Path]
     revision: int = 0
-    documents: list[Document] = field(default_factory=list)
 
     @property
     def directory(self) -> Path:
@@ -58,7 +57,9 @@ class Member(Struct):
         self.directory.mkdir(parents=True, exist_ok=True)
         given = f'fleet = "{FLEET}"\nname = "{name}"\nlabels = ["web", "eu"]\n{text}'
         self.write("machine.toml", given)
-        self.signers(*(f'{who} namespaces="fwtop-fleet" {public(self.keys[who])}' for who in ("alice", "bob")))
+        self.signers(
+            *(f'{who} namespaces="fwtop-fleet" {public(self.keys[who])}' for who in ("alice", "bob"))
+        )
 
     def write(self, name: str, text: str) -> None:
         path = self.directory / name
@@ -88,13 +89,14 @@ def deliver(guardian: GuardianClient, sealed: Sealed, **how: bool) -> dict[str, 
 
 
 def confirm(
-    guardian: GuardianClient, key: ConfirmKey, document: Document, sealed: Sealed, action: Action, number: int = 1
+    guardian: GuardianClient, key: ConfirmKey, sealed: Sealed, action: Action, number: int = 1
 ) -> dict[str, Any]:
-    """Hand over what the roll-out's own key says."""
+    """Hand over what the roll-out's own key says of a document."""
+    text = sealed.text.encode()
+    document = read_document(text)
     said = Confirmation(
-        fleet=document.fleet, rollout=document.rollout, document=digest(sealed.text.encode()), action=action,
-        number=number,
-    )  # fmt: skip
+        fleet=document.fleet, rollout=document.rollout, document=digest(text), action=action, number=number
+    )
     given = key.seal(said)
     return guardian.demand(FleetConfirm(given.text, given.signatures[0])).data
 

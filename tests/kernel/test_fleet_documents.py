@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fleet_bench import Member, confirm, deliver, events, member_of, refusal, stage
 from guardian_bench import Bench
+from msgspec.structs import replace
 
 from fwtop.fleet.document import Action, Calm
 from fwtop.fleet.signing import ConfirmKey
-from fwtop.guardian.fleet.record import check_log
-from fwtop.model.protocol import Status
+from fwtop.guardian.fleet.record import LOG, RECORD, Known, check_log
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.errors import FwtopError
+from fwtop.model.protocol import FleetStatus, Keep, Status, Undo
+from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.wire import of_json, to_json
 
 pytestmark = pytest.mark.kernel
 
@@ -28,20 +36,21 @@ def test_a_signed_rule_blocks_and_reverts_by_itself(bench: Bench, member: Member
     sealed = member.sealed(document)
     with bench.connect() as guardian:
         plan = deliver(guardian, sealed, preview=True)
-        assert plan["rollouts"][0]["stage"] == "previewed" and plan["plans"][0]["refused"] is None
-        assert plan["revision"] == 0 and path.passes()
+        assert (plan["rollouts"][0]["stage"], plan["plans"][0]["refused"]) == ("previewed", None)
+        assert (plan["revision"], path.passes()) == (0, True)
         told = deliver(guardian, sealed)["rollouts"][0]
         assert (told["stage"], told["acting"], len(told["rules"])) == ("trial", True, 1)
         assert not path.passes()
         [rule] = guardian.demand(Status()).data["rules"]
-        assert rule["rule"]["created_by"] == "fleet alice" and rule["rule"]["labels"]["rollout"] == "r1"
+        made = rule["rule"]
+        assert (made["created_by"], made["labels"]) == ("fleet alice", {"fleet": "prod", "rollout": "r1"})
     # nobody is connected any more: no node, broker or coordinator holds the trial
     poll_until(path.passes)
     with bench.connect() as guardian:
         poll_until(lambda: stage(guardian, "r1") == "reverted")
         assert refusal(deliver, guardian, sealed)[0] == "over"
-    said = [event["event"] for event in events(member)]
-    assert said == ["previewed", "taken", "trial", "reverted", "refused"]
+    said = ["previewed", "taken", "trial", "reverted", "refused"]
+    poll_until(lambda: [event["event"] for event in events(member)] == said)
     assert check_log(member.records) == 5
 
 
@@ -50,16 +59,170 @@ def test_the_rollouts_own_key_renews_keeps_and_undoes(bench: Bench, member: Memb
     with ConfirmKey() as key, ConfirmKey() as other, bench.connect() as guardian:
         document = member.document(bench.block_rule(4), confirm_key=key.public)
         sealed = member.sealed(document)
-        assert refusal(confirm, guardian, key, document, sealed, Action.KEEP)[0] == "unsigned"
+        assert refusal(confirm, guardian, key, sealed, Action.KEEP)[0] == "unsigned"
         before = deliver(guardian, sealed)["rollouts"][0]
-        assert refusal(confirm, guardian, other, document, sealed, Action.KEEP)[0] == "unsigned"
-        renewed = confirm(guardian, key, document, sealed, Action.RENEW, 1)["rollouts"][0]
+        assert refusal(confirm, guardian, other, sealed, Action.KEEP)[0] == "unsigned"
+        renewed = confirm(guardian, key, sealed, Action.RENEW, 1)["rollouts"][0]
         assert renewed["confirm_by"] > before["confirm_by"]
-        assert refusal(confirm, guardian, key, document, sealed, Action.RENEW, 1)[0] == "replayed"
-        kept = confirm(guardian, key, document, sealed, Action.KEEP, 2)["rollouts"][0]
+        assert refusal(confirm, guardian, key, sealed, Action.RENEW, 1)[0] == "replayed"
+        kept = confirm(guardian, key, sealed, Action.KEEP, 2)["rollouts"][0]
         assert (kept["stage"], kept["confirm_by"], kept["acting"]) == ("kept", None, True)
-        assert confirm(guardian, key, document, sealed, Action.KEEP, 2)["rollouts"] == [kept]
-        assert deliver(guardian, sealed)["rollouts"] == [kept] and not path.passes()
-        assert confirm(guardian, key, document, sealed, Action.UNDO, 3)["rollouts"][0]["stage"] == "undone"
+        assert confirm(guardian, key, sealed, Action.KEEP, 2)["rollouts"] == [kept]
+        assert (deliver(guardian, sealed)["rollouts"], path.passes()) == ([kept], False)
+        assert confirm(guardian, key, sealed, Action.UNDO, 3)["rollouts"][0]["stage"] == "undone"
         assert path.passes()
-        assert refusal(confirm, guardian, key, document, sealed, Action.KEEP, 4)[0] == "over"
+        assert refusal(confirm, guardian, key, sealed, Action.KEEP, 4)[0] == "over"
+
+
+def test_a_signer_keeps_and_undoes_and_so_does_root_here(bench: Bench, member: Member, poll_until) -> None:
+    with bench.connect() as guardian:
+        for number, action in ((1, Action.KEEP), (2, Action.UNDO)):
+            document = member.document(bench.block_rule(4))
+            deliver(guardian, member.sealed(document))
+            decision = member.sealed(member.document(action=action, rollout=document.rollout), "bob")
+            told = deliver(guardian, decision)["rollouts"][0]
+            assert told["stage"] == {1: "kept", 2: "undone"}[number]
+            deliver(guardian, member.sealed(member.document(action=Action.UNDO, rollout=document.rollout)))
+        assert bench.path(4).passes()
+        document = member.document(bench.block_rule(4))
+        [rule_id] = deliver(guardian, member.sealed(document))["rollouts"][0]["rules"]
+        guardian.demand(Keep(rule_id))
+        assert stage(guardian, document.rollout) == "kept"
+        guardian.demand(Undo((rule_id,)))
+        assert stage(guardian, document.rollout) == "undone"
+        keep = member.sealed(member.document(action=Action.KEEP, rollout="unheard-of"))
+        assert refusal(deliver, guardian, keep)[0] == "over"
+
+
+def test_all_rules_of_a_document_go_in_or_none(bench: Bench, member: Member) -> None:
+    before = bench.state()
+    wide = Rule("", Kind.IPSET, Match(sources=(Prefix.parse("12.0.0.0/12"),)), "wide", 600)
+    with bench.connect() as guardian:
+        document = member.document(bench.block_rule(4), bench.block_rule(6), wide)
+        reason, line = refusal(deliver, guardian, member.sealed(document))
+        assert (reason, "only root on the machine" in line) == ("needs_force", True)
+        assert (stage(guardian, document.rollout), guardian.rules()) == ("reverted", [])
+        both = member.document(bench.block_rule(4), bench.block_rule(6))
+        assert len(deliver(guardian, member.sealed(both))["rollouts"][0]["rules"]) == 2
+        assert not bench.path(4).passes()
+        assert not bench.path(6).passes()
+        deliver(guardian, member.sealed(member.document(action=Action.UNDO, rollout=both.rollout)))
+    assert bench.settled(before) == before
+
+
+def test_what_only_counts_in_calm_drops_on_trial_once_there_is_an_attack(
+    bench: Bench, member: Member, poll_until
+) -> None:
+    path = bench.path(4)
+    with bench.connect() as guardian:
+        sealed = member.sealed(member.document(bench.block_rule(4), calm=Calm.COUNT, trial_seconds=2))
+        told = deliver(guardian, sealed, calm=True)["rollouts"][0]
+        assert (told["stage"], told["counting"], path.passes()) == ("kept", True, True)
+        assert deliver(guardian, sealed, calm=True)["rollouts"] == [told]
+        told = deliver(guardian, sealed)["rollouts"][0]
+        assert (told["stage"], told["counting"], path.passes()) == ("trial", False, False)
+        poll_until(path.passes)
+        poll_until(lambda: stage(guardian, "r1") == "kept")
+        assert guardian.demand(FleetStatus()).data["rollouts"][0]["counting"]
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_trial_and_the_highest_revision_outlive_the_guardian(
+    bench: Bench, member: Member, poll_until, is_recorded: bool
+) -> None:
+    with ConfirmKey() as key:
+        with bench.connect() as guardian:
+            older = member.sealed(member.document(bench.block_rule(6)))
+            sealed = member.sealed(member.document(bench.block_rule(4), confirm_key=key.public))
+            deliver(guardian, sealed)
+        poll_until(lambda: events(member)[-1]["event"] == "trial")
+        bench.kill_guardian()
+        if not is_recorded:  # it was killed as the rule was in
+            record = member.records / RECORD
+            known = of_json(Known, record.read_bytes())
+            one = replace(known.rollouts["r2"], rules=())
+            record.write_bytes(to_json(replace(known, rollouts={"r2": one})))
+        with bench.connect() as guardian:
+            assert (stage(guardian, "r2"), bench.path(4).passes()) == ("trial", False)
+            assert refusal(deliver, guardian, older)[0] == "replayed"
+            assert confirm(guardian, key, sealed, Action.KEEP)["rollouts"][0]["stage"] == "kept"
+            assert guardian.demand(FleetStatus()).data["revision"] == 2
+
+
+def test_after_a_reboot_what_was_kept_comes_back_for_the_time_that_it_has_left(
+    bench: Bench, member: Member
+) -> None:
+    with ConfirmKey() as key:
+        sealed = member.sealed(member.document(bench.block_rule(4), confirm_key=key.public))
+        with bench.connect() as guardian:
+            deliver(guardian, sealed)
+            confirm(guardian, key, sealed, Action.KEEP, 5)
+            deliver(guardian, sealed)  # waits for what is written
+            bench.kill_guardian()
+        record = member.records / RECORD
+        known = of_json(Known, record.read_bytes())
+        with bench.connect() as guardian:
+            guardian.demand(Undo(all=True))
+        bench.kill_guardian()
+        one = replace(known.rollouts["r1"], boot="the one before", until=time.time() + 100)
+        record.write_bytes(to_json(replace(known, rollouts={"r1": one})))
+        with bench.connect() as guardian:
+            assert (stage(guardian, "r1"), bench.path(4).passes()) == ("kept", True)
+            assert refusal(confirm, guardian, key, sealed, Action.KEEP, 5)[0] == "over"  # the document first
+            told = deliver(guardian, sealed)["rollouts"][0]
+            assert (told["stage"], bench.path(4).passes()) == ("trial", False)
+            assert confirm(guardian, key, sealed, Action.KEEP, 5)["rollouts"][0]["stage"] == "kept"
+            [rule] = guardian.rules()
+            assert rule.rule.ttl_seconds <= 100
+
+
+def test_a_record_that_was_cut_exchanged_or_damaged_is_told(bench: Bench, member: Member, poll_until) -> None:
+    with bench.connect() as guardian:
+        deliver(guardian, member.sealed(member.document(bench.block_rule(4))))
+        deliver(guardian, member.sealed(member.document(action=Action.UNDO, rollout="r1")))
+    poll_until(lambda: events(member)[-1]["event"] == "undone")
+    poll_until(lambda: of_json(Known, (member.records / RECORD).read_bytes()).lines == 4)
+    bench.kill_guardian()
+    log = member.records / LOG
+    lines = log.read_bytes().splitlines(keepends=True)
+    assert check_log(member.records) == len(lines) == 4
+    for wrong in (lines[:-1], [lines[0], lines[1].replace(b"alice", b"carol"), *lines[2:]], []):
+        log.write_bytes(b"".join(wrong))
+        with pytest.raises(FwtopError, match=r"cut|does not follow"):
+            check_log(member.records)
+    with bench.connect() as guardian:
+        [warning] = guardian.demand(FleetStatus()).data["warnings"]
+        assert "it was cut" in warning
+    bench.kill_guardian()
+    log.write_bytes(b"".join(lines) + b'{"seq": 5, "torn')
+    (member.records / RECORD).write_bytes(b"{")
+    with bench.connect() as guardian:
+        sealed = member.sealed(member.document(bench.block_rule(4)))
+        assert "damaged" in refusal(deliver, guardian, sealed)[1]
+        assert guardian.rules() == []
+
+
+def test_a_disk_without_room_takes_no_document_and_holds_up_no_end(bench: Bench, member: Member) -> None:
+    with bench.connect() as guardian, ConfirmKey() as key:
+        sealed = member.sealed(member.document(bench.block_rule(4), confirm_key=key.public))
+        deliver(guardian, sealed)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(member.records)], check=True)
+        try:
+            found = refusal(deliver, guardian, member.sealed(member.document(bench.block_rule(6))))
+            assert found[0] == "unavailable", found
+            assert confirm(guardian, key, sealed, Action.KEEP)["rollouts"][0]["stage"] == "kept"
+            assert confirm(guardian, key, sealed, Action.UNDO, 2)["rollouts"][0]["stage"] == "undone"
+            assert bench.path(4).passes()
+        finally:
+            subprocess.run(["umount", str(member.records)], check=True)
+
+
+def test_ssh_keygens_own_command_verifies_a_document(member: Member, tmp_path: Path) -> None:
+    sealed = member.sealed(member.document({"kind": "ipset"}), "alice", "bob")
+    for name, signature in zip(("alice", "bob"), sealed.signatures, strict=True):
+        (tmp_path / "sig").write_text(signature)
+        command = ["ssh-keygen", "-Y", "verify", "-f", str(member.directory / "signers"), "-I", name]
+        command += ["-n", "fwtop-fleet", "-s", str(tmp_path / "sig")]
+        done = subprocess.run(command, input=sealed.text.encode(), capture_output=True, check=False)
+        assert done.returncode == 0, done.stdout
+        assert f'Good "fwtop-fleet" signature for {name}' in done.stdout.decode()

@@ -16,6 +16,7 @@ from fwtop.model import paths
 PACKAGE_OF = {
     "apache2": "apache2-bin",
     "mke2fs": "e2fsprogs",
+    "ssh-keygen": "openssh-client",
     "bpftool": "bpftool",
     "bridge": "iproute2",
     "conntrack": "conntrack",

@@ -32,7 +32,7 @@ from fwtop.fleet.document import (
 from fwtop.guardian.fleet import permission
 from fwtop.guardian.fleet.membership import Membership, read_membership
 from fwtop.guardian.fleet.permission import Newest
-from fwtop.guardian.fleet.record import OPEN, Recorder, Rollout
+from fwtop.guardian.fleet.record import OPEN, Known, Recorder, Rollout
 from fwtop.guardian.fleet.rollouts import Order, Rollouts, over
 from fwtop.guardian.ownership import single_threaded
 from fwtop.model.errors import FwtopError
@@ -40,7 +40,7 @@ from fwtop.model.protocol import FleetConfirm, FleetDocument, FleetStatus
 from fwtop.model.rule import Rule
 from fwtop.model.wire import of_plain, plain
 
-# Documents that nobody signed: so many at once, and then one each so often. Each costs a process.
+# Documents of programs that nobody signed: so many at once, and then one each so often. Each costs a process.
 _UNSIGNED_AT_ONCE, _UNSIGNED_SECONDS = 10, 2.0
 
 
@@ -63,30 +63,38 @@ class Authority:
         self._unsigned, self._unsigned_at = 0.0, time.monotonic()
         self._left_out = 0  # refusals that are not in the log
 
-    def carry_out(self, request: FleetDocument | FleetConfirm | FleetStatus) -> dict[str, Any]:
-        """Carry out a request and return the data of a `Told`; raises FwtopError."""
+    def carry_out(self, request: FleetDocument | FleetConfirm | FleetStatus, courier: str) -> dict[str, Any]:
+        """Carry out a request and return the data of a `Told`; raises FwtopError.
+
+        `courier` says who delivers it, "" for root.
+        """
         members = read_membership(self._directory)
+        self._follow(self._recorder.known)
         if isinstance(request, FleetStatus):
             return self._told(members, *self._recorder.known.rollouts.values())
         text = request.text.encode()
         about: dict[str, object] = {"document": digest(text)}
         try:
-            self._check_patience()
+            if courier:
+                self._check_patience()
             if len(text) > MAX_BYTES:
                 raise FwtopError(f"a document has at most {MAX_BYTES:,} bytes; nothing was changed", 2)
             if isinstance(request, FleetConfirm):
                 return self._confirm(members, text, request.signature, about)
             return self._document(members, text, request, about)
         except FwtopError as error:
-            self._refused(error, about)
+            self._refused(error, about, courier)
             raise
 
     def note(self) -> None:
         """Record what became of roll-outs that no request of the fleet ended: by a clock, or by hand."""
         if self._recorder.is_read:
-            for one in [*self._recorder.known.rollouts.values()]:
-                if self._rollouts.is_installed(one):
-                    self._rollouts.follow(one)
+            self._follow(self._recorder.known)
+
+    def _follow(self, known: Known) -> None:
+        for one in known.rollouts.values():
+            if self._rollouts.is_of_now(one):
+                self._rollouts.follow(one)
 
     def _document(
         self, members: Membership, text: bytes, request: FleetDocument, about: dict[str, object]
@@ -220,13 +228,19 @@ class Authority:
             line = "too many documents came that nobody signed: try again later; nothing was changed"
             raise FwtopError(line, reason="busy", retryable=True)
 
-    def _refused(self, error: FwtopError, about: dict[str, object]) -> None:
+    def _refused(self, error: FwtopError, about: dict[str, object], courier: str) -> None:
         """Log a refusal; of what anybody can send, only as much as there is patience for."""
         if error.reason == "busy":
             self._left_out += 1
             return
-        self._unsigned += "rollout" not in about
-        event = {"event": "refused", **about, "reason": error.reason, "why": str(error)}
+        self._unsigned += bool(courier) and "rollout" not in about
+        event = {
+            "event": "refused",
+            **about,
+            "courier": courier or "root",
+            "reason": error.reason,
+            "why": str(error),
+        }
         if self._left_out:
             event["left_out"], self._left_out = self._left_out, 0
         try:

@@ -48,6 +48,7 @@ class Rollout(Struct, frozen=True):
     signers: tuple[str, ...]
     trial_seconds: int
     boot: str  # its rules are of this boot
+    size: int  # how many they are
     confirm_key: str = ""
     rules: tuple[str, ...] = ()  # empty: being installed, or ended
     counting: bool = False

@@ -90,10 +90,15 @@ class Rollouts:
         self._state = state
         self._recorder = recorder
         self._boot = boot
+        self._installing: set[str] = set()
+
+    def is_of_now(self, one: Rollout) -> bool:
+        """Return whether a roll-out began in this boot, and has not ended since."""
+        return one.stage in OPEN and one.boot == self._boot
 
     def is_installed(self, one: Rollout) -> bool:
-        """Return whether a roll-out's rules were installed in this boot, and have not ended since."""
-        return one.stage in OPEN and bool(one.rules) and one.boot == self._boot
+        """Return whether its rules were installed, too."""
+        return self.is_of_now(one) and bool(one.rules)
 
     def rules_of_fleet(self, but: Sequence[str] = ()) -> list[Rule]:
         """Return the active rules that documents installed, except some."""
@@ -118,7 +123,7 @@ class Rollouts:
         document = order.document
         one = Rollout(
             document.fleet, document.rollout, document.revision, order.digest, Stage.TRIAL, order.signers,
-            document.trial_seconds, self._boot, document.confirm_key,
+            document.trial_seconds, self._boot, len(given), document.confirm_key,
             until=former.until if former is not None else 0.0,
         )  # fmt: skip
         known = self._recorder.known.with_rollout(one)
@@ -127,6 +132,7 @@ class Rollouts:
         self._recorder.write(known, {"event": "taken", **order.about()})
         ids: list[str] = []
         warnings: list[str] = []
+        self._installing.add(one.rollout)
         try:
             for rule in given:
                 done = self._lifecycle.apply(rule, (), document.trial_seconds, force=False, owner=None)
@@ -134,13 +140,14 @@ class Rollouts:
                 warnings += done["warnings"]
         except Exception as error:
             self._end(one, ids, Stage.REVERTED, f"not installed: {FwtopError.of(error)}")
+            if isinstance(error, FwtopError) and error.reason == "needs_force":
+                said = str(error).partition(";")[0]
+                line = f"{said}; nothing was changed; no document can force that, only root on the machine"
+                raise FwtopError(line, reason=error.reason) from None
             raise
-        rules = [self._state.active_rule(rule_id).rule for rule_id in ids]
-        counting = all(rule.counts_only for rule in rules)
-        stage = Stage.KEPT if counting else Stage.TRIAL
-        one = replace(one, rules=tuple(ids), counting=counting, stage=stage)
-        told = [f"{rule.id}: {rule.summary}" for rule in rules]
-        return self._log(one, "counting" if counting else "trial", rules=told), warnings
+        finally:
+            self._installing.discard(one.rollout)
+        return self._installed(one, ids), warnings
 
     def drop(self, one: Rollout) -> Rollout:
         """Have what only counts drop, on trial: unless it is kept it counts again. Raises FwtopError."""
@@ -173,7 +180,16 @@ class Rollouts:
         return one
 
     def follow(self, one: Rollout) -> None:
-        """Record the end of a roll-out, that it was kept here, or that it counts again after its trial."""
+        """Record the end of a roll-out, that it was kept here, or that it counts again after its trial.
+
+        Also that its rules are installed, if a crash came before that was recorded.
+        """
+        if not one.rules:
+            key = f"fleet.{one.document[:_DIGITS]}."
+            mine = [rule.id for rule in self.rules_of_fleet() if rule.key.startswith(key)]
+            if len(mine) == one.size and one.rollout not in self._installing:
+                self._installed(one, mine)
+            return
         found = [self._state.active[rule_id] for rule_id in one.rules if rule_id in self._state.active]
         if not found:
             entry = self._state.journal.find(one.rules[0])
@@ -199,6 +215,14 @@ class Rollouts:
             one.rollout, one.revision, one.document, one.stage, one.signers,
             tuple(entry.rule.id for entry in found), one.counting, acting, min(ends, default=None), one.why,
         )  # fmt: skip
+
+    def _installed(self, one: Rollout, ids: Sequence[str]) -> Rollout:
+        rules = [self._state.active_rule(rule_id).rule for rule_id in ids]
+        counting = all(rule.counts_only for rule in rules)
+        stage = Stage.KEPT if counting else Stage.TRIAL
+        one = replace(one, rules=tuple(ids), counting=counting, stage=stage)
+        told = [f"{rule.id}: {rule.summary}" for rule in rules]
+        return self._log(one, "counting" if counting else "trial", rules=told)
 
     def _kept(self, one: Rollout, by: str) -> Rollout:
         ends = max(self._state.active[rule_id].expires for rule_id in one.rules)

@@ -7,6 +7,7 @@ anybody may have made. What it decides by, root's files, it gets from its parent
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 from collections.abc import Callable, Sequence
@@ -95,10 +96,13 @@ def _principals(
     for signature in files:
         principal = _principal(signature, allowed)
         words = ["verify", "-f", _path(allowed), "-I", principal, "-n", namespace, "-s", _path(signature)]
-        words += ["-r", _path(revoked)] if revoked is not None else []
-        status, said = _run(words, content, [allowed, signature, *([revoked] if revoked is not None else [])])
+        status, said = _run(words, content, [allowed, signature])
         if status:
-            raise unsigned(f"the signature in the name of {principal} does not count: {_last(said)}")
+            raise unsigned(f"the signature in the name of {principal} does not count: {_reason(said)}")
+        if revoked is not None:
+            status, _ = _run([*words, "-r", _path(revoked)], content, [allowed, signature, revoked])
+            if status:
+                raise unsigned(f"the key of {principal} is revoked, or the file of revoked keys is damaged")
         found.append(principal)
     if len(set(found)) < len(found):
         raise unsigned(f"{found[0]} signed twice: a second signature is another person's")
@@ -110,7 +114,7 @@ def _principal(signature: int, allowed: int) -> str:
     words = ["find-principals", "-f", _path(allowed), "-s", _path(signature)]
     status, said = _run(words, None, [allowed, signature])
     if status:
-        raise unsigned(f"the signature is nobody's who may sign here: {_last(said)}")
+        raise unsigned(f"the signature is nobody's who may sign here: {_reason(said)}")
     principal = said.splitlines()[0].split(",")[0] if said else ""
     if not is_name(principal):
         raise unsigned("a signer needs a name of letters, digits and '_.@:-', no pattern")
@@ -132,9 +136,10 @@ def _run(words: Sequence[str], content: int | None, files: Sequence[int]) -> tup
     return done.returncode, done.stdout.decode("utf-8", "replace")
 
 
-def _last(said: str) -> str:
-    lines = [line for line in said.splitlines() if line.strip()] or ["ssh-keygen gives no reason"]
-    return lines[-1].rstrip(".")
+def _reason(said: str) -> str:
+    """Return why ssh-keygen refuses: its first line, the last one is always the same."""
+    first = next((line for line in said.splitlines() if line.strip()), "ssh-keygen gives no reason")
+    return re.sub(r"/proc/self/fd/\d+:(\d+)", r"line \1 of the signers", first.strip().rstrip("."))
 
 
 def _file(content: bytes) -> int:

@@ -79,7 +79,7 @@ def carry_out(  # noqa: PLR0911 - requests of a kind a case
         case ListChange() | ListShow() | ListTest() | ListRead():
             return handlers.lists.carry_out(request, _sources(attached))
         case FleetDocument() | FleetConfirm() | FleetStatus():
-            return handlers.fleet.carry_out(request)
+            return handlers.fleet.carry_out(request, by)
         case Keep() | Renew() | Repair() | Undo() | RuleMode() | RuleChange():
             return _change(handlers.lifecycle, request, _sources(attached), owner=owner, by=by)
         case Plan():
