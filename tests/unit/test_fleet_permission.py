@@ -49,7 +49,8 @@ def reason(check, *arguments: object) -> str:
         (Restriction(widest_ipv4=32), [ONE], ""),
         (Restriction(widest_ipv4=32), [rule("192.0.2.0/31")], "beyond"),
         (Restriction(widest_ipv6=128), [rule("2001:db8::/127")], "beyond"),
-        (Restriction(max_ttl_seconds=599), [ONE], "beyond"), (Restriction(needs_second=True), [ONE], "second"),
+        (Restriction(max_ttl_seconds=599), [ONE], "beyond"),
+        (Restriction(needs_second=True), [ONE], "second"),
     ],
 )  # fmt: skip
 def test_restrictions(held: Restriction, rules: list[Rule], wanted: str) -> None:
