@@ -25,10 +25,6 @@ from fwtop.guardian.allow.allowlist import ALLOW_FILE
 from fwtop.guardian.allow.behind import Learning
 from fwtop.guardian.allow.found import Session
 from fwtop.guardian.failpoints import Failpoint, Failpoints
-from fwtop.guardian.fleet.authority import Authority
-from fwtop.guardian.fleet.membership import MACHINE
-from fwtop.guardian.fleet.record import Recorder
-from fwtop.guardian.fleet.rollouts import Rollouts
 from fwtop.guardian.limits import LIMITS_FILE, read_limits
 from fwtop.guardian.mechanisms.chains.chain import Chains
 from fwtop.guardian.mechanisms.compiled.rules import CompiledRules
@@ -41,7 +37,7 @@ from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.serving.changes import ChangeLog
 from fwtop.guardian.serving.programs import SUFFIX, listen
 from fwtop.guardian.serving.reports import Reports
-from fwtop.guardian.serving.requests import Handlers, ListRequests
+from fwtop.guardian.serving.requests import FleetRequests, Handlers, ListRequests
 from fwtop.guardian.serving.server import Identity, Server
 from fwtop.guardian.serving.worker import Worker
 from fwtop.kernel import namespaces
@@ -54,6 +50,7 @@ from fwtop.model.text import safe_text
 from fwtop.netfilter import iptables
 
 if TYPE_CHECKING:
+    from fwtop.guardian.fleet.authority import Authority
     from fwtop.guardian.rules.named_lists import NamedLists
 
 
@@ -232,8 +229,8 @@ def _server(options: Options, number: int, journal: Journal, records: Records) -
     )  # fmt: skip
     operators: dict[Session, float] = {}
     name = namespaces.name_of(number)
-    fleet_directory = paths.fleet_directory(name, options.limits_file.parent)
-    limits = partial(read_limits, options.limits_file, member=fleet_directory / MACHINE)
+    member = paths.fleet_directory(name, options.limits_file.parent) / paths.MACHINE_FILE
+    limits = partial(read_limits, options.limits_file, member=member)
     learning = Learning(limits)
     state = GuardianState(
         journal,
@@ -251,18 +248,14 @@ def _server(options: Options, number: int, journal: Journal, records: Records) -
     reports = Reports(state, warnings=choice.warnings, wait=worker.wait)
     identity = Identity(os.getpid(), options.build, number, choice.variant.name, named=bool(name))
     lists = ListRequests(state)
-    recorder = Recorder(paths.fleet_records(name, options.state_directory))
-    if (fleet_directory / MACHINE).exists():
-        recorder.begin()
-    rollouts = Rollouts(lifecycle, state, recorder, boot_id())
-    authority = Authority(rollouts, reports.plan, recorder, fleet_directory)
-    worker.own(lifecycle, reports, lists, rollouts, authority, state, journal, kernel, compiled)
+    fleet = FleetRequests(partial(_authority, lifecycle, reports, options, name), member)
+    worker.own(lifecycle, reports, lists, fleet, state, journal, kernel, compiled)
     worker.before_all(lambda: _adopt(state, lifecycle, compiled, failpoints))
     programs = options.run_directory / f"{number}{SUFFIX}"
     changes = ChangeLog(state, worker.wake_loop)
-    worker.after_changes(changes.note, authority.note)
+    worker.after_changes(changes.note, fleet.note)
     return Server(
-        Handlers(lifecycle, reports, lists, authority), identity, operators, compiled, worker,
+        Handlers(lifecycle, reports, lists, fleet), identity, operators, compiled, worker,
         changes=changes, programs=programs,
         policies=(str(options.state_directory / "policy"), options.allow_file),
         restart=options.same_state(),
@@ -278,6 +271,19 @@ def _named_lists(directory: Path, failpoints: Failpoints, state: GuardianState) 
         ListFiles(directory, boot_id()), state.kernel, failpoints, state.active,
         check=state.check_lists, check_access=state.check_access, changed=state.list_changed,
     )  # fmt: skip
+
+
+def _authority(lifecycle: Lifecycle, reports: Reports, options: Options, netns: str | None) -> Authority:
+    # Imported here: few machines are of a fleet.
+    from fwtop.guardian.fleet.authority import Authority
+    from fwtop.guardian.fleet.record import Recorder
+    from fwtop.guardian.fleet.rollouts import Rollouts
+
+    recorder = Recorder(paths.fleet_records(netns, options.state_directory))
+    recorder.begin()
+    rollouts = Rollouts(lifecycle, reports.state, recorder, boot_id())
+    directory = paths.fleet_directory(netns, options.limits_file.parent)
+    return Authority(rollouts, reports.plan, recorder, directory)
 
 
 def _adopt(

@@ -30,6 +30,7 @@ COSTS_FILE = Path("/var/lib/fwtop-costs.json")  # 0644, owned by root: see rules
 RUN_DIRECTORY = Path("/run/fwtop")  # 0755, owned by root; sockets in it are 0600
 SERVICE_UNIT = Path("/usr/local/lib/systemd/system/fwtop.service")  # the recorder
 GUARDIAN_UNIT = "fwtop-guardian-"  # begins the names of guardians' cgroups, scopes and units
+MACHINE_FILE = "machine.toml"  # in `fleet_directory`: this machine belongs to a fleet
 SSH_KEYGEN = Path("/usr/bin/ssh-keygen")
 CONFIGURATION = Path("/etc/fwtop")  # the operator's, like all in it
 SYSTEMD_BOOTED = Path("/run/systemd/system")  # sd_booted(3)

@@ -20,6 +20,7 @@ from fwtop.client import program
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
     PROGRAM,
+    SCOPES,
     Apply,
     Connect,
     Hello,
@@ -144,7 +145,7 @@ def test_a_grant_taken_back_is_gone_at_once_and_strangers_keep_nobody_out(
     many = "False 5 a user's programs have at most 8 connections: close some"
     assert json.loads(as_user(bench, [READ], crowd)) == {"True 5": 8, many: 92}
     with program.connect(bench.netns, run_directory=bench.directory) as fwtop:
-        assert fwtop.scopes == ("read", "lists", "rules", "policies"), "root needs no grant"
+        assert fwtop.scopes == SCOPES, "root needs no grant"
 
     def work() -> str:
         with program.connect(run_directory=bench.directory) as fwtop:

@@ -91,6 +91,10 @@ class Authority:
         if self._recorder.is_read:
             self._follow(self._recorder.known)
 
+    def finish(self) -> None:
+        """Wait for what is being recorded."""
+        self._recorder.finish()
+
     def _follow(self, known: Known) -> None:
         for one in known.rollouts.values():
             if self._rollouts.is_of_now(one):

@@ -18,11 +18,12 @@ from fwtop.fleet.document import EVERYWHERE, Refusal, is_name
 from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import ConfigText, read_regular
+from fwtop.model.paths import MACHINE_FILE
 from fwtop.model.rule import Kind
 from fwtop.model.settings_file import must, read, some_of
 from fwtop.model.text import safe_text
 
-MACHINE, SIGNERS, REVOKED, RESTRICTIONS = "machine.toml", "signers", "revoked", "restrictions.toml"
+SIGNERS, REVOKED, RESTRICTIONS = "signers", "revoked", "restrictions.toml"
 WIDE, CLOSED = "wide", "closed"  # what two must sign, if two_signers says so
 _MOST_BYTES = 1 << 20
 _ROOT = frozenset({0})
@@ -83,9 +84,11 @@ class Membership(Struct, frozen=True):
 
 def read_membership(directory: Path) -> Membership:
     """Read the files of a directory; raises FwtopError, Refusal.NO_FLEET where there are none."""
-    found = _content(directory, MACHINE)
+    found = _content(directory, MACHINE_FILE)
     if found is None:
-        line = f"this machine belongs to no fleet: there is no {directory / MACHINE}; nothing was changed"
+        line = (
+            f"this machine belongs to no fleet: there is no {directory / MACHINE_FILE}; nothing was changed"
+        )
         raise FwtopError(line, reason=Refusal.NO_FLEET)
     _check_directory(directory)
     signers = _content(directory, SIGNERS)
@@ -94,7 +97,7 @@ def read_membership(directory: Path) -> Membership:
         raise FwtopError(line, reason=Refusal.UNSIGNED)
     given = _content(directory, RESTRICTIONS) or b""
     return Membership(
-        _settings(Machine, directory / MACHINE, found),
+        _settings(Machine, directory / MACHINE_FILE, found),
         _settings(Restrictions, directory / RESTRICTIONS, given),
         signers,
         _content(directory, REVOKED),

@@ -6,11 +6,11 @@ import os
 import syslog
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from fwtop.guardian.fleet.authority import Authority
 from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.rules.state import GuardianState
@@ -46,7 +46,8 @@ from fwtop.model.protocol import (
 from fwtop.model.text import safe_text
 from fwtop.model.wire import plain
 
-if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
+if TYPE_CHECKING:  # numpy and more, which a guardian without lists or a fleet needn't carry
+    from fwtop.guardian.fleet.authority import Authority
     from fwtop.guardian.rules.named_lists import Done
 
 
@@ -56,7 +57,7 @@ class Handlers(Struct, frozen=True):
     lifecycle: Lifecycle
     reports: Reports
     lists: ListRequests
-    fleet: Authority
+    fleet: FleetRequests
 
 
 def carry_out(  # noqa: PLR0911 - requests of a kind a case
@@ -255,3 +256,34 @@ class ListRequests:
             with open(file, "wb", closefd=False) as stream:
                 stream.write(left.astype("<f8").tobytes())
         return files
+
+
+@single_threaded
+class FleetRequests:
+    """Owned by the worker's thread."""
+
+    def __init__(self, make: Callable[[], Authority], member: Path) -> None:
+        """Take what makes the authority, once it is needed; where `member` exists, that is at once."""
+        self._make = make
+        self._member = member
+        self._authority: Authority | None = None
+        self._began = False
+
+    def carry_out(self, request: FleetDocument | FleetConfirm | FleetStatus, by: str) -> dict[str, Any]:
+        """Carry out a request that `by` brought; raises FwtopError."""
+        if self._authority is None:
+            self._authority = self._make()
+        return self._authority.carry_out(request, by)
+
+    def note(self) -> None:
+        """Have recorded what became of a fleet's rules."""
+        if not self._began:
+            self._began = True
+            self._authority = self._make() if self._member.exists() else None
+        if self._authority is not None:
+            self._authority.note()
+
+    def finish(self) -> None:
+        """Wait for what is being recorded, as long as a healthy disk takes at most."""
+        if self._authority is not None:
+            self._authority.finish()

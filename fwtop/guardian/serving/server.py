@@ -140,6 +140,7 @@ class Server:
             self._tell_worker(self._handlers.lifecycle.end_sysctls)
         self._connections.drop_all(self._retired)
         self._worker.finish()
+        self._handlers.fleet.finish()
         listener.close()
         self._programs.close()
         self._routes.close()
