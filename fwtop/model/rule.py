@@ -58,6 +58,7 @@ SOURCES_LEFT = "sources_left"  # of a match in JSON: how many of its sources are
 PROTOCOL_NAME = "protocol_name"  # of a match in JSON, beside its protocol's number
 POLICY = "policy"  # who made the rules that stay until another policy takes them out
 POLICY_TRIAL = "policy trial"  # and those of a policy that is not kept yet
+FLEET = "fleet "  # begins who made the rules of a signed document; the signer follows
 
 
 class Range(Struct, frozen=True, forbid_unknown_fields=True):

@@ -12,8 +12,8 @@ from fleet_bench import Member, confirm, deliver, events, member_of, refusal, st
 from guardian_bench import Bench
 from msgspec.structs import replace
 
-from fwtop.fleet.document import Action, Calm
-from fwtop.fleet.signing import ConfirmKey
+from fwtop.fleet.document import SIGNED_FOR, Action, Calm, Sealed, encode
+from fwtop.fleet.signing import ConfirmKey, sign
 from fwtop.guardian.fleet.record import LOG, RECORD, Known, check_log
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
@@ -86,6 +86,8 @@ def test_a_signer_keeps_and_undoes_and_so_does_root_here(bench: Bench, member: M
         assert bench.path(4).passes()
         document = member.document(bench.block_rule(4))
         [rule_id] = deliver(guardian, member.sealed(document))["rollouts"][0]["rules"]
+        with bench.connect("console") as screen:
+            assert "whose operators keep it or not" in refusal(screen.demand, Keep(rule_id))[1]
         guardian.demand(Keep(rule_id))
         assert stage(guardian, document.rollout) == "kept"
         guardian.demand(Undo((rule_id,)))
@@ -215,6 +217,43 @@ def test_a_disk_without_room_takes_no_document_and_holds_up_no_end(bench: Bench,
             assert bench.path(4).passes()
         finally:
             subprocess.run(["umount", str(member.records)], check=True)
+
+
+def test_an_old_snapshot_takes_what_came_since_and_nothing_older(bench: Bench, member: Member) -> None:
+    with bench.connect() as guardian:
+        deliver(guardian, member.sealed(member.document(bench.block_rule(4))))
+    with bench.connect() as guardian:
+        undo = member.sealed(member.document(action=Action.UNDO, rollout="r1"))
+        before = guardian.demand(FleetStatus()).data
+        bench.kill_guardian()
+    snapshot = {name: (member.records / name).read_bytes() for name in (RECORD, LOG)}
+    with bench.connect() as guardian:
+        deliver(guardian, undo)
+        later = deliver(guardian, member.sealed(member.document(bench.block_rule(6))))
+        guardian.demand(Undo(all=True))
+    bench.kill_guardian()
+    for name, content in snapshot.items():
+        (member.records / name).write_bytes(content)
+    with bench.connect() as guardian:
+        told = guardian.demand(FleetStatus()).data
+        assert (told["revision"], told["log"]) != (later["revision"], later["log"]), "who asks sees it"
+        assert told["revision"] == before["revision"] == 1
+        newest = member.sealed(member.document(bench.block_rule(6)))
+        assert deliver(guardian, newest)["revision"] == 4
+        assert refusal(deliver, guardian, undo)[0] == "replayed"
+
+
+def test_a_newer_programs_document_is_unsupported_and_its_lower_schema_is_not(
+    bench: Bench, member: Member
+) -> None:
+    with bench.connect() as guardian:
+        document = member.document(bench.block_rule(4))
+        newer = encode(document).replace(b'"schema":1', b'"schema":2,"of_tomorrow":true')
+        sealed = Sealed(newer.decode(), (sign(member.keys["alice"], newer, SIGNED_FOR),))
+        assert refusal(deliver, guardian, sealed, preview=True)[0] == "unsupported"
+        told = guardian.demand(FleetStatus()).data
+        assert (told["schema"], told["revision"], told["rollouts"]) == (1, 0, [])
+        assert deliver(guardian, member.sealed(document))["rollouts"][0]["stage"] == "trial"
 
 
 def test_ssh_keygens_own_command_verifies_a_document(member: Member, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from fwtop.guardian.fleet.membership import Machine, Restriction, Restrictions, 
 from fwtop.guardian.fleet.permission import Newest, addresses
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
+from fwtop.model.paths import ROOT
 from fwtop.model.rule import Kind, Level, Match, Mode, Protection, RateLimit, Rule
 from tests.unit.test_fleet_document import DOCUMENT
 
@@ -124,6 +126,21 @@ def test_roots_files_are_read(tmp_path: Path) -> None:
     found = read_membership(written(tmp_path, restrictions_toml='[signer."a@b.c"]\nmax_addresses = 5\n'))
     assert (found.machine.all_labels, found.revoked) == (frozenset(("all", "web-1")), None)
     assert found.restrictions.signer["a@b.c"].max_addresses == 5
+
+
+def test_the_examples_of_the_document_are_read(tmp_path: Path) -> None:
+    blocks = re.findall(r"```toml\n(# (\S+)\n.*?)```", (ROOT / "docs/SIGNERS.md").read_text(), re.S)
+    given = {name.replace(".", "_"): text for text, name in blocks}
+    assert set(given) == {"machine_toml", "restrictions_toml"}
+    found = read_membership(written(tmp_path, **given))
+    machine, default = found.machine, Machine("", "")
+    assert (machine.frozen, machine.max_addresses) == (default.frozen, default.max_addresses)
+    used = {name for held in found.restrictions.signer.values() for name in changed(held)}
+    assert used == set(Restriction.__struct_fields__), "each setting has an example"
+
+
+def changed(held: Restriction) -> set[str]:
+    return {name for name in held.__struct_fields__ if getattr(held, name) != getattr(Restriction(), name)}
 
 
 @pytest.mark.parametrize(

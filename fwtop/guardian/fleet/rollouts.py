@@ -20,10 +20,9 @@ from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import Mode, Rule, State
+from fwtop.model.rule import FLEET, Mode, Rule, State
 from fwtop.rules.words import with_mode
 
-MAKER = "fleet "  # begins `created_by` of rules that a document installed; a signer's name follows
 _DIGITS = 32  # of a document's digest, in the keys of its rules
 
 
@@ -69,7 +68,7 @@ class Order(Struct, frozen=True):
             made = {
                 **rule,
                 "key": f"fleet.{self.digest[:_DIGITS]}.{number}",
-                "created_by": MAKER + self.signers[0],
+                "created_by": FLEET + self.signers[0],
                 "labels": {**(labels if isinstance(labels, dict) else {}), **own},
             }
             if self.counts:
@@ -103,7 +102,7 @@ class Rollouts:
     def rules_of_fleet(self, but: Sequence[str] = ()) -> list[Rule]:
         """Return the active rules that documents installed, except some."""
         rules = [entry.rule for entry in self._state.active.values()]
-        return [rule for rule in rules if rule.created_by.startswith(MAKER) and rule.id not in but]
+        return [rule for rule in rules if rule.created_by.startswith(FLEET) and rule.id not in but]
 
     def read(self, given: Sequence[dict[str, Any]]) -> list[Rule]:
         """Return rules of requests, checked; raises FwtopError."""

@@ -20,7 +20,7 @@ from fwtop.model import console_scope
 from fwtop.model.addresses.address import SPACE, covered, sizes
 from fwtop.model.errors import FwtopError
 from fwtop.model.harm import Loss, Weight, Who
-from fwtop.model.rule import POLICY, POLICY_TRIAL, Mode, Rule, State
+from fwtop.model.rule import FLEET, POLICY, POLICY_TRIAL, Mode, Rule, State
 from fwtop.rehearsal.host import Host
 from fwtop.rehearsal.rehearse import Rehearsal, rehearse
 from fwtop.render.numbers import percent
@@ -166,6 +166,9 @@ def made_by_consoles(active: Mapping[str, Entry]) -> list[Rule]:
 def check_keep(entry: Entry, ttl_seconds: int) -> None:
     """Raise FwtopError if a console may not keep a rule for so long: one on trial has its own time."""
     _check_owner(entry, f"keep {entry.rule.id}")
+    if entry.rule.created_by.startswith(FLEET) and entry.state is State.PROVISIONAL:
+        line = f"rule {entry.rule.id} is on trial for a fleet, whose operators keep it or not"
+        raise FwtopError(f"{line}; {command(f'fwtop keep {entry.rule.id}')}; nothing was changed", 3)
     if ttl_seconds > console_scope.MAX_TTL_SECONDS and entry.state is not State.PROVISIONAL:
         words = f"fwtop keep {entry.rule.id} --ttl {ttl_seconds}s"
         raise FwtopError(f"ttl_seconds: a screen keeps rules for a day at most; {command(words)}", 3)
