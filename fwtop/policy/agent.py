@@ -24,9 +24,9 @@ from fwtop.client.discovery import GuardianClient
 from fwtop.guardian.serving.requests import guarded
 from fwtop.kernel import namespaces
 from fwtop.model import protocol
-from fwtop.model.addresses.address import Prefix, of_ports, prefixes_of
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.named_list import entries_of
-from fwtop.model.addresses.prefix_list import read_bundle
+from fwtop.model.addresses.prefix_list import listed_entries, read_bundle, together
 from fwtop.model.errors import FwtopError
 from fwtop.policy import transaction
 from fwtop.policy.document import Policy, parse
@@ -189,16 +189,10 @@ def policy_of(text: str, lists: Mapping[str, Sequence[Prefix]]) -> Policy:
     """
 
     def entries(name: str, table: ListTable) -> Sequence[Prefix]:
-        named = prefixes_of(table.texts)
+        named = listed_entries(table.texts)
         if table.file is not UNSET and name not in lists:
             raise FwtopError("the guardian opens no file for a program: attach the list", 2)
-        if name not in lists:
-            return named
-        if of_ports(lists[name]):
-            raise FwtopError("a policy's lists have no ports", 2)
-        from fwtop.model.addresses.prefix_rows import PrefixRows
-
-        return PrefixRows.union((lists[name], named)) if named else lists[name]
+        return together([lists[name], named]) if name in lists else named
 
     return parse(text, _NAME, entries)
 

@@ -106,10 +106,12 @@ class Live:
         entries, _ = self._guardian.read_list(name)
         if pack_prefixes(entries) == pack_prefixes(wanted):
             return ListDifference(name, 0, 0, len(entries))
-        from fwtop.model.addresses.port_rows import positions
-        from fwtop.model.addresses.prefix_rows import PrefixRows
+        from fwtop.model.addresses.list_rows import alike, positions, rows_of
 
-        before, after = PrefixRows.of(entries), PrefixRows.of(wanted)
+        try:
+            before, after = alike(rows_of(entries), rows_of(wanted))
+        except ValueError:  # of another kind
+            return ListDifference(name, len(wanted), len(entries), len(entries))
         stay = int((positions(before, after) >= 0).sum())
         return ListDifference(name, len(after) - stay, len(before) - stay, len(before))
 
