@@ -1,6 +1,7 @@
 """Who the clients of each service are: a bounded table that no attacker can empty or make grow.
 
-A client has had a real TCP connection, or got an answer over UDP; a lone SYN or datagram makes nobody one.
+A client has had a real TCP connection, or got an answer over UDP or, where answers aren't seen, sends to a
+service in calm again and again; a lone SYN or datagram makes nobody one.
 How long it is known counts calm time only. Three quarters of the room belong to who is known longest, the
 rest to who came last: any number of newcomers displaces newcomers.
 """
@@ -15,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from fwtop.analysis.window.counting import among, run_edges
-from fwtop.analysis.window.traffic import Rows, Traffic, mix
+from fwtop.analysis.window.traffic import TCP, Rows, Traffic, mix
 from fwtop.model.traffic.packets import F64, KINDS, U8, U32, U64, Mask
 from fwtop.stats.services import Doors, plain_numbers
 
@@ -80,12 +81,13 @@ class Clients(Struct, frozen=True):
         return np.asarray(self.seconds >= LONG_SECONDS)
 
     def acquainted(self, traffic: Traffic) -> Mask:
-        """Mark the packets of sources that were clients in the last minutes.
+        """Mark the packets of sources that were clients over TCP in the last minutes.
 
         A measurement or a call agrees on its UDP stream over a TCP connection, which is silent meanwhile.
         """
         now = traffic.started + traffic.seconds
-        return among(traffic.source_key, self.source[self.last >= now - _ACQUAINTED_SECONDS])
+        lately = (self.door >> 16 == TCP) & (self.last >= now - _ACQUAINTED_SECONDS)
+        return among(traffic.source_key, self.source[lately])
 
     def moved(self, moves: Mapping[int, int]) -> Clients:
         """Return the table after services were found to have other numbers."""

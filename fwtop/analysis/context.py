@@ -289,18 +289,23 @@ class AnalysisContext(Struct, weakref=True, dict=True):
 
     @cached_property
     def proven(self) -> Mask:
-        """Packets of clients of this host: of real TCP connections, and of UDP that it answered unasked."""
+        """Packets of clients of this host: of real TCP connections, and of UDP that it answered unasked.
+
+        Where its answers aren't seen, datagrams to a service from senders whom the baseline has.
+        """
         packets, sent = self.traffic.packets, self.traffic.outbound
         doors = self.baseline.doors
-        served = (packets.dport < packets.sport) | (packets.dport < _PORTS)
-        served |= doors.places(packets) < len(doors)
-        proven = self.tcp.real
+        listens = doors.places(packets) < len(doors)
+        served = listens | (packets.dport < packets.sport) | (packets.dport < _PORTS)
+        answered = np.zeros(len(packets), np.bool_)
         if len(sent) and (sent.protocol == UDP).any():
-            proven = (
-                proven
-                | self.udp & among(self.traffic.flow_key, flow_key(sent, reverse=True)) & ~self.solicited
-            )
-        return np.asarray(proven & served)
+            answered = among(self.traffic.flow_key, flow_key(sent, reverse=True))
+        elif self.traffic.live:
+            calm = self.baseline.rows
+            rows = np.flatnonzero(calm.protocol == UDP)
+            again = among(self.traffic.source_key, mix(calm.src_hi[rows], calm.src_lo[rows]))
+            answered = again & listens
+        return np.asarray((self.tcp.real | self.udp & answered & ~self.solicited) & served)
 
     @cached_property
     def services(self) -> Reading:

@@ -11,9 +11,9 @@ from typing import IO, Any
 
 from fwtop.cli.options import add_netns, flag, option, ttl
 from fwtop.client import discovery
-from fwtop.model.addresses.address import Prefix, check_name, prefixes_of
+from fwtop.model.addresses.address import Prefix, check_name, says_more
 from fwtop.model.addresses.prefix_file import read_prefix_file
-from fwtop.model.addresses.prefix_list import prefix_text
+from fwtop.model.addresses.prefix_list import listed_entries, prefix_text, together
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import replacing
 from fwtop.model.protocol import LIST_ACTIONS, ListChange, ListShow, ListTest
@@ -21,8 +21,9 @@ from fwtop.model.text import safe_text
 from fwtop.render.numbers import duration
 
 HELP = (
-    "Named lists of addresses and prefixes, optionally with ports, that rules of 'fwtop block --list NAME' "
-    "share (via ipset, xdp, tc or nftables). A change is made completely or not at all."
+    "Named lists of addresses and prefixes, optionally with ports or destinations, that rules of "
+    "'fwtop block --list NAME' share (via ipset, xdp, tc or nftables). A change is made completely or "
+    "not at all."
 )
 EXAMPLE = "fwtop list create scanners 198.51.100.0/24 2001:db8::/32 --ttl 1d"
 _ACTIONS = (*LIST_ACTIONS, "test", "show", "save")
@@ -35,8 +36,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=_ACTIONS, help="show lists all without a NAME; the others need one")
     parser.add_argument("name", nargs="?", metavar="NAME")
     entry = (
-        "addresses and prefixes, all with or all without a destination port: 192.0.2.7:443/tcp, "
-        "10.0.0.0/8:8000-8100/udp, [2001:db8::/32]:53/udp; @- reads standard input"
+        "addresses and prefixes; or all with a destination port: 192.0.2.7:443/tcp, "
+        "10.0.0.0/8:8000-8100/udp, [2001:db8::/32]:53/udp; or pairs of source and destination: "
+        "192.0.2.0/24,198.51.100.7; @- reads standard input"
     )
     parser.add_argument("entry", nargs="*", metavar="ENTRY|@FILE", help=entry)
     option(parser, "--ttl", "TIME", "the entries expire after 30s, 10m, 2h, 1d (default: never)", ttl)
@@ -76,38 +78,10 @@ def entries_of(given: Sequence[str]) -> Sequence[Prefix]:
     """Return the prefixes that were named, and those in files; raises FwtopError."""
     files = [item for item in given if item.startswith("@")]
     texts = [item for item in given if not item.startswith("@")]
-    named = _entries_named(texts)
+    named = listed_entries(texts)
     if not files:
         return named
-    read = [read_prefix_file(name[1:], ports=True) for name in files]
-    if len(files) == 1 and not named:
-        return read[0]
-    return _together([named, *read])
-
-
-def _entries_named(texts: Sequence[str]) -> Sequence[Prefix]:
-    """Parse entries; raises FwtopError (code 2)."""
-    if not any(
-        text[:1] == "[" or (":" in text and ("." in text or text.endswith(("/tcp", "/udp"))))
-        for text in texts
-    ):
-        return prefixes_of(texts)
-    from fwtop.model.addresses.named_list import entries_of
-
-    return entries_of(texts)
-
-
-def _together(lists: Sequence[Sequence[Prefix]]) -> Sequence[Prefix]:
-    from fwtop.model.addresses.port_rows import PortRows
-    from fwtop.model.addresses.prefix_rows import PrefixRows
-
-    with_ports = [item for item in lists if isinstance(item, PortRows)]
-    if not with_ports:
-        return PrefixRows.union(lists)
-    if len(with_ports) < sum(1 for item in lists if len(item)):
-        line = "a list holds addresses, or addresses with ports, but not both; nothing was changed"
-        raise FwtopError(line, 2)
-    return PortRows.of(entry for rows in with_ports for entry in rows.entries())
+    return together([named, *(read_prefix_file(name[1:], for_list=True) for name in files)])
 
 
 def _change(args: argparse.Namespace) -> int:
@@ -164,7 +138,7 @@ def show_lines(lists: Iterable[dict[str, Any]]) -> list[str]:
         lines.append(
             f"{safe_text(item['name']):<18} {item['ipv4']:>10,} {item['ipv6']:>10,} {item['timed']:>9,} "
             f"{_size(item['bytes']):>10} {_size(item['kernel_bytes']):>10}  {rules}"
-            f"{'  (with ports)' if item['ports'] else ''}"
+            f"{'  (with ports)' if item['ports'] else '  (pairs)' if item.get('pairs') else ''}"
         )
         for entry, packets in item.get("busiest", {}).items():
             lines.append(f"  {safe_text(entry):<43} {packets:>12,} packets")
@@ -191,9 +165,7 @@ def _save(args: argparse.Namespace) -> int:
 
 
 def _texts(entries: Sequence[Prefix]) -> Iterator[str]:
-    from fwtop.model.addresses.port_rows import PortRows
-
-    return map(str, entries.entries()) if isinstance(entries, PortRows) else map(prefix_text, entries)
+    return map(str, entries.entries()) if says_more(entries) else map(prefix_text, entries)
 
 
 def _write(file: IO[str], entries: Sequence[Prefix], left: Sequence[float]) -> None:

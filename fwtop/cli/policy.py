@@ -22,7 +22,7 @@ from fwtop.model.text import safe_text
 from fwtop.model.wire import plain
 from fwtop.policy import transaction
 from fwtop.policy.document import Policy, read
-from fwtop.policy.live import Difference, Live
+from fwtop.policy.live import Difference, Live, Trial
 from fwtop.policy.schema import schema
 from fwtop.policy.transaction import Planned, measurable
 from fwtop.policy.versions import Versions
@@ -154,11 +154,17 @@ def _bring_in(args: argparse.Namespace, policy: Policy, note: str) -> int:
         for line in transaction.difference_lines(change):
             print(line)
 
-    def asked(end: float) -> bool:
-        print(f"the policy is tried for {span} s; without an answer it is taken out again")
-        return _answer("keep it? [y/N] ", end)
-
     with _guardian(args.netns) as live:
+
+        def asked(trial: Trial) -> bool:
+            print(f"the policy is tried for {span} s; without an answer it is taken out again")
+            while (answer := _answer(f"keep it? [y/N, r: {span} s more] ", trial.ends)) == "r":
+                try:
+                    live.renew_trial(trial, span)
+                except FwtopError as error:
+                    print(error)
+            return answer in {"y", "yes"}
+
         outcome = transaction.bring_in(
             live, _versions(args), transaction.PolicyRequest(policy, note, span, args.force), told, asked
         )
@@ -173,12 +179,12 @@ def _bring_in(args: argparse.Namespace, policy: Policy, note: str) -> int:
     return 0
 
 
-def _answer(question: str, end: float) -> bool:
+def _answer(question: str, end: float) -> str:
     print(question, end="", flush=True)
     if not select.select([sys.stdin], [], [], max(0.0, end - time.monotonic()))[0]:
         print("\nno answer in time")
-        return False
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+        return ""
+    return sys.stdin.readline().strip().lower()
 
 
 def _boot(args: argparse.Namespace) -> int:

@@ -214,7 +214,7 @@ class Program:
         version: int | None = None,
         confirm_seconds: int = _CONFIRM_SECONDS,
     ) -> dict[str, Any]:
-        """Apply a policy or roll back to a version, tried for a while (0: kept at once); keep or undo it.
+        """Apply a policy or roll back to a version, tried for a while (0: at once); keep, renew or undo it.
 
         What is tried ends with this connection, too.
         """

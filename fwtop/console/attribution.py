@@ -9,6 +9,7 @@ known here), the rule's counter says how many of the candidates are its own.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 
 from fwtop.analysis.proposals.matching import allowed_rows, match_rows
 from fwtop.analysis.window.traffic import chances
+from fwtop.live.scaling import LONGEST_SECONDS
 from fwtop.model.addresses.roles import AllowedPeer
 from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
 from fwtop.model.traffic.counters import Counters
@@ -29,6 +31,7 @@ _READINGS = 4  # of a rule's counter, about a second apart
 _CERTAIN = 0.8  # of the bytes that may be a rule's: all are, but for readings at different times
 _LINK_BYTES = 14  # in the length of a sample, not in a rule's counter
 _FEW = 50  # samples
+_LATE_SECONDS = 3.0  # between two polls, at most: in calm, or beside programs that take every CPU
 
 
 class _Candidates(Struct):
@@ -69,7 +72,8 @@ class _Ratio(Struct):
             self._close()
 
     def _close(self) -> None:
-        if self.is_whole and self.before.samples:
+        # A counter that fell began anew, as the rule was put back: this reading says nothing
+        if self.is_whole and self.before.samples and self.next_counted >= self.counted:
             self.readings.append((self.before, self.next_counted - self.counted))
         self.counted, self.counted_at, self.next_at = self.next_counted, self.next_at, None
         self.before, self.after, self.is_whole = self.after, _Candidates(), True
@@ -89,6 +93,8 @@ class DropAttribution:
 
     def __init__(self) -> None:
         self._ratios: dict[str, _Ratio] = {}
+        self._before: dict[tuple[str, int], RuleStatus] = {}  # active at the last poll, by id and stamp
+        self._gone: dict[tuple[str, int], tuple[RuleStatus, float]] = {}  # and until when, Unix seconds
         self._drawn = 0  # how often chance has decided
 
     def mark(
@@ -98,34 +104,49 @@ class DropAttribution:
         statuses: Iterable[RuleStatus],
         allowed: Sequence[AllowedPeer] = (),
     ) -> PacketBatch:
-        """Return the batch with `rule` set on drops by active rules."""
+        """Return the batch with `rule` set on drops by active rules, and on the last of those just gone."""
         active = [status for status in statuses if status.state in ACTIVE_STATES and status.rule.id.isdigit()]
-        self._ratios = {key: self._ratios[key] for key in self._ratios if key in {s.rule.id for s in active}}
+        known = [*((status, math.inf) for status in active), *self._just_gone(active)]
+        ids = {status.rule.id for status, _ in known}
+        self._ratios = {key: self._ratios[key] for key in self._ratios if key in ids}
         codes = {drop.code: drop.reason for drop in counters.drops if drop.code is not None}
-        if not active or not codes:
+        if not known or not codes:
             return batch
         numbers = batch.rule.copy()
         for code, reason in codes.items():
-            rules = [(status, parts) for status in active if (parts := droppers(status.rule, reason))]
-            rules.sort(key=lambda one: min(of(part.kind).layer for part in one[1]))  # who gets packets first
+            found = ((*one, droppers(one[0].rule, reason)) for one in known)
+            rules = [one for one in found if one[2]]
+            rules.sort(key=lambda one: min(of(part.kind).layer for part in one[2]))  # who gets packets first
             rows = np.flatnonzero((batch.hook == Hook.DROP) & (batch.reason == code))
             if len(rows) and rules:
                 numbers[rows] = self._numbers(batch.select(rows), rules, allowed)
         return replace(batch, rule=numbers)
 
+    def _just_gone(self, active: Iterable[RuleStatus]) -> Iterable[tuple[RuleStatus, float]]:
+        """Return the rules, as they were, that ended or were changed lately, and until when they dropped.
+
+        Samples wait in buffers, and the guardian tells at once: the last drops come when the rule is no more.
+        """
+        now, present = time.time(), {(status.rule.id, status.stamp): status for status in active}
+        self._gone |= {key: (old, now) for key, old in self._before.items() if key not in present}
+        fresh = now - LONGEST_SECONDS - _LATE_SECONDS
+        self._gone = {key: one for key, one in self._gone.items() if one[1] > fresh and key not in present}
+        self._before = present
+        return self._gone.values()
+
     def _numbers(
         self,
         drops: PacketBatch,
-        rules: Iterable[tuple[RuleStatus, Sequence[Rule]]],
+        rules: Iterable[tuple[RuleStatus, float, Sequence[Rule]]],
         allowed: Sequence[AllowedPeer],
     ) -> np.ndarray:
         """Return for each drop the number of its rule, 0 for none."""
         numbers = np.zeros(len(drops), np.uint32)
         free = ~allowed_rows(allowed, drops)
         times = drops.time_ns / 1e9 + (time.time() - time.monotonic())  # Unix seconds
-        for status, parts in rules:
+        for status, until, parts in rules:
             met = np.logical_or.reduce([match_rows(_known(part, status), drops) for part in parts])
-            hit = free & (numbers == 0) & met & (times >= status.rule.created)
+            hit = free & (numbers == 0) & met & (times >= status.rule.created) & (times <= until)
             hit &= self._chosen(status, parts, drops, times, hit)
             numbers[hit] = int(status.rule.id)
         return numbers

@@ -206,7 +206,7 @@ class LiveSession:
         """Consume pending samples without building a snapshot."""
         batch, counters = self._source.poll()
         before = self.rules.in_force
-        counters = replace(counters, rules=self.rules.counts())
+        counters = replace(counters, rules=self.rules.counts(counters.drops))
         batch = self.rules.attribute(batch, counters)
         self._engine.feed(batch, counters, time.time())
         if self.rules.in_force != before:

@@ -20,17 +20,17 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import AllowedPeer, Conversation, Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Rules, Status, Survey
-from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus
+from fwtop.model.rule import ACTIVE_STATES, Rule, RuleStatus, State
 from fwtop.model.ruleset import Ruleset
 from fwtop.model.service import Service
 from fwtop.model.text import safe_text
 from fwtop.model.traffic import snapshot
-from fwtop.model.traffic.counters import NETFILTER_DROP, Counters, RuleCount
+from fwtop.model.traffic.counters import FIREWALLS, NETFILTER_DROP, Counters, DropCount, RuleCount
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.wire import of_plain
 from fwtop.rehearsal.host import KnownPeers
 from fwtop.rules.kind import Layer
-from fwtop.rules.kinds import droppers, of
+from fwtop.rules.kinds import droppers, has_no_clock, of
 from fwtop.stats.destinations import SERVICES
 
 _POLL_SECONDS = 1.0
@@ -84,11 +84,15 @@ class RuleMonitor:
         """Poll on the next call of `counts`, whatever the interval: an action changed a rule."""
         self._polled = -_POLL_SECONDS
 
-    def counts(self) -> tuple[RuleCount, ...]:
-        """Poll if due; return what each netfilter rule matched since the previous poll."""
+    def counts(self, drops: Iterable[DropCount] = ()) -> tuple[RuleCount, ...]:
+        """Poll if due; return what each netfilter rule matched since the previous poll.
+
+        That is due where a firewall dropped something, too: `drops` may be the first of a new rule.
+        """
         now = time.monotonic()
         active = any(status.state in ACTIVE_STATES for status in self.statuses)
-        if now - self._polled < (0.0 if active else _POLL_SECONDS):
+        dropped = any(drop.layer in FIREWALLS and drop.packets for drop in drops)
+        if now - self._polled < (0.0 if active or dropped else _POLL_SECONDS):
             return ()
         self._polled = now
         try:
@@ -96,6 +100,8 @@ class RuleMonitor:
         except FwtopError as error:  # observation continues without rule state
             why = str(error).partition(";")[0]  # the line is short, and no result of a reading follows
             self.problem = "" if self._link.lost else f"rule state unknown: {why}"
+            if self._link.lost:  # nobody will tell that their time was over
+                self.statuses = tuple(by_the_clock(status, time.time()) for status in self.statuses)
             return ()
         self.problem = ""
         self.statuses = tuple(RuleStatus.from_dict(item) for item in answer.data["rules"])
@@ -144,6 +150,24 @@ class RuleMonitor:
         kinds = [of(part.kind) for part in parts]
         early = any(kind.layer < Layer.INPUT for kind in kinds)
         return RuleCount(status.rule.id, packets, size, any(kind.answers for kind in kinds), early)
+
+
+def by_the_clock(status: RuleStatus, now: float) -> RuleStatus:
+    """Return what has become of a rule by `now` (Unix seconds) without a guardian: it ends nevertheless.
+
+    The kernel's own clock ends it; sysctls the watchdog gives back. A change on trial (it has a stamp) goes
+    back to what the rule was before, which goes on.
+    """
+    by = "a shell gave the sysctls back" if has_no_clock(status.rule) else "the kernel's own clock ended it"
+    note = f"{by}, without a guardian"
+    if status.state in ACTIVE_STATES and status.expires is not None and status.expires <= now:
+        return replace(status, state=State.EXPIRED, note=f"its time was over: {note}", pps=0.0)
+    unconfirmed = status.state is State.PROVISIONAL and status.confirm_by is not None
+    if not unconfirmed or now < (status.confirm_by or 0.0):
+        return status
+    if status.stamp:
+        return replace(status, state=State.CONFIRMED, confirm_by=None, note="its change was not confirmed")
+    return replace(status, state=State.REVERTED, note=f"not confirmed in time: {note}", pps=0.0)
 
 
 class RuleRates:

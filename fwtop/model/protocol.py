@@ -371,7 +371,7 @@ class Rules(Reading, frozen=True):
 
 
 POLICY_READS = ("check", "diff", "plan", "history", "export")
-POLICY_CHANGES = ("apply", "rollback", "keep", "undo")
+POLICY_CHANGES = ("apply", "rollback", "keep", "renew", "undo")
 POLICY_FORMATS = ("nft", "iptables", "sh")  # of an export
 MAX_POLICY = 1 << 18  # bytes of a policy's text in a request
 
@@ -392,7 +392,7 @@ class PolicyRead(Reading, frozen=True):
 
 
 class PolicyChange(Verb, frozen=True):
-    """Try a policy, or an older version; keep what this connection tries, or take it out again."""
+    """Try a policy, or an older version; keep, renew or take out again what this connection tries."""
 
     scope = "policies"
     command = "fwtop policy"

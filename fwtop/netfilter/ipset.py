@@ -18,14 +18,15 @@ from msgspec import Struct
 from fwtop.kernel import netlink
 from fwtop.kernel.netlink import NETFILTER_HEADER_BYTES, NETLINK_NETFILTER, attribute, attributes, c_string
 from fwtop.kernel.programs import run
-from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.address import Prefix, of_pairs, of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.protocols import NUMBERS
 
 if TYPE_CHECKING:  # a guardian without a long list doesn't load numpy
     from numpy.typing import NDArray
 
-    from fwtop.model.addresses.port_rows import PortRows, Rows
+    from fwtop.model.addresses.keyed_rows import KeyedRows
+    from fwtop.model.addresses.list_rows import Rows
 
 _SUBSYSTEM = 6 << 8  # NFNL_SUBSYS_IPSET
 _DESTROY, _FLUSH, _SWAP, _LIST, _ADD, _DEL, _TEST = (
@@ -36,7 +37,8 @@ _TYPENAME, _FAMILY, _MAX_ELEMENTS, _SIZE, _MEMORY = 3, 5, 19, 23, 26  # the latt
 _FAMILY_NAMES = {2: "ip", 10: "ip6"}  # NFPROTO_*
 _PROTOCOL, _SETNAME, _SETNAME2, _FLAGS, _DATA, _ADT, _LINENO = 1, 2, 3, 6, 7, 8, 9  # IPSET_ATTR_*
 _INDEX = 11  # IPSET_ATTR_INDEX, since protocol 7 (Linux 4.20)
-_IP, _CIDR, _PORT, _TIMEOUT, _PROTO, _ELEMENT_FLAGS, _IP2, _ELEMENTS = 1, 3, 4, 6, 7, 8, 20, 24  # in _DATA
+_IP, _CIDR, _PORT, _TIMEOUT, _PROTO, _ELEMENT_FLAGS, _ELEMENTS = 1, 3, 4, 6, 7, 8, 24  # in _DATA
+_IP2, _CIDR2 = 20, 21
 _BYTES, _PACKETS = 24, 25  # of an element
 _WITH_COUNTERS = 1 << 3  # IPSET_FLAG_WITH_COUNTERS
 _VERSION = attribute(_PROTOCOL, b"\7")  # IPSET_PROTOCOL
@@ -53,7 +55,7 @@ _HASH_FULL = 4352  # IPSET_ERR_HASH_FULL
 
 
 class Element(NamedTuple):
-    """An element of a set of type hash:net, hash:ip, hash:ip,port or hash:ip,port,ip.
+    """An element of a set of type hash:net, hash:net,net, hash:ip, hash:ip,port or hash:ip,port,ip.
 
     What its type lacks is 0 or empty.
     """
@@ -64,6 +66,7 @@ class Element(NamedTuple):
     port: int = 0
     flags: int = 0  # `nomatch` is one
     second: bytes = b""  # the other address
+    second_length: int = -1  # of a prefix; -1: it is none
 
 
 class Entry(NamedTuple):
@@ -77,15 +80,37 @@ class Entry(NamedTuple):
     @property
     def prefix(self) -> Prefix:
         """Its address, or network."""
-        address = self.element.address
-        family = 4 if len(address) == 4 else 6
-        return Prefix(family, int.from_bytes(address, "big"), self.element.length or 8 * len(address))
+        return _prefix(self.element.address, self.element.length or 8 * len(self.element.address))
+
+    @property
+    def to(self) -> Prefix | None:
+        """The other network of a pair, None where there is none."""
+        length = self.element.second_length
+        return _prefix(self.element.second, length) if length >= 0 else None
 
     @property
     def text(self) -> str:
         """It as ipset(8) lists it."""
-        name = next((name for name, number in NUMBERS.items() if number == self.element.protocol), "")
-        return f"{self.prefix},{name}:{self.element.port}" if self.element.port else str(self.prefix)
+        if self.to is not None:
+            return f"{self.prefix},{self.to}"
+        port = self.element.port
+        return f"{self.prefix},{self._protocol}:{port}" if port else str(self.prefix)
+
+    @property
+    def _protocol(self) -> str:
+        return next((name for name, number in NUMBERS.items() if number == self.element.protocol), "")
+
+    @property
+    def listed(self) -> str:
+        """It as named lists write it."""
+        if not self.element.port:
+            return self.text
+        shown = self.prefix if self.prefix.family == 4 else f"[{self.prefix}]"
+        return f"{shown}:{self.element.port}/{self._protocol}"
+
+
+def _prefix(address: bytes, length: int) -> Prefix:
+    return Prefix(4 if len(address) == 4 else 6, int.from_bytes(address, "big"), length)
 
 
 class Header(NamedTuple):
@@ -216,32 +241,38 @@ def _element(data: dict[int, bytes]) -> Element:
     length, protocol, port, flags = (
         _number(data.get(kind)) for kind in (_CIDR, _PROTO, _PORT, _ELEMENT_FLAGS)
     )
-    return Element(address, length, protocol, port, flags, second)
+    second_length = _number(data[_CIDR2]) if _CIDR2 in data else -1
+    return Element(address, length, protocol, port, flags, second, second_length)
 
 
-def keys(name: str, family: int, *, ports: bool = False) -> set[bytes]:
+def keys(name: str, family: int, like: Sequence[Prefix] = ()) -> set[bytes]:
     """Return the elements of a hash:net set: address and length, with NOMATCH behind what is none.
 
-    Of a hash:net,port set (`ports`): address, port, length and protocol. Counters and timeouts are left out:
-    ten times as fast as `elements`. Raises FwtopError.
+    Of a set of what is `like` these, with ports: address, port, length and protocol; of pairs: both addresses
+    and both lengths. Counters and timeouts are left out: ten times as fast as `elements`. Raises FwtopError.
     """
     width = _ADDRESS_BYTES[family]
     first = 12  # headers of the element, of its address, and of the address in that
     more = first + width
-    flags = more + (24 if ports else 8)  # each attribute takes 8 bytes
+    places: tuple[tuple[int, int], ...]
+    if of_pairs(like):
+        second = more + 8
+        ends = second + width  # each further attribute takes 8 bytes
+        places, flags = ((first, width), (second, width), (ends + 4, 1), (ends + 12, 1)), ends + 16
+    elif of_ports(like):
+        places, flags = ((first, width), (more + 4, 2), (more + 12, 1), (more + 20, 1)), more + 24
+    else:
+        places, flags = ((first, width), (more + 4, 1)), more + 8
+    slices = [slice(at, at + size) for at, size in places]
     found: set[bytes] = set()
     with _failing(f"set {name} can't be read"):
         for parts in _listed(_named(name)):
             listed, at = parts.get(_ADT, b""), 0
             while at < len(listed):
                 size = listed[at] | listed[at + 1] << 8
-                key = listed[at + first : at + more]
-                if ports:
-                    key += listed[at + more + 4 : at + more + 6] + listed[at + more + 12 : at + more + 13]
-                    key += listed[at + more + 20 : at + more + 21]
-                else:
-                    key += listed[at + more + 4 : at + more + 5]
-                if size > flags and listed[at + flags + 2] == _ELEMENT_FLAGS:
+                element = listed[at : at + size]
+                key = b"".join([element[part] for part in slices])
+                if size > flags and element[flags + 2] == _ELEMENT_FLAGS:
                     key += NOMATCH
                 found.add(key)
                 at += size + 3 & ~3
@@ -286,7 +317,7 @@ def destroy_set(name: str) -> None:
 
 
 class Edit(Struct, frozen=True):
-    """Prefixes of one family, or single ports of some, that come into a set, and others that go."""
+    """Entries of one family, as kernels look them up, that come into a set, and others that go."""
 
     name: str
     family: int
@@ -295,7 +326,7 @@ class Edit(Struct, frozen=True):
 
 
 def change_sets(edits: Sequence[Edit]) -> None:
-    """Change existing hash:net or hash:net,port sets in a single system call; raises FwtopError.
+    """Change existing sets of lists in a single system call; raises FwtopError.
 
     The kernel carries all of it out before the call returns, so no signal can come in between. What one
     message fails of does not undo the others.
@@ -353,7 +384,7 @@ def _send_all(requests: Sequence[tuple[int, bytes]], what: str) -> None:
 def add_prefixes(
     name: str, family: int, prefixes: Rows, between_batches: Callable[[], None] = lambda: None
 ) -> None:
-    """Add prefixes of one family to an existing hash:net or hash:net,port set, in batches of some thousands.
+    """Add prefixes of one family to a list's or rule's existing set, in batches of some thousands.
 
     Raises FwtopError with the kernel's reason.
     """
@@ -373,11 +404,10 @@ def _encoder(family: int, prefixes: Rows) -> tuple[Callable[[int, int], bytes], 
     """
     import numpy as np
 
-    from fwtop.model.addresses.port_rows import PortRows
+    from fwtop.model.addresses.prefix_rows import PrefixRows
 
-    if isinstance(prefixes, PortRows):
-        return _port_encoder(family, prefixes)
-
+    if not isinstance(prefixes, PrefixRows):
+        return _keyed_encoder(family, prefixes)
     width = _ADDRESS_BYTES[family]
     address = attribute((1 if family == 4 else 2) | netlink.NLA_F_NET_BYTEORDER, bytes(width))
     template = np.frombuffer(
@@ -399,26 +429,32 @@ def _encoder(family: int, prefixes: Rows) -> tuple[Callable[[int, int], bytes], 
     return encode, len(template), len(lengths)
 
 
-def _port_encoder(family: int, entries: PortRows) -> tuple[Callable[[int, int], bytes], int, int]:
-    """Return the same for single ports: IPSET_ATTR_DATA has port and protocol, too."""
+def _keyed_encoder(family: int, entries: KeyedRows[Any]) -> tuple[Callable[[int, int], bytes], int, int]:
+    """Return the same for single ports, whose IPSET_ATTR_DATA has port and protocol, too, and for pairs."""
     import numpy as np
 
     width = _ADDRESS_BYTES[family]
     address = attribute((1 if family == 4 else 2) | netlink.NLA_F_NET_BYTEORDER, bytes(width))
-    port = attribute(_PORT | netlink.NLA_F_NET_BYTEORDER, bytes(2))
-    more = (attribute(_CIDR, b"\0"), port, attribute(_PROTO, b"\0"))
-    template = np.frombuffer(netlink.nested(_DATA, netlink.nested(_IP, address), *more), np.uint8)
-    first = len(template) - 3 * 8 - width  # each of the other attributes takes 8 bytes
-    addresses, fields = entries.columns()
+    rows, length = entries.rows, attribute(_CIDR, b"\0")
+    columns = {}  # by place in the message: each attribute behind the addresses takes 8 bytes
+    if of_pairs(entries):
+        parts = netlink.nested(_IP, address), netlink.nested(_IP2, address), length, attribute(_CIDR2, b"\0")
+        columns = {-12: rows["length"], -4: rows["to_length"]}
+        columns[-16 - width] = entries.bytes_of("to")[:, 16 - width :]
+        columns[-24 - 2 * width] = entries.bytes_of("address")[:, 16 - width :]
+    else:
+        port = attribute(_PORT | netlink.NLA_F_NET_BYTEORDER, bytes(2))
+        parts = netlink.nested(_IP, address), length, port, attribute(_PROTO, b"\0")
+        columns = {-20: rows["length"], -12: rows["low"], -4: rows["protocol"]}
+        columns[-24 - width] = entries.bytes_of("address")[:, 16 - width :]
+    template = np.frombuffer(netlink.nested(_DATA, *parts), np.uint8)
 
     def encode(start: int, stop: int) -> bytes:
-        rows = np.tile(template, (stop - start, 1))
-        part = fields[start:stop]
-        rows[:, first : first + width] = addresses[start:stop, 16 - width :]
-        rows[:, -20] = part["length"]
-        rows[:, -12:-10] = np.frombuffer(part["low"].tobytes(), np.uint8).reshape(-1, 2)
-        rows[:, -4] = part["protocol"]
-        return rows.tobytes()
+        made = np.tile(template, (stop - start, 1))
+        for at, column in columns.items():
+            part = np.frombuffer(column[start:stop].tobytes(), np.uint8).reshape(stop - start, -1)
+            made[:, len(template) + at :][:, : part.shape[1]] = part
+        return made.tobytes()
 
     return encode, len(template), len(entries)
 

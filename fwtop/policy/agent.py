@@ -18,20 +18,21 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import UNSET, Struct, field
+from msgspec.structs import replace
 
 from fwtop.client.connection import Connection
 from fwtop.client.discovery import GuardianClient
 from fwtop.guardian.serving.requests import guarded
 from fwtop.kernel import namespaces
 from fwtop.model import protocol
-from fwtop.model.addresses.address import Prefix, of_ports, prefixes_of
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.named_list import entries_of
-from fwtop.model.addresses.prefix_list import read_bundle
+from fwtop.model.addresses.prefix_list import listed_entries, read_bundle, together
 from fwtop.model.errors import FwtopError
 from fwtop.policy import transaction
 from fwtop.policy.document import Policy, parse
 from fwtop.policy.exports import documents, write_lines
-from fwtop.policy.live import Difference, Live
+from fwtop.policy.live import Difference, Live, Trial
 from fwtop.policy.schema import ListTable
 from fwtop.policy.transaction import Planned
 from fwtop.policy.versions import Versions
@@ -164,9 +165,11 @@ class PolicyAgent(Struct):
         def told(change: Difference) -> None:
             changes.update(transaction.difference_document(change))
 
-        def asked(end: float) -> bool:
+        def asked(trial: Trial) -> bool:
             self._answer(protocol.Answer(True, data={"trial": True, "seconds": span, **changes}))
-            return self._decided(end)
+            while (kept := self._decided(trial)) is None:
+                pass
+            return kept
 
         outcome = transaction.bring_in(
             self.live, self.versions, transaction.PolicyRequest(policy, note, span), told, asked
@@ -174,12 +177,24 @@ class PolicyAgent(Struct):
         kept = outcome.version.number if outcome.version is not None else None
         return {"kept": kept, "unchanged": outcome.unchanged, **changes}
 
-    def _decided(self, end: float) -> bool:
-        """Return whether the program keeps the policy on trial: not if it does not answer or has gone."""
-        if not select.select([self.control], [], [], max(0.0, end - time.monotonic()))[0]:
+    def _decided(self, trial: Trial) -> bool | None:
+        """Return whether the program keeps the policy on trial: not if it does not answer or has gone.
+
+        None: it goes on, as the program asked to renew it.
+        """
+        if not select.select([self.control], [], [], max(0.0, trial.ends - time.monotonic()))[0]:
             return False
         request, _ = self._receive()
-        return isinstance(request, protocol.PolicyChange) and request.action == "keep"
+        if not isinstance(request, protocol.PolicyChange) or request.action != "renew":
+            return isinstance(request, protocol.PolicyChange) and request.action == "keep"
+        try:
+            self.live.renew_trial(trial, request.confirm_seconds)
+            answer = protocol.Answer(True)
+        except FwtopError as error:
+            answer = protocol.Answer.of(error)
+        left = max(0, round(trial.ends - time.monotonic()))
+        self._answer(replace(answer, data={"trial": True, "seconds": left}))
+        return None
 
 
 def policy_of(text: str, lists: Mapping[str, Sequence[Prefix]]) -> Policy:
@@ -189,16 +204,10 @@ def policy_of(text: str, lists: Mapping[str, Sequence[Prefix]]) -> Policy:
     """
 
     def entries(name: str, table: ListTable) -> Sequence[Prefix]:
-        named = prefixes_of(table.texts)
+        named = listed_entries(table.texts)
         if table.file is not UNSET and name not in lists:
             raise FwtopError("the guardian opens no file for a program: attach the list", 2)
-        if name not in lists:
-            return named
-        if of_ports(lists[name]):
-            raise FwtopError("a policy's lists have no ports", 2)
-        from fwtop.model.addresses.prefix_rows import PrefixRows
-
-        return PrefixRows.union((lists[name], named)) if named else lists[name]
+        return together([lists[name], named]) if name in lists else named
 
     return parse(text, _NAME, entries)
 

@@ -20,8 +20,9 @@ from msgspec import UNSET, Struct
 from msgspec.structs import asdict, replace
 
 from fwtop.guardian.rules.validate import MAX_TTL_SECONDS, rule_of_wire
-from fwtop.model.addresses.address import Prefix, check_name, prefixes_of
+from fwtop.model.addresses.address import Prefix, check_name
 from fwtop.model.addresses.prefix_file import read_prefix_file
+from fwtop.model.addresses.prefix_list import listed_entries, together
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import ConfigText
 from fwtop.model.rule import LIST, POLICY, Kind, Level, Match, Mode, Protection, Rule
@@ -128,15 +129,10 @@ def _lists(
 
 
 def _entries(table: schema.ListTable, directory: Path) -> Sequence[Prefix]:
-    named = prefixes_of(table.texts)
+    named = listed_entries(table.texts)
     if table.file is UNSET:
         return named
-    found = read_prefix_file(str(directory / table.file))
-    if not named:
-        return found
-    from fwtop.model.addresses.prefix_rows import PrefixRows
-
-    return PrefixRows.union((found, named))
+    return together([read_prefix_file(str(directory / table.file), for_list=True), named])
 
 
 def read_draft(text: str, name: str) -> Draft:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import ALLOW_FILE, read_allow_file
-from fwtop.model.addresses.address import Prefix, of_family
+from fwtop.model.addresses.address import Prefix, of_family, of_ports, says_more
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, prefix_text
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import replacing
@@ -28,7 +28,7 @@ from fwtop.rules import nft_objects
 from fwtop.rules.exports import nft
 from fwtop.rules.exports.xtables import PROGRAMS, Plain, line_text, plain, set_lines
 from fwtop.rules.kind import OUTPUT
-from fwtop.rules.nft_objects import TYPES, list_set_of
+from fwtop.rules.nft_objects import TYPES, list_set, list_set_of
 from fwtop.rules.xtables import create_line
 
 _FAMILIES = (4, 6)
@@ -101,7 +101,8 @@ class _Exported(Struct, frozen=True):
 
     def entries(self, name: str, family: int) -> Sequence[Prefix]:
         """Return a list's entries of one family."""
-        return of_family(self.lists[name], family, ())
+        entries = self.lists[name]
+        return entries.single.of_family(family) if says_more(entries) else of_family(entries, family, ())
 
 
 def _exported(policy: Policy, allow_file: Path) -> _Exported:
@@ -110,11 +111,18 @@ def _exported(policy: Policy, allow_file: Path) -> _Exported:
     ports.sort(key=lambda rule: (-rule.protection.priority if rule.protection else 0, -int(rule.id)))
     used = {name for rule in rules for name in rule.lists_used}
     listed = tuple(entry.prefix for entry in read_allow_file(allow_file)[0] if entry.prefix.length)
+    rules = [_with_kind_of_list(rule, policy) for rule in rules]
     return _Exported(
         tuple(ports),
         tuple(rule for rule in rules if rule.protection is None),
         {_ALLOW: listed, **{name: policy.lists[name] for name in policy.lists if name in used}},
     )
+
+
+def _with_kind_of_list(rule: Rule, policy: Policy) -> Rule:
+    """Give a rule the entries of its list where these say more than who sends: so do its lines."""
+    entries = policy.lists.get(rule.list_name or "", ())
+    return replace(rule, match=replace(rule.match, sources=entries)) if says_more(entries) else rule
 
 
 def _heading(name: str, how: str) -> Iterator[str]:
@@ -137,7 +145,7 @@ def _nft_lines(policy: _Exported, name: str) -> Iterator[str]:
     yield f"add table {TABLE}"
     for listed in policy.lists:
         for family in _FAMILIES:
-            yield from _list_lines(listed, family, [*map(prefix_text, policy.entries(listed, family))])
+            yield from _list_lines(listed, family, policy.entries(listed, family))
     for rule, made in rules:
         for item in made.sets:
             yield from nft_objects.set_lines(TABLE, rule.id, item) if not item.shared else ()
@@ -147,9 +155,14 @@ def _nft_lines(policy: _Exported, name: str) -> Iterator[str]:
         yield from (f"add rule {TABLE} {chain} {text}" for chain, text in made.lines)
 
 
-def _list_lines(name: str, family: int, elements: Sequence[str]) -> Iterator[str]:
+def _list_lines(name: str, family: int, entries: Sequence[Prefix]) -> Iterator[str]:
     own = f"{TABLE} {list_set_of(name, family)}"
-    yield f"add set {own} {{ type {TYPES[family]}; flags interval; auto-merge; }}"
+    if says_more(entries):
+        made = list_set(family, entries, own)[1]
+        kind, merged, elements = made.kind, "", made.elements
+    else:
+        kind, merged, elements = TYPES[family], " auto-merge;", tuple(map(prefix_text, entries))
+    yield f"add set {own} {{ type {kind}; flags interval;{merged} }}"
     for start in range(0, len(elements), ATTACH_ABOVE):
         yield f"add element {own} {{ {', '.join(elements[start : start + ATTACH_ABOVE])} }}"
 
@@ -239,10 +252,22 @@ def _set_lines(policy: _Exported) -> Iterator[str]:
         for family in _FAMILIES:
             entries = policy.entries(name, family)
             own = _list_name(name, family)
-            yield create_line(own, family, len(entries), None)
-            yield from (f"add {own} {text}" for text in map(prefix_text, entries))
+            kind = entries.set_type if says_more(entries) else "hash:net"
+            yield create_line(own, family, len(entries), None, kind)
+            yield from (f"add {own} {text}" for text in _element_texts(entries))
     for rule in policy.ports:
         yield from (line for spec in _plain(policy, rule).sets if not spec.shared for line in set_lines(spec))
+
+
+def _element_texts(entries: Sequence[Prefix]) -> Iterator[str]:
+    """Yield a list's entries, as kernels look them up, as ipset(8) writes elements."""
+    if of_ports(entries):
+        names = {6: "tcp", 17: "udp"}
+        yield from (f"{one.prefix},{names[one.protocol]}:{one.low}" for one in entries.entries())
+    elif says_more(entries):
+        yield from map(str, entries.entries())
+    else:
+        yield from map(prefix_text, entries)
 
 
 def _list_name(name: str, family: int) -> str:

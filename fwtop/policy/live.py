@@ -8,6 +8,7 @@ that are new come in, and those that are over go, in this order: in between pack
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from fwtop.client.discovery import GuardianClient
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import pack_prefixes
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import ListChange, ListShow, RuleMode, Undo
+from fwtop.model.protocol import MAX_SECONDS, ListChange, ListShow, Renew, RuleMode, Undo
 from fwtop.model.rule import LIST, POLICY, POLICY_TRIAL, Mode, Rule
 from fwtop.model.text import safe_text
 from fwtop.policy.document import Policy, shape
@@ -56,8 +57,10 @@ class Difference(Struct, frozen=True):
 
 
 class Trial(Struct):
-    """The rules and lists of a policy that is being tried."""
+    """The rules and lists of a policy that is being tried, and how long; CLOCK_MONOTONIC seconds."""
 
+    begun: float
+    ends: float
     rules: list[str] = field(default_factory=list)
     lists: list[str] = field(default_factory=list)
 
@@ -106,16 +109,19 @@ class Live:
         entries, _ = self._guardian.read_list(name)
         if pack_prefixes(entries) == pack_prefixes(wanted):
             return ListDifference(name, 0, 0, len(entries))
-        from fwtop.model.addresses.port_rows import positions
-        from fwtop.model.addresses.prefix_rows import PrefixRows
+        from fwtop.model.addresses.list_rows import alike, positions, rows_of
 
-        before, after = PrefixRows.of(entries), PrefixRows.of(wanted)
+        try:
+            before, after = alike(rows_of(entries), rows_of(wanted))
+        except ValueError:  # of another kind
+            return ListDifference(name, len(wanted), len(entries), len(entries))
         stay = int((positions(before, after) >= 0).sum())
         return ListDifference(name, len(after) - stay, len(before) - stay, len(before))
 
     def put_on_trial(self, policy: Policy, change: Difference, seconds: int, *, force: bool) -> Trial:
         """Install the differences for some seconds beside the active policy; undoes them on FwtopError."""
-        trial = Trial()
+        now = time.monotonic()
+        trial = Trial(now, now + seconds)
         try:
             for name in change.new_lists:
                 self._create(trial, name, policy.lists[name])
@@ -131,7 +137,22 @@ class Live:
         except BaseException:
             self.end_trial(trial)
             raise
+        trial.ends = time.monotonic() + seconds
         return trial
+
+    def renew_trial(self, trial: Trial, seconds: int) -> None:
+        """Have a trial last so long from now, an hour in all at most.
+
+        Raises FwtopError, and then it ends when it would have.
+        """
+        now = time.monotonic()
+        left = int(trial.begun + MAX_SECONDS - now)
+        if not 1 <= seconds <= left:
+            line = f"a trial takes an hour at most, and this one {max(0, left):,} s more; nothing was changed"
+            raise FwtopError(line, reason="refused", field="confirm_seconds")
+        for rule_id in trial.rules:
+            self._guardian.demand(Renew(rule_id, seconds))
+        trial.ends = now + seconds
 
     def _create(self, trial: Trial, name: str, entries: Sequence[Prefix]) -> None:
         self._guardian.change_list(ListChange(name, "create"), entries)

@@ -36,12 +36,12 @@ class ListTable(Struct, frozen=True, forbid_unknown_fields=True):
     """A named list."""
 
     file: (
-        Annotated[
-            str, _says("one address or prefix a line, # starts a comment; beside the policy if not absolute")
-        ]
+        Annotated[str, _says("one entry a line, # starts a comment; beside the policy if not absolute")]
         | UnsetType
     ) = UNSET
-    entries: Annotated[_OneOrMore, _says("addresses and prefixes, besides those of the file")] = ()
+    entries: Annotated[
+        _OneOrMore, _says("addresses, addresses with ports, or pairs of networks, besides those of the file")
+    ] = ()
     least: Annotated[int, _says("refuse the policy if the list has fewer entries", ge=0)] | UnsetType = UNSET
     most: Annotated[int, _says("refuse the policy if the list has more entries", ge=0)] | UnsetType = UNSET
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ from fwtop.model.rule import Level, Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.wire import plain
 from fwtop.policy.document import Policy, read
-from fwtop.policy.live import Difference, Live
+from fwtop.policy.live import Difference, Live, Trial
 from fwtop.policy.versions import Version, Versions, lists_of
 from fwtop.rehearsal.host import Host
 from fwtop.rehearsal.rehearse import clients_words
@@ -53,9 +52,9 @@ def bring_in(
     versions: Versions,
     request: PolicyRequest,
     told: Callable[[Difference], None],
-    asked: Callable[[float], bool],
+    asked: Callable[[Trial], bool],
 ) -> Outcome:
-    """Tell what differs, try it, and keep it if `asked`, given when the trial ends (monotonic), says so.
+    """Tell what differs, try it, and keep it if `asked`, which may renew the trial, says so.
 
     Raises FwtopError, and then the old policy acts.
     """
@@ -81,7 +80,7 @@ def bring_in(
 
 @contextmanager
 def _tried(
-    live: Live, request: PolicyRequest, change: Difference, asked: Callable[[float], bool]
+    live: Live, request: PolicyRequest, change: Difference, asked: Callable[[Trial], bool]
 ) -> Iterator[bool]:
     """Install a policy for a while and ask; the rules of the trial go once it is kept, or is not to be."""
     if not request.seconds or not change:
@@ -90,7 +89,7 @@ def _tried(
     trial = live.put_on_trial(request.policy, change, request.seconds, force=request.force)
     kept = False
     try:
-        wanted = asked(time.monotonic() + request.seconds)
+        wanted = asked(trial)
         yield wanted
         kept = wanted
     finally:

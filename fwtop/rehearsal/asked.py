@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from fwtop.model.addresses.address import Prefix, listed, of_ports
+from fwtop.model.addresses.address import Prefix, listed, says_more
 from fwtop.model.addresses.roles import BGP_PORT, DNS_PORT, NTP_PORT, Role
 from fwtop.model.harm import Loss, Weight, Who
 from fwtop.model.rule import RANGES, Rule
@@ -85,7 +85,7 @@ def _drops_answers(rule: Rule, allow: KnownPeers) -> bool:
     """Return whether a rule may drop answers to this host's own addresses, and all that it matches."""
     match = rule.match
     plain = of(rule.kind).is_filter and not heeds_limit(rule) and rule.connections is None
-    if not plain or match.icmp_type is not None or match.fragment or of_ports(match.sources):
+    if not plain or match.icmp_type is not None or match.fragment or says_more(match.sources):
         return False
     if match.dport is not None and (match.protocol == TCP or match.sport not in (None, match.dport)):
         return False  # they come to ports that the kernel chose, or from where they go to

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fwtop.model.addresses.address import SPACE, Prefix, covered, listed, of_ports, sizes
+from fwtop.model.addresses.address import SPACE, Prefix, covered, listed, says_more, sizes
 from fwtop.model.addresses.roles import Role
 from fwtop.model.harm import Loss, Weight, Who
 from fwtop.model.rule import RANGES, Kind, Level, Match, Range, Rule
@@ -215,7 +215,7 @@ def _joined(rule: Rule, others: Sequence[Rule]) -> Iterator[Rule]:
         if not base.match.sources or not _drops_as(rule, base):
             continue
         alike = [item for item in (rule, *others) if _drops_as(item, base)]
-        lists = [item.match.sources for item in alike if not of_ports(item.match.sources)]
+        lists = [item.match.sources for item in alike if not says_more(item.match.sources)]
         named = next((item.origin for item in alike if item.origin), None)
         yield replace(base, match=replace(base.match, sources=_union(lists)), origin=named)
     for name in RANGES:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fwtop.model.addresses.address import listed, of_ports
+from fwtop.model.addresses.address import listed, says_more
 from fwtop.model.harm import ClientHarm
 from fwtop.model.rule import Rule
 from fwtop.rehearsal.host import Client, Host
@@ -42,7 +42,7 @@ def _drops_all(rule: Rule) -> bool:
     match = rule.match
     more = any(field.of(match) is not None for field in FIELDS if field not in (PROTOCOL, DPORT))
     plain = of(rule.kind).is_filter and not heeds_limit(rule) and rule.connections is None and not rule.parts
-    return plain and not (more or match.payload or match.destinations or of_ports(match.sources))
+    return plain and not (more or match.payload or match.destinations or says_more(match.sources))
 
 
 def _met(rule: Rule, clients: Sequence[Client]) -> list[Client]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from fwtop.model.addresses.address import Listed, Prefix, cut_out, listed, of_ports
+from fwtop.model.addresses.address import Listed, Prefix, cut_out, listed, of_pairs, of_ports
 from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.harm import Loss, Weight, Who
 from fwtop.model.rule import Level, Match, Rule
@@ -77,6 +77,8 @@ def _why_refused(rule: Rule, allow: KnownPeers) -> str | None:
         index = whole
         if of_ports(sources) and entry.login_port:
             index = sources.meeting(TCP, entry.login_port)
+        if of_pairs(sources):
+            index = sources.sent_to(one.prefix for one in allow.entries if one.role is Role.OWN)
         hit = index.overlapping(entry.prefix)
         if hit is not None:
             return f"{hit} would match {entry.prefix}, which is allow-listed: {entry.why}"

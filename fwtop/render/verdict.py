@@ -104,7 +104,8 @@ def _of_attacks(snapshot: Snapshot, now: float) -> Verdict:
         badge = Badge.NOT_JUDGED
     elif snapshot.judgement.attacks and not attacks:
         pauses = any(one.paused is not None for one in snapshot.judgement.attacks)
-        badge = Badge.PAUSED if pauses else Badge.ENDED
+        stops = _dropped(snapshot, active_rules(snapshot)) >= _STILL_PPS
+        badge = Badge.PROTECTED if stops else Badge.PAUSED if pauses else Badge.ENDED
     else:
         is_useless = mine + other + nobody >= STOPPED and not any(one.severity.is_near for one in attacks)
         badge = _badge(attacks, _kind(mine, other, is_useless=is_useless))
@@ -112,6 +113,7 @@ def _of_attacks(snapshot: Snapshot, now: float) -> Verdict:
     return Verdict(badge, whole, mine, other, kernel, lost, cores=cores, saved=saved)
 
 
+_STILL_PPS = 1.0  # that rules drop: who can do no more than knock has been stopped, and hasn't paused
 _WORTH = 0.1  # cores saved, from which a rule against what harms no service is worth its risk
 
 

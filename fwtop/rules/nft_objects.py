@@ -7,18 +7,18 @@ A later fragment has no transport header: nft's transport expressions don't matc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.address import Prefix, of_pairs, of_ports
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Match, PayloadMatch
 from fwtop.model.traffic.protocols import ICMP, ICMPV6, TCP, UDP
 from fwtop.rules.fields import FRAGMENT, IP, PORTED, PORTS, SEGMENT, TCP_FLAGS
 
 if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
-    from fwtop.model.addresses.port_rows import PortRows
+    from fwtop.model.addresses.keyed_rows import KeyedRows
 
 
 INTERVALS = "flags interval"
@@ -114,16 +114,47 @@ def address_set(
     return NftSet(f"{role}{family}", TYPES[family], flags, tuple(map(str, kept)), counted, shared)
 
 
-def port_set(family: int, entries: PortRows, shared: str) -> NftSet:
-    """Return a named list's set of prefixes with ports."""
-    kind = f"{TYPES[family]} . inet_proto . inet_service"
-    return NftSet(f"src{family}", kind, INTERVALS, tuple(elements_of_ports(entries)), True, shared)
+_PORTED, _PAIRED = "{ip} saddr . meta l4proto . th dport", "{ip} saddr . {ip} daddr"
 
 
-def elements_of_ports(entries: PortRows) -> list[str]:
-    """Return elements without those inside others, which nft refuses."""
-    names = {6: "tcp", 17: "udp"}
-    return [f"{one.prefix} . {names[one.protocol]} . {one.low}" for one in entries.outermost().entries()]
+def list_set(family: int, entries: KeyedRows[Any], shared: str) -> tuple[str, NftSet]:
+    """Return what a packet's fields are called that are looked up, and a named list's set of them."""
+    address = TYPES[family]
+    fields, kind = (
+        (_PORTED, f"{address} . inet_proto . inet_service")
+        if of_ports(entries)
+        else (_PAIRED, f"{address} . {address}")
+    )
+    found = NftSet(f"src{family}", kind, INTERVALS, tuple(elements_of(entries)), True, shared)
+    return fields.format(ip="ip" if family == 4 else "ip6"), found
+
+
+def elements_of(entries: KeyedRows[Any]) -> list[str]:
+    """Return elements without those inside others, which nft refuses; raises FwtopError (code 2)."""
+    kept = entries.outermost()
+    if (why := why_crossing(kept)) is not None:
+        raise FwtopError(f"{why}; nothing was changed", 2)
+    if of_ports(kept):
+        names = {6: "tcp", 17: "udp"}
+        return [f"{one.prefix} . {names[one.protocol]} . {one.low}" for one in kept.entries()]
+    return [" . ".join(str(one).split(",")) for one in kept.entries()]
+
+
+def why_crossing(sources: Sequence[Prefix]) -> str | None:
+    """Return why nft can't hold pairs, as some overlap without one holding the other; None if it can."""
+    found = sources.outermost().crossing() if of_pairs(sources) else None
+    if found is None:
+        return None
+    return f"nftables can't hold pairs that overlap as {found[0]} and {found[1]} do: use ipset"
+
+
+def listed_as(element: str) -> str:
+    """Return an element of a set as named lists write it."""
+    source, *rest = element.split(" . ")
+    if len(rest) == 2:
+        shown = f"[{source}]" if ":" in source else source
+        return f"{shown}:{rest[1]}/{rest[0]}"
+    return ",".join((source, *rest))
 
 
 def outermost(prefixes: Sequence[Prefix]) -> list[Prefix]:

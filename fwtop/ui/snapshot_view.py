@@ -27,6 +27,7 @@ from fwtop.ui.keys import KEY_MAP, Here
 from fwtop.ui.layout import HEADER_ROWS, Box, Guarded
 from fwtop.ui.lists.attacks import setup_lines
 from fwtop.ui.lists.history import RecentRates
+from fwtop.ui.lists.numbers import HARM_LIMIT
 from fwtop.ui.lists.panels import past_attacks
 from fwtop.ui.lists.path import Stage, path_lines, stage_details
 from fwtop.ui.lists.proposals import in_brief
@@ -290,7 +291,10 @@ class SnapshotView:
                     self._draw_tabs(snapshot)
 
     def _press(self) -> tuple[str, str]:
-        """Return the keys that install what helps most (against several attacks a set), and what that is."""
+        """Return the keys that install what helps most (against several attacks a set), and what that is.
+
+        Of what harms clients only the first, which previews it: there Enter cancels.
+        """
         helpful = self._desk.proposals.helpful()
         if not helpful:
             return "", ""
@@ -298,7 +302,8 @@ class SnapshotView:
         several = len(attacks) > 1
         first = KEY_MAP.label("protect") if several else str(helpful[0].number)
         does = f"a rule for each of {len(attacks)}" if several else in_brief(helpful[0], _BRIEF_CELLS)
-        return f"{first} {KEY_MAP.label('open')}", does
+        harms = any(one.harm >= HARM_LIMIT for one in helpful)
+        return first if harms else f"{first} {KEY_MAP.label('open')}", does
 
     def here(self) -> Here:
         """Return what there is for keys to act on."""

@@ -177,7 +177,8 @@ def build_ports(entries: PortRows) -> ListPorts:
     """Create and fill the map; raises OSError."""
     import numpy as np
 
-    addresses, fields = entries.single.columns()
+    entries = entries.single
+    addresses, fields = entries.bytes_of("address"), entries.rows
     key = np.dtype(
         [("bits", "=u4"), ("family", "u1"), ("protocol", "u1"), ("port", ">u2"), ("address", "u1", 16)]
     )

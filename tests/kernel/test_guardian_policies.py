@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,35 @@ def test_what_is_not_kept_goes(bench: Bench, poll_until, how: str) -> None:
     assert asking(bench, lambda fwtop: fwtop.read_policy("history")) == {"versions": []}
 
 
+def test_a_trial_is_renewed_for_an_hour_in_all(bench: Bench) -> None:
+    text = BLOCK.format(bench.attacker(4))
+
+    def ends(fwtop: Program) -> list[float]:
+        return [item["confirm_by"] - time.time() for item in fwtop.status()["rules"]]
+
+    def work(fwtop: Program) -> object:
+        fwtop.change_policy("apply", text, confirm_seconds=60)
+        before = ends(fwtop)
+        renewed = fwtop.change_policy("renew", confirm_seconds=600)
+        try:
+            fwtop.change_policy("renew", confirm_seconds=3601)
+        except FwtopError as error:
+            refused = str(error)
+        return [before, renewed, ends(fwtop), refused, fwtop.change_policy("keep")["kept"]]
+
+    before, renewed, after, refused, kept = asking(bench, work)
+    assert len(before) == 1
+    assert before[0] <= 61
+    assert after[0] > 500
+    assert renewed == {"trial": True, "seconds": 600}
+    assert refused.startswith("a trial takes an hour at most, and this one 3,")
+    assert kept == 1, "what was refused ended nothing"
+    assert not passes(bench)
+    assert asking(bench, lambda fwtop: fwtop.change_policy("renew")) == (
+        "1 no policy is tried on this connection, or not any more; nothing was changed"
+    )
+
+
 def agents(bench: Bench) -> list[int]:
     """Return the children that work on policies for this guardian."""
     with bench.connect() as guardian:
@@ -191,7 +221,7 @@ def test_scopes_mistakes_and_bounds(bench: Bench) -> None:
     text = BLOCK.format("192.0.2.0/24")
     lacks = "3 policychange needs the scope 'policies', which you lack; nothing was changed"
     for group in (READ, LISTS, RULES):
-        for action in ("apply", "rollback", "keep", "undo"):
+        for action in ("apply", "rollback", "keep", "renew", "undo"):
             assert asking(bench, lambda fwtop, a=action: fwtop.change_policy(a, text), group) == lacks
         assert asking(bench, lambda fwtop: fwtop.read_policy("check", text), group)["rules"] == 1
     wrong = {

@@ -31,6 +31,10 @@ schema = 1
 entries = ["198.51.100.0/24", "198.51.100.7", "2001:db8:7::/48"]
 [list.bad]
 entries = ["203.0.113.0/24", "2001:db8:bad::/48"]
+[list.narrow]
+entries = ["192.0.2.9:80/tcp", "[2001:db8:1::9]:80-81/udp"]
+[[block]]
+list = "narrow"
 [[port]]
 service = ["443/tcp", "53/udp"]
 acl = "office"

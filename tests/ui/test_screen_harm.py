@@ -21,8 +21,11 @@ from fwtop.store.events import derive
 from fwtop.ui.attention import BELL, Attention
 from fwtop.ui.format import duration
 from fwtop.ui.header import HeaderState, header_lines
+from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.history import History
+from fwtop.ui.lists.numbers import ProposalList
 from fwtop.ui.lists.path import conntrack_figures
+from fwtop.ui.lists.rows import Fold
 from fwtop.ui.lists.table import CellContext
 from fwtop.ui.lists.traffic import _dropped
 from fwtop.ui.style import DIM, ELSEWHERE, GOOD
@@ -59,12 +62,47 @@ async def test_a_trial_that_ended_for_harm_is_told_until_a_key_and_why() -> None
             await run.send(over)
             shown = run.text()
             assert "with it clients of 80/tcp 105/s → 0/s." in shown
-            assert "Enter previews it again" in shown
+            assert f"{KEY_MAP.label('redo')} previews it again" in shown
             run.clock[0] = NOW + 600
             await run.send(over)
             assert "✖ Rule 7 was taken back" in run.text(), "it stays"
-            await run.press("enter")
+            await run.press("ctrl+r")
             assert run.dialog == "RuleDialog"
+            await run.press("escape")
+
+
+async def test_what_did_harm_is_not_offered_again_before_others() -> None:
+    shown = harm(provisional())
+    rule = next(one.rule for one in shown.mitigations if one.rule.id == shown.losses[0].rule)
+    again, *others = (replace(one, number=0) for one in spoofed().judgement.proposals)
+    again = replace(again, rule=replace(rule, id=""), key="again")
+    judgement = replace(shown.judgement, proposals=(again, *others))
+    ended = tuple(replace(one, state=State.REVERTED) for one in shown.mitigations)
+    proposals = ProposalList()
+    for passed, seen in enumerate((shown, replace(shown, losses=(), mitigations=ended))):
+        proposals.take(replace(seen, judgement=judgement), 0, float(passed))
+    assert "again" not in [one.key for one in proposals.helpful()]
+    fold = next(one for one in proposals.rows() if isinstance(one, Fold) and one.key == "harmed")
+    assert [one.key for one in fold.rows] == ["again"]
+
+
+@pytest.mark.parametrize(("harm", "keys"), [(0.0, "press 1 Enter "), (0.3, "press 1 ")])
+async def test_the_header_names_no_enter_that_would_only_cancel(harm: float, keys: str) -> None:
+    shown = spoofed()
+    first = shown.judgement.proposals[0]
+    one = replace(first, collateral_share=harm, rule=replace(first.rule, predicted_clients=None))
+    async with running(replace(shown, judgement=replace(shown.judgement, proposals=(one,)))) as run:
+        assert f"  {keys}" in run.text().splitlines()[1].replace(":", " ") + " "
+
+
+def test_an_attack_that_a_rule_holds_off_is_not_called_paused() -> None:
+    """Its senders can do no more than knock, which is not what made them an attack."""
+    shown = protected()
+    gone = replace(shown.judgement.attacks[0], paused=NOW - 20)
+    held = replace(shown, judgement=replace(shown.judgement, attacks=(gone,)))
+    assert verdict_of(held, NOW).badge is Badge.PROTECTED
+    assert "my rules drop" in header(held)[1]
+    assert verdict_of(replace(held, mitigations=()), NOW).badge is Badge.PAUSED
 
 
 def test_log_and_programs_hear_of_harm_once_and_of_its_end() -> None:

@@ -20,7 +20,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.files import ConfigText
 from fwtop.model.harm import ClientHarm, ClientLoss
 from fwtop.model.protocol import Answer, Apply, Keep, Undo
-from fwtop.model.rule import Kind, Match, Mode, RateLimit, Rule, RuleStatus, State
+from fwtop.model.rule import Kind, Match, Mode, Range, RateLimit, Rule, RuleStatus, State
 from fwtop.model.traffic.severity import Harm, Severity
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.model.wire import of_plain, plain
@@ -241,6 +241,26 @@ def test_a_rule_that_costs_clients_their_handshakes_is_taken_back(sure: float, i
         made += decider.next(replace(seen(second, rules=(status,)), losses=(lost,)))
     assert [one.verb for one in made] == (["undo"] if is_wrong else ["keep"])
     assert ("clients of 443/tcp 100/s → 70/s" in made[0].why) is is_wrong
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_tried"),
+    [({}, False), ({"family": 4}, False), ({"ttl": None}, False), ({"dport": 54}, True)],
+)
+def test_nothing_alike_is_tried_after_a_rule_that_cost_clients_something(
+    changes: dict[str, Any], is_tried: bool
+) -> None:
+    decider, match = Decider(POLICY), Match(protocol=17, dport=53, ttl=Range(60, 60))
+    first = replace(OFFER.rule, match=match)
+    (decision,) = decider.next(seen(0, offer={"rule": first}))
+    decider.answered(decision, START, is_refused=False)
+    status = RuleStatus(replace(decision.rule, id="7"), State.PROVISIONAL, pps=175_000.0)
+    lost = (ClientLoss("7", "53/udp", 100.0, 10.0, 0.6),)
+    (taken,) = decider.next(replace(seen(6, rules=(status,), offer={"rule": first}), losses=lost))
+    assert taken.verb == "undo"
+    other = replace(first, match=replace(match, **changes))
+    verbs = [one.verb for one in decider.next(seen(10, offer={"rule": other}))]
+    assert verbs == ["install"] * is_tried
 
 
 def test_the_budget_counts_rules_of_an_earlier_recording_and_nobody_elses() -> None:

@@ -114,6 +114,29 @@ def test_only_active_rules_and_their_kind_of_drop_count() -> None:
     assert not DropAttribution().mark(batch, counters(), [status(match)], [peer]).rule.any()
 
 
+@pytest.mark.parametrize("after", ["gone", "ended", "changed"])
+def test_the_last_drops_of_a_rule_that_just_went_are_its_own(after: str) -> None:
+    """Samples wait in buffers: they come when the guardian says already that the rule is no more."""
+    attribution, rule = DropAttribution(), status(Match(protocol=17))
+    attribution.mark(drops(10, protocol=17), counters(), [rule])
+    changed = replace(rule, stamp=1, rule=replace(rule.rule, match=Match(protocol=6)))
+    told = {"gone": [], "ended": [replace(rule, state=State.REVERTED)], "changed": [changed]}[after]
+    assert (attribution.mark(drops(10, protocol=17), counters(), told).rule == 5).all()
+    later = drops(10, protocol=17, time_ns=time.monotonic_ns() + 60 * SECOND)
+    assert not attribution.mark(later, counters(), told).rule.any(), "another firewall's"
+
+
+def test_a_counter_that_began_anew_makes_no_drop_foreign() -> None:
+    """The lines of a rule were flushed and put back: they count from 0."""
+    attribution, shares = DropAttribution(), []
+    for second in range(1, 8):  # it counts all of 40,000 bytes a second, and from the fourth on anew
+        now = status(Match(protocol=17), bytes=40_000 * (second % 4), counted_at=read_at(second))
+        times = np.linspace(second - 1, second, 400, endpoint=False) * SECOND + 1
+        batch = replace(drops(400, protocol=17), time_ns=times.astype(np.int64))
+        shares.append(float((attribution.mark(batch, counters(), [now]).rule == 5).mean()))
+    assert shares == [1.0] * len(shares)
+
+
 def test_drops_from_before_a_rule_are_not_its_own() -> None:
     late = status(Match(protocol=17))
     late = replace(late, rule=replace(late.rule, created=4e9))

@@ -1,5 +1,6 @@
 """Sources under an active rule carry its number; others don't. Rates of rules are of the ledger's window."""
 
+import time
 from unittest.mock import Mock
 
 from msgspec.structs import replace
@@ -7,7 +8,9 @@ from msgspec.structs import replace
 from fwtop.console.rules import Marks, RuleMonitor, RuleRates
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import AllowedPeer, Role
+from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State
+from fwtop.model.traffic.counters import NETFILTER_DROP, DropCount
 from fwtop.model.traffic.snapshot import LedgerRow, Share, Source, Sources
 
 SHARE = Share(1, 1, 1.0, 0.1, 0.1, 0.1)
@@ -98,6 +101,42 @@ def test_what_a_rule_drops_has_the_ledgers_rate() -> None:
     )
     ledger = [LedgerRow("xdp", "XDP_DROP", 30, 10.0, number) for number in ("1", "1", "3", None)]
     assert [status.pps for status in monitor.rated(3.0, ledger)] == [20.0, 7.0, 7.0]
+
+
+def _lost(*statuses):
+    link = Mock(lost="no answer")
+    link.demand.side_effect = FwtopError("no answer")
+    monitor = RuleMonitor(link)
+    monitor.statuses = statuses
+    monitor.counts()
+    return monitor
+
+
+def test_without_a_guardian_rules_end_when_their_time_is_over() -> None:
+    """Nobody tells any more: the kernel's own clock ends them, and the screen showed TRIAL 0 s for ever."""
+    now = time.time()
+    trial = replace(_rule("1", State.PROVISIONAL), expires=now + 600, confirm_by=now - 1)
+    changed = replace(trial, stamp=1)
+    over = replace(_rule("2", State.CONFIRMED), expires=now - 1)
+    on = replace(trial, confirm_by=now + 60)
+    found = _lost(trial, changed, over, on)
+    states = [status.state for status in found.statuses]
+    assert states == [State.REVERTED, State.CONFIRMED, State.EXPIRED, State.PROVISIONAL]
+    assert "kernel's own clock" in found.statuses[0].note
+    assert found.in_force == {"1"}, "the change is over, the rule goes on"
+    sysctl = replace(trial, rule=replace(trial.rule, kind=Kind.SYSCTL))
+    assert "a shell gave the sysctls back" in _lost(sysctl).statuses[0].note
+
+
+def test_drops_have_the_rules_polled_at_once() -> None:
+    """They may be the first of a rule that another shell just installed, and not another firewall's."""
+    link = Mock(lost="")
+    link.demand.return_value = Mock(data={"rules": []})
+    monitor = RuleMonitor(link)
+    kernels, foreign = DropCount("socket", "NO_SOCKET", 9), DropCount("netfilter", NETFILTER_DROP, 9)
+    for drops in ((), (), (kernels,), (foreign,)):
+        monitor.counts(drops)
+    assert link.demand.call_count == 2
 
 
 def test_rules_in_force_are_those_that_act() -> None:

@@ -51,7 +51,7 @@ DOORS: dict[str, Callable[[Path], object]] = {
     "option": lambda _: mitigation.prefix(WRONG),
     "file": lambda path: read_prefix_file(_file(path, f"192.0.2.1\n{WRONG}\n")),
     "long file": lambda path: read_prefix_file(_file(path, f"{LONG}{WRONG}\n")),
-    "long file of ports": lambda path: read_prefix_file(_file(path, f"{WRONG}:53/udp\n"), ports=True),
+    "long file of ports": lambda path: read_prefix_file(_file(path, f"{WRONG}:53/udp\n"), for_list=True),
     "entries": lambda _: entries_of([WRONG]),
     "entries with ports": lambda _: entries_of([f"{WRONG}:443/tcp"]),
     "policy": lambda path: _policy(path, f'entries = ["{WRONG}"]'),

@@ -16,8 +16,8 @@ from fwtop.guardian.records.list_files import ListFiles, Recorded
 from fwtop.guardian.rules import guard
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.addresses.address import MAX_NAME, Prefix, check_name
+from fwtop.model.addresses.list_rows import positions
 from fwtop.model.addresses.named_list import NEVER, NamedList, check_entries
-from fwtop.model.addresses.port_rows import positions
 from fwtop.model.addresses.prefix_list import detach_sources
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.addresses.roles import AllowedPeer

@@ -53,7 +53,7 @@ WRONG_MEANINGS = {
     "[list.more]\nentries = '::/0'\n": "list.more: an entry of /0 is everybody",
     "[list.more]\nentries = '0.0.0.0/0'\n": "list.more: an entry of /0 is everybody",
     "[list.more]\nfile = 'absent'\n": "cannot read",
-    "[list.more]\nfile = 'ports.txt'\n": "ports.txt: not an address or prefix: line 1",
+    "[list.more]\nfile = 'ports.txt'\nentries = '192.0.2.1'\n": "or pairs of networks: one kind",
     "= 1": ":4: invalid statement",
 }
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from fwtop.cli.list import entries_of as entries_given
+from fwtop.model.addresses.list_rows import rows_of_bytes
 from fwtop.model.addresses.named_list import Change, NamedList, check_entries, entries_of
-from fwtop.model.addresses.port_rows import MAX_ELEMENTS, PortEntry, PortRows, rows_of_bytes
+from fwtop.model.addresses.port_rows import MAX_ELEMENTS, PortEntry, PortRows
 from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.addresses.prefix_list import read_sources, sealed
 from fwtop.model.errors import FwtopError
@@ -117,10 +118,10 @@ def test_kinds_are_not_mixed() -> None:
     listed = NamedList("x").changed(Change(rows(*TEXTS)))
     with pytest.raises(FwtopError, match="list x holds addresses with ports"):
         listed.addition(entries_of(("192.0.2.1",)))
-    with pytest.raises(FwtopError, match="but not both"):
+    with pytest.raises(FwtopError, match="one kind"):
         entries_of(("192.0.2.1", "192.0.2.1:80/tcp"))
     empty = listed.changed(listed.removal(rows(*TEXTS)))
-    assert empty.of_ports
+    assert isinstance(empty.rows, PortRows)
     assert empty.changed(empty.addition(entries_of(("192.0.2.1",)))).texts() == ["192.0.2.1"]
     assert listed.covering("192.0.2.7:443/tcp") == "192.0.2.7:443/tcp"
     assert listed.covering("[2001:db8::7]:53/udp") == "[2001:db8::7]:53/udp"
@@ -142,5 +143,5 @@ def test_files_hold_either_kind(tmp_path) -> None:
     with pytest.raises(FwtopError, match="line 2"):
         read_prefix_file(str(file))
     file.write_text("192.0.2.7:443/tcp\n192.0.2.7\n")
-    with pytest.raises(FwtopError, match="but not both"):
+    with pytest.raises(FwtopError, match="one kind"):
         entries_given([f"@{file}"])

@@ -141,7 +141,9 @@ def test_the_clients_of_an_attacked_service_are_not_those_of_another_one_on_its_
     )
     normal = Normal(calm, np.ones(len(calm)), "", guess=False, clients=baseline.clients, doors=baseline.doors)
     rule = Rule("", Kind.XDP, Match(protocol=TCP, dport=443), "", 600)
-    found = clients_harmed(rule, harm_by(rule, normal, now.traffic), normal, Aim.at(attack, now))
+    usually = harm_by(rule, normal, now.traffic)
+    nobody = np.zeros(len(baseline.clients))
+    found = clients_harmed(rule, usually, nobody, normal, Aim.at(attack, now))
     assert (found.known, found.hit, found.others, found.others_hit) == (6, 6, 40, 40)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from fwtop.analysis.connections import flows_of, flows_of_packets
 from fwtop.analysis.context import AnalysisContext, Finding
@@ -93,7 +94,7 @@ def _unseen(rule: Rule, normal: Normal) -> str:
         return "could be forged: none of these sources has completed a handshake in the attack"
     if rule.limit is not None and not rule.match.sources:
         return "limits everybody, and who sends little in calm may send more"
-    if _is_by_distance(rule.match) and len(np.unique(normal.clients.source)) < _TELLING:
+    if _is_by_distance(rule.match, normal) and len(np.unique(normal.clients.source)) < _TELLING:
         return "other clients at this distance would be cut: few are known whose TTL could tell"
     return ""
 
@@ -154,7 +155,9 @@ def _named(context: AnalysisContext, lost: U64, normal: Normal) -> Iterator[str]
         yield f"{who} sends such packets in calm"
 
 
-def _is_by_distance(match: Match) -> bool:
-    """Test whether a rule tells packets from clients' by their TTL only."""
+def _is_by_distance(match: Match, normal: Normal) -> bool:
+    """Test whether a rule tells packets from clients only by their TTL: without it, it hits some of them."""
     ranges = [name for name in RANGES if getattr(match, name) is not None]
-    return ranges == ["ttl"] and not (match.sources or match.payload or match.sport or match.fragment)
+    if "ttl" not in ranges or match.sources or match.payload or match.sport or match.fragment:
+        return False
+    return ranges == ["ttl"] or bool(match_rows(replace(match, ttl=None), normal.packets).any())

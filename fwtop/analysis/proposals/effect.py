@@ -97,10 +97,11 @@ def harm_by(rule: Rule, normal: Normal, traffic: Traffic, allowed: Mask | None =
 
 
 def clients_harmed(
-    rule: Rule, cost: Harm, normal: Normal, aim: Aim, allowed: Sequence[Prefix] = ()
+    rule: Rule, cost: Harm, now: F64, normal: Normal, aim: Aim, *, allowed: Sequence[Prefix] = ()
 ) -> ClientHarm:
-    """Count the known clients that a rule hits; `aim` is what it is to protect."""
-    return normal.census.harm(normal.census.lost(rule, cost.part, normal.packets), aim, allowed)
+    """Count the known clients that a rule hits, usually or `now`; `aim` is what it is to protect."""
+    usually = normal.census.lost(rule, cost.part, normal.packets)
+    return normal.census.harm(np.maximum(usually, now), aim, allowed)
 
 
 def held_out(packets: PacketBatch, rows: Rows) -> Mask:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -14,7 +15,8 @@ from msgspec import Struct
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import ICMP6, TCP, UDP, Rows, mix, payload
 from fwtop.model.addresses import roles
-from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.address import Prefix, of_pairs, says_more
+from fwtop.model.addresses.keyed_rows import KeyedRows
 from fwtop.model.addresses.roles import AllowedPeer, Conversation, Role
 from fwtop.model.rule import Match, PayloadMatch, RateLimit
 from fwtop.model.traffic.packets import I64, U8, U64, Fragment, Mask, PacketBatch
@@ -37,11 +39,47 @@ def match_rows(match: Match, packets: PacketBatch) -> Mask:
         if prefixes:
             columns = (getattr(packets, f"{side}_hi"), getattr(packets, f"{side}_lo"))
             hit = hit & in_prefixes(packets.family, *columns, prefixes)
+            if says_more(prefixes):
+                hit = _meets_rest(prefixes, packets, hit)
     for wanted in match.payload:
         rows = np.flatnonzero(hit)
         hit = np.zeros(len(packets), np.bool_)
         hit[rows[payload_rows(wanted, packets, rows)]] = True
     return np.asarray(hit)
+
+
+def _meets_rest(entries: KeyedRows[Any], packets: PacketBatch, hit: Mask) -> Mask:
+    """Mark those of some packets that meet an entry with its port or its destination, too.
+
+    As the kernel does, one lookup for each combination of lengths in use.
+    """
+    rows, listed = np.flatnonzero(hit), entries.single
+    fields, found = listed.rows, np.zeros(len(hit), np.bool_)
+    pairs = of_pairs(listed)
+    lengths = np.stack(
+        [fields["family"], fields["length"], fields["to_length" if pairs else "length"]], axis=1
+    )
+    sender = _words(listed, "address")
+    for family, length, to_length in np.unique(lengths, axis=0):
+        mine = (lengths == (family, length, to_length)).all(axis=1)
+        at = rows[packets.family[rows] == family]
+        key = mix(*cut(packets.src_hi[at], packets.src_lo[at], family, int(length)))
+        wanted = mix(*(column[mine] for column in sender))
+        if pairs:
+            to = mix(*cut(packets.dst_hi[at], packets.dst_lo[at], family, int(to_length)))
+            wanted_to = mix(*(column[mine] for column in _words(listed, "to")))
+        else:
+            at_port = packets.fragment[at] != Fragment.LATER
+            at, key = at[at_port], key[at_port]
+            to = packets.protocol[at].astype(np.uint64) << np.uint64(16) | packets.dport[at].astype(np.uint64)
+            wanted_to = fields["protocol"][mine].astype(np.uint64) << np.uint64(16) | fields["low"][mine]
+        found[at] |= np.isin(mix(key, to), mix(wanted, wanted_to))
+    return found
+
+
+def _words(entries: KeyedRows[Any], field: str) -> tuple[U64, U64]:
+    words = np.frombuffer(entries.bytes_of(field).tobytes(), ">u8").astype(np.uint64)
+    return words[::2], words[1::2]
 
 
 def _header_rows(match: Match, packets: PacketBatch) -> Mask:

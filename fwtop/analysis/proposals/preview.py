@@ -13,11 +13,13 @@ from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding, make_context
 from fwtop.analysis.memory import Baseline
 from fwtop.analysis.proposals import effect
+from fwtop.analysis.proposals.bystanders import has_return_path
 from fwtop.analysis.proposals.census import Aim
 from fwtop.analysis.proposals.held import is_about, with_connections
 from fwtop.analysis.proposals.limits import full_table_warning
 from fwtop.analysis.proposals.matching import allowed_rows
 from fwtop.analysis.proposals.normal import Normal, normal_traffic, with_unexplained
+from fwtop.analysis.proposals.present import lost_now
 from fwtop.analysis.proposals.reach import reach_of, unseen_share
 from fwtop.analysis.proposals.signatures import matches, signatures
 from fwtop.model.harm import Reach
@@ -92,7 +94,9 @@ def preview_on(rule: Rule, judged: Basis, known: KnownPeers = NO_PEERS) -> Previ
     against = findings[aimed] if aimed is not None and rates[aimed] > 0 else next(holding, None)
     spared = [peer.prefix for peer in allowed]
     named = zip((finding.title for finding in findings), shares, strict=True)
-    clients = effect.clients_harmed(rule, cost, normal, Aim.at(against, context), spared)
+    returns = against is not None and has_return_path(context, against)
+    now = lost_now(rule, dropped, context, normal, returns=returns)
+    clients = effect.clients_harmed(rule, cost, now, normal, Aim.at(against, context), allowed=spared)
     made = Preview(
         attack_share=shares[aimed] if aimed is not None else 0.0,
         attack_pps=sum(rates),

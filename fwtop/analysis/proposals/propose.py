@@ -23,6 +23,7 @@ from fwtop.analysis.proposals.effect import (
 )
 from fwtop.analysis.proposals.held import proposals
 from fwtop.analysis.proposals.normal import Normal
+from fwtop.analysis.proposals.present import lost_now
 from fwtop.analysis.proposals.reach import reach_of, unseen_share
 from fwtop.analysis.proposals.services import Candidate, for_table, proposed
 from fwtop.analysis.proposals.signatures import Signature
@@ -122,16 +123,20 @@ def _measured(context: AnalysisContext, left: Remainder, candidate: Candidate, n
     cost = harm_by(rule, normal, context.traffic) if drops else None
     pps = dropped_pps(dropped, rule.match, traffic, np.arange(len(traffic)))
     reach = reach_of(context, (finding,), rule, cost.part, normal) if cost else NO_REACH
-    aim = Aim.at(finding, context)
+    aim, returns = Aim.at(finding, context), has_return_path(context, finding)
+    clients = None
+    if cost and len(normal.clients):
+        now = lost_now(rule, dropped, context, normal, returns=returns)
+        clients = clients_harmed(rule, cost, now, normal, aim)
     rule = replace(
         rule,
         predicted_pps=pps,
         predicted_attack_share=share,
         predicted_collateral_share=min(1.0, cost.share + unseen_share(rule, reach, normal)) if cost else 0.0,
         predicted_guess=normal.guess,
-        predicted_clients=clients_harmed(rule, cost, normal, aim) if cost and len(normal.clients) else None,
+        predicted_clients=clients,
     )
-    found, returns = normal.rehearsed(rule, context.known), has_return_path(context, finding)
+    found = normal.rehearsed(rule, context.known)
     met = dropped if traffic is context.traffic else np.zeros(len(context.traffic))
     made = proposed(
         context, finding, rule, f"{candidate.why}; {of(_looks_at(rule)).evaded}",

@@ -13,11 +13,12 @@ from msgspec.structs import replace
 from fwtop.console.automatic import Policy
 from fwtop.model.console_scope import AUTOMATIC, maker
 from fwtop.model.harm import ClientLoss
-from fwtop.model.rule import ACTIVE_STATES, Kind, Mode, Rule, RuleStatus, State
+from fwtop.model.rule import ACTIVE_STATES, Kind, Match, Mode, Rule, RuleStatus, State
 from fwtop.model.traffic.session import NOTICED, STOPPED
 from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident, Proposal, Snapshot
 from fwtop.rules.kinds import alternatives, of, why_uncounted
+from fwtop.rules.overlap import is_wider
 from fwtop.rules.words import with_mode
 
 CONFIRM_SLACK_SECONDS = 20.0  # that a trial may last longer, should the decision come late
@@ -125,6 +126,7 @@ class Decider:
         self._settling: dict[int, float] = {}  # attack → when another rule may follow
         self._asked: dict[tuple[object, ...], tuple[float, Decision]] = {}  # rule → until it is seen
         self._barred: dict[tuple[object, ...], float] = {}  # rule → until when
+        self._harmed: dict[Match, float] = {}  # it cost clients something → until when
         self._told: dict[int, float] = {}  # attack → until when it is known that nothing is done
         self._young: dict[int, tuple[object, ...] | None] = {}  # attack → rule that is compiled for it
         self.unable: list[tuple[str, str]] = []  # kinds of attacks, and why nothing is done; for the reader
@@ -139,6 +141,7 @@ class Decider:
         self._watched = {name: watch for name, watch in self._watched.items() if name in ids}
         self._settling = {key: until for key, until in self._settling.items() if until > now}
         self._barred = {key: until for key, until in self._barred.items() if until > now}
+        self._harmed = {match: until for match, until in self._harmed.items() if until > now}
         self._asked = {key: asked for key, asked in self._asked.items() if asked[0] > now}
         for status in own:
             self._watch(status, now).note(status, snapshot, now)
@@ -189,6 +192,7 @@ class Decider:
         if now < trial.asked_until:
             return
         if loss is not None and loss.sure > policy.lost_handshakes:
+            self._harmed[_as_key(rule.match)] = now + _AGAIN_SECONDS
             yield Decision("undo", rule, f"is taken back: {loss.words}")
         elif trial.has_only_retries(status, now):
             what = "its attack is over, and what it still meets is no more than clients and their retries"
@@ -280,7 +284,8 @@ class Decider:
 
     def _tell_unable(self, attack: Incident, snapshot: Snapshot, now: float) -> None:
         """Say once in a while why an attack is left to the operator; not of one that rules are at work on."""
-        if attack.mine_share > NOTICED or self._told.get(attack.id, 0.0) > now:
+        at_work = any(one.attack == attack.id and one.best_pps > 0 for one in self._watched.values())
+        if at_work or attack.mine_share > NOTICED or self._told.get(attack.id, 0.0) > now:
             return
         if attack.since > now - _UNABLE_SECONDS:
             return  # the proposals may get better
@@ -331,6 +336,7 @@ class Decider:
             and proposal.attack_share >= policy.stops
             and _identity(made) not in present
             and _identity(made) not in self._barred
+            and not any(_is_alike(made.match, match) for match in self._harmed)
         )
 
     def _is_stopped(self, attack: Incident, proposal: Proposal) -> bool:
@@ -389,5 +395,15 @@ def _worth(proposal: Proposal) -> tuple[float, float, bool]:
 
 def _identity(rule: Rule) -> tuple[object, ...]:
     """Return what two rules have in common that do the same."""
-    match = replace(rule.match, sources=tuple(rule.match.sources))
-    return rule.kind, match, rule.limit, rule.connections
+    return rule.kind, _as_key(rule.match), rule.limit, rule.connections
+
+
+def _as_key(match: Match) -> Match:
+    return replace(match, sources=tuple(match.sources))
+
+
+def _is_alike(one: Match, other: Match) -> bool:
+    """Test whether one of two matches has all conditions of the other: it hits what that hits, or a part."""
+    if one.sources or other.sources:
+        return False  # lists grow and shrink: of whom they cut, each is measured by itself
+    return is_wider(one, other) or is_wider(other, one)

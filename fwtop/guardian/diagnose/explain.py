@@ -22,6 +22,7 @@ from fwtop.kernel.bridges import list_bridges
 from fwtop.kernel.links import LOOPBACK, Link, readable_links
 from fwtop.kernel.namespaces import name_of
 from fwtop.kernel.procfs import parse_paired, parse_single, read_text
+from fwtop.model.addresses.address import of_pairs, says_more
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
 from fwtop.netfilter.iptables import Variant
@@ -82,12 +83,21 @@ def explain(state: GuardianState, entry: Entry, wait: Callable[[float], None] = 
         if not of(rule.kind).is_compiled:
             causes += obstacles.nft_chains(chains.variant, families)
         causes += other_family(rule, gained) + fragments(rule, gained)
-    causes += other_namespaces(gained)
+    causes += other_namespaces(gained) + _narrow(rule)
     first = f"rule {rule.id} has matched nothing yet ({safe_text(rule.summary)})"
     if total:
         first = f"rule {rule.id} matched {total:,} packets so far, none in the last {_SAMPLE}"
     moving = _what_moves(after, gained) if objects.in_raw else []
     return [first, *(causes or [_nothing_fits(rule, gained)]), *odd, *moving]
+
+
+def _narrow(rule: Rule) -> list[str]:
+    """Say that the sources of a rule are hit by some of their packets only, as its list says more."""
+    sources = rule.match.sources
+    if not says_more(sources):
+        return []
+    more = "to the second of a pair" if of_pairs(sources) else "to the port beside them"
+    return [f"its list holds {sources.words}: what these send matches only if it goes {more}"]
 
 
 def _parse_errors(before: int, total: int) -> list[str]:

@@ -14,8 +14,8 @@ import numpy as np
 from msgspec import Struct
 
 from fwtop.guardian.records.files import replace_file
+from fwtop.model.addresses.list_rows import rows_of_bytes
 from fwtop.model.addresses.named_list import NamedList
-from fwtop.model.addresses.port_rows import rows_of_bytes
 from fwtop.model.errors import FwtopError
 from fwtop.model.wire import of_json, to_json
 

@@ -27,7 +27,7 @@ from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.found import Session, connections
 from fwtop.kernel import netlink, sockets
 from fwtop.kernel.procfs import read_int
-from fwtop.model.addresses.address import Prefix, listed, of_ports
+from fwtop.model.addresses.address import Prefix, listed, of_pairs, of_ports
 from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
@@ -53,6 +53,7 @@ _TIMEOUT_SECONDS = 600  # of an entry that was put back, until its next packet
 class OpenConnection(Struct, frozen=True):
     """A TCP connection of this host."""
 
+    here: Prefix
     peer: Prefix
     peer_port: int
     port: int  # here
@@ -72,6 +73,9 @@ def to_close(rule: Rule, allow: AllowList) -> list[OpenConnection]:
     if of_ports(sources):
         indexes = {port: sources.meeting(TCP, port) for port in {item.port for item in found}}
         return [item for item in found if indexes[item.port].overlapping(item.peer) is not None]
+    if of_pairs(sources):
+        here = {item.here: sources.sent_to((item.here,)) for item in found}
+        return [item for item in found if here[item.here].overlapping(item.peer) is not None]
     index = listed(sources)
     return [item for item in found if index.overlapping(item.peer) is not None]
 
@@ -163,14 +167,14 @@ def _open_connections() -> Iterator[OpenConnection]:
 
 def _connection(family: int, body: bytes) -> OpenConnection:
     port, peer_port = struct.unpack_from(">HH", body, 4)
-    peer = body[24:40]
+    here, peer = (_address(family, body[at : at + 16]) for at in (8, 24))
+    return OpenConnection(here, peer, peer_port, port, _idle_ms(body), family, body[_IDENTITY])
+
+
+def _address(family: int, data: bytes) -> Prefix:
     if family == socket.AF_INET:
-        found = Prefix(4, int.from_bytes(peer[:4], "big"), 32)
-    elif peer[:12] == _MAPPED:
-        found = Prefix(4, int.from_bytes(peer[12:], "big"), 32)
-    else:
-        found = Prefix(6, int.from_bytes(peer, "big"), 128)
-    return OpenConnection(found, peer_port, port, _idle_ms(body), family, body[_IDENTITY])
+        return Prefix.of_packed(data[:4])
+    return Prefix.of_packed(data[12:] if data[:12] == _MAPPED else data)
 
 
 def _idle_ms(body: bytes) -> int:

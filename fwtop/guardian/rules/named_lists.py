@@ -34,9 +34,10 @@ from fwtop.guardian.mechanisms.kernel import Kernel
 from fwtop.guardian.mechanisms.tables.state import NftListChange
 from fwtop.guardian.records.journal import Entry
 from fwtop.guardian.records.list_files import ListFiles, Recorded
-from fwtop.model.addresses.address import Prefix, check_name
+from fwtop.model.addresses.address import Prefix, check_name, of_pairs, of_ports
+from fwtop.model.addresses.keyed_rows import KeyedRows
+from fwtop.model.addresses.list_rows import Rows, alike, chosen, positions, words_of
 from fwtop.model.addresses.named_list import NEVER, Change, NamedList, check_entries
-from fwtop.model.addresses.port_rows import PortRows, Rows, alike, chosen, positions
 from fwtop.model.addresses.prefix_list import MAX_PREFIXES
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
@@ -223,7 +224,8 @@ class NamedLists:
             "ipv4": named.rows.count(4),
             "ipv6": named.rows.count(6),
             "timed": named.timed,
-            "ports": named.of_ports,
+            "ports": of_ports(named.rows),
+            "pairs": of_pairs(named.rows),
             "stamp": recorded.stamp,
             "rules": [rule.id for rule in self._rules_on(name)],
             "bytes": named.bytes,
@@ -270,9 +272,10 @@ class NamedLists:
         if not moved and not len(change.added):
             return done
         check_entries(named.rows)
-        if named.of_ports != old.of_ports and self._rules_on(name):
-            what = "addresses with ports" if old.of_ports else "addresses without ports"
-            raise FwtopError(f"the rules on the empty list {name} expect {what}; nothing was changed")
+        if type(named.rows) is not type(old.rows) and self._rules_on(name):
+            raise FwtopError(
+                f"the rules on the empty list {name} expect {words_of(old.rows)}; nothing was changed"
+            )
         delta = _delta(old, named, fresh, change.removed)
         self._changing = True
         try:
@@ -363,14 +366,14 @@ def _entered(change: Change) -> Change:
 
 def _single(rows: Rows) -> Rows:
     """Return what kernels look up: of entries with ports, single ports."""
-    return rows.single if isinstance(rows, PortRows) else rows
+    return rows.single if isinstance(rows, KeyedRows) else rows
 
 
 def _delta(old: NamedList, new: NamedList, added: Rows, removed: Rows) -> ListDelta:
     """Return what kernels have to change: ranges may overlap, so that what goes of one stays for another."""
     before, after = _single(old.rows), _single(new.rows)
     before, after = alike(before, after)
-    if isinstance(after, PortRows):
+    if isinstance(after, KeyedRows):
         added = chosen(after, positions(before, after) < 0)
         removed = chosen(before, positions(after, before) < 0)
     return ListDelta(old.name, before, after, added, removed)

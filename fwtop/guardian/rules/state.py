@@ -20,7 +20,7 @@ from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.guardian.services import asked_by
 from fwtop.kernel.links import Link, has_gro, readable_links, receiving_links
 from fwtop.kernel.procfs import read_int, read_text
-from fwtop.model.addresses.address import Prefix, of_ports
+from fwtop.model.addresses.address import Prefix, says_more
 from fwtop.model.addresses.roles import Role
 from fwtop.model.errors import FwtopError
 from fwtop.model.harm import Loss, Weight, Who
@@ -234,8 +234,10 @@ class GuardianState:
     def entries_of(self, name: str) -> Sequence[Prefix]:
         """Return what a named list holds; raises FwtopError."""
         rows = self.lists.find(name).rows
-        if of_ports(rows):
-            raise FwtopError(f"list {name} has ports: an access list holds addresses; nothing was changed", 2)
+        if says_more(rows):
+            raise FwtopError(
+                f"list {name} holds {rows.words}: an access list holds addresses; nothing was changed", 2
+            )
         return rows
 
     def check_access(self, name: str, entries: Sequence[Prefix]) -> None:

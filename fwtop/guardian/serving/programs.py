@@ -216,7 +216,7 @@ class Policies:
     ) -> None:
         """Have a child work on a request, or say why not."""
         agent = next((item for item in self._agents if item.client is client), None)
-        decides = isinstance(request, PolicyChange) and request.action in ("keep", "undo")
+        decides = isinstance(request, PolicyChange) and request.action in ("keep", "renew", "undo")
         refused = ""
         if len(request.text.encode()) > MAX_POLICY:
             refused = f"a policy's text has up to {MAX_POLICY:,} bytes: attach long lists"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import syslog
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.serving.reports import Reports
-from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.address import Prefix, says_more
 from fwtop.model.addresses.prefix_list import read_sources, sealed
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import (
@@ -242,7 +242,7 @@ class ListRequests:
         told: list[list[str | float | None]] = [list(item) for item in zip(found, left, strict=True)]
         if request.counters:
             counts = self._state.list_counts(request.name)
-            told = [[*item, counts.get(text)] for text, item in zip(found, told, strict=True)]
+            told = [[*item, _count_of(text, counts)] for text, item in zip(found, told, strict=True)]
         return {"entries": told, "total": len(named.rows), "stamp": lists.stamp_of(request.name)}
 
     def _files(self, name: str) -> list[int]:
@@ -287,3 +287,15 @@ class FleetRequests:
         """Wait for what is being recorded, as long as a healthy disk takes at most."""
         if self._authority is not None:
             self._authority.finish()
+
+
+def _count_of(text: str, counts: Mapping[str, int]) -> int | None:
+    """Return the packets of an entry, of one that kernels hold as several those of all; None: not counted."""
+    if text in counts or not ("-" in text or text.endswith("/0")):
+        return counts.get(text)
+    from fwtop.model.addresses.list_rows import parse_entries, texts_of
+
+    rows = parse_entries((text,))
+    listed = texts_of(rows.single) if says_more(rows) else []
+    found = [counts[name] for name in listed if name in counts]
+    return sum(found) if found else None

@@ -9,12 +9,14 @@ import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import total_ordering
-from typing import TYPE_CHECKING, Protocol, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, cast
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 if TYPE_CHECKING:
+    from fwtop.model.addresses.keyed_rows import KeyedRows
+    from fwtop.model.addresses.pair_rows import PairRows
     from fwtop.model.addresses.port_rows import PortRows
     from fwtop.model.addresses.prefix_rows import PrefixRows
 
@@ -204,14 +206,24 @@ def is_long(prefixes: Sequence[Prefix]) -> bool:
     return not isinstance(prefixes, tuple)
 
 
-def of_ports(sources: Sequence[Prefix]) -> TypeGuard[PortRows]:
-    """Return whether these are entries with ports; loads no numpy where there are none."""
+def says_more(sources: Sequence[Prefix]) -> TypeGuard[KeyedRows[Any]]:
+    """Return whether these entries say more than who sends; loads no numpy where none do."""
     return hasattr(sources, "single")
+
+
+def of_ports(sources: Sequence[Prefix]) -> TypeGuard[PortRows]:
+    """Return whether these are entries with ports."""
+    return hasattr(sources, "meeting")
+
+
+def of_pairs(sources: Sequence[Prefix]) -> TypeGuard[PairRows]:
+    """Return whether these are pairs of networks."""
+    return hasattr(sources, "sent_to")
 
 
 def looked_up(sources: Sequence[Prefix]) -> int:
     """Return how many elements a kernel has to hold: each port of an entry is one."""
-    return sources.elements if of_ports(sources) else len(sources)
+    return sources.elements if says_more(sources) else len(sources)
 
 
 def _rows(prefixes: Sequence[Prefix]) -> PrefixRows:

@@ -24,13 +24,13 @@ _JOINED = 64  # pieces
 _PIECE = 1 << 18  # bytes; keeps the working set in the CPU cache
 
 
-def read_prefix_file(name: str, *, ports: bool = False) -> Sequence[Prefix]:
+def read_prefix_file(name: str, *, for_list: bool = False) -> Sequence[Prefix]:
     """Read one address or prefix per line; # starts a comment, `-` means standard input.
 
-    Returns a long list as PrefixRows, a short one in file order; with `ports` it may be one of addresses with
-    ports, PortRows. Raises FwtopError (code 2) with the numbers of invalid lines.
+    Returns a long list as PrefixRows, a short one in file order; `for_list` takes all kinds of entries that
+    named lists hold. Raises FwtopError (code 2) with the numbers of invalid lines.
     """
-    lines = _Lines(safe_text(name, limit=100), ports=ports)
+    lines = _Lines(safe_text(name, limit=100), for_list=for_list)
     with _opened(name) as file:
         head = _read(file, name, _NUMPY_BYTES).removeprefix(codecs.BOM_UTF8)
         if head.startswith(_COMPRESSED):
@@ -41,7 +41,7 @@ def read_prefix_file(name: str, *, ports: bool = False) -> Sequence[Prefix]:
             for number, line in enumerate(head.split(b"\n"), 1):
                 lines.take(number, line)
             lines.check()
-            return lines.of_ports() or tuple(lines.found)
+            return lines.saying_more() or tuple(lines.found)
         with collection_paused():
             return _read_long(file, name, head, lines)
 
@@ -49,10 +49,10 @@ def read_prefix_file(name: str, *, ports: bool = False) -> Sequence[Prefix]:
 class _Lines:
     """Lines that are read singly: the prefixes in them, and what is wrong with the first bad ones."""
 
-    def __init__(self, shown: str, *, ports: bool = False) -> None:
+    def __init__(self, shown: str, *, for_list: bool = False) -> None:
         self.found: dict[Prefix, None] = {}
-        self._with_ports: list[str] = []
-        self._ports = ports
+        self._saying_more: list[str] = []
+        self._for_list = for_list
         self._shown = shown
         self._bad: list[str] = []
         self._wrong = 0
@@ -69,8 +69,8 @@ class _Lines:
         except HostBitsError as error:
             why = f" has host bits, the network is {error.network}"
         except ValueError:
-            if self._ports and (why := _why_no_ports(text)) is None:
-                self._with_ports.append(text)
+            if self._for_list and (why := _why_no_entry(text)) is None:
+                self._saying_more.append(text)
                 return
         self._wrong += 1
         if self._wrong <= _SHOWN_ERRORS:
@@ -86,13 +86,13 @@ class _Lines:
                 f"{self._shown}: not an address or prefix: {first}{more}; nothing was changed", 2
             )
 
-    def of_ports(self) -> Sequence[Prefix]:
-        """Return the entries with ports, none if there are none; raises FwtopError."""
-        if not self._with_ports:
+    def saying_more(self) -> Sequence[Prefix]:
+        """Return the entries with ports, or pairs of networks; none if there are none. Raises FwtopError."""
+        if not self._saying_more:
             return ()
         from fwtop.model.addresses.named_list import entries_of
 
-        return entries_of([*self._with_ports, *map(str, list(self.found)[:1])])
+        return entries_of([*self._saying_more, *map(str, list(self.found)[:1])])
 
 
 class _Columns:
@@ -142,12 +142,10 @@ def _read_long(file: BinaryIO, name: str, head: bytes, lines: _Lines) -> Sequenc
             break
     lines.check()
     found = PrefixRows.of_columns(four.all(), six.all())
-    if of_ports := lines.of_ports():
+    if more := lines.saying_more():
         if len(found):
-            raise FwtopError(
-                f"{safe_text(name, limit=100)} has addresses with ports and without; nothing was changed", 2
-            )
-        return of_ports
+            raise FwtopError(f"{safe_text(name, limit=100)} has entries of two kinds; nothing was changed", 2)
+        return more
     if lines.found:
         found = PrefixRows.union((found, tuple(lines.found)))
     if len(found) > MAX_PREFIXES or count > 2 * MAX_PREFIXES:
@@ -202,12 +200,13 @@ def _unreadable(name: str, error: OSError) -> FwtopError:
     return FwtopError(f"cannot read {safe_text(name)}: {error.strerror}; nothing was changed", 2)
 
 
-def _why_no_ports(text: str) -> str | None:
-    """Return what to add to a line that is no entry with ports; None: it is one."""
+def _why_no_entry(text: str) -> str | None:
+    """Return what to add to a line that is no entry of a list that says more; None: it is one."""
+    from fwtop.model.addresses.pair_rows import PairEntry
     from fwtop.model.addresses.port_rows import PortEntry
 
     try:
-        return None if PortEntry.parse(text) is not None else ""
+        return "" if PairEntry.parse(text) is None and PortEntry.parse(text) is None else None
     except HostBitsError as error:
         return f" has host bits, the network is {error.network}"
     except ValueError:

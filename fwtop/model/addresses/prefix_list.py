@@ -19,7 +19,8 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.address import Prefix, prefixes_of, says_more
+from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import Apply, Plan, RuleChange
 from fwtop.model.rule import Rule
 
@@ -61,6 +62,8 @@ def pack_prefixes(prefixes: Sequence[Prefix]) -> bytes | mmap.mmap:
 
     One that came in a memory file is that file, mapped: nothing is copied.
     """
+    if says_more(prefixes):
+        return prefixes.tobytes()
     if len(prefixes) > ATTACH_ABOVE:
         from fwtop.model.addresses.prefix_rows import PrefixRows
 
@@ -75,7 +78,7 @@ def unpack_prefixes(data: bytes | mmap.mmap) -> Sequence[Prefix]:
     A long list is returned as PrefixRows, which refer to `data`.
     """
     if data[:1] == b"\0":
-        from fwtop.model.addresses.port_rows import rows_of_bytes
+        from fwtop.model.addresses.list_rows import rows_of_bytes
 
         return rows_of_bytes(data)
     if len(data) % _ENTRY.size or len(data) > ATTACH_ABOVE * _ENTRY.size:
@@ -89,6 +92,31 @@ def unpack_prefixes(data: bytes | mmap.mmap) -> Sequence[Prefix]:
             raise ValueError("not a list of prefixes")
         found.append(Prefix(family, value, length))
     return tuple(found)
+
+
+def listed_entries(texts: Sequence[str]) -> Sequence[Prefix]:
+    """Parse entries of a named list; loads no numpy for plain prefixes. Raises FwtopError (code 2)."""
+    if not any(
+        text[:1] == "[" or "," in text or (":" in text and ("." in text or text.endswith(("/tcp", "/udp"))))
+        for text in texts
+    ):
+        return prefixes_of(texts)
+    from fwtop.model.addresses.named_list import entries_of
+
+    return entries_of(texts)
+
+
+def together(lists: Sequence[Sequence[Prefix]]) -> Sequence[Prefix]:
+    """Return the entries of several lists, all of one kind; raises FwtopError (code 2)."""
+    filled = [item for item in lists if len(item)]
+    if len(filled) <= 1:
+        return filled[0] if filled else ()
+    from fwtop.model.addresses.list_rows import joined
+
+    try:
+        return joined(filled)
+    except ValueError as error:
+        raise FwtopError(f"{error}; nothing was changed", 2) from None
 
 
 def prefix_text(prefix: Prefix) -> str:
@@ -132,12 +160,11 @@ def sealed(prefixes: Sequence[Prefix]) -> int:
 
 def _pieces(prefixes: Sequence[Prefix]) -> Sequence[bytes | memoryview]:
     """Return what `pack_prefixes` would, a long list without copying it."""
-    if len(prefixes) <= ATTACH_ABOVE and isinstance(prefixes, tuple):
+    if says_more(prefixes) or (len(prefixes) <= ATTACH_ABOVE and isinstance(prefixes, tuple)):
         return [bytes(pack_prefixes(prefixes))]
-    from fwtop.model.addresses.port_rows import PortRows
     from fwtop.model.addresses.prefix_rows import PrefixRows
 
-    return [prefixes.tobytes()] if isinstance(prefixes, PortRows) else PrefixRows.of(prefixes).pieces()
+    return PrefixRows.of(prefixes).pieces()
 
 
 def read_sources(descriptor: int) -> Sequence[Prefix]:

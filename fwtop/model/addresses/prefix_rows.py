@@ -76,9 +76,9 @@ class PrefixRows(Sequence[Prefix]):
         """Convert a sequence of prefixes."""
         if isinstance(prefixes, PrefixRows):
             return prefixes
-        of_ports: PrefixRows | None = getattr(prefixes, "prefixes", None)  # port_rows.py
-        if of_ports is not None:
-            return of_ports
+        senders: PrefixRows | None = getattr(prefixes, "prefixes", None)  # keyed_rows.py
+        if senders is not None:
+            return senders
         four = [item for item in prefixes if item.family == 4]
         six = [item for item in prefixes if item.family == 6]
         columns = {

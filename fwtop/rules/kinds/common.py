@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.model.addresses.address import Prefix, listed, of_family, of_ports
+from fwtop.model.addresses.address import Prefix, listed, of_family, says_more
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.rules import xtables
@@ -50,7 +50,7 @@ def base(rule: Rule, exceptions: tuple[Prefix, ...], *, side: str = "src") -> Ba
                 continue
         else:
             spec = _enable_set(rule, family)
-        ask = ["-m", "set", "--match-set", spec.name, f"{side},dst" if of_ports(spec.elements) else side]
+        ask = ["-m", "set", "--match-set", spec.name, f"{side},dst" if says_more(spec.elements) else side]
         if not spec.timed:  # the list first: most packets are not on it, and the enable set is not looked up
             switch = _enable_set(rule, family)
             ask += ["-m", "set", "--match-set", switch.name, side]
@@ -106,7 +106,7 @@ def _list_set(name: str, rule: Rule, family: int) -> SetSpec:
 
 def list_elements(sources: Sequence[Prefix], family: int) -> Sequence[Prefix]:
     """Return what a named list's set of a family holds: prefixes, or prefixes with single ports."""
-    return sources.single.of_family(family) if of_ports(sources) else of_family(sources, family, ())
+    return sources.single.of_family(family) if says_more(sources) else of_family(sources, family, ())
 
 
 def unlisted_first(objects: KernelObjects, rule: Rule, known: Iterable[Prefix]) -> KernelObjects:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.address import Prefix, of_pairs
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule
 from fwtop.rules.kind import KernelObjects
@@ -23,6 +23,8 @@ def build(rule: Rule, notes: tuple[str, ...] = ()) -> KernelObjects:
 
 def too_many(prefixes: Sequence[Prefix]) -> str | None:
     """Return why a program's maps can't hold a list; None if they can."""
+    if of_pairs(prefixes):
+        return "a program of XDP or tc looks up no pairs of networks: use --via ipset or nftables"
     if len(prefixes) <= min(_PREFIXES.values()):
         return None
     from fwtop.model.addresses.prefix_rows import PrefixRows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fwtop.model.addresses.address import Prefix, looked_up, of_family, of_ports
+from fwtop.model.addresses.address import Prefix, looked_up, of_family, says_more
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Rule
 from fwtop.rules.fields import early_words
@@ -17,9 +17,10 @@ from fwtop.rules.nft_objects import (
     NftSet,
     address_set,
     field_words,
+    list_set,
     list_set_of,
-    port_set,
     set_of,
+    why_crossing,
 )
 
 _PREFIXES = 10_000  # nft reads elements one by one, and the kernel keeps them in a tree
@@ -29,10 +30,8 @@ def build(rule: Rule, _: Surroundings) -> KernelObjects:
     """Return sets and lines; raises FwtopError (code 2) on what netdev ingress can't say."""
     if rule.limit is not None:
         raise FwtopError("netdev ingress has no rate limit here: use fwtop limit; nothing was installed", 2)
-    if looked_up(rule.match.sources) > _PREFIXES:
-        raise FwtopError(
-            f"--via nftables takes up to {_PREFIXES:,} prefixes: use ipset or xdp; nothing was installed", 2
-        )
+    if (why := _too_many(rule.match.sources)) is not None:
+        raise FwtopError(f"{why}; nothing was installed", 2)
     sets: list[NftSet] = []
     lines: list[NftLine] = []
     for family in families_asked(rule):
@@ -54,8 +53,9 @@ def sources_of(rule: Rule, family: int) -> tuple[str, list[NftSet]]:
         mine = address_set("src", family, of_family(sources, family, ()), counted=True)
         return (f"{ip} saddr @{set_of(rule.id, mine.role)}", [mine]) if mine.elements else ("", [])
     listed, shared = list_elements(sources, family), list_set_of(name, family)
-    if of_ports(listed):
-        return f"{ip} saddr . meta l4proto . th dport @{shared}", [port_set(family, listed, shared)]
+    if says_more(listed):
+        fields, found = list_set(family, listed, shared)
+        return f"{fields} @{shared}", [found]
     return f"{ip} saddr @{shared}", [address_set("src", family, listed, counted=True, shared=shared)]
 
 
@@ -78,7 +78,9 @@ def conditions_of(rule: Rule, family: int) -> tuple[list[str] | None, list[NftSe
 
 def _too_many(prefixes: Sequence[Prefix]) -> str | None:
     elements, limit = looked_up(prefixes), f"--via nftables takes up to {_PREFIXES:,}"
-    return f"{elements:,} prefixes, but {limit}: use ipset or xdp" if elements > _PREFIXES else None
+    if elements > _PREFIXES:
+        return f"{elements:,} prefixes, but {limit}: use ipset or xdp"
+    return why_crossing(prefixes)
 
 
 def _words(rule: Rule) -> list[str] | None:

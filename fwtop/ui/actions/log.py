@@ -20,6 +20,7 @@ from fwtop.render.verdict import verdict_of
 from fwtop.store.events import EventLog
 from fwtop.ui.feed import PlayerState
 from fwtop.ui.format import cut, duration
+from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.layout import Box, Lines
 from fwtop.ui.lists.details import subject_details
 from fwtop.ui.lists.rows import LogEntry
@@ -255,15 +256,21 @@ class ToastQueue(Struct):
         self._toasts = []
 
 
-def expiry_lines(expiry: ExpiryWatch, now: float, verdict: str, width: int) -> list[Line]:
+def expiry_lines(
+    expiry: ExpiryWatch, now: float, verdict: str, width: int, *, lost: bool = False
+) -> list[Line]:
     """Write that a trial ended unconfirmed, or for harm: it stays until a key is pressed.
+
+    `lost`: there is no guardian that could install it again.
 
     Where room is short the reason gives way, which badge or log show too, never the key that helps.
     """
     rule = expiry.expired.rule.id if expiry.expired is not None else ""
-    what, key = f"✖ Rule {rule} expired {duration(now - expiry.at)} ago", "Enter previews it again"
+    what = f"✖ Rule {rule} expired {duration(now - expiry.at)} ago"
+    key = "Quit and start fwtop again" if lost else "Enter previews it again"
     if expiry.loss is not None:
         what, verdict = f"✖ Rule {rule} was taken back", f"with it {expiry.loss.words}"
+        key = f"{KEY_MAP.label('redo')} previews it again"  # Enter goes on to what did no harm
     told = f"{what}, {verdict}."
     for rows in ([f"{told} {key}"], [told, key], [f"{what},", f"{verdict}.", key], [f"{what}. {key}"]):
         widest = max(map(len, rows))
@@ -357,8 +364,8 @@ class News:
         expiry, now = self._expiry, self._clock()
         alarm: list[Line] = []
         if expiry.expired is not None:
-            verdict = verdict_of(snapshot, now).badge
-            alarm = expiry_lines(expiry, now, verdict, width)
+            verdict, lost = verdict_of(snapshot, now).badge, snapshot.guardian.startswith("lost")
+            alarm = expiry_lines(expiry, now, verdict, width, lost=lost)
         return toast_lines(self._toasts.current(now), width, alarm)
 
     def _is_known(self, entry: LogEntry) -> bool:

@@ -58,7 +58,7 @@ class RuleActions:
         """Take the expiry alarm away; Enter previews the expired rule to install it again."""
         if self.expiry.expired is None:
             return
-        if event.key == "enter":
+        if event.key == "enter" and self.expiry.loss is None:
             event.stop()
             event.prevent_default()
             self.on_rule("redo")

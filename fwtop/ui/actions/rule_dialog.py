@@ -23,7 +23,6 @@ from fwtop.ui.bars import working
 from fwtop.ui.feed import Controls
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.attacks import (
-    HARM_LIMIT,
     Part,
     adds_nothing,
     command_lines,
@@ -35,6 +34,7 @@ from fwtop.ui.lists.attacks import (
     sum_lines,
     total_harm,
 )
+from fwtop.ui.lists.numbers import HARM_LIMIT
 from fwtop.ui.style import ACCENT, BAD, BUTTON, BUTTON_BAD, DIM, STRONG, TEXT, TITLE, WARN, Line, paragraph
 
 FORCE_WORD = "install"

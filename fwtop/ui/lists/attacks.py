@@ -18,6 +18,7 @@ from fwtop.render.rows.defence import ATTACK, holding, taken
 from fwtop.rules.kinds import of
 from fwtop.ui.format import about, duration, number, percent, shortened, wrap
 from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.lists.numbers import HARM_LIMIT
 from fwtop.ui.lists.path import CONNTRACK_ALARM, FULL
 from fwtop.ui.lists.rows import Fold
 from fwtop.ui.lists.table import Cell, CellContext, View, columns_of, trend_cell
@@ -219,7 +220,6 @@ def setup_lines(snapshot: Snapshot) -> list[Line]:
     ]
 
 
-HARM_LIMIT = 0.01  # collateral from which a dialog preselects Cancel
 NO_BASELINE = "No baseline yet: client impact is estimated"
 
 

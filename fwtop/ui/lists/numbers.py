@@ -14,18 +14,23 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from fwtop.model.rule import Rule
 from fwtop.model.traffic.session import FULL_TABLE, NOTICED, flow_of
 from fwtop.model.traffic.session import STOPPED as ENOUGH
 from fwtop.model.traffic.snapshot import NOTHING, Incident, Proposal, Snapshot
 from fwtop.rules.kinds import drops_nothing
-from fwtop.rules.overlap import covering_rule
+from fwtop.rules.overlap import covering_rule, includes
 from fwtop.ui.lists.rows import Fold
 
 QUIET_SECONDS = 2.0  # after a key, in which no number changes
 RECENT_SECONDS = 1.0  # within which a key still means what was shown before
 _ASIDE_SECONDS = 2.5  # for which a listed attack must have been out of the way before it makes room
 _SETTLING_SECONDS = 3.0  # of an attack's first proposals, while its first packets are being counted
-RELIEF, STOPPED, PAUSED, LESSER, OTHERS = "relief", "stopped", "paused", "lesser", "others"  # why one waits
+# Why one waits
+RELIEF, STOPPED, PAUSED, LESSER, OTHERS, HARMED = "relief", "stopped", "paused", "lesser", "others", "harmed"
+HARM_LIMIT = 0.01  # collateral from which a dialog preselects Cancel
+_HARMED_SECONDS = 600.0  # as automatic rules aren't tried again for so long either
+_FOLDS = (RELIEF, STOPPED, PAUSED, LESSER, OTHERS, HARMED)
 ATTACKS = "attacks"  # and of their own list, those that are stopped
 
 
@@ -119,12 +124,14 @@ class ProposalList:
         self._since: dict[int, float] = {}  # when incidents were out of the way from
         self._stopped: frozenset[int] = frozenset()
         self._open: set[str] = set()
+        self._harmed: dict[str, tuple[Rule, float]] = {}  # rules that cost clients something, and when last
 
     def take(
         self, snapshot: Snapshot, scope: int, now: float, *, anew: bool = False, held: bool = False
     ) -> None:
         """List the proposals of a snapshot, those against the scope's incident (0: all) before others."""
         ways = self._ways(snapshot, scope, now)
+        self._note_harm(snapshot, now)
         attacks = snapshot.judgement.attacks
         self._letters = {attack.id: attack.letter for attack in attacks}
         self.stopped_by_rules = frozenset(one.letter for one in attacks if one.mine_share >= ENOUGH)
@@ -137,8 +144,9 @@ class ProposalList:
                 self.covered.setdefault(self._letters.get(one.incident, ""), by)
             else:
                 given[key] = one
-                aside[key] = ways.get(one.incident) or (RELIEF if rule and drops_nothing(rule) else "")
-        last = sorted((key for key, way in aside.items() if way), key=lambda key: aside[key] != RELIEF)
+                relief = RELIEF if rule and drops_nothing(rule) else ""
+                aside[key] = ways.get(one.incident) or (HARMED if self._did_harm(rule) else relief)
+        last = sorted((key for key, way in aside.items() if way), key=lambda key: _FOLDS.index(aside[key]))
         self._ranked = {key: place for place, key in enumerate(given)}
         self.numbers.take([key for key in given if not aside[key]], last, now, anew=anew, held=held)
         before = {one.key: one for one in self.listed}
@@ -163,6 +171,17 @@ class ProposalList:
         self._stopped = frozenset(one for one, way in ways.items() if way == STOPPED)
         return ways
 
+    def _note_harm(self, snapshot: Snapshot, now: float) -> None:
+        """Remember what did harm: by then the trial has ended, and it may still be what stops most."""
+        harmful = {loss.rule for loss in snapshot.losses if loss.is_harm}
+        rules = (status.rule for status in snapshot.mitigations if status.rule.id in harmful)
+        self._harmed |= {rule.id: (rule, now) for rule in rules}
+        self._harmed = {name: one for name, one in self._harmed.items() if now - one[1] < _HARMED_SECONDS}
+
+    def _did_harm(self, rule: Rule | None) -> bool:
+        """Whether a rule would drop all that one dropped that did harm a while ago."""
+        return rule is not None and any(includes(rule, harmed) for harmed, _ in self._harmed.values())
+
     def attacks(self, attacks: Sequence[Incident]) -> list[Incident | Fold]:
         """Return the lines of the list of attacks: several that don't reach you share one."""
         inside = tuple(one for one in attacks if one.id in self._stopped)
@@ -175,7 +194,7 @@ class ProposalList:
     def rows(self) -> list[Proposal | Fold]:
         """Return the lines of the list: proposals, then what is folded, and what of that is unfolded."""
         rows: list[Proposal | Fold] = [one for one in self.listed if not self._aside[one.key]]
-        for name in (RELIEF, STOPPED, PAUSED, LESSER, OTHERS):
+        for name in _FOLDS:
             inside = tuple(one for one in self.listed if self._aside[one.key] == name)
             if inside:
                 letters = sorted({self._letters.get(one.incident, "") for one in inside})
@@ -184,13 +203,14 @@ class ProposalList:
         return rows
 
     def helpful(self) -> list[Proposal]:
-        """Return those that are not folded and drop something without harm, the best first.
+        """Return those that are not folded and drop something, the best first, if there are any without harm.
 
-        Which needn't have the lowest number: that may belong to what was best against an earlier attack.
+        The first needn't have the lowest number: that may belong to what was best against an earlier attack.
         """
         shown = [one for one in self.listed if not self._aside[one.key] and one.key not in self.gone]
         shown.sort(key=lambda one: self._ranked[one.key])
-        return [one for one in shown if one.rule and not drops_nothing(one.rule) and not one.is_last_resort]
+        shown = [one for one in shown if one.rule and not drops_nothing(one.rule) and not one.is_last_resort]
+        return [one for one in shown if one.harm < HARM_LIMIT] or shown
 
     def turn(self, name: str) -> None:
         """Unfold, or fold again."""

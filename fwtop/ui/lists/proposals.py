@@ -10,7 +10,7 @@ from fwtop.rules.kinds import drops_nothing
 from fwtop.rules.words import brief
 from fwtop.ui.format import nanoseconds, percent, wrap
 from fwtop.ui.lists.attacks import clients_hit, how_to_turn, of_one
-from fwtop.ui.lists.numbers import LESSER, OTHERS, PAUSED, RELIEF, STOPPED
+from fwtop.ui.lists.numbers import HARMED, LESSER, OTHERS, PAUSED, RELIEF, STOPPED
 from fwtop.ui.lists.rows import Fold
 from fwtop.ui.lists.table import Cell, CellContext, View, columns_of
 from fwtop.ui.style import ACCENT, DIM, STRONG, TEXT, TITLE, WARN, Line, width_of
@@ -18,6 +18,7 @@ from fwtop.ui.style import ACCENT, DIM, STRONG, TEXT, TITLE, WARN, Line, width_o
 _WIDE = 100  # cells of the list from which the costs have a column
 _DETAILS = 2  # lines
 _BETTER = "▲ better  "
+_ALONE = {RELIEF: "relief, drops nothing", HARMED: "like a rule that did harm"}
 _WAITS = {
     STOPPED: ("doesn't reach you", "don't reach you"),
     PAUSED: ("paused",) * 2,
@@ -60,8 +61,8 @@ def _relief(fold: Fold, width: int) -> Line:
 def _folded(fold: Fold) -> Line:
     """Write what stands aside in one line, and how to see it."""
     many = f"{len(fold.rows)} proposal{'s' * (len(fold.rows) > 1)}"
-    why = "relief, drops nothing"
-    if fold.key != RELIEF:
+    why = _ALONE.get(fold.key)
+    if why is None:
         why = f"{', '.join(fold.letters)} {_WAITS[fold.key][len(fold.letters) > 1]}"
     return [(f"{why}: ", DIM), (many, STRONG), *how_to_turn(fold)]
 

@@ -12,8 +12,9 @@ from msgspec import Struct
 
 from fwtop.guardian.mechanisms.chains import sets
 from fwtop.guardian.mechanisms.chains.sets import is_whole
-from fwtop.model.addresses.port_rows import PortEntry, PortRows, Rows, positions
-from fwtop.model.addresses.prefix_rows import PrefixRows
+from fwtop.model.addresses.keyed_rows import KeyedRows
+from fwtop.model.addresses.list_rows import Rows, parse_entries, positions, rows_of, texts_of
+from fwtop.model.errors import FwtopError
 from fwtop.netfilter import ipset
 from fwtop.netfilter.ipset import Edit, Header
 from fwtop.rules.kind import SetSpec
@@ -86,7 +87,7 @@ class ListSets:
         size = ipset.sizes_of([spec.name]).get(spec.name)
         if size == len(spec.elements) and (not by_contents or is_whole(spec)):
             return
-        rows = spec.elements if isinstance(spec.elements, PortRows) else PrefixRows.of(spec.elements)
+        rows = rows_of(spec.elements)
         if size is None:
             self._build(spec.name, spec.name, spec.family, rows)
             return
@@ -170,9 +171,15 @@ class ListSets:
             "inet" if family == 4 else "inet6",
             " counters" if len(rows) <= COUNTED_ELEMENTS else "",
         )
-        kind = "hash:net,port" if isinstance(rows, PortRows) else "hash:net"
+        kind = rows.set_type if isinstance(rows, KeyedRows) else "hash:net"
         head = f"create {name} {kind} family {inet} hashsize {hash_size} maxelem {room}{counters}\n"
-        ipset.restore(head)
+        try:
+            ipset.restore(head)
+        except FwtopError as error:
+            if "set type not supported" not in str(error):
+                raise
+            line = f"this kernel has no ipsets of type {kind}: use --via nftables; nothing was installed"
+            raise FwtopError(line) from None
         try:
             ipset.add_prefixes(name, family, rows.of_family(family), self._serve_urgent)
         except Exception:
@@ -194,13 +201,7 @@ class ListSets:
 
 
 def _are_in(rows: Rows, found: list[ipset.Entry]) -> list[bool]:
-    if isinstance(rows, PortRows):
-        single = ((entry.prefix, entry.element) for entry in found)
-        entries = [PortEntry(prefix, of.protocol, of.port, of.port) for prefix, of in single]
-        wanted = PortRows.of(entries)
-        kept = {entry for entry, at in zip(wanted.entries(), positions(rows, wanted), strict=True) if at >= 0}
-        return [entry in kept for entry in entries]
-    prefixes = [entry.prefix for entry in found]
-    known = PrefixRows.of(prefixes)
-    stay = {item for item, at in zip(known, positions(rows, known), strict=True) if at >= 0}
-    return [prefix in stay for prefix in prefixes]
+    wanted = rows_of(parse_entries(entry.listed for entry in found))
+    at = positions(rows, wanted)
+    kept = {text for text, place in zip(texts_of(wanted), at, strict=True) if place >= 0}
+    return [entry.listed in kept for entry in found]

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.guardian.mechanisms.mechanism import each
-from fwtop.model.addresses.address import Prefix, of_ports
+from fwtop.model.addresses.address import Prefix, of_pairs, of_ports
 from fwtop.netfilter import ipset
 from fwtop.rules.kind import SetSpec
 from fwtop.rules.xtables import create_line, fill_text, set_line
@@ -204,8 +204,8 @@ def replacement(*wanted: Contents) -> str:
 
 
 def entry_counters(name: str, *, top: int) -> dict[str, int]:
-    """Return the `top` elements that matched most, as ipset lists them, with packets; raises FwtopError."""
-    counted = sorted(((entry.packets, entry.text) for entry in ipset.entries(name)), reverse=True)
+    """Return the `top` elements that matched most, as lists write them, with packets; raises FwtopError."""
+    counted = sorted(((entry.packets, entry.listed) for entry in ipset.entries(name)), reverse=True)
     return {text: packets for packets, text in counted[:top]}
 
 
@@ -279,7 +279,7 @@ def is_whole(spec: SetSpec) -> bool:
 def difference(spec: SetSpec) -> Change | None:
     """Compare a short set with its elements; raises FwtopError."""
     wanted = _keys(spec)
-    found = ipset.keys(spec.name, spec.family, ports=of_ports(spec.elements))
+    found = ipset.keys(spec.name, spec.family, spec.elements)
     if found == wanted:
         return None
     if not found <= wanted:
@@ -298,6 +298,11 @@ def _keys(spec: SetSpec) -> set[bytes]:
             item.prefix.packed + item.low.to_bytes(2, "big") + bytes((item.prefix.length, item.protocol))
             for item in spec.elements.entries()
         }
+    if of_pairs(spec.elements):
+        return {
+            item.prefix.packed + item.to.packed + bytes((item.prefix.length, item.to.length))
+            for item in spec.elements.entries()
+        }
     return {_key(prefix) for prefix in spec.elements} | {
         _key(item) + ipset.NOMATCH for item in spec.exceptions
     }
@@ -309,7 +314,6 @@ def _key(prefix: Prefix) -> bytes:
 
 def _holds(spec: SetSpec, start: int, stop: int) -> bool:
     # Imported here: a guardian without a long list needn't carry numpy.
-    from fwtop.model.addresses.prefix_rows import PrefixRows
+    from fwtop.model.addresses.list_rows import rows_of
 
-    rows = spec.elements if of_ports(spec.elements) else PrefixRows.of(spec.elements)
-    return ipset.holds(spec.name, spec.family, rows, start, stop)
+    return ipset.holds(spec.name, spec.family, rows_of(spec.elements), start, stop)

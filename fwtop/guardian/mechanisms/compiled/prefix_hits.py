@@ -64,7 +64,7 @@ class PrefixHits:
         # Imported here: a guardian without a long list needn't carry numpy.
         import numpy as np
 
-        from fwtop.model.addresses.port_rows import chosen, positions
+        from fwtop.model.addresses.list_rows import chosen, positions
 
         (was, counted), (rows, counted_after) = _numbering(before), _numbering(after)
         totals = _totals(*_read(old, cpus))

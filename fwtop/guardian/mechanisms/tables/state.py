@@ -34,6 +34,7 @@ from fwtop.rules.nft_objects import (
     NftSet,
     address_set,
     list_set_of,
+    listed_as,
     set_line,
     set_of,
 )
@@ -166,7 +167,7 @@ def entry_counters(rule: Rule, *, top: int) -> dict[str, int]:
         except CommandError:
             continue
         counted += [(packets, name) for name, (packets, _) in counts.items()]
-    return {name: packets for packets, name in sorted(counted, reverse=True)[:top]}
+    return {listed_as(name): packets for packets, name in sorted(counted, reverse=True)[:top]}
 
 
 class SetEdit(Struct, frozen=True):

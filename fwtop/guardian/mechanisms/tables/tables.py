@@ -25,7 +25,7 @@ from fwtop.guardian.mechanisms.tables import state
 from fwtop.guardian.mechanisms.tables.contents import NftContents, difference
 from fwtop.kernel.links import Link
 from fwtop.kernel.programs import CommandError
-from fwtop.model.addresses.address import Prefix, of_ports
+from fwtop.model.addresses.address import Prefix, says_more
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Mode, Rule
@@ -39,7 +39,7 @@ from fwtop.rules.nft_objects import (
     PROXY,
     Layout,
     NftRule,
-    elements_of_ports,
+    elements_of,
     list_set_of,
     outermost,
     set_line,
@@ -50,7 +50,7 @@ from fwtop.rules.xtables import COUNTED_ELEMENTS
 
 if TYPE_CHECKING:  # numpy, which a guardian without lists needn't carry
     from fwtop.guardian.mechanisms.chains.list_sets import ListDelta
-    from fwtop.model.addresses.port_rows import Rows
+    from fwtop.model.addresses.list_rows import Rows
 
 _KINDS = {NETDEV.table: Kind.NFTABLES, PROXY.table: Kind.SYNPROXY, CONNECTIONS.table: Kind.CONNLIMIT}
 _PLAIN_NAME = re.compile(r"[\w.@-]{1,15}")
@@ -459,6 +459,6 @@ def _wake(layout: Layout) -> None:
 
 def _elements(rows: Rows, family: int) -> frozenset[Prefix] | frozenset[str]:
     mine = rows.of_family(family)
-    if of_ports(mine):
-        return frozenset(elements_of_ports(mine))
+    if says_more(mine):
+        return frozenset(elements_of(mine))
     return frozenset(outermost(tuple(mine)))

@@ -1,0 +1,162 @@
+"""Pairs of networks: what a prefix sends to another one, as entries of a named list."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.address import listed as _listed
+from fwtop.model.addresses.keyed_rows import SENDER, KeyedRows
+from fwtop.model.addresses.prefix_rows import PrefixRows
+from fwtop.model.text import safe_text
+
+_PACKED = struct.Struct(">B16sB16sB")
+
+
+class PairEntry(Struct, frozen=True, order=True):
+    """What a prefix sends to another one of its family; it is a row of PairRows."""
+
+    prefix: Prefix
+    to: Prefix
+
+    @staticmethod
+    def parse(text: str) -> PairEntry | None:
+        """Parse `192.0.2.0/24,198.51.100.7`, as ipset(8) writes it; None if it is nothing of the kind.
+
+        Raises ValueError with a message for the user.
+        """
+        source, comma, to = text.strip().partition(",")
+        if not comma:
+            return None
+        pair = PairEntry(Prefix.parse(source), Prefix.parse(to))
+        if pair.prefix.family != pair.to.family:
+            shown = safe_text(text.strip(), limit=100)
+            raise ValueError(f"{shown!r} has addresses of both families: source and destination are of one")
+        return pair
+
+    @property
+    def singles(self) -> Iterator[PairEntry]:
+        """It as kernels look it up: hash:net,net holds no /0, but both halves."""
+        if self.to.length:
+            return iter((self,))
+        half = 1 << self.to.bits - 1
+        return (PairEntry(self.prefix, Prefix(self.to.family, value, 1)) for value in (0, half))
+
+    def __str__(self) -> str:
+        """Return it as `parse` reads it."""
+        return f"{self.prefix},{self.to}"
+
+    def contains(self, other: PairEntry) -> bool:
+        """Return whether all that another one matches is matched by this one, too."""
+        return self.prefix.contains(other.prefix) and self.to.contains(other.to)
+
+
+class PairRows(KeyedRows[PairEntry]):
+    """Entries of pairs of networks."""
+
+    magic = b"\0FWD"
+    words, example = "pairs of networks", "192.0.2.0/24,198.51.100.7"
+    row = np.dtype([*SENDER, ("to", "V16"), ("to_length", "u1")])
+    set_type = "hash:net,net"
+
+    @classmethod
+    def of(cls, entries: Iterable[PairEntry]) -> PairRows:  # noqa: D102 # as KeyedRows says
+        return cls.of_packed(
+            b"".join(
+                _PACKED.pack(
+                    on.family,
+                    on.value.to_bytes(16, "big"),
+                    on.length,
+                    to.value.to_bytes(16, "big"),
+                    to.length,
+                )
+                for one in entries
+                for on, to in ((one.prefix, one.to),)
+            )
+        )
+
+    def entries(self, part: slice = slice(None)) -> Iterator[PairEntry]:  # noqa: D102
+        for family, address, length, to, to_length in _PACKED.iter_unpack(self.keys[part].tobytes()):
+            source, destination = (
+                Prefix(family, int.from_bytes(value, "big"), bits)
+                for value, bits in ((address, length), (to, to_length))
+            )
+            yield PairEntry(source, destination)
+
+    def _bad(self) -> NDArray[np.bool_]:
+        rows = self.rows
+        columns = [rows["family"].reshape(-1, 1), rows["to_length"].reshape(-1, 1), self.bytes_of("to")]
+        try:
+            PrefixRows.of_packed(np.hstack(columns).tobytes())
+        except ValueError:
+            return np.ones(1, np.bool_)
+        return np.zeros(1, np.bool_)
+
+    @property
+    def elements(self) -> int:  # noqa: D102
+        return len(self) + int(np.count_nonzero(self.rows["to_length"] == 0))
+
+    @cached_property
+    def single(self) -> PairRows:  # noqa: D102
+        if self.elements == len(self):
+            return self
+        return PairRows.of(one for entry in self.entries() for one in entry.singles)
+
+    def sent_to(self, here: Iterable[Prefix]) -> PrefixRows:
+        """Return the prefixes of which something that is sent to one of these addresses is listed."""
+        wanted = _listed(tuple(here))
+        return PrefixRows.of([one.prefix for one in self.entries() if wanted.overlapping(one.to) is not None])
+
+    def outermost(self) -> PairRows:
+        """Return the pairs that lie within no other one, as kernels look them up."""
+        entries = [*self.single.entries()]
+        known: dict[tuple[int, int], set[tuple[Prefix, Prefix]]] = {}
+        for one in entries:
+            known.setdefault((one.prefix.length, one.to.length), set()).add((one.prefix, one.to))
+        return PairRows.of(
+            one
+            for one in entries
+            if not any(
+                (_cut(one.prefix, length), _cut(one.to, to_length)) in pairs
+                for (length, to_length), pairs in known.items()
+                if length <= one.prefix.length
+                and to_length <= one.to.length
+                and (length, to_length) != (one.prefix.length, one.to.length)
+            )
+        )
+
+    def crossing(self) -> tuple[PairEntry, PairEntry] | None:
+        """Return two pairs that overlap without one holding the other; None if there are none."""
+        sources: dict[Prefix, list[Prefix]] = {}  # of each destination, sorted
+        for one in sorted(self.entries()):
+            sources.setdefault(one.to, []).append(one.prefix)
+        lengths = {to.length for to in sources}
+        for one in self.entries():
+            for length in (length for length in lengths if length < one.to.length):
+                around = _cut(one.to, length)
+                inside = sources.get(around, ())
+                at = bisect_right(inside, one.prefix)
+                if at < len(inside) and one.prefix.contains(inside[at]):
+                    return one, PairEntry(inside[at], around)
+        return None
+
+    def holding(self, wanted: PairEntry) -> PairEntry | None:  # noqa: D102
+        found = [one for one in self.entries() if one.contains(wanted)]
+        return max(found, key=lambda one: (one.prefix.length, one.to.length), default=None)
+
+
+def _packed(entry: PairEntry) -> bytes:
+    on, to = entry.prefix, entry.to
+    addresses = (item.value.to_bytes(16, "big") for item in (on, to))
+    return _PACKED.pack(on.family, next(addresses), on.length, next(addresses), to.length)
+
+
+def _cut(prefix: Prefix, length: int) -> Prefix:
+    return Prefix.of_columns(prefix.family, prefix.hi, prefix.lo, length)
