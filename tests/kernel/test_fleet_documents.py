@@ -17,7 +17,7 @@ from fwtop.fleet.signing import ConfirmKey, sign
 from fwtop.guardian.fleet.record import LOG, RECORD, Known, check_log
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import FleetStatus, Keep, Status, Undo
+from fwtop.model.protocol import FleetStatus, Keep, ListChange, Status, Undo
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.wire import of_json, to_json
 
@@ -217,6 +217,16 @@ def test_a_disk_without_room_takes_no_document_and_holds_up_no_end(bench: Bench,
             assert bench.path(4).passes()
         finally:
             subprocess.run(["umount", str(member.records)], check=True)
+
+
+@pytest.mark.parametrize("entry", ["{}", "{}:5353/udp", "2001:db8::/64"])
+def test_a_rule_on_this_machines_own_list(bench: Bench, member: Member, entry: str) -> None:
+    member.join("max_addresses = 1\n")
+    rule = replace(bench.block_rule(4), match=Match(), origin="list:bad")
+    with bench.connect() as guardian:
+        guardian.demand(ListChange("bad", "create", entries=(entry.format(bench.attacker(4)),)))
+        told = deliver(guardian, member.sealed(member.document(rule)))["rollouts"][0]
+        assert (told["stage"], bench.path(4).passes()) == ("trial", entry.startswith("2001"))
 
 
 def test_an_old_snapshot_takes_what_came_since_and_nothing_older(bench: Bench, member: Member) -> None:

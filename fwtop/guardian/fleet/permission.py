@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from fwtop.fleet.document import CLOCK_SECONDS, Action, Document, Refusal, is_meant
 from fwtop.guardian.fleet.membership import CLOSED, WIDE, Machine, Restriction, Restrictions
+from fwtop.model.addresses.address import sizes
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Level, Rule
 from fwtop.render.numbers import utc
@@ -126,7 +127,8 @@ def _beyond(document: Document, rules: Sequence[Rule], held: Restriction) -> str
 def _beyond_rule(rule: Rule, held: Restriction) -> str:
     limited = held.max_addresses is not None or held.widest_ipv4 or held.widest_ipv6
     least = {4: held.widest_ipv4, 6: held.widest_ipv6}
-    wider = next((one for one in rule.match.sources if one.length < least[one.family]), None)
+    sources = rule.match.sources if rule.list_name is None else ()
+    wider = next((one for one in sources if one.length < least[one.family]), None)
     checks = {
         f"may sign rules of the kinds {', '.join(held.kinds)} only, not {rule.kind.value}": (
             bool(held.kinds) and not {kind.value for kind in rule.kinds} <= set(held.kinds)
@@ -135,9 +137,7 @@ def _beyond_rule(rule: Rule, held: Restriction) -> str:
         f"may sign rules of {held.max_ttl_seconds:,} s at most, this one has {rule.ttl_seconds:,}": (
             rule.ttl_seconds > held.max_ttl_seconds
         ),
-        "may sign only rules that name their sources": (
-            bool(limited) and bool(rule.parts or not rule.match.sources or rule.list_name is not None)
-        ),
+        "may sign only rules that name their sources": (bool(limited) and (bool(rule.parts) or not sources)),
         f"may sign for sources of /{held.widest_ipv4} and /{held.widest_ipv6} and longer only, not {wider}": (
             wider is not None
         ),
@@ -147,12 +147,16 @@ def _beyond_rule(rule: Rule, held: Restriction) -> str:
 
 def _size(rule: Rule) -> int:
     """Return how many addresses a rule's sources are, whatever it does with them."""
+    if rule.list_name is not None:  # perhaps of a million entries
+        return sizes(rule.match.sources, 4) + (sizes(rule.match.sources, 6) >> 128 - _V6_UNIT)
     return sum(
         2 ** max(0, (32 if source.family == 4 else _V6_UNIT) - source.length) for source in rule.match.sources
     )
 
 
 def _is_wide(rule: Rule) -> bool:
+    if rule.list_name is not None:  # what it holds is this machine's
+        return False
     return any(
         source.length < (_WIDE_V4 if source.family == 4 else _WIDE_V6) for source in rule.match.sources
     )
