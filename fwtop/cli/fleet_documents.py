@@ -96,13 +96,12 @@ def _deliver(args: argparse.Namespace) -> int:
 def _lines(told: Told) -> list[str]:
     lines = []
     for one in told.rollouts:
-        rules = f"{plural(len(one.rules), 'rule')}: {', '.join(one.rules)}" if one.rules else "no rules"
         until = f", until {utc(one.confirm_by)} unless it is kept" if one.confirm_by is not None else ""
         counts = ", only counting" if one.counting else ""
         acts = ", not in force" if one.rules and not one.acting else ""
-        signers = " and ".join(one.signers)
-        stage = f"{one.stage.value}{counts}{acts}{until}"
-        lines.append(f"{told.machine}: {one.rollout} of {signers}: {stage}; {rules}")
+        rules = f"; {plural(len(one.rules), 'rule')}: {', '.join(one.rules)}" if one.rules else ""
+        stage = f"{one.stage.value}{counts}{acts}{until}{rules}"
+        lines.append(f"{told.machine}: {one.rollout} of {' and '.join(one.signers)}: {stage}")
         lines += [f"  {one.why}"] if one.why and one.stage is not Stage.KEPT else []
     for plan in told.plans:
         lines += [f"  {line}" for line in plan["commands"]]
