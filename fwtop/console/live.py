@@ -235,7 +235,7 @@ class LiveSession:
         surroundings = self._survey.last
         listeners = with_rates(surroundings.listeners, window)
         self.latest = Observed(window, self._baseline, self._known(), self.rules.effective)
-        return Snapshot(
+        snapshot = Snapshot(
             host=self._host,
             origin=self._origin,
             started=window.started,
@@ -258,6 +258,8 @@ class LiveSession:
             ),
             surroundings=replace(surroundings, listeners=listeners),
         )
+        self._sightings.tell_summary(snapshot)
+        return snapshot
 
     def _lost(self, window: Window, judgement: Judgement) -> tuple[ClientLoss, ...]:
         """Return what clients lost to rules; a trial that harms them ends, unless a policy tries its own."""

@@ -1,8 +1,9 @@
-"""What the guardian is told of traffic, for the programs that ask it (docs/API.md): attacks, and clients."""
+"""What the guardian is told of traffic, for programs that ask it (docs/API.md): attacks, clients, totals."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -12,11 +13,15 @@ from fwtop.analysis.clients import Clients
 from fwtop.console.guardian_link import GuardianLink
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import MAX_CLIENTS, KnownClients, Seen, SeenAttack
-from fwtop.model.traffic.snapshot import Incident
+from fwtop.model.protocol import MAX_CLIENTS, KnownClients, Seen, SeenAttack, Summary
+from fwtop.model.traffic.session import flow_of
+from fwtop.model.traffic.snapshot import Incident, Snapshot
+from fwtop.render.verdict import verdict_of
 
 _SECONDS = 2.0  # for the guardian, which only notes it
 _CLIENTS_SECONDS = 30.0  # between two tables of clients
+_SUMMARY_SECONDS, _CALM_SECONDS = 1.0, 5.0  # between two summaries under attack, and in calm
+_CALM_RATES = 30  # of clients' connections, of which the mean is what is usual
 
 
 class Sightings:
@@ -27,6 +32,8 @@ class Sightings:
         self._on: dict[int, Incident] = {}  # told, and not over
         self._clients = b""  # told
         self._clients_due = 0.0  # monotonic
+        self._summary_due = 0.0
+        self._calm: deque[float] = deque(maxlen=_CALM_RATES)
 
     def tell(self, attacks: Iterable[Incident]) -> None:
         """Tell what is new of the attacks of a judgement; never raises."""
@@ -62,6 +69,25 @@ class Sightings:
         with suppress(FwtopError):
             self._link.demand(KnownClients(told), seconds=_SECONDS)
             self._clients = now
+
+    def tell_summary(self, snapshot: Snapshot) -> None:
+        """Tell how this machine fares; never raises."""
+        if (now := time.monotonic()) < self._summary_due:
+            return
+        is_calm = not (snapshot.judgement.harmful or snapshot.judgement.not_judged)
+        self._summary_due = now + (_CALM_SECONDS if is_calm else _SUMMARY_SECONDS)
+        tcp, verdict, flow = snapshot.tcp, verdict_of(snapshot, snapshot.at), flow_of(snapshot)
+        clients = tcp.clients_per_s if tcp is not None else None
+        if is_calm and clients is not None:
+            self._calm.append(clients)
+        usual = sum(self._calm) / len(self._calm) if self._calm else None
+        totals = snapshot.tables.totals
+        told = Summary(
+            snapshot.at, verdict.badge.value, totals.pps, totals.bps, flow.reaches if flow else totals.pps,
+            flow.mine if flow else 0.0, clients, usual, verdict.loss.words if verdict.loss else "",
+        )  # fmt: skip
+        with suppress(FwtopError):
+            self._link.demand(told, seconds=_SECONDS)
 
 
 def _is_over(attack: Incident | None) -> bool:

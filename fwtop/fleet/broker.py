@@ -43,7 +43,7 @@ from fwtop.model.text import safe_text
 
 _SECONDS = 3.0  # for an answer of the server
 _CONNECT_SECONDS = 4.0
-_PING_SECONDS = 4  # two unanswered: the server is gone
+_PING_SECONDS = 3  # two unanswered: the server is gone
 _ASK = "fleet.ask"
 _STREAMS = {  # board → stream
     WANTED: "FLEET_WANTED",

@@ -25,6 +25,7 @@ from msgspec import Struct
 from fwtop.fleet.broker import Access, joining_rights, node_rights
 from fwtop.fleet.document import is_name
 from fwtop.fleet.identity import NatsKey, Scope, account, operator, user
+from fwtop.fleet.keys import MachineKey
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, to_json
@@ -49,6 +50,7 @@ class OperatorFile(Struct, frozen=True, forbid_unknown_fields=True):
     account: str  # public key
     seeds: dict[str, str]
     controller_jwt: str
+    registrar: str  # secret half of the key that signs the register of machines
 
     @property
     def access(self) -> Access:
@@ -116,6 +118,7 @@ def found(
         keys["fleet"].public,
         {name: key.seed for name, key in keys.items()},
         user(keys["controller"], keys["fleet"].public, keys["controller user"].public, "controller"),
+        MachineKey().secret,
     )
     for number, place in enumerate(places, 1):
         name = "server" if len(places) == 1 else f"server-{number}"
@@ -161,16 +164,11 @@ def account_jwt(seeds: dict[str, str], revoked: dict[str, int] | None = None) ->
     return account(keys["accounts"], keys["fleet"], "FLEET", scopes, revoked=revoked)
 
 
-def token(file: OperatorFile, signers: str, name: str, seconds: float) -> Token:
-    """Return a token that lets machines ask to join, for so long."""
-    key = NatsKey("U")
-    jwt = user(
-        NatsKey.of_seed(file.seeds["join"]),
-        file.account,
-        key.public,
-        name,
-        expires=int(time.time() + seconds),
-    )
+def token(file: OperatorFile, signers: str, machines: int, seconds: float) -> Token:
+    """Return a token with which so many machines may ask to join, for so long."""
+    key, name = NatsKey("U"), f"{os.urandom(4).hex()}-{machines}"
+    expires = int(time.time() + seconds)
+    jwt = user(NatsKey.of_seed(file.seeds["join"]), file.account, key.public, name, expires=expires)
     return Token(file.fleet, name, file.authority, jwt, key.seed, signers)
 
 

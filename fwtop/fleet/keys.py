@@ -14,7 +14,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from fwtop.model.errors import FwtopError
 
-SUMMARY, ANSWER, JOINING = (f"fwtop fleet {kind} 1\0".encode() for kind in ("summary", "answer", "joining"))
+SUMMARY, ANSWER, JOINING, REGISTER = (
+    f"fwtop fleet {kind} 1\0".encode() for kind in ("summary", "answer", "joining", "register")
+)
 _LENGTH = 88  # characters of a signature in base64
 
 

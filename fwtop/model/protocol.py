@@ -224,7 +224,8 @@ class Changes(Reading, frozen=True):
 
     data["log"] names this guardian's log, another one after each start; data["first"] is the number of the
     oldest event that it still has, data["last"] that of the newest. An event has `seq`, `at` (Unix seconds),
-    `event` and what is known of it. data["attacks"] are those that go on.
+    `event` and what is known of it. data["attacks"] are those that go on, data["summary"] is how the machine
+    fares, as the last console that told it saw it (`Summary`, and `age` in seconds; null: nobody watches).
     """
 
     command = "fwtop events"
@@ -272,6 +273,20 @@ class Seen(Attending, frozen=True):
     """Tell those who follow (`changes`) of attacks that began or ended."""
 
     attacks: tuple[SeenAttack, ...]
+
+
+class Summary(Attending, frozen=True):
+    """Tell those who follow (`changes`) in short how this machine fares; rates are of a second."""
+
+    at: float  # Unix seconds
+    verdict: str  # as on the screen: "CALM", "UNPROTECTED", …
+    arrives_pps: float
+    arrives_bps: float
+    reaches_pps: float  # services
+    rules_pps: float  # fwtop's rules drop
+    clients: float | None = None  # connections that they make; None: it isn't known
+    clients_before: float | None = None  # in calm, before the attack
+    harm: str = ""  # what a rule surely costs clients
 
 
 MAX_CLIENTS = 4_096
@@ -442,7 +457,7 @@ class FleetStatus(Verb, frozen=True):
 Request = (
     Hello | Watch | Plan | Apply | Keep | Repair | Undo | Status | Why | Symbols | Rescan | Survey | Connect
     | Changes | ListChange | ListShow | ListTest | ListRead | Rules | RuleRead | RuleMode | RuleChange | Renew
-    | PolicyRead | PolicyChange | Seen | KnownClients | FleetDocument | FleetConfirm | FleetStatus
+    | PolicyRead | PolicyChange | Seen | KnownClients | FleetDocument | FleetConfirm | FleetStatus | Summary
 )  # fmt: skip
 _REQUESTS: dict[str, type[Request]] = {cls.verb(): cls for cls in get_args(Request)}
 _NUMBER = re.compile(rb'\s*\{[^{}\[\]]{0,200}?"number"\s*:\s*([0-9]{1,15})\s*[,}]')

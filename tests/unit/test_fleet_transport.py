@@ -219,19 +219,19 @@ async def test_a_machine_may_neither_publish_as_another_nor_want_anything(real):
 
 
 async def test_a_token_asks_to_join_under_its_own_id_only(real):
-    token = founding.token(real.file, "", "t1", 60)
+    token = founding.token(real.file, "", 2, 60)
     leader = await real.controller()
-    await leader.put(ADMITTED, "t1.key", b"jwt")
-    joining = await Broker.connect(Access(real.file.urls, token.authority, token.jwt, token.seed, "t1"))
-    await joining.put(JOINING, "t1.key", b"please")
-    assert (await joining.read(ADMITTED, "t1.key"))["t1.key"].document == b"jwt"
+    await leader.put(ADMITTED, f"{token.id}.key", b"jwt")
+    joining = await Broker.connect(Access(real.file.urls, token.authority, token.jwt, token.seed, token.id))
+    await joining.put(JOINING, f"{token.id}.key", b"please")
+    assert (await joining.read(ADMITTED, f"{token.id}.key"))[f"{token.id}.key"].document == b"jwt"
     for board, name in ((JOINING, "t2.key"), (WANTED, "r1.document")):
         with pytest.raises(FwtopError):
             await joining.put(board, name, b"please")
-    assert list(await leader.read(JOINING)) == ["t1.key"]
-    expired = founding.token(real.file, "", "t3", -5)
+    assert list(await leader.read(JOINING)) == [f"{token.id}.key"]
+    expired = founding.token(real.file, "", 2, -5)
     with pytest.raises(FwtopError, match="can't be used"):
-        await Broker.connect(Access(real.file.urls, expired.authority, expired.jwt, expired.seed, "t3"))
+        await Broker.connect(Access(real.file.urls, expired.authority, expired.jwt, expired.seed, expired.id))
     await joining.close()
     await leader.close()
 

@@ -22,12 +22,13 @@ from fwtop.guardian.records.journal import Entry
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.peer import Peer
-from fwtop.model.protocol import MAX_WAIT_SECONDS, Changes, SeenAttack
+from fwtop.model.protocol import MAX_WAIT_SECONDS, Changes, SeenAttack, Summary
 from fwtop.model.text import safe_text
 
 _KEPT_BYTES = 4 << 20  # of events; the oldest go
 _MOST_ATTACKS, _MOST_TEXT = 64, 120  # that consoles tell of within _SEEN_SECONDS; characters
 _SEEN_SECONDS = 5.0
+_SUMMARY_SECONDS = 15.0  # an older one says nothing any more
 _MOST_BYTES = 8 << 20  # of events in an answer: it needs no more than one reading
 
 
@@ -48,6 +49,7 @@ class ChangeLog:
         self._began = False
         self._seen_at, self._seen_count = 0.0, 0
         self._attacks: dict[str, dict[str, Any]] = {}  # that go on, by id
+        self._summary: tuple[float, dict[str, Any]] = -math.inf, {}  # monotonic seconds, and what was told
 
     def note(self) -> None:
         """Compare with the last time; the first time, what former guardians left is nothing new."""
@@ -84,11 +86,7 @@ class ChangeLog:
         room = max(0, _MOST_ATTACKS - self._seen_count)
         self._seen_count += len(attacks)
         for attack in attacks[:room]:
-            about = {
-                name: safe_text(value, limit=_MOST_TEXT) if isinstance(value, str) else value
-                for name, value in asdict(attack).items()
-                if not isinstance(value, float) or math.isfinite(value)
-            }
+            about = _bounded(attack)
             key, is_on = f"{pid}-{attack.id}", attack.ended is None
             self._put("attack_began" if is_on else "attack_ended", {**about, "id": key})
             (on.add if is_on else on.discard)(key)
@@ -101,6 +99,10 @@ class ChangeLog:
         for key in sorted(on):
             self._put("attack_ended", {"id": key, "ended": None})
             self._attacks.pop(key, None)
+
+    def fares(self, summary: Summary) -> None:
+        """Note how the machine fares; called by the event loop."""
+        self._summary = time.monotonic(), _bounded(summary)
 
     def since(self, number: int) -> dict[str, bytes]:
         """Return the events after a number as an answer's data, encoded; as many as an answer may have."""
@@ -118,7 +120,13 @@ class ChangeLog:
             "last": b"%d" % last,
             "events": b"[" + b", ".join(found) + b"]",
             "attacks": json.dumps([*self._attacks.values()]).encode(),
+            "summary": json.dumps(self._fares()).encode(),
         }
+
+    def _fares(self) -> dict[str, Any] | None:
+        at, about = self._summary
+        age = time.monotonic() - at
+        return {**about, "age": round(age, 1)} if age < _SUMMARY_SECONDS else None
 
     def _stamps(self) -> dict[str, tuple[int, int]]:
         known = self._state.known_lists
@@ -144,6 +152,15 @@ class ChangeLog:
             self._bytes += len(data)
             while self._bytes > _KEPT_BYTES:
                 self._bytes -= len(self._events.popleft()[1])
+
+
+def _bounded(told: SeenAttack | Summary) -> dict[str, Any]:
+    """Return what a console told, as far as it may be passed on."""
+    return {
+        name: safe_text(value, limit=_MOST_TEXT) if isinstance(value, str) else value
+        for name, value in asdict(told).items()
+        if not isinstance(value, float) or math.isfinite(value)
+    }
 
 
 class _Waiting(Struct, frozen=True):

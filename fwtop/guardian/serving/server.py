@@ -48,6 +48,7 @@ from fwtop.model.protocol import (
     Rules,
     Seen,
     Status,
+    Summary,
     Survey,
     Symbols,
     Undo,
@@ -308,6 +309,9 @@ class Server:
                 self._followers.request(peer, request)
             case Seen():
                 self._changes.seen(peer.pid, client.seen, request.attacks)
+                self._connections.reply(peer, Answer(True))
+            case Summary():
+                self._changes.fares(request)
                 self._connections.reply(peer, Answer(True))
             case _ if request.changes and client.hello.readonly:
                 refused = Answer(False, "read-only: nothing was changed", 1, reason="read_only")
