@@ -45,6 +45,7 @@ VERBS = {
     "protect": "set who may connect to a port: everybody, access lists only, nobody",
     "api": "serve programs a stream of JSON lines",
     "policy": "permanent lists and rules from a file: check, diff, apply, history, rollback, export",
+    "fleet": "many machines: one signed rule on all that are attacked, on trial on each",
     "read": "analyse a capture file",
     "sessions": "list stored sessions",
     "report": "write a report on a session (HTML, Markdown, text, JSON), or its rules as a script",
@@ -131,6 +132,8 @@ def _run(arguments: list[str]) -> int:
     if verb in _URGENT:  # before anything is imported, which takes longest
         hurry()
     module = verb_module(verb)
+    if arguments and arguments[0] in getattr(module, "ACTIONS", ()):  # a verb of two words
+        verb, module, arguments = f"{verb} {arguments[0]}", module.action(arguments[0]), arguments[1:]
     parser = _Parser(
         prog=f"fwtop {verb}",
         description=textwrap.fill(module.HELP, 80),

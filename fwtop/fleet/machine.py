@@ -13,7 +13,6 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, to_json
 
-NODE_USER = "fwtop-fleet"
 NODE_FILE = "node.json"
 MACHINE_FILE = "machine.toml"  # the guardian reads it, and SIGNERS_FILE
 SIGNERS_FILE = "signers"

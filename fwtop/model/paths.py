@@ -22,6 +22,7 @@ COMMAND = Path("/usr/local/bin/fwtop")
 CONSOLE_USER = "fwtop"  # system user without a shell or home directory
 DISSECTOR_USER = "fwtop-dissect"  # likewise; the process that runs scapy
 FLEET_USER = "fwtop-fleet"  # likewise; the fleet's node on this machine
+BROKER_USER = "fwtop-broker"  # likewise; a server of the fleet (nats-server)
 VERIFIER_USER = "fwtop-verify"  # likewise; the one that verifies operators' signatures
 STATE_DIRECTORY = Path("/var/lib/fwtop")  # 0700, owned by CONSOLE_USER: session databases
 GUARDIAN_DIRECTORY = Path("/var/lib/fwtop-guardian")  # 0700, owned by root

@@ -1,0 +1,317 @@
+"""One rule on many machines: fwtop fleet block, limit, match, drop, protect, and undo."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import asdict, replace
+
+from fwtop.cli import block, making, protect
+from fwtop.cli.fleet_setup import add_operators
+from fwtop.cli.mitigation import DEFAULT_TTL_SECONDS
+from fwtop.cli.options import Verb, flag, option, seconds, whole
+from fwtop.fleet import founding, register, rollout
+from fwtop.fleet.broker import Broker
+from fwtop.fleet.document import Action, Calm, Document, Sealed, read_document
+from fwtop.fleet.founding import OperatorFile
+from fwtop.fleet.keys import MachineKey
+from fwtop.fleet.rollout import Leader, Outcome, Preview
+from fwtop.fleet.signing import ConfirmKey, seal
+from fwtop.fleet.transport import WANTED
+from fwtop.fleet.view import View
+from fwtop.fleet.wanted import DOCUMENT, UNDO, Question, encoded
+from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Rule
+from fwtop.model.text import safe_text
+from fwtop.model.wire import of_json
+from fwtop.render.numbers import duration, si
+
+_PREVIEW_SECONDS = 3.0
+_TRIAL_SECONDS = 30.0
+_KEYS = ("id_ed25519", "id_ed25519_sk", "id_ecdsa_sk", "id_ecdsa", "id_rsa")  # of ~/.ssh, the first there
+_SHOWN = 8  # machines in a list
+
+
+def _verb(text: str, example: str, own: Any, rules_of: Callable[..., list[Rule]]) -> Verb:  # noqa: ANN401
+    def arguments(parser: argparse.ArgumentParser) -> None:
+        own.arguments(parser)
+        on = "for machines with this label or name; 'web+eu' must have both; repeat it for more"
+        parser.add_argument("--on", action="append", required=True, metavar="LABEL", help=on)
+        middle = "after the first machine so many, before all that are attacked"
+        option(parser, "--waves", "N", middle, whole("a number of machines", 1, 100_000))
+        flag(parser, "--everywhere", "then also on machines in calm, and on those that come later")
+        flag(parser, "--calm-count", "with --everywhere: on machines in calm only count")
+        trial = "after which what nobody renews or keeps ends (default 30s)"
+        option(parser, "--trial", "TIME", trial, seconds, default=_TRIAL_SECONDS)
+        add_signing(parser)
+
+    return Verb(text, example, arguments, lambda args: _roll_out(args, rules_of(args)))
+
+
+def add_signing(parser: argparse.ArgumentParser) -> None:
+    """Add --key and --fleet."""
+    key = "SSH key to sign with; a public one if an agent holds it (default: the first of ~/.ssh)"
+    option(parser, "--key", "FILE", key, Path)
+    add_operators(parser)
+
+
+def _blocking(args: argparse.Namespace) -> list[Rule]:
+    if args.list is not None or args.replace is not None or not args.target:
+        line = "name the sources to block; --list and --replace are one machine's"
+        raise FwtopError(f"{line}; nothing was changed", 2)
+    return [replace(rule, ttl_seconds=args.ttl or DEFAULT_TTL_SECONDS) for rule in block.rules_of(args)]
+
+
+def _roll_out(args: argparse.Namespace, rules: list[Rule]) -> int:
+    """Preview, ask, lead; print a line a machine; return the exit status."""
+    if args.force or args.netns or args.interface:
+        raise FwtopError("--force, --netns and -i are one machine's own; nothing was changed", 2)
+    if not (args.preview or args.yes or sys.stdin.isatty()):
+        raise FwtopError(
+            "no terminal to ask for confirmation; nothing was changed; use --yes or --preview", 2
+        )
+    file = founding.read_operator(args.fleet)
+    with ConfirmKey() as key:
+        document = _document(args, file.fleet, rules, key)
+        sealed = seal(document, [signing_key(args.key)])
+        return asyncio.run(_led(args, file, document, sealed, key))
+
+
+def _document(args: argparse.Namespace, fleet: str, rules: list[Rule], key: ConfirmKey) -> Document:
+    rules = [replace(rule, group=args.group) for rule in rules] if args.group else rules
+    now = time.time()
+    return Document(
+        fleet=fleet,
+        revision=int(now * 1000),
+        rollout=new_id(),
+        action=Action.RULES,
+        on=tuple(dict.fromkeys(args.on)),
+        issued=now,
+        not_after=now + max(rule.ttl_seconds for rule in rules),
+        rules=tuple(_plain(rule) for rule in rules),
+        trial_seconds=round(args.trial),
+        count_only=args.count,
+        calm=Calm.COUNT if args.calm_count else Calm.DROP,
+        waves=rollout.default_waves(args.waves, everywhere=args.everywhere),
+        confirm_key=key.public,
+        note="; ".join(rule.summary for rule in rules)[:200],
+    )
+
+
+def _plain(rule: Rule) -> dict[str, Any]:
+    return {name: value for name, value in rule.to_dict().items() if name not in ("id", "created_by")}
+
+
+def new_id() -> str:
+    """Return a name for a roll-out."""
+    return base64.b32encode(os.urandom(5)).decode().lower()
+
+
+def signing_key(given: Path | None) -> Path:
+    """Return the key to sign with; raises FwtopError."""
+    found = [given] if given is not None else [Path.home() / ".ssh" / name for name in _KEYS]
+    for path in found:
+        if path.exists():
+            return path
+    raise FwtopError(f"{found[0]}: there is no such SSH key; name yours with --key; nothing was changed", 2)
+
+
+async def _led(
+    args: argparse.Namespace, file: OperatorFile, document: Document, sealed: Sealed, key: ConfirmKey
+) -> int:
+    to = sys.stderr if args.json else sys.stdout
+
+    def say(line: str) -> None:
+        print(line, file=to, flush=True)
+
+    async with await Broker.connect(file.access) as broker:
+        known = await register.read(broker, file.fleet, MachineKey(file.registrar))
+        view = View(known)
+        await broker.follow(view.take)
+        asked = await rollout.preview(broker, view, document, sealed, _PREVIEW_SECONDS)
+        for line in preview_lines(document, asked):
+            say(line)
+        if args.preview or (why := _why_not(args, asked)):
+            if not args.preview:
+                raise FwtopError(f"{why}; nothing was changed")
+            if args.json:
+                print(json.dumps({"schema": 1, "preview": _preview_json(asked)}))
+            return 0
+        if not args.yes and not await asyncio.to_thread(_agreed, asked):
+            say("nothing was changed")
+            return 1
+        outcome = await Leader(broker, view, document, sealed, key=key, say=say).lead(asked)
+    say(_outcome_line(outcome, document))
+    if args.json:
+        print(json.dumps({"schema": 1, "preview": _preview_json(asked), "rollout": outcome_json(outcome)}))
+    return 0 if outcome.is_kept else 1
+
+
+def _why_not(args: argparse.Namespace, asked: Preview) -> str:
+    if not asked.answers:
+        return "no machine that it is for answered"
+    if not asked.agreed:
+        return "each machine refuses it"
+    if not asked.attacked and not args.everywhere:
+        return "none of these machines is attacked: --everywhere has all of them install it"
+    return ""
+
+
+def preview_lines(document: Document, asked: Preview) -> list[str]:
+    """Return what the machines said to a document: whose turn it would be, who loses what, who refuses."""
+    count = len(asked.answers) + len(asked.silent)
+    lines = [f"{document.note}, on {count} machine{'s' * (count != 1)} of {', '.join(document.on)}"]
+    for name in asked.attacked[:_SHOWN]:
+        summary = asked.answers[name].summary
+        attack = summary.attacks[0].title if summary.attacks else ""
+        lines.append(f"  {name}: attacked, {attack}, {si(summary.arrives_pps, 'pps')} arrive")
+    if len(asked.attacked) > _SHOWN:
+        lines.append(f"  and {len(asked.attacked) - _SHOWN} more are attacked")
+    for name, one in list(asked.agreed.items()):
+        for plan in (one.told or {}).get("plans", ()):
+            said = [loss.get("words", "") for loss in plan.get("losses", ())]
+            if said:
+                lines.append(f"  {name}: {safe_text('; '.join(said), limit=300)}")
+    lines += [f"  refuses: {name}: {safe_text(why, limit=300)}" for name, why in asked.refused.items()]
+    if asked.silent:
+        lines.append(f"  did not answer: {', '.join(asked.silent[:_SHOWN])}")
+    return lines
+
+
+def _agreed(asked: Preview) -> bool:
+    first = asked.attacked[0] if asked.attacked else min(asked.agreed)
+    try:
+        said = input(f"start with {first}, then {len(asked.agreed) - 1} more at most? [y/N] ")
+    except EOFError:
+        return False
+    return said.strip().lower() in {"y", "yes"}
+
+
+def _outcome_line(outcome: Outcome, document: Document) -> str:
+    applied = f"{len(outcome.applied)} of {len(outcome.meant)} machines"
+    if outcome.is_kept:
+        left = duration(max(document.not_after - time.time(), 0))
+        more = f" ({outcome.reason})" if outcome.reason else ""
+        undo = f"'fwtop fleet undo {outcome.rollout}' takes it back"
+        return f"roll-out {outcome.rollout}: kept on {applied}{more}; ends in {left}; {undo}"
+    return f"roll-out {outcome.rollout}: reverted; it was in force on {applied}: {outcome.reason}"
+
+
+def _preview_json(asked: Preview) -> dict[str, Any]:
+    machines = [
+        {
+            "name": name,
+            "attacked": one.summary.attacked,
+            "refused": rollout.refusal_of(one),
+            **(one.told or {}),
+        }
+        for name, one in asked.answers.items()
+    ]
+    return {"machines": machines, "silent": list(asked.silent)}
+
+
+def outcome_json(outcome: Outcome) -> dict[str, Any]:
+    """Return a roll-out's outcome for JSON: counts where FLEET has counts, and who is who."""
+    found = asdict(outcome)
+    return {**found, "applied": len(outcome.applied), "machines": found.pop("states")}
+
+
+def _undo_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rollout", help="the roll-out's id: fwtop fleet status")
+    flag(parser, "--json", "print one JSON document")
+    add_signing(parser)
+
+
+def _undo(args: argparse.Namespace) -> int:
+    file = founding.read_operator(args.fleet)
+    return asyncio.run(_undone(args, file))
+
+
+async def _undone(args: argparse.Namespace, file: OperatorFile) -> int:
+    async with await Broker.connect(file.access) as broker:
+        name = f"{args.rollout}.{DOCUMENT}"
+        entry = (await broker.read(WANTED, name)).get(name)
+        if entry is None:
+            line = f"there is no roll-out {safe_text(args.rollout, limit=40)!r}, or it has ended"
+            raise FwtopError(f"{line}; see 'fwtop fleet status'")
+        old = read_document(of_json(Sealed, entry.document).text.encode())
+        now = time.time()
+        document = replace(
+            old, action=Action.UNDO, revision=int(now * 1000), rules=(), waves=(), issued=now, confirm_key=""
+        )
+        sealed = seal(document, [signing_key(args.key)])
+        view = View(await register.read(broker, file.fleet, MachineKey(file.registrar)))
+        await broker.put(
+            WANTED, f"{args.rollout}.{UNDO}", encoded(sealed), seconds=max(old.not_after - now, 1)
+        )
+        stages = await _awaited(broker, view, document)
+    if args.json:
+        print(json.dumps({"schema": 1, "rollout": args.rollout, "machines": stages}))
+    else:
+        for machine, stage in stages.items():
+            print(f"  {machine}: {stage}")
+    return 0 if all(stage in ("undone", "reverted", "untouched") for stage in stages.values()) else 1
+
+
+async def _awaited(broker: Broker, view: View, document: Document) -> dict[str, str]:
+    """Ask until no machine has the roll-out in force any more, for a while; return what each says."""
+    meant, end = view.register.meant(document.on), time.monotonic() + 5.0
+    while True:
+        await view.ask(broker, Question.new(), 1.0, meant)
+        stages = {name: "silent" for name in meant}
+        for name in meant.keys() & view.machines.keys():
+            rows = view.machines[name].summary.rollouts
+            found = next((one.stage for one in rows if one.rollout == document.rollout), "untouched")
+            stages[name] = found
+        if time.monotonic() > end or not {"trial", "kept", "silent"} & set(stages.values()):
+            return stages
+        await asyncio.sleep(0.3)
+
+
+def _of_making(name: str) -> Callable[[argparse.Namespace], list[Rule]]:
+    def rules_of(args: argparse.Namespace) -> list[Rule]:
+        rule_of = making.VERBS[name].rule_of
+        assert rule_of is not None  # noqa: S101 - these verbs make rules
+        return [rule_of(args)]
+
+    return rules_of
+
+
+_SHARED = (
+    "on machines: previewed by all, then on trial on one that is attacked, then on all of them; it stays "
+    "only if it does no harm."
+)
+ACTIONS = {
+    "block": _verb(
+        f"Block sources {_SHARED}", "fwtop fleet block 198.51.100.0/24 --on web", block, _blocking
+    ),
+    **{
+        name: _verb(f"As 'fwtop {name}', {_SHARED}", example, making.VERBS[name], _of_making(name))
+        for name, example in (
+            ("limit", "fwtop fleet limit --proto udp --dport 53 --per 24 --rate 1000/s --on dns"),
+            ("match", "fwtop fleet match --dns attack.example.com --proto udp --dport 53 --on dns"),
+            ("drop", "fwtop fleet drop --proto udp --sport 53 --length 512:65535 --via xdp --on web"),
+        )
+    },
+    "protect": _verb(
+        f"As 'fwtop protect', {_SHARED}",
+        "fwtop fleet protect 22/tcp --acl office --on web",
+        protect,
+        protect.rules_of,
+    ),
+    "undo": Verb(
+        "Take a roll-out back on all machines, whether it is on trial or kept.",
+        "fwtop fleet undo k3x7q2ab",
+        _undo_arguments,
+        _undo,
+    ),
+}

@@ -1,0 +1,178 @@
+"""How a fleet fares: fwtop fleet status and doctor."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections import Counter
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from fwtop.cli.fleet_setup import add_operators
+from fwtop.cli.options import Verb, flag
+from fwtop.fleet import founding, register
+from fwtop.fleet.broker import Broker
+from fwtop.fleet.document import Document, Sealed, read_document
+from fwtop.fleet.founding import OperatorFile
+from fwtop.fleet.keys import MachineKey
+from fwtop.fleet.summary import NO_GUARDIAN, NOT_WATCHED
+from fwtop.fleet.transport import WANTED
+from fwtop.fleet.view import Heard, View
+from fwtop.fleet.wanted import DOCUMENT, Question
+from fwtop.model.wire import of_json
+from fwtop.render.numbers import duration, si
+
+_ASK_SECONDS = 1.5  # also those that answer late, and a second one with the same identity
+
+
+class _Seen(Struct):
+    file: OperatorFile
+    view: View
+    documents: dict[str, Document]
+    server: dict[str, str]
+    streams: dict[str, dict[str, Any]]
+
+    @property
+    def wrong(self) -> list[str]:
+        """What is wrong, a sentence each, with what to do."""
+        known = self.view.register.machines
+        lines = [
+            f"{name} is silent: on it, systemctl status fwtop-fleet; its rules stay as they are"
+            for name in self.view.silent(known)
+        ]
+        for name, heard in self.view.machines.items():
+            lines += [f"{name}: {line}" for line in _wrong(heard)]
+        if self.view.forged:
+            lines.append(
+                f"{self.view.forged} answers that no machine of the register signed: somebody forges them"
+            )
+        return lines
+
+
+def _wrong(heard: Heard) -> list[str]:
+    summary, lines = heard.summary, list(heard.summary.trouble)
+    if heard.is_double:
+        lines.append("two machines answer with its key: have one leave and join again; neither is believed")
+    if off := heard.clock_off:
+        lines.append(f"its clock is off by {off:+.0f} s: documents may seem expired to it")
+    if summary.verdict == NO_GUARDIAN:
+        lines.append("its guardian does not answer: 'fwtop status' there starts it")
+    if summary.verdict == NOT_WATCHED:
+        lines.append("nobody watches its traffic: 'fwtop service enable' there does")
+    lines += [f"roll-out {one.rollout}: {one.why}" for one in summary.rollouts if one.stage == "refused"]
+    return lines
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    flag(parser, "--json", "print one JSON document")
+    add_operators(parser)
+
+
+async def _look(args: argparse.Namespace) -> _Seen:
+    """Ask all machines; raises FwtopError if the servers can't be reached."""
+    file = founding.read_operator(args.fleet)
+    async with await Broker.connect(file.access) as broker:
+        view = View(await register.read(broker, file.fleet, MachineKey(file.registrar)))
+        await view.ask(broker, Question.new(), _ASK_SECONDS, {})
+        documents = {}
+        for name, entry in (await broker.read(WANTED)).items():
+            rollout, _, kind = name.partition(".")
+            if kind == DOCUMENT:
+                documents[rollout] = read_document(of_json(Sealed, entry.document).text.encode())
+        return _Seen(file, view, documents, broker.server, await broker.streams())
+
+
+def _status(args: argparse.Namespace) -> int:
+    """Print machines, roll-outs and what is wrong; status 1 if anything is."""
+    seen = asyncio.run(_look(args))
+    machines, wrong = seen.view.machines, seen.wrong
+    stages = {
+        rollout: Counter(
+            one.stage
+            for heard in machines.values()
+            for one in heard.summary.rollouts
+            if one.rollout == rollout
+        )
+        for rollout in seen.documents
+    }
+    if args.json:
+        rows = [asdict(heard.summary) | {"silent": round(heard.silent, 1)} for heard in machines.values()]
+        rollouts = [
+            {"rollout": name, "note": document.note, "on": document.on, "stages": dict(stages[name])}
+            for name, document in seen.documents.items()
+        ]
+        about = {
+            "schema": 1,
+            "fleet": seen.file.fleet,
+            "machines": rows,
+            "rollouts": rollouts,
+            "wrong": wrong,
+        }
+        print(json.dumps(about, default=asdict))
+        return 1 if wrong else 0
+    for name, heard in sorted(machines.items()):
+        print(_row(name, heard))
+    for name, document in seen.documents.items():
+        told = ", ".join(f"{stage} on {count}" for stage, count in stages[name].items()) or "on no machine"
+        print(f"roll-out {name}: {document.note}, for {', '.join(document.on)}: {told}")
+    for line in wrong:
+        print(f"! {line}")
+    if not seen.view.register.machines:
+        print("no machine yet; 'fwtop fleet token' lets one ask to join")
+    return 1 if wrong else 0
+
+
+def _row(name: str, heard: Heard) -> str:
+    one = heard.summary
+    clients = "" if one.clients is None else f"  clients {one.clients:.0f}/s"
+    was = "" if one.clients_before is None or not one.attacked else f" (was {one.clients_before:.0f})"
+    attack = f"  {one.attacks[0].title}" if one.attacks else ""
+    rates = f"arrives {si(one.arrives_pps, 'pps')}  reaches {si(one.reaches_pps, 'pps')}"
+    return f"{name:<20} {' '.join(one.labels):<16} {one.verdict:<12} {rates}{clients}{was}{attack}"
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    """Print a line a check."""
+    seen = asyncio.run(_look(args))
+    lines = [
+        (True, f"server {seen.server['url']}: nats-server {seen.server['version']}, TLS 1.3, key accepted")
+    ]
+    wanted = len(seen.file.urls)
+    for board, about in seen.streams.items():
+        replicas = about.get("config", {}).get("num_replicas", 0)
+        good = replicas == wanted
+        mend = "" if good else "; 'fwtop fleet nodes' makes what is missing"
+        lines.append((good, f"stream of {board}: {replicas} of {wanted} replicas{mend}"))
+    heard = seen.view.machines
+    oldest = max((one.silent for one in heard.values()), default=0.0)
+    count = len(seen.view.register.machines)
+    lines.append(
+        (len(heard) == count, f"{len(heard)} of {count} machines answer, the last {duration(oldest)} ago")
+    )
+    lines += [(False, line) for line in seen.wrong]
+    bad = [line for good, line in lines if not good]
+    if args.json:
+        checks = [{"ok": good, "text": line} for good, line in lines]
+        print(json.dumps({"schema": 1, "fleet": seen.file.fleet, "checks": checks}))
+    else:
+        print("\n".join(f"{'ok ' if good else 'BAD'}  {line}" for good, line in lines))
+    return 1 if bad else 0
+
+
+ACTIONS = {
+    "status": Verb(
+        "Tell how each machine and each roll-out fares, and what is wrong. Exit status 1 if anything is.",
+        "fwtop fleet status",
+        _arguments,
+        _status,
+    ),
+    "doctor": Verb(
+        "Check the servers, their streams, the machines, their clocks and guardians, and say what to mend.",
+        "fwtop fleet doctor",
+        _arguments,
+        _doctor,
+    ),
+}
