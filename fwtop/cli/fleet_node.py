@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import grp
 import os
 import pwd
 import sys
@@ -23,7 +22,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     """Serve until stopped."""
-    from fwtop.client.program import connect
+    from fwtop.client.program import connect_directly
     from fwtop.fleet.broker import Broker
     from fwtop.fleet.machine import read_node
     from fwtop.fleet.node import Node
@@ -33,7 +32,7 @@ def _run(args: argparse.Namespace) -> int:
     if os.geteuid() == 0:
         drop_privileges(_account())
     file = read_node(paths.fleet_directory(args.netns))
-    node = Node(file, connect, partial(Broker.connect, file.access), _say)
+    node = Node(file, connect_directly, partial(Broker.connect, file.access), _say)
     asyncio.run(node.run())
     return 0
 
@@ -45,15 +44,6 @@ def _account() -> pwd.struct_passwd:
         raise FwtopError(
             f"there is no user {paths.FLEET_USER}: run 'make setup'; nothing was started", 3
         ) from None
-
-
-def group() -> int:
-    """Return the group of the node, which may read its file; raises FwtopError."""
-    try:
-        return grp.getgrnam(paths.FLEET_USER).gr_gid
-    except KeyError:
-        line = f"there is no group {paths.FLEET_USER}: run 'make setup'; nothing was changed"
-        raise FwtopError(line, 3) from None
 
 
 def _say(line: str) -> None:

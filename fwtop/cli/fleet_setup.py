@@ -15,7 +15,6 @@ from pathlib import Path
 
 from msgspec.structs import asdict, replace
 
-from fwtop.cli.fleet_node import group
 from fwtop.cli.launcher import require_root
 from fwtop.cli.options import Verb, add_netns, flag, option, seconds, whole
 from fwtop.fleet import founding, joining, machine, register
@@ -139,13 +138,13 @@ def _join(args: argparse.Namespace) -> int:
     labels = tuple(label for label in args.labels.split(",") if label)
     name = args.name or socket.gethostname().partition(".")[0]
     file = _mine(directory, token) or joining.new_node(token, tuple(args.url.split(",")), name, labels)
-    machine.write_node(directory, file, group())  # keys stay, whatever ends this process
+    machine.write_node(directory, file, machine.node_group())  # keys stay, whatever ends this process
     print(f"{file.name} asks to join {file.fleet}; to admit it: fwtop fleet nodes --approve {file.name}")
     admitted = asyncio.run(_asked(token, file, args.wait))
     if admitted is None:
         raise FwtopError("nobody has admitted it yet; the same command again goes on waiting")
     machine.write_identity(directory, admitted, token.signers)
-    machine.write_node(directory, admitted, group())
+    machine.write_node(directory, admitted, machine.node_group())
     print(f"{file.name} is a machine of {file.fleet}; it obeys whom {directory / machine.SIGNERS_FILE} names")
     if args.netns is None and _has_systemd():
         _systemctl("enable", "--now", NODE_UNIT)

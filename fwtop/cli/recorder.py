@@ -53,6 +53,7 @@ def _record_arguments(parser: argparse.ArgumentParser) -> None:
     automatic = f"policy for automatic rules (default {FILE}; if it does not exist: none)"
     option(parser, "--automatic", "FILE", automatic, Path, default=Path(FILE))
     flag(parser, "--no-alarms", "send no alarms, not even to the systemd journal")
+    flag(parser, "--no-store", "keep no session: only tell others (lines, metrics, alarms, the fleet)")
 
 
 def _record(args: argparse.Namespace) -> int:
@@ -77,6 +78,7 @@ def _record(args: argparse.Namespace) -> int:
         automatic=plain(policy) if policy.enabled else {},
         service_fd=service_manager(),
         drops=None if args.drops is None else open_drops(args),
+        store=not args.no_store,
     )
     return launch(options, args.interface)
 

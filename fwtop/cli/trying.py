@@ -28,7 +28,7 @@ _DEFAULT = "few_sources"
 
 
 def _lab_arguments(parser: argparse.ArgumentParser) -> None:
-    scenario = f"a scenario's name, a TOML file of your own, or 'list' (default {_DEFAULT})"
+    scenario = f"a scenario's name, a TOML file of your own, 'list', or 'fleet' (default {_DEFAULT})"
     parser.add_argument("scenario", nargs="?", default=None, help=scenario)
     option(parser, "--seconds", "S", "without a screen: how long (default 5)", seconds, default=5.0)
     pps = "packets per second (default: the scenario's; 0: unlimited)"
@@ -39,12 +39,21 @@ def _lab_arguments(parser: argparse.ArgumentParser) -> None:
     )
     option(parser, "--capture", "FILE", capture)
     flag(parser, "--json", "print what was sent and observed as JSON")
+    harm = "fleet: the rule is to hurt the clients of this machine, for example web-2"
+    option(parser, "--harm", "MACHINE", harm)
+    option(
+        parser, "--kill", "WHAT", "fleet: kill broker, coordinator or both (with a comma) during the trial"
+    )
     flag(parser, "--store", "without a screen: keep the observation as a session (the screen always does)")
 
 
 def _lab(args: argparse.Namespace) -> int:
     if args.scenario == "list":
         return _list_scenarios(as_json=args.json)
+    if args.scenario == "fleet":
+        return _fleet(args)
+    if args.harm or args.kill:
+        raise FwtopError("--harm and --kill go with 'fwtop lab fleet'", 2)
     if args.capture and args.scenario:
         raise FwtopError("a scenario and --capture exclude each other", 2)
     with _ending_by_signals(), ExitStack() as opened:
@@ -62,6 +71,32 @@ def _lab(args: argparse.Namespace) -> int:
         status = watch.show(lab, args.pps)
     print("fwtop: the lab is gone: every rule in its namespaces is undone, and they are removed")
     return status
+
+
+def _fleet(args: argparse.Namespace) -> int:
+    """Play one roll-out on six machines; 0 if it ended as it should: kept, or reverted where it must be."""
+    from fwtop.lab import fleet
+
+    kill = frozenset(one for one in (args.kill or "").split(",") if one)
+    if kill - {"broker", "coordinator"} or (args.harm and args.harm not in fleet.NAMES[: fleet.ATTACKED]):
+        among = ", ".join(fleet.NAMES[: fleet.ATTACKED])
+        raise FwtopError(f"--kill takes broker, coordinator or both, --harm one of {among}", 2)
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr if args.json else sys.stdout, flush=True)
+
+    with _ending_by_signals(), fleet.FleetLab(say) as lab:
+        result = fleet.play(lab, fleet.Trial(args.harm or "", kill), say)
+    if args.json:
+        print(json.dumps(result))
+    else:
+        for row in result["machines"]:
+            clients = f"clients {row['clients_now']:.0f}/s (before {row['clients_before']:.0f})"
+            rates = f"{row['arrives_pps']:>8.0f} pps arrive, {row['reaches_pps']:>8.0f} reach"
+            print(f"{row['name']:<8} {row['state']:<10} {rates}, {clients}")
+        print(f"{result['rollout']['outcome']}: {result['rollout']['reason'] or 'no harm was done'}")
+    wanted = "reverted" if args.harm or kill else "kept"
+    return 0 if result["rollout"]["outcome"] == wanted else 1
 
 
 def _list_scenarios(*, as_json: bool) -> int:

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Self
 
 from fwtop.model.errors import FwtopError
 
-__all__ = ["FwtopError", "Program", "connect"]
+__all__ = ["FwtopError", "Program", "connect", "connect_directly"]
 RUN_DIRECTORY = Path("/run/fwtop")
 _NAMES = Path("/run/netns")
 _MAX_PACKET = 1 << 20  # bytes of a message to or from the guardian itself
@@ -352,6 +352,14 @@ def connect(
     name = _name_of(own) if netns is None else netns
     path = run_directory / (f"api-{name}.sock" if name is not None else "api.sock")
     return Program(path, own if netns is None else None, readonly=readonly)
+
+
+def connect_directly(*, run_directory: Path = RUN_DIRECTORY) -> Program:
+    """Connect to the guardian of the present network namespace itself, without the stream.
+
+    Whoever follows nothing needs no server of the stream, which is a process more.
+    """
+    return Program(run_directory / "no-stream", os.stat("/proc/self/ns/net").st_ino)
 
 
 def _name_of(inode: int) -> str | None:

@@ -122,7 +122,8 @@ class Broker:
             self.lost.set()
 
         async def complained(error: Exception) -> None:
-            self.complaints = [*self.complaints, safe_text(error, limit=200)][-8:]
+            said = safe_text(error, limit=200) or type(error).__name__
+            self.complaints = [*self.complaints, said][-8:]
 
         await self._client.connect(
             url,
@@ -144,7 +145,7 @@ class Broker:
 
     def _why(self, error: BaseException) -> str:
         """Say why something failed: the server's last complaint tells more than that it did not answer."""
-        said = str(error) if not isinstance(error, TimeoutError | NoServersError) else ""
+        said = "" if isinstance(error, TimeoutError | NoServersError) else str(error) or type(error).__name__
         return said or (self.complaints[-1] if self.complaints else "no answer")
 
     async def publish(self, name: str, summary: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ from msgspec import Struct
 
 from fwtop.fleet.broker import Access
 from fwtop.model.errors import FwtopError
+from fwtop.model.paths import FLEET_USER
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, to_json
 
@@ -66,6 +68,16 @@ def read_node(directory: Path) -> NodeFile:
 def write_node(directory: Path, file: NodeFile, group: int) -> None:
     """Write the node's file for root and its group."""
     write(directory / NODE_FILE, to_json(file).decode(), mode=0o640, group=group)
+
+
+def node_group() -> int:
+    """Return the group of the node, which may read its file; raises FwtopError."""
+    try:
+        return grp.getgrnam(FLEET_USER).gr_gid
+    except KeyError:
+        raise FwtopError(
+            f"there is no group {FLEET_USER}: run 'make setup'; nothing was changed", 3
+        ) from None
 
 
 def write_identity(directory: Path, file: NodeFile, signers: str) -> None:

@@ -42,6 +42,11 @@ class Access(Struct, frozen=True):
         """Whether anybody but root has any scope."""
         return any(getattr(self, scope) for scope in SCOPES)
 
+    @property
+    def streamed(self) -> bool:
+        """Whether anybody has one who may want the stream: the fleet's node does without."""
+        return any(getattr(self, scope) for scope in SCOPES if scope != "fleet")
+
     def scopes(self, uid: int, groups: Collection[int]) -> tuple[str, ...]:
         """Return what a user in these groups may do; root may do everything, and who may change may read."""
         if uid == 0:

@@ -3,7 +3,7 @@
 Visitors fetch pages and resolve names, each from its own address and without waiting for earlier answers,
 like many people behind one address. The operator types into one long TCP session. A scenario's crowds (floods
 with real connections, or a flash crowd) run here as well. Commands are JSON lines: phase NAME, pause, crowd
-on/off, results, results_by_client. Exits at end of input.
+on/off, move (to other addresses), results, results_by_client. Exits at end of input.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from fwtop.lab.traffic.crowds import Crowd, HeldCrowd
 from fwtop.lab.traffic.pools import HOSTS, OPERATOR_PORT, PAGES, ZONE, request
 
 _HTTP_SECONDS, _DNS_SECONDS, _ECHO_SECONDS = 1.0, 0.5, 1.0
-_THINKING_SECONDS = 0.15
 _KEYSTROKE_SECONDS = 0.05
 _MAX_PENDING = 16  # requests per client, so that unanswered ones don't pile up
 
@@ -62,8 +61,10 @@ class Attempts(Struct):
 class Clients:
     """All legitimate clients, and the results of their attempts."""
 
-    def __init__(self, clients: list[str], operator: str, seed: int) -> None:
+    def __init__(self, clients: list[str], operator: str, seed: int, thinking: float) -> None:
+        """`thinking` is the mean time in seconds from one attempt of a client to the next."""
         self._clients = clients
+        self._thinking = thinking
         self._operator = operator
         self._rng = random.Random(f"clients/{seed}")  # noqa: S311
         self._phase = "before"
@@ -78,6 +79,10 @@ class Clients:
         """Count attempts from now on under this name."""
         self._phase = name
         self._running.set()
+
+    def move(self, clients: list[str]) -> None:
+        """Let clients go on from these addresses, each at the place of one of the same family."""
+        self._clients = clients
 
     async def pause(self) -> None:
         """Start nothing new, and wait for pending attempts to finish."""
@@ -112,20 +117,21 @@ class Clients:
     def tasks(self) -> list[asyncio.Task[None]]:
         """Start all clients."""
         jobs: list[Awaitable[None]] = [self._operate()]
-        for address in self._clients:
-            jobs.append(self._work(address, "http", self._fetch))
+        for number, address in enumerate(self._clients):
+            jobs.append(self._work(number, "http", self._fetch))
             if ":" not in address:
-                jobs.append(self._work(address, "dns", self._resolve))
+                jobs.append(self._work(number, "dns", self._resolve))
         return [asyncio.ensure_future(job) for job in jobs]
 
-    async def _work(self, address: str, work: str, once: Callable[[str, int], Awaitable[None]]) -> None:
+    async def _work(self, number: int, work: str, once: Callable[[str, int], Awaitable[None]]) -> None:
         """Start attempts at random intervals; each client cycles through the pages or names."""
         begun: set[asyncio.Task[bool]] = set()
         turn = self._rng.randrange(60)
         while True:
-            await asyncio.sleep(self._rng.expovariate(1 / _THINKING_SECONDS))
+            await asyncio.sleep(self._rng.expovariate(1 / self._thinking))
             await self._running.wait()
             if len(begun) < _MAX_PENDING:
+                address = self._clients[number]
                 task = asyncio.ensure_future(self._try(address, work, once(address, turn)))
                 begun.add(task)
                 task.add_done_callback(begun.discard)
@@ -220,6 +226,8 @@ async def _obey(command: dict[str, Any], clients: Clients, crowds: list[Crowd]) 
     match command["do"]:
         case "phase":
             clients.phase(str(command["name"]))
+        case "move":
+            clients.move(command["clients"])
         case "pause":
             await clients.pause()
         case "crowd":
@@ -238,7 +246,7 @@ async def _serve() -> None:
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     setup = json.loads(await reader.readline())
-    clients = Clients(setup["clients"], setup["operator"], setup["seed"])
+    clients = Clients(setup["clients"], setup["operator"], setup["seed"], setup["thinking"])
     crowds = [
         (HeldCrowd if table["protocol"] in HELD else Crowd)(number, table, setup["seed"])
         for number, table in enumerate(setup["crowds"])

@@ -194,7 +194,8 @@ def _netns() -> ModuleType:
     return cast(ModuleType, netns)
 
 
-def _add(own: str) -> None:
+def add(own: str) -> None:
+    """Create a namespace."""
     try:
         _netns().create(own)
     except OSError as error:
@@ -206,7 +207,7 @@ def _add(own: str) -> None:
 def create(victim: str, attacker: str) -> None:
     """Create both namespaces."""
     for own in (victim, attacker):
-        _add(own)
+        add(own)
     for own in (victim, attacker):
         run("ip", "netns", "exec", own, "sysctl", "-q", "-w", *_SYSCTLS)
 

@@ -24,10 +24,11 @@ _ANSWER_SECONDS = 20.0
 READY_SECONDS = 120.0  # while a watcher lives: starting takes that long on a very busy machine
 
 
-def start(netns: str, module: str, stderr: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a module in a namespace, with pipes for its requests and answers."""
+def start(netns: str | None, module: str, stderr: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a module in a namespace (None: in this one), with pipes for its requests and answers."""
+    inside = ["ip", "netns", "exec", netns] if netns is not None else []
     return subprocess.Popen(
-        ["ip", "netns", "exec", netns, *module_argv(module)],
+        [*inside, *module_argv(module)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
@@ -38,7 +39,7 @@ def start(netns: str, module: str, stderr: IO[bytes]) -> subprocess.Popen[bytes]
 class Child:
     """One child process; every request gets one answer."""
 
-    def __init__(self, netns: str, module: str, setup: dict[str, Any] | None = None) -> None:
+    def __init__(self, netns: str | None, module: str, setup: dict[str, Any] | None = None) -> None:
         self._module = module
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         self.process = start(netns, module, self._stderr)

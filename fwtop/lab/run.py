@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,25 @@ _GATEWAYS = (net.GATEWAY_4, net.GATEWAY_6)
 class Lab(Namespaces):
     """Namespaces, services and clients for one scenario, for the duration of the `with` block."""
 
-    def __init__(self, scenario: Scenario | str, *, capture: Path | None = None, source: str = "") -> None:
+    def __init__(
+        self,
+        scenario: Scenario | str,
+        *,
+        capture: Path | None = None,
+        source: str = "",
+        thinking: float = 0.15,
+        elsewhere: Sequence[str] = (),
+    ) -> None:
         """Take a scenario by name or path, or parsed, with its TOML text as `source`.
 
         With `capture`, its packets are sent instead of the scenario's; the clients remain the scenario's.
+        Each makes an attempt every `thinking` seconds on average; they may `move_clients` to `elsewhere`.
         """
         super().__init__()
         self.scenario = load(scenario) if isinstance(scenario, str) else scenario
         self._text = source or _source(scenario if isinstance(scenario, str) else self.scenario.name)
         self._capture = capture
+        self._thinking, self._elsewhere = thinking, [*elsewhere]
         self.interface = net.VICTIM_INTERFACE
         self.legitimate = draw_clients(self.scenario.seed)
         self._crowd = [
@@ -54,7 +65,7 @@ class Lab(Namespaces):
         self._arrived_at_mark = (0, 0)
 
     def _set_up(self) -> None:
-        everyone = [*self.legitimate.all, *self._crowd]
+        everyone = [*self.legitimate.all, *self._crowd, *self._elsewhere]
         vlans = {vector.vlan[0] for vector in self.scenario.vectors if vector.vlan}
         namespaces.create(self.victim, self.attacker)
         install_counters(self.attacker, [*everyone, *_GATEWAYS])  # before the first packet
@@ -78,6 +89,7 @@ class Lab(Namespaces):
                 "clients": self.legitimate.clients,
                 "operator": self.legitimate.operator,
                 "seed": self.scenario.seed,
+                "thinking": self._thinking,
                 "crowds": [plain(crowd) for crowd in self.scenario.crowds],
             },
         )
@@ -135,6 +147,11 @@ class Lab(Namespaces):
     def phase(self, name: str) -> None:
         """Count the clients' attempts from now on under this name."""
         self._clients.ask(do="phase", name=name)
+
+    def move_clients(self) -> None:
+        """Let the clients go on from the addresses that they may move to; IPv6 ones stay where they are."""
+        clients = self.legitimate.clients
+        self._clients.ask(do="move", clients=[*self._elsewhere, *clients[len(self._elsewhere) :]])
 
     def pause_clients(self) -> None:
         """Let clients finish pending attempts and start no more until the next phase."""

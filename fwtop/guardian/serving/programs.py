@@ -80,10 +80,14 @@ class Programs:
             if answer.ok and answer.data["granted"] != self.granted:
                 self.granted = answer.data["granted"]
                 self._path.chmod(0o666 if self.granted else 0o600)
-                if self.granted:
+                if answer.data["streamed"]:
                     self._start_stream()
 
-        self._worker.ask(Status(), lambda: {"granted": self._limits()[0].access.granted}, done)
+        def read() -> dict[str, bool]:
+            access = self._limits()[0].access
+            return {"granted": access.granted, "streamed": access.streamed}
+
+        self._worker.ask(Status(), read, done)
 
     def admit(
         self,

@@ -1,0 +1,463 @@
+"""A fleet in network namespaces: a server, machines with clients of their own, an attack on some of them.
+
+Each machine is a lab of its own (machine.py) with guardian, watcher and node, and a second interface to a
+switch, where the server and the coordinator are. What clients get, what arrives and what reaches the
+machines' protocols is counted by the lab: by the clients, by interfaces and by the kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from msgspec import Struct, field
+
+from fwtop.client.program import connect
+from fwtop.fleet import founding, joining, machine, server
+from fwtop.fleet.broker import Broker
+from fwtop.fleet.document import SIGNED_FOR
+from fwtop.fleet.summary import NO_GUARDIAN, NOT_WATCHED
+from fwtop.kernel.namespaces import inside
+from fwtop.kernel.programs import module_argv
+from fwtop.lab.namespaces import Namespaces, add, batch, run
+from fwtop.lab.processes import Child, end
+from fwtop.model import paths
+from fwtop.model.errors import FwtopError
+from fwtop.model.text import safe_text
+
+NAMES = ("web-1", "web-2", "web-3", "web-4", "db-1", "dns-1")
+ATTACKED = 3  # the first ones
+HUB = "10.77.0.1"  # the server's and the coordinator's address
+SOURCES = "45.9.20.0/24"  # where the flood comes from
+_LABELS = {"web": ("web", "eu"), "db": ("db", "eu"), "dns": ("dns",)}
+_SCENARIO = f"""
+title = "UDP flood from a rented network"
+seed = {{seed}}
+firewall = "none"
+
+[[vector]]
+name = "rented"
+kind = "udp_flood"
+protocol = "udp"
+source = {{{{ prefixes = ["{SOURCES}"] }}}}
+sport = "random"
+dport = 27015
+payload = [{{{{ text = "flood:" }}}}, {{{{ random = 32 }}}}]
+ttl = [48, 60]
+"""
+_PPS = 20_000
+_THINKING_SECONDS = 0.5  # of a client
+_READY_SECONDS = 120.0
+_SEEN_SECONDS = 60.0  # in which an attack must be seen
+_CALM_SECONDS, _KNOWN_SECONDS = 8.0, 35.0  # before the attack; until clients count as long known
+_MEASURE_SECONDS = 4.0
+_FLOOD_SECONDS = 240.0  # at most
+
+
+class Member(Struct):
+    """A machine of the lab, and what runs on it."""
+
+    name: str
+    attacked: bool
+    lab: Child
+    victim: str = ""
+    rules: list[str] = field(default_factory=list)
+    state: str = "untouched"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Its labels, by its name."""
+        return _LABELS[self.name.partition("-")[0]]
+
+
+class FleetLab(Namespaces):
+    """The fleet for the duration of the `with` block; `say` is given a line for each step."""
+
+    def __init__(
+        self, say: Callable[[str], None], *, names: Sequence[str] = NAMES, attacked: int = ATTACKED
+    ) -> None:
+        """Take the machines' names; the first `attacked` ones will be."""
+        super().__init__()
+        self._say = say
+        self._names, self.attacked = names, attacked
+        self._opened = contextlib.ExitStack()
+        self.hub = self.attacker  # its namespace
+        self.machines: list[Member] = []
+        self.broker: subprocess.Popen[bytes] | None = None
+
+    def _set_up(self) -> None:
+        self.directory = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="fwtop-fleet-")))
+        self._make_hub()
+        self._say("making keys, and starting a nats-server")
+        key = self.directory / "operator-key"
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", str(key))
+        public = " ".join(key.with_suffix(".pub").read_text(encoding="ascii").split()[:2])
+        self._signers = f'lab namespaces="{SIGNED_FOR}" {public}\n'
+        self._file = founding.found(
+            self.directory / "fleet", "lab", [founding.ServerPlace(HUB)], self._signers,
+            store=self.directory / "store",
+        )  # fmt: skip
+        self.start_broker()
+        self._say(f"building {len(self._names)} machines with services and clients")
+        for number, name in enumerate(self._names):
+            text = _SCENARIO.format(seed=100 + number)
+            spare = [str(SOURCES.replace(".0/24", f".{10 + one}")) for one in range(12)]
+            setup = {"scenario": text, "thinking": _THINKING_SECONDS, "elsewhere": spare}
+            lab = Child(None, "fwtop.lab.machine", setup)
+            self._opened.callback(lab.close)
+            self.machines.append(Member(name, number < self.attacked, lab))
+        for number, one in enumerate(self.machines):
+            one.victim = one.lab.wait_ready()["victim"]
+            self._cable(number, one)
+        self._say("joining them, and starting guardians, watchers and nodes")
+        asyncio.run(self._join())
+        for one in self.machines:
+            self._program(module_argv("fwtop", "record", "--netns", one.victim, "--no-store", "--no-alarms"))
+            self._program(module_argv("fwtop", "fleet", "node", "--netns", one.victim))
+        self._await_watched()
+
+    def _await_watched(self) -> None:
+        """Wait until each machine is watched, and says so."""
+        limit = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < limit:
+            verdicts = {row["name"]: row["verdict"] for row in self.status()["machines"]}
+            if all(verdicts.get(name, NOT_WATCHED) not in (NOT_WATCHED, NO_GUARDIAN) for name in self._names):
+                return
+        log = (self.directory / "programs.log").read_text(encoding="utf-8", errors="replace")
+        raise FwtopError(
+            f"not all machines are watched: {verdicts}; {safe_text(log[-300:])}; the lab is taken down"
+        )
+
+    def _make_hub(self) -> None:
+        add(self.hub)
+        batch(
+            self.hub,
+            "link set lo up",
+            "link add br0 type bridge",
+            "link set br0 up",
+            f"address add {HUB}/16 dev br0",
+        )
+
+    def _cable(self, number: int, one: Member) -> None:
+        """Give a machine its second interface, which no flood fills."""
+        batch(
+            self.hub,
+            f"link add port{number} type veth peer name mgmt0 netns {one.victim}",
+            f"link set port{number} master br0 up",
+        )
+        batch(
+            one.victim,
+            f"address add 10.77.{1 + number // 250}.{1 + number % 250}/16 dev mgmt0",
+            "link set mgmt0 up",
+        )
+
+    def start_broker(self) -> None:
+        """Start the server."""
+        log = self.directory / "server.log"
+        self.broker = server.start(self.directory / "fleet/server", log, self.hub)
+
+    async def _connected(self) -> Broker:
+        """Connect in the hub's namespace, once the server is up."""
+        limit = time.monotonic() + _READY_SECONDS
+        while True:
+            try:
+                with inside(self.hub):
+                    return await Broker.connect(self._file.access)
+            except FwtopError:
+                if time.monotonic() > limit or self.broker is None or self.broker.poll() is not None:
+                    raise
+                await asyncio.sleep(0.1)
+
+    async def _join(self) -> None:
+        """Have all machines ask and be admitted, as `fwtop fleet join` and `nodes --approve` do."""
+        async with await self._connected() as broker:
+            await broker.make_streams(1)
+            token = founding.token(self._file, self._signers, len(self.machines), 600)
+            for one in self.machines:
+                node = joining.new_node(token, self._file.urls, one.name, one.labels)
+                await joining.ask(broker, token, node, 0)
+                await joining.admit(broker, self._file, [one.name])
+                admitted = await joining.ask(broker, token, node, 0)
+                assert admitted is not None  # noqa: S101 - it was admitted a line above
+                directory = paths.fleet_directory(one.victim)
+                directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+                self._opened.callback(shutil.rmtree, directory, ignore_errors=True)
+                records = paths.fleet_records(one.victim)
+                self._opened.callback(shutil.rmtree, records, ignore_errors=True)
+                machine.write_identity(directory, admitted, self._signers)
+                machine.write_node(directory, admitted, machine.node_group())
+
+    def _program(self, argv: list[str]) -> None:
+        log = (self.directory / "programs.log").open("ab")
+        self._opened.callback(log.close)
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._opened.callback(end, process)
+
+    def coordinator(
+        self, *arguments: str, stdout: IO[bytes] | int, stderr: IO[bytes] | int
+    ) -> subprocess.Popen[bytes]:
+        """Start `fwtop fleet …` where the operator is."""
+        own = ["--fleet", str(self.directory / "fleet/operator")]
+        argv = module_argv("fwtop", "fleet", *arguments, *own)
+        return subprocess.Popen(
+            ["ip", "netns", "exec", self.hub, *argv], stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr
+        )
+
+    @property
+    def key(self) -> Path:
+        """The operator's SSH key."""
+        return self.directory / "operator-key"
+
+    def status(self) -> dict[str, Any]:
+        """Return what `fwtop fleet status --json` says."""
+        with subprocess_output(self.coordinator, "status", "--json") as (_, read):
+            found: dict[str, Any] = json.loads(read())
+        return found
+
+    def stages(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the roll-outs that each machine's guardian knows: its own word, without node and server."""
+        found = {}
+        for one in self.machines:
+            with connect(one.victim) as guardian:
+                found[one.name] = guardian.request("fleetstatus")["rollouts"]
+        return found
+
+    def machines_of(self, label: str) -> list[Member]:
+        """Return the machines with a label."""
+        return [one for one in self.machines if label in one.labels]
+
+    def all_do(self, **command: object) -> list[dict[str, Any]]:
+        """Have all machines' labs do something, and return their answers."""
+        return [one.lab.ask(**command) for one in self.machines]
+
+    def close(self) -> None:
+        """End everything, the server last."""
+        self._opened.close()
+        if self.broker is not None:
+            end(self.broker)
+            self.broker = None
+        super().close()
+
+
+@contextlib.contextmanager
+def subprocess_output(
+    start: Callable[..., subprocess.Popen[bytes]], *arguments: str
+) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
+    """Run a command with its output in a file; yields the process, and what waits and returns the output."""
+    with tempfile.TemporaryFile() as out:
+        process = start(*arguments, stdout=out, stderr=subprocess.DEVNULL)
+
+        def read() -> str:
+            process.wait(_READY_SECONDS)
+            out.seek(0)
+            return out.read().decode()
+
+        try:
+            yield process, read
+        finally:
+            end(process)
+
+
+class Trial(Struct):
+    """What is to happen during the roll-out."""
+
+    harm: str = ""  # this machine's clients move to where the rule blocks
+    kill: frozenset[str] = frozenset()  # of "broker", "coordinator": once all that are meant have it on trial
+    trial_seconds: int = 20
+
+
+def play(lab: FleetLab, trial: Trial, say: Callable[[str], None]) -> dict[str, Any]:
+    """Attack, roll one rule out, and return what became of it, by the lab's own counters."""
+    say(f"calm, for {_KNOWN_SECONDS if trial.harm else _CALM_SECONDS:.0f} s: clients become known")
+    time.sleep(_KNOWN_SECONDS if trial.harm else _CALM_SECONDS)
+    before = _measured(lab, "calm")
+    targets = [one for one in lab.machines if one.attacked]
+    for one in targets:
+        one.lab.ask(do="flood", on=True, pps=_PPS, seconds=_FLOOD_SECONDS)
+    say(f"attack on {', '.join(one.name for one in targets)}")
+    seen = _await_seen(lab, {one.name for one in targets})
+    say(f"seen on all of them after {seen:.1f} s")
+    rollout = _roll_out(lab, trial, say)
+    for one in lab.machines:
+        _note_state(one, rollout["rollout"])
+    now = _measured(lab, "at the end")
+    for one in targets:
+        one.lab.ask(do="flood", on=False)
+    rows = [
+        {
+            "name": one.name,
+            "attacked": one.attacked,
+            "arrives_pps": round(now[one.name]["arrives"], 1),
+            "reaches_pps": round(now[one.name]["reaches"], 1),
+            "clients_before": round(before[one.name]["clients"], 2),
+            "clients_now": round(now[one.name]["clients"], 2),
+            "rules": one.rules,
+            "state": one.state,
+        }
+        for one in lab.machines
+    ]
+    sent = {one.name: one.lab.ask(do="truth")["attack"] for one in targets}
+    phases = {one.name: one.lab.ask(do="results")["phases"] for one in lab.machines}
+    truth = {"sources": SOURCES, "pps": _PPS, "sent": sent, "clients": phases, "killed": sorted(trial.kill)}
+    return {"servers": 1, "machines": rows, "rollout": rollout, "truth": truth}
+
+
+def _measured(lab: FleetLab, phase: str) -> dict[str, dict[str, float]]:
+    """Count for some seconds what arrives, what reaches, and how many requests of clients succeed."""
+    lab.all_do(do="phase", name=phase)
+    began = lab.all_do(do="counters")
+    time.sleep(_MEASURE_SECONDS)
+    ended = lab.all_do(do="counters")
+    lab.all_do(do="phase", name=f"{phase}, later")
+    found = {}
+    for one, first, last in zip(lab.machines, began, ended, strict=True):
+        seconds = last["at"] - first["at"]
+        works = one.lab.ask(do="results")["phases"].get(phase, {})
+        succeeded = sum(row["succeeded"] for name, row in works.items() if name != "operator")
+        found[one.name] = {
+            "arrives": (last["arrived"] - first["arrived"]) / seconds,
+            "reaches": (last["delivered"] - first["delivered"]) / seconds,
+            "clients": succeeded / seconds,
+        }
+    return found
+
+
+def _await_seen(lab: FleetLab, names: set[str]) -> float:
+    """Wait until all these machines tell of an attack; return the seconds. Raises FwtopError."""
+    began = time.monotonic()
+    while time.monotonic() < began + _SEEN_SECONDS:
+        rows = lab.status()["machines"]
+        if names <= {row["name"] for row in rows if row["attacks"]}:
+            return time.monotonic() - began
+    raise FwtopError(f"the attack was not seen on all of {', '.join(sorted(names))}; the lab is taken down")
+
+
+def _roll_out(lab: FleetLab, trial: Trial, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run the coordinator, do to it what is asked, and return the outcome."""
+    arguments = ["block", SOURCES, "--on", "web", "--yes", "--json", "--key", str(lab.key)]
+    arguments += ["--trial", f"{trial.trial_seconds}s"]
+    lab.all_do(do="phase", name="trial")
+    with tempfile.TemporaryFile() as out, (lab.directory / "coordinator.log").open("wb+") as told:
+        process = lab.coordinator(*arguments, stdout=out, stderr=told)
+        try:
+            seen = _Lines(lab.directory / "coordinator.log")
+            _until(lambda: process.poll() is not None or seen.has("wave 1"))
+            for one in lab.machines:
+                if one.name == trial.harm:
+                    one.lab.ask(do="move")
+                    say(f"the clients of {one.name} move to {SOURCES}, which the rule blocks")
+            if trial.kill:
+                return _killed(lab, trial, process, say)
+            process.wait(_READY_SECONDS)
+            out.seek(0)
+            text = out.read().decode()
+        finally:
+            end(process)
+        for line in seen.all():
+            say(line)
+    if not text.strip():
+        raise FwtopError(f"the coordinator failed: {seen.all()[-1:] or 'no message'}; the lab is taken down")
+    return _outcome(json.loads(text))
+
+
+def _outcome(said: dict[str, Any]) -> dict[str, Any]:
+    if "rollout" not in said:
+        raise FwtopError(f"the coordinator failed: {said.get('error')}; the lab is taken down")
+    names = (
+        "rollout",
+        "previewed",
+        "applied",
+        "refused",
+        "seconds_to_first",
+        "seconds_to_all",
+        "outcome",
+        "reason",
+    )
+    return {name: said["rollout"][name] for name in names}
+
+
+def _killed(
+    lab: FleetLab, trial: Trial, process: subprocess.Popen[bytes], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Kill what is to be killed once all that are meant have it on trial; wait for the kernels' clocks."""
+    began = time.monotonic()
+
+    def on_trial() -> dict[str, str]:
+        stages = lab.stages()
+        return {
+            name: rows[-1]["stage"] for name, rows in stages.items() if rows and rows[-1]["stage"] == "trial"
+        }
+
+    _until(lambda: process.poll() is not None or len(on_trial()) >= lab.attacked)
+    applied = len(on_trial())
+    seconds = round(time.monotonic() - began, 2)
+    if "broker" in trial.kill and lab.broker is not None:
+        os.kill(lab.broker.pid, signal.SIGKILL)
+    if "coordinator" in trial.kill:
+        for pid in (process.pid, *_children(process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    killed = time.monotonic()
+    say(f"killed {' and '.join(sorted(trial.kill))} with {applied} machines on trial")
+    _until(lambda: not on_trial())
+    reverted = time.monotonic() - killed
+    say(f"everything has reverted {reverted:.1f} s later, by the machines' own clocks")
+    rollout = next(rows[-1]["rollout"] for rows in lab.stages().values() if rows)
+    who = " and ".join(sorted(trial.kill))
+    return {
+        "rollout": rollout, "previewed": len(lab.machines_of("web")), "applied": applied, "refused": 0,
+        "seconds_to_first": None, "seconds_to_all": seconds, "outcome": "reverted",
+        "reason": f"{who} killed; reverted by the machines' own clocks after {reverted:.1f} s",
+    }  # fmt: skip
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [
+            int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+        ]
+    return []
+
+
+def _note_state(one: Member, rollout: str) -> None:
+    """Take what became of the roll-out on a machine from its guardian."""
+    with connect(one.victim) as guardian:
+        rows = [row for row in guardian.request("fleetstatus")["rollouts"] if row["rollout"] == rollout]
+        active = {row["rule"]["id"]: row for row in guardian.status()["rules"]}
+    if rows and rows[-1]["stage"] in ("kept", "reverted", "undone"):
+        one.state = "kept" if rows[-1]["stage"] == "kept" else "reverted"
+        one.rules = [active[number]["rule"]["summary"] for number in rows[-1]["rules"] if number in active]
+
+
+class _Lines:
+    """The lines of a file that another process writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def all(self) -> list[str]:
+        """Return those there are."""
+        return self._path.read_text(encoding="utf-8", errors="replace").splitlines()
+
+    def has(self, begin: str) -> bool:
+        """Return whether one begins with this."""
+        return any(line.startswith(begin) for line in self.all())
+
+
+def _until(happened: Callable[[], bool]) -> None:
+    """Wait for something; raises FwtopError after two minutes."""
+    limit = time.monotonic() + _READY_SECONDS
+    while not happened():
+        if time.monotonic() > limit:
+            raise FwtopError("the fleet did not get as far in two minutes; the lab is taken down")
+        time.sleep(0.05)
