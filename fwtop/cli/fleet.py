@@ -24,6 +24,9 @@ ACTIONS = {  # name → module (its ACTIONS), and what the overview says
     "drop": ("fleet_rollout", "drop packets by header fields on machines"),
     "protect": ("fleet_rollout", "set who may connect to a port of machines"),
     "undo": ("fleet_rollout", "take a roll-out back on all machines"),
+    "sign": ("fleet_documents", "sign a document with SSH keys"),
+    "deliver": ("fleet_documents", "hand a signed document to this machine's guardian, without a courier"),
+    "log": ("fleet_documents", "what this machine was asked to do, by whom, and what it did"),
 }
 HELP = "Many machines: which are attacked, and one signed rule on all of them, on trial on each. " + (
     "'fwtop fleet ACTION --help' tells more."
