@@ -137,6 +137,10 @@ class Leader:
             outcome.reason = str(error)
             self._stop_renewing()
             await self._revert(outcome)
+        except asyncio.CancelledError:  # whoever leads interrupts it
+            self._stop_renewing()
+            await self._revert(outcome)
+            raise
         finally:
             self._stop_renewing()
             outcome.states = {name: self._stage(name) for name in outcome.meant}

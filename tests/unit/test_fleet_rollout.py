@@ -1,0 +1,226 @@
+"""Leading a roll-out over the transport in memory, with machines that do what their guardians would say."""
+
+import asyncio
+import time
+
+import pytest
+from msgspec.structs import replace
+
+from fwtop.fleet import register, rollout
+from fwtop.fleet.document import Action, Document, Sealed, encode, read_confirmation
+from fwtop.fleet.keys import MachineKey
+from fwtop.fleet.register import Member, Register
+from fwtop.fleet.rollout import Leader
+from fwtop.fleet.signing import ConfirmKey
+from fwtop.fleet.summary import Answer, Attack, Rollout, Summary, sealed_answer, sealed_summary
+from fwtop.fleet.transport import WANTED, Memory
+from fwtop.fleet.view import View
+from fwtop.fleet.wanted import CONFIRMED, DOCUMENT, Question, Wanted
+
+FLOOD = Attack("udp_flood", "UDP flood", "all", "attack", 20_000.0)
+
+
+class Machine:
+    """A node with a guardian that installs what it is handed, and says how its clients fare."""
+
+    def __init__(
+        self, name: str, broker: Memory, *, attacked: bool = True, refuses: str = "", harm: str = ""
+    ):
+        self.key = MachineKey()
+        self.name, self.broker, self.refuses, self.harm = name, broker, refuses, harm
+        self.summary = Summary(
+            fleet="prod", name=name, instance=name, number=0, at=0.0, labels=("web",), verdict="UNPROTECTED",
+            attacks=(FLOOD,) if attacked else (), clients=20.0, arrives_pps=float(len(name)),
+        )  # fmt: skip
+        self.stage = ""
+        self.mute = False
+        self.wanted = Wanted()
+
+    async def start(self) -> None:
+        self.transport = await self.broker.connect()
+        await self.transport.watch(WANTED, self.heard)
+        await self.transport.answer(self.answered)
+
+    async def answered(self, message: bytes) -> bytes:
+        if self.mute:
+            await asyncio.Event().wait()
+        question = Question.of(message)
+        refused = self.refuses if question.sealed else ""
+        told = None if refused else {"plans": [{"refused": None}]}
+        return sealed_answer(
+            Answer(summary=self.summary, question=question.nonce, told=told, refused=refused), self.key
+        )
+
+    def heard(self, name: str, document: bytes) -> None:
+        self.wanted.take(name, document)
+        for step in self.wanted.steps(self.name, frozenset({"web"})):
+            if step.kind == DOCUMENT and not self.stage:
+                self.stage = "trial"
+            elif step.kind == CONFIRMED and self.stage:
+                action = read_confirmation(step.sealed.text.encode()).action
+                self.stage = {Action.KEEP: "kept", Action.UNDO: "undone", Action.RENEW: self.stage}[action]
+        if self.stage and not self.mute:
+            asyncio.get_running_loop().create_task(self.tell())
+
+    async def tell(self) -> None:
+        acting = self.stage in ("trial", "kept")
+        here = Rollout("r1", self.stage, acting=acting, pps=1.0)
+        harm = self.harm if acting else ""
+        self.summary = replace(self.summary, number=self.summary.number + 1, rollouts=(here,), harm=harm)
+        await self.transport.publish(self.name, sealed_summary(self.summary, self.key))
+
+
+def document(**given) -> Document:
+    now = time.time()
+    waves = tuple(replace(wave, seconds=0.05) for wave in rollout.default_waves(None, everywhere=False))
+    made = {
+        "fleet": "prod",
+        "revision": 1,
+        "rollout": "r1",
+        "action": Action.RULES,
+        "on": ("web",),
+        "issued": now,
+    }
+    made |= {"not_after": now + 600, "rules": ({},), "waves": waves}
+    return Document(**{**made, **given})
+
+
+async def led(machines: list[Machine], given: Document, during=None):
+    """Start the machines, ask them, lead; return the outcome and what was said."""
+    for machine in machines:
+        await machine.start()
+    leading = await machines[0].broker.connect()
+    view = View(Register("prod", {m.name: Member(m.key.public, "U", ("web",), "t-9", 0.0) for m in machines}))
+    await leading.follow(view.take)
+    sealed, said = Sealed(encode(given).decode(), ("signature",)), []
+    asked = await rollout.preview(leading, view, given, sealed, 0.3)
+    with ConfirmKey() as key:
+        leader = Leader(leading, view, given, sealed, key=key, say=said.append)
+        task = asyncio.create_task(leader.lead(asked))
+        if during is not None:
+            await during(leading, task)
+        return await asyncio.wait_for(task, 60), said, asked
+
+
+async def test_one_attacked_machine_first_then_all_that_are_attacked():
+    broker = Memory()
+    machines = [Machine("web-1", broker), Machine("web-22", broker), Machine("calm", broker, attacked=False)]
+    outcome, said, _ = await led(machines, document())
+    assert outcome.is_kept
+    assert not outcome.reason
+    assert [line for line in said if line.startswith("wave")] == ["wave 1: web-22", "wave 2: web-1"]
+    assert [machine.stage for machine in machines] == ["kept", "kept", ""]
+    assert (outcome.previewed, outcome.refused, len(outcome.applied)) == (3, 0, 2)
+    assert outcome.seconds_to_first <= outcome.seconds_to_all
+
+
+async def test_harm_on_one_machine_has_all_revert():
+    broker = Memory()
+    machines = [Machine("web-22", broker), Machine("web-1", broker, harm="clients of 80/tcp 20/s → 0/s")]
+    outcome, _, _ = await led(machines, document())
+    assert not outcome.is_kept
+    assert outcome.reason == "web-1: clients of 80/tcp 20/s → 0/s"
+    assert [machine.stage for machine in machines] == ["undone", "undone"]
+
+
+async def test_harm_in_the_first_wave_reaches_nobody_else():
+    broker = Memory()
+    machines = [Machine("web-22", broker, harm="clients lose"), Machine("web-1", broker)]
+    outcome, _, _ = await led(machines, document())
+    assert (outcome.is_kept, [machine.stage for machine in machines]) == (False, ["undone", ""])
+
+
+async def test_who_refuses_is_counted_and_left_out():
+    broker = Memory()
+    machines = [Machine("web-1", broker), Machine("dns-1", broker, refuses="its resolver is listed")]
+    outcome, _, asked = await led(machines, document())
+    assert asked.refused == {"dns-1": "its resolver is listed"}
+    assert (outcome.is_kept, outcome.refused, machines[1].stage) == (True, 1, "")
+
+
+async def test_a_machine_that_falls_silent_never_counts_as_applied(monkeypatch):
+    monkeypatch.setattr(rollout, "_APPLY_SECONDS", 0.3)
+    broker = Memory()
+    machines = [Machine("web-22", broker), Machine("web-1", broker)]
+
+    async def falls_silent(_leading, _task):
+        machines[1].mute = True
+
+    outcome, _, _ = await led(machines, document(), falls_silent)
+    assert not outcome.is_kept
+    assert outcome.reason == "applied on 1 of 2: web-1: silent"
+    assert machines[0].stage == "undone"
+
+
+async def test_a_leader_without_servers_says_that_the_trials_end_by_themselves():
+    broker = Memory()
+    machines = [Machine("web-22", broker), Machine("web-1", broker)]
+    waves = tuple(replace(wave, seconds=30.0) for wave in document().waves)
+
+    async def loses(leading, _task):
+        while not machines[0].stage:
+            await asyncio.sleep(0.01)
+        leading.lost.set()
+        machines[0].mute = True
+
+        async def fails(*_, **__):
+            raise rollout.FwtopError("the fleet's servers can't be used")
+
+        leading.put = fails
+
+    outcome, _, _ = await led(machines, document(waves=waves), loses)
+    assert not outcome.is_kept
+    assert (
+        outcome.reason == "the fleet's servers were lost; what is on trial ends on each machine within 30 s"
+    )
+
+
+async def test_an_interrupted_leader_takes_it_back():
+    broker = Memory()
+    machine = Machine("web-1", broker)
+    waves = tuple(replace(wave, seconds=30.0) for wave in document().waves)
+
+    async def interrupts(_leading, task):
+        while not machine.stage:
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await led([machine], document(waves=waves), interrupts)
+    assert machine.stage == "undone"
+
+
+async def test_what_no_machine_signed_is_only_counted():
+    broker = Memory()
+    machine, rogue = Machine("web-1", broker), Machine("web-1", broker)
+    view = View(Register("prod", {"web-1": Member(machine.key.public, "U", ("web",), "t-9", 0.0)}))
+    view.take("web-1", sealed_summary(rogue.summary, rogue.key))
+    view.take("web-2", sealed_summary(machine.summary, machine.key))
+    assert (view.machines, view.forged) == ({}, 2)
+    view.take("web-1", sealed_summary(machine.summary, machine.key))
+    assert view.machines["web-1"].summary.clients == 20.0
+    older = replace(machine.summary, number=-1, clients=0.0)
+    view.take("web-1", sealed_summary(older, machine.key))
+    assert view.machines["web-1"].summary.clients == 20.0
+
+
+async def test_two_machines_with_one_key_are_told():
+    machine = Machine("web-1", Memory())
+    view = View(Register("prod", {"web-1": Member(machine.key.public, "U", ("web",), "t-9", 0.0)}))
+    for instance in ("one", "other", "one"):
+        assert not (view.machines and view.machines["web-1"].is_double)
+        view.take("web-1", sealed_summary(replace(machine.summary, instance=instance), machine.key))
+    assert view.machines["web-1"].is_double
+
+
+async def test_a_register_of_somebody_else_is_refused():
+    transport, registrar = await Memory().connect(), MachineKey()
+    known = Register("prod", {"web-1": Member("key", "user", (), "t-1", 1.0)})
+    await register.write(transport, known, registrar)
+    assert (await register.read(transport, "prod", registrar)).machines == known.machines
+    for other, fleet in ((MachineKey(), "prod"), (registrar, "test")):
+        with pytest.raises(rollout.FwtopError, match="nothing was done"):
+            await register.read(transport, fleet, other)
+    with pytest.raises(rollout.FwtopError) as refused:  # somebody wrote in between
+        await register.write(transport, known, registrar)
+    assert refused.value.reason == "changed"
