@@ -113,7 +113,7 @@ def sources_of(context: AnalysisContext, finding: Finding, *, spoofed: bool) -> 
         return "spoofed"
     if not len(finding.rows) or not context.traffic.packets.family[finding.rows].any():
         return ""
-    rows = _senders(context, finding.rows)
+    rows = _senders(context, finding)
     features = Features(context.traffic, rows)
     words = plural(features.sources, "source")
     if features.packets > 1.05 * features.n and features.singles > _UNSEEN:  # the sample misses some
@@ -127,14 +127,16 @@ def sources_of(context: AnalysisContext, finding: Finding, *, spoofed: bool) -> 
     return f"{words}, {len(np.unique(networks)):,} {size}"
 
 
-def _senders(context: AnalysisContext, rows: Rows) -> Rows:
+def _senders(context: AnalysisContext, finding: Finding) -> Rows:
     """Return an attack's packets without those of clients, whose packets to the same port look alike.
 
-    Clients are known from before it, or send mostly what is no attack's. Packets of nobody else: all are.
+    Clients are known from before it, or send mostly what is no attack's: unless it needs connections, as what
+    opens and closes those needn't be claimed. Packets of nobody else: all are.
     """
-    traffic, numbers = context.traffic, context.traffic.source_id
+    traffic, numbers, rows = context.traffic, context.traffic.source_id, finding.rows
     claimed = np.bincount(numbers, traffic.weight * ~context.unclaimed)
     aside = (claimed < _MOST * np.bincount(numbers, traffic.weight))[numbers[rows]]
+    aside &= not _completes(context, finding)
     aside |= among(traffic.source_key[rows], known_before(context))
     return rows if aside.all() else rows[~aside]
 
