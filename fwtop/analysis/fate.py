@@ -85,8 +85,11 @@ def _ends(window: Window, likeness: _Likeness, whole: F64) -> F64:
     """Return packets by end and owner, shape (5, owners); the last owner is all other traffic."""
     counters = window.counters
     ends, before = np.zeros((len(_ENDS), len(whole))), np.zeros((len(_ENDS), len(whole)))
+    taken, variance = np.zeros(len(whole)), np.full(len(whole), 1e-9)
     if counters.accepted_packets is not None:
-        ends[_ACCEPTED] = counters.accepted_packets * likeness.shares(window.accepted)
+        passed = likeness.shares(window.accepted)
+        taken = counters.accepted_packets * passed
+        variance += counters.accepted_packets**2 * passed * (1 - passed)
     unsampled: list[tuple[int, int]] = []  # end, packets
     for drop in attributed(counters, window.dropped):
         shares, end = likeness.shares_of(drop, window.dropped), _ENDS.index(_end(drop))
@@ -97,13 +100,32 @@ def _ends(window: Window, likeness: _Likeness, whole: F64) -> F64:
         else:
             ends[end] += drop.packets * shares
             if not drop.before_delivery:  # it was counted as accepted
-                ends[_ACCEPTED] = np.maximum(ends[_ACCEPTED] - drop.packets * shares, 0.0)
+                taken = taken - drop.packets * shares
+                variance += drop.packets**2 * shares * (1 - shares)
+    ends[_ACCEPTED] = _none_below_zero(taken, variance)
     left = np.maximum(whole - ends.sum(axis=0), 0.0)
     for end, packets in unsampled:
         ends[end] += np.minimum(packets * left / max(float(left.sum()), 1.0), left)
     if counters.accepted_packets is None:
         ends[_ACCEPTED] = np.maximum(whole - ends.sum(axis=0), 0.0)
     return _evened(ends, whole) + before
+
+
+def _none_below_zero(estimates: F64, variance: F64) -> F64:
+    """Return the estimates nearest to these that have their sum, none below zero; the surer one moves less.
+
+    What is left of two sampled counts is noise where all is dropped. Cut off at zero, it would add up to more
+    than what was accepted: an attack on a closed port would reach a service in part.
+    """
+    found, free, whole = estimates.copy(), np.ones(len(estimates), np.bool_), max(float(estimates.sum()), 0.0)
+    while free.any():
+        found[free] -= (float(found[free].sum()) - whole) * variance[free] / float(variance[free].sum())
+        below = free & (found < 0)
+        if not below.any():
+            break
+        found[below] = 0.0
+        free &= ~below
+    return found
 
 
 def _end(drop: DropCount) -> str:

@@ -50,6 +50,15 @@ def like_keys(packets: PacketBatch) -> U64:
     return mix(first, second << np.uint64(8) | packets.fragment)
 
 
+def known_before(context: AnalysisContext) -> U64:
+    """Return the hashes of the clients that were there before the attack, in no order."""
+    if not context.baseline.ready:
+        return np.zeros(0, np.uint64)
+    before, clients = context.baseline.rows, context.baseline.clients
+    before = before.select(before.protocol != TCP)  # a lone SYN makes nobody a client
+    return np.concatenate((mix(before.src_hi, before.src_lo), clients.source[clients.long_known]))
+
+
 class Standing(Struct, frozen=True, dict=True):
     """The sources of a judged window: how much of each do attacks explain, and which are clients?"""
 
@@ -80,11 +89,8 @@ class Standing(Struct, frozen=True, dict=True):
         first[numbers[::-1]] = rows[::-1]
         real = np.bincount(numbers, context.tcp.real & context.unclaimed, count) > 0
         hi, lo = packets.src_hi[first], packets.src_lo[first]
-        if context.findings and context.baseline.ready:
-            before, clients = context.baseline.rows, context.baseline.clients
-            before = before.select(before.protocol != TCP)  # a lone SYN makes nobody a client
-            known = (mix(before.src_hi, before.src_lo), clients.source[clients.long_known])
-            real |= among(mix(hi, lo), np.concatenate(known))
+        if context.findings:
+            real |= among(mix(hi, lo), known_before(context))
         weight = np.asarray(np.bincount(numbers, traffic.weight, count), np.float64)
         claimed = np.asarray(np.bincount(numbers, traffic.weight * ~context.unclaimed, count), np.float64)
         real &= claimed < _MOST * weight

@@ -11,13 +11,17 @@ from msgspec.structs import replace
 from fwtop.analysis.context import AnalysisContext, Finding, count
 from fwtop.analysis.fate import Fate
 from fwtop.analysis.sighting import Sighting, pps_of
+from fwtop.analysis.standing import known_before
+from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features
+from fwtop.analysis.window.traffic import Rows
 from fwtop.incidents.tracked import Tracked
 from fwtop.model.traffic.snapshot import Incident
 from fwtop.render.numbers import plural
 
 _REAL = 0.3  # probability of forged sources, below which they count as real
 _MANY = 1_000  # sources, from which the number of their networks is told
+_MOST = 0.5  # of a sender's packets decide whether it is a client
 _UNSEEN = 0.02  # share of packets from sources that were not sampled
 
 
@@ -109,17 +113,32 @@ def sources_of(context: AnalysisContext, finding: Finding, *, spoofed: bool) -> 
         return "spoofed"
     if not len(finding.rows) or not context.traffic.packets.family[finding.rows].any():
         return ""
-    features = Features(context.traffic, finding.rows)
+    rows = _senders(context, finding)
+    features = Features(context.traffic, rows)
     words = plural(features.sources, "source")
     if features.packets > 1.05 * features.n and features.singles > _UNSEEN:  # the sample misses some
         words = f"~{_roughly(min(features.likely_sources, features.packets))} sources"
     if features.sources < _MANY:
         return words
-    packets, rows = context.traffic.packets, finding.rows
+    packets = context.traffic.packets
     four = packets.family[rows] == 4
     networks = np.where(four, packets.src_lo[rows] >> np.uint64(16), packets.src_hi[rows] >> np.uint64(32))
     size = "/16s" if bool(four.all()) else "networks" if bool(four.any()) else "/32s"
     return f"{words}, {len(np.unique(networks)):,} {size}"
+
+
+def _senders(context: AnalysisContext, finding: Finding) -> Rows:
+    """Return an attack's packets without those of clients, whose packets to the same port look alike.
+
+    Clients are known from before it, or send mostly what is no attack's: unless it needs connections, as what
+    opens and closes those needn't be claimed. Packets of nobody else: all are.
+    """
+    traffic, numbers, rows = context.traffic, context.traffic.source_id, finding.rows
+    claimed = np.bincount(numbers, traffic.weight * ~context.unclaimed)
+    aside = (claimed < _MOST * np.bincount(numbers, traffic.weight))[numbers[rows]]
+    aside &= not _completes(context, finding)
+    aside |= among(traffic.source_key[rows], known_before(context))
+    return rows if aside.all() else rows[~aside]
 
 
 def _roughly(number: float) -> str:

@@ -21,7 +21,7 @@ from fwtop.model.traffic.snapshot import (
 from fwtop.render.rows import ROW_TYPES
 from fwtop.render.rows.defence import holding
 from fwtop.render.rows.traffic import SOURCE_LISTS
-from fwtop.report.sums import Row, stopped_share, timed
+from fwtop.report.sums import PacketsOf, Row, stopped_share
 
 _DOUBTED = 0.2  # of the looks at an attack, above which its sources don't count as real
 
@@ -67,12 +67,14 @@ class AttackSpan(Struct):
 
 
 def attack_spans(
-    record: session.SessionRecord, snapshots: Sequence[Snapshot], dissect: Dissect | None = None
+    record: session.SessionRecord,
+    snapshots: Sequence[Snapshot],
+    counted: PacketsOf,
+    dissect: Dissect | None = None,
 ) -> tuple[AttackSpan, ...]:
     """Find the spans of all attacks, in the order in which they began; `dissect` decodes a packet of each."""
-    ended = {one.incident: one.at for one in record.events if one.kind is session.EventKind.ATTACK_ENDED}
     spans = [
-        _span_of(record, event, ended.get(event.incident), snapshots, dissect)
+        _span_of(record, event, snapshots, counted, dissect)
         for event in record.events
         if event.kind is session.EventKind.ATTACK_BEGAN
     ]
@@ -82,13 +84,15 @@ def attack_spans(
 def _span_of(
     record: session.SessionRecord,
     event: session.Event,
-    ended: float | None,
     snapshots: Sequence[Snapshot],
+    counted: PacketsOf,
     dissect: Dissect | None,
 ) -> AttackSpan:
     last = record.ticks[-1].at if record.ticks else record.info.ended
-    until = last if ended is None else ended
     kind, began, number = event.subject, event.at, event.incident
+    ends = (one for one in record.events if one.kind is session.EventKind.ATTACK_ENDED)
+    ended = max((one.at for one in ends if one.incident == number), default=None)
+    until = last if ended is None else ended
     span = AttackSpan(kind, kind.replace("_", " "), began, ended, until, peak_at=began, incident=number)
     shown = [attack for one in snapshots if (attack := one.judgement.incident(number)) is not None]
     if shown:
@@ -101,12 +105,12 @@ def _span_of(
         span.spoofed, span.evidence, span.target = best.spoofed, best.evidence, best.target
         doubts = sum(attack.spoofed or attack.uncertain for attack in shown)
         span.uncertain = not best.spoofed and doubts > _DOUBTED * len(shown)
-    _add_points(record, span)
+    _add_points(record, span, counted)
     span.detail = attack_detail(record, number, spoofed=span.spoofed, dissect=dissect)
     return span
 
 
-def _add_points(record: session.SessionRecord, span: AttackSpan) -> None:
+def _add_points(record: session.SessionRecord, span: AttackSpan, counted: PacketsOf) -> None:
     by_time: dict[float, list[session.AttackTick]] = {}
     for point in record.attacks:
         if point.incident == span.incident:
@@ -118,13 +122,12 @@ def _add_points(record: session.SessionRecord, span: AttackSpan) -> None:
     span.share = min(sum(point.share for point in most), 1.0)
     span.confidence = max(point.confidence for point in most)
     span.points = tuple((at, sum(point.pps for point in points)) for at, points in by_time.items())
-    widths = {tick.at: seconds for tick, seconds in timed(record.ticks, record.info.started)}
     stopped = kernel = 0.0
     for (at, pps), points in zip(span.points, by_time.values(), strict=True):
-        seconds = widths.get(at, 0.0)
-        span.packets += pps * seconds
-        stopped += pps * seconds * stopped_share(points)
-        kernel += sum(point.pps * point.kernel_share for point in points) * seconds
+        own = counted.get((span.incident, at), 0.0)
+        span.packets += own
+        stopped += own * stopped_share(points)
+        kernel += own * sum(point.pps * point.kernel_share for point in points) / pps if pps else 0.0
     if span.packets > 0:
         span.stopped = stopped / span.packets
         span.reached = max(span.packets - stopped - kernel, 0.0) / span.packets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from statistics import fmean, median
 
 from msgspec import Struct
@@ -101,7 +102,7 @@ def _as_last(effect: RuleEffect, status: RuleStatus | None) -> RuleEffect:
     if not status.rule.counts_only:
         return effect
     most = sorted(status.entries.items(), key=lambda item: -item[1])[:_MOST_NAMED]
-    packets = max(effect.packets - status.packets_before, 0)
+    packets = min(effect.packets, max(status.packets - status.packets_before, 0))
     return replace(effect, packets=packets, busiest=tuple(item for item in most if item[1]))
 
 
@@ -118,6 +119,11 @@ def _effect(
     applied = when.get(EventKind.RULE_APPLIED)
     harm = next((event.text for event in events if event.kind is EventKind.RULE_HARMS), "")
     end = next((event for event in reversed(events) if event.kind in _ENDINGS), None)
+    was_there = rule.created < record.info.started  # what it had counted by then is no part of the record
+    packets, size = (
+        sum(max(now - then, 0) for then, now in pairwise([counts[0] if was_there else 0, *counts]))
+        for counts in ([point.packets for point in points] or [0], [point.bytes for point in points] or [0])
+    )
     rates = [point.pps for point in points if point.state in _ACTIVE and point.pps > 0]
     since, until = (applied or 0.0) + window, end.at if end else float("inf")
     return RuleEffect(
@@ -126,8 +132,8 @@ def _effect(
         confirmed=when.get(EventKind.RULE_CONFIRMED),
         ended=end.at if end else None,
         ending=_ENDINGS[end.kind] if end else "",
-        packets=max((point.packets for point in points), default=0),
-        bytes=max((point.bytes for point in points), default=0),
+        packets=packets,
+        bytes=size,
         actual_pps=median(rates) if rates else 0.0,
         changes=_changes(record.ticks, applied, since, until) if applied is not None else (),
         commands=_commands(rule, proposals),

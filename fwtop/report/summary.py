@@ -20,7 +20,16 @@ from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import duration, plural
 from fwtop.report.attacks import AttackSpan, attack_spans
 from fwtop.report.effects import RuleEffect, UserFigure, measure_users, rule_effects
-from fwtop.report.sums import Protection, Sums, Tops, protection_of, sum_tables, sums_of, timed
+from fwtop.report.sums import (
+    Protection,
+    Sums,
+    Tops,
+    attack_packets,
+    protection_of,
+    sum_tables,
+    sums_of,
+    timed,
+)
 from fwtop.report.wording import clock, headline, next_steps, state_at_end, summary_sentences
 from fwtop.rules.costs import Costs
 
@@ -63,10 +72,11 @@ def digest(
     """Condense a session; reads about 600 of its snapshots once. `dissect` decodes packets."""
     snapshots = list(record.snapshots(_MAX_SNAPSHOTS))
     ticks = timed(record.ticks, record.info.started)
-    spans = attack_spans(record, snapshots, dissect)
+    counted = attack_packets(record, snapshots)
+    spans = attack_spans(record, snapshots, counted, dissect)
     user_figures = measure_users(ticks, spans)
     effects = rule_effects(record, snapshots, user_figures)
-    protection = protection_of(record)
+    protection = protection_of(record, counted)
     sums = sums_of(ticks)
     judging = [
         one.kind for one in record.events if one.kind in {EventKind.NOT_JUDGED, EventKind.JUDGED_AGAIN}

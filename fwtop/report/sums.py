@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from msgspec import Struct, field
 
-from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED, AttackTick, SessionRecord, Tick
+from fwtop.model.traffic.session import (
+    FULL_TABLE,
+    NOTICED,
+    STOPPED,
+    AttackTick,
+    EventKind,
+    SessionRecord,
+    Tick,
+)
 from fwtop.model.traffic.snapshot import Payload, Snapshot
 from fwtop.render.rows import ROW_TYPES
 from fwtop.render.rows.field import Field
 from fwtop.render.rows.traffic import SOURCE_LISTS
 
 _MAX_TICK_SECONDS = 60.0  # a longer gap was not observed
+_MAX_WINDOW_SECONDS = 10.0  # of a live snapshot
 
 TimedTick = tuple[Tick, float]
 
@@ -41,6 +51,51 @@ def resample(ticks: Sequence[Tick], columns: int) -> list[Tick]:
     return [best[slot] for slot in sorted(best)]
 
 
+PacketsOf = dict[tuple[int, float], float]  # by incident and time of a point: for which it speaks
+
+
+def attack_packets(record: SessionRecord, snapshots: Sequence[Snapshot]) -> PacketsOf:
+    """Count the packets of each attack, so that what its first and last windows hold counts in full.
+
+    A point's rate is the mean of a window that is longer than the time to the point before: added up over
+    these times, the packets before an attack was named, and the last ones, would count in part only.
+    """
+    windows = [(one.at, min(one.seconds, _MAX_WINDOW_SECONDS)) for one in snapshots]
+    begins = [at for at, _ in windows]
+    rolled_up = {tick.at for tick in record.ticks if tick.seconds is not None}
+    gaps = {tick.at: gap for tick, gap in timed(record.ticks, record.info.started)}
+    began = {one.incident: one.at for one in record.events if one.kind is EventKind.ATTACK_BEGAN}
+    before = {tick.at: former.at for former, tick in pairwise(record.ticks)}
+    sums: dict[int, list[tuple[float, float]]] = {}  # by incident: packets up to a time
+    found: PacketsOf = {}
+    for point in record.attacks:
+        gap = gaps.get(point.at, 0.0)
+        nearest = min(bisect_left(begins, point.at), len(windows) - 1)
+        window = windows[nearest][1] if windows and point.at not in rolled_up else gap
+        known = sums.setdefault(point.incident, [(began.get(point.incident, point.at - gap), 0.0)])
+        former, sofar = known[-1]
+        if former == before.get(point.at):  # it was on: what no window holds went by at the same rate
+            window = max(window, gap)
+        elif former < point.at - gap:  # it paused
+            known.append((point.at - gap, sofar))
+        known.append((point.at, _interpolated(known, point.at - window) + point.pps * window))
+        key = point.incident, point.at
+        found[key] = found.get(key, 0.0) + point.pps * gap
+    spoken: dict[int, float] = {}
+    for (incident, _), packets in found.items():
+        spoken[incident] = spoken.get(incident, 0.0) + packets
+    return {key: packets / spoken[key[0]] * sums[key[0]][-1][1] for key, packets in found.items() if packets}
+
+
+def _interpolated(known: Sequence[tuple[float, float]], at: float) -> float:
+    """Return the packets up to a time, between or beside the times of which they are known."""
+    place = bisect_left(known, (at, 0.0))
+    if place in (0, len(known)):
+        return known[min(place, len(known) - 1)][1]
+    (since, low), (until, high) = known[place - 1 : place + 1]
+    return low + (high - low) * (at - since) / max(until - since, 1e-9)
+
+
 class Protection(Struct, frozen=True):
     """How long attacks were on, and for how long firewalls stopped which part of their packets.
 
@@ -62,8 +117,8 @@ class Protection(Struct, frozen=True):
     stopped_after: float | None = None  # seconds of attack, without calm, until all was stopped and stayed so
 
 
-def protection_of(record: SessionRecord) -> Protection:
-    """Judge all ticks with attacks."""
+def protection_of(record: SessionRecord, counted: PacketsOf) -> Protection:
+    """Judge all ticks with attacks, whose packets are `counted`."""
     by_time: dict[float, list[AttackTick]] = {}
     for point in record.attacks:
         if point.kind != FULL_TABLE:
@@ -83,9 +138,10 @@ def protection_of(record: SessionRecord) -> Protection:
             stopped_after = attacked
         attacked += seconds
         for point in points:
-            packets["packets"] += point.pps * seconds
+            own = counted.get((point.incident, point.at), 0.0)
+            packets["packets"] += own
             for name in ("mine", "other", "kernel"):
-                packets[name] += point.pps * seconds * getattr(point, f"{name}_share")
+                packets[name] += own * getattr(point, f"{name}_share")
     last = by_time.get(record.ticks[-1].at, []) if record.ticks else []
     known = stopped_share(last) if last else None
     return Protection(

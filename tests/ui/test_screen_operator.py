@@ -287,10 +287,12 @@ async def test_quitting_says_what_was_done_and_what_remains() -> None:
     async with running(snapshot(), at="sources") as run:
         await run.press("b", "enter", "y")
         kept = replace(provisional().mitigations[1], expires=NOW + 392)
-        await run.send(replace(snapshot(), mitigations=(kept,)))
+        others = replace(kept, rule=replace(kept.rule, id="9", created=NOW), state=State.EXPIRED)
+        await run.send(replace(snapshot(), mitigations=(kept, others)))
         first, peak, remains = run.app.main.session.farewell()
         assert first == "fwtop: session 2026-09-21T14-13-20-web1, 3 s: fwtop report 2026-09-21T14-13-20-web1"
-        assert "peak 312k pps at 14:13:20Z (UDP flood); installed rule 8 (block 203.0.113.1)" in peak
+        assert "peak 312k pps at 14:13:20Z (UDP flood); installed rule 8 (block 203.0.113.1), rule 9" in peak
+        assert peak.endswith(") elsewhere"), "another shell, or automatic"
         assert "in force: rules 5 for 6m32s, 8 for 10m00s; to remove: sudo fwtop undo 5 8" in remains
 
 

@@ -18,6 +18,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.files import ConfigText
 from fwtop.model.rule import Kind, Match, PlanView, Range, RateLimit, Rule
 from fwtop.model.traffic.counters import TcpService
+from fwtop.model.traffic.severity import Resource, Severity
 from fwtop.model.traffic.snapshot import LedgerRow, Origin, Proposal, Snapshot
 from fwtop.rules.overlap import includes
 from fwtop.store.events import EventLog
@@ -244,6 +245,15 @@ def test_only_a_firewall_earns_the_tick() -> None:
     assert "".join(text for text, _ in reaches.cell(kernel, context, 8)) == "0 %"
     stopped = replace(kernel, kernel_share=0.0, other_share=1.0)
     assert "".join(text for text, _ in reaches.cell(stopped, context, 8)) == "0 % ✔"
+
+
+@pytest.mark.parametrize("resource", Resource)
+def test_what_is_exhausted_is_named_without_a_cut_in_the_narrowest_column(resource: Resource) -> None:
+    (severity,) = (column for column in ATTACK_VIEW.columns if column.title == "severity")
+    item = replace(snapshot().judgement.attacks[0], severity=Severity(exhausts=resource, nearness=0.97))
+    told = "".join(text for text, _ in severity.cell(item, CellContext(NOW, snapshot=snapshot()), 8))
+    assert told.split(" ")[0] in (*str(resource).split(" "), "backlog", "ct", "accept", "uplink")
+    assert len(told) <= severity.width
 
 
 async def test_a_full_table_claims_no_share_of_the_packets() -> None:

@@ -111,6 +111,17 @@ def test_each_attack_has_the_drops_of_its_own_packets() -> None:
     assert syn.match.dport == 80
 
 
+def test_what_is_all_dropped_behind_the_input_hook_reaches_nothing() -> None:
+    """Chance has the samples of both ends differ: that is no part of an attack that reaches a service."""
+    arrived = PacketBatch.concat([syns(2_000), datagrams(2_000), clients(10)])
+    accepted = PacketBatch.concat([syns(2_060, 8), datagrams(1_940, 9), clients(10)])
+    dropped = PacketBatch.concat([syns(1_950, 5), datagrams(2_050, 6)])
+    drop = DropCount("socket", "NO_SOCKET", count(4_000), code=NO_SOCKET, before_delivery=False)
+    found = judged(arrived, at(Hook.DROP, dropped, reason=NO_SOCKET), at(Hook.ACCEPTED, accepted), drop)
+    shares = [found[kind].kernel_share for kind in ("syn_flood", "udp_flood")]
+    assert shares == pytest.approx([1.0, 1.0], abs=0.005)
+
+
 def test_samples_of_xdp_are_known_and_whatever_passed_it_is_told_by_its_length() -> None:
     """Clients' SYNs have options: they are accepted, and don't make the flood look as if it passed."""
     dropped = at(Hook.XDP, syns(3_000), rule=4)

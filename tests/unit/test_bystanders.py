@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import pytest
 from analysis_factory import ethernet, icmp, ip, make_batch, make_tables, make_window, udp
 from analysis_flows import HOST, OPTIONS, Frame, connection, hosts, segment, visitors
 from msgspec.structs import replace
 
+from fwtop.analysis.proposals.bystanders import _of_another_family
+from fwtop.analysis.proposals.normal import Normal
+from fwtop.analysis.window.traffic import mix
 from fwtop.incidents.advisor import Advisor
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind
 from fwtop.model.traffic.protocols import UDP
-from fwtop.model.traffic.snapshot import Proposal
+from fwtop.model.traffic.snapshot import Judgement, Proposal
 from fwtop.rehearsal.host import Asked
 
 CLIENT, RESOLVER = bytes([185, 31, 8, 5]), bytes([9, 9, 9, 9])
 PINGER = bytes([62, 4, 4, 4])
+PLAYER, PLAYER_6, HOST_6 = bytes([81, 2, 3, 4]), b"\x2a\x02" + bytes(13) + b"\x09", b"\x2a\x03" + bytes(14)
 SECONDS = 4.0
 
 
@@ -25,20 +30,26 @@ def arriving(source: bytes, protocol: int, body: bytes) -> bytes:
     return ethernet(ip(source, HOST, protocol, body, ttl=57))
 
 
-def usual(rng: Random, end: float) -> list[Frame]:
+def game(source: bytes, data: bytes) -> bytes:
+    to = HOST if len(source) == 4 else HOST_6
+    return ethernet(ip(source, to, 17, udp(30_000 + source[-1], 5453, data), ttl=57))
+
+
+def usual(rng: Random, end: float, players: tuple[bytes, ...] = ()) -> list[Frame]:
     """Visitors, a monitor, who pings, and answers of a resolver that an application here asks."""
     frames = visitors(rng, 40)
     frames += connection(rng, CLIENT, 80, [b"GET / HTTP/1.1\r\n\r\n"], at=end - 2)
+    frames += [(at / 8, game(who, bytes(20))) for at in range(16) for who in players]
     ping = arriving(PINGER, 1, icmp(8, 0, bytes(40)))
     answer = arriving(RESOLVER, 17, udp(53, 40_000, b"\x12\x34\x81\x80" + bytes(60)))
     return frames + [(at / 2, frame) for at in range(4) for frame in (ping, answer)]
 
 
-def learned() -> Advisor:
+def learned(*players: bytes) -> Advisor:
     """An advisor that has watched this for a minute."""
     advisor, rng = Advisor(), Random(1)
     for end in range(2, 62, 2):
-        frames = sorted((at, frame) for at, frame in usual(rng, 2.0) if 0 <= at < 2)
+        frames = sorted((at, frame) for at, frame in usual(rng, 2.0, players) if 0 <= at < 2)
         batch = make_batch(frames, start_ns=(10**3 + end) * 10**9)
         window = make_window(batch, 2.0, live=True, started=1e9 + end)
         advisor.judge(window, make_tables(window))
@@ -46,12 +57,18 @@ def learned() -> Advisor:
     return advisor
 
 
-def proposals(flood: list[Frame], advisor: Advisor, handshakes: float = 0.0) -> list[Proposal]:
-    frames = sorted(usual(Random(2), 2.0) + flood, key=lambda item: item[0])
+def judged(
+    flood: list[Frame], advisor: Advisor, handshakes: float = 0.0, players: tuple[bytes, ...] = ()
+) -> Judgement:
+    frames = sorted(usual(Random(2), 2.0, players) + flood, key=lambda item: item[0])
     batch = make_batch([one for one in frames if 0 <= one[0] < SECONDS], start_ns=2_000 * 10**9)
     window = make_window(batch, SECONDS, live=True, started=1e9 + 1_000)
     window = replace(window, handshakes_per_s=handshakes)
-    return [one for one in advisor.judge(window, make_tables(window)).proposals if one.rule is not None]
+    return advisor.judge(window, make_tables(window))
+
+
+def proposals(flood: list[Frame], advisor: Advisor, handshakes: float = 0.0) -> list[Proposal]:
+    return [one for one in judged(flood, advisor, handshakes).proposals if one.rule is not None]
 
 
 def spread(rng: Random, count: int) -> list[float]:
@@ -107,6 +124,25 @@ def test_who_pings_in_calm_is_cut_by_a_rule_against_pings() -> None:
     found = proposals(flood, learned())
     assert found
     assert all("62.4.4.4 sends such packets in calm" in one.bystanders for one in found)
+
+
+def test_clients_are_none_of_a_floods_sources_though_their_packets_look_alike() -> None:
+    rng = Random(8)
+    bots = [bytes([203, 0, 113, number]) for number in range(1, 21)]
+    flood = [(at, game(rng.choice(bots), rng.randbytes(20))) for at in spread(rng, 8_000)]
+    found = judged(flood, learned(PLAYER), players=(PLAYER,))
+    line = "could be forged: 81.2.3.4 sends such packets in calm"
+    assert any(one.bystanders.startswith(line) for one in found.proposals)
+    assert [one.sources for one in found.attacks] == ["20 sources"]
+
+
+def test_a_flood_forges_no_address_of_a_family_that_it_does_not_have() -> None:
+    calm = make_batch([(at / 8, game(who, bytes(20))) for at in range(16) for who in (PLAYER, PLAYER_6)])
+    normal = Normal(calm, np.ones(len(calm)), "", guess=False)
+    both = np.unique(mix(calm.src_hi, calm.src_lo))
+    apart = _of_another_family(both, normal, np.array([4] * 99 + [6], np.uint8), np.ones(100))
+    assert both[apart].tolist() == np.unique(mix(calm.src_hi, calm.src_lo)[calm.family == 6]).tolist()
+    assert not _of_another_family(both, normal, np.array([4, 6], np.uint8), np.ones(2)).any()
 
 
 @pytest.mark.parametrize("how", ["seen", "told"])

@@ -21,7 +21,8 @@ NOBODY = AllowList(())
 def connection(peer: str, *, port: int = 80, peer_port: int = 5000, idle_ms: int = 0) -> OpenConnection:
     prefix = Prefix.parse(peer)
     family = socket.AF_INET if prefix.family == 4 else socket.AF_INET6
-    return OpenConnection(prefix, peer_port, port, idle_ms, family, bytes(48))
+    here = Prefix.parse("198.51.100.1" if prefix.family == 4 else "2001:db8:1::1")
+    return OpenConnection(here, prefix, peer_port, port, idle_ms, family, bytes(48))
 
 
 @pytest.fixture(autouse=True)

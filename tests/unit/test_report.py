@@ -31,7 +31,7 @@ from fwtop.dissect.client import Dissection, Layer
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.harm import ClientLoss
-from fwtop.model.traffic.session import Event, EventKind, SessionRecord
+from fwtop.model.traffic.session import AttackTick, Event, EventKind, SessionRecord
 from fwtop.model.traffic.snapshot import Judgement, LedgerRow, Snapshot
 from fwtop.render.numbers import duration_words, percent, si
 from fwtop.render.observation import observation_json
@@ -40,7 +40,7 @@ from fwtop.report.chart import nice_ceiling
 from fwtop.report.formats import snapshot_csv
 from fwtop.report.html import STYLE
 from fwtop.report.summary import digest
-from fwtop.report.sums import resample
+from fwtop.report.sums import attack_packets, resample
 from fwtop.report.text import escape
 from fwtop.report.wording import clock
 from fwtop.rules.costs import Costs
@@ -103,6 +103,46 @@ def test_the_digest_of_the_sample_session(record: SessionRecord) -> None:
     assert (top.share, top.packets) == (pytest.approx(0.5), pytest.approx(80 * 100_000))
     averages = {measure.name: value for measure, value in top.averages().items()}
     assert averages["dropped_share"] == pytest.approx(0.9)
+
+
+def test_an_attack_counts_in_full_whatever_windows_its_rates_are_of(record: SessionRecord) -> None:
+    """Of 20 s at 5,000/s, named 1.5 s late: windows of 3 and 4 s, looks 1 and 2 s apart."""
+    windows, at = [], 101.5
+    while at < 122.0:
+        windows.append((at, 3.0 + len(windows) % 2))
+        at += 1.0 + len(windows) % 2
+    held = [max(min(at, 120.0) - max(at - window, 100.0), 0.0) for at, window in windows]
+    rates = [5_000 * seconds / window for seconds, (_, window) in zip(held, windows, strict=True)]
+    short = replace(
+        record,
+        info=replace(record.info, started=99.5),
+        events=(Event(100.0, EventKind.ATTACK_BEGAN, "syn_flood", "", 1),),
+        ticks=tuple(replace(record.ticks[0], at=at) for at in (100.0, *(at for at, _ in windows))),
+        attacks=tuple(
+            AttackTick(at, "syn_flood", pps, 1.0, 1.0, incident=1)
+            for (at, _), pps in zip(windows, rates, strict=True)
+        ),
+    )
+    shots = [replace(snapshot(at), started=at - window, seconds=window) for at, window in windows]
+    assert sum(attack_packets(short, shots).values()) == pytest.approx(100_000, rel=0.01)
+
+
+def test_what_a_rule_dropped_before_the_recording_is_no_part_of_it(tmp_path: Path) -> None:
+    """Its counter goes on, and begins anew where its lines were put back."""
+    was, new = rule(1, created=START - 60), rule(2, created=START + 1)
+    counts = ((900_000, 0), (901_000, 400), (100, 500), (250, 700))
+    ticks = [
+        replace(
+            snapshot(START + second),
+            mitigations=(
+                replace(status(was, START), packets=of_was),
+                *([replace(status(new, START), packets=of_new)] if second else []),
+            ),
+        )
+        for second, (of_was, of_new) in enumerate(counts)
+    ]
+    found = {effect.rule.id: effect.packets for effect in digest(record_of(tmp_path, ticks)).effects}
+    assert found == {"1": 1_150, "2": 700}
 
 
 def test_the_first_page_tells_what_users_felt_and_how_long_nothing_helped(record: SessionRecord) -> None:

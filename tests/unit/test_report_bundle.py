@@ -38,8 +38,11 @@ def bundle_of(directory: Path, ticks: list[Snapshot], host: str = "web-1") -> di
 
 def ticks(*, spoofed: bool) -> list[Snapshot]:
     of = replace(attack(), spoofed=spoofed)
-    rules = tuple(status(one, START + 60) for one in (rule(), *other_rules()))
-    return [snapshot(START + second, attacks=(of,), mitigations=rules) for second in range(40, 60)]
+    rules = (rule(), *other_rules())
+    return [
+        snapshot(at, attacks=(of,), mitigations=tuple(status(one, at) for one in rules))
+        for at in (START + second for second in range(40, 60))
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from fwtop.analysis.window.traffic import mix
 from fwtop.model.addresses.address import Prefix, format_address
 from fwtop.model.harm import Who
 from fwtop.model.rule import RANGES, Match, Rule
-from fwtop.model.traffic.packets import F64, U64, PacketBatch
+from fwtop.model.traffic.packets import F64, U8, U64, Mask, PacketBatch
 from fwtop.rehearsal.rehearse import Rehearsal
 from fwtop.render.numbers import plural, utc
 from fwtop.rules.kinds import drops_nothing, of
@@ -80,8 +80,12 @@ def bystanders(
     if rule.limit is not None:  # forged packets use up what it leaves to those whose addresses they have
         drops = parts[1] * among(context.traffic.source_key, users(rule.match, context, normal))
         lost = np.concatenate((lost, _cut(context.traffic.packets, drops, context.traffic.weight)))
-    if named := tuple(_named(context, lost, normal)):
-        return f"could be forged: {' and '.join(named)}"
+    apart = _of_another_family(
+        lost, normal, context.traffic.packets.family, parts[1] * context.traffic.weight
+    )
+    for what, who in (("could be forged", lost[~apart]), ("would be cut", lost[apart])):
+        if named := tuple(_named(context, who, normal)):
+            return f"{what}: {' and '.join(named)}"
     clients = rule.predicted_clients
     if clients is not None and clients.hit + clients.others_hit:
         return f"could be forged: {clients.words}"
@@ -153,6 +157,16 @@ def _named(context: AnalysisContext, lost: U64, normal: Normal) -> Iterator[str]
         row = int(others[0])
         who = format_address(int(sources.family[row]), int(sources.src_hi[row]), int(sources.src_lo[row]))
         yield f"{who} sends such packets in calm"
+
+
+def _of_another_family(who: U64, normal: Normal, family: U8, dropped: F64) -> Mask:
+    """Tell which sources are of a family that an attack has hardly any address of: it forges none."""
+    of_family = np.bincount(family, dropped, 7)
+    forged = np.flatnonzero(of_family > _LOST * of_family.sum())
+    clients, sources = normal.clients, normal.sources
+    others = ~np.isin(clients.family, forged), ~np.isin(sources.family, forged)
+    keys = clients.source[others[0]], mix(sources.src_hi, sources.src_lo)[others[1]]
+    return among(who, np.concatenate(keys)) if len(forged) else np.zeros(len(who), np.bool_)
 
 
 def _is_by_distance(match: Match, normal: Normal) -> bool:

@@ -30,10 +30,13 @@ class SessionActions:
         self._rules = rules
         self._first: Snapshot | None = None
         self._peak: Snapshot | None = None
+        self._installed: dict[str, str] = {}  # meanwhile, by whom ever: id → summary
 
     def note(self, snapshot: Snapshot) -> None:
         """Keep what the farewell needs."""
         self._first = self._first or snapshot
+        new = (one.rule for one in snapshot.mitigations if one.rule.created >= self._first.started)
+        self._installed |= {rule.id: rule.summary for rule in new}
         if self._peak is None or snapshot.tables.totals.pps > self._peak.tables.totals.pps:
             self._peak = snapshot
 
@@ -49,8 +52,12 @@ class SessionActions:
 
     def _peak_line(self, peak: Snapshot) -> str:
         attacks = ", ".join(safe_text(attack.title) for attack in peak.judgement.harmful[:3]) or "no attack"
-        installed = self._rules.installed_rules.items()
-        done = [f"rule {rule_id} ({safe_text(summary)})" for rule_id, summary in installed]
+        here = self._rules.installed_rules
+        elsewhere = {name: told for name, told in self._installed.items() if name not in here}
+        done = [
+            f"rule {rule_id} ({safe_text(summary)}){' elsewhere' * (rule_id in elsewhere)}"
+            for rule_id, summary in (here | elsewhere).items()
+        ]
         told = f"installed {', '.join(done[:3])}" if done else "no rule installed"
         more = f" and {len(done) - 3} more" if len(done) > 3 else ""
         at = utc(peak.started + peak.seconds)

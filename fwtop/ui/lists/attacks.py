@@ -106,10 +106,11 @@ def _target(item: Incident, context: CellContext, width: int) -> Line:
     return [(short or "–", TEXT if short else DIM)]
 
 
-_NAMES: dict[Resource | None, str] = {
-    Resource.TABLE: "conntrack",
-    Resource.BACKLOG: "backlog",
-    Resource.ACCEPT: "accept q",
+_NAMES: dict[Resource | None, tuple[str, ...]] = {  # the longer first, the last in the narrowest column
+    Resource.TABLE: ("conntrack", "ct table"),
+    Resource.BACKLOG: ("backlog",),
+    Resource.ACCEPT: ("accept q",),
+    Resource.UPLINK: ("uplink",),
 }
 
 
@@ -120,9 +121,9 @@ def _severity(item: Incident, _: CellContext, width: int) -> Line:
     full = taken(one)
     if not full:
         return [(one.harm.value, style)]
-    name = _NAMES.get(one.exhausts, str(one.exhausts))  # without a name a share says nothing
-    forms = full, taken(one, _NAMES.get(one.exhausts, "")), name
-    return [(next((form for form in forms if len(form) <= width), name[:width]), style)]
+    names = _NAMES.get(one.exhausts, (str(one.exhausts),))  # without a name a share says nothing
+    forms = full, taken(one, names[0]), *names
+    return [(next((form for form in forms if len(form) <= width), names[-1]), style)]
 
 
 def _reaches(item: Incident, context: CellContext, _: int) -> Line:
