@@ -19,6 +19,8 @@ overdue_unit=/usr/local/lib/systemd/system/fwtop-overdue.service
 overdue_timer=/usr/local/lib/systemd/system/fwtop-overdue.timer
 stream_unit=/usr/local/lib/systemd/system/fwtop-api.service
 stream_socket=/usr/local/lib/systemd/system/fwtop-api.socket
+node_unit=/usr/local/lib/systemd/system/fwtop-fleet.service
+broker_unit=/usr/local/lib/systemd/system/fwtop-broker.service
 allow_file=/etc/fwtop/allow # written once: the operator's from then on
 state_directory=/var/lib/fwtop
 guardian_directory=/var/lib/fwtop-guardian
@@ -28,6 +30,7 @@ user=fwtop
 dissector_user=fwtop-dissect
 fleet_user=fwtop-fleet
 verifier_user=fwtop-verify
+broker_user=fwtop-broker
 python=/usr/bin/python3
 
 # Names are the same in Debian 12 and 13, and Ubuntu 24.04. kmod: the kernel runs modprobe to load xt_set and the like;

@@ -27,6 +27,7 @@ make_users_and_directories() {
   make_user "$dissector_user" "fwtop packet dissector"
   make_user "$fleet_user" "fwtop fleet node"
   make_user "$verifier_user" "fwtop verifier of signatures"
+  make_user "$broker_user" "fwtop fleet server"
   install -d -m 0700 -o "$user" -g "$user" "$state_directory"
   install -d -m 0700 -o root -g root "$guardian_directory"
   install -d -m 0711 -o root -g root "$alarms_directory"
@@ -107,12 +108,14 @@ install_file 0644 "$clone/docs/policy.toml" "$sample_policy"
 install_file 0644 "$clone/scripts/files/fwtop-policy.service" "$policy_unit"
 install_file 0644 "$clone/scripts/files/fwtop-api.service" "$stream_unit"
 install_file 0644 "$clone/scripts/files/fwtop-api.socket" "$stream_socket"
+install_file 0644 "$clone/scripts/files/fwtop-fleet.service" "$node_unit"
+install_file 0644 "$clone/scripts/files/fwtop-broker.service" "$broker_unit"
 install_file 0644 "$clone/scripts/files/fwtop-overdue.service" "$overdue_unit"
 install_file 0644 "$clone/scripts/files/fwtop-overdue.timer" "$overdue_timer"
 [[ -e $allow_file ]] || install_file 0644 "$clone/scripts/files/allow" "$allow_file"
 if [[ -d /run/systemd/system ]]; then
   # A recorder that runs is to be of this build, and so is what serves programs: their guardian will be.
-  { logged systemctl daemon-reload && logged systemctl try-restart "$(basename "$service_unit")" "$(basename "$stream_unit")"; } ||
+  { logged systemctl daemon-reload && logged systemctl try-restart "$(basename "$service_unit")" "$(basename "$stream_unit")" "$(basename "$node_unit")"; } ||
     say "systemd could not restart the recorder: systemctl status fwtop fwtop-api"
 fi
 if command -v systemctl >/dev/null; then # it does nothing as long as there is no policy

@@ -25,9 +25,11 @@ is_installed() {
     cmp -s "$clone/scripts/files/fwtop-policy.service" "$policy_unit" &&
     cmp -s "$clone/scripts/files/fwtop-api.service" "$stream_unit" &&
     cmp -s "$clone/scripts/files/fwtop-api.socket" "$stream_socket" &&
+    cmp -s "$clone/scripts/files/fwtop-fleet.service" "$node_unit" &&
+    cmp -s "$clone/scripts/files/fwtop-broker.service" "$broker_unit" &&
     cmp -s "$clone/scripts/files/fwtop-overdue.service" "$overdue_unit" &&
     cmp -s "$clone/scripts/files/fwtop-overdue.timer" "$overdue_timer" &&
-    id "$user" "$dissector_user" "$fleet_user" "$verifier_user" >/dev/null 2>&1
+    id "$user" "$dissector_user" "$fleet_user" "$verifier_user" "$broker_user" >/dev/null 2>&1
 }
 
 install_packages() { # PACKAGE…: install those that are missing

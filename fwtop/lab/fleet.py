@@ -71,6 +71,7 @@ class Member(Struct):
     attacked: bool
     lab: Child
     victim: str = ""
+    node: subprocess.Popen[bytes] | None = None
     rules: list[str] = field(default_factory=list)
     state: str = "untouched"
 
@@ -123,10 +124,14 @@ class FleetLab(Namespaces):
         asyncio.run(self._join())
         for one in self.machines:
             self._program(module_argv("fwtop", "record", "--netns", one.victim, "--no-store", "--no-alarms"))
-            self._program(module_argv("fwtop", "fleet", "node", "--netns", one.victim))
-        self._await_watched()
+            self.start_node(one)
+        self.await_watched()
 
-    def _await_watched(self) -> None:
+    def start_node(self, one: Member) -> None:
+        """Start a machine's node."""
+        one.node = self._program(module_argv("fwtop", "fleet", "node", "--netns", one.victim))
+
+    def await_watched(self) -> None:
         """Wait until each machine is watched, and says so."""
         limit = time.monotonic() + _READY_SECONDS
         while time.monotonic() < limit:
@@ -197,11 +202,17 @@ class FleetLab(Namespaces):
                 machine.write_identity(directory, admitted, self._signers)
                 machine.write_node(directory, admitted, machine.node_group())
 
-    def _program(self, argv: list[str]) -> None:
+    def _program(self, argv: list[str]) -> subprocess.Popen[bytes]:
         log = (self.directory / "programs.log").open("ab")
         self._opened.callback(log.close)
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._opened.callback(end, process)
+        return process
+
+    def link(self, one: Member, *, up: bool) -> None:
+        """Cut a machine off from the servers, or connect it again."""
+        port = self.machines.index(one)
+        batch(self.hub, f"link set port{port} {'up' if up else 'down'}")
 
     def coordinator(
         self, *arguments: str, stdout: IO[bytes] | int, stderr: IO[bytes] | int
@@ -398,6 +409,8 @@ def _killed(
             name: rows[-1]["stage"] for name, rows in stages.items() if rows and rows[-1]["stage"] == "trial"
         }
 
+    _until(lambda: process.poll() is not None or bool(on_trial()))
+    first = round(time.monotonic() - began, 2)
     _until(lambda: process.poll() is not None or len(on_trial()) >= lab.attacked)
     applied = len(on_trial())
     seconds = round(time.monotonic() - began, 2)
@@ -416,7 +429,7 @@ def _killed(
     who = " and ".join(sorted(trial.kill))
     return {
         "rollout": rollout, "previewed": len(lab.machines_of("web")), "applied": applied, "refused": 0,
-        "seconds_to_first": None, "seconds_to_all": seconds, "outcome": "reverted",
+        "seconds_to_first": first, "seconds_to_all": seconds, "outcome": "reverted",
         "reason": f"{who} killed; reverted by the machines' own clocks after {reverted:.1f} s",
     }  # fmt: skip
 

@@ -1,0 +1,234 @@
+"""Faults of a fleet, on real machines in namespaces: what is on trial reverts, what is kept stays, and it is said.
+
+All cases share one fleet of three machines that are attacked; each leaves it as it found it.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fwtop.client.program import connect
+from fwtop.fleet.broker import Broker
+from fwtop.fleet.machine import read_node
+from fwtop.kernel.namespaces import inside
+from fwtop.lab.fleet import SOURCES, FleetLab
+from fwtop.model import paths
+
+pytestmark = pytest.mark.kernel
+TRIAL = 8  # seconds
+SAID = 10.0  # in which somebody who asks is told what is wrong
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    with FleetLab(lambda _: None, names=("web-1", "web-2", "web-3"), attacked=3) as lab:
+        for one in lab.machines:
+            one.lab.ask(do="flood", on=True, pps=5_000, seconds=600)
+        until(lambda: all(row["attacks"] for row in lab.status()["machines"]))
+        yield lab
+
+
+def until(happened: Callable[[], bool], seconds: float = 60.0) -> float:
+    began = time.monotonic()
+    while not happened():
+        assert time.monotonic() - began < seconds
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+class Run:
+    """A coordinator at work."""
+
+    def __init__(self, lab: FleetLab, *arguments: str, trial: int = TRIAL, key: Path | None = None):
+        self.out, self.told = lab.directory / "out", lab.directory / "told"
+        given = [*arguments, "--on", "web", "--yes", "--json", "--key", str(key or lab.key)]
+        given += ["--trial", f"{trial}s"]
+        with self.out.open("wb") as out, self.told.open("wb") as told:
+            self.process = lab.coordinator(*given, stdout=out, stderr=told)
+
+    def ended(self) -> tuple[int, dict]:
+        status = self.process.wait(90)
+        text = self.out.read_text()
+        return status, json.loads(text) if text else {}
+
+    def said(self) -> str:
+        return self.told.read_text()
+
+
+def stages(lab: FleetLab) -> list[str]:
+    return [rows[-1]["stage"] if rows else "" for rows in lab.stages().values()]
+
+
+def rules(lab: FleetLab) -> list[int]:
+    """Count the rules that each machine's guardian has in force."""
+    found = []
+    for one in lab.machines:
+        with connect(one.victim) as guardian:
+            found.append(len(guardian.status()["rules"]))
+    return found
+
+
+def kept(lab: FleetLab, *arguments: str) -> str:
+    """Have a rule rolled out and kept; return the roll-out's id."""
+    status, outcome = Run(lab, *arguments).ended()
+    assert (status, outcome["rollout"]["outcome"]) == (0, "kept"), outcome
+    assert stages(lab) == ["kept"] * 3
+    return outcome["rollout"]["rollout"]
+
+
+def undo(lab: FleetLab, rollout: str) -> None:
+    process = lab.coordinator(
+        "undo", rollout, "--key", str(lab.key), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    until(lambda: rules(lab) == [0, 0, 0])
+
+
+def status(lab: FleetLab) -> tuple[int, str, float]:
+    """Return the exit status of `fleet status`, what it says, and how long that took."""
+    began = time.monotonic()
+    process = lab.coordinator("status", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said, _ = process.communicate(timeout=60)
+    return process.returncode, said.decode(), time.monotonic() - began
+
+
+def kill(process: subprocess.Popen) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@contextlib.contextmanager
+def without_broker(lab: FleetLab):
+    kill(lab.broker)
+    yield
+    lab.start_broker()
+    lab.await_watched()
+
+
+def test_it_is_kept_everywhere_and_undone_everywhere(fleet):
+    rollout = kept(fleet, "block", SOURCES)
+    until(lambda: "kept on 3" in status(fleet)[1])
+    undo(fleet, rollout)
+
+
+def test_a_killed_broker_has_a_trial_revert_and_what_is_kept_stays(fleet):
+    before = kept(fleet, "block", "192.0.2.0/24")
+    run = Run(fleet, "block", SOURCES)
+    until(lambda: "trial" in stages(fleet))
+    with without_broker(fleet):
+        code, outcome = run.ended()
+        assert code == 1
+        assert "ends on each machine within" in outcome["rollout"]["reason"]
+        code, said, seconds = status(fleet)
+        assert (code, "rules in force stay" in said, seconds < SAID) == (1, True, True), said
+        until(lambda: "trial" not in stages(fleet), TRIAL + 5)
+        assert rules(fleet) == [1, 1, 1]
+    undo(fleet, before)
+
+
+def test_a_killed_coordinator_has_a_trial_revert(fleet):
+    run = Run(fleet, "block", SOURCES)
+    until(lambda: "trial" in stages(fleet))
+    kill(run.process)
+    until(lambda: "trial" not in stages(fleet), TRIAL * 2 + 5)
+    assert rules(fleet) == [0, 0, 0]
+
+
+def test_an_interrupted_coordinator_takes_it_back_at_once(fleet):
+    run = Run(fleet, "block", SOURCES, trial=60)
+    until(lambda: "trial" in stages(fleet))
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(30) != 0
+    until(lambda: rules(fleet) == [0, 0, 0], 30)
+
+
+def test_a_machine_that_is_cut_off_reverts_by_itself_and_is_said_to_be_silent(fleet):
+    lonely = fleet.machines[1]
+    run = Run(fleet, "block", SOURCES)
+    until(lambda: stages(fleet)[1] == "trial")
+    fleet.link(lonely, up=False)
+    until(lambda: stages(fleet)[1] != "trial", TRIAL * 2 + 5)
+    code, said, seconds = status(fleet)
+    fleet.link(lonely, up=True)
+    assert (code, seconds < SAID) == (1, True)
+    assert "web-2 is silent" in said
+    run.ended()
+    fleet.await_watched()
+    for rows in fleet.stages().values():
+        if rows and rows[-1]["stage"] == "kept":
+            undo(fleet, rows[-1]["rollout"])
+            break
+    until(lambda: rules(fleet) == [0, 0, 0])
+
+
+def test_a_machine_that_was_off_gets_what_was_kept_when_it_comes_back(fleet):
+    late = fleet.machines[2]
+    kill(late.node)
+    status_, outcome = Run(fleet, "block", SOURCES, "--everywhere").ended()
+    assert (status_, outcome["preview"]["silent"]) == (0, ["web-3"])
+    assert rules(fleet) == [1, 1, 0]
+    fleet.start_node(late)
+    until(lambda: rules(fleet) == [1, 1, 1])
+    undo(fleet, outcome["rollout"]["rollout"])
+
+
+def test_what_every_guard_refuses_is_nobodys_turn(fleet):
+    run = Run(fleet, "block", "0.0.0.0/1", "128.0.0.0/1")
+    assert run.ended()[0] == 1
+    assert run.said().count("refuses: web-") == 3
+    assert rules(fleet) == [0, 0, 0]
+
+
+def test_a_key_that_the_machines_do_not_know_signs_nothing(fleet):
+    stranger = fleet.directory / "stranger"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", stranger], check=True)
+    run = Run(fleet, "block", SOURCES, key=stranger)
+    assert run.ended()[0] == 1
+    assert run.said().count("refuses: web-") == 3
+    assert rules(fleet) == [0, 0, 0]
+
+
+def test_a_rogue_machine_can_not_speak_for_another(fleet):
+    rogue = read_node(paths.fleet_directory(fleet.machines[0].victim))
+
+    async def forge() -> list[str]:
+        with inside(fleet.hub):
+            broker = await Broker.connect(rogue.access)
+        own = b"x" * 200
+        await broker.publish("web-2", own)
+        # A server answers to whatever subject a request names: signatures hold where rights don't.
+        get = "$JS.API.DIRECT.GET.FLEET_WANTED"
+        await broker._client.publish(get, b'{"multi_last":["fleet.wanted.>"]}', reply="fleet.summary.web-2")
+        with pytest.raises(Exception, match="ermissions"):
+            await broker.put("wanted", "r1.document", b"{}")
+        await broker.close()
+        return broker.complaints
+
+    assert any("fleet.summary.web-2" in said for said in asyncio.run(forge()))
+    rows = {row["name"]: row for row in fleet.status()["machines"]}
+    assert rows["web-2"]["attacks"] and rows["web-2"]["name"] == "web-2"
+
+
+def test_a_guardian_that_is_gone_is_said_and_its_rules_stay(fleet):
+    rollout = kept(fleet, "block", SOURCES)
+    one = fleet.machines[0]
+    with connect(one.victim) as guardian:
+        pid = guardian.guardian["pid"]
+    listed = ["ip", "netns", "exec", one.victim, "ipset", "list", "-n"]
+    sets = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
+    assert sets
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{pid}").exists())
+    assert subprocess.run(listed, check=True, capture_output=True, text=True).stdout == sets
+    until(lambda: rules(fleet) == [1, 1, 1], 90)  # the watcher starts another
+    fleet.await_watched()
+    undo(fleet, rollout)
