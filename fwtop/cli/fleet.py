@@ -31,7 +31,7 @@ ACTIONS = {  # name → module (its ACTIONS), and what the overview says
 HELP = "Many machines: which are attacked, and one signed rule on all of them, on trial on each. " + (
     "'fwtop fleet ACTION --help' tells more."
 )
-EXAMPLE = "fwtop fleet block 198.51.100.0/24 --on web"
+EXAMPLE = "fwtop fleet status"
 
 
 def action(name: str) -> Verb:

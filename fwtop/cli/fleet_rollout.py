@@ -50,6 +50,8 @@ def _verb(text: str, example: str, own: Any, rules_of: Callable[..., list[Rule]]
         option(parser, "--waves", "N", middle, whole("a number of machines", 1, 100_000))
         flag(parser, "--everywhere", "then also on machines in calm, and on those that come later")
         flag(parser, "--calm-count", "with --everywhere: on machines in calm only count")
+        measure = "how long each wave is measured before the next (default 5s)"
+        option(parser, "--measure", "TIME", measure, seconds, default=rollout.MEASURE_SECONDS)
         trial = "after which what nobody renews or keeps ends (default 30s)"
         option(parser, "--trial", "TIME", trial, seconds, default=_TRIAL_SECONDS)
         add_signing(parser)
@@ -101,7 +103,7 @@ def _document(args: argparse.Namespace, fleet: str, rules: list[Rule], key: Conf
         trial_seconds=round(args.trial),
         count_only=args.count,
         calm=Calm.COUNT if args.calm_count else Calm.DROP,
-        waves=rollout.default_waves(args.waves, everywhere=args.everywhere),
+        waves=rollout.default_waves(args.waves, everywhere=args.everywhere, seconds=args.measure),
         confirm_key=key.public,
         note="; ".join(rule.summary for rule in rules)[:200],
     )

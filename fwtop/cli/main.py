@@ -131,11 +131,9 @@ def _run(arguments: list[str]) -> int:
         raise FwtopError(f"there is no verb {safe_text(verb, limit=40)!r}; see 'fwtop --help'", 2)
     if verb in _URGENT:  # before anything is imported, which takes longest
         hurry()
-    module = verb_module(verb)
-    if arguments and arguments[0] in getattr(module, "ACTIONS", ()):  # a verb of two words
-        verb, module, arguments = f"{verb} {arguments[0]}", module.action(arguments[0]), arguments[1:]
+    name, module, arguments = named(verb, arguments)
     parser = _Parser(
-        prog=f"fwtop {verb}",
+        prog=f"fwtop {name}",
         description=textwrap.fill(module.HELP, 80),
         epilog=f"example: {module.EXAMPLE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -150,6 +148,14 @@ def verb_module(verb: str) -> Any:  # noqa: ANN401 - a module or a Verb
     """Import a verb: HELP, EXAMPLE, arguments(parser) and run(args)."""
     module = importlib.import_module(f"fwtop.cli.{_TOGETHER.get(verb, verb)}")
     return module.VERBS[verb] if verb in _TOGETHER else module
+
+
+def named(verb: str, arguments: list[str]) -> tuple[str, Any, list[str]]:
+    """Return a verb's full name, what `verb_module` returns, and the rest: some verbs have two words."""
+    module = verb_module(verb)
+    if arguments and arguments[0] in getattr(module, "ACTIONS", ()):
+        return f"{verb} {arguments[0]}", module.action(arguments[0]), arguments[1:]
+    return verb, module, arguments
 
 
 def _overview() -> str:

@@ -21,6 +21,7 @@ from fwtop.fleet.view import View
 from fwtop.fleet.wanted import CONFIRMED, DOCUMENT, STARTED, Question, Started, encoded
 from fwtop.model.errors import FwtopError
 
+MEASURE_SECONDS = 5.0  # after each wave
 _APPLY_SECONDS = 8.0  # in which a machine whose turn it is must have applied it
 _REPORT_SECONDS = 5.0  # in which they say that they kept it, or took it back
 _WORSE = 2 / 3  # of what clients got before Enter: less, over all machines, is harm
@@ -323,8 +324,11 @@ def _names(machines: list[str]) -> str:
     return shown + (f" and {len(machines) - 6} more" if len(machines) > 6 else "")
 
 
-def default_waves(most: int | None, *, everywhere: bool) -> tuple[Wave, ...]:
+def default_waves(
+    most: int | None, *, everywhere: bool, seconds: float = MEASURE_SECONDS
+) -> tuple[Wave, ...]:
     """Return one attacked machine first, then all that are attacked; then, if wanted, those in calm."""
-    first = Wave(most=1, attacked=True)
-    middle = (Wave(most=most, attacked=True),) if most else ()
-    return (first, *middle, Wave(attacked=True), *((Wave(),) if everywhere else ()))
+    first = Wave(most=1, attacked=True, seconds=seconds)
+    middle = (Wave(most=most, attacked=True, seconds=seconds),) if most else ()
+    last = (Wave(seconds=seconds),) if everywhere else ()
+    return (first, *middle, Wave(attacked=True, seconds=seconds), *last)

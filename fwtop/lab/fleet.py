@@ -104,10 +104,7 @@ class FleetLab(Namespaces):
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", str(key))
         public = " ".join(key.with_suffix(".pub").read_text(encoding="ascii").split()[:2])
         self._signers = f'lab namespaces="{SIGNED_FOR}" {public}\n'
-        self._file = founding.found(
-            self.directory / "fleet", "lab", [founding.ServerPlace(HUB)], self._signers,
-            store=self.directory / "store",
-        )  # fmt: skip
+        self.file = self._found()
         self.start_broker()
         self._say(f"building {len(self._names)} machines with services and clients")
         for number, name in enumerate(self._names):
@@ -121,7 +118,10 @@ class FleetLab(Namespaces):
             one.victim = one.lab.wait_ready()["victim"]
             self._cable(number, one)
         self._say("joining them, and starting guardians, watchers and nodes")
-        asyncio.run(self._join())
+        for one in self.machines:
+            self._opened.callback(shutil.rmtree, paths.fleet_directory(one.victim), ignore_errors=True)
+            self._opened.callback(shutil.rmtree, paths.fleet_records(one.victim), ignore_errors=True)
+        self._join()
         for one in self.machines:
             self._program(module_argv("fwtop", "record", "--netns", one.victim, "--no-store", "--no-alarms"))
             self.start_node(one)
@@ -171,34 +171,39 @@ class FleetLab(Namespaces):
         log = self.directory / "server.log"
         self.broker = server.start(self.directory / "fleet/server", log, self.hub)
 
+    def _found(self) -> founding.OperatorFile:
+        """Make the fleet, as `fwtop fleet init` does."""
+        places, store = [founding.ServerPlace(HUB)], self.directory / "store"
+        return founding.found(self.directory / "fleet", "lab", places, self._signers, store=store)
+
     async def _connected(self) -> Broker:
         """Connect in the hub's namespace, once the server is up."""
         limit = time.monotonic() + _READY_SECONDS
         while True:
             try:
                 with inside(self.hub):
-                    return await Broker.connect(self._file.access)
+                    return await Broker.connect(self.file.access)
             except FwtopError:
                 if time.monotonic() > limit or self.broker is None or self.broker.poll() is not None:
                     raise
                 await asyncio.sleep(0.1)
 
-    async def _join(self) -> None:
+    def _join(self) -> None:
         """Have all machines ask and be admitted, as `fwtop fleet join` and `nodes --approve` do."""
+        asyncio.run(self._joined())
+
+    async def _joined(self) -> None:
         async with await self._connected() as broker:
             await broker.make_streams(1)
-            token = founding.token(self._file, self._signers, len(self.machines), 600)
-            for one in self.machines:
-                node = joining.new_node(token, self._file.urls, one.name, one.labels)
+            token = founding.token(self.file, self._signers, len(self.machines), 600)
+            nodes = [joining.new_node(token, self.file.urls, one.name, one.labels) for one in self.machines]
+            for node in nodes:
                 await joining.ask(broker, token, node, 0)
-                await joining.admit(broker, self._file, [one.name])
+            await joining.admit(broker, self.file, [])
+            for one, node in zip(self.machines, nodes, strict=True):
                 admitted = await joining.ask(broker, token, node, 0)
-                assert admitted is not None  # noqa: S101 - it was admitted a line above
+                assert admitted is not None  # noqa: S101 - it was admitted a few lines above
                 directory = paths.fleet_directory(one.victim)
-                directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-                self._opened.callback(shutil.rmtree, directory, ignore_errors=True)
-                records = paths.fleet_records(one.victim)
-                self._opened.callback(shutil.rmtree, records, ignore_errors=True)
                 machine.write_identity(directory, admitted, self._signers)
                 machine.write_node(directory, admitted, machine.node_group())
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.engine.explain import print_explanations
-from fwtop.cli import main
+from fwtop.cli import fleet, main
 from fwtop.console.headless import render as render_text
 from fwtop.console.judging import LoadedConfig
 from fwtop.console.playback import capture
@@ -39,7 +39,10 @@ def helps(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
     found = {"fwtop.txt": _printed(["--help"])}
-    return found | {f"{verb}.txt": _entries(_printed([verb, "--help"])) for verb in main.VERBS}
+    found |= {f"{verb}.txt": _entries(_printed([verb, "--help"])) for verb in main.VERBS}
+    return found | {
+        f"fleet-{name}.txt": _entries(_printed(["fleet", name, "--help"])) for name in fleet.ACTIONS
+    }
 
 
 def _printed(words: list[str]) -> str:

@@ -73,12 +73,14 @@ class Nursery:
 
     def start(
         self,
-        netns: str,
+        netns: str | None,
         module: str,
         stderr: IO[Any],
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
-    ) -> Forked:
+    ) -> Forked | subprocess.Popen[bytes]:
+        if netns is None:  # it builds a lab of its own, of which it is the one process that knows it
+            return start_program(None, module, stderr)
         asked = {"module": module, "netns": netns, "arguments": arguments, "environment": environment or {}}
         (their_stdin, stdin), (stdout, their_stdout) = os.pipe(), os.pipe()
         with Path("/run/netns", netns).open() as namespace, self._lock:

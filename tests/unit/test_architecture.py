@@ -88,7 +88,7 @@ def test_the_contracts_about_libraries_hold_every_package_but_the_owner() -> Non
         library: f"fwtop.{owner}.** -> {library}"
         for library, owner in {
             "bcc": "compile", "textual": "ui", "maxminddb": "enrich", "sqlite3": "store",
-            "prometheus_client": "console",
+            "prometheus_client": "console", "nats": "fleet", "cryptography": "fleet",
         }.items()
     }  # fmt: skip
     (circles,) = (contract for contract in contracts if contract["type"] == "acyclic_siblings")

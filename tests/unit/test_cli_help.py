@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.cli.main import VERBS, _Parser, verb_module
+from fwtop.cli import fleet
+from fwtop.cli.main import VERBS, _Parser, named, verb_module
 
 CLONE = Path(__file__).resolve().parents[2]
 PAGES = [CLONE / "README.md", *sorted((CLONE / "docs").glob("*.md"))]
@@ -27,6 +28,15 @@ def test_the_example_of_each_verb_is_one_that_it_accepts(verb: str) -> None:
     accept(verb, words)
 
 
+@pytest.mark.parametrize("action", fleet.ACTIONS)
+def test_the_example_of_each_action_is_one_that_it_accepts(action: str) -> None:
+    module = fleet.action(action)
+    assert module.HELP.endswith(".")
+    verb, *words = shlex.split(module.EXAMPLE.removeprefix("sudo ").removeprefix("fwtop "))
+    assert (verb, words[0]) == ("fleet", action)
+    accept(verb, words)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_verbs_accept_the_commands_of_a_page(page: Path) -> None:
     for block in BLOCK.findall(page.read_text(encoding="utf-8")):
@@ -38,5 +48,6 @@ def test_the_verbs_accept_the_commands_of_a_page(page: Path) -> None:
 
 def accept(verb: str, words: list[str]) -> None:
     parser = _Parser(prog="fwtop", allow_abbrev=False)
-    verb_module(verb).arguments(parser)
+    _, module, words = named(verb, words)
+    module.arguments(parser)
     parser.parse_intermixed_args(words)

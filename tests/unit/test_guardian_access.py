@@ -21,6 +21,7 @@ from fwtop.model.protocol import (
     Request,
     Rescan,
     Seen,
+    Summary,
     Symbols,
     Verb,
     Watch,
@@ -78,7 +79,7 @@ def test_each_verb_of_the_document_has_its_scope_and_fields() -> None:
     rows = re.findall(r"^\| `(\w+)` \|\s+(\w*)\s*\| (.*?) ?\|", DOCUMENT, re.M)
     told = {verb: scope or None for verb, scope, _ in rows}
     kinds = {cls.__name__.lower(): cls for cls in get_args(Request)}
-    of_root = (Watch, Connect, Symbols, Rescan, Seen, KnownClients)
+    of_root = (Watch, Connect, Symbols, Rescan, Seen, KnownClients, Summary)
     assert set(told) == set(kinds) - {cls.__name__.lower() for cls in of_root}
     for verb, _, fields in rows:
         assert kinds[verb].scope == told[verb] or verb == "hello"
@@ -88,8 +89,8 @@ def test_each_verb_of_the_document_has_its_scope_and_fields() -> None:
 
 VERBS = {cls.__name__: cls for cls in get_args(Request)}
 GRANTED = {  # said here once more: nothing is granted by a change of a class alone
-    "for_console": "Seen KnownClients Hello Connect Watch Rescan Survey Symbols Rules RuleRead Status Why"
-    " Plan Apply Keep Undo Repair RuleMode",
+    "for_console": "Seen KnownClients Summary Hello Connect Watch Rescan Survey Symbols Rules RuleRead Status"
+    " Why Plan Apply Keep Undo Repair RuleMode",
     "changes": "Apply Keep Renew Repair RuleMode RuleChange Undo ListChange PolicyChange"
     " FleetDocument FleetConfirm",
     "quick": "Keep Renew Repair Undo Status ListShow ListTest KnownClients FleetConfirm FleetStatus",
