@@ -72,7 +72,7 @@ class Step(Struct, frozen=True):
 
 class _Rollout(Struct):
     document: tuple[Document, Sealed] | None = None
-    undo: Sealed | None = None
+    undo: tuple[Document, Sealed] | None = None
     confirmed: tuple[Action, int, Sealed] | None = None  # and its number
     started: Started = Started()
 
@@ -114,13 +114,13 @@ class Wanted:
             if known.confirmed is None or told.number > known.confirmed[1]:
                 known.confirmed = told.action, told.number, sealed
         elif kind == UNDO:
-            known.undo = sealed
+            known.undo = read_document(text), sealed
         else:
             known.document = read_document(text), sealed
 
     def steps(self, machine: str, labels: frozenset[str]) -> list[Step]:
-        """Return what to hand over on a machine, in the order of revisions."""
-        found: list[tuple[int, list[Step]]] = []
+        """Return what to hand over on a machine, in the order of revisions: an older one would be refused."""
+        found: list[tuple[int, Step]] = []
         for name, one in self._rollouts.items():
             if one.document is None:
                 continue
@@ -129,15 +129,13 @@ class Wanted:
             is_for_me = is_meant(document.on, labels | {machine, EVERYWHERE})
             turn = machine in one.started.machines or (one.started.everyone and is_for_me)
             over = action is Action.UNDO or one.undo is not None
-            steps = []
             if turn and not over:
-                steps.append(Step(name, DOCUMENT, sealed))
+                found.append((document.revision, Step(name, DOCUMENT, sealed)))
             if one.confirmed is not None and (turn or (over and is_for_me)):
-                steps.append(Step(name, CONFIRMED, one.confirmed[2]))
+                found.append((document.revision, Step(name, CONFIRMED, one.confirmed[2])))
             if one.undo is not None and is_for_me:
-                steps.append(Step(name, UNDO, one.undo))
-            found.append((document.revision, steps))
-        return [step for _, steps in sorted(found, key=lambda item: item[0]) for step in steps]
+                found.append((one.undo[0].revision, Step(name, UNDO, one.undo[1])))
+        return [step for _, step in sorted(found, key=lambda item: item[0])]
 
 
 def encoded(value: Sealed | Started | Question) -> bytes:

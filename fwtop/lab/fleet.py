@@ -123,9 +123,13 @@ class FleetLab(Namespaces):
             self._opened.callback(shutil.rmtree, paths.fleet_records(one.victim), ignore_errors=True)
         self._join()
         for one in self.machines:
-            self._program(module_argv("fwtop", "record", "--netns", one.victim, "--no-store", "--no-alarms"))
+            self.start_watcher(one)
             self.start_node(one)
         self.await_watched()
+
+    def start_watcher(self, one: Member) -> None:
+        """Start a machine's recorder, which starts the guardian if there is none."""
+        self._program(module_argv("fwtop", "record", "--netns", one.victim, "--no-store", "--no-alarms"))
 
     def start_node(self, one: Member) -> None:
         """Start a machine's node."""

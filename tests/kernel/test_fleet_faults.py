@@ -236,5 +236,6 @@ def test_a_guardian_that_is_gone_is_said_and_its_rules_stay(fleet):
     assert subprocess.run(listed, check=True, capture_output=True, text=True).stdout == sets
     subprocess.run(module_argv("fwtop", "status", "--netns", one.victim), check=True, capture_output=True)
     assert rules(fleet) == [1, 1, 1]
+    fleet.start_watcher(one)
     fleet.await_watched()
     undo(fleet, rollout)

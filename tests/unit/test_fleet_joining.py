@@ -175,5 +175,7 @@ def test_roll_outs_come_in_the_order_of_their_revisions_and_nonsense_does_not():
     for name in ("r3.document", "r1.started", "r1.confirmed", "machines", "r1.what"):
         wanted.take(name, b"\x00{")
     assert kinds(wanted) == [("r2", DOCUMENT), ("r1", DOCUMENT)]
+    wanted.take("r2.undo", sealed(Action.UNDO, "r2", 12))
+    assert kinds(wanted) == [("r1", DOCUMENT), ("r2", UNDO)]  # r1 would be refused behind it
     wanted.replace({"r1.document": sealed(rollout="r1", revision=9)})
     assert kinds(wanted) == [("r1", DOCUMENT)]

@@ -1,0 +1,107 @@
+"""The commands of docs/FLEET.md, in their order, on a server and two machines in namespaces."""
+
+import os
+import re
+import shlex
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from fwtop.fleet import founding
+from fwtop.kernel.programs import module_argv
+from fwtop.lab.fleet import HUB, NAMES, FleetLab
+from fwtop.model import paths
+
+pytestmark = pytest.mark.kernel
+PAGE = Path(__file__).resolve().parents[2] / "docs/FLEET.md"
+COMMANDS = re.findall(r"^sudo fwtop (.*?)(?: +#.*)?$", PAGE.read_text(encoding="utf-8"), re.M)
+
+
+class Page(FleetLab):
+    """A fleet that is set up by the page's commands alone; `ran` are those that were run."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: None, names=NAMES[:2], attacked=1)
+        self.ran: list[str] = []
+        self.token = ""
+
+    def command(self, begin: str, *more: str, **words: str) -> list[str]:
+        """Return the page's command that begins so, with what differs from the page's machines."""
+        [found] = [command for command in COMMANDS if command.startswith(begin)]
+        self.ran.append(found)
+        words |= {"192.0.2.10": HUB, "TOKEN": self.token, "~/.ssh/id_ed25519": str(self.key)}
+        for old, new in words.items():
+            found = found.replace(old, new)
+        return [*module_argv("fwtop", *shlex.split(found)), *more]
+
+    def here(self, begin: str, *more: str, code: int = 0, **words: str) -> str:
+        """Run a command where the server and the operator are."""
+        argv = ["ip", "netns", "exec", self.hub, *self.command(begin, *more, **words)]
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False
+        )
+        assert done.returncode == code, (argv, done.stdout, done.stderr)
+        return done.stdout
+
+    @property
+    def own(self) -> tuple[str, str]:
+        return "--fleet", str(self.directory / "fleet/operator")
+
+    def _found(self) -> founding.OperatorFile:
+        told = self.here(
+            "fleet init",
+            "--directory",
+            str(self.directory / "fleet"),
+            "--store",
+            str(self.directory / "store"),
+        )
+        assert "fleet token" in told
+        return founding.read_operator(self.directory / "fleet/operator")
+
+    def _join(self) -> None:
+        self.token = self.here("fleet token", *self.own).strip()
+        joining = []
+        for one in self.machines:
+            # Over its own interface, as root of that machine would
+            argv = self.command("fleet join", "--name", one.name, "--netns", one.victim)
+            with (self.directory / f"{one.name}.log").open("wb") as log:
+                inside = ["ip", "netns", "exec", one.victim]
+                joining.append(
+                    subprocess.Popen([*inside, *argv], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                )
+        listed = ["ip", "netns", "exec", self.hub, *module_argv("fwtop", "fleet", "nodes", *self.own)]
+        end = time.monotonic() + 60
+        while subprocess.check_output(listed, text=True).count(" waits") < 2:
+            assert time.monotonic() < end, [path.read_text() for path in self.directory.glob("web-*.log")]
+        assert self.here("fleet nodes --approve", *self.own).count("admitted") == 2
+        for process in joining:
+            assert process.wait(60) == 0
+        for one in self.machines:
+            directory = paths.fleet_directory(one.victim)
+            assert (
+                "lab" not in (directory / "signers").read_text()
+            )  # the comment of the key is the operator's
+            assert os.stat(directory / "node.json").st_mode & 0o777 == 0o640
+
+
+def test_a_server_and_two_machines_by_the_page():
+    with Page() as lab:
+        lab.here("fleet status", *lab.own)
+        assert "BAD" not in lab.here("fleet doctor", *lab.own)
+        lab.machines[0].lab.ask(do="flood", on=True, pps=5_000, seconds=300)
+        end = time.monotonic() + 60
+        while not any(row["attacks"] for row in lab.status()["machines"]):
+            assert time.monotonic() < end
+        said = lab.here("fleet block", "--yes", "--measure", "1s", *lab.own)
+        assert "kept on 1 of 1 machines" in said
+        [rollout] = re.findall(r"roll-out (\w+): kept", said)
+        assert "web-1: undone" in lab.here("fleet undo", *lab.own, ID=rollout)
+        one = lab.machines[1]
+        leaving = lab.command("fleet leave", "--netns", one.victim)
+        assert "web-2 left prod" in subprocess.check_output(leaving, text=True)
+        assert not (paths.fleet_directory(one.victim) / "machine.toml").exists()
+        assert "web-2" not in lab.here("fleet nodes --remove", *lab.own)
+        fleet_ones = [command for command in COMMANDS if command.startswith("fleet ")]
+        assert set(lab.ran) == set(fleet_ones) - {"fleet nodes"}
