@@ -113,10 +113,17 @@ def _token_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _token(args: argparse.Namespace) -> int:
+    """Print a token, once the servers have what those need who come by it."""
     file = founding.read_operator(args.fleet)
+    asyncio.run(_prepared(file))
     signers = (args.fleet / founding.SIGNERS_FILE).read_text(encoding="utf-8")
     print(founding.token(file, signers, args.machines, getattr(args, "for")).text)
     return 0
+
+
+async def _prepared(file: OperatorFile) -> None:
+    async with await Broker.connect(file.access) as broker:
+        await broker.make_streams(len(file.urls))
 
 
 def _join_arguments(parser: argparse.ArgumentParser) -> None:
@@ -201,7 +208,6 @@ def _nodes(args: argparse.Namespace) -> int:
 async def _with_nodes(args: argparse.Namespace, file: OperatorFile) -> int:
     registrar = MachineKey(file.registrar)
     async with await Broker.connect(file.access) as broker:
-        await broker.make_streams(min(len(file.urls), 3))
         admitted = []
         if args.approve:
             admitted = await joining.admit(broker, file, args.name, instead=args.replace)

@@ -144,7 +144,7 @@ def _doctor(args: argparse.Namespace) -> int:
     for board, about in seen.streams.items():
         replicas = about.get("config", {}).get("num_replicas", 0)
         good = replicas == wanted
-        mend = "" if good else "; 'fwtop fleet nodes' makes what is missing"
+        mend = "" if good else "; 'fwtop fleet token' makes what is missing"
         lines.append((good, f"stream of {board}: {replicas} of {wanted} replicas{mend}"))
     heard = seen.view.machines
     oldest = max((one.silent for one in heard.values()), default=0.0)

@@ -247,10 +247,11 @@ class Node:
             "clients",
             "clients_before",
         )
+        known = {row["rollout"] for row in told["rollouts"]}
         refused = [
             Rollout(rollout, "refused", why=one.refused)
             for (rollout, kind), one in self._offered.items()
-            if one.refused and kind == wanted.DOCUMENT
+            if one.refused and kind == wanted.DOCUMENT and rollout not in known
         ]
         return replace(
             bare,
