@@ -119,6 +119,11 @@ def events(member: Member) -> list[dict[str, Any]]:
     return [of_json(dict[str, Any], line) for line in log_lines(member.records)]
 
 
+def last(member: Member, name: str = "event") -> str:
+    """Return a field of the last line of the machine's log, as far as it is written."""
+    return str(next(reversed(events(member)), {}).get(name, ""))
+
+
 @contextmanager
 def member_of(bench: Bench) -> Iterator[Member]:
     """Make the bench's victim a machine of a fleet."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from fleet_bench import Member, deliver, events, member_of
+from fleet_bench import Member, deliver, events, last, member_of
 from guardian_bench import Bench
 from msgspec.structs import replace
 from program_bench import as_user
@@ -91,7 +91,8 @@ def test_a_program_with_the_nodes_scope_changes_nothing(member: Member, poll_unt
             protocol.RuleChange(rule_id, rule), protocol.ListChange("x", "create"), protocol.Watch(),
             protocol.PolicyChange("apply", "schema = 1\n"), protocol.PolicyChange("rollback"),
             protocol.Connect(), protocol.Symbols(), protocol.Rescan(), protocol.Seen(()),
-            protocol.KnownClients(()), protocol.FleetConfirm(mine.text, mine.signatures[0]),
+            protocol.KnownClients(()), protocol.Summary(0.0, "CALM", 0.0, 0.0, 0.0, 0.0),
+            protocol.FleetConfirm(mine.text, mine.signatures[0]),
             protocol.FleetConfirm(sealed.text, sealed.signatures[0]),
             protocol.FleetDocument(forged.text, forged.signatures),
             protocol.FleetDocument(sealed.text.replace("web", "all"), sealed.signatures),
@@ -113,7 +114,7 @@ def test_a_program_with_the_nodes_scope_changes_nothing(member: Member, poll_unt
         given = message(protocol.FleetConfirm(confirmation.text, confirmation.signatures[0]))
         assert tried(member, [given]) == [["fleetconfirm", "done"]]
         assert guardian.demand(Status()).data["rules"][0]["state"] == "confirmed"
-        poll_until(lambda: events(member)[-1]["event"] == "kept")
+        poll_until(lambda: last(member) == "kept")
 
 
 def test_a_flood_of_what_nobody_signed_keeps_no_operator_out(member: Member, poll_until) -> None:
@@ -125,5 +126,5 @@ def test_a_flood_of_what_nobody_signed_keeps_no_operator_out(member: Member, pol
         found = tried(member, [asked] * 40)
         assert {reason for _, reason in found} == {"unsigned", "busy"}
         assert deliver(guardian, member.sealed(member.document(member.bench.block_rule(4))))["rollouts"]
-    poll_until(lambda: events(member)[-1]["event"] == "trial")
+    poll_until(lambda: last(member) == "trial")
     assert len(events(member)) < 25

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fleet_bench import Member, confirm, deliver, events, member_of, refusal, stage
+from fleet_bench import Member, confirm, deliver, events, last, member_of, refusal, stage
 from guardian_bench import Bench
 from msgspec.structs import replace
 
@@ -20,6 +20,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import FleetStatus, Keep, ListChange, Status, Undo
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.wire import of_json, to_json
+from tests.kernel.fuse_server import fuse_file
 
 pytestmark = pytest.mark.kernel
 
@@ -137,7 +138,7 @@ def test_a_trial_and_the_highest_revision_outlive_the_guardian(
             older = member.sealed(member.document(bench.block_rule(6)))
             sealed = member.sealed(member.document(bench.block_rule(4), confirm_key=key.public))
             deliver(guardian, sealed)
-        poll_until(lambda: events(member)[-1]["event"] == "trial")
+        poll_until(lambda: last(member) == "trial")
         bench.kill_guardian()
         if not is_recorded:  # it was killed as the rule was in
             record = member.records / RECORD
@@ -182,7 +183,7 @@ def test_a_record_that_was_cut_exchanged_or_damaged_is_told(bench: Bench, member
     with bench.connect() as guardian:
         deliver(guardian, member.sealed(member.document(bench.block_rule(4))))
         deliver(guardian, member.sealed(member.document(action=Action.UNDO, rollout="r1")))
-    poll_until(lambda: events(member)[-1]["event"] == "undone")
+    poll_until(lambda: last(member) == "undone")
     poll_until(lambda: of_json(Known, (member.records / RECORD).read_bytes()).lines == 4)
     bench.kill_guardian()
     log = member.records / LOG
@@ -204,19 +205,29 @@ def test_a_record_that_was_cut_exchanged_or_damaged_is_told(bench: Bench, member
         assert guardian.rules() == []
 
 
-def test_a_disk_without_room_takes_no_document_and_holds_up_no_end(bench: Bench, member: Member) -> None:
+def test_a_disk_without_room_takes_no_document_and_holds_up_no_end(
+    bench: Bench, member: Member, poll_until
+) -> None:
     with bench.connect() as guardian, ConfirmKey() as key:
         sealed = member.sealed(member.document(bench.block_rule(4), confirm_key=key.public))
         deliver(guardian, sealed)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(member.records)], check=True)
+        poll_until(lambda: last(member) == "trial")
+        command = ["mount", "-t", "tmpfs", "-o", "size=4k", "none", str(member.records)]
+        subprocess.run(command, check=True)
         try:
-            found = refusal(deliver, guardian, member.sealed(member.document(bench.block_rule(6))))
+            (member.records / "full").write_bytes(bytes(4096))
+            refused = member.sealed(member.document(bench.block_rule(6)))
+            found = refusal(deliver, guardian, refused)
             assert found[0] == "unavailable", found
             assert confirm(guardian, key, sealed, Action.KEEP)["rollouts"][0]["stage"] == "kept"
             assert confirm(guardian, key, sealed, Action.UNDO, 2)["rollouts"][0]["stage"] == "undone"
             assert bench.path(4).passes()
         finally:
             subprocess.run(["umount", str(member.records)], check=True)
+        assert deliver(guardian, refused)["rollouts"][0]["stage"] == "trial"  # there is room again
+        said = ["taken", "trial", "taken", "kept", "undone", "taken", "trial"]
+        poll_until(lambda: [event["event"] for event in events(member)] == said)
+        assert check_log(member.records) == len(said)
 
 
 @pytest.mark.parametrize("entry", ["{}", "{}:5353/udp", "2001:db8::/64"])
@@ -264,6 +275,26 @@ def test_a_newer_programs_document_is_unsupported_and_its_lower_schema_is_not(
         told = guardian.demand(FleetStatus()).data
         assert (told["schema"], told["revision"], told["rollouts"]) == (1, 0, [])
         assert deliver(guardian, member.sealed(document))["rollouts"][0]["stage"] == "trial"
+
+
+def test_a_disk_that_does_not_answer_takes_no_document_and_holds_up_no_end(
+    bench: Bench, member: Member, poll_until
+) -> None:
+    with bench.connect() as guardian, ConfirmKey() as key:
+        sealed = member.sealed(member.document(bench.block_rule(4), confirm_key=key.public))
+        deliver(guardian, sealed)
+        with fuse_file(member.records) as file:
+            file.stall("lookup", "getattr")
+            reason, line = refusal(deliver, guardian, member.sealed(member.document(bench.block_rule(6))))
+            assert (reason, "the disk does not answer" in line) == ("unavailable", True)
+            assert confirm(guardian, key, sealed, Action.KEEP)["rollouts"][0]["stage"] == "kept"
+            assert confirm(guardian, key, sealed, Action.UNDO, 2)["rollouts"][0]["stage"] == "undone"
+            assert bench.path(4).passes()
+            file.abort()
+        assert guardian.rules() == []
+        deliver(guardian, member.sealed(member.document(bench.block_rule(6))))
+        poll_until(lambda: last(member) == "trial")
+        assert check_log(member.records) > 0
 
 
 def test_ssh_keygens_own_command_verifies_a_document(member: Member, tmp_path: Path) -> None:

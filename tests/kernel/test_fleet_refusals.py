@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fleet_bench import Member, deliver, events, made_keys, member_of, public, refusal, stage
+from fleet_bench import Member, deliver, last, made_keys, member_of, public, refusal, stage
 from guardian_bench import Bench
 from msgspec.structs import replace
 
@@ -94,7 +94,7 @@ def test_documents_that_do_not_count(member: Member, guardian: GuardianClient, p
     found, line = refusal(deliver, guardian, sealed)
     assert (found, words in line) == (reason, True), line
     assert "nothing was" in line or line.startswith("not a rule"), line
-    poll_until(lambda: events(member)[-1].get("reason") == found)
+    poll_until(lambda: last(member, "reason") == found)
     assert check_log(member.records) > 0
 
 

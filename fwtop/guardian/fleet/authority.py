@@ -233,8 +233,8 @@ class Authority:
             raise FwtopError(line, reason="busy", retryable=True)
 
     def _refused(self, error: FwtopError, about: dict[str, object], courier: str) -> None:
-        """Log a refusal; of what anybody can send, only as much as there is patience for."""
-        if error.reason == "busy":
+        """Log a refusal; of what anybody can send, only as much as there is patience and disk for."""
+        if error.reason == "busy" or self._recorder.trouble:
             self._left_out += 1
             return
         self._unsigned += bool(courier) and "rollout" not in about

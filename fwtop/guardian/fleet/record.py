@@ -9,6 +9,7 @@ after a crash the log may be ahead by what was written last.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -90,7 +91,8 @@ class Recorder:
         self._reading: threading.Event | None = None
         self._jobs: queue.SimpleQueue[tuple[Callable[[], None], threading.Event]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._trouble = ""  # of the last writing
+        self._pending: list[bytes] = []  # lines that the disk did not take yet; of the thread
+        self.trouble = ""  # of the last writing
         self.warnings: tuple[str, ...] = ()
 
     def begin(self) -> None:
@@ -127,12 +129,12 @@ class Recorder:
 
     def write(self, known: Known, *events: Mapping[str, object]) -> None:
         """Write events and what is known now, and wait for it; raises FwtopError, and knows nothing new."""
-        before = self._known
+        before = self.known
         if not self._put(known, events).wait(_ANSWER_SECONDS):
-            self._trouble = "the disk does not answer"
-        if self._trouble:
-            self._known = before
-            raise _no_record(self._directory, self._trouble)
+            self.trouble = "the disk does not answer"
+        if self.trouble:  # the events stay to be written, or all that follows would not follow from them
+            self._known = replace(before, lines=self.known.lines, head=self.known.head)
+            raise _no_record(self._directory, self.trouble)
 
     def note(self, known: Known, *events: Mapping[str, object]) -> None:
         """Write likewise, without waiting: what is done is done, whether the disk takes it or not."""
@@ -152,12 +154,16 @@ class Recorder:
         self._known = known
 
         def work() -> None:
+            self._pending += lines
             try:
-                _write(self._directory, known, lines)
-                self._trouble = ""
+                _append(self._directory, self._pending)
+                self._pending.clear()
+                with replacing(self._directory / RECORD, "wb", 0o600) as file:
+                    file.write(to_json(known))
+                self.trouble = ""
             except OSError as error:
-                self._trouble = error.strerror or str(error)
-                syslog.syslog(syslog.LOG_ERR, str(_no_record(self._directory, self._trouble)))
+                self.trouble = error.strerror or str(error)
+                syslog.syslog(syslog.LOG_ERR, str(_no_record(self._directory, self.trouble)))
 
         return self._do(work)
 
@@ -265,15 +271,22 @@ def _fields(line: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _write(directory: Path, known: Known, lines: list[bytes]) -> None:
+def _append(directory: Path, lines: list[bytes]) -> None:
+    """Add lines to the log, all or none; raises OSError."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if lines:
-        with open(directory / LOG, "ab") as file:
-            file.write(b"".join(line + b"\n" for line in lines))
-            file.flush()
+    if not lines:
+        return
+    with open(directory / LOG, "ab", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        text = b"".join(line + b"\n" for line in lines)
+        try:
+            if file.write(text) != len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(file.fileno())
-    with replacing(directory / RECORD, "wb", 0o600) as file:
-        file.write(to_json(known))
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(size)
+            raise
 
 
 def _no_record(directory: Path, why: str) -> FwtopError:
