@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.cli import main
+from fwtop.cli import fleet, main
 from fwtop.cli.completion import write
 from fwtop.model import paths
 
@@ -82,12 +82,15 @@ def test_the_man_page_knows_every_option():
             assert name in page, (verb, name)
 
 
+def options_of(verb) -> set[str]:
+    parser = argparse.ArgumentParser()
+    verb.arguments(parser)
+    return set(parser._option_string_actions)
+
+
 def test_the_man_page_and_the_docs_name_no_option_that_a_verb_has_not():
-    known = {}
-    for verb in main.VERBS:
-        parser = argparse.ArgumentParser()
-        main.verb_module(verb).arguments(parser)
-        known[verb] = set(parser._option_string_actions)
+    known = {verb: options_of(main.verb_module(verb)) for verb in main.VERBS}
+    known |= {f"fleet {name}": options_of(fleet.action(name)) for name in fleet.ACTIONS}
     page = (FILES / "fwtop.8").read_text().replace("\\-", "-")
     sections = re.split(r"^\.BI? ([a-z]+)(?= \"|$)", page, flags=re.MULTILINE)
     named = [
@@ -97,7 +100,7 @@ def test_the_man_page_and_the_docs_name_no_option_that_a_verb_has_not():
     ]
     assert {verb for verb, _ in named} >= set(main.VERBS)
     for path in (paths.ROOT / "README.md", *sorted((paths.ROOT / "docs").glob("*.md"))):
-        named += re.findall(r"(?<!\S)`?fwtop ([a-z]+)\b([^`\n·|#;&]*)", path.read_text())
+        named += re.findall(r"(?<!\S)`?fwtop (fleet [a-z]+|[a-z]+)\b([^`\n·|#;&]*)", path.read_text())
     wrong = [
         (verb, option)
         for verb, text in named
