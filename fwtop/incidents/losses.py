@@ -8,31 +8,36 @@ until a rule is in: what senders of calm times get through is compared with calm
 
 Whoever is counted, before and since are of one kind, and of one state: what the attack itself had taken from
 clients by then is not the rule's doing. Counts of few clients say nothing, and what comes in
-bursts says less: a loss is told where the counts, as spread as they are, leave no doubt (a variance-
-stabilised test of two Poisson rates: Gu, Ng, Tang, Schucany, Biometrical Journal 50, 2008).
+bursts says less: a loss is told where the counts, as spread as they are, leave no doubt (rates.py). What a
+sum hides, since busy clients get on, shows in who falls silent of those in whose name the rule drops.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import dropwhile
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fwtop.analysis.clients import client_key
 from fwtop.analysis.memory import Baseline
+from fwtop.analysis.proposals.matching import match_rows
 from fwtop.analysis.window.counting import among, distinct_values
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, UDP, Rows, mix
+from fwtop.incidents.rates import Counts, rate, silent, surely_lost
 from fwtop.model.harm import ClientLoss
 from fwtop.model.rule import ACTIVE_STATES, Match, Rule, RuleStatus
-from fwtop.model.traffic.packets import U32, U64, PacketBatch, Window
+from fwtop.model.traffic.packets import U32, U64, Mask, PacketBatch, Window
 from fwtop.model.traffic.protocols import NAMES
 from fwtop.model.traffic.snapshot import Judgement
 from fwtop.rules.kinds import of
+from fwtop.stats.ledger import number_of
 from fwtop.stats.services import plain_numbers
 
 _BEFORE_SECONDS = 60.0
@@ -41,11 +46,9 @@ _WATCHED_SECONDS = 60.0  # after it went in, a loss that begins is no longer its
 _CALM_SECONDS = 5.0  # are needed to know what clients get in calm
 _NAMED_SECONDS = 2.0  # before an attack is named, its bots make handshakes already
 _RULES = 32  # are compared, the newest; each costs a quarter of a millisecond
-_SURE = 4.0  # standard deviations
 _LEAST = 0.05  # less is not worth telling
+_SERVICE = np.uint64((1 << 24) - 1)
 _MOST = 0.5  # of the handshakes are of the services that a rule touches: a loss of all is theirs
-
-Counts = list[tuple[float, float]]  # (seconds, count) of each interval
 
 
 class Calls(Struct, frozen=True):
@@ -55,7 +58,7 @@ class Calls(Struct, frozen=True):
     seconds: float
     handshakes: int
     known: dict[int, float]  # begun by clients who are long known
-    sent: dict[int, float]  # by a hash of sender and service: their TCP packets with data, others' datagrams
+    sent: dict[int, float]  # by sender at a service: their TCP packets with data, others' datagrams
     bots: bool  # an attack completes handshakes, too
     calm: bool
 
@@ -96,10 +99,8 @@ class LossWatch:
             self._calm.pop()
         if calls.calm and calls.seconds and not active:
             self._calm.append(calls)
-        cut = self._cut(window, learned) if active else {}
-        found = (
-            self._loss(one.rule, self._rules[one.rule.id], now, cut.get(one.rule.id, {})) for one in active
-        )
+        cut = self._cut(window, learned, [one.rule for one in active])
+        found = (self._loss(one.rule, self._rules[one.rule.id], now, cut[one.rule.id]) for one in active)
         return tuple(loss for loss in found if loss is not None)
 
     def lately(self, seconds: float) -> tuple[bool, float | None]:
@@ -141,22 +142,26 @@ class LossWatch:
             self._senders = learned.rows, distinct_values(mix(rows.src_hi, rows.src_lo))
         return self._senders[1]
 
-    def _cut(self, window: Window, learned: Baseline) -> dict[str, dict[int, int]]:
-        """Return in whose name each rule dropped packets: a hash of sender and service, and the service.
+    def _cut(self, window: Window, learned: Baseline, active: Iterable[Rule]) -> dict[str, set[int]]:
+        """Return the senders in whose name each rule dropped packets.
 
-        That is long-known clients over TCP, and senders of calm times over UDP.
+        That is long-known clients over TCP, and senders of calm times over UDP. Samples of netfilter's drops
+        name no rule and have no payload: they are of any rule that fits otherwise.
         """
-        found: dict[str, dict[int, int]] = {}
+        found: dict[str, set[int]] = {one.id: set() for one in active}
+        codes = [drop.code for drop in window.counters.drops if drop.layer == "netfilter" and drop.code]
         clients = learned.clients.key[learned.clients.long_known]
-        for packets in (window.arrived, window.dropped):
-            rows = np.flatnonzero(packets.rule > 0)
+        for packets in (window.arrived, window.dropped) if found else ():
+            rows = np.flatnonzero((packets.rule > 0) | np.isin(packets.reason, codes))
             source = mix(packets.src_hi[rows], packets.src_lo[rows])
             met = (packets.protocol[rows] == UDP) & among(source, self._met(learned))
             known = among(client_key(source, learned.doors.numbers(packets, rows)), clients)
             rows = rows[met | (known & (packets.protocol[rows] == TCP))]
-            senders, services = _sender_of(packets, rows).tolist(), _service_of(packets, rows).tolist()
-            for rule, sender, service in zip(packets.rule[rows].tolist(), senders, services, strict=True):
-                found.setdefault(str(rule), {})[sender] = service
+            theirs, senders = packets.select(rows), _sender_of(packets, rows)
+            for rule in active:
+                fits = np.any([_fits(one.match, theirs) for one in rule.parts or (rule,)], axis=0)
+                mine = (theirs.rule == number_of(rule.id)) | ((theirs.rule == 0) & fits)
+                found[rule.id].update(senders[mine].tolist())
         return found
 
     def _before(self, judgement: Judgement) -> list[Calls]:
@@ -165,7 +170,7 @@ class LossWatch:
         found = [one for one in self._past if one.at - one.seconds >= since]
         return found or list(self._past)  # it has only begun
 
-    def _loss(self, rule: Rule, watched: _Watched, now: float, cut: Mapping[int, int]) -> ClientLoss | None:
+    def _loss(self, rule: Rule, watched: _Watched, now: float, cut: AbstractSet[int]) -> ClientLoss | None:
         if not watched.before or (now - watched.since > _WATCHED_SECONDS and not watched.harms):
             return None
         since = [one for one in self._past if one.at > max(watched.since, now - _NOW_SECONDS)]
@@ -177,7 +182,7 @@ class LossWatch:
             return sum(one.known.get(door, 0.0) for door in doors)
 
         def by(protocol: int) -> Callable[[Calls], float]:
-            senders = [who for who, service in cut.items() if service >> 16 == protocol]
+            senders = [who for who in cut if _service(who) >> 16 == protocol]
             return lambda one: sum(one.sent.get(who, 0.0) for who in senders)
 
         ways: list[tuple[Sequence[Calls], Sequence[Calls], Callable[[Calls], float]]] = []
@@ -189,13 +194,39 @@ class LossWatch:
             ways.append((self._calm, (), by(UDP)))
         losses = [_compared(before, since, usual, count) for before, usual, count in ways]
         before, after, sure = max(losses, key=lambda loss: loss[2], default=(0.0, 0.0, 0.0))
-        doors = doors or sorted(set(cut.values()))
+        doors = doors or sorted({_service(who) for who in cut})
         match = rule.match
         port = match.dport if match.dport is not None else doors[0] & 0xFFFF if len(doors) == 1 else None
         protocol = NAMES.get(match.protocol or (doors[0] >> 16 if doors else TCP), "")
         loss = ClientLoss(rule.id, "" if port is None else f"{port}/{protocol}", before, after, sure)
+        if not loss.is_harm and not any(of(kind).answers for kind in rule.kinds):
+            loss = self._of_single(loss, watched, since, cut)
         watched.harms = loss.is_harm
-        return loss if sure >= _LEAST else None
+        return loss if loss.sure >= _LEAST else None
+
+    def _of_single(
+        self, loss: ClientLoss, watched: _Watched, since: Sequence[Calls], cut: AbstractSet[int]
+    ) -> ClientLoss:
+        """Return the loss of those that fell silent, if single clients surely did: a sum may hide it."""
+        cut = {who for who in cut if _service(who) >> 16 == TCP}
+        if sum(one.seconds for one in self._calm) < _CALM_SECONDS or not since or not cut:
+            return loss
+
+        def of_each(calls: Sequence[Calls]) -> dict[int, Counts]:
+            return {who: [(one.seconds, one.sent.get(who, 0.0)) for one in calls] for who in cut}
+
+        usual, now = of_each(self._calm), of_each(since)
+        if sum(one.seconds for one in watched.before) >= _CALM_SECONDS:
+            before = of_each(watched.before)
+            usual = {who: min(usual[who], before[who], key=rate) for who in cut}
+        lost = silent(usual, now)
+        services = {_service(who) for who in cut}
+        clients = cut.union(who for one in since for who in one.sent if _service(who) in services)
+        share = len(lost) / len(clients)
+        if share <= loss.sure:
+            return loss
+        had, have = (sum(rate(counts[who]) for who in lost) for counts in (usual, now))
+        return ClientLoss(loss.rule, loss.service, had, have, share, len(lost), len(clients))
 
     @staticmethod
     def _are_theirs(rule: Rule, before: Sequence[Calls], doors: Iterable[int]) -> bool:
@@ -220,9 +251,15 @@ def _compared(
 ) -> tuple[float, float, float]:
     """Return both rates and what is surely lost; of calm, if less was usual then."""
     was, now, usual = ([(one.seconds, count(one)) for one in part] for part in (before, since, calm))
-    if sum(seconds for seconds, _ in usual) >= _CALM_SECONDS and _rate(usual) < _rate(was):
+    if sum(seconds for seconds, _ in usual) >= _CALM_SECONDS and rate(usual) < rate(was):
         was = usual
-    return _rate(was), _rate(now), surely_lost(was, now)
+    return rate(was), rate(now), surely_lost(was, now)
+
+
+def _fits(match: Match, packets: PacketBatch) -> Mask:
+    """Mark the packets that a rule may have dropped, as far as their headers tell."""
+    fits = match_rows(replace(match, payload=()), packets)
+    return fits & (packets.payload_length > 0) if match.payload else fits
 
 
 def _service_of(packets: PacketBatch, rows: Rows) -> U32:
@@ -230,7 +267,13 @@ def _service_of(packets: PacketBatch, rows: Rows) -> U32:
 
 
 def _sender_of(packets: PacketBatch, rows: Rows) -> U64:
-    return client_key(mix(packets.src_hi[rows], packets.src_lo[rows]), _service_of(packets, rows))
+    """Return a hash of each sender at a service, whose lowest 24 bits are the service."""
+    service = _service_of(packets, rows)
+    return client_key(mix(packets.src_hi[rows], packets.src_lo[rows]), service) & ~_SERVICE | service
+
+
+def _service(sender: int) -> int:
+    return sender & int(_SERVICE)
 
 
 def _sums(keys: U32 | U64, packets: PacketBatch, rows: Rows) -> dict[int, float]:
@@ -245,28 +288,3 @@ def _touches(rule: Rule, number: int) -> bool:
         return match.protocol in (None, number >> 16) and match.dport in (None, number & 0xFFFF)
 
     return any(fits(one.match) for one in rule.parts or (rule,))
-
-
-def _rate(counts: Counts) -> float:
-    return sum(count for _, count in counts) / max(sum(seconds for seconds, _ in counts), 1e-9)
-
-
-def surely_lost(before: Counts, since: Counts) -> float:
-    """Return the least share of a rate that is lost, 0 to 1, unless chance deceives in one of 30,000 tests.
-
-    Counts are as rare as their spread from interval to interval says: bursts, and packets that stand for
-    others that were not sampled, count for less.
-    """
-    time, span = (sum(seconds for seconds, _ in part) for part in (before, since))
-    rate = _rate(before)
-    if rate <= 0 or span <= 0:
-        return 0.0
-    spread = sum((count - rate * seconds) ** 2 / (rate * seconds) for seconds, count in before)
-    scale = max(spread / max(len(before) - 1, 1), 1.0)
-    had, have = (sum(count for _, count in part) / scale + 0.375 for part in (before, since))
-    square = _SURE**2
-    if 4 * had <= square:
-        return 0.0
-    inside = 64 * had * have - 4 * (4 * had - square) * (4 * have - square)
-    root = (8 * math.sqrt(had * have) + math.sqrt(max(inside, 0.0))) / (2 * (4 * had - square))
-    return max(1.0 - root**2 * time / span, 0.0)

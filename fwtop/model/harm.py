@@ -114,13 +114,15 @@ class Loss(Struct, frozen=True):
 
 
 _HARM = 1 / 3  # of what clients got: fewer than two of three get through
+_HARM_TO_CLIENTS, _SEVERAL = 0.1, 2  # of the clients that get nothing more; one may share a bot's address
 
 
 class ClientLoss(Struct, frozen=True):
     """What clients of the services that a rule touches began a second, before the rule and since it is in.
 
     Over TCP these are handshakes or packets with data, over UDP datagrams. `sure` is the least share that is
-    lost, of which chance explains more in one test of 30,000 only.
+    lost, of which chance explains more in one test of 30,000 only. Single clients may tell where a sum
+    doesn't.
     """
 
     rule: str  # id
@@ -128,16 +130,19 @@ class ClientLoss(Struct, frozen=True):
     before: float  # a second
     now: float
     sure: float  # 0 to 1
+    silent: int = 0  # clients that get less than half of the usual: then `before` and `now` are theirs
+    clients: int = 0  # of the service that send: `sure` is that share of them
 
     @property
     def is_harm(self) -> bool:
         """Whether so much is lost that the rule does harm."""
-        return self.sure >= _HARM
+        return self.sure >= (_HARM_TO_CLIENTS if self.silent >= _SEVERAL else _HARM)
 
     @property
     def words(self) -> str:
         """The loss in a few words."""
         whose = f"clients of {self.service}" if self.service else "clients"
+        whose = f"{self.silent:,} of {self.clients:,} {whose}" if self.silent else whose
         return f"{whose} {rate_words(self.before)} → {rate_words(self.now)}"
 
 

@@ -147,21 +147,22 @@ class SnapshotView:
 
     def _content(self) -> Content:
         """Return how much there is to show, for the layout."""
-        shot = self._desk.current()
+        desk, shot = self._desk, self._desk.current()
         judgement = shot.judgement
         found = bool(judgement.payloads or shot.tables.payloads)
         self._payloads = found or (self._payloads and bool(judgement.attacks))  # places don't come and go
         return Content(
-            self._lines_of("attacks", len(self._desk.proposals.attacks(judgement.attacks))),
-            self._lines_of("proposals", len(self._desk.proposals.rows())) or bool(judgement.proposals),
+            self._lines_of("attacks", len(desk.proposals.attacks(judgement.attacks))),
+            self._lines_of("proposals", len(desk.proposals.rows())) or bool(judgement.proposals),
             self._lines_of("rules", len(shot.mitigations)),
             self._lines_of("all_rules", len(shot.mitigations)),
             len(self._effect_lines()),
             self._lines_of("services", len(judgement.services)),
-            self._lines_of("past", len(past_attacks(self._desk.log.entries, self._desk.feed.past_attacks()))),
+            self._lines_of("past", len(past_attacks(desk.log.entries, desk.feed.past_attacks()))),
             len(setup_lines(shot)),
-            packets=bool(judgement.attacks) and not self._desk.slow and shot.origin.kind != "session",
+            packets=bool(judgement.attacks) and not desk.slow and shot.origin.kind != "session",
             payloads=self._payloads,
+            trends=self._history.may_tell and desk.feed.player is None,
             focused=self._tabs.focused,
         )
 

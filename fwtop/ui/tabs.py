@@ -28,6 +28,7 @@ class Content(Struct, frozen=True):
     setup: int = 0
     packets: bool = False  # the newest are worth a list, and what it costs
     payloads: bool = True  # some have bytes in common
+    trends: bool = False  # hours and days before this are stored, or may be
     focused: str = ""  # the panel that keys refer to; where only one fits, it is this one
 
     @property
@@ -79,12 +80,17 @@ def _known(content: Content, *parts: tuple[str, int]) -> list[tuple[str, int]]:
 
 
 OVERVIEW = ("attacks", "proposals", "rules", "services", "past", "sources", "payloads", "ports")
+_WITH_TRENDS = 30  # lines in calm from which hours and days before are below what is now
 
 
 def overview(room: Box, content: Content) -> Arrangement:
     """Attacks, what to do about them, and the rules; what else there is room for."""
     if room.height < 2 * _LEAST + 1:
         return _one_slot(room, OVERVIEW[:3], content.focused)
+    if content.is_calm and content.trends and room.height >= _WITH_TRENDS:
+        now = Box(room.x, room.y, room.width, room.height - _TRAFFIC_LINES - 1)
+        before = Box(room.x, now.y + now.height + 1, room.width, _TRAFFIC_LINES)
+        return Arrangement(overview(now, content).boxes | {"trend_traffic": before})
     if room.width >= WIDE[0] and room.height >= _TWO_COLUMNS:
         left, right = columns(room, LEFT_COLUMN)
         boxes = _calm(left, content) if content.is_calm else _decisions(left, content)

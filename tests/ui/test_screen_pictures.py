@@ -115,7 +115,7 @@ async def test_calm_after_an_attack_looks_as_kept_and_is_not_blank(size: Size) -
         await run.settle()
         drawn, lines = picture(run.app), run.lines()
     assert sum(not line.strip() for line in lines) < size[1] / 4
-    past = [line for line in lines if re.search(r" after .* ago *$", line)]
+    past = [line for line in lines if re.search(r" after .* ago( |$)", line)]
     wanted = ("rules 5, 7 .*3 m ago", "84,000 pps .*rule 7 .*1 d ago", "held 600 .*your firewall .*2 d ago")
     assert all(re.search(words, line) for words, line in zip(wanted, past, strict=False))
     assert len(past) == {24: 1, 30: 2}.get(size[1], 3), "none twice, the latest first"

@@ -35,6 +35,16 @@ def asked(run: Run) -> int:
     return run.feed.controls.verbs().count("trends")
 
 
+async def test_calm_has_days_before_in_a_large_terminal_where_a_history_is_stored(feed: FakeFeed) -> None:
+    for size, given, shown in (((120, 40), feed, False), (LARGE, feed, True), (LARGE, FakeFeed(), False)):
+        async with running(calm(), size, feed=given) as run:
+            await run.send(calm())
+            assert run.app.main.tabs.panels["trend_traffic"].display is shown
+            assert ("of 15 days" in run.text()) is shown
+            await run.go("trend_traffic")
+            assert run.app.main.tabs.shown.name == "trends", "keys refer to it there"
+
+
 async def test_the_tab_shows_what_the_history_holds(feed: FakeFeed, stored: Trends) -> None:
     async with running(calm(), LARGE, feed=feed, at="trend_traffic") as run:
         text = run.text()

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from stored_samples import attack
-from test_analysis_clients import DNS, HTTPS, SSH, SYN, after, answers, connected, packets
+from test_analysis_clients import DATA, DNS, HTTPS, SSH, SYN, after, answers, connected, packets
 
 from fwtop.analysis.memory import Baseline
-from fwtop.incidents.losses import LossWatch, surely_lost
+from fwtop.incidents.losses import LossWatch
+from fwtop.incidents.rates import surely_lost
 from fwtop.model.harm import ClientLoss
 from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State
 from fwtop.model.traffic.counters import Counters
@@ -206,6 +207,26 @@ def test_a_rule_that_passes_the_handshake_and_drops_requests_of_a_few_clients_is
     run.pass_(14, 997.0, opened, others, rule=True, judgement=attacked, cut=cut)
     (loss,) = run.pass_(2, 997.0, opened, others, rule=True, judgement=attacked, cut=cut)
     assert (loss.service, loss.is_harm) == ("443/tcp", True)
+
+
+@pytest.mark.parametrize("silenced", [3, 0])
+def test_clients_that_fall_silent_are_seen_though_busy_ones_get_on(silenced: int) -> None:
+    """Of eight clients all meet the rule, and some send nothing that it spares."""
+    run, attacked = Run(), flood(START + 38, completes=True)
+    busy, rare = packets(range(1, 6), HTTPS, DATA, each=4), packets(range(6, 9), HTTPS, DATA)
+    cut = packets([*range(6 if silenced else 1, 9), 50], HTTPS, DATA)  # the last is new
+    cut = replace(cut, rule=np.full(len(cut), 38, np.uint32))
+    for _ in range(20):
+        run.pass_(1, 5.0, busy)
+        run.pass_(1, 5.0, busy, rare)
+    run.pass_(1, 5.0, busy, rule=True, judgement=attacked, cut=cut)
+    found: tuple[ClientLoss, ...] = ()
+    for _ in range(8):
+        run.pass_(1, 5.0, busy, rule=True, judgement=attacked, cut=cut)
+        spared = (busy,) if silenced else (busy, rare)
+        found = run.pass_(1, 5.0, *spared, rule=True, judgement=attacked, cut=cut)
+    told = [(one.is_harm, one.words) for one in found]
+    assert told == [(True, "3 of 9 clients of 443/tcp 1.5/s → 0/s")] * bool(silenced)
 
 
 @pytest.mark.parametrize(

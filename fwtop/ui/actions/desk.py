@@ -190,6 +190,12 @@ class TrendWatch:
         self._asking = False
         self._asked = -math.inf
 
+    @property
+    def may_tell(self) -> bool:
+        """Whether something is known of the time before, or nobody has asked yet."""
+        found = self.answer.trends
+        return bool(found.group("traffic")) if found is not None else not self.answer.problem
+
     def refresh(self, now: float) -> None:
         """Ask for the trends at a time, if the last answer is old."""
         if not self._asking and not 0 <= now - self._asked < _TREND_SECONDS:
