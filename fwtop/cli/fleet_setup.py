@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from fwtop.cli.launcher import require_root
 from fwtop.cli.options import Verb, add_netns, flag, option, seconds, whole
@@ -194,7 +194,7 @@ def _nodes_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="*", help="with --approve or --remove: which (--approve: default all)")
     flag(parser, "--approve", "admit machines that wait")
     flag(parser, "--replace", "with --approve: also in the place of a machine of the same name")
-    flag(parser, "--remove", "believe these machines no more")
+    flag(parser, "--remove", "believe these machines no more, and let them connect no more")
     flag(parser, "--json", "print one JSON document")
     add_operators(parser)
 
@@ -213,8 +213,7 @@ async def _with_nodes(args: argparse.Namespace, file: OperatorFile) -> int:
             admitted = await joining.admit(broker, file, args.name, instead=args.replace)
         known = await register.read(broker, file.fleet, registrar)
         if args.remove:
-            known = _without(known, args.name)
-            await register.write(broker, known, registrar)
+            known = await _remove(file, broker, known, args.name)
         waiting = await joining.pending(broker, file, known)
     if args.json:
         machines = [{"name": name, **asdict(member)} for name, member in known.machines.items()]
@@ -243,12 +242,16 @@ async def _with_nodes(args: argparse.Namespace, file: OperatorFile) -> int:
     return 0
 
 
-def _without(known: Register, names: list[str]) -> Register:
-    """Return the register without some machines; raises FwtopError."""
+async def _remove(file: OperatorFile, broker: Broker, known: Register, names: list[str]) -> Register:
+    """Take machines from the register, and have the servers let them in no more; raises FwtopError."""
     if not names or (missing := set(names) - known.machines.keys()):
         said = ", ".join(map(safe_text, sorted(missing))) if names else "nobody"
         raise FwtopError(f"{said}: no machine of this name; nothing was changed", 2)
-    return replace(known, machines={name: one for name, one in known.machines.items() if name not in names})
+    registrar, rest = MachineKey(file.registrar), known.without(names)
+    await register.write(broker, rest, registrar)
+    async with await Broker.connect(file.system_access) as system:
+        await system.renew_account(founding.account_jwt(file.seeds, rest.removed))
+    return await register.read(broker, file.fleet, registrar)
 
 
 def _has_systemd() -> bool:

@@ -229,6 +229,12 @@ class Broker:
             if error := answer.get("error"):
                 raise _unavailable(f"stream {stream}: {error.get('description')}")
 
+    async def renew_account(self, jwt: str) -> None:
+        """Give the servers the account's paper anew, as a user of the system account; raises FwtopError."""
+        answer = await self._answered("$SYS.REQ.CLAIMS.UPDATE", jwt.encode())
+        if error := answer.get("error"):
+            raise _unavailable(f"{error.get('description')}")
+
     async def streams(self) -> dict[str, dict[str, Any]]:
         """Return what the servers say of each board's stream; {} for one that is missing."""
         return {

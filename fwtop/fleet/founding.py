@@ -59,6 +59,15 @@ class OperatorFile(Struct, frozen=True, forbid_unknown_fields=True):
             self.urls, self.authority, self.controller_jwt, self.seeds["controller user"], "controller"
         )
 
+    @property
+    def system_access(self) -> Access:
+        """How the servers are told which accounts there are; made anew for each use."""
+        key = NatsKey("U")
+        system = NatsKey.of_seed(self.seeds["system"]).public
+        signing = NatsKey.of_seed(self.seeds["system users"])
+        jwt = user(signing, system, key.public, "system", scoped=False, expires=int(time.time()) + 60)
+        return Access(self.urls, self.authority, jwt, key.seed, "system")
+
 
 class Token(Struct, frozen=True, forbid_unknown_fields=True):
     """What root pastes on a machine that is to join: whose certificates and signatures it trusts."""

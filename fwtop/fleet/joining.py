@@ -86,7 +86,7 @@ async def pending(transport: Transport, file: OperatorFile, known: Register) -> 
         except FwtopError:  # whoever has a token can write anything here
             continue
         member = known.machines.get(request.name)
-        if member is not None and member.user == request.user:
+        if request.user in known.removed or (member is not None and member.user == request.user):
             continue
         found.append(Pending(request, token, _why_not(request, file, member)))
     return sorted(found, key=lambda one: one.request.at)

@@ -8,6 +8,7 @@ Without the servers it waits; the guardian goes on, and rules end by the kernel'
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import random
 import time
@@ -105,7 +106,7 @@ class Node:
         self._instance = new_instance()
         self._number = 0
         self._wanted = Wanted()
-        self._changed = asyncio.Event()
+        self._changed, self._news = asyncio.Event(), asyncio.Event()
         self._offered: dict[tuple[str, str], _Offered] = {}  # (roll-out, what) →
         self._serving = ""  # which guardian was offered them
         self._since = 0  # the last of its events
@@ -161,11 +162,7 @@ class Node:
             self._changed.clear()
             for step in self._wanted.steps(self._file.name, frozenset(self._file.labels)):
                 await self._offer(step)
-            try:
-                async with asyncio.timeout(self._until_again()):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+            await _within(self._changed, self._until_again())
 
     def _until_again(self) -> float | None:
         due = min((one.again for one in self._offered.values()), default=float("inf"))
@@ -191,7 +188,7 @@ class Node:
             if known is None or known.refused != offered.refused:
                 self._say(f"roll-out {step.rollout}: {offered.refused}")
         self._offered[key] = offered
-        self._published_at = 0.0  # who leads waits to hear of it
+        self._news.set()  # who leads waits to hear of it
 
     def _is_calm(self) -> bool:
         return self._last is None or not self._last.attacked
@@ -200,12 +197,13 @@ class Node:
         """Publish how the machine fares: each second under attack, in calm when something is new."""
         while True:
             began = time.monotonic()
+            self._news.clear()
             before, self._last = self._last, await self._look()
             news = before is None or _matter(before) != _matter(self._last)
             if news or self._last.attacked or began - self._published_at >= _CALM_SECONDS:
                 await transport.publish(self._file.name, sealed_summary(self._last, self._key))
                 self._published_at = began
-            await asyncio.sleep(max(_TICK_SECONDS - (time.monotonic() - began), 0.05))
+            await _within(self._news, max(_TICK_SECONDS - (time.monotonic() - began), 0.05))
 
     async def _look(self) -> Summary:
         """Return how the machine fares; never raises."""
@@ -280,6 +278,13 @@ class Node:
                 refused, reason = str(error), error.reason
         answer = Answer(summary=summary, question=question.nonce, told=told, refused=refused, reason=reason)
         return sealed_answer(answer, self._key)
+
+
+async def _within(happened: asyncio.Event, seconds: float | None) -> None:
+    """Wait for something, but no longer than so many seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await happened.wait()
 
 
 async def _until_first(lost: asyncio.Event, work: list[asyncio.Task[None]]) -> None:

@@ -6,6 +6,9 @@ machine: a forged register could only have coordinators believe summaries.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -33,6 +36,7 @@ class Register(Struct, frozen=True):
 
     fleet: str
     machines: dict[str, Member] = {}
+    removed: dict[str, int] = {}  # with what they connected, and when they were removed (Unix seconds)
     version: int = 0
 
     def meant(self, on: tuple[str, ...]) -> dict[str, Member]:
@@ -42,6 +46,12 @@ class Register(Struct, frozen=True):
             for name, member in self.machines.items()
             if is_meant(on, frozenset((*member.labels, name, EVERYWHERE)))
         }
+
+    def without(self, names: Iterable[str]) -> Register:
+        """Return the register without some machines."""
+        gone = {self.machines[name].user: int(time.time()) for name in names}
+        machines = {name: one for name, one in self.machines.items() if one.user not in gone}
+        return replace(self, machines=machines, removed=self.removed | gone)
 
 
 async def read(transport: Transport, fleet: str, registrar: MachineKey) -> Register:

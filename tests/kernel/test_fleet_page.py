@@ -29,7 +29,7 @@ class Page(FleetLab):
 
     def command(self, begin: str, *more: str, **words: str) -> list[str]:
         """Return the page's command that begins so, with what differs from the page's machines."""
-        [found] = [command for command in COMMANDS if command.startswith(begin)]
+        [found] = {command for command in COMMANDS if command.startswith(begin)}
         self.ran.append(found)
         words |= {"192.0.2.10": HUB, "TOKEN": self.token, "~/.ssh/id_ed25519": str(self.key)}
         for old, new in words.items():
@@ -80,9 +80,8 @@ class Page(FleetLab):
             assert process.wait(60) == 0
         for one in self.machines:
             directory = paths.fleet_directory(one.victim)
-            assert (
-                "lab" not in (directory / "signers").read_text()
-            )  # the comment of the key is the operator's
+            signers = (self.directory / "fleet/operator/signers").read_text()
+            assert (directory / "signers").read_text() == signers
             assert os.stat(directory / "node.json").st_mode & 0o777 == 0o640
 
 

@@ -45,6 +45,19 @@ async def test_a_machine_asks_and_a_person_admits_it(file):
     assert await joining.pending(transport, file, known) == []
 
 
+async def test_who_was_removed_does_not_wait_again(file):
+    transport = await Memory().connect()
+    token, node = asking(file, "web-1")
+    await joining.ask(transport, token, node, 0)
+    await joining.admit(transport, file, [])
+    registrar = MachineKey(file.registrar)
+    known = await register.read(transport, "prod", registrar)
+    await register.write(transport, known.without(["web-1"]), registrar)
+    known = await register.read(transport, "prod", registrar)
+    assert (known.machines, await joining.pending(transport, file, known)) == ({}, [])
+    assert await joining.admit(transport, file, []) == []
+
+
 async def test_a_name_that_is_taken_needs_a_word_and_a_token_is_used_up(file):
     transport = await Memory().connect()
     token, node = asking(file, "web-1", machines=1)

@@ -51,7 +51,9 @@ class Real:
     async def as_node(self, name: str) -> Broker:
         key = NatsKey("U")
         jwt = user(NatsKey.of_seed(self.file.seeds["node"]), self.file.account, key.public, name)
-        return await Broker.connect(Access(self.file.urls, self.file.authority, jwt, key.seed, name))
+        broker = await Broker.connect(Access(self.file.urls, self.file.authority, jwt, key.seed, name))
+        broker.user = key.public
+        return broker
 
     def kill(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -234,6 +236,16 @@ async def test_a_token_asks_to_join_under_its_own_id_only(real):
         await Broker.connect(Access(real.file.urls, expired.authority, expired.jwt, expired.seed, expired.id))
     await joining.close()
     await leader.close()
+
+
+async def test_a_removed_machine_is_cut_off_at_once_and_the_others_stay(real):
+    node, other = await real.as_node("web-1"), await real.as_node("web-2")
+    async with await Broker.connect(real.file.system_access) as system:
+        await system.renew_account(founding.account_jwt(real.file.seeds, {node.user: int(time.time())}))
+    async with asyncio.timeout(20):
+        await node.lost.wait()
+    assert await other.read(WANTED) == {}
+    await other.close()
 
 
 async def test_a_server_of_another_authority_is_refused(real, tmp_path):
