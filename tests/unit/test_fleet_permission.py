@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from fwtop.fleet.document import Action, Refusal
-from fwtop.guardian.fleet import permission
+from fwtop.guardian.fleet import authority, permission
+from fwtop.guardian.fleet.authority import Patience
 from fwtop.guardian.fleet.membership import Machine, Restriction, Restrictions, read_membership
 from fwtop.guardian.fleet.permission import Newest, addresses
 from fwtop.model.addresses.address import Prefix
@@ -163,3 +164,16 @@ def test_no_file_is_no_fleet(tmp_path: Path) -> None:
     with pytest.raises(FwtopError) as caught:
         read_membership(tmp_path)
     assert caught.value.reason == Refusal.NO_FLEET
+
+
+def test_a_courier_is_borne_with_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(authority.time, "monotonic", lambda: now[0])
+    patience = Patience(2, 10.0)
+    assert [patience.is_over() for _ in range(4)] == [False, False, True, True]
+    now[0] += 9.9
+    assert patience.is_over()
+    now[0] += 0.1
+    assert [patience.is_over() for _ in range(2)] == [False, True]
+    now[0] += 1000
+    assert [patience.is_over() for _ in range(3)] == [False, False, True]

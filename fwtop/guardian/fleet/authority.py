@@ -40,8 +40,27 @@ from fwtop.model.protocol import FleetConfirm, FleetDocument, FleetStatus
 from fwtop.model.rule import Rule
 from fwtop.model.wire import of_plain, plain
 
-# Documents of programs that nobody signed: so many at once, and then one each so often. Each costs a process.
-_UNSIGNED_AT_ONCE, _UNSIGNED_SECONDS = 10, 2.0
+# What a courier may bring: so much at once, and then one each so often (seconds). Each costs a process.
+_BROUGHT = 40, 1.0
+_LOGGED = 100, 60.0  # lines of the log on what changed nothing, likewise
+
+
+class Patience:
+    """Lets so much happen at once, and from then on one thing each so often."""
+
+    def __init__(self, at_once: int, seconds: float) -> None:
+        self._at_once, self._seconds = at_once, seconds
+        self._spent, self._at = 0.0, time.monotonic()
+
+    def is_over(self) -> bool:
+        """Count one thing more, and return whether it is one too many."""
+        now = time.monotonic()
+        self._spent = max(0.0, self._spent - (now - self._at) / self._seconds)
+        self._at = now
+        if self._spent + 1 > self._at_once:
+            return True
+        self._spent += 1
+        return False
 
 
 @single_threaded
@@ -60,8 +79,8 @@ class Authority:
         self._plan = plan
         self._recorder = recorder
         self._directory = directory
-        self._unsigned, self._unsigned_at = 0.0, time.monotonic()
-        self._left_out = 0  # refusals that are not in the log
+        self._brought, self._logged = Patience(*_BROUGHT), Patience(*_LOGGED)
+        self._left_out = 0  # events that are not in the log
 
     def carry_out(self, request: FleetDocument | FleetConfirm | FleetStatus, courier: str) -> dict[str, Any]:
         """Carry out a request and return the data of a `Told`; raises FwtopError.
@@ -75,15 +94,17 @@ class Authority:
         text = request.text.encode()
         about: dict[str, object] = {"document": digest(text)}
         try:
-            if courier:
-                self._check_patience()
+            if courier and self._brought.is_over():
+                line = "too much was brought lately: try again later; nothing was changed"
+                raise FwtopError(line, reason="busy", retryable=True)
             if len(text) > MAX_BYTES:
                 raise FwtopError(f"a document has at most {MAX_BYTES:,} bytes; nothing was changed", 2)
             if isinstance(request, FleetConfirm):
                 return self._confirm(members, text, request.signature, about)
             return self._document(members, text, request, about)
         except FwtopError as error:
-            self._refused(error, about, courier)
+            about |= {"courier": courier or "root", "reason": error.reason, "why": str(error)}
+            self._log_idle("refused", about)
             raise
 
     def note(self) -> None:
@@ -154,7 +175,7 @@ class Authority:
 
     def _preview(self, members: Membership, order: Order, given: Sequence[dict[str, Any]]) -> dict[str, Any]:
         plans = tuple(self._plan(rule) for rule in given)
-        self._recorder.note(self._recorder.known, {"event": "previewed", **order.about()})
+        self._log_idle("previewed", order.about())
         document = order.document
         one = RolloutTold(
             document.rollout, document.revision, order.digest, Stage.PREVIEWED, order.signers,
@@ -223,34 +244,14 @@ class Authority:
         )  # fmt: skip
         return known[found.principals[0]], of_plain(Confirmation, found.value)
 
-    def _check_patience(self) -> None:
-        """Raise FwtopError where too many documents came lately that nobody signed."""
-        now = time.monotonic()
-        self._unsigned = max(0.0, self._unsigned - (now - self._unsigned_at) / _UNSIGNED_SECONDS)
-        self._unsigned_at = now
-        if self._unsigned >= _UNSIGNED_AT_ONCE:
-            line = "too many documents came that nobody signed: try again later; nothing was changed"
-            raise FwtopError(line, reason="busy", retryable=True)
-
-    def _refused(self, error: FwtopError, about: dict[str, object], courier: str) -> None:
-        """Log a refusal; of what anybody can send, only as much as there is patience and disk for."""
-        if error.reason == "busy" or self._recorder.trouble:
+    def _log_idle(self, event: str, about: dict[str, object]) -> None:
+        """Log what changed nothing, and any courier can cause: as much as there is patience and disk for."""
+        if about.get("reason") == "busy" or self._recorder.trouble or self._logged.is_over():
             self._left_out += 1
             return
-        self._unsigned += bool(courier) and "rollout" not in about
-        event = {
-            "event": "refused",
-            **about,
-            "courier": courier or "root",
-            "reason": error.reason,
-            "why": str(error),
-        }
-        if self._left_out:
-            event["left_out"], self._left_out = self._left_out, 0
-        try:
-            self._recorder.note(self._recorder.known, event)
-        except FwtopError:
-            return  # there is no record to add to, which is why it was refused
+        left_out = {"left_out": self._left_out} if self._left_out else {}
+        self._left_out = 0
+        self._recorder.note(self._recorder.known, {"event": event, **about, **left_out})
 
     def _told(self, members: Membership, *rollouts: Rollout, warnings: Sequence[str] = ()) -> dict[str, Any]:
         return self._data(members, tuple(map(self._rollouts.told, rollouts)), (), warnings)
