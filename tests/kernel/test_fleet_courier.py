@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from fleet_bench import Member, deliver, events, last, member_of
+from fleet_bench import Member, deliver, last, member_of
 from guardian_bench import Bench
 from msgspec.structs import replace
 from program_bench import as_user
