@@ -42,6 +42,6 @@ _TAKES = {
     "day": "a folder that keeps the sessions",
 }
 TABLES = tuple(
-    Table(name, title, _TAKES.get(name, ""), name not in _WITHOUT_ROOT, "benches.tables")
+    Table(name, title, _TAKES.get(name, ""), name not in _WITHOUT_ROOT, home="benches.tables")
     for name, title in _TITLES.items()
 )

@@ -56,7 +56,7 @@ def raw(testbed: Testbed, *words: str) -> Context:
 
 def iptables(testbed: Testbed, table: str, chain: str, *words: str) -> Context:
     """Insert one rule at the head of a chain."""
-    start = ["iptables", "-t", table]
+    start = ["iptables" if testbed.family == 4 else "ip6tables", "-t", table]
     return testbed.rules([[*start, "-I", chain, *words]], [[*start, "-D", chain, *words]])
 
 

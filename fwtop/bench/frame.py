@@ -15,7 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from fwtop.bench.distortion import distortions
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.rules.costs import machine_name
@@ -195,6 +197,7 @@ class Table(Struct, frozen=True):
     title: str
     takes: str = ""  # what words after its name are, "" for none
     needs_root: bool = True
+    of_speed: bool = True  # its figures are speeds or times of this machine
     home: str = "fwtop.bench.tables"
 
 
@@ -203,12 +206,18 @@ TABLES = (
         "accuracy",
         "fwtop's observations against what the lab sent, or an independent count of captures",
         "scenarios and captures (FILE=kind,kind labels one)",
+        of_speed=False,
     ),
     Table("react", "latency: start to first numbers, attack to its name, key to the first drop"),
     Table("ladder", "packets per second that one core drops, by hook (Cloudflare)"),
     Table("rules", "packets per second through one core, by rule, and fwtop's against bare ones (Strongarm)"),
     Table("calibrate", "cost of a packet by kind of rule; --calibrate stores it for the proposals"),
-    Table("harm", "a rule's predicted harm to legitimate clients against the measured harm", "trials"),
+    Table(
+        "harm",
+        "a rule's predicted harm to legitimate clients against the measured harm",
+        "trials",
+        of_speed=False,
+    ),
 )
 
 
@@ -223,5 +232,6 @@ def find(name: str, tables: Sequence[Table] = TABLES, command: str = "fwtop benc
 def run(table: Table, options: Options) -> Document:
     """Measure a table."""
     module = importlib.import_module(f"{table.home}.{table.name}")
+    told = (*distortions(),) if table.of_speed else ()  # before it keeps the machine busy
     document: Document = module.run(options)
-    return document
+    return replace(document, notes=(*document.notes, *told))

@@ -1,8 +1,8 @@
 """An application that only receives: `python -I -m fwtop.bench.receiver`, in the victim's namespace.
 
 It reads UDP datagrams by recvmmsg(2), 1,024 per call, as the servers of the published tables did, and answers
-JSON lines: count, filter on/off (a socket filter that drops everything), busy_poll on/off. It exits at end
-of input.
+JSON lines: count, filter on/off (a socket filter that drops everything), busy_poll on/off, bind to a family.
+It exits at end of input.
 """
 
 from __future__ import annotations
@@ -55,9 +55,7 @@ class Receiver:
     """A bound UDP socket and the number of datagrams received."""
 
     def __init__(self) -> None:
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
-        self.socket.bind(("0.0.0.0", PORT))  # noqa: S104 - a lab's namespace
+        self.socket = _bound(4)
         self.datagrams = 0
         self._room = ctypes.create_string_buffer(_BATCH * _BYTES)
         start = ctypes.addressof(self._room)
@@ -69,6 +67,11 @@ class Receiver:
         self._messages = (_Message * _BATCH)(
             *(_Message(vectors=first + number * size, vector_count=1) for number in range(_BATCH))
         )
+
+    def bind(self, family: int) -> None:
+        """Receive over the other family from now on."""
+        self.socket.close()
+        self.socket = _bound(family)
 
     def take(self) -> bool:
         """Receive up to one batch; False if nothing was queued."""
@@ -98,11 +101,20 @@ class Receiver:
         self.socket.setsockopt(socket.SOL_SOCKET, _SO_BUSY_POLL, _BUSY_POLL_MICROSECONDS if on else 0)
 
 
+def _bound(family: int) -> socket.socket:
+    made = socket.socket(socket.AF_INET if family == 4 else socket.AF_INET6, socket.SOCK_DGRAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
+    made.bind(("", PORT))
+    return made
+
+
 def _obey(receiver: Receiver, command: dict[str, Any]) -> dict[str, Any]:
     if command["do"] == "filter":
         receiver.filter(on=bool(command["on"]))
     elif command["do"] == "busy_poll":
         receiver.busy_poll(on=bool(command["on"]))
+    elif command["do"] == "bind":
+        receiver.bind(int(command["family"]))
     return {"datagrams": receiver.datagrams}
 
 

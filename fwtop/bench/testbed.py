@@ -31,6 +31,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 
 SOURCES = "198.19.0.0/24"  # within the benchmarking range of RFC 2544
+SOURCES_6 = "2001:2:0:13::/64"  # and of RFC 5180
 SMALL, STRONGARM = 18, 100  # payload bytes: frames of 60 bytes, IP packets of 128
 PAYLOAD_START = "fwtop-bench"
 _SETTLE_SECONDS = 0.3
@@ -42,10 +43,10 @@ _MOST_LOOKS = 40  # for the first packet, on a machine that is busy
 def flood_text(payload: int = SMALL, *, sources: str = SOURCES, sport: int | str = 4000) -> str:
     """Return a scenario as TOML: UDP to the receiver's port from `sources`."""
     port = f'"{sport}"' if isinstance(sport, str) else sport
-    rest = payload - len(PAYLOAD_START)
+    rest, family = payload - len(PAYLOAD_START), Prefix.parse(sources).family
     return (
         'title = "UDP as fast as possible"\nseed = 1\nfirewall = "none"\npps = 0\n\n'
-        '[[vector]]\nname = "bench"\nkind = "udp_flood"\nprotocol = "udp"\n'
+        f'[[vector]]\nname = "bench"\nkind = "udp_flood"\nprotocol = "udp"\nfamily = {family}\n'
         f'source = {{ prefixes = ["{sources}"], forged = false }}\nsport = {port}\ndport = {PORT}\n'
         f'payload = [{{ text = "{PAYLOAD_START}" }}, {{ hex = "{"00" * rest}" }}]\nttl = 60\n'
     )
@@ -54,8 +55,9 @@ def flood_text(payload: int = SMALL, *, sources: str = SOURCES, sport: int | str
 class Testbed:
     """A lab with its flood, set up and taken down by the `with` block."""
 
-    def __init__(self, text: str | None = None) -> None:
-        text = text or flood_text()
+    def __init__(self, text: str | None = None, family: int = 4) -> None:
+        text = text or flood_text(sources=SOURCES if family == 4 else SOURCES_6)
+        self.family = family  # of the flood
         self.lab = Lab(scenario.parse(text, "bench"), source=text)
 
     def __enter__(self) -> Testbed:
@@ -114,6 +116,8 @@ class Testbed:
         child = Child(self.victim, "fwtop.bench.receiver")
         try:
             child.wait_ready()
+            if self.family != 4:
+                child.ask(do="bind", family=self.family)
             yield child
         finally:
             child.close()

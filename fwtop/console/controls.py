@@ -96,7 +96,7 @@ class ReadOnlyControls(Looking):
     async def _refuse(self, *_: object, **__: object) -> RuleStatus:
         raise FwtopError(f"nothing was changed: {self.readonly}")
 
-    apply = keep = repair = mode = undo = _refuse
+    apply = change = keep = repair = mode = undo = _refuse
 
     async def whole(self, status: RuleStatus) -> Rule:
         """Return the rule as it is known."""

@@ -25,7 +25,7 @@ from fwtop.enrich.geoip import prefixes_of_asn, prefixes_of_country
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import ConfigText
 from fwtop.model.paths import STATE_DIRECTORY
-from fwtop.model.protocol import Answer, Apply, Keep, Plan, Repair, RuleMode, Undo, Why
+from fwtop.model.protocol import Answer, Apply, Keep, Plan, Repair, RuleChange, RuleMode, Undo, Why
 from fwtop.model.rule import Mode, PlanView, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
 from fwtop.model.text import safe_text
@@ -176,6 +176,11 @@ class LiveControls(Looking):
     async def apply(self, rule: Rule, *, force: bool = False) -> RuleStatus:
         """Install a rule provisionally."""
         request = Apply({}, confirm_seconds=self.confirm_seconds, force=force)
+        return await self._change(self._link.demand_for_rule, request, rule)
+
+    async def change(self, rule: Rule, stamp: int, *, force: bool = False) -> RuleStatus:
+        """Have an active rule be this one, in place and on trial, if it still has this stamp."""
+        request = RuleChange(rule.id, {}, self.confirm_seconds, force=force, if_stamp=stamp)
         return await self._change(self._link.demand_for_rule, request, rule)
 
     async def keep(self, rule_id: str, *, ttl_seconds: int | None = None) -> RuleStatus:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fwtop.client.connection import Connection, Late
 from fwtop.model.addresses.prefix_list import detach_sources, read_sources
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Answer, Apply, Connect, Plan, ProtocolError, Request, RuleRead
+from fwtop.model.protocol import Answer, Apply, Connect, Plan, ProtocolError, Request, RuleChange, RuleRead
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 
@@ -58,7 +58,7 @@ class GuardianLink:
         """Send a request and return its answer; raises FwtopError if the guardian refuses."""
         return self.ask(request, seconds=seconds).agreed()
 
-    def demand_for_rule(self, request: Plan | Apply, rule: Rule) -> Answer:
+    def demand_for_rule(self, request: Plan | Apply | RuleChange, rule: Rule) -> Answer:
         """Send a request with a rule, however long its source list; raises FwtopError if refused."""
         whole, attached = detach_sources(request, rule)
         try:

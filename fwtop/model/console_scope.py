@@ -7,7 +7,7 @@ knows the same, and shows the command for another terminal instead of asking.
 
 from __future__ import annotations
 
-from fwtop.model.protocol import Apply, Keep, Request, RuleMode, Undo
+from fwtop.model.protocol import Apply, Keep, Request, RuleChange, RuleMode, Undo
 from fwtop.model.rule import POLICY, POLICY_TRIAL, Mode, Rule
 
 AUTOMATIC = "automatic"  # who made a rule that nobody asked for
@@ -28,7 +28,9 @@ def refusal(request: Request) -> str:
 def _too_much(request: Request) -> str:
     """Return how a request goes further than a console may, "" if it doesn't."""
     match request:
-        case Apply() | RuleMode(mode=Mode.DROP) if not 1 <= request.confirm_seconds <= MAX_TRIAL_SECONDS:
+        case Apply() | RuleChange() | RuleMode(mode=Mode.DROP) if (
+            not 1 <= request.confirm_seconds <= MAX_TRIAL_SECONDS
+        ):
             return f"confirm_seconds: a screen's rules are on trial first, for 1 to {MAX_TRIAL_SECONDS} s"
         case Keep() if (request.ttl_seconds or 0) > MAX_TTL_SECONDS:
             return _DAY

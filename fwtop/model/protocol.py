@@ -164,6 +164,7 @@ class RuleChange(Verb, frozen=True):
     """
 
     scope = "rules"
+    for_console = True
     command = "fwtop change"
     seconds = LONG_SECONDS
     id: str

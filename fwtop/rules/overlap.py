@@ -35,6 +35,20 @@ def is_double(one: Rule, other: Rule) -> bool:
     return _are_alike(one, other) and (listed or _are_same(one.match.sources, other.match.sources))
 
 
+IDENTITY = ("id", "created", "created_by", "replaces", "key")  # what makes a rule the one that it is
+_CHANGED_IN_PLACE = ("match", "limit", "summary", "labels", "origin")
+
+
+def fixed_field(old: Rule, new: Rule) -> str:
+    """Return the first field that differs, and that can't be changed in place; "" if there is none."""
+    fixed = (
+        name
+        for name in old.__struct_fields__
+        if name not in (*IDENTITY, *_CHANGED_IN_PLACE) and not name.startswith("predicted_")
+    )
+    return next((name for name in fixed if getattr(old, name) != getattr(new, name)), "")
+
+
 def _are_alike(one: Rule, other: Rule) -> bool:
     """Compare all but the sources."""
     same = all(getattr(one, name) == getattr(other, name) for name in _SAME)

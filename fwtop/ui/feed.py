@@ -54,6 +54,9 @@ class Controls(Protocol):
     async def apply(self, rule: Rule, *, force: bool = False) -> RuleStatus:
         """Install a rule, provisional for `confirm_seconds`; return it with its id."""
 
+    async def change(self, rule: Rule, stamp: int, *, force: bool = False) -> RuleStatus:
+        """Have an active rule be this one, in place and on trial, if it still has this stamp."""
+
     async def keep(self, rule_id: str, *, ttl_seconds: int | None = None) -> RuleStatus:
         """Confirm a provisional rule or renew a confirmed one, for `ttl_seconds` or its own time to live."""
 

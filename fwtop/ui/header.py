@@ -192,9 +192,19 @@ def verdict_line(snapshot: Snapshot, state: HeaderState, width: int, alarm: Line
         if width_of(line) + width_of(part) + 2 <= room:
             line += [("  ", TEXT), *part]
         elif place == 0:
-            words = shortened(part[0][0], room - width_of(line) - 2)
+            words = _few_words(part[0][0], room - width_of(line) - 2)
             line = fit([*line, ("  ", TEXT), (words, part[0][1]), *part[1:]], room)
     return spread(line, right, width)
+
+
+def _few_words(text: str, room: int) -> str:
+    """Shorten a title; of several as many as fit whole, or their number alone: the list below has all."""
+    number, _, names = text.partition(": ")
+    if len(text) <= room or ", " not in names:
+        return shortened(text, room)
+    ends = (end for end in range(room - 2) if text.startswith(", ", end))
+    fitting = max(ends, default=0)
+    return f"{text[:fitting]}, …" if fitting else shortened(number, room)
 
 
 def _badge(verdict: Verdict, *, bar: bool) -> Line:

@@ -309,13 +309,13 @@ class SnapshotView:
     def here(self) -> Here:
         """Return what there is for keys to act on."""
         shot, tabs = self._desk.current(), self._tabs
-        lost = shot.guardian.startswith("lost")
+        lost, harmful = shot.guardian.startswith("lost"), {loss.rule for loss in shot.losses if loss.is_harm}
         has = {
             "row": tabs.panel.current() is not None,
             "panels": len(tabs.reachable()) > 1,
             "packet": tabs.packet_panel.current() is not None,
             "attack": bool(shot.judgement.attacks),
-            "trial": bool(pending(shot.mitigations)),
+            "trial": any(one.rule.id not in harmful for one in pending(shot.mitigations)),
             "rule": bool(active_rules(shot)),
             "any_rule": any(one.state in ACTIVE_STATES for one in shot.mitigations),
             "broken": bool(not_acting(shot.mitigations)),

@@ -95,10 +95,9 @@ def made_pair() -> Iterator[NetnsPair]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _forked_processes() -> Iterator[None]:
-    from tests.kernel.guardian_nursery import forked_guardians
-    from tests.kernel.module_nursery import forked_modules
+    from tests.kernel.nursery import forked_processes
 
-    with forked_guardians(), forked_modules():
+    with forked_processes():
         yield
 
 

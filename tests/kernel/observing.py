@@ -10,7 +10,7 @@ from typing import Any
 
 from fwtop.model.paths import ROOT
 from tests.kernel.conftest import Host, NetnsPair
-from tests.kernel.module_nursery import NURSERY
+from tests.kernel.nursery import NURSERY
 from tests.kernel.wire import send_datagrams
 
 

@@ -62,6 +62,7 @@ CLOSED = Rule(
     600,
     protection=Protection(Level.CLOSED, priority=1000),
 )
+OTHER = replace(RULE, match=Match(sources=(Prefix.parse("192.0.2.77"),)))
 # Every request, the way the console is to get it or not.
 SAMPLES: dict[type[Request], tuple[Request, bool]] = {
     Hello: (Hello("console"), False),  # a second one: nobody changes his role
@@ -79,7 +80,7 @@ SAMPLES: dict[type[Request], tuple[Request, bool]] = {
     Keep: (Keep("1", 600), True),
     Repair: (Repair("1"), True),
     RuleMode: (RuleMode(("7",), Mode.COUNT), True),
-    RuleChange: (RuleChange("1", RULE.to_dict()), False),
+    RuleChange: (RuleChange("1", RULE.to_dict()), True),
     Renew: (Renew("1"), False),
     Seen: (Seen(()), True),
     KnownClients: (KnownClients(()), True),
@@ -130,6 +131,7 @@ def test_a_console_gets_the_requests_of_its_table_and_no_other(bench: Bench, con
         Keep: Keep(number),
         Repair: Repair(number),
         RuleMode: RuleMode((number,), Mode.COUNT),
+        RuleChange: RuleChange(number, replace(OTHER, mode=Mode.COUNT).to_dict()),
         Undo: Undo((number,)),
     }
     for kind, (sample, allowed) in SAMPLES.items():
@@ -146,6 +148,7 @@ def test_a_console_gets_the_requests_of_its_table_and_no_other(bench: Bench, con
 
 WRONG = {
     "kept at once": (Apply(RULE.to_dict(), 0), "a screen's rules are on trial first"),
+    "changed at once": (RuleChange("1", OTHER.to_dict(), 0), "a screen's rules are on trial first"),
     "a long trial": (Apply(RULE.to_dict(), MAX_TRIAL_SECONDS + 1), "a screen's rules are on trial first"),
     "23 days": (Apply(replace(RULE, ttl_seconds=23 * 86_400).to_dict(), 30), "--ttl 23d"),
     "a closed port": (
@@ -243,6 +246,17 @@ def test_the_history_says_who_asked(bench: Bench, console: GuardianClient) -> No
         made = [item["rule"]["created_by"] for item in ended.values() if item["note"] == "undone by console"]
     wanted = {f"console: {claim.removeprefix('console: ')}" for claim in claims}
     assert set(made) == wanted
+
+
+def test_what_a_console_changes_is_as_before_once_it_has_gone(bench: Bench, poll_until) -> None:
+    with bench.connect() as cli:
+        number = apply(cli, RULE)
+        with bench.connect("console") as console:
+            status = console.demand(RuleChange(number, OTHER.to_dict(), 30)).data["status"]
+            assert (status["rule"]["match"]["sources"], status["state"]) == (["192.0.2.77"], "provisional")
+        poll_until(lambda: rules_of(cli)[number]["state"] == "confirmed")
+        assert rules_of(cli)[number]["rule"]["match"] == RULE.to_dict()["match"] | {"family": None}
+        cli.demand(Undo((number,)))
 
 
 def test_a_policy_of_a_console_changes_nothing(bench: Bench, console: GuardianClient) -> None:

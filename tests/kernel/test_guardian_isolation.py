@@ -21,7 +21,7 @@ from fwtop.guardian.survival import OOM_GUARDIAN, scope_argv
 from fwtop.kernel.programs import PRIORITY
 from fwtop.model.protocol import Status, Undo
 from fwtop.model.rule import Kind, Match, Rule, Setting
-from tests.kernel.guardian_nursery import start_process
+from tests.kernel.nursery import start_guardian
 
 pytestmark = pytest.mark.kernel
 UDP = "net.netfilter.nf_conntrack_udp_timeout"
@@ -40,7 +40,7 @@ while True:
 
 @pytest.fixture(autouse=True)
 def _processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "run_starter", start_process)
+    monkeypatch.setattr(discovery, "run_starter", start_guardian)
 
 
 def sysctl_rule(ttl: int) -> Rule:

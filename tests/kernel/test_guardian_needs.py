@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 from guardian_bench import PORT, SOON_SECONDS, VARIANTS, Bench, apply, inside, kill, rules_of
-from guardian_nursery import start_process
 
 from fwtop.kernel import namespaces
 from fwtop.kernel.programs import module_argv
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Apply, Plan
 from fwtop.model.rule import Kind, Match, Rule
+from tests.kernel.nursery import start_guardian
 
 pytestmark = pytest.mark.kernel
 NOTRACK = Rule("", Kind.NOTRACK, Match(protocol=17, dport=PORT), "notrack", SOON_SECONDS)
@@ -164,7 +164,7 @@ def test_a_guardian_waits_for_the_client_that_started_it(bench: Bench) -> None:
     descriptor = namespaces.open_netns(bench.netns)
     try:
         argv = module_argv("fwtop.guardian", "--run-directory", str(bench.directory), *bench.arguments())
-        assert start_process(argv, descriptor).returncode == 0
+        assert start_guardian(argv, descriptor).returncode == 0
     finally:
         os.close(descriptor)
     (started,) = bench.guardians()

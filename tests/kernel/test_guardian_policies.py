@@ -23,7 +23,7 @@ from fwtop.model.protocol import MAX_POLICY, Undo
 from fwtop.model.rule import POLICY_TRIAL, Kind
 from fwtop.policy.live import Live
 from fwtop.policy.versions import Versions
-from tests.kernel.forking_guardian import name_of
+from tests.kernel.forking import name_of
 
 pytestmark = pytest.mark.kernel
 __all__ = ["bench", "open_to_groups"]

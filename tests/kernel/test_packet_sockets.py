@@ -53,11 +53,15 @@ def test_a_forgotten_tcpdump_is_named(netns_pair: NetnsPair, poll_until: Poll) -
         assert told() == []
         dump = ("tcpdump", "-i", "any", "-w", "/dev/null")
         with running(victim, *dump, **quiet) as forgotten, running(victim, *dump, "port 80", **quiet) as some:
-            found = poll_until(lambda: two if len(two := told()) == 2 else None)
-            assert {(one["process"], one["pid"], one["filtered"]) for one in found} == {
-                ("tcpdump", forgotten.pid, False),
-                ("tcpdump", some.pid, True),
-            }
+            wanted = {("tcpdump", forgotten.pid, False), ("tcpdump", some.pid, True)}
+
+            def named() -> list[dict[str, Any]]:
+                """Return what is told once it is so: tcpdump opens a socket first, then filters."""
+                found = told()
+                is_so = {(one["process"], one["pid"], one["filtered"]) for one in found} == wanted
+                return found if is_so else []
+
+            found = poll_until(named)
             assert {one["interface"] for one in found} == {""}
         assert poll_until(lambda: told() == [])
 

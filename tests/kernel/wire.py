@@ -5,19 +5,25 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import itertools
 import json
 import os
 import select
+import signal
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from fwtop.kernel import bpf, netlink
+from fwtop.sandbox.confine import end_with
 from tests.kernel.conftest import Host, NetnsPair, ip
 
 HOPS = 4  # at most, at each of which a packet is queued again: there and back over a machine between
+PAUSE_SECONDS = 2.0  # of what sends all again: the kernel forgets a source after ten
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 1, 0x1000  # linux/if_tun.h
 
 
@@ -112,7 +118,8 @@ def forged_arrivals(host: Host, port: int, sources: int) -> Iterator[None]:
     """Have UDP datagrams from so many addresses of 10/8 arrive at a host, each once before the block begins.
 
     They go on arriving. They come from a TUN device, where write(2) is what receives them: none is lost to a
-    full queue. The thread goes before all others, as the kernel forgets a source after some seconds.
+    full queue. Their process goes before all others, as the kernel forgets a source after some seconds; a
+    thread would wait for those of this process.
     """
     with inside(host.netns):
         device = os.open("/dev/net/tun", os.O_RDWR)
@@ -127,25 +134,36 @@ def forged_arrivals(host: Host, port: int, sources: int) -> Iterator[None]:
         + end
         for source in range(10 << 24, (10 << 24) + sources)
     ]
-    once, over = threading.Event(), threading.Event()
-
-    def run() -> None:
-        with contextlib.suppress(PermissionError):
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-        while not over.is_set():
-            for packet in packets:
-                os.write(device, packet)
-            once.set()
-
-    thread = threading.Thread(target=run)
-    thread.start()
+    reader, writer = os.pipe()
+    this = os.getpid()
+    sender = os.fork()
+    if sender == 0:
+        _send_for_good(device, packets, writer, this)
+    os.close(writer)
     try:
-        assert once.wait(60)
+        with os.fdopen(reader, "rb") as once:
+            assert once.read(1), "the sender ended"
         yield
     finally:
-        over.set()
-        thread.join()
+        os.kill(sender, signal.SIGKILL)
+        os.waitpid(sender, 0)
         os.close(device)
+
+
+def _send_for_good(device: int, packets: list[bytes], once: int, parent: int) -> NoReturn:
+    """Write all packets again every few seconds, and tell when each was written once."""
+    try:
+        end_with(parent, signal.SIGKILL)
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        for told in itertools.count():
+            for packet in packets:
+                os.write(device, packet)
+            if not told:
+                os.write(once, b"1")
+            time.sleep(PAUSE_SECONDS)  # who reads the table needs a core too
+    finally:
+        os._exit(1)
 
 
 def send_frames(host: Host, *frames: bytes, times: int = 1) -> None:

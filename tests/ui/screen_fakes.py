@@ -91,6 +91,10 @@ class FakeControls:
         self._note("repair", rule_id)
         return self.rules.get(rule_id) or RuleStatus(block_rule(rule_id), State.PROVISIONAL)
 
+    async def change(self, rule: Rule, stamp: int, *, force: bool = False) -> RuleStatus:
+        self._note("change", (rule, stamp))
+        return RuleStatus(rule, State.PROVISIONAL, stamp=stamp + 1)
+
     async def mode(self, rule_id: str, mode: Mode) -> RuleStatus:
         self._note("mode", (rule_id, mode))
         status = self.rules.get(rule_id) or RuleStatus(block_rule(rule_id), State.CONFIRMED)

@@ -53,6 +53,12 @@ def test_harm_beats_every_other_verdict(shown: Snapshot) -> None:
     assert (told["state"], told["harm"]["sure"]) == ("harm", 0.97)
 
 
+async def test_what_does_harm_is_not_offered_to_be_kept() -> None:
+    for shown, offered in ((provisional(), True), (harm(provisional()), False)):
+        async with running(shown, LARGE) as run:
+            assert ("keep" in run.lines()[-1]) is offered
+
+
 async def test_a_trial_that_ended_for_harm_is_told_until_a_key_and_why() -> None:
     for size in (SMALL, LARGE):
         async with running(harm(provisional()), size, at="rules") as run:

@@ -9,8 +9,20 @@ from screen_parts import NOW, block_rule, conntrack, ledger
 from screen_run import LARGE, SMALL, Run, running
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import POLICY, POLICY_TRIAL, Kind, Level, Match, Protection, Rule, RuleStatus, State
+from fwtop.model.rule import (
+    POLICY,
+    POLICY_TRIAL,
+    Kind,
+    Level,
+    Match,
+    Protection,
+    RateLimit,
+    Rule,
+    RuleStatus,
+    State,
+)
 from fwtop.model.traffic.counters import TcpService
+from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.ui.lists.rules import RuleEffects
 
 
@@ -124,6 +136,36 @@ async def test_changed_rule_replaces_the_old_one_only_when_it_is_kept() -> None:
         assert ("keep", "8") in controls.calls
         assert ("undo", "7") in controls.calls
         assert controls.calls.index(("undo", "7")) > controls.calls.index(("keep", "8"))
+
+
+def one_confirmed(rule: Rule) -> Snapshot:
+    status = RuleStatus(rule, State.CONFIRMED, 1_200_000, 90_000_000, 36_100.0, NOW + 392, stamp=4)
+    return replace(provisional(), mitigations=(status,))
+
+
+async def test_a_confirmed_rule_is_changed_in_place_and_on_trial() -> None:
+    limit = RateLimit(1000, 1000, 24, 56)
+    rule = replace(block_rule("5"), kind=Kind.HASHLIMIT, limit=limit, ttl_seconds=600)
+    async with running(one_confirmed(rule)) as run:
+        await run.press("m", "c")
+        assert "exactly this: change something first" in run.text()
+        await run.press("up", "up", "up", "up", *"500/s", "enter", "enter")
+        shown = " ".join(run.text().split())
+        assert "rule 5 keeps its counters, and is as before after 30 s unless you press y" in shown
+        assert "Change Cancel" in shown
+        await run.press("enter")
+        ((changed, stamp),) = [value for verb, value in run.feed.controls.calls if verb == "change"]
+        assert (changed.id, changed.limit.per_second, stamp) == ("5", 500, 4)
+        assert (changed.created_by, changed.created) == (rule.created_by, rule.created)
+        assert "rule 5 is changed in place" in run.status
+        assert "apply" not in run.feed.controls.verbs()
+
+
+async def test_another_time_to_live_takes_a_new_rule() -> None:
+    async with running(one_confirmed(block_rule("5"))) as run:
+        await run.press("m", "c", "up", "right", "enter", "enter")
+        assert run.feed.controls.verbs()[-1] == "apply"
+        assert "y keeps it and removes rule 5" in run.status
 
 
 async def test_countdown_and_new_snapshots_go_on() -> None:

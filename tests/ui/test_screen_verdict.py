@@ -22,7 +22,7 @@ from fwtop.model.traffic.severity import Harm, Resource, Severity
 from fwtop.model.traffic.snapshot import Destination, Judgement, LedgerRow, Share, Snapshot
 from fwtop.render.observation import observation_json
 from fwtop.render.verdict import Badge, verdict_of
-from fwtop.ui.header import HeaderState, header_lines, rates_line, verdict_line
+from fwtop.ui.header import HeaderState, _few_words, header_lines, rates_line, verdict_line
 from fwtop.ui.lists.history import Clients, History
 from fwtop.ui.style import TEXT, Line, width_of
 
@@ -409,3 +409,17 @@ async def test_the_head_says_since_when_and_why_nothing_is_stored(shown: Snapsho
         place.unlink()
         recorder.wait()
     recorder.close(clean=True)
+
+
+@pytest.mark.parametrize(
+    ("room", "words"),
+    [
+        (40, "2 attacks: SYN flood, DNS amplification"),
+        (26, "2 attacks: SYN flood, …"),
+        (23, "2 attacks: SYN flood, …"),
+        (22, "2 attacks"),
+        (9, "2 attacks"),
+    ],
+)
+def test_of_several_attacks_no_name_is_cut(room: int, words: str) -> None:
+    assert _few_words("2 attacks: SYN flood, DNS amplification", room) == words

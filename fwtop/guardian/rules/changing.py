@@ -27,6 +27,7 @@ from fwtop.rehearsal.operators import around_sessions
 from fwtop.rehearsal.rehearse import Rehearsal
 from fwtop.render.numbers import utc
 from fwtop.rules.kinds import of, why_uncounted
+from fwtop.rules.overlap import IDENTITY, fixed_field
 from fwtop.rules.words import summarise, with_mode, with_summary
 
 MAX_CONFIRM_SECONDS = 3600
@@ -83,7 +84,7 @@ class Changing:
         statuses = [self._state.status_of(self._state.active[entry.rule.id]) for entry in entries]
         return {"rules": statuses, "warnings": warnings}
 
-    def change(self, request: RuleChange, sources: Sequence[Prefix]) -> dict[str, Any]:
+    def change(self, request: RuleChange, sources: Sequence[Prefix], owner: object | None) -> dict[str, Any]:
         """Have a rule match other packets, or keep another rate: without a gap, and with its counters.
 
         What drops is on trial for a while, if one is asked for; a request for what it was before ends that at
@@ -100,10 +101,12 @@ class Changing:
         if before is not None and _effect(before.rule) == _effect(rule):
             self.end_unconfirmed([(entry, State.REVERTED, "")])
         elif rule != entry.rule:
-            return self._change(entry, rule, confirm_seconds, force=request.force)
+            return self._change(entry, rule, confirm_seconds, force=request.force, owner=owner)
         return {"status": self._state.status_of(self._state.active[rule_id]), "warnings": []}
 
-    def _change(self, entry: Entry, rule: Rule, confirm_seconds: int, *, force: bool) -> dict[str, Any]:
+    def _change(
+        self, entry: Entry, rule: Rule, confirm_seconds: int, *, force: bool, owner: object | None
+    ) -> dict[str, Any]:
         _check_changeable(entry)
         self._check_replaces_none(entry)
         warnings: Sequence[str] = ()
@@ -111,8 +114,10 @@ class Changing:
             confirm_seconds = 0
         else:
             rule, warnings = around_sessions(rule, self._state.fresh_allow())
-            warnings = [*warnings, *self._judge_dropping([rule], force=force, owner=None)]
+            warnings = [*warnings, *self._judge_dropping([rule], force=force, owner=owner)]
         self._exchange([entry], [rule], confirm_seconds)
+        if owner is not None and confirm_seconds:
+            self._ending.owners[rule.id] = owner
         return {"status": self._state.status_of(self._state.active[rule.id]), "warnings": [*warnings]}
 
     def _check_replaces_none(self, entry: Entry) -> None:
@@ -213,16 +218,10 @@ class Changing:
 
 def _changed(old: Rule, wanted: Rule) -> Rule:
     """Return an active rule as it is wanted to be; raises FwtopError where that takes another rule."""
-    same = ("id", "created", "created_by", "replaces", "key")
-    rule = replace(wanted, **{name: getattr(old, name) for name in same})
-    for name in rule.__struct_fields__:
-        if (
-            name not in _CHANGED
-            and not name.startswith("predicted_")
-            and getattr(rule, name) != getattr(old, name)
-        ):
-            line = f"{name} can't be changed in place: {_ELSEWHERE.get(name, _NEW)}; nothing was changed"
-            raise FwtopError(line, 2, field=f"rule.{name}")
+    rule = replace(wanted, **{name: getattr(old, name) for name in IDENTITY})
+    if name := fixed_field(old, rule):
+        line = f"{name} can't be changed in place: {_ELSEWHERE.get(name, _NEW)}; nothing was changed"
+        raise FwtopError(line, 2, field=f"rule.{name}")
     if rule.list_name != old.list_name:
         line = f"its sources are those of its list, or its own: {_NEW}; nothing was changed"
         raise FwtopError(line, 2, field="rule.origin")
@@ -230,7 +229,6 @@ def _changed(old: Rule, wanted: Rule) -> Rule:
     return with_summary(rule) if is_told else rule
 
 
-_CHANGED = ("match", "limit", "summary", "labels", "origin")
 _NEW = "install a rule that replaces it"
 _ELSEWHERE = {"mode": "'rulemode' does that", "ttl_seconds": "'keep' does that"}
 

@@ -120,7 +120,7 @@ def _change(
             confirm, force = request.confirm_seconds, request.force
             return lifecycle.changing.set_mode(request.ids, request.mode, confirm, force=force, owner=owner)
         case RuleChange():
-            return lifecycle.changing.change(request, sources)
+            return lifecycle.changing.change(request, sources, owner)
 
 
 def _sources(attached: int | None) -> Sequence[Prefix]:

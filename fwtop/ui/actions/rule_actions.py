@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec.structs import replace
 from textual import events
@@ -12,11 +12,11 @@ from fwtop.model.rule import ACTIVE_STATES, POLICY, POLICY_TRIAL, Mode, Rule, Ru
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import NOTHING, Snapshot
 from fwtop.render.numbers import duration_words
-from fwtop.rules.kinds import command_line
-from fwtop.rules.overlap import covering_rule, same_effect
+from fwtop.rules.kinds import command_line, of
+from fwtop.rules.overlap import IDENTITY, covering_rule, fixed_field, same_effect
 from fwtop.ui.actions.desk import Desk
 from fwtop.ui.actions.log import ExpiryWatch
-from fwtop.ui.actions.rule_dialog import RuleDialog
+from fwtop.ui.actions.rule_dialog import Decision, RuleDialog
 from fwtop.ui.actions.tab_actions import TabActions
 from fwtop.ui.bars import not_acting, pending
 from fwtop.ui.format import duration, number
@@ -165,14 +165,25 @@ class RuleActions:
             await self._report(f"extending rule {rule.id}", self._keep(rule.id, times[answer]))
 
     async def change(self, chosen: RuleStatus) -> None:
-        """Edit a rule: the new one is installed beside the old one, which ends when the new one is kept."""
+        """Edit a rule in place, on trial.
+
+        Where that can't be, the new one is installed beside the old one, which ends when the new one is kept.
+        """
         old = chosen.rule
         whole = await self._desk.attempt(self._controls.whole(chosen))
         if whole is None:
             return
+
+        def in_place(edited: Rule) -> str:
+            return old.id if _changeable(chosen) and not fixed_field(old, edited) else ""
+
         edited = replace(whole, id="", created=self._desk.clock(), created_by=f"change of rule {old.id}")
-        status = await self._decide([(edited, "")], changing=old)
-        if status is not None:
+        decision = await self._asked([(edited, "")], old, in_place)
+        if decision is not None and in_place(decision.rules[0]):
+            rule = replace(decision.rules[0], **{name: getattr(old, name) for name in IDENTITY})
+            changing = self._change(rule, chosen.stamp, force=decision.force)
+            await self._report(f"changing rule {old.id}", changing)
+        elif decision is not None and (status := await self._install_all(decision)) is not None:
             self._replaces[status.rule.id] = old.id
             self._say(
                 f"rule {status.rule.id} is in; {KEY_MAP.label('keep')} keeps it and removes rule {old.id}",
@@ -235,17 +246,31 @@ class RuleActions:
         keys = f"{KEY_MAP.label('extend')} extends it, {KEY_MAP.label('change')} changes it"
         return f"rule {covering} does this already: {keys}" if covering else ""
 
-    async def _decide(
-        self, rules: Sequence[tuple[Rule, str]], changing: Rule | None = None
-    ) -> RuleStatus | None:
-        """Preview rules and install them if the operator agrees; return the last one."""
+    async def _decide(self, rules: Sequence[tuple[Rule, str]]) -> None:
+        """Preview rules and install them if the operator agrees."""
+        decision = await self._asked(rules)
+        if decision is not None:
+            await self._install_all(decision)
+
+    async def _asked(
+        self,
+        rules: Sequence[tuple[Rule, str]],
+        changing: Rule | None = None,
+        in_place: Callable[[Rule], str] = lambda _: "",
+    ) -> Decision | None:
         dialog = RuleDialog(
-            rules, self._controls, conflict=lambda edited: self.conflict(edited, changing=changing)
+            rules,
+            self._controls,
+            conflict=lambda edited: self.conflict(edited, changing=changing),
+            changes=in_place,
         )
         decision = await self._desk.ask(dialog)
         if decision is None:
             self._say("cancelled: nothing was changed")
-            return None
+        return decision
+
+    async def _install_all(self, decision: Decision) -> RuleStatus | None:
+        """Install what was decided on; return the last one."""
         done = [await self._install(rule, force=decision.force) for rule in decision.rules]
         ids = [status.rule.id for status in done if status is not None]
         if len(ids) == len(done):
@@ -277,6 +302,12 @@ class RuleActions:
             return f"rule {rule_id} is confirmed and replaces rule {old_id}"
         return f"rule {rule_id} is confirmed" if ttl_seconds is None else f"rule {rule_id} is extended"
 
+    async def _change(self, rule: Rule, stamp: int, *, force: bool) -> str:
+        status = await self._controls.change(rule, stamp, force=force)
+        self._desk.overlay.note(status, self._desk.clock())
+        keeps = f"; {KEY_MAP.label('keep')} keeps it" if status.state is State.PROVISIONAL else ""
+        return f"rule {rule.id} is changed in place: {status.rule.summary}{keeps}"
+
     async def _set_mode(self, rule_id: str, mode: Mode) -> str:
         status = await self._controls.mode(rule_id, mode)
         self._desk.overlay.note(status, self._desk.clock())
@@ -300,6 +331,12 @@ class RuleActions:
         done = await self._desk.attempt(doing)
         if done is not None:
             self._say(safe_text(done), GOOD)
+
+
+def _changeable(status: RuleStatus) -> bool:
+    """Return whether a rule can be changed in place as it is now."""
+    rule = status.rule
+    return status.state is State.CONFIRMED and rule.mode is not Mode.OFF and not of(rule.kind).fixed
 
 
 def _command_elsewhere(verb: str, rule: Rule, netns: str | None) -> str:

@@ -55,7 +55,8 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
 
     Enter while the previews are still counting arms the dialog: it installs as soon as the numbers are in,
     provided the harm is below HARM_LIMIT. `conflict` returns why a rule must not go in, such as the id of
-    the active rule that does the same; "" if nothing speaks against it.
+    the active rule that does the same; "" if nothing speaks against it. `changes` returns the id of the rule
+    that becomes the edited one in place; "" if that is a new one.
 
     Rules come with the letters of their attacks. One of a set that adds nothing to active ones and those
     before it is left out: each costs every packet time.
@@ -72,11 +73,12 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         controls: Controls,
         *,
         conflict: Callable[[Rule], str] = lambda _: "",
+        changes: Callable[[Rule], str] = lambda _: "",
     ) -> None:
         super().__init__()
         self._wanted = tuple(rules)
         self._is_set = len(self._wanted) > 1
-        self._install = "Install all" if self._is_set else "Install"
+        self._changes = changes
         self.editor = Editor(rules[0][0], ()) if self._is_set else Editor.of(rules[0][0])
         self.parts: tuple[Part, ...] = ()
         self.whole: Preview | None = None  # of what Install installs
@@ -112,6 +114,12 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
     def rule(self) -> Rule:
         """The rule as edited so far; the first of a set."""
         return self.editor.rule
+
+    @property
+    def _install(self) -> str:
+        if self._is_set:
+            return "Install all"
+        return "Change" if self._changes(self.rule) else "Install"
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -376,7 +384,11 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         return [command for part in self.parts if not part.left_out for command in part.plan.commands]
 
     def _commands(self, width: int) -> list[Line]:
-        return command_lines(self._plan, width) if self.shows_commands else []
+        if not self.shows_commands:
+            return []
+        changed = self._changes(self.rule)
+        instead = f"# what rule {changed} is in the kernel becomes, in one step, what these would make:"
+        return command_lines([*[instead] * bool(changed), *self._plan], width)
 
     def essential(self, body: Sequence[Line]) -> int:
         """Keep the refusal, stops, harms and warnings in sight."""
@@ -440,6 +452,8 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         removed = (
             f"{_count(several)} {'is' if several == 1 else 'are'} removed" if self._is_set else "removed"
         )
+        if changed := self._changes(self.rule):
+            removed = f"rule {changed} keeps its counters, and is as before"
         after = f"{removed} after {self._controls.confirm_seconds} s unless you press "
         return [[(after, DIM), (KEY_MAP.label("keep"), TITLE)]]
 

@@ -1,7 +1,8 @@
-"""The lab's processes and observers, forked from one process that has imported what they do.
+"""Guardians, the lab's processes and observers, forked from one process that has imported what they do.
 
-Each runs its module's own `main` in its namespace. Commands, and labs that a command makes, start them as the
-program does.
+Each runs its module's own `main` with the arguments of its command line, in its namespace. The tests of the
+guardian's process and memory, all that run a command, and labs that a command makes start them as the program
+does.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from fwtop.client import discovery
 from fwtop.lab import processes
 from fwtop.model.paths import ROOT
+from tests.kernel.forking import GUARDIAN
 
-PROGRAM = Path(__file__).with_name("forking_modules.py")
+PROGRAM = Path(__file__).with_name("forking.py")
 ANSWER_SECONDS = 120.0
-start_program = processes.start
+start_guardian, start_program = discovery.run_starter, processes.start  # what the program does
 
 
 class Forked:
@@ -71,6 +74,13 @@ class Nursery:
                 self._process = subprocess.Popen(argv, stdin=other, stdout=subprocess.DEVNULL, cwd=ROOT)
         return self._socket
 
+    def _fork(self, descriptors: Sequence[int], **asked: Any) -> int:
+        """Fork a module with standard streams and a namespace; returns the process."""
+        with self._lock:
+            connected = self._connected()
+            socket.send_fds(connected, [json.dumps(asked).encode()], descriptors)
+            return int(connected.recv(64))
+
     def start(
         self,
         netns: str | None,
@@ -79,18 +89,36 @@ class Nursery:
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> Forked | subprocess.Popen[bytes]:
+        """Start a module, with pipes for its requests and answers."""
         if netns is None:  # it builds a lab of its own, of which it is the one process that knows it
             return start_program(None, module, stderr)
-        asked = {"module": module, "netns": netns, "arguments": arguments, "environment": environment or {}}
         (their_stdin, stdin), (stdout, their_stdout) = os.pipe(), os.pipe()
-        with Path("/run/netns", netns).open() as namespace, self._lock:
-            descriptors = [their_stdin, their_stdout, stderr.fileno(), namespace.fileno()]
-            connected = self._connected()
-            socket.send_fds(connected, [json.dumps(asked).encode()], descriptors)
-            pid = int(connected.recv(64))
+        with Path("/run/netns", netns).open() as namespace:
+            pid = self._fork(
+                [their_stdin, their_stdout, stderr.fileno(), namespace.fileno()],
+                module=module, netns=netns, arguments=arguments, environment=environment or {},
+            )  # fmt: skip
         for descriptor in (their_stdin, their_stdout):
             os.close(descriptor)
         return Forked(pid, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"))
+
+    def start_guardian(self, argv: list[str], netns_descriptor: int) -> subprocess.CompletedProcess[bytes]:
+        """Start a guardian: the exit status and the complaint of what starts it."""
+        words = argv[argv.index(GUARDIAN) + 1 :]
+        reader, writer = os.pipe()
+        with open(os.devnull, "r+b") as nothing, os.fdopen(reader, "rb", buffering=0) as told:
+            streams = [nothing.fileno(), nothing.fileno(), writer]
+            try:
+                self._fork([*streams, netns_descriptor], module=GUARDIAN, arguments=words, environment={})
+            finally:
+                os.close(writer)
+            complaint = b""
+            while select.select([told], [], [], ANSWER_SECONDS)[0]:
+                if not (chunk := told.read(1 << 16)):
+                    complaint, _, status = complaint.rpartition(b"\0")
+                    return subprocess.CompletedProcess(argv, int(status or -signal.SIGKILL), b"", complaint)
+                complaint += chunk
+        raise subprocess.TimeoutExpired(argv, ANSWER_SECONDS)
 
     def close(self) -> None:
         if self._socket is not None:
@@ -103,11 +131,11 @@ NURSERY = Nursery()
 
 
 @contextmanager
-def forked_modules() -> Iterator[None]:
-    """Fork what labs of this process start in the block."""
-    processes.start = NURSERY.start
+def forked_processes() -> Iterator[None]:
+    """Fork the guardians, and what labs of this process start, in the block."""
+    discovery.run_starter, processes.start = NURSERY.start_guardian, NURSERY.start
     try:
         yield
     finally:
-        processes.start = start_program
+        discovery.run_starter, processes.start = start_guardian, start_program
         NURSERY.close()
