@@ -58,6 +58,7 @@ ttl = [48, 60]
 _PPS = 20_000
 _THINKING_SECONDS = 0.5  # of a client
 _READY_SECONDS = 120.0
+_CLOSING_SECONDS = 30.0  # a machine takes its own namespaces down
 _SEEN_SECONDS = 60.0  # in which an attack must be seen
 _CALM_SECONDS, _KNOWN_SECONDS = 8.0, 35.0  # before the attack; until clients count as long known
 _MEASURE_SECONDS = 4.0
@@ -111,7 +112,7 @@ class FleetLab(Namespaces):
             text = _SCENARIO.format(seed=100 + number)
             spare = [str(SOURCES.replace(".0/24", f".{10 + one}")) for one in range(12)]
             setup = {"scenario": text, "thinking": _THINKING_SECONDS, "elsewhere": spare}
-            lab = Child(None, "fwtop.lab.machine", setup)
+            lab = Child(None, "fwtop.lab.machine", setup, ready=_READY_SECONDS, closing=_CLOSING_SECONDS)
             self._opened.callback(lab.close)
             self.machines.append(Member(name, number < self.attacked, lab))
         for number, one in enumerate(self.machines):

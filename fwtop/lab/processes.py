@@ -39,8 +39,18 @@ def start(netns: str | None, module: str, stderr: IO[bytes]) -> subprocess.Popen
 class Child:
     """One child process; every request gets one answer."""
 
-    def __init__(self, netns: str | None, module: str, setup: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        netns: str | None,
+        module: str,
+        setup: dict[str, Any] | None = None,
+        *,
+        ready: float = _ANSWER_SECONDS,
+        closing: float = 2.0,
+    ) -> None:
+        """`ready` and `closing` are the seconds that it may take to get ready, and to end by itself."""
         self._module = module
+        self._ready, self._closing = ready, closing
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         self.process = start(netns, module, self._stderr)
         self._unread = b""
@@ -49,7 +59,7 @@ class Child:
 
     def wait_ready(self) -> dict[str, Any]:
         """Wait for the first line and return it; raises FwtopError with the child's message."""
-        return self._read()
+        return self._read(self._ready)
 
     def ask(self, **command: object) -> dict[str, Any]:
         """Send a command and return the answer."""
@@ -64,10 +74,10 @@ class Child:
         except BrokenPipeError:
             raise self._died() from None
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self, seconds: float = _ANSWER_SECONDS) -> dict[str, Any]:
         assert self.process.stdout is not None  # noqa: S101 - made with a pipe
         while b"\n" not in self._unread:
-            if not select.select([self.process.stdout], [], [], _ANSWER_SECONDS)[0]:
+            if not select.select([self.process.stdout], [], [], seconds)[0]:
                 raise FwtopError(f"{self._module} did not answer; the lab is taken down")
             chunk = self.process.stdout.read1(1 << 20)  # type: ignore[attr-defined]
             if not chunk:
@@ -86,11 +96,11 @@ class Child:
         return FwtopError(f"{self._module} ended: {reason}; the lab is taken down")
 
     def close(self) -> None:
-        """End the child by closing its input, after 2 s by SIGKILL."""
+        """End the child by closing its input, if it takes too long by SIGKILL."""
         with contextlib.suppress(OSError):
             if self.process.stdin is not None:
                 self.process.stdin.close()
-        _await_end(self.process, 2.0)
+        _await_end(self.process, self._closing)
         if self.process.stdout is not None:
             self.process.stdout.close()
         self._stderr.close()
