@@ -27,9 +27,9 @@ from fwtop.fleet import founding, joining, machine, server
 from fwtop.fleet.broker import Broker
 from fwtop.fleet.document import SIGNED_FOR
 from fwtop.fleet.summary import NO_GUARDIAN, NOT_WATCHED
-from fwtop.kernel.namespaces import inside
+from fwtop.kernel.namespaces import NETNS, inside
 from fwtop.kernel.programs import module_argv
-from fwtop.lab.namespaces import Namespaces, add, batch, run
+from fwtop.lab.namespaces import PREFIX, Namespaces, add, batch, run
 from fwtop.lab.processes import Child, end
 from fwtop.model import paths
 from fwtop.model.errors import FwtopError
@@ -99,6 +99,7 @@ class FleetLab(Namespaces):
 
     def _set_up(self) -> None:
         self.directory = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="fwtop-fleet-")))
+        _remove_stale()
         self._make_hub()
         self._say("making keys, and starting a nats-server")
         key = self.directory / "operator-key"
@@ -268,6 +269,15 @@ class FleetLab(Namespaces):
             end(self.broker)
             self.broker = None
         super().close()
+
+
+def _remove_stale() -> None:
+    """Remove the files of machines whose lab was killed: their namespaces are gone."""
+    places = (paths.fleet_directory("any"), paths.fleet_records("any"))
+    for place in places:
+        for left in place.parent.glob(f"*{PREFIX}*"):
+            if not (NETNS / left.name[left.name.index(PREFIX) :]).exists():
+                shutil.rmtree(left, ignore_errors=True)
 
 
 @contextlib.contextmanager
