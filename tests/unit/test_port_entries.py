@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from fwtop.cli.list import entries_of as entries_given
+from fwtop.model.addresses.keyed_rows import MAX_ELEMENTS
 from fwtop.model.addresses.list_rows import rows_of_bytes
 from fwtop.model.addresses.named_list import Change, NamedList, check_entries, entries_of
-from fwtop.model.addresses.port_rows import MAX_ELEMENTS, PortEntry, PortRows
+from fwtop.model.addresses.port_rows import PortEntry, PortRows
 from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.addresses.prefix_list import read_sources, sealed
 from fwtop.model.errors import FwtopError
