@@ -27,9 +27,21 @@ fi
 workers=$((4 * $(nproc))) # kernel tests mostly wait
 [[ $workers -le 12 ]] || workers=12
 flooding=(tests/kernel/test_{bench_lab,full_rate_table,lab_ends,whole_program}.py) # others beside them would change figures, end labs
-longest=(tests/kernel/test_{whole_record,guardian_counting,dark_addresses,slow_attacks,ledger_kinds,stream,harden_stateless,guardian_allow_sets}.py) # minutes: first, or they would end alone
-mapfile -t kernel < <(printf '%s\n' tests/kernel/test_*.py | grep -vxF "$(printf '%s\n' "${flooding[@]}" "${longest[@]}")" | tac)
-beside=(tests/unit tests/scenarios tests/ui)
+longest=( # minutes: first, or they would end alone
+  tests/kernel/test_{ledger_kinds,whole_record,ruleset_events,slow_attacks,xdp_rules,xdp_verdicts,harden_stateless}.py
+  tests/kernel/test_guardian_{changing,allow_sets,counting,block,overdue}.py
+)
+waiting=( # for programs that they start, without any CPU: first as well
+  tests/ui/test_screen_terminal.py tests/unit/test_{cli_stored,cli_trends,history,lab_day,store_sandbox}.py
+)
+others() { # DIRECTORY… -- FILE…: the test files there but for these
+  local -a places=()
+  while [[ $1 != -- ]]; do places+=("$1") && shift; done
+  find "${places[@]}" -name 'test_*.py' | sort | grep -vxF "$(printf '%s\n' "${@:2}")"
+}
+mapfile -t kernel < <(others tests/kernel -- "${flooding[@]}" "${longest[@]}" | tac)
+mapfile -t beside < <(others tests/unit tests/scenarios tests/ui -- "${waiting[@]}")
+beside=("${waiting[@]}" "${beside[@]}")
 flags=()
 may_pass_alone=75 # tests/conftest.py
 logs=$(mktemp -d -t fwtop-test.XXXXXX)

@@ -27,6 +27,7 @@ settings.register_profile("patient", settings(), deadline=None, suppress_health_
 settings.load_profile("patient")
 # A shell that runs the suite in the background ignores SIGINT, and so would every program of a test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+gc.disable()  # until all tests are collected: there is next to nothing to find
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -53,9 +54,9 @@ def pytest_collection_finish() -> None:
     And let it look less often: a screen that starts makes enough objects for dozens of collections, a sixth
     of its time.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, bundle, prefix_text, read_sources, sealed
 from fwtop.model.errors import FwtopError
+from fwtop.model.messages import Answer
 from fwtop.model.protocol import (
     MAX_PAGE,
-    Answer,
     Apply,
     ListChange,
     ListRead,

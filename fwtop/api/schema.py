@@ -8,7 +8,8 @@ import msgspec
 
 from fwtop.api.messages import Document, Watch
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.protocol import Answer, Hello, Request
+from fwtop.model.messages import Answer
+from fwtop.model.protocol import Hello, Request
 from fwtop.model.rule import PROTOCOL_NAME, SOURCES_LEFT, Rule, RuleStatus
 from fwtop.model.wire import Hex
 

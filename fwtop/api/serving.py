@@ -25,22 +25,15 @@ from fwtop.api.messages import EVENTS, Watch, carried
 from fwtop.api.watcher import MEET_SECONDS, Machine, Watcher
 from fwtop.client.discovery import GuardianClient
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import (
-    API_VERSION,
-    PROGRAM,
+from fwtop.model.messages import (
     Answer,
-    Apply,
-    Changes,
-    Hello,
-    ListShow,
     NumberedRequest,
     ProtocolError,
-    Request,
-    Status,
     encode_answer,
     number_in,
     parse_request,
 )
+from fwtop.model.protocol import API_VERSION, PROGRAM, Apply, Changes, Hello, ListShow, Request, Status
 from fwtop.model.ruleset import NOTIFIED, RuleEvent
 from fwtop.model.wire import FieldError, of_plain
 from fwtop.netfilter.listing.reader import RulesetReader

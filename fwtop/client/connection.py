@@ -9,7 +9,7 @@ import time
 
 from msgspec import Struct
 
-from fwtop.model import protocol
+from fwtop.model import messages, protocol
 
 _MAX_DESCRIPTORS = 64
 MAX_ANSWER = 1 << 26  # bytes; the guardian cuts nothing, but it is not trusted with all of our memory either
@@ -19,7 +19,7 @@ class Late(Struct, frozen=True):
     """An answer that came after its client had given up waiting for it."""
 
     request: protocol.Request
-    answer: protocol.Answer
+    answer: messages.Answer
 
 
 class EndedError(ConnectionError):
@@ -40,7 +40,7 @@ class Connection:
 
     def exchange(
         self, request: protocol.Request, seconds: float, attached: int | None = None
-    ) -> tuple[protocol.Answer, list[int]]:
+    ) -> tuple[messages.Answer, list[int]]:
         """Send a request and return its answer and the descriptors that came with it, the caller's then.
 
         `attached` is a descriptor that goes with the request; it stays the caller's. Raises TimeoutError
@@ -49,13 +49,13 @@ class Connection:
         """
         end = time.monotonic() + seconds
         if isinstance(request, protocol.Hello):  # in the form that guardians of all versions understand
-            number, message = 0, protocol.encode_request(request)
+            number, message = 0, messages.encode_request(request)
         else:
             self._number += 1
-            number, message = self._number, protocol.encode_request(request, self._number, seconds)
-        if len(message) > protocol.MAX_MESSAGE:
+            number, message = self._number, messages.encode_request(request, self._number, seconds)
+        if len(message) > messages.MAX_MESSAGE:
             line = "this request is too long for one message; nothing was changed"
-            raise protocol.ProtocolError(line, number, "too_long")
+            raise messages.ProtocolError(line, number, "too_long")
         self._sock.settimeout(seconds)
         try:
             socket.send_fds(self._sock, [message], [attached] if attached is not None else [])
@@ -70,7 +70,7 @@ class Connection:
                 return answer, descriptors
             self._note_late(asked, answer, descriptors)
 
-    def _last_words(self) -> tuple[protocol.Answer, list[int]]:
+    def _last_words(self) -> tuple[messages.Answer, list[int]]:
         """Return the answer that came before the end of the connection, or raise ConnectionError."""
         try:
             while (found := self._read(None))[0].number in self._given_up:
@@ -103,7 +103,7 @@ class Connection:
         self._sock.close()
 
     def _note_late(
-        self, asked: protocol.Request | None, answer: protocol.Answer, descriptors: list[int]
+        self, asked: protocol.Request | None, answer: messages.Answer, descriptors: list[int]
     ) -> None:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -112,29 +112,29 @@ class Connection:
         ):  # what was only a question is not asked any more
             self._late.append(Late(asked, answer))
 
-    def _read(self, end: float | None) -> tuple[protocol.Answer, list[int]]:
+    def _read(self, end: float | None) -> tuple[messages.Answer, list[int]]:
         """Read one answer until `end`, or what is there already; what came of it waits for the next call."""
         while True:
             if end is not None and end <= time.monotonic():
                 raise TimeoutError("timed out")
             self._sock.settimeout(0.0 if end is None else end - time.monotonic())
             message = self._message()
-            if message[:1] not in (protocol.MORE, protocol.LAST):
+            if message[:1] not in (messages.MORE, messages.LAST):
                 break
             self._size += len(message)
             if self._size > MAX_ANSWER:
-                raise protocol.ProtocolError("the answer is too long")
+                raise messages.ProtocolError("the answer is too long")
             self._parts.append(message[1:])
-            if message[:1] == protocol.LAST:
+            if message[:1] == messages.LAST:
                 message = b"".join(self._parts)
                 self._parts, self._size = [], 0
                 break
         descriptors, self._received = self._received, []
-        return protocol.parse_answer(message), descriptors
+        return messages.parse_answer(message), descriptors
 
     def _message(self) -> bytes:
         room = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
-        message, ancillary, _, _ = self._sock.recvmsg(protocol.MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
+        message, ancillary, _, _ = self._sock.recvmsg(messages.MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 received = array.array("i")

@@ -21,7 +21,7 @@ from fwtop.kernel.children import enlarge
 from fwtop.kernel.descriptors import closing
 from fwtop.kernel.procfs import read_text
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT, CommandError, module_argv, run
-from fwtop.model import paths, protocol
+from fwtop.model import messages, paths, protocol
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import detach_sources, read_sources, sealed
 from fwtop.model.errors import FwtopError
@@ -46,7 +46,7 @@ class GuardianClient:
         self.about = about  # pid, build, netns, variant, readonly
         self.greeting = greeting or {}  # all that the answer to hello told
 
-    def request(self, request: protocol.Request, *, timeout: float | None = None) -> protocol.Answer:
+    def request(self, request: protocol.Request, *, timeout: float | None = None) -> messages.Answer:
         """Send a request and return its answer, whatever it says; raises FwtopError when there is none."""
         answer, descriptors = exchange(self._connection, request, timeout or request.seconds)
         _close(descriptors)
@@ -54,7 +54,7 @@ class GuardianClient:
 
     def demand(
         self, request: protocol.Request, attached: int | None = None, *, timeout: float | None = None
-    ) -> protocol.Answer:
+    ) -> messages.Answer:
         """Send a request, perhaps with a descriptor, which is closed then; raises FwtopError when refused."""
         try:
             answer, descriptors = self.exchange(request, attached, timeout=timeout)
@@ -65,18 +65,18 @@ class GuardianClient:
 
     def exchange(
         self, request: protocol.Request, attached: int | None = None, *, timeout: float | None = None
-    ) -> tuple[protocol.Answer, list[int]]:
+    ) -> tuple[messages.Answer, list[int]]:
         """Do the same, and return the descriptors that came with the answer; `attached` stays open."""
         answer, descriptors = exchange(self._connection, request, timeout or request.seconds, attached)
         if not answer.ok:
             _close(descriptors)
         return answer.agreed(), descriptors
 
-    def plan(self, rule: Rule) -> protocol.Answer:
+    def plan(self, rule: Rule) -> messages.Answer:
         """Ask what a rule would run, however long its list of sources is; raises FwtopError when refused."""
         return self.demand(*detach_sources(protocol.Plan({}), rule))
 
-    def apply(self, rule: Rule, confirm_seconds: int, *, force: bool = False) -> protocol.Answer:
+    def apply(self, rule: Rule, confirm_seconds: int, *, force: bool = False) -> messages.Answer:
         """Install a rule, however long its list of sources is; raises FwtopError when refused."""
         return self.demand(*detach_sources(protocol.Apply({}, confirm_seconds, force), rule))
 
@@ -88,7 +88,7 @@ class GuardianClient:
         *,
         force: bool = False,
         if_stamp: int | None = None,
-    ) -> protocol.Answer:
+    ) -> messages.Answer:
         """Have an active rule become this one, in place; raises FwtopError when refused."""
         request = protocol.RuleChange(rule_id, {}, confirm_seconds, force, if_stamp=if_stamp)
         return self.demand(*detach_sources(request, rule))
@@ -108,7 +108,7 @@ class GuardianClient:
         found = self.demand(protocol.Status(allow=False)).data["rules"]
         return [RuleStatus.from_dict(item) for item in found]
 
-    def change_list(self, request: protocol.ListChange, entries: Sequence[Prefix] = ()) -> protocol.Answer:
+    def change_list(self, request: protocol.ListChange, entries: Sequence[Prefix] = ()) -> messages.Answer:
         """Change a named list, however many entries that takes; raises FwtopError when refused."""
         attached = sealed(entries) if entries else None
         return self.demand(replace(request, attached=attached is not None), attached)
@@ -131,7 +131,7 @@ class GuardianClient:
 
     def watch(
         self, request: protocol.Watch, *, timeout: float = ANSWER_SECONDS
-    ) -> tuple[protocol.Answer, list[int]]:
+    ) -> tuple[messages.Answer, list[int]]:
         """Attach observers: the answer, and the descriptors that its data["fds"] names, in order."""
         return exchange(self._connection, request, timeout)
 
@@ -212,7 +212,7 @@ def _try(path: Path, hello: protocol.Hello) -> GuardianClient | None:
         stopped = _stopped(sock)  # perhaps since
         sock.close()
         raise _silent(path, stopped) from None
-    except (OSError, protocol.ProtocolError):
+    except (OSError, messages.ProtocolError):
         sock.close()
         return None
     if answer.ok:
@@ -277,7 +277,7 @@ def run_starter(argv: list[str], netns_descriptor: int) -> subprocess.CompletedP
 
 def exchange(
     connection: Connection, request: protocol.Request, timeout: float, attached: int | None = None
-) -> tuple[protocol.Answer, list[int]]:
+) -> tuple[messages.Answer, list[int]]:
     """Send a request; returns its answer and the descriptors with it, or raises FwtopError."""
     try:
         return connection.exchange(request, timeout, attached)
@@ -285,7 +285,7 @@ def exchange(
         verb = request.verb()
         line = f"no answer within {timeout:g} s; the guardian goes on with it: see 'fwtop status' ({verb})"
         raise FwtopError(line, reason="timeout") from None
-    except protocol.ProtocolError as error:
+    except messages.ProtocolError as error:
         raise FwtopError(f"{error}", 2, reason=error.reason, field=error.field) from None
     except EndedError:
         line = "the guardian ended before it answered; active rules expire by themselves"

@@ -24,8 +24,9 @@ from fwtop.dissect.client import Dissector
 from fwtop.enrich.geoip import prefixes_of_asn, prefixes_of_country
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import ConfigText
+from fwtop.model.messages import Answer
 from fwtop.model.paths import STATE_DIRECTORY
-from fwtop.model.protocol import Answer, Apply, Keep, Plan, Repair, RuleChange, RuleMode, Undo, Why
+from fwtop.model.protocol import Apply, Keep, Plan, Repair, RuleChange, RuleMode, Undo, Why
 from fwtop.model.rule import Mode, PlanView, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
 from fwtop.model.text import safe_text

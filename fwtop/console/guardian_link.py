@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from fwtop.client.connection import Connection, Late
 from fwtop.model.addresses.prefix_list import detach_sources, read_sources
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Answer, Apply, Connect, Plan, ProtocolError, Request, RuleChange, RuleRead
+from fwtop.model.messages import Answer, ProtocolError
+from fwtop.model.protocol import Apply, Connect, Plan, Request, RuleChange, RuleRead
 from fwtop.model.rule import Rule
 from fwtop.model.text import safe_text
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fwtop.kernel.programs import ENVIRONMENT, module_argv
-from fwtop.model.protocol import MAX_MESSAGE, Answer, ProtocolError, parse_answer
+from fwtop.model.messages import MAX_MESSAGE, Answer, ProtocolError, parse_answer
 
 _SO_SNDBUFFORCE = 32  # asm-generic/socket.h; needs CAP_NET_ADMIN
 _MAX_DESCRIPTORS = 253  # in a message: SCM_MAX_FD (include/net/scm.h)

@@ -18,7 +18,7 @@ import socket
 import sys
 
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import MAX_MESSAGE, Answer, ProtocolError, encode_answer
+from fwtop.model.messages import MAX_MESSAGE, Answer, ProtocolError, encode_answer
 from fwtop.model.text import safe_text
 from fwtop.observe.messages import decode_request, encode_reply
 from fwtop.xdp.maps import SHARED, put_ring

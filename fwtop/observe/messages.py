@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fwtop.kernel import bpf
-from fwtop.model.protocol import Answer, ProtocolError
+from fwtop.model.messages import Answer, ProtocolError
 from fwtop.model.traffic.counters import TRAFFIC_CLASSES
 from fwtop.model.wire import of_json, of_plain, plain, to_json
 

@@ -24,7 +24,7 @@ from fwtop.client.connection import Connection
 from fwtop.client.discovery import GuardianClient
 from fwtop.guardian.serving.requests import guarded
 from fwtop.kernel import namespaces
-from fwtop.model import protocol
+from fwtop.model import messages, protocol
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.named_list import entries_of
 from fwtop.model.addresses.prefix_list import listed_entries, read_bundle, together
@@ -92,27 +92,27 @@ class PolicyAgent(Struct):
         self,
     ) -> tuple[protocol.PolicyRead | protocol.PolicyChange | None, Mapping[str, Sequence[Prefix]]]:
         """Return the next request and the lists beside it, None at the end."""
-        message, descriptors, _, _ = socket.recv_fds(self.control, protocol.MAX_MESSAGE, _MAX_DESCRIPTORS)
-        request = protocol.parse_request(message).request if message else None
+        message, descriptors, _, _ = socket.recv_fds(self.control, messages.MAX_MESSAGE, _MAX_DESCRIPTORS)
+        request = messages.parse_request(message).request if message else None
         if not isinstance(request, protocol.PolicyRead | protocol.PolicyChange):
             return None, {}
         try:
             lists = read_bundle(descriptors[0]) if descriptors else {}
             return request, lists | {name: entries_of(texts) for name, texts in request.lists.items()}
         except FwtopError as error:
-            self._answer(protocol.Answer.of(error))
+            self._answer(messages.Answer.of(error))
             return None, {}
         except (ValueError, IndexError, UnicodeDecodeError) as error:
-            self._answer(protocol.Answer(False, f"not understood: {error}; nothing was changed", 2))
+            self._answer(messages.Answer(False, f"not understood: {error}; nothing was changed", 2))
             return None, {}
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _answer(self, answer: protocol.Answer) -> None:
-        message = protocol.encode_answer(answer)
-        if len(message) > protocol.MAX_MESSAGE:
-            message = protocol.encode_answer(protocol.Answer(False, "the answer is too long", 1))
+    def _answer(self, answer: messages.Answer) -> None:
+        message = messages.encode_answer(answer)
+        if len(message) > messages.MAX_MESSAGE:
+            message = messages.encode_answer(messages.Answer(False, "the answer is too long", 1))
         try:
             socket.send_fds(self.control, [message], self.files)
         except OSError:
@@ -166,7 +166,7 @@ class PolicyAgent(Struct):
             changes.update(transaction.difference_document(change))
 
         def asked(trial: Trial) -> bool:
-            self._answer(protocol.Answer(True, data={"trial": True, "seconds": span, **changes}))
+            self._answer(messages.Answer(True, data={"trial": True, "seconds": span, **changes}))
             while (kept := self._decided(trial)) is None:
                 pass
             return kept
@@ -189,9 +189,9 @@ class PolicyAgent(Struct):
             return isinstance(request, protocol.PolicyChange) and request.action == "keep"
         try:
             self.live.renew_trial(trial, request.confirm_seconds)
-            answer = protocol.Answer(True)
+            answer = messages.Answer(True)
         except FwtopError as error:
-            answer = protocol.Answer.of(error)
+            answer = messages.Answer.of(error)
         left = max(0, round(trial.ends - time.monotonic()))
         self._answer(replace(answer, data={"trial": True, "seconds": left}))
         return None

@@ -61,7 +61,8 @@ def status_line(snapshot: Snapshot, message: Line, state: HeaderState, width: in
 def _standing_line(snapshot: Snapshot, state: HeaderState, width: int) -> Line:
     if snapshot.guardian.startswith("lost"):
         why = snapshot.guardian.removeprefix("lost").removeprefix(":").strip() or "no answer"
-        return [(f" {why}; quit and start fwtop again", BAD), ("   rules expire by themselves", DIM)]
+        told: Line = [(" quit and start fwtop again", BAD), ("  rules expire by themselves", DIM)]
+        return [*told, (f"  {why}", DIM)]
     broken = [] if state.readonly else not_acting(snapshot.mitigations)
     if broken:
         alarm: Line = [(f" RULE {broken[0].rule.id} IS NOT IN EFFECT ", ALARM)]

@@ -254,10 +254,8 @@ def _reasons(verdict: Verdict, snapshot: Snapshot, attacks: tuple[Incident, ...]
         notes: list[Line] = [[(note, WARN)] for note in snapshot.notes[:1]]
         return [[("no attack", TEXT)], *notes]
     if not attacks:
-        past, flow = _of_the_past(snapshot), flow_of(snapshot)
-        if verdict.badge is Badge.PROTECTED and flow is not None:
-            past.insert(0, [(f"my rules drop {number(flow.mine)} pps", TEXT)])
-        return missing or past
+        held: list[Line] = [[("my rules hold it off", TEXT)]] if verdict.badge is Badge.PROTECTED else []
+        return missing or [*held, *_of_the_past(snapshot)]
     whose = "it" if len(attacks) == 1 else "them"
     named = _of_attack(attacks[0], snapshot) if len(attacks) == 1 else _of_several(attacks, snapshot)
     if verdict.badge is Badge.RECORDED:

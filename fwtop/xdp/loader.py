@@ -17,7 +17,7 @@ from fwtop.kernel import bpffs
 from fwtop.kernel.links import choose_links, list_links, lowest_links
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Answer, ProtocolError
+from fwtop.model.messages import Answer, ProtocolError
 from fwtop.model.text import safe_text
 from fwtop.xdp import attach, messages, pins
 from fwtop.xdp.attach import GENERIC, INGRESS, NATIVE, TC, Programs

@@ -21,7 +21,7 @@ from fwtop.kernel.descriptors import closing
 from fwtop.model.addresses.address import Prefix, of_ports
 from fwtop.model.addresses.prefix_list import pack_prefixes
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import MAX_MESSAGE, Answer, ProtocolError, encode_answer
+from fwtop.model.messages import MAX_MESSAGE, Answer, ProtocolError, encode_answer
 from fwtop.model.rule import Rule, families_of
 from fwtop.model.wire import of_json, of_plain, plain, to_json
 from fwtop.rules.kind import Layer

@@ -24,7 +24,7 @@ from fwtop.console.packet_ring import PacketRing
 from fwtop.guardian.survey import KALLSYMS, names_in
 from fwtop.kernel.links import list_links
 from fwtop.live.source import LiveSource
-from fwtop.model.protocol import MAX_MESSAGE, parse_answer
+from fwtop.model.messages import MAX_MESSAGE, parse_answer
 from fwtop.model.traffic.packets import Hook, PacketBatch
 from fwtop.observe import duty_cycle, scope
 from fwtop.observe.messages import (

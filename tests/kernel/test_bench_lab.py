@@ -12,6 +12,7 @@ pytestmark = pytest.mark.kernel
 SECONDS = 5.0  # that `walk --quick` compares
 
 
+@pytest.mark.matrix  # a developers' table; test_whole_program presses the keys
 def test_three_keys_protect_and_the_screen_agrees_with_the_victim() -> None:
     document = document_of("walk", "syn_flood", "--quick", "--json", command=DEVELOPERS)
     check_form(document, "walk")

@@ -59,7 +59,7 @@ def observations(lab: Lab) -> Iterator[Iterator[dict[str, Any]]]:
         print(process.communicate(timeout=120)[1])
 
 
-@pytest.mark.one_each("True")
+@pytest.mark.matrix  # a minute; test_stats_destinations and test_history judge the same without packets
 @pytest.mark.parametrize("tracked", [True, False])
 def test_a_service_that_is_wholly_cut_off_is_no_dark_address(lab: Lab, *, tracked: bool) -> None:
     in_netns(lab.victim, "ip", "address", "add", f"{DARK}/32", "dev", net.VICTIM_INTERFACE)

@@ -113,6 +113,7 @@ def test_two_files_take_turns_within_their_limit(lab: Lab, open_path: Path, poll
         assert b"; stands for " in file.read_bytes()
 
 
+@pytest.mark.matrix  # test_drop_log_blocks has a slow reader without a flood
 def test_a_reader_that_does_not_read_holds_nobody_up(lab: Lab, open_path: Path, poll_until: Poll) -> None:
     path, told = open_path / "s", open_path / "told"
     with recording(lab, "--drops", f"unix:{path}", "--drops-rate", "20000", "--jsonl", "-") as process:

@@ -18,8 +18,8 @@ from guardian_bench import Bench, apply, rules_of
 from fwtop.client.discovery import GuardianClient
 from fwtop.kernel import namespaces
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.messages import MAX_MESSAGE, encode_request, parse_answer
 from fwtop.model.protocol import (
-    MAX_MESSAGE,
     Apply,
     Connect,
     Hello,
@@ -40,8 +40,6 @@ from fwtop.model.protocol import (
     Symbols,
     Undo,
     Why,
-    encode_request,
-    parse_answer,
 )
 from fwtop.model.rule import Kind, Match, Range, RateLimit, Rule
 

@@ -89,6 +89,7 @@ def test_ports_and_sources_change_and_what_was_counted_stays(
     assert bench.settled(before) == before
 
 
+@pytest.mark.one_each("string", "tc")
 @pytest.mark.parametrize("case", CASES)
 def test_a_source_that_stays_keeps_its_count(bench: XdpBench, poll_until, case: str) -> None:
     path, (kind, more), attacker = bench.path(4), CASES[case], bench.attacker(4)
@@ -179,6 +180,7 @@ def test_no_packet_meets_neither_of_two_or_half_of_each(
             guardian.demand(Undo((rule_id,)))
 
 
+@pytest.mark.one_each("nftables", "xdp")
 @pytest.mark.parametrize("case", ["ipset", "nftables", "xdp"])
 def test_what_nobody_confirms_is_as_it_was_before(bench: XdpBench, poll_until, case: str) -> None:
     path, (kind, more), attacker = bench.path(4), CASES[case], bench.attacker(4)

@@ -17,7 +17,8 @@ from guardian_bench import Bench, apply, rules_of
 
 from fwtop.client.connection import Connection
 from fwtop.client.discovery import GuardianClient
-from fwtop.model.protocol import Answer, Connect, Request, Rescan, Status, Undo, Watch, encode_request
+from fwtop.model.messages import Answer, encode_request
+from fwtop.model.protocol import Connect, Request, Rescan, Status, Undo, Watch
 
 pytestmark = pytest.mark.kernel
 PAIR = "shared_pair"

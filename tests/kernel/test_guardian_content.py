@@ -279,6 +279,13 @@ def check(
         assert bench.settled(before) == before
 
 
+@pytest.mark.one_each(
+    "net-nomatch-nft",
+    "list-swapped element-nft",
+    "limit-rate-nft",
+    "block-target-legacy",
+    "ingress-edited-nft",
+)
 @pytest.mark.parametrize(("how", "damage", "variant"), MARKED)
 def test_a_neutralised_rule_is_told_and_repaired(
     bench: XdpBench, how: str, damage: str, variant: str, poll_until

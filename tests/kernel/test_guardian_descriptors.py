@@ -18,18 +18,7 @@ from guardian_bench import Bench, apply, kill, rules_of
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.paths import ROOT
-from fwtop.model.protocol import (
-    Connect,
-    Keep,
-    ListChange,
-    ListShow,
-    Rules,
-    Survey,
-    Symbols,
-    Undo,
-    Watch,
-    Why,
-)
+from fwtop.model.protocol import Connect, Keep, ListChange, ListShow, Rules, Survey, Symbols, Undo, Watch, Why
 from fwtop.model.rule import Kind, Match, Rule, Setting
 from tests.kernel.fuse_server import FuseFile, fuse_file
 
@@ -40,7 +29,8 @@ SENDER = """
 import contextlib, os, socket, sys
 root, address, path, count = sys.argv[1:]
 sys.path.insert(0, root)
-from fwtop.model.protocol import Apply, Hello, Status, encode_request
+from fwtop.model.messages import encode_request
+from fwtop.model.protocol import Apply, Hello, Status
 file = os.open(path, os.O_RDONLY)
 held = []
 for number in range(int(count)):

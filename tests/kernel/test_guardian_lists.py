@@ -287,6 +287,25 @@ def test_the_allow_list_wins(bench: XdpBench) -> None:
         assert passing(bench) == (True, False)
 
 
+def test_what_contradicts_itself_is_refused(bench: XdpBench) -> None:
+    with bench.connect() as guardian:
+        change(guardian, "create", *OTHERS)
+        rule_id = apply(guardian, on_list(Kind.IPSET))
+        wrong = {
+            ListRead("bad", -1, 5): "first goes from 0",
+            ListRead("bad", 0, -5): "count goes from 0",
+            Undo((rule_id,), all=True): "undo takes ids, or all",
+            Undo(): "undo takes ids, or all",
+        }
+        for request, words in wrong.items():
+            with pytest.raises(FwtopError, match=words):
+                guardian.demand(request)
+        assert rule_id in rules_of(guardian)
+        assert len(guardian.demand(ListRead("bad", 0, 20_000)).data["entries"]) == 2
+        guardian.demand(Undo((rule_id,)))
+        change(guardian, "delete")
+
+
 def test_large_sets_shrink_after_a_mass_removal(bench: XdpBench) -> None:
     many = [f"100.{64 + (number >> 16)}.{number >> 8 & 255}.{number & 255}" for number in range(40_000)]
     with bench.connect() as guardian:

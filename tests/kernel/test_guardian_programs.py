@@ -18,6 +18,7 @@ from program_bench import ACCESS, LISTS, NOBODY, NONE, POLICIES, READ, RULES, as
 
 from fwtop.client import program
 from fwtop.model.errors import FwtopError
+from fwtop.model.messages import encode_request
 from fwtop.model.protocol import (
     PROGRAM,
     SCOPES,
@@ -30,7 +31,6 @@ from fwtop.model.protocol import (
     Symbols,
     Undo,
     Watch,
-    encode_request,
 )
 from fwtop.model.rule import POLICY_TRIAL
 from fwtop.policy.live import Live

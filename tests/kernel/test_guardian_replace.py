@@ -129,6 +129,7 @@ def test_a_crash_leaves_one_of_both_lists(bench: Bench, failpoint: Failpoint) ->
         successor.demand(Undo(all=True))
 
 
+@pytest.mark.one_each("xdp-compiled")
 @pytest.mark.parametrize(
     ("kind", "failpoint"), [(Kind.IPSET, Failpoint.SETS), (Kind.XDP, Failpoint.COMPILED)]
 )

@@ -253,6 +253,13 @@ def test_crash_at_any_step_leaves_the_rules_as_they_were(
 REDIRECT = "-t nat -A PREROUTING -p udp --dport 5353 -j REDIRECT --to-ports 53"
 
 
+@pytest.mark.one_each(
+    "nft--t nat -A PREROUTING -p udp --dport 5353 -j REDIRECT --to-ports 53-NAT",
+    "nft--A INPUT -m connmark --mark 1 -j ACCEPT-marks connections",
+    "nft--A OUTPUT -m conntrack --ctstate UNTRACKED -j DROP-a rule on UNTRACKED",
+    "nft--t mangle -A PREROUTING -m state --state INVALID -j DROP-a rule on states in table mangle",
+    'native-ct helper "sip" accept-a helper',
+)
 @pytest.mark.parametrize(
     ("variant", "rule", "said"),
     [

@@ -53,7 +53,7 @@ def test_a_rule_tells_which_known_clients_lose_it(tmp_path: Path) -> None:
         assert offered is not None
         assert (offered.known, offered.hit, offered.port) == (real, 0, PORT)
         for match, lost in (
-            (Match(protocol=6, dport=PORT), real), (Match(protocol=17), 0),
+            (Match(protocol=6, dport=PORT), real), (Match(protocol=1), 0),
             (Match(protocol=6, dport=PORT + 1), 0),
         ):  # fmt: skip
             found = preview(Rule("", Kind.XDP, match, "", 600), window, baseline).clients

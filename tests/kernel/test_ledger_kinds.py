@@ -41,7 +41,7 @@ from tests.kernel.wire import attach_foreign_xdp, checksummed, meet
 pytestmark = pytest.mark.kernel
 TCP, UDP, PORT, WEB = 6, 17, 5353, 8080
 BURST = 250  # packets between two looks
-TICK_SECONDS = 0.2  # each judges all that was seen so far
+TICK_SECONDS = 0.4  # each judges all that was seen so far
 SYN, ACK = 0x02, 0x10
 XDP_PASS = 2
 Flood = Callable[[Host, Host, int], None]  # from, to, family
@@ -215,7 +215,7 @@ def test_drops_are_booked_to_the_rule(
             before = booked()
             rule_id = apply(guardian, made, force=True)
             poll_until(partial(known, rule_id), every_s=TICK_SECONDS)
-            for _ in range(4):
+            for _ in range(3):
                 flood(bench.pair.attacker, target, family)
                 booked()
             try:

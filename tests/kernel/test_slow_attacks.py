@@ -25,7 +25,7 @@ CASES = [
 ]
 
 
-@pytest.mark.one_each("apache2 slow_headers 1", "nginx idle 50")
+@pytest.mark.one_each("apache2 slow_headers 1")
 @pytest.mark.parametrize("case", CASES, ids=[f"{case[0]} {case[1]} {case[5]}" for case in CASES])
 def test_a_server_that_is_held_is_served_again(case: tuple[Any, ...], tmp_path: Path) -> None:
     server, protocol, kind, path, connections, sources, kind_of_rule = case
@@ -46,7 +46,7 @@ def test_a_server_that_is_held_is_served_again(case: tuple[Any, ...], tmp_path: 
         run.guardian.demand(Undo((rule_id,)))
 
 
-@pytest.mark.one_each("https")
+@pytest.mark.matrix  # by another tool what is named above
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
 def test_slowhttptest_is_named(tls: bool, tmp_path: Path) -> None:
     with slow_lab(crowd("idle", 1, 1), tmp_path, "nginx", tls=tls) as run:

@@ -44,6 +44,7 @@ def test_a_killed_console_brings_the_traffic_back(lab: Lab, screen: Tmux, poll_u
     assert re.search(r"[^-]icanon.* echo ", ended, re.S), "the launcher gives the terminal back as it was"
 
 
+@pytest.mark.matrix  # half a minute; test_xdp_life and test_guardian_block end rules so, too
 def test_with_both_processes_killed_the_rule_expires_in_the_kernel(
     lab: Lab, screen: Tmux, poll_until: Poll
 ) -> None:

@@ -150,6 +150,7 @@ def _sessions(netns: str) -> list[SessionInfo]:
     return [info for info in list_sessions() if info.netns == netns]
 
 
+@pytest.mark.matrix  # a baseline takes a minute to be learnt
 def test_a_screen_beside_a_recorder_judges_by_what_that_one_has_learnt(lab: Lab, poll_until: Poll) -> None:
     host = safe_text(socket.gethostname(), limit=64)
     forget_session(lab)  # those of other tests, whose namespaces had the same name

@@ -14,7 +14,7 @@ from typing import Any
 from fwtop.lab.run import Lab
 
 FWTOP = "/usr/local/bin/fwtop"
-PPS = 100_000
+PPS = 30_000
 
 
 def fwtop(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:

@@ -63,6 +63,7 @@ def disagreeing(text: str) -> Iterator[tuple[str, set[float]]]:
             yield name, found
 
 
+@pytest.mark.one_each
 @pytest.mark.parametrize("size", [SMALL, (120, 40), LARGE])
 @pytest.mark.parametrize("scene", ALL)
 async def test_what_is_said_twice_agrees(scene: str, size: tuple[int, int]) -> None:

@@ -104,10 +104,17 @@ async def test_the_header_names_no_enter_that_would_only_cancel(harm: float, key
 def test_an_attack_that_a_rule_holds_off_is_not_called_paused() -> None:
     """Its senders can do no more than knock, which is not what made them an attack."""
     shown = protected()
-    gone = replace(shown.judgement.attacks[0], paused=NOW - 20)
-    held = replace(shown, judgement=replace(shown.judgement, attacks=(gone,)))
-    assert verdict_of(held, NOW).badge is Badge.PROTECTED
-    assert "my rules drop" in header(held)[1]
+    began = max(one.rule.created for one in shown.mitigations if one.stops and one.packets)
+    for last, badge in ((began + 2, Badge.PROTECTED), (began + 60, Badge.PAUSED)):
+        gone = replace(shown.judgement.attacks[0], paused=last, last=last)
+        quiet = tuple(replace(row, pps=0.0) for row in shown.tables.ledger if row.rule)  # between two retries
+        held = replace(
+            shown,
+            judgement=replace(shown.judgement, attacks=(gone,)),
+            tables=replace(shown.tables, ledger=quiet),
+        )
+        assert verdict_of(held, NOW).badge is badge
+        assert ("my rules hold it off" in header(held)[1]) is (badge is Badge.PROTECTED)
     assert verdict_of(replace(held, mitigations=()), NOW).badge is Badge.PAUSED
 
 

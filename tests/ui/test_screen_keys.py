@@ -563,7 +563,7 @@ async def test_every_key_of_the_footer_does_something(state: str, tab: str) -> N
                 await run.send(shot)
 
 
-@pytest.mark.one_each("conntrack_full", "harm", "trial")
+@pytest.mark.one_each("harm", "trial")
 @pytest.mark.parametrize("scene", sorted(SCENES))
 async def test_no_key_breaks_any_scene(scene: str) -> None:
     async with running(SCENES[scene](), LARGE if scene in ("spoofed", "trial") else SMALL) as run:

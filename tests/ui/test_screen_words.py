@@ -416,3 +416,9 @@ def test_a_wider_rule_covers_a_narrower_one(active: Match, wanted: Match, covers
     assert not includes(rule(active, limit=RateLimit(100, 100, 24, 56)), rule(wanted))
     assert not includes(rule(active, kind=Kind.NOTRACK), rule(wanted))
     assert not includes(rule(Match(protocol=6), origin="asn:64500"), rule(wanted)), "of an unknown list"
+
+
+async def test_a_lost_guardian_cuts_the_reason_and_never_what_helps() -> None:
+    why = "lost: the guardian does not answer (it ended before it answered)"
+    async with running(replace(provisional(), guardian=why), SMALL) as run:
+        assert "quit and start fwtop again  rules expire by themselves" in run.text()

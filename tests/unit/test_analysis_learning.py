@@ -20,6 +20,12 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.traffic.packets import PacketBatch
 
 # seconds  class, packets/s ("a|b": every other second)  [attack]  → limit that is learned, or least and most
+LONG = (
+    "what lasts is learned in steps of a factor of two, each after 20 minutes",
+    "a slow rise gets no faster than one by steps",
+    "bursts don't lift the limit over the ceiling",
+    "an attack on other traffic doesn't end the quarantine",
+)  # thousands of seconds each
 TABLES = {
     "a minute of iperf3 on 460 real packets/s teaches nothing, in an old baseline": """
         400  udp 460                → 460
@@ -202,6 +208,7 @@ def play(table: str, watched: Watched) -> None:
         assert float(least) * 0.99 <= learned <= float(most) * 1.01, (line, learned, watched.learner.told)
 
 
+@pytest.mark.one_each(*(name for name in TABLES if name not in LONG))
 @pytest.mark.parametrize("name", TABLES)
 def test_the_limit_that_is_learned(name: str) -> None:
     play(TABLES[name], Watched())

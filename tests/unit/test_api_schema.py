@@ -15,7 +15,8 @@ from fwtop.api.messages import Watch
 from fwtop.api.schema import schema
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Answer, Hello, Request, encode_answer, parse_request
+from fwtop.model.messages import Answer, encode_answer, parse_request
+from fwtop.model.protocol import Hello, Request
 from fwtop.model.rule import Kind, Match, PayloadMatch, RateLimit, Rule, RuleStatus, State
 from fwtop.model.ruleset import NOTIFIED, RuleEvent
 from fwtop.model.wire import Hex

@@ -15,7 +15,7 @@ from fwtop.api import serving
 from fwtop.api.log import EventLog
 from fwtop.api.serving import Budget, Means, Session
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Answer
+from fwtop.model.messages import Answer
 from fwtop.model.ruleset import NOTIFIED, RuleEvent
 
 

@@ -19,7 +19,8 @@ from fwtop.model.console_scope import AUTOMATIC
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import ConfigText
 from fwtop.model.harm import ClientHarm, ClientLoss
-from fwtop.model.protocol import Answer, Apply, Keep, Undo
+from fwtop.model.messages import Answer
+from fwtop.model.protocol import Apply, Keep, Undo
 from fwtop.model.rule import Kind, Match, Mode, Range, RateLimit, Rule, RuleStatus, State
 from fwtop.model.traffic.severity import Harm, Severity
 from fwtop.model.traffic.snapshot import Snapshot

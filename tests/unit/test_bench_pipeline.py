@@ -13,6 +13,7 @@ from fwtop.bench.frame import Options
 from tests.kernel.bench_run import check_form
 
 
+@pytest.mark.matrix  # a developers' table
 def test_the_pipeline_table_measures_every_row_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "crowded", partial(pipeline.crowded, samples=6_000))
     monkeypatch.setattr(pipeline, "_TICKS", 4)

@@ -64,6 +64,7 @@ def test_a_family_is_judged_by_weights_that_never_saw_it() -> None:
     assert declared > 0
 
 
+@pytest.mark.matrix  # a developers' table
 def test_what_a_family_holds_never_changes_the_weights_that_judge_it(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["lab: syn_flood", "lab: icmp_flood", "ordinary: browsing"]
     monkeypatch.setattr("benches.accuracy.weighing.families", lambda: names)

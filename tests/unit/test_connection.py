@@ -15,17 +15,8 @@ from fwtop.guardian.ownership import WrongThreadError, claim, release, single_th
 from fwtop.guardian.serving.peer import encode_success, split_answer
 from fwtop.kernel import programs
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import (
-    PART,
-    Answer,
-    Connect,
-    Keep,
-    NumberedRequest,
-    Status,
-    encode_answer,
-    parse_answer,
-    parse_request,
-)
+from fwtop.model.messages import PART, Answer, NumberedRequest, encode_answer, parse_answer, parse_request
+from fwtop.model.protocol import Connect, Keep, Status
 
 Pair = tuple[socket.socket, socket.socket]
 

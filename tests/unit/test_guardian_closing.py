@@ -6,12 +6,14 @@ import socket
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.found import Session
 from fwtop.guardian.rules import connections
 from fwtop.guardian.rules.connections import OpenConnection, describe, to_close
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.named_list import entries_of
 from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.rule import ConnectionLimit, Kind, Match, Rule
 
@@ -54,6 +56,13 @@ def test_of_blocked_sources_every_connection_ends(there: list[OpenConnection]) -
         "192.0.2.1": 1,
         "2001:db8::1": 1,
     }
+
+
+def test_of_pairs_only_connections_to_the_second_end(there: list[OpenConnection]) -> None:
+    there += [connection("192.0.2.1"), connection("192.0.2.2"), connection("2001:db8::1")]
+    pairs = entries_of(("192.0.2.1,198.51.100.0/24", "192.0.2.2,198.51.100.2", "2001:db8::/32,::/0"))
+    rule = replace(block(), match=Match(sources=pairs), origin="list:x")
+    assert peers(to_close(rule, NOBODY)) == {"192.0.2.1": 1, "2001:db8::1": 1}
 
 
 def test_a_rule_on_a_port_leaves_the_others(there: list[OpenConnection]) -> None:

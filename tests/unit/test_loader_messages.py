@@ -12,7 +12,7 @@ import pytest
 
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Answer, ProtocolError, encode_answer, parse_answer
+from fwtop.model.messages import Answer, ProtocolError, encode_answer, parse_answer
 from fwtop.model.rule import Kind, Match, RateLimit, Rule
 from fwtop.observe import messages as observe
 from fwtop.xdp import messages as xdp

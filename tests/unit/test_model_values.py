@@ -10,22 +10,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fwtop.model.addresses.address import Prefix, format_address
-from fwtop.model.protocol import (
+from fwtop.model.messages import (
     Answer,
-    Apply,
-    Hello,
-    Keep,
     NumberedRequest,
-    Plan,
     ProtocolError,
-    Status,
-    Undo,
-    Watch,
     encode_answer,
     encode_request,
     parse_answer,
     parse_request,
 )
+from fwtop.model.protocol import Apply, Hello, Keep, Plan, Status, Undo, Watch
 from fwtop.model.rule import Kind, Match, PayloadMatch, Range, RateLimit, Rule
 from fwtop.model.traffic.packets import PacketBatch
 

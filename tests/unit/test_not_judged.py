@@ -26,7 +26,8 @@ from fwtop.console.live import LiveSession, RulePreviews
 from fwtop.console.playback.capture import CaptureReel, observe_capture
 from fwtop.incidents.advisor import Advisor
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Answer, Status
+from fwtop.model.messages import Answer
+from fwtop.model.protocol import Status
 from fwtop.model.rule import Kind, Match, Preview, Rule, RuleStatus, State
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import NoOrigin, PacketBatch, Window

@@ -7,13 +7,17 @@ import random
 import numpy as np
 import pytest
 
+from fwtop.analysis.proposals.matching import match_rows
 from fwtop.cli.list import entries_of as entries_given
+from fwtop.model.addresses.keyed_rows import MAX_ELEMENTS
 from fwtop.model.addresses.list_rows import rows_of_bytes
 from fwtop.model.addresses.named_list import Change, NamedList, check_entries, entries_of
-from fwtop.model.addresses.port_rows import MAX_ELEMENTS, PortEntry, PortRows
+from fwtop.model.addresses.port_rows import PortEntry, PortRows
 from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.addresses.prefix_list import read_sources, sealed
 from fwtop.model.errors import FwtopError
+from fwtop.model.rule import Match
+from fwtop.model.traffic.packets import Fragment, PacketBatch
 
 TEXTS = (
     "10.0.0.0/8:8000-8100/udp",
@@ -145,3 +149,13 @@ def test_files_hold_either_kind(tmp_path) -> None:
     file.write_text("192.0.2.7:443/tcp\n192.0.2.7\n")
     with pytest.raises(FwtopError, match="one kind"):
         entries_given([f"@{file}"])
+
+
+def test_packets_meet_entries_only_at_their_ports() -> None:
+    made = PacketBatch.zeros(5, 0)
+    made.family[:], made.src_lo[:] = 4, int.from_bytes(bytes((192, 0, 2, 7)), "big")
+    made.protocol[:] = 6, 6, 17, 6, 6
+    made.dport[:] = 443, 444, 443, 8050, 443
+    made.fragment[:] = 0, 0, 0, 0, Fragment.LATER
+    listed = rows("192.0.2.7:443/tcp", "192.0.2.0/24:8000-8100/tcp", "198.51.100.0/24:444/tcp")
+    assert match_rows(Match(sources=listed), made).tolist() == [True, False, False, True, False]

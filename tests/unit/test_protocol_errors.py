@@ -14,7 +14,8 @@ from msgspec.structs import fields, replace
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Apply, Plan, ProtocolError, Request, parse_request
+from fwtop.model.messages import ProtocolError, parse_request
+from fwtop.model.protocol import Apply, Plan, Request
 from fwtop.model.rule import (
     ConnectionLimit,
     Kind,

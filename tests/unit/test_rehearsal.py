@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.found import Session
 from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.named_list import entries_of
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.addresses.roles import AllowedPeer, Role
 from fwtop.model.harm import ClientHarm, Weight, Who
@@ -214,3 +215,13 @@ def test_clients_are_told_beside_the_rest() -> None:
     assert found.warnings == (), "counted beside them"
     spared = replace(ours, predicted_clients=replace(hit, hit=0, hit_half=0))
     assert rehearse(spared, Host(ALLOW)).losses == ()
+
+
+def test_pairs_concern_an_ssh_session_only_if_they_lead_here() -> None:
+    me, peer = Prefix.parse("198.51.100.1"), Prefix.parse("192.0.2.9")
+    session = AllowedPeer(peer, Role.SSH, port=50_000, login_port=22)
+    allow = AllowList((AllowedPeer(me, Role.OWN), session))
+    for to, refused in (("198.51.100.0/24", True), ("203.0.113.0/24", False), ("0.0.0.0/0", True)):
+        on_list = replace(rule(Kind.IPSET), origin="list:x")
+        on_list = replace(on_list, match=Match(sources=entries_of((f"192.0.2.0/24,{to}",))))
+        assert (rehearse(on_list, Host(allow)).refused is not None) == refused, to

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fwtop.console.rules import parse_survey, read_ruleset
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Answer
+from fwtop.model.messages import Answer
 from fwtop.model.service import Service
 from fwtop.model.traffic.counters import Counters, DropCount
 from fwtop.model.traffic.packets import PacketBatch, Window

@@ -12,7 +12,8 @@ from fwtop.console.automatic.decisions import CONFIRM_SLACK_SECONDS, Decider, De
 from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.judging import failure_line
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Answer, Apply, Keep, Plan, Undo
+from fwtop.model.messages import Answer
+from fwtop.model.protocol import Apply, Keep, Plan, Undo
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 

@@ -93,7 +93,7 @@ class Lifecycle:
             return {"status": self._state.status_of(same), "warnings": [], "existing": True}
         old = self.active.get(rule.replaces)
         if old is not None and not confirm_seconds and guard.only_level_differs(old.rule, rule):
-            return self._change_level(old, rule, force=force, owner=owner)
+            return self.changing.change_level(old, rule, force=force, owner=owner)
         if trouble := self._journal.trouble():
             raise FwtopError(trouble, reason="unavailable", retryable=True)
         others, allow = self._state.other_rules(rule), self._state.fresh_allow()
@@ -171,41 +171,6 @@ class Lifecycle:
         self.ending.update_watchdog()
         if falls_with is not None and rule_id not in self._owners:
             self.ending.end([(done, State.REVERTED, _OWNER_GONE)])
-        return done
-
-    def _change_level(self, old: Entry, rule: Rule, *, force: bool, owner: object | None) -> dict[str, Any]:
-        """Switch a protected port, as fast as that can be: nothing is read that was read just now.
-
-        The allow-list is as recent as each tick keeps it for active rules. Raises FwtopError.
-        """
-        self._state.known_allow()
-        verdict = self._state.judge(rule, (), console=owner is not None)
-        require(verdict, force=force)
-        status = self._state.counters.status_of(self._switch(old, rule))
-        return {"status": status, "warnings": [*self._state.allow.warnings, *verdict.warnings]}
-
-    def _switch(self, old: Entry, rule: Rule) -> Entry:
-        """Give an active rule another level: its enable sets are filled and emptied, nothing else.
-
-        After a crash in between, the next guardian goes on to the new level as it repairs the rule.
-        Raises FwtopError.
-        """
-        rule = replace(rule, id=old.rule.id, replaces="", created=old.rule.created)
-        ends = time.monotonic() + rule.ttl_seconds
-        done = replace(old, rule=rule, state=State.CONFIRMED, expires=ends, confirm_by=None, note="")
-        self.ending.record(replace(done, note=REPAIRING))
-        self._failpoints.reached(Failpoint.SWITCHING)
-        wanted = self._state.wanted(rule, min(rule.ttl_seconds, MAX_TIMEOUT_SECONDS))
-        try:
-            self._kernel.switch(wanted)
-        except Exception:
-            self.ending.record(old)
-            self._kernel.switch(self._state.wanted(old.rule, seconds_left(old)))
-            raise
-        self._failpoints.reached(Failpoint.SWITCHED)
-        self.active[rule.id] = done
-        self._owners.pop(rule.id, None)
-        self.ending.record(done)
         return done
 
     def _idle(self, rule: Rule) -> None:
@@ -339,6 +304,8 @@ class Lifecycle:
 
         `by` is who asked, unless that was the command line; `why` is theirs, and goes into the record.
         """
+        if everything == bool(ids):
+            raise FwtopError("undo takes ids, or all; nothing was changed", 2, field="ids")
         wanted = list(self.active) if everything else list(dict.fromkeys(ids))
         entries = [self._state.active_rule(rule_id) for rule_id in wanted]
         if console:

@@ -17,7 +17,7 @@ from fwtop.guardian.serving.descriptor_receiver import DescriptorReceiver, Recei
 from fwtop.guardian.serving.peer import Client, Peer, PeerGone, close_aside, encode_success
 from fwtop.kernel.descriptors import OUT_OF_DESCRIPTORS, Spare
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Answer
+from fwtop.model.messages import Answer
 from fwtop.model.text import safe_text
 
 MAX_CONNECTIONS = 256

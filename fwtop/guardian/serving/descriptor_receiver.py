@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from fwtop.kernel.children import enlarge
 from fwtop.kernel.programs import ENVIRONMENT
-from fwtop.model.protocol import MAX_MESSAGE
+from fwtop.model.messages import MAX_MESSAGE
 
 MAX_OF_ONE = 4  # threads of one user's programs, or of one of root's processes
 _MAX_THREADS = 32

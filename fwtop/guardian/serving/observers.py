@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from fwtop.guardian.serving.peer import Client, Peer
 from fwtop.kernel import children as child
-from fwtop.model.protocol import Answer, ProtocolError, Watch
+from fwtop.model.messages import Answer, ProtocolError
+from fwtop.model.protocol import Watch
 from fwtop.model.text import safe_text
 from fwtop.observe import older_kernels
 from fwtop.observe.messages import (

@@ -18,7 +18,8 @@ from msgspec import Struct, field
 from fwtop.client.connection import MAX_ANSWER
 from fwtop.guardian.serving.descriptor_receiver import DescriptorReceiver
 from fwtop.kernel.children import enlarge
-from fwtop.model.protocol import LAST, MAX_MESSAGE, MORE, PART, Answer, Hello, encode_answer, number_in
+from fwtop.model.messages import LAST, MAX_MESSAGE, MORE, PART, Answer, encode_answer, number_in
+from fwtop.model.protocol import Hello
 
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
 _SO_PEERGROUPS = 59  # asm-generic/socket.h

@@ -28,21 +28,18 @@ from fwtop.guardian.serving.peer import Client, Peer, copy_of
 from fwtop.guardian.serving.worker import Worker
 from fwtop.kernel import children
 from fwtop.model.console_scope import CONSOLE
+from fwtop.model.messages import Answer, NumberedRequest, ProtocolError, encode_request
 from fwtop.model.protocol import (
     API_VERSION,
     MAX_POLICY,
     PROGRAM,
     SCOPES,
-    Answer,
     Apply,
     Hello,
-    NumberedRequest,
     PolicyChange,
     PolicyRead,
-    ProtocolError,
     Request,
     Status,
-    encode_request,
 )
 
 SUFFIX = ".api"

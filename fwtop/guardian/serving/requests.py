@@ -18,10 +18,10 @@ from fwtop.guardian.serving.reports import Reports
 from fwtop.model.addresses.address import Prefix, says_more
 from fwtop.model.addresses.prefix_list import read_sources, sealed
 from fwtop.model.errors import FwtopError
+from fwtop.model.messages import Answer, ProtocolError
 from fwtop.model.protocol import (
     LIST_ACTIONS,
     MAX_PAGE,
-    Answer,
     Apply,
     FleetConfirm,
     FleetDocument,
@@ -33,7 +33,6 @@ from fwtop.model.protocol import (
     ListShow,
     ListTest,
     Plan,
-    ProtocolError,
     Renew,
     Repair,
     Request,
@@ -234,8 +233,11 @@ class ListRequests:
     def _page(self, request: ListRead) -> dict[str, Any]:
         lists, now = self._state.lists, time.monotonic()
         named = lists.find(request.name)
-        first = max(0, request.first)
-        last = first + min(MAX_PAGE, max(0, request.count or 0))
+        first, count = request.first, request.count or 0
+        for field, value in (("first", first), ("count", count)):
+            if value < 0:
+                raise FwtopError(f"listread: {field} goes from 0", 2, field=field)
+        last = first + min(MAX_PAGE, count)
         found = named.texts(slice(first, last))
         ends = named.ends[first:last].tolist() if named.ends is not None else [0.0] * len(found)
         left = [max(0.0, end - now) if end else None for end in ends]

@@ -32,17 +32,15 @@ from fwtop.guardian.serving.worker import Worker
 from fwtop.kernel.links import RouteMonitor
 from fwtop.model import console_scope
 from fwtop.model.errors import FwtopError
+from fwtop.model.messages import Answer, NumberedRequest, ProtocolError, number_in, parse_request
 from fwtop.model.protocol import (
     API_VERSION,
-    Answer,
     Apply,
     Changes,
     Connect,
     Hello,
-    NumberedRequest,
     PolicyChange,
     PolicyRead,
-    ProtocolError,
     Rescan,
     RuleMode,
     Rules,
@@ -53,8 +51,6 @@ from fwtop.model.protocol import (
     Symbols,
     Undo,
     Watch,
-    number_in,
-    parse_request,
 )
 from fwtop.model.text import safe_text
 

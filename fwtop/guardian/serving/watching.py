@@ -25,7 +25,8 @@ from fwtop.guardian.serving.reports import Reports
 from fwtop.guardian.serving.worker import Worker
 from fwtop.guardian.survey import Functions, LastSurvey
 from fwtop.kernel import children
-from fwtop.model.protocol import MAX_MESSAGE, Answer, Rescan, Rules, Status, Survey, Symbols, Watch
+from fwtop.model.messages import MAX_MESSAGE, Answer
+from fwtop.model.protocol import Rescan, Rules, Status, Survey, Symbols, Watch
 from fwtop.model.text import safe_text
 from fwtop.xdp.messages import Loaded
 

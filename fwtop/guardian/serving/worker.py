@@ -24,7 +24,8 @@ from fwtop.kernel import programs
 from fwtop.kernel.descriptors import Spare
 from fwtop.kernel.programs import RESERVE_SECONDS
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import Answer, Request
+from fwtop.model.messages import Answer
+from fwtop.model.protocol import Request
 from fwtop.model.text import safe_text
 
 _RETRY_SECONDS = 1.0

@@ -20,6 +20,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_rows import PrefixRows
 
 _Entry = TypeVar("_Entry")
+MAX_ELEMENTS = 262_144  # of a list: single ports, or pairs, as kernels look them up
 SENDER = [("family", "u1"), ("address", "V16"), ("length", "u1")]  # how each row begins
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from fwtop.model.addresses import list_rows
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.keyed_rows import KeyedRows
-from fwtop.model.addresses.port_rows import MAX_ELEMENTS, PortRows
+from fwtop.model.addresses.keyed_rows import MAX_ELEMENTS, KeyedRows
+from fwtop.model.addresses.port_rows import PortRows
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -182,10 +182,11 @@ def entries_of(texts: Iterable[str]) -> Sequence[Prefix]:
 
 
 def check_entries(entries: Sequence[Prefix]) -> None:
-    """Raise FwtopError (code 2) for a prefix of length 0, which is everybody, and for too many ports."""
-    if isinstance(entries, PortRows) and entries.elements > MAX_ELEMENTS:
+    """Raise FwtopError (code 2) for a prefix of length 0, which is everybody, and for too many elements."""
+    if isinstance(entries, KeyedRows) and entries.elements > MAX_ELEMENTS:
+        what = "ports" if isinstance(entries, PortRows) else "pairs"
         raise FwtopError(
-            f"these are {entries.elements:,} ports in all; a list holds up to {MAX_ELEMENTS:,}: "
+            f"these are {entries.elements:,} {what} in all; a list holds up to {MAX_ELEMENTS:,}: "
             "nothing was changed", 2,
         )  # fmt: skip
     rows: Any = PrefixRows.of(entries)

@@ -6,13 +6,13 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.address import listed as _listed
 from fwtop.model.addresses.keyed_rows import SENDER, KeyedRows
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.text import safe_text
@@ -52,10 +52,6 @@ class PairEntry(Struct, frozen=True, order=True):
     def __str__(self) -> str:
         """Return it as `parse` reads it."""
         return f"{self.prefix},{self.to}"
-
-    def contains(self, other: PairEntry) -> bool:
-        """Return whether all that another one matches is matched by this one, too."""
-        return self.prefix.contains(other.prefix) and self.to.contains(other.to)
 
 
 class PairRows(KeyedRows[PairEntry]):
@@ -111,26 +107,37 @@ class PairRows(KeyedRows[PairEntry]):
 
     def sent_to(self, here: Iterable[Prefix]) -> PrefixRows:
         """Return the prefixes of which something that is sent to one of these addresses is listed."""
-        wanted = _listed(tuple(here))
-        return PrefixRows.of([one.prefix for one in self.entries() if wanted.overlapping(one.to) is not None])
+        rows, to = self.rows, self.bytes_of("to")
+        hit = np.zeros(len(rows), np.bool_)
+        for one in here:
+            least = np.minimum(rows["to_length"], one.length)
+            mask = _MASKS[least + 128 - one.bits]
+            mine = np.frombuffer(one.value.to_bytes(16, "big"), np.uint8)
+            hit |= (rows["family"] == one.family) & ((to & mask) == (mine & mask)).all(axis=1)
+        return PairRows(self.keys[hit]).prefixes
 
     def outermost(self) -> PairRows:
         """Return the pairs that lie within no other one, as kernels look them up."""
-        entries = [*self.single.entries()]
-        known: dict[tuple[int, int], set[tuple[Prefix, Prefix]]] = {}
-        for one in entries:
-            known.setdefault((one.prefix.length, one.to.length), set()).add((one.prefix, one.to))
-        return PairRows.of(
-            one
-            for one in entries
-            if not any(
-                (_cut(one.prefix, length), _cut(one.to, to_length)) in pairs
-                for (length, to_length), pairs in known.items()
-                if length <= one.prefix.length
-                and to_length <= one.to.length
-                and (length, to_length) != (one.prefix.length, one.to.length)
-            )
-        )
+        listed = self.single
+        rows, inside = listed.rows, np.zeros(len(listed), np.bool_)
+        for family, length, to_length in listed.lengths:
+            narrower = (rows["length"] > length) & (rows["to_length"] >= to_length)
+            narrower |= (rows["length"] >= length) & (rows["to_length"] > to_length)
+            at = np.flatnonzero((rows["family"] == family) & narrower)
+            inside[at] |= listed.has(_around(rows[at], family, length, to_length))
+        return PairRows(listed.keys[~inside])
+
+    @property
+    def lengths(self) -> list[tuple[int, int, int]]:
+        """The combinations of family and both lengths in use."""
+        fields = (self.rows[name] for name in ("family", "length", "to_length"))
+        found = np.unique(np.stack(list(fields), axis=1), axis=0)
+        return [(int(family), int(length), int(to_length)) for family, length, to_length in found]
+
+    def has(self, keys: NDArray[Any]) -> NDArray[np.bool_]:
+        """Mark those of some keys that are listed."""
+        at = np.searchsorted(self.keys, keys)
+        return np.asarray(self.keys[np.minimum(at, len(self) - 1)] == keys)
 
     def crossing(self) -> tuple[PairEntry, PairEntry] | None:
         """Return two pairs that overlap without one holding the other; None if there are none."""
@@ -148,8 +155,29 @@ class PairRows(KeyedRows[PairEntry]):
         return None
 
     def holding(self, wanted: PairEntry) -> PairEntry | None:  # noqa: D102
-        found = [one for one in self.entries() if one.contains(wanted)]
+        row = PairRows.of((wanted,)).rows
+        around = [
+            _around(row, family, length, to_length)
+            for family, length, to_length in self.lengths
+            if family == wanted.to.family and length <= wanted.prefix.length and to_length <= wanted.to.length
+        ]
+        keys = np.concatenate(around) if around else self.keys[:0]
+        found = PairRows(keys[self.has(keys)]).entries() if len(self) else ()
         return max(found, key=lambda one: (one.prefix.length, one.to.length), default=None)
+
+
+# By how many of 128 bits count; addresses of IPv4 are in the last 32.
+_MASKS = np.array([[*((1 << 128) - (1 << 128 - bits)).to_bytes(16, "big")] for bits in range(129)], np.uint8)
+
+
+def _around(rows: NDArray[Any], family: int, length: int, to_length: int) -> NDArray[Any]:
+    """Return the keys of the pairs of these lengths that hold each of some rows of a family."""
+    made = rows.copy()
+    for field, own, bits in (("address", "length", length), ("to", "to_length", to_length)):
+        whole = np.frombuffer(made[field].tobytes(), np.uint8).reshape(-1, 16)
+        cut = whole & _MASKS[bits + (96 if family == 4 else 0)]
+        made[field], made[own] = np.frombuffer(cut.tobytes(), "V16"), bits
+    return np.frombuffer(made.tobytes(), f"S{made.dtype.itemsize}")
 
 
 def _packed(entry: PairEntry) -> bytes:

@@ -16,7 +16,6 @@ from fwtop.model.addresses.keyed_rows import SENDER, KeyedRows
 from fwtop.model.addresses.prefix_rows import PrefixRows
 from fwtop.model.text import safe_text
 
-MAX_ELEMENTS = 262_144  # single ports of all entries: kernels look up each of them
 PROTOCOLS = {"tcp": 6, "udp": 17}
 _NAMES = {number: name for name, number in PROTOCOLS.items()}
 _TEXT = re.compile(r"(?:\[([^\]]*)\]|([0-9./]+)):(\d{1,5})(?:-(\d{1,5}))?(?:/(\w+))?", re.ASCII)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from fwtop.kernel.children import enlarge
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import MAX_MESSAGE
+from fwtop.model.messages import MAX_MESSAGE
 from fwtop.model.ruleset import SOURCES, ListedRule, ListedSet, Ruleset
 from fwtop.model.wire import to_json
 from fwtop.netfilter.listing.nf_tables import NfTables

@@ -15,7 +15,7 @@ from pathlib import Path
 from fwtop.kernel import children, programs
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE
 from fwtop.model.errors import FwtopError
-from fwtop.model.protocol import ProtocolError
+from fwtop.model.messages import ProtocolError
 from fwtop.model.rule import Rule
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import of
