@@ -20,6 +20,7 @@ from fwtop.fleet.document import Action, Confirmation, digest
 from fwtop.fleet.signing import ConfirmKey
 from fwtop.model import protocol
 from fwtop.model.errors import FwtopError
+from fwtop.model.messages import encode_request
 from fwtop.model.protocol import Request, Status
 
 pytestmark = pytest.mark.kernel
@@ -67,7 +68,7 @@ def tried(member: Member, messages: list[dict[str, Any]]) -> list[list[Any]]:
 
 
 def message(request: Request) -> dict[str, Any]:
-    return dict(json.loads(protocol.encode_request(request)))
+    return dict(json.loads(encode_request(request)))
 
 
 def test_a_program_with_the_nodes_scope_changes_nothing(member: Member, poll_until) -> None:
