@@ -32,7 +32,7 @@ longest=( # minutes: first, or they would end alone
   tests/kernel/test_guardian_{changing,allow_sets,counting,block,overdue}.py
 )
 waiting=( # for programs that they start, without any CPU: first as well
-  tests/ui/test_screen_terminal.py tests/unit/test_{cli_stored,cli_trends,history,lab_day,store_sandbox}.py
+  tests/ui/test_screen_terminal.py tests/unit/test_{cli_stored,cli_trends,history,store_sandbox}.py
 )
 others() { # DIRECTORY… -- FILE…: the test files there but for these
   local -a places=()

@@ -289,10 +289,12 @@ def _of_rule(verdict: Verdict, attacks: tuple[Incident, ...], snapshot: Snapshot
     drops: Line = [(f"{who} {number(verdict.trial_pps)} pps", STRONG)]
     if attacks and (held := holding(attacks[0])):  # what was expected is a share of these
         return [drops, [(f"the attack still {held}", WARN)], [("open until the server ends them", DIM)]]
-    if not attacks or verdict.attack_pps <= 0:
-        return [drops, [("no attack now", DIM)]]
-    if rule.created > snapshot.started:  # a share of what arrived partly before it says nothing
-        return [drops, [("measuring …", DIM)]]
+    is_new = rule.created > snapshot.started  # a share of what arrived partly before it says nothing
+    if is_new or not attacks or verdict.attack_pps <= 0:
+        return [drops, [("measuring …" if attacks and verdict.attack_pps > 0 else "no attack now", DIM)]]
+    if verdict.trial_share < STOPPED <= verdict.stopped and verdict.other >= NOTICED:
+        stops = f"{who.rpartition(' ')[0]} and other firewall stop {percent(verdict.stopped)}"
+        return [[(stops, STRONG), (" ✔", STRONG)], [(f"{number(verdict.trial_pps)} pps on trial", TEXT)]]
     wanted = None if several or len(attacks) > 1 else rule.predicted_attack_share  # it was one attack's
     return _of_share(drops, verdict.trial_share, wanted, attacks, snapshot)
 

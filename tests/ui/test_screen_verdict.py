@@ -423,3 +423,12 @@ async def test_the_head_says_since_when_and_why_nothing_is_stored(shown: Snapsho
 )
 def test_of_several_attacks_no_name_is_cut(room: int, words: str) -> None:
     assert _few_words("2 attacks: SYN flood, DNS amplification", room) == words
+
+
+def test_a_trial_beside_another_firewall_is_judged_by_what_both_stop() -> None:
+    """It drops all that the other one lets through: a share of all attacks alone looked like a failure."""
+    shown = trial()
+    beside = replace(shown.judgement.attacks[0], id=99, mine_share=0.0, other_share=1.0)
+    both = replace(shown, judgement=replace(shown.judgement, attacks=(*shown.judgement.attacks, beside)))
+    line = "".join(text for text, _ in verdict_line(both, HeaderState(NOW), 80, []))
+    assert re.search(r"rule 8 and other firewall stop (100|>?99\.\d) % ✔", line), line
