@@ -22,7 +22,7 @@ from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.console.publish.alarms import AlarmEvents
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
-from fwtop.model.traffic.session import FULL_TABLE, SessionRecord, Trends
+from fwtop.model.traffic.session import SessionRecord, Trends
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.observation import observation_json
 from fwtop.report.bundle import bundle_files
@@ -170,13 +170,6 @@ def denied(record: SessionRecord, told: Digest) -> list[str]:
             for name, column in _SUMS.items()
         }
         found["peak"] = told.sums.peak_pps, ask("SELECT max(coalesce(peak_pps, pps)) FROM tick")
-        found["attacks' packets"] = (
-            told.protection.packets,
-            ask(
-                f"SELECT sum(attack.pps * width) FROM attack JOIN ({_WIDTHS}) AS tick ON tick.at = attack.at "  # noqa: S608
-                f"WHERE kind <> '{FULL_TABLE}'"
-            ),
-        )
         for effect in told.effects:
             query = "SELECT max(packets) FROM rule_tick WHERE rule_id = ?"
             counted = database.execute(query, (effect.rule.id,)).fetchone()[0] or 0.0

@@ -45,6 +45,7 @@ def test_a_faster_clock_keeps_rates_and_stretches_time(open_path: Path) -> None:
     assert fast.info.seconds == pytest.approx(FACTOR * live.info.seconds, rel=0.01)
     told, before = digest(fast), digest(live)
     assert told.sums.packets == pytest.approx(FACTOR * before.sums.packets, rel=0.01)
+    assert told.protection.packets == pytest.approx(FACTOR * before.protection.packets, rel=0.01)
     assert told.sums.peak_pps == before.sums.peak_pps
     assert told.effects[0].packets == before.effects[0].packets
     trends = session_trends(fast.info)
