@@ -20,7 +20,7 @@ from fwtop.cli.options import Verb, add_netns, flag, option, seconds, whole
 from fwtop.fleet import founding, joining, machine, register
 from fwtop.fleet.broker import Broker
 from fwtop.fleet.document import SIGNED_FOR
-from fwtop.fleet.founding import OperatorFile, ServerPlace, Token
+from fwtop.fleet.founding import CLUSTER_PORT, OperatorFile, ServerPlace, Token
 from fwtop.fleet.keys import MachineKey
 from fwtop.fleet.register import Register
 from fwtop.model import paths
@@ -41,8 +41,8 @@ def add_operators(parser: argparse.ArgumentParser) -> None:
 
 def _init_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="the fleet's name, for example prod")
-    option(parser, "--listen", "HOST", "address or name at which machines reach the server; three: repeat it")
-    parser._actions[-1].nargs = "+"
+    listen = "address or name at which machines reach the server; for three servers repeat it"
+    parser.add_argument("--listen", action="append", required=True, metavar="HOST", help=listen)
     signer = "public SSH key of an operator, whose signatures machines will obey; repeat it for more"
     parser.add_argument("--signer", type=Path, action="append", required=True, metavar="FILE", help=signer)
     option(parser, "--port", "N", "TCP port", whole("a port", 1, 65_535), default=founding.PORT)
@@ -52,7 +52,7 @@ def _init_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _init(args: argparse.Namespace) -> int:
     """Write everything, start the server where systemd runs, and print what to do next."""
-    places = [ServerPlace(host, args.port) for host in args.listen or ()]
+    places = [ServerPlace(host, args.port) for host in args.listen]
     if len(places) not in (1, 3):
         raise FwtopError("give --listen once, or three addresses for a cluster; nothing was changed", 2)
     signers = "".join(_signer(path) for path in args.signer)
@@ -66,7 +66,10 @@ def _init(args: argparse.Namespace) -> int:
         else:
             print(f"start the server: {' '.join(server_command(args.directory / 'server'))}")
     else:
-        print(f"copy {args.directory}/server-N to {_DIRECTORY}/server on server N, then start {SERVER_UNIT}")
+        there = args.directory / "server"
+        for number, place in enumerate(places, 1):
+            print(f"{place.host}: copy {there}-{number} there, as {there}, owned by {paths.BROKER_USER}")
+        print(f"start each: systemctl enable --now {SERVER_UNIT}; they talk over TCP port {CLUSTER_PORT}")
     print("then, for each machine: fwtop fleet token")
     return 0
 

@@ -22,9 +22,11 @@ from fwtop.fleet.summary import NO_GUARDIAN, NOT_WATCHED
 from fwtop.fleet.transport import WANTED
 from fwtop.fleet.view import Heard, View
 from fwtop.fleet.wanted import DOCUMENT, Question
+from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json
 from fwtop.render.numbers import duration, si
 
+_SILENT_NS = 5e9  # a server tells the others each second that it is there
 _ASK_SECONDS = 1.5  # also those that answer late, and a second one with the same identity
 
 
@@ -36,12 +38,28 @@ class _Seen(Struct):
     streams: dict[str, dict[str, Any]]
 
     @property
+    def behind(self) -> list[str]:
+        """The servers of a cluster that the others have not heard of lately, or that lack documents."""
+        peers = [
+            peer
+            for about in self.streams.values()
+            for peer in about.get("cluster", {}).get("replicas") or ()
+            if not peer.get("current") or peer.get("active", 0) > _SILENT_NS
+        ]
+        return sorted({safe_text(peer["name"], limit=80) for peer in peers})
+
+    @property
     def wrong(self) -> list[str]:
         """What is wrong, a sentence each, with what to do."""
         known = self.view.register.machines
         lines = [
             f"{name} is silent: on it, systemctl status fwtop-fleet; its rules stay as they are"
             for name in self.view.silent(known)
+        ]
+        lines += [
+            f"the server {name} is gone, or behind the others: on it, systemctl status fwtop-broker; "
+            "with another one lost nothing is sent any more"
+            for name in self.behind
         ]
         for name, heard in self.view.machines.items():
             lines += [f"{name}: {line}" for line in _wrong(heard)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import random
 import ssl
 import time
@@ -24,7 +25,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.transport import TcpTransport
 from nats.errors import Error as NatsError
-from nats.errors import NoServersError
+from nats.errors import NoRespondersError, NoServersError
 
 from fwtop.fleet.identity import NatsKey
 from fwtop.fleet.transport import (
@@ -43,6 +44,7 @@ from fwtop.model.text import safe_text
 
 _SECONDS = 3.0  # for an answer of the server
 _CONNECT_SECONDS = 4.0
+_AGAIN_SECONDS = 0.25
 _PING_SECONDS = 3  # two unanswered: the server is gone
 _ASK = "fleet.ask"
 _STREAMS = {  # board → stream
@@ -56,6 +58,8 @@ _STREAM_LIMITS: dict[str, dict[str, Any]] = {
     JOINING: {"max_bytes": 16 << 20, "max_age": _WEEK * 10**9, "max_msg_size": 8 << 10},
     ADMITTED: {"max_bytes": 64 << 20, "max_age": _WEEK * 10**9, "max_msg_size": 16 << 10},
 }
+_ELECTION_SECONDS = 12.0  # three servers that lost one, or only start, take up to 9 s to agree who leads
+_NOT_YET = {10005, 10008}  # errors: too few servers; nobody leads
 _WRONG_SEQUENCE = 10071  # error: the newest of this subject is another
 _NO_MESSAGE, _END = "404", "204"  # status of a direct get
 
@@ -183,9 +187,12 @@ class Broker:
     ) -> None:
         """See Transport."""
         check_size(document, MAX_DOCUMENT)
-        headers = {} if after is None else {"Nats-Expected-Last-Subject-Sequence": str(after)}
+        # By its id the servers know what is sent again because the answer was lost.
+        headers = {"Nats-Msg-Id": os.urandom(12).hex()}
+        headers |= {} if after is None else {"Nats-Expected-Last-Subject-Sequence": str(after)}
         headers |= {"Nats-TTL": f"{max(1, round(seconds))}s"} if seconds else {}
-        answer = await self._answered(f"fleet.{board}.{check_name(name)}", document, headers)
+        subject = f"fleet.{board}.{check_name(name)}"
+        answer = await self._answered(subject, document, headers, _ELECTION_SECONDS)
         error = answer.get("error")
         if error and error.get("err_code") == _WRONG_SEQUENCE:
             raise changed()
@@ -223,9 +230,11 @@ class Broker:
                 "subject_delete_marker_ttl": 0,
                 **_STREAM_LIMITS[board],
             }
-            answer = await self._answered(f"$JS.API.STREAM.CREATE.{stream}", json.dumps(about).encode())
+            text = json.dumps(about).encode()
+            create = f"$JS.API.STREAM.CREATE.{stream}"
+            answer = await self._answered(create, text, seconds=_ELECTION_SECONDS)
             if answer.get("error", {}).get("err_code") == _NAME_IN_USE:
-                answer = await self._answered(f"$JS.API.STREAM.UPDATE.{stream}", json.dumps(about).encode())
+                answer = await self._answered(f"$JS.API.STREAM.UPDATE.{stream}", text)
             if error := answer.get("error"):
                 raise _unavailable(f"stream {stream}: {error.get('description')}")
 
@@ -245,9 +254,9 @@ class Broker:
     @property
     def server(self) -> dict[str, str]:
         """Return the version and the address of the server, as it says them."""
-        version = self._client.connected_server_version
-        url = self._client.connected_url
-        return {"version": str(version), "url": url.netloc if url else ""}
+        version, url = self._client.connected_server_version, self._client.connected_url
+        numbers = version.major, version.minor, version.patch
+        return {"version": ".".join(map(str, numbers)), "url": url.netloc if url else ""}
 
     async def close(self) -> None:
         """See Transport."""
@@ -275,15 +284,23 @@ class Broker:
             raise _unavailable(self._why(error)) from None
 
     async def _answered(
-        self, subject: str, data: bytes, headers: dict[str, str] | None = None
+        self, subject: str, data: bytes, headers: dict[str, str] | None = None, seconds: float = 0
     ) -> dict[str, Any]:
-        """Return the server's answer, or its error as it writes them."""
-        try:
-            message = await self._client.request(subject, data, timeout=_SECONDS, headers=headers)
-            answer: dict[str, Any] = json.loads(message.data)
-        except (OSError, TimeoutError, NatsError, ValueError) as error:
-            raise _unavailable(self._why(error)) from None
-        return answer
+        """Return the server's answer, or its error as it writes them; ask for so long while nobody leads."""
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                message = await self._client.request(subject, data, timeout=_SECONDS, headers=headers)
+                answer: dict[str, Any] = json.loads(message.data)
+            except (OSError, TimeoutError, NatsError, ValueError) as error:
+                answers = not isinstance(error, TimeoutError | NoRespondersError)
+                if answers or self.lost.is_set() or time.monotonic() > end:
+                    raise _unavailable(self._why(error)) from None
+            else:
+                not_yet = answer.get("error", {}).get("err_code") in _NOT_YET
+                if not not_yet or time.monotonic() > end:
+                    return answer
+            await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _request(self, subject: str, data: bytes, seconds: float) -> AsyncIterator[Msg]:
         """Yield the messages that answer a request, for so long."""

@@ -108,6 +108,7 @@ def found(
 ) -> OperatorFile:
     """Write a fleet's files below `directory`: `operator`, and `server` (of several `server-1`, …).
 
+    Each of several is to be `directory`/server on its own machine: its configuration says so.
     Raises FwtopError if there is a fleet already.
     """
     if not is_name(fleet):
@@ -137,7 +138,7 @@ def found(
             "server.pem": certificate.public_bytes(Encoding.PEM).decode(),
             "server.key": _pem(key),
             "operator.jwt": operator(keys["operator"], keys["accounts"], keys["system"]),
-            "nats.conf": _configuration(directory / name, places, number, file, store),
+            "nats.conf": _configuration(directory / "server", places, number, file, store),
         }
         _write(directory / name, files)
     _write(

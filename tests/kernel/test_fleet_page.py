@@ -5,7 +5,9 @@ import re
 import shlex
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -16,22 +18,30 @@ from fwtop.model import paths
 
 pytestmark = pytest.mark.kernel
 PAGE = Path(__file__).resolve().parents[2] / "docs/FLEET.md"
-COMMANDS = re.findall(r"^sudo fwtop (.*?)(?: +#.*)?$", PAGE.read_text(encoding="utf-8"), re.M)
+CLUSTER = "Three servers"  # the chapter
+CHAPTERS = {
+    text.split(",")[0].strip(): re.findall(r"^sudo fwtop (.*?)(?: +#.*)?$", text, re.M)
+    for text in PAGE.read_text(encoding="utf-8").split("\n## ")
+}
+COMMANDS = [one for title, commands in CHAPTERS.items() if title != CLUSTER for one in commands]
 
 
 class Page(FleetLab):
     """A fleet that is set up by the page's commands alone; `ran` are those that were run."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda _: None, names=NAMES[:2], attacked=1)
+    commands: Sequence[str] = COMMANDS
+    places: Mapping[str, str] = MappingProxyType({"192.0.2.10": HUB})
+
+    def __init__(self, machines: int) -> None:
+        super().__init__(lambda _: None, names=NAMES[:machines], attacked=1)
         self.ran: list[str] = []
         self.token = ""
 
     def command(self, begin: str, *more: str, **words: str) -> list[str]:
         """Return the page's command that begins so, with what differs from the page's machines."""
-        [found] = {command for command in COMMANDS if command.startswith(begin)}
+        [found] = {command for command in self.commands if command.startswith(begin)}
         self.ran.append(found)
-        words |= {"192.0.2.10": HUB, "TOKEN": self.token, "~/.ssh/id_ed25519": str(self.key)}
+        words |= {**self.places, "TOKEN": self.token, "~/.ssh/id_ed25519": str(self.key)}
         for old, new in words.items():
             found = found.replace(old, new)
         return [*module_argv("fwtop", *shlex.split(found)), *more]
@@ -73,9 +83,9 @@ class Page(FleetLab):
                 )
         listed = ["ip", "netns", "exec", self.hub, *module_argv("fwtop", "fleet", "nodes", *self.own)]
         end = time.monotonic() + 60
-        while subprocess.check_output(listed, text=True).count(" waits") < 2:
+        while subprocess.check_output(listed, text=True).count(" waits") < len(joining):
             assert time.monotonic() < end, [path.read_text() for path in self.directory.glob("web-*.log")]
-        assert self.here("fleet nodes --approve", *self.own).count("admitted") == 2
+        assert self.here("fleet nodes --approve", *self.own).count("admitted") == len(joining)
         for process in joining:
             assert process.wait(60) == 0
         for one in self.machines:
@@ -86,7 +96,7 @@ class Page(FleetLab):
 
 
 def test_a_server_and_two_machines_by_the_page():
-    with Page() as lab:
+    with Page(2) as lab:
         lab.here("fleet status", *lab.own)
         assert "BAD" not in lab.here("fleet doctor", *lab.own)
         lab.machines[0].lab.ask(do="flood", on=True, pps=5_000, seconds=300)

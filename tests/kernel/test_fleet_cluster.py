@@ -1,0 +1,92 @@
+"""Three servers by the page: one is killed in a wave, then all; what is on trial reverts, the rest stays."""
+
+import subprocess
+from types import MappingProxyType
+
+import pytest
+
+from fwtop.fleet import founding, server
+from fwtop.lab.fleet import SOURCES
+from fwtop.lab.namespaces import add, batch, remove
+from tests.kernel.test_fleet_faults import SAID, TRIAL, Run, kept, kill, rules, stages, status, until
+from tests.kernel.test_fleet_page import CHAPTERS, CLUSTER, COMMANDS, Page
+
+pytestmark = [pytest.mark.kernel, pytest.mark.matrix]
+
+
+class Cluster(Page):
+    """A machine, and three servers in namespaces of their own."""
+
+    commands = (
+        *CHAPTERS[CLUSTER],  # in the place of two:
+        *(one for one in COMMANDS if not one.startswith(("fleet init", "fleet join"))),
+    )
+    places = MappingProxyType({f"192.0.2.{10 + number}": f"10.77.0.{11 + number}" for number in range(3)})
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.servers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def _found(self) -> founding.OperatorFile:
+        for number, address in enumerate(self.places.values(), 1):
+            own, port = f"{self.hub}-{number}", f"server{number}"
+            add(own)
+            self._opened.callback(remove, [own])
+            batch(
+                self.hub,
+                f"link add {port} type veth peer name eth0 netns {own}",
+                f"link set {port} master br0 up",
+            )
+            batch(own, f"address add {address}/16 dev eth0", "link set lo up", "link set eth0 up")
+        return super()._found()
+
+    def start_broker(self) -> None:
+        for number in range(1, 4):
+            self.start_server(number)
+
+    def start_server(self, number: int) -> None:
+        """Start one that has its directory where its own machine would: `ip netns exec` has own mounts."""
+        fleet = self.directory / "fleet"
+        (fleet / "server").mkdir(exist_ok=True)
+        script = f'mount --bind {fleet}/server-{number} {fleet}/server && exec "$@"'
+        inside = ["ip", "netns", "exec", f"{self.hub}-{number}", "sh", "-c", script, "sh"]
+        with (self.directory / f"server-{number}.log").open("ab") as log:
+            self.servers[f"prod-{number}"] = subprocess.Popen(
+                [*inside, *server.argv(fleet / "server")], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+
+def doctor(lab: Cluster) -> str:
+    process = lab.coordinator("doctor", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return process.communicate(timeout=60)[0].decode()
+
+
+def test_a_cluster_goes_on_without_one_server_and_ends_cleanly_without_any():
+    with Cluster() as lab:
+        assert lab.here("fleet doctor", *lab.own).count("3 of 3 replicas") == 3
+        lab.machines[0].lab.ask(do="flood", on=True, pps=5_000, seconds=300)
+        until(lambda: lab.status()["machines"][0]["attacks"])
+
+        run = Run(lab, "block", SOURCES)
+        until(lambda: stages(lab) == ["trial"])
+        kill(lab.servers["prod-2"])
+        _, outcome = run.ended()
+        until(lambda: stages(lab) != ["trial"], TRIAL * 2 + 5)
+        stayed = outcome["rollout"]["outcome"] == "kept"  # unless it was led through this very server
+        assert rules(lab) == [int(stayed)], outcome
+
+        until(lambda: "the server prod-2 is gone" in status(lab)[1])
+        kept(lab, "block", "192.0.2.0/24")
+        lab.start_server(2)
+        until(lambda: "BAD" not in doctor(lab))
+
+        run = Run(lab, "block", "198.51.100.0/24")
+        until(lambda: stages(lab) == ["trial"])
+        for process in lab.servers.values():
+            kill(process)
+        code, outcome = run.ended()
+        assert (code, outcome["rollout"]["outcome"]) == (1, "reverted")
+        code, said, seconds = status(lab)
+        assert (code, "rules in force stay" in said, seconds < SAID) == (1, True, True), said
+        until(lambda: stages(lab) != ["trial"], TRIAL + 5)
+        assert rules(lab) == [1 + stayed]
