@@ -6,6 +6,9 @@ firewall. A rule by contents passes the handshake and drops what follows, so the
 too, in whose name the rule drops packets. Over UDP nobody is known by a handshake, and forged packets pass
 until a rule is in: what senders of calm times get through is compared with calm.
 
+Each count goes with the seconds in which it was counted: where the console waits for its turn, the kernel's
+counters are read some time after the packets, and what was not looked at is no silence.
+
 Whoever is counted, before and since are of one kind, and of one state: what the attack itself had taken from
 clients by then is not the rule's doing. Counts of few clients say nothing, and what comes in
 bursts says less: a loss is told where the counts, as spread as they are, leave no doubt (rates.py). What a
@@ -46,6 +49,7 @@ _WATCHED_SECONDS = 60.0  # after it went in, a loss that begins is no longer its
 _CALM_SECONDS = 5.0  # are needed to know what clients get in calm
 _NAMED_SECONDS = 2.0  # before an attack is named, its bots make handshakes already
 _RULES = 32  # are compared, the newest; each costs a quarter of a millisecond
+_CLOSE = 1e-3  # seconds: nearer times are the same
 _LEAST = 0.05  # less is not worth telling
 _SERVICE = np.uint64((1 << 24) - 1)
 _MOST = 0.5  # of the handshakes are of the services that a rule touches: a loss of all is theirs
@@ -55,12 +59,15 @@ class Calls(Struct, frozen=True):
     """What was begun in one interval; the others by service, as far as they got past every firewall."""
 
     at: float
-    seconds: float
-    handshakes: int
+    seconds: float  # in which packets were seen
+    handshakes: tuple[float, float]  # in so many seconds
     known: dict[int, float]  # begun by clients who are long known
     sent: dict[int, float]  # by sender at a service: their TCP packets with data, others' datagrams
     bots: bool  # an attack completes handshakes, too
     calm: bool
+
+
+Count = Callable[[Calls], tuple[float, float]]  # (seconds, count)
 
 
 class _Watched(Struct):
@@ -76,7 +83,8 @@ class LossWatch:
         self._past: deque[Calls] = deque()
         self._calm: deque[Calls] = deque(maxlen=120)
         self._rules: dict[str, _Watched] = {}
-        self._last: tuple[float, int] | None = None  # when, and the handshakes since boot
+        self._last_at: float | None = None
+        self._shaken: tuple[float, int] | None = None  # when, and the handshakes since boot
         self._last_ns = 0
         self._senders: tuple[PacketBatch, U64] = PacketBatch.empty(), np.zeros(0, np.uint64)
 
@@ -129,11 +137,18 @@ class LossWatch:
         known = _sums(_service_of(packets, rows[opens]), packets, rows[opens])
         sending = np.concatenate([rows[data], met])
         sent = _sums(_sender_of(packets, sending), packets, sending)
-        (before, shaken), self._last = self._last or (now, 0), (now, window.handshakes or 0)
+        before, self._last_at = now if self._last_at is None else self._last_at, now
+        seconds = sum(one.seconds for one in window.intervals if one.started + one.seconds > before + _CLOSE)
         bots = any(one.completes for one in judgement.on)
         calm = not (judgement.harmful or judgement.not_judged)
-        more = max(self._last[1] - shaken, 0)
-        return Calls(now, max(now - before, 0.0), more, known, sent, bots, calm)
+        return Calls(now, seconds, self._handshakes(window), known, sent, bots, calm)
+
+    def _handshakes(self, window: Window) -> tuple[float, float]:
+        """Return in how many seconds since the last reading so many were completed."""
+        before, self._shaken = self._shaken, window.handshakes
+        if before is None or self._shaken is None:
+            return 0.0, 0.0
+        return self._shaken[0] - before[0], float(max(self._shaken[1] - before[1], 0))
 
     def _met(self, learned: Baseline) -> U64:
         """Return who sent datagrams in calm times, as far as the baseline has drawn them."""
@@ -178,18 +193,18 @@ class LossWatch:
         seen = {number for one in watched.before for number in one.known}
         doors = [number for number in seen if _touches(rule, number)]
 
-        def begun(one: Calls) -> float:
-            return sum(one.known.get(door, 0.0) for door in doors)
+        def begun(one: Calls) -> tuple[float, float]:
+            return one.seconds, sum(one.known.get(door, 0.0) for door in doors)
 
-        def by(protocol: int) -> Callable[[Calls], float]:
+        def by(protocol: int) -> Count:
             senders = [who for who in cut if _service(who) >> 16 == protocol]
-            return lambda one: sum(one.sent.get(who, 0.0) for who in senders)
+            return lambda one: (one.seconds, sum(one.sent.get(who, 0.0) for who in senders))
 
-        ways: list[tuple[Sequence[Calls], Sequence[Calls], Callable[[Calls], float]]] = []
+        ways: list[tuple[Sequence[Calls], Sequence[Calls], Count]] = []
         if not any(of(kind).answers for kind in rule.kinds):  # it would answer what is counted here
             ways += [(watched.before, _from_first(self._calm, count), count) for count in (begun, by(TCP))]
         if not bots and self._are_theirs(rule, watched.before, doors):
-            ways.append((watched.before, self._calm, lambda one: float(one.handshakes)))
+            ways.append((watched.before, self._calm, lambda one: one.handshakes))
         if sum(one.seconds for one in self._calm) >= _CALM_SECONDS:
             ways.append((self._calm, (), by(UDP)))
         losses = [_compared(before, since, usual, count) for before, usual, count in ways]
@@ -238,19 +253,19 @@ class LossWatch:
         return theirs >= _MOST * whole
 
 
-def _from_first(calm: Iterable[Calls], count: Callable[[Calls], float]) -> Sequence[Calls]:
+def _from_first(calm: Iterable[Calls], count: Count) -> Sequence[Calls]:
     """Return the intervals of calm since the first client was long known.
 
     What is usual there counts even beside bots, of which some may be behind the address of a client.
     """
-    return [*dropwhile(lambda one: not count(one), calm)]
+    return [*dropwhile(lambda one: not count(one)[1], calm)]
 
 
 def _compared(
-    before: Sequence[Calls], since: Sequence[Calls], calm: Sequence[Calls], count: Callable[[Calls], float]
+    before: Sequence[Calls], since: Sequence[Calls], calm: Sequence[Calls], count: Count
 ) -> tuple[float, float, float]:
     """Return both rates and what is surely lost; of calm, if less was usual then."""
-    was, now, usual = ([(one.seconds, count(one)) for one in part] for part in (before, since, calm))
+    was, now, usual = ([count(one) for one in part] for part in (before, since, calm))
     if sum(seconds for seconds, _ in usual) >= _CALM_SECONDS and rate(usual) < rate(was):
         was = usual
     return rate(was), rate(now), surely_lost(was, now)

@@ -257,14 +257,14 @@ class TcpServiceMeter:
 
     def __init__(self) -> None:
         self._readings: deque[_Reading] = deque()
-        self.handshakes: int | None = None  # completed since boot, as last read
+        self.handshakes: tuple[float, int] | None = None  # when last read, monotonic; completed since boot
 
     def sample(self) -> TcpService | None:
         """Return the rates; None before the second call, or if the kernel lacks the counters."""
         reading = parse_service(read_text("/proc/net/snmp"), read_text("/proc/net/netstat"), time.monotonic())
         if reading is None:
             return None
-        self.handshakes = reading.handshakes
+        self.handshakes = reading.at, reading.handshakes
         readings = self._readings
         readings.append(reading)
         while len(readings) > 2 and readings[1].at <= reading.at - _WINDOW_SECONDS:

@@ -17,7 +17,7 @@ from fwtop.incidents.rates import surely_lost
 from fwtop.model.harm import ClientLoss
 from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import PacketBatch, Window
+from fwtop.model.traffic.packets import Interval, PacketBatch, Window
 from fwtop.model.traffic.snapshot import Judgement
 
 CLIENTS, BOTS, ADMINS = range(1, 101), range(5_001, 5_901), range(201, 301)
@@ -44,9 +44,12 @@ class Run:
 
     def pass_(
         self, seconds: int, handshakes: float | Sequence[float], *opened: PacketBatch,
-        rule: bool = False, judgement: Judgement = CALM, cut: PacketBatch | None = None,
+        rule: bool = False, judgement: Judgement = CALM, cut: PacketBatch | None = None, late: float = 0.0,
     ) -> tuple[ClientLoss, ...]:  # fmt: skip
-        """Let seconds pass, each with so many handshakes and packets that were accepted."""
+        """Let seconds pass, each with so many handshakes and packets that were accepted.
+
+        The handshakes are read so `late` after the packets.
+        """
         rates: Iterator[float] = iter(handshakes) if isinstance(handshakes, Sequence) else iter(())
         found: tuple[ClientLoss, ...] = ()
         for _ in range(seconds):
@@ -63,7 +66,8 @@ class Run:
                 none if cut is None else cut,
                 accepted,
                 counters,
-                handshakes=self.shaken,
+                intervals=(Interval(self.now - 1.0, 1.0, 0, 0),),
+                handshakes=(self.now + late, self.shaken),
             )
             found = self.watch.take(window, self.known, judgement, (self.status,) if rule else ())
         return found
@@ -264,6 +268,14 @@ def test_a_loss_that_begins_after_a_minute_has_other_causes_and_one_that_ends_is
     run.pass_(10, 0.0, rule=True)
     assert run.pass_(120, 0.0, rule=True)[0].is_harm, "it lasts"
     assert run.pass_(16, 100.0, rule=True) == ()
+
+
+def test_handshakes_that_a_waiting_console_counted_a_second_early_are_not_missed_in_the_next() -> None:
+    run = Run()
+    run.pass_(60, 100.0, syns(CLIENTS))
+    run.pass_(1, 199.0, syns(CLIENTS), rule=True, judgement=flood(), late=0.99)
+    assert run.pass_(1, 1.0, syns(CLIENTS), rule=True, judgement=flood()) == ()
+    assert run.pass_(1, 1.0, syns(CLIENTS), rule=True, judgement=flood())[0].is_harm
 
 
 def test_what_was_in_before_the_watch_began_is_compared_with_nothing() -> None:

@@ -168,7 +168,7 @@ class Window(Struct, frozen=True):
     services: tuple[Service, ...] = ()  # live: as last told
     answering: tuple[tuple[str, str, int], ...] = ()  # live: who was seen to; protocol, address, port
     handshakes_per_s: float | None = None  # live: completed by clients, as the kernel counts them
-    handshakes: int | None = None  # live: since boot
+    handshakes: tuple[float, int] | None = None  # live: when they were read, monotonic, and since boot
 
 
 class OriginColumns(Struct, frozen=True):
