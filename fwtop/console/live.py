@@ -205,10 +205,11 @@ class LiveSession:
     def observe(self) -> None:
         """Consume pending samples without building a snapshot."""
         batch, counters = self._source.poll()
+        now = time.time()  # before the guardian is asked: that may take its time
         before = self.rules.in_force
         counters = replace(counters, rules=self.rules.counts(counters.drops))
         batch = self.rules.attribute(batch, counters)
-        self._engine.feed(batch, counters, time.time())
+        self._engine.feed(batch, counters, now)
         if self.rules.in_force != before:
             self._engine.rules_changed()
         for tap in self.taps:

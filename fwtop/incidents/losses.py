@@ -49,7 +49,6 @@ _WATCHED_SECONDS = 60.0  # after it went in, a loss that begins is no longer its
 _CALM_SECONDS = 5.0  # are needed to know what clients get in calm
 _NAMED_SECONDS = 2.0  # before an attack is named, its bots make handshakes already
 _RULES = 32  # are compared, the newest; each costs a quarter of a millisecond
-_CLOSE = 1e-3  # seconds: nearer times are the same
 _LEAST = 0.05  # less is not worth telling
 _SERVICE = np.uint64((1 << 24) - 1)
 _MOST = 0.5  # of the handshakes are of the services that a rule touches: a loss of all is theirs
@@ -138,7 +137,7 @@ class LossWatch:
         sending = np.concatenate([rows[data], met])
         sent = _sums(_sender_of(packets, sending), packets, sending)
         before, self._last_at = now if self._last_at is None else self._last_at, now
-        seconds = sum(one.seconds for one in window.intervals if one.started + one.seconds > before + _CLOSE)
+        seconds = max(min(now - before, window.seconds), 0.0)  # a tick may be longer than the window
         bots = any(one.completes for one in judgement.on)
         calm = not (judgement.harmful or judgement.not_judged)
         return Calls(now, seconds, self._handshakes(window), known, sent, bots, calm)

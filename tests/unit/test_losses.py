@@ -17,7 +17,7 @@ from fwtop.incidents.rates import surely_lost
 from fwtop.model.harm import ClientLoss
 from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State
 from fwtop.model.traffic.counters import Counters
-from fwtop.model.traffic.packets import Interval, PacketBatch, Window
+from fwtop.model.traffic.packets import PacketBatch, Window
 from fwtop.model.traffic.snapshot import Judgement
 
 CLIENTS, BOTS, ADMINS = range(1, 101), range(5_001, 5_901), range(201, 301)
@@ -66,7 +66,6 @@ class Run:
                 none if cut is None else cut,
                 accepted,
                 counters,
-                intervals=(Interval(self.now - 1.0, 1.0, 0, 0),),
                 handshakes=(self.now + late, self.shaken),
             )
             found = self.watch.take(window, self.known, judgement, (self.status,) if rule else ())
