@@ -18,6 +18,9 @@ from fwtop.model.protocol import (
     Apply,
     Changes,
     Connect,
+    FleetConfirm,
+    FleetDocument,
+    FleetStatus,
     Hello,
     Keep,
     KnownClients,
@@ -38,6 +41,7 @@ from fwtop.model.protocol import (
     Rules,
     Seen,
     Status,
+    Summary,
     Survey,
     Symbols,
     Undo,
@@ -92,6 +96,10 @@ SAMPLES: dict[type[Request], tuple[Request, bool]] = {
     ListRead: (ListRead("x"), False),
     PolicyRead: (PolicyRead("history"), False),
     PolicyChange: (PolicyChange("apply", POLICY_TEXT, confirm_seconds=0), False),
+    Summary: (Summary(1.0, "CALM", 0.0, 0.0, 0.0, 0.0), True),
+    FleetDocument: (FleetDocument("{}", ("",)), False),
+    FleetConfirm: (FleetConfirm("{}", ""), False),
+    FleetStatus: (FleetStatus(), False),
 }
 
 
