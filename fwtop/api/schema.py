@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import cleandoc
 from typing import Any, get_args
 
 import msgspec
@@ -23,6 +24,9 @@ def schema() -> dict[str, Any]:
     requests = [cls for cls in get_args(Request) if cls.scope is not None or cls is Hello]
     classes = [Answer, Document, Rule, RuleStatus, Watch, *requests]
     _, defs = msgspec.json.schema_components(classes, ref_template=_REF, schema_hook=_other)
+    for made in defs.values():
+        if "description" in made:  # a docstring, whose indentation Python 3.13 strips, and earlier ones don't
+            made["description"] = cleandoc(made["description"])
     for cls in (*requests, Watch):
         verb = cls.__name__.lower()
         made = defs[cls.__name__]
