@@ -154,9 +154,7 @@ def read_operator(directory: Path) -> OperatorFile:
     try:
         file: OperatorFile = of_json(OperatorFile, path.read_bytes())
     except FileNotFoundError:
-        line = (
-            f"{path}: not found; 'fwtop fleet init' makes it, or copy it from who did, and name it by --fleet"
-        )
+        line = f"{path}: not found; 'fwtop fleet init' makes it; a copy elsewhere is named with --fleet"
         raise FwtopError(line, 3) from None
     except (OSError, ValueError) as error:
         raise FwtopError(f"{path}: {safe_text(error, limit=200)}", 3) from None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Self
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from fwtop.fleet.document import CONFIRMED_FOR, SIGNED_FOR, Confirmation, Document, Sealed, encode
 from fwtop.kernel.programs import ENVIRONMENT
@@ -32,19 +34,23 @@ def sign(key: Path, text: bytes, namespace: str) -> str:
 
 
 class ConfirmKey:
-    """A key for one roll-out, in a directory that goes with it: nobody can confirm once its maker is gone."""
+    """A key for one roll-out, in this process's memory only: nobody can confirm once its maker is gone."""
 
     def __init__(self) -> None:
-        """Make the key; raises FwtopError."""
-        self._directory = tempfile.TemporaryDirectory(prefix="fwtop-confirm-", ignore_cleanup_errors=True)
-        self._key = Path(self._directory.name) / "key"
-        _run("-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(self._key))
-        self.public = " ".join(self._key.with_suffix(".pub").read_text("ascii").split()[:2])
+        """Make the key."""
+        key = Ed25519PrivateKey.generate()
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+        self._file = os.memfd_create("fwtop-confirm")
+        os.fchmod(self._file, 0o600)  # else ssh-keygen takes it for a key that others may read
+        os.write(self._file, pem)
+        self.public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode("ascii")
 
     def seal(self, confirmation: Confirmation) -> Sealed:
         """Sign a confirmation; raises FwtopError."""
         text = encode(confirmation)
-        return Sealed(text.decode(), (sign(self._key, text, CONFIRMED_FOR),))
+        key = f"/proc/self/fd/{self._file}"
+        words = ("-Y", "sign", "-q", "-n", CONFIRMED_FOR, "-f", key)
+        return Sealed(text.decode(), (_run(*words, text=text, passed=(self._file,)),))
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -52,10 +58,10 @@ class ConfirmKey:
 
     def __exit__(self, *_: object) -> None:
         """Forget the key."""
-        self._directory.cleanup()
+        os.close(self._file)
 
 
-def _run(*arguments: str, text: bytes = b"") -> str:
+def _run(*arguments: str, text: bytes = b"", passed: tuple[int, ...] = ()) -> str:
     environment = ENVIRONMENT | {name: os.environ[name] for name in _PASSED if name in os.environ}
     try:
         done = subprocess.run(
@@ -64,6 +70,7 @@ def _run(*arguments: str, text: bytes = b"") -> str:
             capture_output=True,
             env=environment,
             timeout=_SECONDS,
+            pass_fds=passed,
             check=False,
         )
     except FileNotFoundError:
