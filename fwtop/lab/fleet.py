@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -120,6 +121,7 @@ class FleetLab(Namespaces):
             one.victim = one.lab.wait_ready()["victim"]
             self._cable(number, one)
         self._say("joining them, and starting guardians, watchers and nodes")
+        self._opened.callback(_remove_empty)
         for one in self.machines:
             self._opened.callback(shutil.rmtree, paths.fleet_directory(one.victim), ignore_errors=True)
             self._opened.callback(shutil.rmtree, paths.fleet_records(one.victim), ignore_errors=True)
@@ -278,6 +280,14 @@ def _remove_stale() -> None:
         for left in place.parent.glob(f"*{PREFIX}*"):
             if not (NETNS / left.name[left.name.index(PREFIX) :]).exists():
                 shutil.rmtree(left, ignore_errors=True)
+
+
+def _remove_empty() -> None:
+    """Remove the directories that only a lab needed."""
+    for place in (paths.fleet_directory("any"), paths.fleet_records("any")):
+        for directory in itertools.takewhile(lambda one: one.name in {"netns", "fleet"}, place.parents):
+            with contextlib.suppress(OSError):  # something of a fleet that this machine belongs to
+                directory.rmdir()
 
 
 @contextlib.contextmanager
