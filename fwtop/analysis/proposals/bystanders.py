@@ -88,7 +88,7 @@ def bystanders(
             return f"{what}: {' and '.join(named)}"
     clients = rule.predicted_clients
     if clients is not None and clients.hit + clients.others_hit:
-        return f"could be forged: {clients.words}"
+        return clients.words
     return _unseen(rule, normal)
 
 
