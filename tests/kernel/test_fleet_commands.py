@@ -13,7 +13,7 @@ import pytest
 from fleet_bench import FLEET, Member, confirm, member_of
 from guardian_bench import Bench
 
-from fwtop.cli import fleet_documents
+from fwtop.cli.fleet import documents
 from fwtop.fleet.document import Action, Sealed
 from fwtop.fleet.signing import ConfirmKey
 from fwtop.model.errors import FwtopError
@@ -33,13 +33,13 @@ def member(bench: Bench) -> Iterator[Member]:
 @pytest.fixture
 def fleet(bench: Bench, member: Member, monkeypatch, capsys) -> Command:
     """Run `fwtop fleet` with the bench's guardian and records."""
-    monkeypatch.setattr(fleet_documents, "discovery", SimpleNamespace(connect=lambda netns: bench.connect()))
-    monkeypatch.setattr(fleet_documents, "fleet_records", lambda netns: member.records)
+    monkeypatch.setattr(documents, "discovery", SimpleNamespace(connect=lambda netns: bench.connect()))
+    monkeypatch.setattr(documents, "fleet_records", lambda netns: member.records)
 
     def run(action: str, *words: object) -> tuple[int, str]:
         parser = argparse.ArgumentParser()
-        fleet_documents.ACTIONS[action].arguments(parser)
-        status = fleet_documents.ACTIONS[action].run(parser.parse_args([*map(str, words)]))
+        documents.ACTIONS[action].arguments(parser)
+        status = documents.ACTIONS[action].run(parser.parse_args([*map(str, words)]))
         return status, capsys.readouterr().out
 
     return run

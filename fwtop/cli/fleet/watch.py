@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from fwtop.cli.fleet_setup import add_operators
+from fwtop.cli.fleet.setup import add_operators
 from fwtop.cli.options import Verb, flag
 from fwtop.fleet import founding, register
 from fwtop.fleet.broker import Broker

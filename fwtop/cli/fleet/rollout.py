@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from fwtop.cli import block, making, protect
-from fwtop.cli.fleet_setup import add_operators
+from fwtop.cli.fleet.setup import add_operators
 from fwtop.cli.mitigation import DEFAULT_TTL_SECONDS
 from fwtop.cli.options import Verb, flag, option, seconds, whole
 from fwtop.fleet import founding, register, rollout
