@@ -17,6 +17,7 @@ from fwtop.analysis.window.traffic import mix
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.traffic.packets import F64, U64, Connections, PacketBatch, SocketTable
 
+SILENT_SECONDS = 2.0  # between handshake and request; a browser's request comes at once
 _SAME = 0.5  # of the connections are of sources of a greater group: they belong to its attack
 
 
@@ -223,8 +224,11 @@ class ConnectionMemory:
         unknown = (flow for flow in flows.tolist() if flow in self._forms and flow not in self.posts_of)
         return np.array([self._forms[flow] for flow in unknown], np.float64)
 
-    def learn(self, config: AdviseConfig, *, quiet: bool) -> None:
-        """Learn from the last reading, once it was judged; while an attack lasts nothing is learned."""
+    def learn(self, config: AdviseConfig, *, quiet: bool, left: Sequence[Held] = ()) -> None:
+        """Learn from the last reading, once it was judged; while an attack lasts nothing is learned.
+
+        What is `left` of an ended one teaches nothing, and keeps nothing from being learned.
+        """
         table = self._last
         if table is None:
             return
@@ -238,6 +242,13 @@ class ConnectionMemory:
         if self._last_learned is table:
             return
         self._last_learned = table
+        if left:
+            theirs = np.concatenate([held.connections.cookie for held in left])
+            own = ~np.isin(table.connections.cookie, theirs)
+            table = replace(table, connections=table.connections.select(own))
+            gone = {(held.port, held.number) for held in left}
+            numbers = self._numbers.items()
+            self._numbers = {key: number for key, number in numbers if (key[0], number) not in gone}
         self._pending.append(_Reading(self._now, self._counted(table), self._served(table)))
         while self._pending and self._pending[0].at <= self._now - _SETTLE_SECONDS:
             self._keep(self._pending.popleft(), config)

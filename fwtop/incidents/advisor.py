@@ -70,7 +70,7 @@ class Advisor:
         """
         context = make_context(window, self.config, self.baseline, self._memory)
         context.explains, context.known = self._explains, self.known
-        findings = context.findings[:] = calibrated(context, find_attacks(context))
+        context.findings[:] = calibrated(context, find_attacks(context))
         self.explained = tuple(context.explained) if self._explains else ()
         now = window.started + window.seconds
         named = self._track(context, window, now)
@@ -81,13 +81,18 @@ class Advisor:
         resting_ones = (resting(one) for one in self._tracker.open if one.noted < now)
         tracked = {one.id: one for one in self._tracker.open}
         incidents = tuple(one for one in (*shown, *resting_ones) if one is not None and one.id in tracked)
-        quiet = not any(one.severity.is_harmful or one.effect_of for one in incidents)
+        # Connections that a rule left open may stay for hours; their sources teach nothing meanwhile
+        left = {one.id for one in incidents if one.effect_of and one.holds and not one.severity.is_harmful}
+        rest = [one for one in incidents if one.id not in left]
+        quiet = not any(one.severity.is_harmful or one.effect_of for one in rest)
         harmful = (one for one in self._tracker.known if one.shown and one.shown.severity.is_harmful)
         attackers = [one.sources for one in harmful if len(one.sources)]
         self.learner.take(context, window, quiet=quiet, attackers=attackers)
         if context.sockets is not None:
-            held = any(finding.held is not None for finding in findings)
-            self._memory.connections.learn(self.config, quiet=quiet and not held)
+            held = {one.id: sighted.finding.held for one, sighted in named if sighted.finding.held}
+            remains = [group for number, group in held.items() if number in left]
+            calm = quiet and len(remains) == len(held)
+            self._memory.connections.learn(self.config, quiet=calm, left=remains)
         self.standing = Standing.of(context, self._lookup)
         normal = self._advices.renew(context, active, [(one, s.finding) for one, s in named], now)
         self.judged = JudgedTraffic.of(window, context, normal, by_id)

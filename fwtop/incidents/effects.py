@@ -1,9 +1,11 @@
 """Which incidents are effects of others: of what fills a table, and of what fwtop's own rules cut off.
 
 Whoever a rule cuts off doesn't stop at once: kernels send SYNs and data again, tools connect anew, and what
-is open stays open until the server gives up. That looks like other attacks. It is an effect of the incident
-that the rule is against as long as nearly all of it comes from that one's sources, to the same target, began
-after the rule, which drops its packets, is no more than the incident was, and brings nothing near its end.
+is open stays open until the server gives up, even after the rule. That looks like other attacks. Packets are
+an effect of the incident that the rule is against as long as nearly all of them come from that one's sources,
+to the same target, began after the rule, which drops them, are no more than the incident was, and bring
+nothing near its end. Connections are one for as long as they last, whatever they occupy, if they come from
+these sources and nearly all were opened while the rule was there: new ones that keep coming are an attack.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from fwtop.analysis.connections import SILENT_SECONDS, Held
 from fwtop.analysis.context import AnalysisContext, Finding, Trait
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.traffic import mix
@@ -22,12 +25,16 @@ from fwtop.model.rule import Rule
 from fwtop.model.traffic.packets import F64, U64
 from fwtop.model.traffic.severity import Harm
 from fwtop.model.traffic.snapshot import Incident
+from fwtop.render.numbers import plural
 
 _NEARLY_ALL = 0.95  # of the packets, or connections
 _MOST = 0.5  # of the packets: fwtop's rules drop them
 _NO_MORE = 1.2  # times the incident's peak, for what sampling errs by
 _CUT = "a rule cut its senders off"
 _REQUEST_SECONDS = 1.0  # after the handshake: what was opened just before a rule lost its request to it
+_JUDGED_SECONDS = 2.0  # between two judgements, at most: how late the end of a rule is noticed
+_FAIR = 0.25  # of their mean pace: they keep coming
+_OPEN = "are still open; no new ones come"
 _MOST_SOURCES = 32_768  # remembered of an incident
 
 
@@ -42,7 +49,12 @@ def with_effects(
 
     An effect of a rule is nobody's attack, and so only unusual.
     """
-    cut = [(one, when) for one in before if (when := _cut_at(one, rules)) is not None]
+    known = list(before)
+    now = context.traffic.started + context.traffic.seconds
+    for earlier in known:
+        if (when := _cut_at(earlier, rules)) is not None:
+            earlier.cut_since, earlier.cut_until = when, now
+    cut = [one for one in known if one.cut_until and not (one.shown and one.shown.effect_of)]
     passing = [
         (sighted.fate.reaching_pps, incident.pps, incident.id, incident)
         for incident, (_, sighted) in zip(incidents, named, strict=True)
@@ -74,19 +86,22 @@ def _cut_off(
     incident: Incident,
     tracked: Tracked,
     finding: Finding,
-    cut: Iterable[tuple[Tracked, float]],
+    cut: Iterable[Tracked],
 ) -> Incident:
     """Return an incident as what it is of those that rules have cut, itself if it is none of them."""
-    for cause, since in () if incident.severity.is_near else cut:
-        may_be = cause is tracked or _began_after(since, tracked, finding, context)
+    for cause in cut:
+        may_be = cause is tracked or _began_after(cause, tracked, finding, context)
         if not may_be or not _comes_of(cause, context, finding, incident):
             continue
         if cause is not tracked:
             effect = _effect(incident, cause.id, cause.kind, cause.target)
             name = cause.shown.title if cause.shown is not None else cause.title
-            title = f"{'Retries of' if finding.held is None else 'Connections left open by'} {name}"
+            title, evidence = f"Retries of {name}", incident.evidence
+            if finding.held is not None:
+                title = f"Connections left open by {name}"
+                evidence = (f"{plural(finding.held.number, 'connection')} of its sources {_OPEN}", *evidence)
             severity = replace(incident.severity, harm=Harm.UNUSUAL)
-            return replace(effect, title=title, severity=severity)
+            return replace(effect, title=title, severity=severity, evidence=evidence)
         shown = tracked.shown
         if shown is not None and shown.kind != incident.kind:  # the same senders, only without answers
             note = f"{_CUT}: what they still send looks like a {incident.title}"
@@ -105,12 +120,14 @@ def _cut_at(one: Tracked, rules: Iterable[Rule]) -> float | None:
     return min(times) if times and len(one.sources) else None
 
 
-def _began_after(since: float, tracked: Tracked, finding: Finding, context: AnalysisContext) -> bool:
-    """Check whether the packets, or nearly all connections, are younger than a rule."""
+def _began_after(cause: Tracked, tracked: Tracked, finding: Finding, context: AnalysisContext) -> bool:
+    """Check whether the packets are younger than a rule, or nearly all connections are of its time."""
     if finding.held is None:
-        return tracked.began >= since
-    age = context.traffic.started + context.traffic.seconds - since + _REQUEST_SECONDS
-    return float((finding.held.connections.since_received <= age).mean()) >= _NEARLY_ALL
+        return tracked.began >= cause.cut_since
+    now = context.traffic.started + context.traffic.seconds
+    age = finding.held.connections.since_received
+    after = age <= now - cause.cut_since + _REQUEST_SECONDS
+    return float((after & (age >= now - cause.cut_until - _JUDGED_SECONDS)).mean()) >= _NEARLY_ALL
 
 
 def _comes_of(cause: Tracked, context: AnalysisContext, finding: Finding, incident: Incident) -> bool:
@@ -119,9 +136,20 @@ def _comes_of(cause: Tracked, context: AnalysisContext, finding: Finding, incide
         return False
     if finding.held is None and incident.mine_share < _MOST:  # the rule doesn't stop it: another vector
         return False
+    stays = cause.id != incident.id and finding.held is not None and not _keep_coming(finding.held, context)
+    if incident.severity.is_near and not stays:
+        return False
     sources, weight = _sources(context, finding)
     known = float(weight[among(sources, cause.sources)].sum())
     return known >= _NEARLY_ALL * float(weight.sum()) > 0
+
+
+def _keep_coming(held: Held, context: AnalysisContext) -> bool:
+    """Check whether connections were opened of late at a fair part of the pace at which all of them were."""
+    age, seconds = held.connections.since_received, context.traffic.seconds
+    youngest = float(age.min())
+    late = youngest < seconds + SILENT_SECONDS and float((age < youngest + seconds).mean())
+    return late * (float(age.max()) - youngest) >= _FAIR * seconds
 
 
 def _remember(context: AnalysisContext, finding: Finding, tracked: Tracked) -> None:

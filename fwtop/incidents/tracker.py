@@ -183,7 +183,10 @@ class Tracker:
     def _forget(self, now: float) -> None:
         over = [one for one in self.open if one.ended is not None and now - one.found_over >= _SHOWN_SECONDS]
         self.open = [one for one in self.open if one not in over][-_MOST:]
-        recent = (one for one in (*self._past, *over) if now - one.until < _LETTER_SECONDS)
+        causes = {one.shown.cause for one in self.open if one.shown is not None}
+        recent = (
+            one for one in (*self._past, *over) if now - one.until < _LETTER_SECONDS or one.id in causes
+        )
         self._past = list(recent)[-_MOST:]
 
     def _free_letter(self, now: float) -> str:

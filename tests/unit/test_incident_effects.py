@@ -12,6 +12,7 @@ from analysis_flows import HOST, OPTIONS, Frame, connection, hosts, segment
 from held_tables import table
 from msgspec.structs import replace
 
+from fwtop.analysis.connections import BEHAVIOURS
 from fwtop.incidents.advisor import Advisor
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.traffic.counters import DropCount
@@ -31,6 +32,18 @@ def flood(rng: Random) -> list[Frame]:
         for at in range(2, int(CUT))
         for bot in BOTS
         for frame in connection(rng, bot, 80, [REQUEST] * 8, gap=0.08, at=at + rng.random() / 4)
+    ]
+
+
+def visits(rng: Random, until: int) -> list[Frame]:
+    """A request a second of ten visitors."""
+    return [
+        frame
+        for at in range(9, until)
+        for visitor in STRANGERS[:10]
+        for frame in connection(
+            rng, visitor, 80, [REQUEST.replace(b"a HTTP", b"%d HTTP" % at)], at=at + rng.random() / 2
+        )
     ]
 
 
@@ -59,19 +72,22 @@ def judged(
     rule: bool = True,
     drops: bool = True,
     sockets: Callable[[float], SocketTable | None] = lambda _: None,
+    ends: float = 99.0,
+    last: int = 10,
+    advisor: Advisor | None = None,
 ) -> dict[str, Incident]:
     """Return the incidents by kind as the last of the windows of three seconds shows them.
 
-    `sockets` are the host's at the end of a window.
+    `sockets` are the host's at the end of a window; the rule is removed when it `ends`.
     """
-    batch, advisor, found = make_batch(sorted(frames)), Advisor(), {}
+    batch, advisor, found = make_batch(sorted(frames)), advisor or Advisor(), {}
     origin = int(batch.time_ns.min()) - int(min(at for at, _ in frames) * 1e9)
     blocking = Rule("7", Kind.IPSET, Match(), "block 150 addresses", 600, STARTED + CUT)
-    for end in (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0):
+    for end in map(float, range(3, last + 1)):
         low, high = (origin + int(moment * 1e9) for moment in (end - 3.0, end))
         part = batch.select((batch.time_ns >= low) & (batch.time_ns < high))
         window = make_window(part, 3.0, live=True, started=STARTED + end - 3.0)
-        active = (blocking,) if rule and end > CUT else ()
+        active = (blocking,) if rule and CUT < end <= ends else ()
         if active and drops:  # after it, nearly all
             packets = window.counters.arrived_packets
             dropped = (DropCount("netfilter", "NETFILTER_DROP", packets * 9 // 10, rule="7"),)
@@ -164,3 +180,62 @@ def test_what_a_string_rule_leaves_open_is_no_attack_of_its_own() -> None:
     assert effect.cause == cause.id
     assert effect.severity.harm is Harm.UNUSUAL
     assert effect.title == "Connections left open by HTTP flood"
+
+
+def left(end: float, *, opened: tuple[float, float] = (CUT, CUT + 1), queue: float = 0.0) -> SocketTable:
+    """Connections of the bots without a request, opened in these seconds, as they are at an end."""
+    made = held("silent", 4, queue=queue)
+    bots = 4 * len(BOTS)
+    age = end - np.linspace(*opened, bots)
+    made.connections.since_received[:bots] = made.connections.since_sent[:bots] = age
+    keep = np.ones(len(made.connections), np.bool_)
+    keep[:bots] = age > 0
+    full = replace(made, overflows_per_s=30.0 if queue else 0.0)
+    return replace(full, connections=made.connections.select(keep))
+
+
+@pytest.mark.parametrize("queue", [0.0, 1.0], ids=["workers taken", "the listen queue full"])
+def test_what_a_removed_rule_left_open_is_named_after_the_incident(queue: float) -> None:
+    rng = Random(1)
+    found = judged(
+        [*flood(rng), *visits(rng, 20)],
+        sockets=lambda end: left(end, queue=queue) if end > 11 else None,
+        ends=8.0,
+        last=20,
+    )
+    effect = found["idle_connections"]
+    assert effect.title == "Connections left open by HTTP flood"
+    assert effect.cause == found["http_flood"].id
+    assert effect.severity.harm is Harm.UNUSUAL, "the rule's doing: no alarm of its own"
+    assert effect.evidence[0] == "600 connections of its sources are still open; no new ones come"
+
+
+@pytest.mark.parametrize(
+    ("opened", "ends", "queue"),
+    [
+        pytest.param((8.0, 18.0), 8.0, 0.0, id="after the rule"),
+        pytest.param((CUT, 18.0), 99.0, 1.0, id="while the rule lasts, until nobody is served"),
+    ],
+)
+def test_new_connections_that_keep_coming_are_an_attack(
+    opened: tuple[float, float], ends: float, queue: float
+) -> None:
+    rng = Random(1)
+    found = judged(
+        [*flood(rng), *visits(rng, 20)],
+        sockets=lambda end: left(end, opened=opened, queue=queue) if end > 11 else None,
+        ends=ends,
+        last=20,
+    )
+    assert found["idle_connections"].severity.harm is Harm.ATTACK
+    assert not found["idle_connections"].effect_of
+
+
+def test_what_is_left_open_keeps_nothing_from_being_learned() -> None:
+    """Nothing was learned before; the connections stay for as long as the server lets them."""
+    rng, advisor = Random(1), Advisor()
+    seen = [*flood(rng), *visits(rng, 60)]
+    judged(seen, sockets=lambda end: left(end) if end > 11 else None, ends=8.0, last=60, advisor=advisor)
+    assert advisor.baseline.ready
+    learned = advisor._memory.connections.learned
+    assert learned.usual.usual("open", np.array([80], np.uint32), BEHAVIOURS) == pytest.approx(60, abs=5)

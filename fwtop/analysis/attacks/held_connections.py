@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fwtop.analysis.connections import HANDSHAKE, Held, flows_of, flows_of_packets, source_of
+from fwtop.analysis.connections import HANDSHAKE, SILENT_SECONDS, Held, flows_of, flows_of_packets, source_of
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.entries import Feature, Group, Hypothesis, Least, Proof, Says, cut, noted
 from fwtop.analysis.severity import ACCEPT, WORKERS
@@ -28,7 +28,6 @@ from fwtop.render.numbers import percent, plural
 
 _SURE = 0.8  # probability from which an attack is named
 _FEWEST = 20  # connections in a group worth looking at
-_SILENT_SECONDS = 2.0  # between handshake and request; a browser's request comes at once
 _WAITING_SECONDS = 2.0  # for the rest of a request; a page takes less to answer
 _STALLED_SECONDS = 1.0
 _AFTER = 0.05  # seconds by which data came after the last answer
@@ -141,7 +140,7 @@ def _behaviours(held: Connections) -> dict[Feature, Mask]:
     pending = ~answered | (held.since_sent > held.since_received + _AFTER)
     small = held.window < np.maximum(2 * held.mss, _SMALL_WINDOW)
     return {
-        unused: ~asked & ~answered & (held.since_received >= _SILENT_SECONDS),
+        unused: ~asked & ~answered & (held.since_received >= SILENT_SECONDS),
         waiting: asked & quiet & pending & (held.since_sent >= _WAITING_SECONDS),
         stalled: asked & small & (held.unsent > held.window) & (held.held >= _STALLED_SECONDS),
     }
