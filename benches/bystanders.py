@@ -23,7 +23,7 @@ from typing import cast
 from msgspec import Struct
 
 from benches.resolver_lab import query
-from fwtop.bench.testbed import TwoHosts
+from benches.two_hosts import TwoHosts
 from fwtop.kernel.namespaces import inside
 from fwtop.lab import namespaces
 from fwtop.lab.network import VICTIM_4, VICTIM_INTERFACE

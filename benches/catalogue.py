@@ -5,6 +5,7 @@ from __future__ import annotations
 from fwtop.bench.frame import Table
 
 _TITLES = {
+    "scenarios": "fwtop's observations of the lab's scenarios against what was sent",
     "naming": "how well attacks are named on the corpus, and what the stated confidence is worth",
     "corpus": "the labelled windows that the judgement is measured on, by origin",
     "fit": "fit the confidence of findings on the corpus and write the weights",
@@ -32,6 +33,7 @@ _TITLES = {
 }
 _WITHOUT_ROOT = ("naming", "corpus", "fit", "pipeline")
 _TAKES = {
+    "scenarios": "names of scenarios",
     "fit": "the file to write, not fwtop's own",
     "anger": "how names of tools begin",
     "walk": "scenarios",

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 
 from msgspec import Struct, field
 
-from fwtop.bench.testbed import TwoHosts
+from benches.two_hosts import TwoHosts
 from fwtop.kernel.namespaces import inside
 from fwtop.lab import namespaces
 from fwtop.lab.network import GATEWAY_4, VICTIM_4

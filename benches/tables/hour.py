@@ -21,10 +21,10 @@ from typing import Any
 from msgspec import Struct
 
 from benches.resolver_lab import UNBOUND
+from benches.two_hosts import TwoHosts
 from fwtop.bench.frame import Document, Options, Result, progress, until
 from fwtop.bench.measured_harm import forget_session
 from fwtop.bench.programs import fwtop_argv
-from fwtop.bench.testbed import TwoHosts
 from fwtop.kernel.namespaces import inside
 from fwtop.lab import namespaces
 from fwtop.lab.network import GATEWAY_4, VICTIM_4

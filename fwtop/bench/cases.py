@@ -1,4 +1,4 @@
-"""One case of the accuracy table: the truth, fwtop's observation of it, and scores."""
+"""Captures for the accuracy table: what is in them, counted independently, and what fwtop says of it."""
 
 from __future__ import annotations
 
@@ -10,26 +10,19 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from fwtop.bench.programs import fwtop_argv
-from fwtop.bench.recorder import Packet, Recorder, capture_records, parse
-from fwtop.kernel.namespaces import inside
-from fwtop.lab.network import Wire
-from fwtop.lab.run import Lab
-from fwtop.lab.traffic.plan import TOP, build_plan
-from fwtop.lab.watch import observe
+from fwtop.bench.recorder import capture_records, parse
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
 _READ_SECONDS = 120
-_EXHAUSTION, _FULL = "conntrack_exhaustion", 0.75
-_CLIENT_PORTS = (22, 53, 80, 443)  # the victim's: clients' packets to these are not in the flood's counts
 _NAMES = {6: "tcp", 17: "udp"}
 
 
 class Case(Struct, frozen=True):
-    """A scenario or a capture. `kinds` is None for a capture of unknown contents."""
+    """A capture, or what else was counted. `kinds` is None where the contents are unknown."""
 
     name: str
     kinds: tuple[str, ...] | None
@@ -38,12 +31,6 @@ class Case(Struct, frozen=True):
     sources: Mapping[str, int]
     ports: Mapping[tuple[str, str, int], int]
     observation: dict[str, Any]
-    payloads: tuple[tuple[Signature, int], ...] = ()  # constant bytes as sent, and in how many packets
-    legitimate: tuple[Packet, ...] = ()
-    attack: tuple[Packet, ...] = ()
-    shares: Mapping[str, float] = field(default_factory=dict)  # kind → share of all packets
-    also: tuple[str, ...] = ()  # names that are right as well, but not required
-    conntrack_fill: float = 0.0  # share of the victim's connection table in use at the end
 
     @property
     def one_in(self) -> float:
@@ -57,10 +44,8 @@ class Case(Struct, frozen=True):
 
     @property
     def named_kinds(self) -> tuple[str, ...]:
-        """`seen_kinds` without optional right names: those of `also`, and a table that is indeed full."""
-        is_full = self.conntrack_fill >= _FULL and _EXHAUSTION not in (self.kinds or ())
-        optional = {*self.also, _EXHAUSTION} if is_full else set(self.also)
-        return tuple(kind for kind in self.seen_kinds if kind not in optional)
+        """`seen_kinds` without those that are right, but not required."""
+        return self.seen_kinds
 
     @property
     def unexplained(self) -> float:
@@ -74,119 +59,22 @@ class Case(Struct, frozen=True):
         """Packets that the ledger accounts for."""
         return sum(row["packets"] for row in self.observation["ledger"] if row["layer"] != "unexplained")
 
-    @property
-    def signatures(self) -> list[Signature]:
-        """Payloads that fwtop shows as typical of the attack: common in the traffic, rare in the baseline."""
-        return [
-            Signature(bytes.fromhex(row["hex"]), row["offset"])
-            for row in self.observation["payloads"]
-            if row["baseline_share"] <= 0.005 and row["share"] >= 0.01
-        ]
-
     def intervals(self) -> list[Interval]:
         """Return the interval of every shown share whose true value is known."""
         found = [
-            self._interval(row["key"], row, self.sources[row["key"]])
+            self.interval(row["key"], row, self.sources[row["key"]])
             for row in self.observation["sources"]["address"]
             if row["key"] in self.sources
         ]
         for row in self.observation["ports"]:
             key = (row["protocol"], row["side"], row["port"])
             if key in self.ports:
-                found.append(self._interval("/".join(map(str, key)), row, self.ports[key]))
-        for row in self.observation["payloads"]:
-            count = self._payload_count(row)
-            if count is not None:
-                found.append(self._interval(f"payload {row['hex'][:24]}", row, count))
+                found.append(self.interval("/".join(map(str, key)), row, self.ports[key]))
         return found
 
-    def _interval(self, name: str, row: dict[str, Any], count: int) -> Interval:
+    def interval(self, name: str, row: dict[str, Any], count: int) -> Interval:
+        """Return the interval of a shown share beside the true one, of so many packets."""
         return Interval(f"{self.name}: {name}", row["share_low"], row["share_high"], count / self.packets)
-
-    def _payload_count(self, row: dict[str, Any]) -> int | None:
-        """Return how many packets were sent with a shown payload, or None if that is unknown."""
-        if row["offset"] is None or not 0 < len(self.payloads) < TOP:  # a full list was cut
-            return None
-        first, shown = row["offset"], bytes.fromhex(row["hex"])
-        count = 0
-        for sent, packets in self.payloads:
-            start = first - (sent.offset or 0)
-            if start < 0 or start + len(shown) > len(sent.data):
-                return None
-            count += packets if sent.data[start : start + len(shown)] == shown else 0
-        return count or None
-
-
-def run_scenario(lab: Lab, seconds: float) -> Case:
-    """Run a lab's scenario once, watched by fwtop and recorded independently."""
-    clients = {*lab.legitimate.all}
-    watching = ["snapshot", "--netns", lab.victim, "--seconds", f"{seconds:g}", "--json", "--no-store"]
-    with Recorder(lab.victim, clients) as recorder:
-        result = observe(lab, seconds, watcher=fwtop_argv(*watching))
-    fill = _conntrack_fill(lab)
-    truth = result["truth"]
-    # Frames lost to the victim's full queue count as drops of its interface, and thus in fwtop's total.
-    total = truth["packets"] + truth["link_full"]
-    kinds = Counter[str]()
-    for vector in truth["vectors"]:
-        kinds[vector["kind"]] += vector["packets"]
-    crowds = {crowd.kind for crowd in lab.scenario.crowds}
-    if len(crowds) == 1:  # the crowds' packets are counted together
-        kinds[crowds.pop()] += truth["crowd"]["packets"]
-    return Case(
-        name=lab.scenario.name,
-        kinds=lab.scenario.kinds,
-        packets=total,
-        bytes=truth["bytes"],
-        sources=_sent_sources(lab, truth, result["observation"]),
-        ports=_sent_ports(truth),
-        observation=result["observation"],
-        payloads=tuple(
-            (Signature(bytes.fromhex(row["hex"]), row["offset"]), row["packets"])
-            for row in truth["payloads"]
-            if not row["later_fragment"]
-        ),
-        legitimate=tuple(recorder.legitimate),
-        attack=tuple(recorder.other),
-        # A full connection table has no packets of its own: those that fill it count for their own vector.
-        shares={
-            kind: packets / total for kind, packets in kinds.items() if kind and total and kind != _EXHAUSTION
-        },
-        also=tuple(truth["kinds_also"]),
-        conntrack_fill=fill,
-    )
-
-
-def _conntrack_fill(lab: Lab) -> float:
-    with inside(lab.victim):
-        count, most = (
-            int(Path(f"/proc/sys/net/netfilter/nf_conntrack_{name}").read_text()) for name in ("count", "max")
-        )
-    return count / most
-
-
-def _sent_sources(lab: Lab, truth: dict[str, Any], observation: dict[str, Any]) -> dict[str, int]:
-    """Return the packets that each source sent.
-
-    The truth lists only the top sources. A shown source that is not listed counts as much as the last listed
-    one (its upper bound) if it belongs to the flood; otherwise it sent next to nothing and is left out.
-    """
-    counts = {row["key"]: int(row["packets"]) for row in truth["sources"]}
-    if len(counts) < TOP:
-        return counts
-    plan = build_plan(lab.scenario, Wire(bytes(6), bytes(6)))
-    pool = {str(slot.prefix) for slot in plan.slots if slot.prefix.is_address}
-    shown = {row["key"] for row in observation["sources"]["address"]} & pool
-    return {key: min(counts.values()) for key in shown} | counts
-
-
-def _sent_ports(truth: dict[str, Any]) -> dict[tuple[str, str, int], int]:
-    """Return the flood's packets by (protocol, side, port), except ports that clients use as well."""
-    return {
-        (row["protocol"], row["side"], row["port"]): row["packets"]
-        for row in truth["ports"]
-        if isinstance(row["port"], int) and not (row["side"] == "dst" and row["port"] in _CLIENT_PORTS)
-    }
 
 
 def read_capture(argument: str) -> Case:
@@ -295,23 +183,3 @@ def named_rightly(expected: Sequence[str], seen: Sequence[str]) -> float:
     """Return the Jaccard index of expected and named kinds."""
     either = set(expected) | set(seen)
     return len(set(expected) & set(seen)) / len(either) if either else 1.0
-
-
-class Signature(Struct, frozen=True):
-    """Bytes at an offset of the transport payload (None: anywhere)."""
-
-    data: bytes
-    offset: int | None
-
-    def is_in(self, payload: bytes) -> bool:
-        """Whether a payload contains the bytes, at the offset if there is one."""
-        if self.offset is None:
-            return self.data in payload
-        return payload[self.offset : self.offset + len(self.data)] == self.data
-
-
-def matched(signatures: Sequence[Signature], payloads: Sequence[bytes]) -> float:
-    """Return the share of payloads that contain any of the signatures."""
-    if not payloads:
-        return 0.0
-    return sum(any(one.is_in(payload) for one in signatures) for payload in payloads) / len(payloads)

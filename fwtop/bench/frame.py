@@ -204,8 +204,8 @@ class Table(Struct, frozen=True):
 TABLES = (
     Table(
         "accuracy",
-        "fwtop's observations against what the lab sent, or an independent count of captures",
-        "scenarios and captures (FILE=kind,kind labels one)",
+        "fwtop's observations of captures against an independent count",
+        "captures (FILE=kind,kind labels one)",
         of_speed=False,
     ),
     Table("react", "latency: start to first numbers, attack to its name, key to the first drop"),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import glob
 import json
-import shlex
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,8 +18,8 @@ from typing import Any
 from msgspec import Struct
 
 from fwtop.bench.programs import fwtop_argv, run_fwtop
-from fwtop.bench.testbed import TwoHosts
 from fwtop.lab import scenario
+from fwtop.lab.namespaces import Namespaces
 from fwtop.lab.namespaces import run as run_tool
 from fwtop.lab.processes import Program
 from fwtop.lab.run import Lab
@@ -29,8 +28,6 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
-KINDS = ("ipset", "string", "hashlimit", "xdp", "tc", "nftables")
-_PROPOSAL_PPS = 40_000  # low enough that nothing fails for lack of CPU time
 _SETTLE_SECONDS = 1.0  # enough to use up a limit's burst
 _PATIENCE_SECONDS = 1.1  # longer than any client's timeout
 _LEARN_SECONDS = 14.0  # a baseline starts after 3 s of quiet and is trusted after 5 s more
@@ -75,14 +72,14 @@ def run_trial(trial: Trial, seconds: float, *, learn: bool = True) -> Harm:
         lab.phase("over")
         lab.stop()
         time.sleep(_SETTLE_SECONDS)
-        usual = _learnt(lab) if learn else _quiet(lab, _QUIET, seconds)
+        usual = _learnt(lab) if learn else quiet(lab, _QUIET, seconds)
         lab.start_flood(trial.pps)
         predicted = {GUESS: guessed}
         if learn:
             time.sleep(_SETTLE_SECONDS)
             predicted = {BASELINE: _predicted_harm(lab, trial.rule, known=True), **predicted}
-        _install(lab, trial.rule)
-        _ruled(lab, _RULED, seconds)
+        install(lab, trial.rule)
+        ruled(lab, _RULED, seconds)
         each, works = lab.results_by_client(), lab.results()["phases"]
         return Harm(
             trial.name, trial.title, predicted,
@@ -94,34 +91,15 @@ def run_trial(trial: Trial, seconds: float, *, learn: bool = True) -> Harm:
         )  # fmt: skip
 
 
-def try_proposals(lab: Lab, observation: dict[str, Any], seconds: float) -> Iterator[Harm]:
-    """Install the first proposal of each kind in turn, in a lab that has already been observed."""
-    proposals: dict[str, dict[str, Any]] = {}
-    for proposal in observation["proposals"]:
-        # `fwtop apply N` needs a stored session, and these observations are not stored.
-        if proposal["kind"] in KINDS and not proposal["fwtop"].startswith("fwtop apply"):
-            proposals.setdefault(proposal["kind"], proposal)
-    for kind, proposal in proposals.items():
-        usual = _quiet(lab, f"quiet {kind}", seconds)
-        _install(lab, shlex.split(proposal["fwtop"])[1:])
-        lab.start_flood(_PROPOSAL_PPS)
-        _ruled(lab, f"ruled {kind}", seconds)
-        each = lab.results_by_client()
-        harm = measured_harm(usual, each[f"quiet {kind}"], each[f"ruled {kind}"])
-        tried = sum(row["tried"] for row in each[f"ruled {kind}"])
-        name = f"{lab.scenario.name}, {kind} proposed"
-        yield Harm(name, proposal["summary"], {BASELINE: proposal["collateral_share"]}, harm, tried)
-
-
 def _learnt(lab: Lab) -> Usual:
     """Let `fwtop record` learn a baseline in quiet times; return what clients send meanwhile."""
     with Program(fwtop_argv("record", "--netns", lab.victim)):
-        usual = _quiet(lab, _QUIET, _LEARN_SECONDS)
+        usual = quiet(lab, _QUIET, _LEARN_SECONDS)
     forget_session(lab)
     return usual
 
 
-def _quiet(lab: Lab, phase: str, seconds: float) -> Usual:
+def quiet(lab: Lab, phase: str, seconds: float) -> Usual:
     """Return what clients send while there is no attack."""
     sent = lab.packets_by_client()
     lab.phase(phase)
@@ -132,7 +110,7 @@ def _quiet(lab: Lab, phase: str, seconds: float) -> Usual:
     return {work: now.get(key, 0) - sent.get(key, 0) for work, key in keys.items()}
 
 
-def forget_session(lab: Lab | TwoHosts) -> None:
+def forget_session(lab: Namespaces) -> None:
     """Delete the victim's recorded session, which would clutter the list of sessions."""
     answer = json.loads(run_fwtop("sessions", "--json"))
     for session in answer["sessions"]:
@@ -155,12 +133,13 @@ def _predicted_harm(lab: Lab, rule: tuple[str, ...], *, known: bool) -> float:
     return float(preview["collateral_share"])
 
 
-def _install(lab: Lab, rule: tuple[str, ...] | list[str]) -> None:
+def install(lab: Lab, rule: tuple[str, ...] | list[str]) -> None:
+    """Install a rule by its command line."""
     environment = {"SSH_CONNECTION": lab.ssh_connection}
     run_fwtop(*rule, "--yes", "--netns", lab.victim, environment=environment)
 
 
-def _ruled(lab: Lab, phase: str, seconds: float) -> None:
+def ruled(lab: Lab, phase: str, seconds: float) -> None:
     """Count clients' attempts under the flood with the rule installed; then stop the flood, undo the rule."""
     time.sleep(_SETTLE_SECONDS)
     lab.phase(phase)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
-import socket
 import struct
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +11,6 @@ from msgspec import Struct
 from scapy.error import Scapy_Exception
 from scapy.utils import RawPcapReader
 
-from fwtop.kernel.namespaces import inside
-from fwtop.lab import network as net
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 
@@ -115,58 +110,3 @@ def capture_records(path: Path) -> Iterator[tuple[bytes, int, int]]:
                 yield data, about.wirelen, getattr(about, "linktype", None) or reader.linktype
     except Scapy_Exception:
         raise FwtopError(f"{safe_text(path)} is neither pcap nor pcapng; nothing was measured") from None
-
-
-_ALL = 3  # ETH_P_ALL
-_BUFFER_BYTES = 1 << 20
-_WANTED = 3000  # packets of either side
-_SOURCE_OUTGOING = 4  # PACKET_OUTGOING, packet(7)
-
-
-class Recorder:
-    """Keeps the first packets of the given clients and of all other senders, during the `with` block.
-
-    The packet socket is closed once the second list is full, so that it doesn't slow the victim for long.
-    """
-
-    def __init__(self, netns: str, clients: set[str]) -> None:
-        self._netns, self._clients = netns, clients
-        self.legitimate: list[Packet] = []
-        self.other: list[Packet] = []
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._record, daemon=True)
-
-    def __enter__(self) -> Recorder:
-        """Start recording."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop recording; the lists are final afterwards."""
-        self._ending.set()
-        self._thread.join(timeout=5)
-
-    def _record(self) -> None:
-        with inside(self._netns), contextlib.closing(_packet_socket()) as end:
-            # Once the others' are full the flood has started: clients have been recorded before it
-            while not self._ending.is_set() and len(self.other) < _WANTED:
-                self._take(end)
-
-    def _take(self, end: socket.socket) -> None:
-        try:
-            data, address = end.recvfrom(65_535)
-        except TimeoutError:
-            return
-        if address[2] == _SOURCE_OUTGOING or (packet := parse(data)) is None:
-            return
-        kept = self.legitimate if packet.source in self._clients else self.other
-        if len(kept) < _WANTED:
-            kept.append(packet)
-
-
-def _packet_socket() -> socket.socket:
-    end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL))
-    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-    end.bind((net.VICTIM_INTERFACE, _ALL))
-    end.settimeout(0.1)
-    return end

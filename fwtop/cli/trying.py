@@ -142,8 +142,7 @@ def _ending_by_signals() -> Iterator[None]:
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     add_table(
         parser,
-        "harm: run only these trials; accuracy: only these scenarios, or judge these captures "
-        "(FILE=kind,kind labels one)",
+        "harm: run only these trials; accuracy: judge these captures (FILE=kind,kind labels one)",
     )
     calibrate = "measure the per-packet cost of each kind of rule here; proposals are ranked by it"
     flag(parser, "--calibrate", calibrate)

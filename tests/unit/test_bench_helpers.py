@@ -8,10 +8,10 @@ import time
 
 import pytest
 
+from benches.accuracy.scenarios import Played, Signature
 from benches.screens import Screen
 from benches.tables import bulk, xdp
 from benches.tables.screen import proportional_bytes
-from fwtop.bench.cases import Case, Signature
 from fwtop.bench.tables import rules
 from fwtop.bench.testbed import PAYLOAD_START, SMALL, STRONGARM, flood_text, per_second, processor_seconds
 from fwtop.lab import network as net
@@ -64,7 +64,7 @@ def test_a_terminal_ignores_escapes_and_accepts_keys() -> None:
             terminal.wait_for("attack", 0.05)
 
 
-def _case(**values: object) -> Case:
+def _case(**values: object) -> Played:
     share = {"share": 0.5, "share_low": 0.4, "share_high": 0.6}
     observation = {
         "sampling": {"one_in": 1.0}, "attacks": [{"kind": "syn_flood"}, {"kind": "conntrack_exhaustion"}],
@@ -83,7 +83,7 @@ def _case(**values: object) -> Case:
         "name": "case", "kinds": ("syn_flood",), "packets": 100, "bytes": 1000, "sources": {"192.0.2.1": 50},
         "ports": {}, "observation": observation, "payloads": ((Signature(b"abc", 0), 50),), **values,
     }  # fmt: skip
-    return Case(**given)  # type: ignore[arg-type]
+    return Played(**given)  # type: ignore[arg-type]
 
 
 def test_a_case_compares_only_shares_with_known_truth() -> None:

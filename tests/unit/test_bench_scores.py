@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from benches.accuracy.scenarios import Signature, matched
 from fwtop.bench import cases
-from fwtop.bench.cases import Interval, Signature
+from fwtop.bench.cases import Interval
 
 TRUE = {"a": 100, "b": 50, "c": 50, "d": 1}
 
@@ -57,7 +58,7 @@ def test_relative_difference() -> None:
 
 def test_signatures_match_at_their_offset_or_anywhere() -> None:
     payloads = [b"xxATTACK", b"ATTACKxx", b"nothing"]
-    assert cases.matched([Signature(b"ATTACK", 2)], payloads) == pytest.approx(1 / 3)
-    assert cases.matched([Signature(b"ATTACK", None)], payloads) == pytest.approx(2 / 3)
-    assert cases.matched([], payloads) == 0.0
-    assert cases.matched([Signature(b"a", None)], []) == 0.0
+    assert matched([Signature(b"ATTACK", 2)], payloads) == pytest.approx(1 / 3)
+    assert matched([Signature(b"ATTACK", None)], payloads) == pytest.approx(2 / 3)
+    assert matched([], payloads) == 0.0
+    assert matched([Signature(b"a", None)], []) == 0.0
