@@ -52,12 +52,21 @@ class Program:
 
     def request(self, verb: str, **fields: object) -> dict[str, Any]:
         """Send any request of the protocol and return the answer's data."""
+        return self._request(verb, fields)
+
+    def request_with(self, descriptor: int, verb: str, **fields: object) -> dict[str, Any]:
+        """Do that with a sealed memory file, for the guardian itself (`connect_directly`)."""
+        return self._request(verb, {**fields, "attached": True}, descriptor)
+
+    def _request(
+        self, verb: str, fields: Mapping[str, object], descriptor: int | None = None
+    ) -> dict[str, Any]:
         again = verb in _READS or (verb == "apply" and _has_key(fields.get("rule")))
         for last in (not again, True):
             try:
                 if self._connected is None:
                     self._open()
-                return self._exchange(verb, fields)
+                return self._exchange(verb, fields, descriptor)
             except (OSError, EOFError) as error:
                 self.close()
                 if last:
@@ -269,7 +278,9 @@ class Program:
             raise EOFError("neither is there")
         return sock, _Packets(sock)
 
-    def _exchange(self, verb: str, fields: Mapping[str, object]) -> dict[str, Any]:
+    def _exchange(
+        self, verb: str, fields: Mapping[str, object], descriptor: int | None = None
+    ) -> dict[str, Any]:
         self._number += 1
         message = json.dumps({"verb": verb, "number": self._number, **fields}).encode() + b"\n"
         sock, reader = self._parts()
@@ -277,7 +288,10 @@ class Program:
             if verb == "watch" and isinstance(reader, _Packets):
                 raise OSError(errno.EMSGSIZE, "")
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # perhaps it said why
-                sock.sendall(message)
+                if descriptor is None:
+                    sock.sendall(message)
+                else:
+                    socket.send_fds(sock, [message], [descriptor])
         except OSError as error:
             if error.errno != errno.EMSGSIZE:
                 raise

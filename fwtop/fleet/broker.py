@@ -33,6 +33,7 @@ from fwtop.fleet.transport import (
     JOINING,
     MAX_DOCUMENT,
     MAX_SUMMARY,
+    SOURCES,
     WANTED,
     Entry,
     changed,
@@ -51,12 +52,14 @@ _STREAMS = {  # board → stream
     WANTED: "FLEET_WANTED",
     JOINING: "FLEET_JOINING",
     ADMITTED: "FLEET_ADMITTED",
+    SOURCES: "FLEET_SOURCES",
 }
 _WEEK = 7 * 86_400
 _STREAM_LIMITS: dict[str, dict[str, Any]] = {
     WANTED: {"max_bytes": 256 << 20},
     JOINING: {"max_bytes": 16 << 20, "max_age": _WEEK * 10**9, "max_msg_size": 8 << 10},
     ADMITTED: {"max_bytes": 64 << 20, "max_age": _WEEK * 10**9, "max_msg_size": 16 << 10},
+    SOURCES: {"max_bytes": 1 << 30},
 }
 _ELECTION_SECONDS = 12.0  # three servers that lost one, or only start, take up to 9 s to agree who leads
 _NOT_YET = {10005, 10008}  # errors: too few servers; nobody leads
@@ -85,8 +88,8 @@ class Access(Struct, frozen=True):
 
 def node_rights() -> tuple[list[str], list[str]]:
     """Return what a machine may publish and subscribe; the second line of defence, as all is signed."""
-    get = f"$JS.API.DIRECT.GET.{_STREAMS[WANTED]}"
-    return ["fleet.summary.{{name()}}", get], [f"fleet.{WANTED}.>", _ASK, "_INBOX.{{name()}}.>"]
+    gets = [f"$JS.API.DIRECT.GET.{_STREAMS[board]}" for board in (WANTED, SOURCES)]
+    return ["fleet.summary.{{name()}}", *gets], [f"fleet.{WANTED}.>", _ASK, "_INBOX.{{name()}}.>"]
 
 
 def joining_rights() -> tuple[list[str], list[str]]:

@@ -19,6 +19,9 @@ All three answer with the data of a `Told`. A refusal has one of the words of `R
 one of the API's own, such as "refused" by the guard), and its line says what was left untouched and what to
 do. A document is written in the lowest schema that expresses it; a machine that is too old answers
 "unsupported".
+
+Long lists of sources don't fit into a document: it has their digest (`Sources`), and they come beside it, as
+a bundle (fwtop/model/addresses/prefix_list.py) that has the entries of rule N under the name "N".
 """
 
 from __future__ import annotations
@@ -28,18 +31,21 @@ import re
 from enum import StrEnum
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, of_plain, to_json
 
-SCHEMA = 1  # the newest that this program understands
+SCHEMA = 2  # the newest that this program understands; 2 has `sources`, `name` and more rules
 SIGNED_FOR = "fwtop-fleet"  # namespaces of SSH signatures: one that was made for anything else is none here
 CONFIRMED_FOR = "fwtop-fleet-confirm"
 MAX_BYTES = 1 << 18  # of a document
 MAX_SIGNATURES = 4
-MAX_RULES = 8
+MAX_RULES = 64
+_RULES_OF_1 = 8
+MAX_SOURCES = 5_000_000  # entries of all lists of a document together
+MAX_SOURCES_BYTES = 96 << 20
 MAX_LABELS = 64  # of a document; each of at most MAX_NAME characters
 MAX_NAME = 64
 MAX_TRIAL_SECONDS = 3600
@@ -80,6 +86,7 @@ class Refusal(StrEnum):
     SECOND = "second"  # a second signature is missing
     FROZEN = "frozen"  # this machine takes nothing but undo
     OVER = "over"  # the roll-out has ended here
+    SOURCES = "sources"  # the lists did not come with it, or are not those that were signed
 
 
 class Wave(Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,10 +105,18 @@ class Gates(Struct, frozen=True, forbid_unknown_fields=True):
     most_harmed: int = 0  # machines on which clients fare worse than before
 
 
+class Sources(Struct, frozen=True, forbid_unknown_fields=True):
+    """What names the lists that come beside a document."""
+
+    sha256: str
+    size: int  # bytes
+    entries: int
+
+
 class Document(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What operators sign."""
 
-    schema: int = SCHEMA
+    schema: int = 1
     fleet: str
     revision: int  # each document of a fleet has a higher one
     rollout: str  # its name, once and for all; of KEEP and UNDO: which one
@@ -117,12 +132,14 @@ class Document(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     gates: Gates = Gates()
     confirm_key: str = ""  # "ssh-ed25519 AAAA…"; "": only a signer keeps it
     note: str = ""  # what people are told of it
+    sources: Sources | UnsetType = UNSET
+    name: str | UnsetType = UNSET  # once it is kept, others of this name end: it is a newer version of them
 
 
 class Confirmation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the roll-out's own key signs."""
 
-    schema: int = SCHEMA
+    schema: int = 1
     fleet: str
     rollout: str
     document: str  # the digest of the document that it belongs to
@@ -219,6 +236,17 @@ def read_document(text: bytes) -> Document:
         raise _wrong(f"on must be 1 to {MAX_LABELS} labels, as web or web+eu", "on")
     if found.confirm_key and not re.fullmatch(r"ssh-ed25519 [A-Za-z0-9+/]{68}", found.confirm_key):
         raise _wrong("confirm_key must be a public key, ssh-ed25519 AAAA…", "confirm_key")
+    newer = (found.sources, found.name) != (UNSET, UNSET) or len(found.rules) > _RULES_OF_1
+    if newer and found.schema < 2:
+        raise _wrong(f"sources, name and more than {_RULES_OF_1} rules take schema 2", "schema")
+    if isinstance(found.name, str) and not is_name(found.name):
+        raise _wrong("name must be a name as a roll-out's", "name")
+    if isinstance(about := found.sources, Sources) and not (
+        re.fullmatch("[0-9a-f]{64}", about.sha256)
+        and 0 < about.size <= MAX_SOURCES_BYTES
+        and 0 < about.entries <= MAX_SOURCES
+    ):
+        raise _wrong(f"sources have a SHA-256, and at most {MAX_SOURCES:,} entries", "sources")
     return found
 
 

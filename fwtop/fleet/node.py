@@ -21,7 +21,9 @@ from msgspec.structs import replace
 from fwtop import __version__
 from fwtop.client.program import Program
 from fwtop.fleet import wanted
+from fwtop.fleet.document import digest
 from fwtop.fleet.keys import MachineKey
+from fwtop.fleet.lists import FETCHING, Lists
 from fwtop.fleet.machine import NodeFile
 from fwtop.fleet.summary import (
     NO_GUARDIAN,
@@ -57,15 +59,17 @@ class Guardian:
         self._program: Program | None = None
         self._lock = asyncio.Lock()
 
-    async def ask(self, verb: str, **fields: object) -> dict[str, Any]:
+    async def ask(self, verb: str, descriptor: int | None = None, **fields: object) -> dict[str, Any]:
         """Return the answer's data; raises FwtopError."""
         async with self._lock:
-            return await asyncio.to_thread(self._ask, verb, fields)
+            return await asyncio.to_thread(self._ask, verb, descriptor, fields)
 
-    def _ask(self, verb: str, fields: dict[str, object]) -> dict[str, Any]:
+    def _ask(self, verb: str, descriptor: int | None, fields: dict[str, object]) -> dict[str, Any]:
         if self._program is None:
             self._program = self._connect()
         try:
+            if descriptor is not None:
+                return self._program.request_with(descriptor, verb, **fields)
             return self._program.request(verb, **fields)
         except FwtopError as error:
             if error.reason == "unavailable":
@@ -112,6 +116,9 @@ class Node:
         self._since = 0  # the last of its events
         self._last: Summary | None = None
         self._published_at = 0.0
+        self._lists = Lists()
+        self._transport: Transport | None = None
+        self._installed: frozenset[str] = frozenset()  # digests of the documents whose rules are there
 
     async def run(self) -> None:
         """Serve for good, over one connection after another."""
@@ -135,6 +142,7 @@ class Node:
 
     async def _serve(self, transport: Transport) -> None:
         """Serve until the connection is lost or anything of it fails; raises FwtopError."""
+        self._transport = transport
         await transport.watch(WANTED, self._heard)
         await transport.answer(self._answered)
         async with asyncio.TaskGroup() as group:
@@ -180,15 +188,23 @@ class Node:
                 signature = step.sealed.signatures[0]
                 await self._acting.ask("fleetconfirm", text=step.sealed.text, signature=signature)
             else:
-                await self._acting.ask("fleetdocument", **_document(step, calm=self._is_calm()))
+                await self._deliver(step, calm=self._is_calm())
         except FwtopError as error:
             offered.refused = safe_text(error, limit=160)
             if error.retryable:
-                offered.again = now + _AGAIN_SECONDS
+                offered.again = now + (_TICK_SECONDS if error.reason == FETCHING else _AGAIN_SECONDS)
             if known is None or known.refused != offered.refused:
                 self._say(f"roll-out {step.rollout}: {offered.refused}")
         self._offered[key] = offered
         self._news.set()  # who leads waits to hear of it
+
+    async def _deliver(self, step: wanted.Step, *, calm: bool, preview: bool = False) -> dict[str, Any]:
+        """Hand a document over, with the lists beside it once they are here; raises FwtopError."""
+        assert self._transport is not None  # noqa: S101 - it came over that
+        asked = {"text": step.sealed.text, "signatures": [*step.sealed.signatures], "calm": calm}
+        is_there = not preview and digest(step.sealed.text.encode()) in self._installed
+        lists = None if is_there else self._lists.of(step.sealed, self._transport)
+        return await self._acting.ask("fleetdocument", lists, preview=preview, **asked)
 
     def _is_calm(self) -> bool:
         return self._last is None or not self._last.attacked
@@ -219,6 +235,7 @@ class Node:
         except FwtopError as error:
             return replace(bare, trouble=(str(error),))
         self._since = seen["last"]
+        self._installed = frozenset(row["document"] for row in told["rollouts"] if row["rules"])
         if seen["log"] != self._serving:  # another guardian: it is told everything anew
             self._serving = seen["log"]
             self._offered.clear()
@@ -272,11 +289,17 @@ class Node:
         if question.sealed is not None:
             try:
                 step = wanted.Step("", wanted.DOCUMENT, question.sealed)
-                asked = _document(step, calm=not summary.attacked, preview=True)
-                told = _shortened(await self._acting.ask("fleetdocument", **asked))
+                if question.fetch and self._transport is not None:
+                    self._lists.of(question.sealed, self._transport)
+                    return self._sealed(Answer(summary=summary, question=question.nonce))
+                told = _shortened(await self._deliver(step, calm=not summary.attacked, preview=True))
             except FwtopError as error:
                 refused, reason = str(error), error.reason
-        answer = Answer(summary=summary, question=question.nonce, told=told, refused=refused, reason=reason)
+        return self._sealed(
+            Answer(summary=summary, question=question.nonce, told=told, refused=refused, reason=reason)
+        )
+
+    def _sealed(self, answer: Answer) -> bytes:
         return sealed_answer(answer, self._key)
 
 
@@ -292,15 +315,6 @@ async def _until_first(lost: asyncio.Event, work: list[asyncio.Task[None]]) -> N
     await lost.wait()
     for task in work:
         task.cancel()
-
-
-def _document(step: wanted.Step, *, calm: bool, preview: bool = False) -> dict[str, object]:
-    return {
-        "text": step.sealed.text,
-        "signatures": [*step.sealed.signatures],
-        "preview": preview,
-        "calm": calm,
-    }
 
 
 def _shortened(told: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
-from fwtop.fleet.document import Action, Confirmation, Document, Sealed, Stage, Wave, digest
+from fwtop.fleet.document import Action, Confirmation, Document, Sealed, Sources, Stage, Wave, digest
+from fwtop.fleet.lists import FETCHING
 from fwtop.fleet.signing import ConfirmKey
 from fwtop.fleet.summary import Answer, Rollout, Summary
 from fwtop.fleet.transport import WANTED, Transport
@@ -24,6 +25,9 @@ from fwtop.model.errors import FwtopError
 MEASURE_SECONDS = 5.0  # after each wave
 _APPLY_SECONDS = 8.0  # in which a machine whose turn it is must have applied it
 _REPORT_SECONDS = 5.0  # in which they say that they kept it, or took it back
+_FETCH_SECONDS = 180.0  # in which machines must have fetched lists
+_AGAIN_SECONDS = 0.5
+_ROWS_A_SECOND = 100_000.0  # that a slow machine rehearses, or installs
 _WORSE = 2 / 3  # of what clients got before Enter: less, over all machines, is harm
 _KEPT, _REVERTED = "kept", "reverted"
 
@@ -88,9 +92,34 @@ async def preview(
 ) -> Preview:
     """Ask all what they would say to a document; those that it isn't meant for are left out."""
     meant = view.register.meant(document.on)
+    seconds += _rows_seconds(document)
     answers = await view.ask(transport, Question.new(sealed), seconds, meant)
     silent = tuple(sorted(meant.keys() - answers.keys()))
     return Preview({name: one for name, one in answers.items() if one.reason != "not_meant"}, silent)
+
+
+async def distribute(
+    transport: Transport, view: View, document: Document, sealed: Sealed, say: Callable[[str], None]
+) -> None:
+    """Have all machines fetch a document's lists, and say how far they are, until they answer with them."""
+    meant, end, said = view.register.meant(document.on), time.monotonic() + _FETCH_SECONDS, ""
+    while True:
+        answers = await view.ask(transport, Question.new(sealed, fetch=True), _REPORT_SECONDS / 2, meant)
+        coming = {name: one.refused for name, one in answers.items() if one.reason == FETCHING}
+        line = f"  the list is on {len(answers) - len(coming)} of {len(meant)} machines"
+        line += "".join(f"; {name}: {told}" for name, told in sorted(coming.items())[:1])
+        if line != said:
+            say(line)
+        if not coming or time.monotonic() > end:
+            return
+        said = line
+        await asyncio.sleep(_AGAIN_SECONDS)
+
+
+def _rows_seconds(document: Document) -> float:
+    """Return the seconds more that a machine may take for a document's lists."""
+    about = document.sources
+    return about.entries / _ROWS_A_SECOND if isinstance(about, Sources) else 0.0
 
 
 class Leader:
@@ -162,7 +191,7 @@ class Leader:
         """Start some machines, wait until they applied it, measure, and look at the gates."""
         outcome.meant += machines
         await self._start(outcome.meant)
-        end = time.monotonic() + _APPLY_SECONDS
+        end = time.monotonic() + _APPLY_SECONDS + _rows_seconds(self._document)
         while any(name not in self._count(outcome) and not self._is_over(name) for name in outcome.meant):
             if time.monotonic() > end:
                 break
@@ -327,8 +356,8 @@ def _names(machines: list[str]) -> str:
 def default_waves(
     most: int | None, *, everywhere: bool, seconds: float = MEASURE_SECONDS
 ) -> tuple[Wave, ...]:
-    """Return one attacked machine first, then all that are attacked; then, if wanted, those in calm."""
-    first = Wave(most=1, attacked=True, seconds=seconds)
+    """Return one machine first, then all that are attacked; if wanted, those in calm then."""
+    first = Wave(most=1, attacked=not everywhere, seconds=seconds)
     middle = (Wave(most=most, attacked=True, seconds=seconds),) if most else ()
     last = (Wave(seconds=seconds),) if everywhere else ()
     return (first, *middle, Wave(attacked=True, seconds=seconds), *last)

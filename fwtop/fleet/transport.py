@@ -20,6 +20,7 @@ from fwtop.model.errors import FwtopError
 WANTED = "wanted"  # what machines are to do: roll-outs, orders, undo; and which machines there are
 JOINING = "joining"  # requests of machines that want to join; under the token's id
 ADMITTED = "admitted"  # what they are answered
+SOURCES = "sources"  # lists of sources, in pieces, under their digest
 MAX_SUMMARY = 4 << 10  # bytes
 MAX_DOCUMENT = 512 << 10  # bytes
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){0,3}", re.ASCII)

@@ -41,11 +41,12 @@ class Question(Struct, frozen=True):
 
     nonce: str
     sealed: Sealed | None = None
+    fetch: bool = False  # only fetch its lists, and say how far that is
 
     @staticmethod
-    def new(sealed: Sealed | None = None) -> Question:
+    def new(sealed: Sealed | None = None, *, fetch: bool = False) -> Question:
         """Return a question to which no older answer fits."""
-        return Question(os.urandom(12).hex(), sealed)
+        return Question(os.urandom(12).hex(), sealed, fetch)
 
     @staticmethod
     def of(message: bytes) -> Question:

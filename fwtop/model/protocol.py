@@ -401,6 +401,7 @@ class FleetDocument(Verb, frozen=True):
     signatures: tuple[str, ...]  # in SSH's armour
     preview: bool = False  # verify it and plan its rules; install nothing
     calm: bool = False  # this machine is not attacked: what is to count then counts
+    attached: bool = False  # its lists of sources are in a descriptor beside the message
 
 
 class FleetConfirm(Verb, frozen=True):

@@ -12,7 +12,7 @@ from fleet_bench import Member, confirm, deliver, events, last, member_of, refus
 from guardian_bench import Bench
 from msgspec.structs import replace
 
-from fwtop.fleet.document import SIGNED_FOR, Action, Calm, Sealed, encode
+from fwtop.fleet.document import SCHEMA, SIGNED_FOR, Action, Calm, Sealed, encode
 from fwtop.fleet.signing import ConfirmKey, sign
 from fwtop.guardian.fleet.record import LOG, RECORD, Known, check_log
 from fwtop.model.addresses.address import Prefix
@@ -269,11 +269,11 @@ def test_a_newer_programs_document_is_unsupported_and_its_lower_schema_is_not(
 ) -> None:
     with bench.connect() as guardian:
         document = member.document(bench.block_rule(4))
-        newer = encode(document).replace(b'"schema":1', b'"schema":2,"of_tomorrow":true')
+        newer = encode(document).replace(b'"schema":1', f'"schema":{SCHEMA + 1},"of_tomorrow":true'.encode())
         sealed = Sealed(newer.decode(), (sign(member.keys["alice"], newer, SIGNED_FOR),))
         assert refusal(deliver, guardian, sealed, preview=True)[0] == "unsupported"
         told = guardian.demand(FleetStatus()).data
-        assert (told["schema"], told["revision"], told["rollouts"]) == (1, 0, [])
+        assert (told["schema"], told["revision"], told["rollouts"]) == (SCHEMA, 0, [])
         assert deliver(guardian, member.sealed(document))["rollouts"][0]["stage"] == "trial"
 
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import pytest
 
+from fwtop.client.program import connect
 from fwtop.fleet import founding
 from fwtop.kernel.programs import module_argv
 from fwtop.lab.fleet import HUB, NAMES, FleetLab
@@ -95,6 +96,31 @@ class Page(FleetLab):
             assert os.stat(directory / "node.json").st_mode & 0o777 == 0o640
 
 
+def _list_and_policy(lab: Page) -> None:
+    """Roll lists and policies out; each newer one takes the former's place on both machines."""
+    listed, policy = lab.directory / "drop.txt", lab.directory / "web.toml"
+    how = ("--yes", "--measure", "1s", *lab.own)
+    for entries in (6_001, 12):  # the first one does not fit into a document
+        listed.write_text("".join(f"44.{n >> 16}.{n >> 8 & 255}.{n & 255}\n" for n in range(entries)))
+        assert "kept on 2 of 2" in lab.here("fleet list", *how, **{"drop.txt": str(listed)})
+        assert [[row["sources_total"] for row in rows] for rows in rules(lab)] == [[entries]] * 2
+    head = 'schema = 1\n[list.bad]\nentries = ["45.9.20.0/24"]\n[[block]]\nlist = "bad"\n'
+    for more in ("", '[[limit]]\nproto = "udp"\nper = 24\nrate = "100/s"\n'):
+        policy.write_text(head + more)
+        assert "kept on 2 of 2" in lab.here("fleet policy", *how, **{"web.toml": str(policy)})
+        kinds = [sorted(row["rule"]["kind"] for row in rows) for rows in rules(lab)]
+        assert kinds == [sorted(["ipset", *(["hashlimit"] if more else []), "ipset"])] * 2
+
+
+def rules(lab: FleetLab) -> list[list[dict]]:
+    """Return the status of each machine's rules."""
+    found = []
+    for one in lab.machines:
+        with connect(one.victim) as guardian:
+            found.append(guardian.status()["rules"])
+    return found
+
+
 def test_a_server_and_two_machines_by_the_page():
     with Page(2) as lab:
         lab.here("fleet status", *lab.own)
@@ -107,6 +133,7 @@ def test_a_server_and_two_machines_by_the_page():
         assert "kept on 1 of 1 machines" in said
         [rollout] = re.findall(r"roll-out (\w+): kept", said)
         assert "web-1: undone" in lab.here("fleet undo", *lab.own, ID=rollout)
+        _list_and_policy(lab)
         one = lab.machines[1]
         leaving = lab.command("fleet leave", "--netns", one.victim)
         assert "web-2 left prod" in subprocess.check_output(leaving, text=True)

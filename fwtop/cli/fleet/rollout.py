@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import base64
 import json
+import mmap
 import os
 import sys
 import time
@@ -13,15 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET, Struct
 from msgspec.structs import asdict, replace
 
 from fwtop.cli import block, making, protect
 from fwtop.cli.fleet.setup import add_operators
 from fwtop.cli.mitigation import DEFAULT_TTL_SECONDS
 from fwtop.cli.options import Verb, flag, option, seconds, whole
-from fwtop.fleet import founding, register, rollout
+from fwtop.fleet import founding, lists, register, rollout
 from fwtop.fleet.broker import Broker
-from fwtop.fleet.document import Action, Calm, Document, Sealed, read_document
+from fwtop.fleet.document import Action, Calm, Document, Sealed, Sources, read_document
 from fwtop.fleet.founding import OperatorFile
 from fwtop.fleet.keys import MachineKey
 from fwtop.fleet.rollout import Leader, Outcome, Preview
@@ -44,19 +46,24 @@ _SHOWN = 8  # machines in a list
 def _verb(text: str, example: str, own: Any, rules_of: Callable[..., list[Rule]]) -> Verb:  # noqa: ANN401
     def arguments(parser: argparse.ArgumentParser) -> None:
         own.arguments(parser)
-        on = "for machines with this label or name; 'web+eu' must have both; repeat it for more"
-        parser.add_argument("--on", action="append", required=True, metavar="LABEL", help=on)
-        middle = "after the first machine so many, before all that are attacked"
-        option(parser, "--waves", "N", middle, whole("a number of machines", 1, 100_000))
-        flag(parser, "--everywhere", "then also on machines in calm, and on those that come later")
-        flag(parser, "--calm-count", "with --everywhere: on machines in calm only count")
-        measure = "how long each wave is measured before the next (default 5s)"
-        option(parser, "--measure", "TIME", measure, seconds, default=rollout.MEASURE_SECONDS)
-        trial = "after which what nobody renews or keeps ends (default 30s)"
-        option(parser, "--trial", "TIME", trial, seconds, default=_TRIAL_SECONDS)
-        add_signing(parser)
+        add_rollout(parser)
 
-    return Verb(text, example, arguments, lambda args: _roll_out(args, rules_of(args)))
+    return Verb(text, example, arguments, lambda args: roll_out(args, rules_of(args)))
+
+
+def add_rollout(parser: argparse.ArgumentParser) -> None:
+    """Add for whom, in which waves, for how long, and --key and --fleet."""
+    on = "for machines with this label or name; 'web+eu' must have both; repeat it for more"
+    parser.add_argument("--on", action="append", required=True, metavar="LABEL", help=on)
+    middle = "after the first machine so many, before all that are attacked"
+    option(parser, "--waves", "N", middle, whole("a number of machines", 1, 100_000))
+    flag(parser, "--everywhere", "then also on machines in calm, and on those that come later")
+    flag(parser, "--calm-count", "with --everywhere: on machines in calm only count")
+    measure = "how long each wave is measured before the next (default 5s)"
+    option(parser, "--measure", "TIME", measure, seconds, default=rollout.MEASURE_SECONDS)
+    trial = "after which what nobody renews or keeps ends (default 30s)"
+    option(parser, "--trial", "TIME", trial, seconds, default=_TRIAL_SECONDS)
+    add_signing(parser)
 
 
 def add_signing(parser: argparse.ArgumentParser) -> None:
@@ -66,15 +73,19 @@ def add_signing(parser: argparse.ArgumentParser) -> None:
     add_operators(parser)
 
 
-def _blocking(args: argparse.Namespace) -> list[Rule]:
+def blocking(args: argparse.Namespace) -> list[Rule]:
+    """Return the rules of what is to be blocked, as one machine's verb makes them; raises FwtopError."""
     if args.list is not None or args.replace is not None or not args.target:
         line = "name the sources to block; --list and --replace are one machine's"
         raise FwtopError(f"{line}; nothing was changed", 2)
     return [replace(rule, ttl_seconds=args.ttl or DEFAULT_TTL_SECONDS) for rule in block.rules_of(args)]
 
 
-def _roll_out(args: argparse.Namespace, rules: list[Rule]) -> int:
-    """Preview, ask, lead; print a line a machine; return the exit status."""
+def roll_out(args: argparse.Namespace, rules: list[Rule], name: str = "") -> int:
+    """Preview, ask, lead; print a line a machine; return the exit status.
+
+    What is kept takes the place of older roll-outs of the same `name`.
+    """
     if args.force or args.netns or args.interface:
         raise FwtopError("--force, --netns and -i are one machine's own; nothing was changed", 2)
     if not (args.preview or args.yes or sys.stdin.isatty()):
@@ -82,14 +93,17 @@ def _roll_out(args: argparse.Namespace, rules: list[Rule]) -> int:
             "no terminal to ask for confirmation; nothing was changed; use --yes or --preview", 2
         )
     file = founding.read_operator(args.fleet)
+    rules = [replace(rule, group=args.group) for rule in rules] if args.group else rules
+    bare, content, about = lists.detached(rules)
     with ConfirmKey() as key:
-        document = _document(args, file.fleet, rules, key)
+        document = _document(args, file.fleet, bare, key)
+        if about is not None or name:
+            document = replace(document, schema=2, sources=about or UNSET, name=name or UNSET)
         sealed = seal(document, [signing_key(args.key)])
-        return asyncio.run(_led(args, file, document, sealed, key))
+        return asyncio.run(_led(args, file, _Signed(document, sealed, content), key))
 
 
 def _document(args: argparse.Namespace, fleet: str, rules: list[Rule], key: ConfirmKey) -> Document:
-    rules = [replace(rule, group=args.group) for rule in rules] if args.group else rules
     now = time.time()
     return Document(
         fleet=fleet,
@@ -127,9 +141,14 @@ def signing_key(given: Path | None) -> Path:
     raise FwtopError(f"{found[0]}: there is no such SSH key; name yours with --key; nothing was changed", 2)
 
 
-async def _led(
-    args: argparse.Namespace, file: OperatorFile, document: Document, sealed: Sealed, key: ConfirmKey
-) -> int:
+class _Signed(Struct, frozen=True):
+    document: Document
+    sealed: Sealed
+    content: mmap.mmap | None  # its lists
+
+
+async def _led(args: argparse.Namespace, file: OperatorFile, signed: _Signed, key: ConfirmKey) -> int:
+    document, sealed = signed.document, signed.sealed
     to = sys.stderr if args.json else sys.stdout
 
     def say(line: str) -> None:
@@ -139,6 +158,9 @@ async def _led(
         known = await register.read(broker, file.fleet, MachineKey(file.registrar))
         view = View(known)
         await broker.follow(view.take)
+        if signed.content is not None and isinstance(about := document.sources, Sources):
+            await _sent(broker, signed.content, about, max(document.not_after - time.time(), 60.0), say)
+            await rollout.distribute(broker, view, document, sealed, say)
         asked = await rollout.preview(broker, view, document, sealed, _PREVIEW_SECONDS)
         for line in preview_lines(document, asked):
             say(line)
@@ -156,6 +178,22 @@ async def _led(
     if args.json:
         print(json.dumps({"schema": 1, "preview": _preview_json(asked), "rollout": outcome_json(outcome)}))
     return 0 if outcome.is_kept else 1
+
+
+async def _sent(
+    broker: Broker, content: mmap.mmap, about: Sources, seconds: float, say: Callable[[str], None]
+) -> None:
+    """Send lists to the servers, and say how far that is, each second."""
+    began = said = time.monotonic()
+
+    def told(sent: int) -> None:
+        nonlocal said
+        if sent == about.size or time.monotonic() - said > 1.0:
+            said = time.monotonic()
+            share = f"{sent / about.size:.0%} of {about.size / (1 << 20):.1f} MiB"
+            say(f"  list of {about.entries:,} entries: {share} sent to the servers, {said - began:.1f} s")
+
+    await lists.send(broker, content, about, seconds, told)
 
 
 def _why_not(args: argparse.Namespace, asked: Preview) -> str:
@@ -248,7 +286,16 @@ async def _undone(args: argparse.Namespace, file: OperatorFile) -> int:
         old = read_document(of_json(Sealed, entry.document).text.encode())
         now = time.time()
         document = replace(
-            old, action=Action.UNDO, revision=int(now * 1000), rules=(), waves=(), issued=now, confirm_key=""
+            old,
+            schema=1,
+            sources=UNSET,
+            name=UNSET,
+            action=Action.UNDO,
+            revision=int(now * 1000),
+            rules=(),
+            waves=(),
+            issued=now,
+            confirm_key="",
         )
         sealed = seal(document, [signing_key(args.key)])
         view = View(await register.read(broker, file.fleet, MachineKey(file.registrar)))
@@ -293,9 +340,7 @@ _SHARED = (
     "only if it does no harm."
 )
 ACTIONS = {
-    "block": _verb(
-        f"Block sources {_SHARED}", "fwtop fleet block 198.51.100.0/24 --on web", block, _blocking
-    ),
+    "block": _verb(f"Block sources {_SHARED}", "fwtop fleet block 198.51.100.0/24 --on web", block, blocking),
     **{
         name: _verb(f"As 'fwtop {name}', {_SHARED}", example, making.VERBS[name], _of_making(name))
         for name, example in (

@@ -6,8 +6,9 @@ is on trial by this guardian's clock until the roll-out's own key, or a signer, 
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fwtop.fleet.document import (
     Document,
     Refusal,
     RolloutTold,
+    Sources,
     Stage,
     Told,
     digest,
@@ -35,9 +37,12 @@ from fwtop.guardian.fleet.permission import Newest
 from fwtop.guardian.fleet.record import OPEN, Known, Recorder, Rollout
 from fwtop.guardian.fleet.rollouts import Order, Rollouts, over
 from fwtop.guardian.ownership import single_threaded
+from fwtop.model.addresses.address import Prefix
+from fwtop.model.addresses.prefix_list import map_sealed, read_bundle
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import FleetConfirm, FleetDocument, FleetStatus
 from fwtop.model.rule import Rule
+from fwtop.model.text import safe_text
 from fwtop.model.wire import of_plain, plain
 
 # What a courier may bring: so much at once, and then one each so often (seconds). Each costs a process.
@@ -70,7 +75,7 @@ class Authority:
     def __init__(
         self,
         rollouts: Rollouts,
-        plan: Callable[[dict[str, Any]], dict[str, Any]],
+        plan: Callable[[dict[str, Any], Sequence[Prefix]], dict[str, Any]],
         recorder: Recorder,
         directory: Path,
     ) -> None:
@@ -82,10 +87,12 @@ class Authority:
         self._brought, self._logged = Patience(*_BROUGHT), Patience(*_LOGGED)
         self._left_out = 0  # events that are not in the log
 
-    def carry_out(self, request: FleetDocument | FleetConfirm | FleetStatus, courier: str) -> dict[str, Any]:
+    def carry_out(
+        self, request: FleetDocument | FleetConfirm | FleetStatus, courier: str, attached: int | None
+    ) -> dict[str, Any]:
         """Carry out a request and return the data of a `Told`; raises FwtopError.
 
-        `courier` says who delivers it, "" for root.
+        `courier` says who delivers it, "" for root; `attached` is the descriptor of the lists beside it.
         """
         members = read_membership(self._directory)
         self._follow(self._recorder.known)
@@ -101,7 +108,7 @@ class Authority:
                 raise FwtopError(f"a document has at most {MAX_BYTES:,} bytes; nothing was changed", 2)
             if isinstance(request, FleetConfirm):
                 return self._confirm(members, text, request.signature, about)
-            return self._document(members, text, request, about)
+            return self._document(members, text, request, about, attached)
         except FwtopError as error:
             about |= {"courier": courier or "root", "reason": error.reason, "why": str(error)}
             self._log_idle("refused", about)
@@ -122,7 +129,12 @@ class Authority:
                 self._rollouts.follow(one)
 
     def _document(
-        self, members: Membership, text: bytes, request: FleetDocument, about: dict[str, object]
+        self,
+        members: Membership,
+        text: bytes,
+        request: FleetDocument,
+        about: dict[str, object],
+        attached: int | None,
     ) -> dict[str, Any]:
         """Verify a document and carry it out, as far as it was not yet; `about` gets what is known of it."""
         order = self._verified(members, text, request)
@@ -143,8 +155,13 @@ class Authority:
             return self._again(members, order, former)
         elif former.until and former.until < time.time() + 1:
             raise over(replace(former, stage=Stage.EXPIRED, why="its time is over"))
+        order = replace(order, sources=_sources(document, attached))
         given = order.rules(former.until if former is not None else 0.0)
-        self._check(members, order, self._rollouts.read(given))
+        rules, older = self._rollouts.read(order, given), self._rollouts.named(order)
+        self._check(members, order, rules)
+        for other in older:
+            permission.check_target(order.signers, members.restrictions, other.signers)
+        given = self._rollouts.in_place(older, given, rules)
         if request.preview:
             return self._preview(members, order, given)
         one, warnings = self._rollouts.install(order, given, former)
@@ -174,7 +191,7 @@ class Authority:
         permission.check_ceiling(machine, rules, self._rollouts.rules_of_fleet(but))
 
     def _preview(self, members: Membership, order: Order, given: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        plans = tuple(self._plan(rule) for rule in given)
+        plans = tuple(self._plan(rule, order.sources_of(number)) for number, rule in enumerate(given))
         self._log_idle("previewed", order.about())
         document = order.document
         one = RolloutTold(
@@ -271,3 +288,33 @@ class Authority:
             known.head, machine.frozen, rollouts, plans, warnings,
         ))  # fmt: skip
         return data
+
+
+def _sources(document: Document, attached: int | None) -> Mapping[str, Sequence[Prefix]]:
+    """Return the lists beside a document, if they are those that were signed; raises FwtopError."""
+    about = document.sources
+    if not isinstance(about, Sources):
+        if attached is None:
+            return {}
+        raise _wrong_sources("lists came beside a document that has none")
+    if attached is None:
+        raise _wrong_sources("the document's lists did not come with it")
+    try:
+        mapped = map_sealed(attached)
+        found = hashlib.sha256(mapped).hexdigest()
+        if (len(mapped), found) != (about.size, about.sha256):
+            line = f"the lists that came have SHA-256 {found[:16]}…, signed was {about.sha256[:16]}…"
+            raise _wrong_sources(line)
+        lists = read_bundle(attached)
+    except (ValueError, IndexError) as error:
+        raise _wrong_sources(f"the lists that came make no sense: {safe_text(error, limit=100)}") from None
+    if sum(map(len, lists.values())) != about.entries or not lists.keys() <= set(
+        map(str, range(len(document.rules)))
+    ):
+        raise _wrong_sources("the lists are not those of the document's rules, or have other entries")
+    return lists
+
+
+def _wrong_sources(said: str) -> FwtopError:
+    line = f"{said}; nothing was changed; roll the rule out again"
+    return FwtopError(line, reason=Refusal.SOURCES)

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from fwtop.fleet.document import CLOCK_SECONDS, Action, Document, Refusal, is_meant
 from fwtop.guardian.fleet.membership import CLOSED, WIDE, Machine, Restriction, Restrictions
-from fwtop.model.addresses.address import sizes
+from fwtop.model.addresses.address import Prefix, is_long, listed, sizes
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Level, Rule
 from fwtop.render.numbers import utc
@@ -128,7 +128,7 @@ def _beyond_rule(rule: Rule, held: Restriction) -> str:
     limited = held.max_addresses is not None or held.widest_ipv4 or held.widest_ipv6
     least = {4: held.widest_ipv4, 6: held.widest_ipv6}
     sources = rule.match.sources if rule.list_name is None else ()
-    wider = next((one for one in sources if one.length < least[one.family]), None)
+    wider = next((one for one in _shortest(sources) if one.length < least[one.family]), None)
     checks = {
         f"may sign rules of the kinds {', '.join(held.kinds)} only, not {rule.kind.value}": (
             bool(held.kinds) and not {kind.value for kind in rule.kinds} <= set(held.kinds)
@@ -147,8 +147,9 @@ def _beyond_rule(rule: Rule, held: Restriction) -> str:
 
 def _size(rule: Rule) -> int:
     """Return how many addresses a rule's sources are, whatever it does with them."""
-    if rule.list_name is not None:  # perhaps of a million entries
-        return sizes(rule.match.sources, 4) + (sizes(rule.match.sources, 6) >> 128 - _V6_UNIT)
+    if is_long(rule.match.sources):
+        networks = sizes(rule.match.sources, 6) >> 128 - _V6_UNIT
+        return sizes(rule.match.sources, 4) + max(networks, rule.match.sources.count(6))
     return sum(
         2 ** max(0, (32 if source.family == 4 else _V6_UNIT) - source.length) for source in rule.match.sources
     )
@@ -158,8 +159,12 @@ def _is_wide(rule: Rule) -> bool:
     if rule.list_name is not None:  # what it holds is this machine's
         return False
     return any(
-        source.length < (_WIDE_V4 if source.family == 4 else _WIDE_V6) for source in rule.match.sources
+        one.length < (_WIDE_V4 if one.family == 4 else _WIDE_V6) for one in _shortest(rule.match.sources)
     )
+
+
+def _shortest(sources: Sequence[Prefix]) -> Sequence[Prefix]:
+    return [one for family in (4, 6) if (one := listed(sources).shortest(family)) is not None]
 
 
 def _is_closed(rule: Rule) -> bool:

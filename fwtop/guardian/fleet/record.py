@@ -57,6 +57,7 @@ class Rollout(Struct, frozen=True):
     until: float = 0.0  # Unix seconds: when what is kept is over; 0: it is not kept yet
     why: str = ""  # it ended
     changed: float = 0.0  # Unix seconds
+    name: str = ""  # of its document
 
 
 class Known(Struct, frozen=True):

@@ -19,8 +19,10 @@ from fwtop.guardian.fleet.record import OPEN, Recorder, Rollout
 from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.rules.state import GuardianState
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import FLEET, Mode, Rule, State
+from fwtop.rules.overlap import is_double
 from fwtop.rules.words import with_mode
 
 _DIGITS = 32  # of a document's digest, in the keys of its rules
@@ -33,6 +35,7 @@ class Order(Struct, frozen=True):
     digest: str
     signers: tuple[str, ...]
     calm: bool = False  # this machine is not attacked
+    sources: Mapping[str, Sequence[Prefix]] = {}  # by rule, in digits
 
     @property
     def counts(self) -> bool:
@@ -43,6 +46,10 @@ class Order(Struct, frozen=True):
     def newest(self) -> Newest:
         """What is remembered of it to refuse older ones."""
         return Newest(self.document.revision, self.digest)
+
+    def sources_of(self, number: int) -> Sequence[Prefix]:
+        """Return the sources of a rule that came beside the document."""
+        return self.sources.get(str(number), ())
 
     def about(self) -> dict[str, object]:
         """Return what the log says of it."""
@@ -104,9 +111,21 @@ class Rollouts:
         rules = [entry.rule for entry in self._state.active.values()]
         return [rule for rule in rules if rule.created_by.startswith(FLEET) and rule.id not in but]
 
-    def read(self, given: Sequence[dict[str, Any]]) -> list[Rule]:
+    def read(self, order: Order, given: Sequence[dict[str, Any]]) -> list[Rule]:
         """Return rules of requests, checked; raises FwtopError."""
-        return [self._state.rule_of(rule, ()) for rule in given]
+        return [self._state.rule_of(rule, order.sources_of(number)) for number, rule in enumerate(given)]
+
+    def named(self, order: Order) -> list[Rollout]:
+        """Return the other roll-outs of a document's name, which it takes the place of once it is kept."""
+        fleet, name = order.document.fleet, order.document.name
+        known = self._recorder.known.rollouts.values() if isinstance(name, str) else ()
+        return [
+            one
+            for one in known
+            if (one.fleet, one.name) == (fleet, name)
+            and one.rollout != order.document.rollout
+            and one.stage in OPEN
+        ]
 
     def dropping(self, one: Rollout) -> list[Rule]:
         """Return the rules of one that only counts as they would be if they dropped; raises FwtopError."""
@@ -124,6 +143,7 @@ class Rollouts:
             document.fleet, document.rollout, document.revision, order.digest, Stage.TRIAL, order.signers,
             document.trial_seconds, self._boot, len(given), document.confirm_key,
             until=former.until if former is not None else 0.0,
+            name=document.name if isinstance(document.name, str) else "",
         )  # fmt: skip
         known = self._recorder.known.with_rollout(one)
         if former is None:
@@ -133,8 +153,9 @@ class Rollouts:
         warnings: list[str] = []
         self._installing.add(one.rollout)
         try:
-            for rule in given:
-                done = self._lifecycle.apply(rule, (), document.trial_seconds, force=False, owner=None)
+            for number, rule in enumerate(given):
+                sources, seconds = order.sources_of(number), document.trial_seconds
+                done = self._lifecycle.apply(rule, sources, seconds, force=False, owner=None)
                 ids.append(done["status"]["rule"]["id"])
                 warnings += done["warnings"]
         except Exception as error:
@@ -221,12 +242,37 @@ class Rollouts:
         stage = Stage.KEPT if counting else Stage.TRIAL
         one = replace(one, rules=tuple(ids), counting=counting, stage=stage)
         told = [f"{rule.id}: {rule.summary}" for rule in rules]
+        if counting:
+            self._end_older(one)
         return self._log(one, "counting" if counting else "trial", rules=told)
 
     def _kept(self, one: Rollout, by: str) -> Rollout:
         ends = max(self._state.active[rule_id].expires for rule_id in one.rules)
         until = time.time() + ends - time.monotonic()
+        self._end_older(one)
         return self._log(replace(one, stage=Stage.KEPT, until=until), "kept", by=by)
+
+    def in_place(
+        self, older: Sequence[Rollout], given: list[dict[str, Any]], rules: Sequence[Rule]
+    ) -> list[dict[str, Any]]:
+        """Return requests that take the place of the same rules of older roll-outs, once they are kept."""
+        there = [
+            self._state.active[rule_id].rule
+            for one in older
+            for rule_id in one.rules
+            if rule_id in self._state.active
+        ]
+        same = (next((old.id for old in there if is_double(rule, old)), "") for rule in rules)
+        return [made | {"replaces": old} for made, old in zip(given, same, strict=True)]
+
+    def _end_older(self, one: Rollout) -> None:
+        """End what a roll-out that is kept takes the place of."""
+        for other in list(self._recorder.known.rollouts.values()):
+            is_older = (other.fleet, other.name) == (one.fleet, one.name) and other.revision < one.revision
+            if one.name and is_older and other.stage in OPEN:
+                left = [rule_id for rule_id in other.rules if rule_id in self._state.active]
+                ids = left if self.is_installed(other) else ()
+                self._end(other, ids, Stage.UNDONE, f"{one.rollout} took its place")
 
     def _end(self, one: Rollout, ids: Sequence[str], stage: Stage, why: str) -> Rollout:
         """End the rules of a roll-out that are left, and record why; raises FwtopError."""

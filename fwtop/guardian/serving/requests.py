@@ -79,7 +79,7 @@ def carry_out(  # noqa: PLR0911 - requests of a kind a case
         case ListChange() | ListShow() | ListTest() | ListRead():
             return handlers.lists.carry_out(request, _sources(attached))
         case FleetDocument() | FleetConfirm() | FleetStatus():
-            return handlers.fleet.carry_out(request, by)
+            return handlers.fleet.carry_out(request, by, attached)
         case Keep() | Renew() | Repair() | Undo() | RuleMode() | RuleChange():
             return _change(handlers.lifecycle, request, _sources(attached), owner=owner, by=by)
         case Plan():
@@ -271,11 +271,13 @@ class FleetRequests:
         self._authority: Authority | None = None
         self._began = False
 
-    def carry_out(self, request: FleetDocument | FleetConfirm | FleetStatus, by: str) -> dict[str, Any]:
-        """Carry out a request that `by` brought; raises FwtopError."""
+    def carry_out(
+        self, request: FleetDocument | FleetConfirm | FleetStatus, by: str, attached: int | None
+    ) -> dict[str, Any]:
+        """Carry out a request that `by` brought, with the lists beside it; raises FwtopError."""
         if self._authority is None:
             self._authority = self._make()
-        return self._authority.carry_out(request, by)
+        return self._authority.carry_out(request, by, attached)
 
     def note(self) -> None:
         """Have recorded what became of a fleet's rules."""
