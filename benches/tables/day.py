@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benches.lab_day import FULL, QUICK, Day, accelerate, faster, record_day
-from fwtop.alarms.config import AlarmConfig
+from fwtop.alarms.message import AlarmConfig
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.console.publish.alarms import AlarmEvents
 from fwtop.model.errors import FwtopError

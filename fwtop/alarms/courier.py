@@ -22,8 +22,15 @@ from typing import TYPE_CHECKING, BinaryIO
 from msgspec import Struct
 
 from fwtop.alarms import AT_ONCE
-from fwtop.alarms.config import AlarmConfig
-from fwtop.alarms.message import MAX_BYTES, SENDMAIL, Alarm, mail_text, parse_line, send_to_journal
+from fwtop.alarms.message import (
+    MAX_BYTES,
+    SENDMAIL,
+    Alarm,
+    AlarmConfig,
+    mail_text,
+    parse_line,
+    send_to_journal,
+)
 from fwtop.kernel.programs import ENVIRONMENT, module_argv
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import ALARMS_DIRECTORY, CONSOLE_USER

@@ -33,7 +33,7 @@ from fwtop.model.ruleset import (
     Ruleset,
 )
 from fwtop.model.text import PLACEHOLDER
-from fwtop.render.ruleset import quantity, where
+from fwtop.render.observation import quantity, where
 
 HISTORY = 60  # rates that are kept of each rule
 LEARN = 12  # rates until something is usual

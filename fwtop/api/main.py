@@ -18,9 +18,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fwtop.api.log import EventLog
 from fwtop.api.serving import Budget, Means, Session
-from fwtop.api.watcher import Machine, Watcher
+from fwtop.api.watcher import EventLog, Machine, Watcher
 from fwtop.guardian.limits import read_limits
 from fwtop.guardian.main import Options
 from fwtop.guardian.serving.connections import MAX_OF_PROGRAMS, MAX_OF_USER

@@ -20,9 +20,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fwtop.api.log import EventLog, Kept
 from fwtop.api.messages import EVENTS, Watch, carried
-from fwtop.api.watcher import MEET_SECONDS, Machine, Watcher
+from fwtop.api.watcher import MEET_SECONDS, EventLog, Kept, Machine, Watcher
 from fwtop.client.discovery import GuardianClient
 from fwtop.model.errors import FwtopError
 from fwtop.model.messages import (
@@ -37,7 +36,7 @@ from fwtop.model.protocol import API_VERSION, PROGRAM, Apply, Changes, Hello, Li
 from fwtop.model.ruleset import NOTIFIED, RuleEvent
 from fwtop.model.wire import FieldError, of_plain
 from fwtop.netfilter.listing.reader import RulesetReader
-from fwtop.render.ruleset import rule_json, set_json
+from fwtop.render.observation import rule_json, set_json
 
 MAX_LINE = 32 << 20  # bytes: two million addresses
 _HELD = 128 << 20  # bytes of lines that are not whole yet, in all

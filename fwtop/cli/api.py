@@ -25,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve; ends by a signal."""
     if args.schema:
-        from fwtop.api.schema import schema
+        from fwtop.api.messages import schema
 
         print(json.dumps(schema(), indent=1))
         return 0

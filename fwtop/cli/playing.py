@@ -59,7 +59,7 @@ def _read(args: argparse.Namespace) -> int:
     """Open the file as the caller, then judge it unprivileged and sandboxed, and show the result."""
     source = open_source(args.capture)  # closed below, once root is given away
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads started earlier would escape the sandbox
-    from fwtop.analysis.engine.explain import print_explanations
+    from fwtop.analysis.engine.compete import print_explanations
     from fwtop.console.headless import show
     from fwtop.console.playback.capture import observe_capture
     from fwtop.enrich.geoip import open_lookup

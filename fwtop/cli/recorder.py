@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fwtop.alarms.config import FILE as ALARMS_FILE
-from fwtop.alarms.config import AlarmConfig, read_alarms
 from fwtop.alarms.courier import Started, start_alarms
-from fwtop.alarms.message import JOURNAL, Alarm
+from fwtop.alarms.message import FILE as ALARMS_FILE
+from fwtop.alarms.message import JOURNAL, Alarm, AlarmConfig, read_alarms
 from fwtop.cli.files import read_config
 from fwtop.cli.launcher import launch, require_root
 from fwtop.cli.options import Verb, add_geoip, add_interfaces, flag, option, positive, seconds

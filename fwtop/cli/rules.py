@@ -21,8 +21,17 @@ from fwtop.model.ruleset import (
     Ruleset,
 )
 from fwtop.render.numbers import utc
-from fwtop.render.observation import SCHEMA, rfc3339
-from fwtop.render.ruleset import SPARK, quantity, rule_json, set_json, set_line, spark, where
+from fwtop.render.observation import (
+    SCHEMA,
+    SPARK,
+    quantity,
+    rfc3339,
+    rule_json,
+    set_json,
+    set_line,
+    spark,
+    where,
+)
 
 if TYPE_CHECKING:
     pass
@@ -144,8 +153,7 @@ def _events_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _events(args: argparse.Namespace) -> int:
     """Stream until interrupted, or until the reader has gone."""
-    from fwtop.api.log import EventLog
-    from fwtop.api.watcher import Machine, Watcher
+    from fwtop.api.watcher import EventLog, Machine, Watcher
     from fwtop.kernel.namespaces import enter_named
     from fwtop.netfilter.listing.events import event_text
 

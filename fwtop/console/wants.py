@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fwtop.alarms.config import FILE as ALARMS_FILE
+from fwtop.alarms.message import FILE as ALARMS_FILE
 from fwtop.model.traffic.snapshot import Want
 
 ALLOW = Want("allow list", "a rule might cut you off", "list your addresses in /etc/fwtop/allow")

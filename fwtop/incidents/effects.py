@@ -19,7 +19,7 @@ from fwtop.analysis.connections import SILENT_SECONDS, Held
 from fwtop.analysis.context import AnalysisContext, Finding, Trait
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.traffic import mix
-from fwtop.incidents.tracked import Tracked
+from fwtop.incidents.tracker import Tracked
 from fwtop.incidents.views import Sighted
 from fwtop.model.rule import Rule
 from fwtop.model.traffic.packets import F64, U64

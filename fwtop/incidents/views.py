@@ -15,7 +15,7 @@ from fwtop.analysis.standing import known_before
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.traffic import Rows
-from fwtop.incidents.tracked import Tracked
+from fwtop.incidents.tracker import Tracked
 from fwtop.model.traffic.snapshot import Incident
 from fwtop.render.numbers import plural
 

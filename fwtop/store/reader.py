@@ -30,8 +30,7 @@ from fwtop.model.traffic.session import (
 from fwtop.model.traffic.snapshot import Origin, Snapshot
 from fwtop.store.database import decode_value
 from fwtop.store.directory import SESSION_DIRECTORY, is_running, session_paths, size_bytes
-from fwtop.store.rows import stored_evidence, stored_packets
-from fwtop.store.schema import reading
+from fwtop.store.rows import reading, stored_evidence, stored_packets
 
 _CHUNK = 64
 _EVENT_KINDS = frozenset(kind.value for kind in EventKind)

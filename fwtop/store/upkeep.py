@@ -14,7 +14,7 @@ from fwtop.render.numbers import duration
 from fwtop.store.database import check_pages, connect
 from fwtop.store.directory import DAMAGED, is_running, lock_session, session_paths, unlock_session
 from fwtop.store.reader import session_info
-from fwtop.store.schema import FORMAT, VERSION
+from fwtop.store.rows import FORMAT, VERSION
 
 
 def put_in_order(directory: Path) -> list[str]:

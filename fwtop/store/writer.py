@@ -32,8 +32,14 @@ from fwtop.store.directory import (
     unlock_session,
 )
 from fwtop.store.events import EventLog, derive
-from fwtop.store.rows import halve_evidence, insert_events, insert_evidence, insert_rule_ticks, insert_series
-from fwtop.store.schema import FORMAT
+from fwtop.store.rows import (
+    FORMAT,
+    halve_evidence,
+    insert_events,
+    insert_evidence,
+    insert_rule_ticks,
+    insert_series,
+)
 from fwtop.store.thinning import FULL_SECONDS, PINNED_EVENT, PINNED_PEAK, halve, roll_up, thin, truncated
 from fwtop.store.trouble import Gap, Trouble, true_cause
 from fwtop.store.upkeep import set_aside

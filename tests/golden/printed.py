@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from fwtop.analysis.config import AdviseConfig
-from fwtop.analysis.engine.explain import print_explanations
+from fwtop.analysis.engine.compete import print_explanations
 from fwtop.cli import fleet, main
 from fwtop.console.headless import render as render_text
 from fwtop.console.judging import LoadedConfig

@@ -19,9 +19,8 @@ from msgspec.structs import replace
 from stored_samples import POISON, START, attack, rule, snapshot, status
 
 from fwtop.alarms import message
-from fwtop.alarms.config import AlarmConfig, read_alarms
 from fwtop.alarms.courier import CommandRunner, Courier, alarms, run_command
-from fwtop.alarms.message import EVENTS, MAX_BYTES, Alarm, parse_line
+from fwtop.alarms.message import EVENTS, MAX_BYTES, Alarm, AlarmConfig, parse_line, read_alarms
 from fwtop.console.publish.alarms import AlarmEvents, Alarms
 from fwtop.model.files import ConfigText
 from fwtop.model.traffic.severity import Harm, Severity

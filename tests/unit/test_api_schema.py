@@ -10,9 +10,8 @@ from typing import Any, get_args
 
 import pytest
 
-from fwtop.api.log import EventLog
-from fwtop.api.messages import Watch
-from fwtop.api.schema import schema
+from fwtop.api.messages import Watch, schema
+from fwtop.api.watcher import EventLog
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.messages import Answer, encode_answer, parse_request

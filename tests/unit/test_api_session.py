@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fwtop.api import serving
-from fwtop.api.log import EventLog
 from fwtop.api.serving import Budget, Means, Session
+from fwtop.api.watcher import EventLog
 from fwtop.model.errors import FwtopError
 from fwtop.model.messages import Answer
 from fwtop.model.ruleset import NOTIFIED, RuleEvent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fwtop.bench.distortion import distortions
+from fwtop.bench.frame import distortions
 
 MODEL = "model name : Example\nflags : fpu vme {}\n"
 

@@ -25,7 +25,7 @@ from fwtop.analysis.attacks import DECLARED, HYPOTHESES, NOTHING_UNUSUAL
 from fwtop.analysis.classify import find_attacks
 from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, make_context
-from fwtop.analysis.engine.compete import compete
+from fwtop.analysis.engine.compete import compete, print_explanations
 from fwtop.analysis.engine.entries import (
     FEATURES,
     Cut,
@@ -36,7 +36,6 @@ from fwtop.analysis.engine.entries import (
     Says,
     in_words,
 )
-from fwtop.analysis.engine.explain import print_explanations
 from fwtop.analysis.engine.weights import WEIGHTS_FILE, FittedWeights
 from fwtop.analysis.measures.general import rate, sources
 from fwtop.lab.scenario import DIRECTORY as LAB

@@ -13,8 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from fwtop.analysis.sighting import PAUSE_SECONDS, Presence, Sighting
-from fwtop.incidents.tracked import Tracked
-from fwtop.incidents.tracker import Tracker
+from fwtop.incidents.tracker import Tracked, Tracker
 from fwtop.model.rule import Match
 from fwtop.model.traffic.packets import Interval
 from fwtop.model.traffic.snapshot import Incident

@@ -12,8 +12,7 @@ from stored_samples import attack
 from test_analysis_clients import DATA, DNS, HTTPS, SSH, SYN, after, answers, connected, packets
 
 from fwtop.analysis.memory import Baseline
-from fwtop.incidents.losses import LossWatch
-from fwtop.incidents.rates import surely_lost
+from fwtop.incidents.losses import LossWatch, surely_lost
 from fwtop.model.harm import ClientLoss
 from fwtop.model.rule import Kind, Match, Rule, RuleStatus, State
 from fwtop.model.traffic.counters import Counters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fwtop.analysis.rule_readings import RuleChanges, changes
-from fwtop.api.log import EventLog
+from fwtop.api.watcher import EventLog
 from fwtop.model.ruleset import (
     COMPARED,
     IPSET,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fwtop.analysis.rule_readings import HISTORY, IN_A_ROW, LEARN, RatedRule, RuleRates
 from fwtop.model.ruleset import NFT, ListedRule, ListedSet, Ruleset
 from fwtop.model.wire import of_plain, plain
-from fwtop.render.ruleset import quantity, spark
+from fwtop.render.observation import quantity, spark
 
 
 def rule(key: str, packets: int | None) -> ListedRule:

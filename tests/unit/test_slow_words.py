@@ -10,7 +10,7 @@ from analysis_factory import STARTED, make_batch, make_frames, make_tables, make
 from held_tables import table
 from msgspec.structs import replace
 
-from fwtop.alarms.config import AlarmConfig
+from fwtop.alarms.message import AlarmConfig
 from fwtop.console.headless import render
 from fwtop.console.publish.alarms import AlarmEvents
 from fwtop.incidents.advisor import Advisor

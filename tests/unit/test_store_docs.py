@@ -12,7 +12,7 @@ from stored_sessions import sample_session
 from fwtop.store.directory import DEFAULT_MAX_BYTES
 from fwtop.store.history import APPLICATION_ID, DAY, KEPT, MAX_BYTES
 from fwtop.store.history import VERSION as HISTORY_VERSION
-from fwtop.store.schema import VERSION
+from fwtop.store.rows import VERSION
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs/STORE.md").read_text()
 

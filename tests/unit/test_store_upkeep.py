@@ -14,7 +14,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.report.summary import digest
 from fwtop.store.directory import drop_old, size_bytes
 from fwtop.store.reader import list_sessions, load_session, replay, session_info
-from fwtop.store.schema import VERSION
+from fwtop.store.rows import VERSION
 from fwtop.store.thinning import roll_up
 from fwtop.store.upkeep import put_in_order
 

@@ -14,8 +14,7 @@ from contextlib import suppress
 
 from msgspec import Struct, field
 
-from fwtop.alarms.config import AlarmConfig
-from fwtop.alarms.message import Alarm
+from fwtop.alarms.message import Alarm, AlarmConfig
 from fwtop.analysis.rule_readings import Change, RatedRule, RuleAlarms, RuleRates
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import RuleStatus

@@ -22,8 +22,7 @@ from contextlib import suppress
 
 from msgspec import Struct, field
 
-from fwtop.alarms.config import AlarmConfig
-from fwtop.alarms.message import Alarm
+from fwtop.alarms.message import Alarm, AlarmConfig
 from fwtop.console.handoff import DropOptions, Options
 from fwtop.console.live import RunningTotals, Tap
 from fwtop.console.publish.alarms import Alarms

@@ -23,9 +23,9 @@ from fwtop.ui.actions.log import REFUSED, SessionLog
 from fwtop.ui.bars import StatusBars, StatusMessage
 from fwtop.ui.feed import Feed
 from fwtop.ui.layout import Begin
+from fwtop.ui.lists.history import HistoryAnswer
 from fwtop.ui.lists.numbers import ProposalList
 from fwtop.ui.lists.rows import Scope
-from fwtop.ui.lists.trends import HistoryAnswer
 from fwtop.ui.style import BAD, TEXT
 
 Answer = TypeVar("Answer")

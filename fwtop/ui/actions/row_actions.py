@@ -37,11 +37,11 @@ from fwtop.ui.actions.rule_actions import RuleActions
 from fwtop.ui.actions.tab_actions import TabActions
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.details import attack_details, details_of
+from fwtop.ui.lists.history import TrendItem
 from fwtop.ui.lists.numbers import covered_by
 from fwtop.ui.lists.packet_rows import PACKET, PacketRow
 from fwtop.ui.lists.rows import PART_PANELS, Fold, PartView
 from fwtop.ui.lists.traffic import spared
-from fwtop.ui.lists.trends import TrendItem
 from fwtop.ui.style import BAD, GOOD, WARN, Line
 
 TTL_SECONDS = 600

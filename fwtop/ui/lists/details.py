@@ -32,6 +32,7 @@ from fwtop.render.rows.field import Field, RowType, Unit
 from fwtop.rules.costs import CALIBRATE
 from fwtop.ui.format import duration, hex_dump, nanoseconds, number, percent
 from fwtop.ui.lists.attacks import NO_BASELINE, harm_lines
+from fwtop.ui.lists.history import TrendItem
 from fwtop.ui.lists.packet_rows import PacketRow, clock_text
 from fwtop.ui.lists.packets import packet_details
 from fwtop.ui.lists.panels import entry_details
@@ -40,7 +41,6 @@ from fwtop.ui.lists.rows import LogEntry
 from fwtop.ui.lists.rules import listed_rule_details, rule_details, set_details
 from fwtop.ui.lists.table import WRITTEN
 from fwtop.ui.lists.traffic import spared, trend_details
-from fwtop.ui.lists.trends import TrendItem
 from fwtop.ui.style import (
     ACCENT,
     DIM,

@@ -15,9 +15,9 @@ from fwtop.model.traffic.counters import TcpService
 from fwtop.model.traffic.session import Flow, flow_of
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.render.numbers import utc
+from fwtop.render.observation import SPARK, spark, where
 from fwtop.render.rows.defence import RULE
 from fwtop.render.rows.field import RowType
-from fwtop.render.ruleset import SPARK, spark, where
 from fwtop.ui.format import duration, number, octets, percent, wrap
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.table import Cell, CellContext, Column, View, columns_of, trend_cell

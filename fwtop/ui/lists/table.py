@@ -23,10 +23,9 @@ from fwtop.model.traffic.snapshot import (
 )
 from fwtop.render.rows.field import Field, RowType, Unit
 from fwtop.ui.format import bar, error_bar, number, octets, percent, scale_of
-from fwtop.ui.lists.history import RecentRates
+from fwtop.ui.lists.history import HistoryAnswer, RecentRates
 from fwtop.ui.lists.numbers import ProposalList
 from fwtop.ui.lists.rows import LogEntry, Scope
-from fwtop.ui.lists.trends import HistoryAnswer
 from fwtop.ui.style import BAR, DIM, TEXT, Line, fit, width_of, wrap_line
 
 GAP = 2

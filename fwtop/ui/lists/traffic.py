@@ -33,9 +33,9 @@ from fwtop.render.rows.traffic import DESTINATION, PAYLOAD, PORT, SOURCE, SOURCE
 from fwtop.render.trends import TITLES, coverage, spark
 from fwtop.ui.format import number, percent
 from fwtop.ui.keys import KEY_MAP
+from fwtop.ui.lists.history import TrendItem
 from fwtop.ui.lists.packet_rows import PacketRow
 from fwtop.ui.lists.table import ESTIMATE, Cell, CellContext, Column, View, columns_of
-from fwtop.ui.lists.trends import TrendItem
 from fwtop.ui.style import ACCENT, BAD, DIM, ELSEWHERE, GOOD, STRONG, TEXT, WARN, Line, detail, facts
 
 ATTACK = "attack"

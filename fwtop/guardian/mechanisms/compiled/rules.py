@@ -15,8 +15,7 @@ from pathlib import Path
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.failpoints import Failpoint, Failpoints
 from fwtop.guardian.mechanisms.compiled import loader
-from fwtop.guardian.mechanisms.compiled.attachments import Attachments
-from fwtop.guardian.mechanisms.compiled.loader import Planned, Precompiler, plan_lines, same_code
+from fwtop.guardian.mechanisms.compiled.loader import Attachments, Planned, Precompiler, plan_lines, same_code
 from fwtop.guardian.mechanisms.compiled.prefix_hits import PrefixHits
 from fwtop.guardian.mechanisms.compiled.slots import Slots, disable_pinned, free_slot, is_pinned
 from fwtop.guardian.mechanisms.mechanism import (
