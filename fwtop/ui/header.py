@@ -17,7 +17,7 @@ from fwtop.ui.clients import clients_forms
 from fwtop.ui.format import bits, duration, number, percent, shortened
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.history import Clients, History
-from fwtop.ui.lists.path import CONNTRACK_ALARM, FULL, loses_most, soon_full
+from fwtop.ui.lists.stages import CONNTRACK_ALARM, FULL, loses_most, soon_full
 from fwtop.ui.style import (
     ACCENT,
     ALARM,

@@ -29,10 +29,11 @@ from fwtop.ui.lists.attacks import setup_lines
 from fwtop.ui.lists.history import RecentRates
 from fwtop.ui.lists.numbers import HARM_LIMIT
 from fwtop.ui.lists.panels import past_attacks
-from fwtop.ui.lists.path import Stage, path_lines, stage_details
+from fwtop.ui.lists.path import path_lines, stage_details
 from fwtop.ui.lists.proposals import in_brief
 from fwtop.ui.lists.rows import PART_PANELS
 from fwtop.ui.lists.rules import RuleEffects, effect_lines
+from fwtop.ui.lists.stages import Stage
 from fwtop.ui.lists.table import CellContext
 from fwtop.ui.style import STRONG, Line, width_of
 from fwtop.ui.tabs import TAB, Content

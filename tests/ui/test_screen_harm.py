@@ -24,8 +24,8 @@ from fwtop.ui.header import HeaderState, header_lines
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.history import History
 from fwtop.ui.lists.numbers import ProposalList
-from fwtop.ui.lists.path import conntrack_figures
 from fwtop.ui.lists.rows import Fold
+from fwtop.ui.lists.stages import conntrack_figures
 from fwtop.ui.lists.table import CellContext
 from fwtop.ui.lists.traffic import _dropped
 from fwtop.ui.style import DIM, ELSEWHERE, GOOD

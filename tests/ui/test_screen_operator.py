@@ -14,7 +14,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import RuleStatus, State
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.snapshot import LedgerRow, Origin, Snapshot, Source
-from fwtop.ui.lists.path import conntrack_figures, shown_ledger
+from fwtop.ui.lists.stages import conntrack_figures, shown_ledger
 from fwtop.ui.lists.traffic import SOURCE_VIEWS
 
 

@@ -24,7 +24,7 @@ from fwtop.model.service import Service
 from fwtop.model.traffic.packets import FLAG_MALFORMED
 from fwtop.model.traffic.snapshot import Surroundings
 from fwtop.ui.actions import packets
-from fwtop.ui.actions.row_actions import NoRuleError, rule_from_row
+from fwtop.ui.actions.row_rules import NoRuleError, rule_from_row
 from fwtop.ui.lists.packet_rows import PacketBook, PacketRow, clock_text, info, protocol_of
 from fwtop.ui.lists.packets import packet_view, pane_lines, verdict_line
 from fwtop.ui.lists.table import GAP, CellContext, fit_columns, row_lines

@@ -28,7 +28,8 @@ from fwtop.model.traffic.snapshot import (
 )
 from fwtop.render.drop_words import reason_words
 from fwtop.ui.header import rates_line
-from fwtop.ui.lists.path import RECORDED, Stage, bar_cells, path_lines, stage_details, stages_of
+from fwtop.ui.lists.path import RECORDED, bar_cells, path_lines, stage_details
+from fwtop.ui.lists.stages import Stage, stages_of
 from fwtop.ui.style import BAD, DIM, ELSEWHERE, GOOD, Line, width_of
 
 SIZES = ((80, 24), (120, 40), (200, 50))

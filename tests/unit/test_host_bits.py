@@ -18,7 +18,7 @@ from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule
 from fwtop.policy.document import read as read_policy
 from fwtop.ui.actions.editor import InvalidInput, sources_field
-from fwtop.ui.actions.row_actions import rule_from_targets
+from fwtop.ui.actions.row_rules import rule_from_targets
 
 WRONG, NETWORK = "10.77.0.3/8", "10.0.0.0/8"
 

@@ -14,7 +14,8 @@ from fwtop.model.rule import ACTIVE_STATES
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Proposal, Snapshot, Source
 from fwtop.ui.actions.dialog import Dialog, bound, hints
-from fwtop.ui.actions.row_actions import ALL, check_targets
+from fwtop.ui.actions.row_actions import ALL
+from fwtop.ui.actions.row_rules import check_targets
 from fwtop.ui.graph import UNITS
 from fwtop.ui.keys import Action
 from fwtop.ui.lists.panel import Panel

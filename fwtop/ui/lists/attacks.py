@@ -19,8 +19,8 @@ from fwtop.rules.kinds import of
 from fwtop.ui.format import about, duration, number, percent, shortened, wrap
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.numbers import HARM_LIMIT
-from fwtop.ui.lists.path import CONNTRACK_ALARM, FULL
 from fwtop.ui.lists.rows import Fold
+from fwtop.ui.lists.stages import CONNTRACK_ALARM, FULL
 from fwtop.ui.lists.table import Cell, CellContext, View, columns_of, trend_cell
 from fwtop.ui.style import (
     BAD,

@@ -36,9 +36,10 @@ from fwtop.ui.lists.history import TrendItem
 from fwtop.ui.lists.packet_rows import PacketRow, clock_text
 from fwtop.ui.lists.packets import packet_details
 from fwtop.ui.lists.panels import entry_details
-from fwtop.ui.lists.path import Figure, Stage, share_of_all, stage_details
+from fwtop.ui.lists.path import stage_details
 from fwtop.ui.lists.rows import LogEntry
 from fwtop.ui.lists.rules import listed_rule_details, rule_details, set_details
+from fwtop.ui.lists.stages import Figure, Stage, share_of_all
 from fwtop.ui.lists.table import WRITTEN
 from fwtop.ui.lists.traffic import spared, trend_details
 from fwtop.ui.style import (

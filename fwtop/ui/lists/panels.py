@@ -20,17 +20,11 @@ from fwtop.render.rows.service import SERVICE
 from fwtop.rules.words import describe
 from fwtop.ui.format import percent
 from fwtop.ui.lists.attacks import ATTACK_VIEW, calm_words
-from fwtop.ui.lists.path import (
-    PATH_VIEW,
-    UNEXPLAINED,
-    conntrack_figures,
-    share_of_all,
-    shown_ledger,
-    stages_of,
-)
+from fwtop.ui.lists.path import PATH_VIEW
 from fwtop.ui.lists.proposals import PROPOSAL_VIEW, against_words
 from fwtop.ui.lists.rows import LogEntry
 from fwtop.ui.lists.rules import ALL_RULES_VIEW, MACHINE_RULES_VIEW, RULES_VIEW
+from fwtop.ui.lists.stages import UNEXPLAINED, conntrack_figures, share_of_all, shown_ledger, stages_of
 from fwtop.ui.lists.table import CellContext, Column, View, columns_of, with_columns
 from fwtop.ui.lists.traffic import (
     PAYLOAD_VIEW,
