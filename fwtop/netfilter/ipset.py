@@ -25,7 +25,6 @@ from fwtop.model.traffic.protocols import NUMBERS
 if TYPE_CHECKING:  # a guardian without a long list doesn't load numpy
     from numpy.typing import NDArray
 
-    from fwtop.model.addresses.keyed_rows import KeyedRows
     from fwtop.model.addresses.list_rows import Rows
 
 _SUBSYSTEM = 6 << 8  # NFNL_SUBSYS_IPSET
@@ -397,54 +396,38 @@ def add_prefixes(
         raise FwtopError(f"set {name} could not be filled: {_reason(error)}; nothing was installed") from None
 
 
-def _encoder(family: int, prefixes: Rows) -> tuple[Callable[[int, int], bytes], int, int]:
-    """Return a function that encodes a slice of prefixes, the size of one, and how many there are.
+def _encoder(family: int, entries: Rows) -> tuple[Callable[[int, int], bytes], int, int]:
+    """Return a function that encodes a slice of entries, the size of one, and how many there are.
 
-    Each is an IPSET_ATTR_DATA with its address and length.
+    Each is an IPSET_ATTR_DATA with its address and length, of single ports port and protocol, too, of pairs
+    both networks.
     """
     import numpy as np
 
     from fwtop.model.addresses.prefix_rows import PrefixRows
 
-    if not isinstance(prefixes, PrefixRows):
-        return _keyed_encoder(family, prefixes)
     width = _ADDRESS_BYTES[family]
     address = attribute((1 if family == 4 else 2) | netlink.NLA_F_NET_BYTEORDER, bytes(width))
-    template = np.frombuffer(
-        netlink.nested(_DATA, netlink.nested(_IP, address), attribute(_CIDR, b"\0")), np.uint8
-    )
-    first = len(template) - 8 - width  # the length's attribute is the last 8 bytes
-    columns: tuple[NDArray[Any], ...] = prefixes.columns4() if family == 4 else prefixes.columns6()
-    *words, lengths = columns
-    size = width // len(words)
-
-    def encode(start: int, stop: int) -> bytes:
-        rows = np.tile(template, (stop - start, 1))
-        for at, word in zip(range(first, first + width, size), words, strict=True):
-            part = word[start:stop].astype(f">u{size}")
-            rows[:, at : at + size] = part.view(np.uint8).reshape(-1, size)
-        rows[:, -4] = lengths[start:stop]
-        return rows.tobytes()
-
-    return encode, len(template), len(lengths)
-
-
-def _keyed_encoder(family: int, entries: KeyedRows[Any]) -> tuple[Callable[[int, int], bytes], int, int]:
-    """Return the same for single ports, whose IPSET_ATTR_DATA has port and protocol, too, and for pairs."""
-    import numpy as np
-
-    width = _ADDRESS_BYTES[family]
-    address = attribute((1 if family == 4 else 2) | netlink.NLA_F_NET_BYTEORDER, bytes(width))
-    rows, length = entries.rows, attribute(_CIDR, b"\0")
-    columns = {}  # by place in the message: each attribute behind the addresses takes 8 bytes
-    if of_pairs(entries):
-        parts = netlink.nested(_IP, address), netlink.nested(_IP2, address), length, attribute(_CIDR2, b"\0")
+    parts = [netlink.nested(_IP, address), attribute(_CIDR, b"\0")]
+    columns: dict[
+        int, NDArray[Any]
+    ]  # by place from the end: each attribute behind the addresses takes 8 bytes
+    if isinstance(entries, PrefixRows):
+        found: tuple[NDArray[Any], ...] = entries.columns4() if family == 4 else entries.columns6()
+        *words, lengths = found
+        size = width // len(words)
+        columns = {-4: lengths, **{-8 - width + at * size: word for at, word in enumerate(words)}}
+    elif of_pairs(entries):
+        rows = entries.rows
+        parts[1:1] = [netlink.nested(_IP2, address)]
+        parts.append(attribute(_CIDR2, b"\0"))
         columns = {-12: rows["length"], -4: rows["to_length"]}
         columns[-16 - width] = entries.bytes_of("to")[:, 16 - width :]
         columns[-24 - 2 * width] = entries.bytes_of("address")[:, 16 - width :]
     else:
-        port = attribute(_PORT | netlink.NLA_F_NET_BYTEORDER, bytes(2))
-        parts = netlink.nested(_IP, address), length, port, attribute(_PROTO, b"\0")
+        rows = entries.rows
+        parts.append(attribute(_PORT | netlink.NLA_F_NET_BYTEORDER, bytes(2)))
+        parts.append(attribute(_PROTO, b"\0"))
         columns = {-20: rows["length"], -12: rows["low"], -4: rows["protocol"]}
         columns[-24 - width] = entries.bytes_of("address")[:, 16 - width :]
     template = np.frombuffer(netlink.nested(_DATA, *parts), np.uint8)
@@ -452,11 +435,12 @@ def _keyed_encoder(family: int, entries: KeyedRows[Any]) -> tuple[Callable[[int,
     def encode(start: int, stop: int) -> bytes:
         made = np.tile(template, (stop - start, 1))
         for at, column in columns.items():
-            part = np.frombuffer(column[start:stop].tobytes(), np.uint8).reshape(stop - start, -1)
+            part = column[start:stop]
+            part = part.astype(part.dtype.newbyteorder(">")).view(np.uint8).reshape(stop - start, -1)
             made[:, len(template) + at :][:, : part.shape[1]] = part
         return made.tobytes()
 
-    return encode, len(template), len(entries)
+    return encode, len(template), len(columns[-4])
 
 
 def _named(name: str) -> bytes:
