@@ -24,25 +24,10 @@ from fwtop.model.traffic.packets import (
 )
 from fwtop.model.traffic.protocols import NAMES, TCP, UDP
 from fwtop.model.traffic.snapshot import Destination, Port, Share
-from fwtop.stats.sources import Drops, address_keys
+from fwtop.stats.sources import Drops
 from fwtop.stats.sums import SAMPLES, WEIGHT, KeyedSums, Scale, mixed
 
 MOST = 20_000  # a scan of a large network reaches any number of addresses: keep the heaviest
-
-
-def sum_destinations(arrived: PacketBatch, sums: F64, dropped: PacketBatch, lost: F64) -> KeyedSums:
-    """Sum arrived packets by destination, and what the drop hook sampled of each; tags: family, hi, lo."""
-    family, hi, lo, both = arrived.family, arrived.dst_hi, arrived.dst_lo, sums
-    if len(dropped):
-        family = np.concatenate((family, dropped.family))
-        hi = np.concatenate((hi, dropped.dst_hi))
-        lo = np.concatenate((lo, dropped.dst_lo))
-        both = np.concatenate((sums, lost), axis=1)
-    known = family != 0
-    if not known.all():
-        family, hi, lo, both = family[known], hi[known], lo[known], both[:, known]
-    length = np.where(family == 4, np.uint8(32), np.uint8(128))
-    return KeyedSums.of(address_keys(family, length, hi, lo), both, {"family": family, "hi": hi, "lo": lo})
 
 
 def destination_table(counted: KeyedSums, scale: Scale, drops: Drops, top: int) -> tuple[Destination, ...]:

@@ -308,8 +308,8 @@ class Digest(Struct, frozen=True):
         lost[DROPPED] = dropped.weight
         return Digest(
             total=sums.sum(axis=1) + lost.sum(axis=1),
-            sources=sources.sum_sources(arrived, sums, dropped, lost, lookup),
-            destinations=destinations.sum_destinations(arrived, sums, dropped, lost),
+            sources=sources.with_origins(sources.sum_addresses("src", arrived, sums, dropped, lost), lookup),
+            destinations=sources.sum_addresses("dst", arrived, sums, dropped, lost),
             ports=destinations.sum_ports(arrived, sums),
             payloads=payloads.sum_payloads(arrived, sums),
             protocols=destinations.sum_protocols(arrived, sums),

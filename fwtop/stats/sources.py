@@ -47,20 +47,30 @@ class SourceSums(Struct, frozen=True):
         )
 
 
-def sum_sources(
-    arrived: PacketBatch, sums: F64, dropped: PacketBatch, lost: F64, lookup: OriginLookup
-) -> SourceSums:
-    """Sum arrived packets by source, and what the drop hook sampled of each."""
-    family = np.concatenate((arrived.family, dropped.family))
-    hi = np.concatenate((arrived.src_hi, dropped.src_hi))
-    lo = np.concatenate((arrived.src_lo, dropped.src_lo))
-    both = np.concatenate((sums, lost), axis=1)
+def sum_addresses(side: str, arrived: PacketBatch, sums: F64, dropped: PacketBatch, lost: F64) -> KeyedSums:
+    """Sum arrived packets by "src" or "dst", and what the drop hook sampled of each.
+
+    Tags: family, length, hi, lo.
+    """
+    family, both = arrived.family, sums
+    hi, lo = (getattr(arrived, f"{side}_{half}") for half in ("hi", "lo"))
+    if len(dropped):
+        family = np.concatenate((family, dropped.family))
+        hi, lo = (
+            np.concatenate((mine, getattr(dropped, f"{side}_{half}")))
+            for mine, half in ((hi, "hi"), (lo, "lo"))
+        )
+        both = np.concatenate((sums, lost), axis=1)
     known = family != 0
     if not known.all():
         family, hi, lo, both = family[known], hi[known], lo[known], both[:, known]
     length = np.where(family == 4, np.uint8(32), np.uint8(128))
     tags = {"family": family, "length": length, "hi": hi, "lo": lo}
-    address = KeyedSums.of(address_keys(family, length, hi, lo), both, tags)
+    return KeyedSums.of(address_keys(family, length, hi, lo), both, tags)
+
+
+def with_origins(address: KeyedSums, lookup: OriginLookup) -> SourceSums:
+    """Sum sources by autonomous system and country, too."""
     origin = lookup.columns(address.tags["family"], address.tags["hi"], address.tags["lo"])
     address.tags["asn"], address.tags["country"] = origin.asn, origin.country
     return SourceSums(
