@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from fwtop.cli.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
 from fwtop.cli.options import flag, option
 from fwtop.client import discovery
-from fwtop.model.addresses.address import ASN, COUNTRY, Prefix, asn_of, check_name, prefixes_of
+from fwtop.model.addresses.address import ASN, COUNTRY, Prefix, check_name, of_family, prefixes_of
 from fwtop.model.addresses.prefix_file import read_prefix_file
 from fwtop.model.errors import FwtopError
-from fwtop.model.rule import LIST, Kind, Match, Rule, families_of
+from fwtop.model.rule import LIST, Kind, Match, Rule
 from fwtop.model.text import safe_text
 from fwtop.rules.kinds import filters, of, why_too_many
 
@@ -133,20 +133,12 @@ def _is_list(target: str) -> bool:
 
 
 def _of_family(prefixes: Sequence[Prefix], family: int | None) -> Sequence[Prefix]:
-    if family is None or families_of(prefixes) == {family}:
-        return prefixes
-    if isinstance(prefixes, tuple):
-        return tuple(prefix for prefix in prefixes if prefix.family == family)
-    from fwtop.model.addresses.prefix_rows import PrefixRows
-
-    return PrefixRows.of(prefixes).of_family(family)
+    return prefixes if family is None else of_family(prefixes, family, ())
 
 
 def _expand(origin: str) -> Sequence[Prefix]:
-    kind, _, name = origin.partition(":")
     if origin.startswith("@"):
         return read_prefix_file(origin[1:])
-    from fwtop.enrich.geoip import prefixes_of_asn, prefixes_of_country
+    from fwtop.enrich.geoip import prefixes_of_origin
 
-    found = prefixes_of_asn(asn_of(name)) if kind == "asn" else prefixes_of_country(name)
-    return tuple(found)
+    return tuple(prefixes_of_origin(origin))

@@ -21,7 +21,8 @@ from fwtop.console.playback.replay import find_earlier
 from fwtop.console.rules import read_ruleset
 from fwtop.console.samples import SamplePackets, TrafficParts
 from fwtop.dissect.client import Dissector
-from fwtop.enrich.geoip import prefixes_of_asn, prefixes_of_country
+from fwtop.enrich.geoip import prefixes_of_origin
+from fwtop.model.addresses.address import ASN, COUNTRY
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import ConfigText
 from fwtop.model.messages import Answer
@@ -29,7 +30,6 @@ from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.protocol import Apply, Keep, Plan, Repair, RuleChange, RuleMode, Undo, Why
 from fwtop.model.rule import Mode, PlanView, Rule, RuleStatus
 from fwtop.model.ruleset import Ruleset
-from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import PastAttack, Trends
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.store.history import FILE_NAME
@@ -264,11 +264,6 @@ def live_controls(console: LiveConsole, ring: PacketRing) -> LiveControls:
 
 def _expand_origin(rule: Rule) -> Rule:
     """Expand a rule's origin `asn:N` or `country:CC` to prefixes; return other rules unchanged."""
-    kind, _, name = (rule.origin or "").partition(":")
-    if rule.match.sources or kind not in ("asn", "country"):
+    if rule.match.sources or not rule.origin or not rule.origin.startswith((ASN, COUNTRY)):
         return rule
-    prefixes = prefixes_of_asn(int(name)) if kind == "asn" else prefixes_of_country(name)
-    if not prefixes:
-        line = f"the address database knows no prefixes of {safe_text(rule.origin)}; nothing was blocked"
-        raise FwtopError(line)
-    return replace(rule, match=replace(rule.match, sources=tuple(prefixes)))
+    return replace(rule, match=replace(rule.match, sources=tuple(prefixes_of_origin(rule.origin))))

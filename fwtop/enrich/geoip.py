@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from fwtop.enrich.mmdb import STALE_DAYS, CorruptDatabaseError, Database, MmdbFile
-from fwtop.model.addresses.address import Prefix, country_of
+from fwtop.model.addresses.address import Prefix, asn_of, country_of
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import GEOIP_DIRECTORY
 from fwtop.model.text import safe_text
@@ -185,16 +185,15 @@ def city_name(content: dict[str, Any]) -> str:
     return f"{shown}, {safe_text(country, limit=2)}" if isinstance(country, str) and country else shown
 
 
-def prefixes_of_asn(asn: int, path: str | None = None) -> list[Prefix]:
-    """Return the prefixes of an autonomous system; FwtopError if no database knows it."""
-    return _prefixes(f"AS{asn}", path, lambda origin: origin.asn == asn)
-
-
-def prefixes_of_country(code: str, path: str | None = None) -> list[Prefix]:
-    """Return the prefixes of a country by its ISO 3166-1 code; FwtopError if no database knows it."""
-    name = country_of(code)
-    number = int.from_bytes(name.encode(), "big")
-    return _prefixes(f"country {name}", path, lambda origin: origin.country == number)
+def prefixes_of_origin(origin: str, path: str | None = None) -> list[Prefix]:
+    """Return the prefixes of an AS (asn:N) or a country (country:CC); FwtopError if no database knows any."""
+    kind, _, name = origin.partition(":")
+    if kind == "asn":
+        asn = asn_of(name)
+        return _prefixes(f"AS{asn}", path, lambda found: found.asn == asn)
+    code = country_of(name)
+    number = int.from_bytes(code.encode(), "big")
+    return _prefixes(f"country {code}", path, lambda found: found.country == number)
 
 
 def _prefixes(what: str, path: str | None, wanted: Callable[[OriginColumns], Mask]) -> list[Prefix]:

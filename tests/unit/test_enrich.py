@@ -127,7 +127,7 @@ def test_special_purpose_addresses_have_no_origin_in_the_bundled_data(bundled, n
     monkeypatch.setattr(geoip, "BUNDLED", bundled)
     addresses = ["198.51.100.1", "203.0.113.7", "192.168.1.1", "172.16.3.4", "2001:db8::1", "8.8.8.8"]
     assert found(geoip.open_lookup(), addresses) == [("", 0)] * 5 + [("US", 15169)]
-    blocked = PrefixRows.of(geoip.prefixes_of_country("AU"))
+    blocked = PrefixRows.of(geoip.prefixes_of_origin("country:AU"))
     assert len(blocked) > 10_000
     for network in special.NETWORKS:
         assert blocked.overlapping(Prefix.of(network)) is None, network
@@ -303,18 +303,21 @@ def test_leaves_are_the_networks_that_the_reference_reader_lists(tmp_path):
 
 def test_prefixes_of_an_as_and_of_a_country(tmp_path, no_own_data):
     path = str(write_database(tmp_path / "a.mmdb", NETWORKS))
-    assert [str(p) for p in geoip.prefixes_of_asn(64500, path)] == ["192.0.2.0/25", "2001:db8:1::/48"]
-    assert [str(p) for p in geoip.prefixes_of_country("nl", path)] == ["192.0.2.0/25", "2001:db8:1::/48"]
-    assert [str(p) for p in geoip.prefixes_of_country("US", path)] == ["203.0.113.7"]
+    for origin, expected in (
+        ("asn:64500", ["192.0.2.0/25", "2001:db8:1::/48"]),
+        ("country:nl", ["192.0.2.0/25", "2001:db8:1::/48"]),
+        ("country:US", ["203.0.113.7"]),
+    ):
+        assert [str(p) for p in geoip.prefixes_of_origin(origin, path)] == expected
 
 
 def test_an_unknown_as_or_country_is_an_error(tmp_path, no_own_data):
     path = str(write_database(tmp_path / "a.mmdb", NETWORKS))
     with pytest.raises(FwtopError, match="no network of AS1 is known") as caught:
-        geoip.prefixes_of_asn(1, path)
+        geoip.prefixes_of_origin("asn:1", path)
     assert caught.value.code == 1
     with pytest.raises(FwtopError, match="two letters") as caught:
-        geoip.prefixes_of_country("Narnia", path)
+        geoip.prefixes_of_origin("country:Narnia", path)
     assert caught.value.code == 2
 
 
