@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from fwtop.kernel.descriptors import close_all
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, bundle, prefix_text, read_sources, sealed
 from fwtop.model.errors import FwtopError
@@ -83,8 +84,7 @@ def carried(exchange: Exchange, request: Request) -> dict[str, Any]:
             data["texts"] = dict(zip(data["files"], map(_text, files), strict=True))
         return data
     finally:
-        for file in files:
-            os.close(file)
+        close_all(files)
 
 
 def _detached(request: Request) -> tuple[Request, int | None]:

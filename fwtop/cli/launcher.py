@@ -22,6 +22,7 @@ from fwtop.cli.options import Verb, add_geoip, add_interfaces, add_observation, 
 from fwtop.console.handoff import Handoff, Options, send_handoff
 from fwtop.dissect.supervisor import start_dissector
 from fwtop.kernel import namespaces
+from fwtop.kernel.descriptors import close_all
 from fwtop.kernel.programs import module_argv
 from fwtop.kernel.waiting import waiting
 from fwtop.model.errors import CONSOLE_DATA_BYTES, FwtopError
@@ -84,8 +85,7 @@ def _hand_over(mine: socket.socket, options: Options, interfaces: Sequence[str])
         send_handoff(mine, handoff, descriptors)
         if options.mode == "tui" and not handoff.error:
             mine.recv(1)  # which ends once the console has started and taken them
-    for descriptor in descriptors:
-        os.close(descriptor)
+    close_all(descriptors)
 
 
 def _become_console(

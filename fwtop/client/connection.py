@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import array
-import os
 import socket
 import time
 
 from msgspec import Struct
 
+from fwtop.kernel.descriptors import close_all
 from fwtop.model import messages, protocol
 
 _MAX_DESCRIPTORS = 64
@@ -105,8 +105,7 @@ class Connection:
     def _note_late(
         self, asked: protocol.Request | None, answer: messages.Answer, descriptors: list[int]
     ) -> None:
-        for descriptor in descriptors:
-            os.close(descriptor)
+        close_all(descriptors)
         if isinstance(
             asked, protocol.Apply | protocol.Keep | protocol.Undo
         ):  # what was only a question is not asked any more

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from fwtop.client.connection import Connection, EndedError
 from fwtop.kernel import namespaces
 from fwtop.kernel.children import enlarge
-from fwtop.kernel.descriptors import closing
+from fwtop.kernel.descriptors import close_all, closing
 from fwtop.kernel.procfs import read_text
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT, CommandError, module_argv, run
 from fwtop.model import messages, paths, protocol
@@ -49,7 +49,7 @@ class GuardianClient:
     def request(self, request: protocol.Request, *, timeout: float | None = None) -> messages.Answer:
         """Send a request and return its answer, whatever it says; raises FwtopError when there is none."""
         answer, descriptors = exchange(self._connection, request, timeout or request.seconds)
-        _close(descriptors)
+        close_all(descriptors)
         return answer
 
     def demand(
@@ -59,8 +59,8 @@ class GuardianClient:
         try:
             answer, descriptors = self.exchange(request, attached, timeout=timeout)
         finally:
-            _close([attached] if attached is not None else [])
-        _close(descriptors)
+            close_all([attached] if attached is not None else [])
+        close_all(descriptors)
         return answer
 
     def exchange(
@@ -69,7 +69,7 @@ class GuardianClient:
         """Do the same, and return the descriptors that came with the answer; `attached` stays open."""
         answer, descriptors = exchange(self._connection, request, timeout or request.seconds, attached)
         if not answer.ok:
-            _close(descriptors)
+            close_all(descriptors)
         return answer.agreed(), descriptors
 
     def plan(self, rule: Rule) -> messages.Answer:
@@ -101,7 +101,7 @@ class GuardianClient:
             sources = read_sources(files[0]) if files else rule.match.sources
             return replace(rule, match=replace(rule.match, sources=sources)), answer.data["stamp"]
         finally:
-            _close(files)
+            close_all(files)
 
     def rules(self) -> list[RuleStatus]:
         """Return the active rules; raises FwtopError."""
@@ -127,7 +127,7 @@ class GuardianClient:
                     left.frombytes(stream.read())
             return read_sources(files[0]), left
         finally:
-            _close(files)
+            close_all(files)
 
     def watch(
         self, request: protocol.Watch, *, timeout: float = ANSWER_SECONDS
@@ -293,11 +293,6 @@ def exchange(
     except OSError as error:
         line = f"the guardian does not answer ({error.strerror or error}); active rules expire by themselves"
         raise FwtopError(line, reason="unavailable", retryable=True) from None
-
-
-def _close(descriptors: Iterable[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 def needs_unit(status: str | None = None, booted: Path = SYSTEMD_BOOTED) -> bool:

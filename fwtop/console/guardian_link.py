@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from fwtop.analysis.clients import Clients
 from fwtop.client.connection import Connection, Late
+from fwtop.kernel.descriptors import close_all
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import detach_sources, read_sources
 from fwtop.model.errors import FwtopError
@@ -101,8 +102,7 @@ class GuardianLink:
                 rule = replace(rule, match=replace(rule.match, sources=read_sources(descriptors[0])))
             return rule
         finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            close_all(descriptors)
 
     def late(self) -> list[str]:
         """Return a line for each answer that arrived after its request timed out; never blocks."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import array
 import contextlib
-import os
 import socket
 import subprocess
 import syslog
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from fwtop.kernel.descriptors import close_all
 from fwtop.kernel.programs import ENVIRONMENT, module_argv
 from fwtop.model.messages import MAX_MESSAGE, Answer, ProtocolError, parse_answer
 
@@ -69,7 +69,7 @@ def receive(sock: socket.socket) -> tuple[Answer, list[int]]:
             raise ProtocolError("the loader's answer is too long")
         return parse_answer(message), descriptors.tolist()
     except ProtocolError:
-        close(descriptors)
+        close_all(descriptors)
         raise
 
 
@@ -79,12 +79,6 @@ def ending(process: subprocess.Popen[bytes], patience: float = 1.0) -> str:
         status = process.wait(patience)
         return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
     return ""
-
-
-def close(descriptors: Iterable[int]) -> None:
-    """Close descriptors."""
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 def enlarge(sock: socket.socket) -> None:

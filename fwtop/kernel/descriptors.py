@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,12 @@ def closing(descriptor: int) -> Iterator[int]:
     try:
         yield descriptor
     finally:
+        os.close(descriptor)
+
+
+def close_all(descriptors: Iterable[int]) -> None:
+    """Close descriptors."""
+    for descriptor in descriptors:
         os.close(descriptor)
 
 

@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from fwtop.kernel.descriptors import close_all
 from fwtop.kernel.drop_reasons import FunctionNames, NameLookup
 from fwtop.kernel.procfs import parse_idle, read_text
 from fwtop.live.counters import CounterReader, Interval
@@ -313,8 +314,7 @@ class LiveSource:
             self._xdp.close()
         self._ring.close()
         self._maps.close()
-        for descriptor in self._fds.values():
-            os.close(descriptor)
+        close_all(self._fds.values())
         self._fds = {}
 
 

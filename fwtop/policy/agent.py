@@ -24,6 +24,7 @@ from fwtop.client.connection import Connection
 from fwtop.client.discovery import GuardianClient
 from fwtop.guardian.serving.requests import guarded
 from fwtop.kernel import namespaces
+from fwtop.kernel.descriptors import close_all
 from fwtop.model import messages, protocol
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.named_list import entries_of
@@ -106,8 +107,7 @@ class PolicyAgent(Struct):
             self._answer(messages.Answer(False, f"not understood: {error}; nothing was changed", 2))
             return None, {}
         finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            close_all(descriptors)
 
     def _answer(self, answer: messages.Answer) -> None:
         message = messages.encode_answer(answer)

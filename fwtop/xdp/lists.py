@@ -33,11 +33,11 @@ the list and of its counters:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fwtop.kernel import bpf
+from fwtop.kernel.descriptors import close_all
 from fwtop.model.rule import Match, families_of
 from fwtop.xdp.conditions import Headers
 from fwtop.xdp.ipv6_lists import build_list6
@@ -127,8 +127,7 @@ def create_hits(counted: int) -> int:
 def close_lists(lists: Lists) -> None:
     """Close the maps of lists; those in use by a program or a pin live on."""
     for maps in lists.values():
-        for descriptor in maps.descriptors.values():
-            os.close(descriptor)
+        close_all(maps.descriptors.values())
 
 
 def _build4(prefixes: PrefixRows, counted: NDArray[np.int32]) -> List4:

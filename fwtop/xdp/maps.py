@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from msgspec import Struct
 
 from fwtop.kernel import bpf
-from fwtop.kernel.descriptors import closing
+from fwtop.kernel.descriptors import close_all, closing
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Match, RateLimit
 from fwtop.model.traffic.counters import TRAFFIC_CLASSES
@@ -93,8 +93,7 @@ def find_shared(directory: Path, name: str) -> int | None:
         except FileNotFoundError:  # a link that lost its interface
             continue
         finally:
-            for descriptor in opened:
-                os.close(descriptor)
+            close_all(opened)
     return None
 
 

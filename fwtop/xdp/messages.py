@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fwtop.kernel import children
-from fwtop.kernel.descriptors import closing
+from fwtop.kernel.descriptors import close_all, closing
 from fwtop.model.addresses.address import Prefix, of_ports
 from fwtop.model.addresses.prefix_list import pack_prefixes
 from fwtop.model.errors import FwtopError
@@ -189,7 +189,7 @@ def receive_reply(sock: socket.socket) -> Loaded:
         hits = {name.removeprefix(_HITS): named[name] for name in named if name.startswith(_HITS)}
         return Loaded(of_plain(tuple[Attachment, ...], answer.data["attachments"]), maps, hits)
     except (FwtopError, KeyError, ValueError, TypeError) as error:
-        children.close(descriptors)
+        close_all(descriptors)
         if isinstance(error, FwtopError):
             raise
         raise ProtocolError("the XDP loader's reply is incomplete") from None

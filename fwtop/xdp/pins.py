@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.kernel import bpf, bpffs, namespaces
-from fwtop.kernel.descriptors import closing
+from fwtop.kernel.descriptors import close_all, closing
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import read_sources
 from fwtop.model.errors import FwtopError
@@ -123,8 +123,7 @@ def open_shared(directory: Path) -> dict[str, int]:
     found = {name: bpf.open_pin(directory / name) for name in SHARED}
     if all(bpf.value_size(found[name]) == size for name, size in shared_sizes().items()):
         return found
-    for descriptor in found.values():
-        os.close(descriptor)
+    close_all(found.values())
     return {}
 
 

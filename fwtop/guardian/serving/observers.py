@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from fwtop.guardian.serving.peer import Client, Peer
 from fwtop.kernel import children as child
+from fwtop.kernel.descriptors import close_all
 from fwtop.model.messages import Answer, ProtocolError
 from fwtop.model.protocol import Watch
 from fwtop.model.text import safe_text
@@ -211,7 +212,7 @@ class Observers:
         if answer.ok and not wanted.client.connections:
             answer = Answer(False, "the client is gone", 1)
         if not answer.ok:
-            child.close(descriptors)
+            close_all(descriptors)
             self.detach(wanted.slot)
             wanted.client.slot = None
             if wanted.again or not loading.was_killed or not wanted.client.connections:

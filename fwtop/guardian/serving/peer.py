@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from fwtop.client.connection import MAX_ANSWER
 from fwtop.guardian.serving.descriptor_receiver import DescriptorReceiver
 from fwtop.kernel.children import enlarge
+from fwtop.kernel.descriptors import close_all
 from fwtop.model.messages import LAST, MAX_MESSAGE, MORE, PART, Answer, encode_answer, number_in
 from fwtop.model.protocol import Hello
 
@@ -195,8 +196,7 @@ def _groups(sock: socket.socket) -> frozenset[int]:
 
 
 def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
+    close_all(descriptors)
 
 
 def encode_success(number: int, data: Mapping[str, bytes]) -> list[bytes]:

@@ -27,6 +27,7 @@ from fwtop.guardian.serving.connections import Connections
 from fwtop.guardian.serving.peer import Client, Peer, copy_of
 from fwtop.guardian.serving.worker import Worker
 from fwtop.kernel import children
+from fwtop.kernel.descriptors import close_all
 from fwtop.model.console_scope import CONSOLE
 from fwtop.model.messages import Answer, NumberedRequest, ProtocolError, encode_request
 from fwtop.model.protocol import (
@@ -255,7 +256,7 @@ class Policies:
             agent.asked = False
             self._connections.reply(agent.peer, answer, descriptors)
         else:
-            children.close(descriptors)
+            close_all(descriptors)
 
     def gone(self, client: Client) -> None:
         """Tell a client's child that nobody waits for it: it takes back what it tries, and ends."""

@@ -7,7 +7,6 @@ switch). What is pinned in bpffs outlives the guardian, and the next one finds i
 from __future__ import annotations
 
 import contextlib
-import os
 import syslog
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from fwtop.guardian.mechanisms.mechanism import (
     each,
 )
 from fwtop.guardian.ownership import single_threaded
+from fwtop.kernel.descriptors import close_all
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import sealed
 from fwtop.model.errors import FwtopError
@@ -92,8 +92,7 @@ class CompiledRules(Mechanism):
         if self._slots is None and loaded.maps:
             self._slots = Slots(loaded.maps)
             return
-        for descriptor in loaded.maps.values():
-            os.close(descriptor)
+        close_all(loaded.maps.values())
 
     def find(self) -> None:
         """Find the rules of a former guardian; raises FwtopError."""
@@ -415,8 +414,7 @@ class CompiledRules(Mechanism):
         if shared is not None:
             name, descriptor = shared
             self._hits.carry_over(descriptor, before[name], new[name], self._slots.cpus)
-        for descriptor in hits.values():
-            os.close(descriptor)
+        close_all(hits.values())
 
     def _refresh_program(self, allow: AllowList) -> None:
         wanted = _allowed(allow)
@@ -451,8 +449,7 @@ class CompiledRules(Mechanism):
             loaded = loader.ask(request, self._serve_urgent)
         finally:
             self._busy = False
-            for descriptor in sent.values():
-                os.close(descriptor)
+            close_all(sent.values())
         self.take_maps(loaded)
         self._attachments.replace(loaded.attachments)
         self._allow = allow

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.kernel import bpf
+from fwtop.kernel.descriptors import close_all
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import Passes
 from fwtop.model.errors import FwtopError
@@ -134,8 +135,7 @@ class Slots:
         self._counters.close()
         if self._peers is not None:
             self._peers.close()
-        for descriptor in self.maps.values():
-            os.close(descriptor)
+        close_all(self.maps.values())
         self.maps = {}
 
 
