@@ -17,7 +17,7 @@ from fwtop.analysis.engine.compete import Explained
 from fwtop.analysis.engine.weights import calibrated
 from fwtop.analysis.fate import fates
 from fwtop.analysis.learning import Learner
-from fwtop.analysis.memory import Baseline, Memory
+from fwtop.analysis.memory import Baseline, Memory, normal_range, services_used
 from fwtop.analysis.packet_signatures import SignatureSearch, packet_signatures
 from fwtop.analysis.proposals.effect import Remainder, Remaining
 from fwtop.analysis.proposals.normal import Normal, normal_traffic, with_unexplained
@@ -28,7 +28,6 @@ from fwtop.analysis.severity import Load, Surroundings, severity_of
 from fwtop.analysis.shown import JudgedTraffic, shown_payloads
 from fwtop.analysis.sighting import seen_until, sighting_of
 from fwtop.analysis.standing import Standing
-from fwtop.analysis.usual import normal_range, services_used
 from fwtop.incidents.effects import with_effects
 from fwtop.incidents.tracker import Tracked, Tracker
 from fwtop.incidents.views import Sighted, incident_of, resting

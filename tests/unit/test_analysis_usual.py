@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from test_analysis_habits import SECONDS, SERVICES, batch, usual
 
 from benches.corpus.cases import learn
-from fwtop.analysis.memory import READY_SECONDS, Baseline
-from fwtop.analysis.usual import learning_words, normal_range
+from fwtop.analysis.memory import READY_SECONDS, Baseline, learning_words, normal_range
 from fwtop.incidents.advisor import Advisor
 from fwtop.model.traffic.snapshot import Judgement
 from fwtop.render.rows.service import SERVICE

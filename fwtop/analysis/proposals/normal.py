@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from fwtop.analysis.clients import Clients
 from fwtop.analysis.context import AnalysisContext, Finding
+from fwtop.analysis.memory import learning_words
 from fwtop.analysis.proposals.census import Census, clients_of
 from fwtop.analysis.proposals.matching import Texts, payload_rows
 from fwtop.analysis.proposals.prefixes import Addresses
-from fwtop.analysis.usual import learning_words
 from fwtop.analysis.window.tcp_view import ACK, SYN
 from fwtop.analysis.window.traffic import TCP, UDP, Rows
 from fwtop.model.addresses.address import Prefix

@@ -13,14 +13,13 @@ from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.context import AnalysisContext, Finding, make_context
 from fwtop.analysis.memory import Baseline
 from fwtop.analysis.proposals import effect
-from fwtop.analysis.proposals.bystanders import has_return_path
+from fwtop.analysis.proposals.bystanders import has_return_path, reach_of, unseen_share
 from fwtop.analysis.proposals.census import Aim
 from fwtop.analysis.proposals.held import is_about, with_connections
 from fwtop.analysis.proposals.limits import full_table_warning
 from fwtop.analysis.proposals.matching import allowed_rows
 from fwtop.analysis.proposals.normal import Normal, normal_traffic, with_unexplained
 from fwtop.analysis.proposals.present import lost_now
-from fwtop.analysis.proposals.reach import reach_of, unseen_share
 from fwtop.analysis.proposals.signatures import matches, signatures
 from fwtop.model.harm import Reach
 from fwtop.model.rule import Preview, Rule

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.analysis.context import AnalysisContext, Trait
-from fwtop.analysis.proposals.bystanders import bystanders, has_return_path
+from fwtop.analysis.proposals.bystanders import bystanders, has_return_path, reach_of, unseen_share
 from fwtop.analysis.proposals.candidates import USEFUL, candidates
 from fwtop.analysis.proposals.census import Aim
 from fwtop.analysis.proposals.effect import (
@@ -24,7 +24,6 @@ from fwtop.analysis.proposals.effect import (
 from fwtop.analysis.proposals.held import proposals
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.proposals.present import lost_now
-from fwtop.analysis.proposals.reach import reach_of, unseen_share
 from fwtop.analysis.proposals.services import Candidate, for_table, proposed
 from fwtop.analysis.proposals.signatures import Signature
 from fwtop.analysis.proposals.upstream import upstream
