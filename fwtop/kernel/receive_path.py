@@ -82,12 +82,16 @@ class PacketSockets:
     def __init__(self) -> None:
         self._holders: dict[int, tuple[str, int, bool] | None] = {}  # None: fwtop, or nobody in sight
         self._waiting: list[int] = []  # processes that the search has still to look at, in reverse
+        self._sought: set[int] = set()  # what was missing when the search began
 
     def read(self) -> list[PacketSocket]:
         """Return the sockets of this network namespace."""
         found = dict(_every_packet(read_text("/proc/net/packet")))
         self._holders = {inode: holder for inode, holder in self._holders.items() if inode in found}
         self._search(found.keys() - self._holders.keys())
+        for inode, holder in self._holders.items():
+            if holder is not None and not holder[2]:  # programs open a socket first, and filter then
+                self._holders[inode] = (*holder[:2], has_filter(holder[1], inode))
         held = ((inode, self._holders.get(inode)) for inode in sorted(found))
         return [
             PacketSocket(holder[0], holder[1], _interface(found[inode]), holder[2])
@@ -99,16 +103,17 @@ class PacketSockets:
         if not missing:
             self._waiting = []
             return
-        self._waiting = self._waiting or processes()[::-1]
+        if not self._waiting:
+            self._waiting, self._sought = processes()[::-1], set(missing)
         end = time.monotonic() + _SCAN_SECONDS
         while self._waiting and missing and time.monotonic() < end:
             pid = self._waiting.pop()
             for inode in missing.intersection(sockets_of(pid)):
                 missing.discard(inode)
                 name = safe_text(command_name(pid), limit=15)
-                self._holders[inode] = None if _is_fwtop(pid) else (name, pid, has_filter(pid, inode))
-        if not self._waiting:
-            self._holders |= dict.fromkeys(missing)
+                self._holders[inode] = None if _is_fwtop(pid) else (name, pid, False)
+        if not self._waiting:  # what was opened since may belong to a process that was looked at before
+            self._holders |= dict.fromkeys(missing & self._sought)
 
 
 def _every_packet(table: str) -> Iterator[tuple[int, int]]:

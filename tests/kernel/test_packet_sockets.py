@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fwtop.kernel.namespaces import inside
 from fwtop.kernel.receive_path import PacketSockets
 from tests.kernel.conftest import NetnsPair
 
@@ -26,15 +27,25 @@ for line in sys.stdin:
     print(json.dumps([to_builtins(sockets.read()), queue_counters(sys.argv[1])]), flush=True)
 """
 
+_FILTERS = """
+import ctypes, socket, struct, sys
+packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+print(flush=True)
+sys.stdin.readline()
+code = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 96) * 2)  # BPF_RET, twice
+packets.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HL", 2, ctypes.addressof(code)))  # SO_ATTACH_FILTER
+print(flush=True)
+sys.stdin.readline()
+"""
+
 
 @contextmanager
 def running(netns: str, *argv: str, **pipes: Any) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(["ip", "netns", "exec", netns, *argv], text=True, **pipes)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(20)
+    with subprocess.Popen(["ip", "netns", "exec", netns, *argv], text=True, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
 
 
 def test_a_forgotten_tcpdump_is_named(netns_pair: NetnsPair, poll_until: Poll) -> None:
@@ -64,6 +75,21 @@ def test_a_forgotten_tcpdump_is_named(netns_pair: NetnsPair, poll_until: Poll) -
             found = poll_until(named)
             assert {one["interface"] for one in found} == {""}
         assert poll_until(lambda: told() == [])
+
+
+def test_a_filter_that_comes_after_the_first_look_is_told(netns_pair: NetnsPair) -> None:
+    victim = netns_pair.victim.netns
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with running(victim, sys.executable, "-c", _FILTERS, **pipes) as program, inside(victim):
+        sockets = PacketSockets()
+        assert program.stdin is not None
+        assert program.stdout is not None
+        program.stdout.readline()
+        assert [(one.pid, one.filtered) for one in sockets.read()] == [(program.pid, False)]
+        program.stdin.write("\n")
+        program.stdin.flush()
+        program.stdout.readline()
+        assert [(one.pid, one.filtered) for one in sockets.read()] == [(program.pid, True)]
 
 
 def test_a_socket_for_a_small_protocol_or_of_fwtop_slows_nothing(poll_until: Poll) -> None:
