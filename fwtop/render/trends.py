@@ -115,7 +115,7 @@ def spark(values: Sequence[float | None], width: int) -> str:
     cells = averaged(values, width)
     top = max((value for value in cells if value is not None), default=0.0)
     levels = (
-        None if value is None else max(round(8 * value / top), 1) if value > 0 else 0 for value in cells
+        None if value is None else max(round(7 * value / top), 1) if value > 0 else 0 for value in cells
     )
     return "".join("·" if level is None else _EIGHTHS[level] for level in levels)
 

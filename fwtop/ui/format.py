@@ -48,9 +48,9 @@ def duration(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """Write a forecast, as exactly as it can be true: ~20 s, ~3 min, ~2 h."""
+    """Write a forecast, as exactly as it can be true: <10 s, ~20 s, ~3 min, ~2 h."""
     if seconds < 55:
-        return f"~{max(round(seconds / 10) * 10, 10)} s"
+        return f"~{round(seconds / 10) * 10} s" if seconds >= 10 else "<10 s"
     return f"~{max(round(seconds / 60), 1)} min" if seconds < 5400 else f"~{round(seconds / 3600)} h"
 
 

@@ -24,7 +24,7 @@ from rich.style import Style
 from textual import events
 
 from fwtop.model.traffic.session import EventKind
-from fwtop.render.numbers import utc
+from fwtop.render.numbers import duration, utc
 from fwtop.ui.format import cut, number
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.layout import Clicked, Lines
@@ -306,8 +306,7 @@ def _axis(columns: Columns, marks: Iterable[tuple[int, str, list[str], Style]]) 
         any(put(begin, text, style) for begin, text in (right, left, (place, glyph), (place - 2, glyph)))
     every = next((one for one in _LABEL_SECONDS if one >= _LABEL_CELLS * columns.seconds), _LABEL_SECONDS[-1])
     for ago in range(every, math.ceil(cells * columns.seconds), every):
-        words = f"{ago // 60}m" if ago % 60 == 0 else f"{ago}s"
-        put(cells - 1 - round(ago / columns.seconds), f"╹{words}", DIM)
+        put(cells - 1 - round(ago / columns.seconds), f"╹{duration(ago).replace(' ', '')}", DIM)
     return axis
 
 
@@ -322,7 +321,7 @@ def _clients(columns: Sequence[Point | None], history: History) -> tuple[Line, L
     for rate in rates:
         eighths = max(round(8 * rate / most), 1) if rate else 0
         line.append((EIGHTHS[eighths], BAD if rate is not None and rate < least else GOOD))
-    return [(f"{'clients':<{LABEL}}", DIM), *_joined(line)], [(f"█ {number(most)}/s", DIM)]
+    return [(f"{'clients':<{LABEL}}", DIM), *_joined(line)], [(f"  0–{number(most)}/s", DIM)]
 
 
 def _legend(height: int, *, known: bool, reaching: Style) -> list[Line]:

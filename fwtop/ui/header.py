@@ -14,7 +14,7 @@ from fwtop.render.rows.defence import holding, taken
 from fwtop.render.verdict import Badge, Verdict, attack_pps, attacks_of, verdict_of
 from fwtop.rules.kinds import drops_nothing
 from fwtop.ui.clients import clients_forms
-from fwtop.ui.format import bits, duration, number, percent, shortened
+from fwtop.ui.format import about, bits, duration, number, percent, shortened
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.history import Clients, History
 from fwtop.ui.lists.stages import CONNTRACK_ALARM, FULL, loses_most, soon_full
@@ -130,7 +130,7 @@ def _resources(snapshot: Snapshot, width: int, *, eased: bool) -> tuple[Line, Li
     if sample is not None and sample.max:
         left = soon_full(snapshot)
         if sample.fill < FULL and left is not None:
-            urgent = [(f"✖ conntrack full in {duration(left)}", ALARM)]
+            urgent = [(f"✖ conntrack full in {about(left)}", ALARM)]
         elif sample.fill >= CONNTRACK_ALARM:
             urgent = _conntrack(sample, long=width >= 120, eased=eased)
         else:
@@ -192,8 +192,10 @@ def verdict_line(snapshot: Snapshot, state: HeaderState, width: int, alarm: Line
         if width_of(line) + width_of(part) + 2 <= room:
             line += [("  ", TEXT), *part]
         elif place == 0:
-            words = _few_words(part[0][0], room - width_of(line) - 2)
-            line = fit([*line, ("  ", TEXT), (words, part[0][1]), *part[1:]], room)
+            left = room - width_of(line) - 2  # what a share is of gives way before the share
+            spans = next((n for n in range(len(part), 1, -1) if width_of(part[:n]) <= left), 1)
+            words = _few_words(part[0][0], left)
+            line = fit([*line, ("  ", TEXT), (words, part[0][1]), *part[1:spans]], room)
     return spread(line, right, width)
 
 
@@ -202,9 +204,9 @@ def _few_words(text: str, room: int) -> str:
     number, _, names = text.partition(": ")
     if len(text) <= room or ", " not in names:
         return shortened(text, room)
-    ends = (end for end in range(room - 2) if text.startswith(", ", end))
-    fitting = max(ends, default=0)
-    return f"{text[:fitting]}, …" if fitting else shortened(number, room)
+    titles = names.split(", ")
+    forms = (f"{number}: {', '.join(titles[:-left])} +{left}" for left in range(1, len(titles)))
+    return next((form for form in forms if len(form) <= room), shortened(number, room))
 
 
 def _badge(verdict: Verdict, *, bar: bool) -> Line:
@@ -305,7 +307,7 @@ def _of_share(
     """Write which share of the attacks a trial drops, against what was foretold, and what it leaves."""
     of = "the attack" if len(attacks) == 1 else "all attacks"
     told = percent(part)
-    drops = [*drops, (f" {'= ' if told[0].isdigit() else ''}{told} of {of}", TEXT)]
+    drops = [*drops, (f" {'= ' if told[0].isdigit() else ''}{told}", TEXT), (f" of {of}", TEXT)]
     if wanted is None:
         return [[*drops, (" ✔", STRONG)] if part >= STOPPED else drops]
     effects = (one for one in snapshot.judgement.on if one.cause == attacks[0].id)

@@ -160,7 +160,7 @@ class SnapshotView:
             len(self._effect_lines()),
             self._lines_of("services", len(judgement.services)),
             self._lines_of("past", len(past_attacks(desk.log.entries, desk.feed.past_attacks()))),
-            len(setup_lines(shot)),
+            len(shot.wants),
             packets=bool(judgement.attacks) and not desk.slow and shot.origin.kind != "session",
             payloads=self._payloads,
             trends=self._history.may_tell and desk.feed.player is None,
@@ -237,7 +237,7 @@ class SnapshotView:
         self._write("effect", lambda _: self._effect_lines())
         self._write("funnel", lambda box: path_lines(snapshot, box.width, box.height))
         self._write("stage", lambda _: self._stage_lines())
-        self._write("setup", lambda _: setup_lines(snapshot))
+        self._write("setup", lambda box: setup_lines(snapshot, box.width))
         with self._guard.surviving():
             closely = tabs.shown.name == "packets"
             self._packets.refresh(desk.snapshot, closely=closely, now=desk.clock())

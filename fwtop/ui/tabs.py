@@ -112,13 +112,21 @@ def _calm(room: Box, content: Content) -> Boxes:
         ("setup", content.setup, max(1, room.height // 5)),
         ("sources", room.height, room.height),
     )
-    boxes: Boxes = {}
-    y, gap = room.y, int(room.height >= 20)
+    gap, left = int(room.height >= 20), room.height
+    heights: dict[str, int] = {}
     for name, lines, most in wanted:
-        height = min(lines, most, room.y + room.height - y)
+        height = min(lines, most, left)
         if height > (_LEAST if name == "sources" else 0):
-            boxes[name] = Box(room.x, y, room.width, height)
-            y += height + gap
+            heights[name] = height
+            left -= height + gap
+    boxes: Boxes = {}
+    y = room.y
+    for name, lines, _ in wanted:
+        if name in heights:
+            more = min(max(left, 0), lines - heights[name])  # what sources have no room in
+            boxes[name] = Box(room.x, y, room.width, heights[name] + more)
+            left -= more
+            y += boxes[name].height + gap
     return boxes
 
 

@@ -27,6 +27,7 @@ from screen_parts import (
 )
 from screen_vectors import syn_proposals, table_attack, vectors
 
+from fwtop.console.wants import ALARMS, ALLOW
 from fwtop.model.harm import ClientLoss
 from fwtop.model.rule import Kind, RuleStatus, State
 from fwtop.model.service import Service
@@ -43,7 +44,6 @@ from fwtop.model.traffic.snapshot import (
     Sources,
     Tables,
     Totals,
-    Want,
 )
 
 
@@ -122,10 +122,7 @@ def calm() -> Snapshot:
         base,
         tables=tables,
         judgement=Judgement(payloads=payloads()[2:], normal_pps=(500.0, 900.0), services=services()),
-        wants=(
-            Want("alarms", "nobody hears of an attack", "/etc/fwtop/alarms.toml"),
-            Want("allow list", "you could lock yourself out", "/etc/fwtop/allow"),
-        ),
+        wants=(ALLOW, ALARMS),
         conntrack=conntrack(0.01, new_per_s=15.2),
         softirq_share=0.02,
         tcp=TcpService(245, 15.1, 780.0),

@@ -18,7 +18,7 @@ from fwtop.model.traffic.snapshot import Judgement, LedgerRow, Snapshot
 from fwtop.render.observation import observation_json
 from fwtop.render.verdict import Badge, verdict_of
 from fwtop.store.events import derive
-from fwtop.ui.format import duration
+from fwtop.ui.format import about
 from fwtop.ui.header import HeaderState, header_lines
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.lists.history import History
@@ -167,9 +167,9 @@ def test_a_table_that_an_attack_fills_up_soon_is_in_the_verdict(
     shown: Callable[[], Snapshot], left: float, told: bool, width: int
 ) -> None:
     shot = replace(shown(), conntrack=conntrack(0.4, seconds_to_full=left))
-    assert ("✖ conntrack full in 2 s" in header(shot, width)[1]) is told
+    assert ("✖ conntrack full in <10 s" in header(shot, width)[1]) is told
     figures = {one.name: one.value for one in conntrack_figures(shot)}
-    assert figures["fills up"] == ("not soon" if shown is calm else f"in {duration(left)}")
+    assert figures["fills up"] == ("not soon" if shown is calm else f"in {about(left)}")
 
 
 @pytest.mark.parametrize(

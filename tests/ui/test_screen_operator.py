@@ -6,7 +6,7 @@ import re
 
 import pytest
 from msgspec.structs import replace
-from screen_factory import calm, provisional, snapshot, spoofed
+from screen_factory import calm, later, provisional, snapshot, spoofed
 from screen_parts import NOW, block_rule, conntrack, proposals
 from screen_run import LARGE, SMALL, running
 
@@ -34,7 +34,7 @@ def test_full_table_is_not_told_as_not_growing() -> None:
 async def test_minutes_to_a_full_table_are_no_alarm() -> None:
     async with running(with_table(conntrack(0.057, seconds_to_full=480.0)), LARGE, at="conntrack") as run:
         assert "full in" not in run.lines()[1]
-        assert "in 8m00s" in run.text(), "the panel says it, without an alarm"
+        assert "in ~8 min" in run.text(), "the panel says it, without an alarm"
 
 
 @pytest.mark.parametrize("fill", [0.9, 0.9991, 1.0])
@@ -285,15 +285,15 @@ async def test_read_only_offers_no_key_that_it_would_refuse() -> None:
 
 async def test_quitting_says_what_was_done_and_what_remains() -> None:
     async with running(snapshot(), at="sources") as run:
-        await run.press("b", "enter", "y")
-        kept = replace(provisional().mitigations[1], expires=NOW + 392)
+        await run.press("b", "enter", "y", "p")
+        kept = replace(provisional().mitigations[1], expires=NOW + 395)
         others = replace(kept, rule=replace(kept.rule, id="9", created=NOW), state=State.EXPIRED)
-        await run.send(replace(snapshot(), mitigations=(kept, others)))
+        await run.send(replace(later(snapshot(), 3.0), mitigations=(kept, others)))
         first, peak, remains = run.app.main.session.farewell()
-        assert first == "fwtop: session 2026-09-21T14-13-20-web1, 3 s: fwtop report 2026-09-21T14-13-20-web1"
+        assert first == "fwtop: session 2026-09-21T14-13-20-web1, 6 s: fwtop report 2026-09-21T14-13-20-web1"
         assert "peak 312k pps at 14:13:20Z (UDP flood); installed rule 8 (block 203.0.113.1), rule 9" in peak
         assert peak.endswith(") elsewhere"), "another shell, or automatic"
-        assert "in force: rules 5 for 6m32s, 8 for 10m00s; to remove: sudo fwtop undo 5 8" in remains
+        assert "in force: rules 5 for 6m32s, 8 for 9m57s; to remove: sudo fwtop undo 5 8" in remains
 
 
 async def test_addresses_are_never_cut() -> None:

@@ -209,7 +209,7 @@ def test_a_trend_moves_left_and_leaves_after_five_minutes() -> None:
     assert trends.spark("x", NOW - 60, 8) == "", "less than a minute is no trend"
     trends.note([("x", 0.0)], NOW - 30)
     trends.note([("x", 100.0)], NOW)
-    assert trends.spark("x", NOW, 8) == "      ██"
-    assert trends.spark("x", NOW + TREND_SECONDS / 2, 8) == "  ██    "
+    assert trends.spark("x", NOW, 8) == "      ▇▇"
+    assert trends.spark("x", NOW + TREND_SECONDS / 2, 8) == "  ▇▇    "
     assert trends.spark("x", NOW + TREND_SECONDS + 5, 8) == ""
     assert trends.spark("x", NOW, 0) == ""

@@ -51,7 +51,7 @@ async def test_the_tab_shows_what_the_history_holds(feed: FakeFeed, stored: Tren
         for title in ("Countries", "Networks", "Cities", "Ports", "Service addresses", "Dark addresses"):
             assert f"{title} (synthetic)" in text
         assert "synthetic data, made by" in text
-        arrived = next(line for line in run.lines() if "arrived" in line and "█" in line)
+        arrived = next(line for line in run.lines() if "arrived" in line and "▇" in line)
         assert arrived.split()[2] == f"{(stored.group('traffic')[0].hour or 0) / 1000:.2f}k"
         for kind in ("country", "network", "port", "service", "dark", "city"):
             assert stored.group(kind)[0].key in text

@@ -415,8 +415,8 @@ async def test_the_head_says_since_when_and_why_nothing_is_stored(shown: Snapsho
     ("room", "words"),
     [
         (40, "2 attacks: SYN flood, DNS amplification"),
-        (26, "2 attacks: SYN flood, …"),
-        (23, "2 attacks: SYN flood, …"),
+        (26, "2 attacks: SYN flood +1"),
+        (23, "2 attacks: SYN flood +1"),
         (22, "2 attacks"),
         (9, "2 attacks"),
     ],

@@ -61,7 +61,7 @@ async def shown(run: Run, *keys: str) -> str:
         (snapshot, "sources", (), "F9 address"),
         (snapshot, "sources", ("F5",), "unless you press F7"),
         (spoofed, "", ("A",), "unless you press F7"),
-        (calm, "all_rules", (), "F5 blocks the selected row"),
+        (calm, "all_rules", (), "F5 blocks a row of another tab"),
         (snapshot, "", ("F2",), "F2 ends that"),
         (snapshot, "sources", ("F1",), "F1 drops packets with the selected bytes"),
         (snapshot, "packets", (), "live F6 hold"),
@@ -128,7 +128,7 @@ async def test_the_graph_shows_what_clients_get() -> None:
             await run.send(replace(calm(), tcp=TcpService(100, 100.0, 200.0), started=NOW - 2 + second))
         row = graph_of(run)[-1]
         assert row.startswith("clients")
-        assert row.endswith("█ 100/s         ")  # the width of the legend
+        assert row.endswith("  0–100/s       ")  # the width of the legend
         assert "██████████" in row
         run.clock[0] += 4
         flood_now = snapshot(tcp=TcpService(30, 30.0, 60.0), started=NOW + 20)

@@ -35,7 +35,20 @@ from fwtop.ui.lists.attacks import (
     total_harm,
 )
 from fwtop.ui.lists.numbers import HARM_LIMIT
-from fwtop.ui.style import ACCENT, BAD, BUTTON, BUTTON_BAD, DIM, STRONG, TEXT, TITLE, WARN, Line, paragraph
+from fwtop.ui.style import (
+    ACCENT,
+    BAD,
+    BUTTON,
+    BUTTON_BAD,
+    DIM,
+    STRONG,
+    TEXT,
+    TITLE,
+    WARN,
+    Line,
+    paragraph,
+    width_of,
+)
 
 FORCE_WORD = "install"
 INSTALL, CANCEL = "install", "cancel"
@@ -426,6 +439,8 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         tab = "Tab moves" if self.marked in self.editor.names else f"Tab commands{many}"
         count = f"c {'drops' if self.rule.counts_only else 'counts only'}"
         buttons = [[*self._buttons(), *hints("Enter chooses", tab, count, "Esc cancels", indent=5)]]
+        if width_of(buttons[0]) > width:
+            buttons = [[*self._buttons(), *hints("Enter chooses", tab, count, "Esc", indent=3)]]
         if not self.editor.names:
             return [*end, [], *buttons] if len(end) + 2 <= room else [*end, *buttons]
         fields = self.editor.lines(self.marked, width)

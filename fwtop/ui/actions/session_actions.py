@@ -42,7 +42,7 @@ class SessionActions:
 
     def farewell(self) -> list[str]:
         """Write three lines on leaving: the session, its peak and what was done, and rules that remain."""
-        last = self._desk.current()
+        last = self._desk.current(self._desk.newest)  # lists may be paused
         if self._first is None or self._peak is None or last.origin.kind != "live":
             return []
         lasted = duration(last.started + last.seconds - self._first.started)

@@ -70,7 +70,9 @@ class TabActions:
             desk.bars.show_too_small(width, height)
             return
         if not self.panel.display:
-            self._focus[self.shown.name] = next(name for name in self.shown.panels if name in boxes)
+            there = [name for name in self.shown.panels if name in boxes]
+            listing = (name for name in there if self.panels[name].rows.items)
+            self._focus[self.shown.name] = next(listing, there[0])
             self._content = replace(self._content, focused=self.focused)
         for name, panel in self.panels.items():
             panel.active = name == self.focused

@@ -206,19 +206,18 @@ def calm_words(snapshot: Snapshot) -> str:
     return f"{words}, normal range {low}–{high}" + (f"; {waits}" if waits else "")
 
 
-def setup_lines(snapshot: Snapshot) -> list[Line]:
-    """Write what would help in an attack and isn't set up here, each with what does it."""
-    wants = snapshot.wants
-    names = max((len(want.name) for want in wants), default=0)
-    return [
-        [
-            ("  to set up  " if place == 0 else " " * 13, STRONG),
+def setup_lines(snapshot: Snapshot, width: int) -> list[Line]:
+    """Write what would help in an attack and isn't set up here; what does it goes before what for."""
+    names = max((len(want.name) for want in snapshot.wants), default=0)
+    lines: list[Line] = []
+    for want in snapshot.wants:
+        line: Line = [
+            ("             " if lines else "  to set up  ", STRONG),
             (f"{want.name:<{names}}  ", TEXT),
-            (f"{want.lacks}  ", DIM),
-            (want.mend, TITLE),
         ]
-        for place, want in enumerate(wants)
-    ]
+        lacks, mend = [(f"{want.lacks}  ", DIM)], [(want.mend, TITLE)]
+        lines.append([*line, *(lacks if width_of([*line, *lacks, *mend]) <= width else []), *mend])
+    return lines
 
 
 NO_BASELINE = "No baseline yet: client impact is estimated"
@@ -290,7 +289,9 @@ def preview_lines(preview: Preview) -> list[Line]:
 def harm_lines(item: Proposal | Preview) -> list[Line]:
     """Write how many known clients lose something, and which share of packets that is."""
     by_client = client_lines(item.clients)
-    hits = [*packets_hit(item.collateral_share, guess=item.guess), (" of client-like packets", TEXT)]
+    hits: Line = [*packets_hit(item.collateral_share, guess=item.guess), (" of client-like packets", TEXT)]
+    if item.collateral_share <= 0:
+        hits = [("No client-like packet matches", GOOD), *hits[1:-1]]
     covers = [labelled("", [(item.reach.covers, TEXT)])] if item.reach.covers else []
     return [*by_client, labelled("" if by_client else "clients hit", hits), *covers]
 
@@ -300,9 +301,6 @@ def example_lines(preview: Preview) -> list[Line]:
     lines: list[Line] = []
     for number_of, example in enumerate(preview.examples):
         lines.append(labelled("such as" if number_of == 0 else "", [(safe_text(example), TEXT)]))
-    if not preview.examples and preview.collateral_share == 0:
-        unhit: Line = [("No client-like packet matches", DIM if preview.guess else GOOD)]
-        lines.append(labelled("", unhit))
     if preview.total_pps or not preview.attack_share:  # what holds connections open sends nothing
         lines.append(labelled("matches now", [(f"{number(preview.total_pps)} pps", DIM)]))
     return lines

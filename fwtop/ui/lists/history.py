@@ -168,7 +168,7 @@ class RecentRates(Struct):
         top = max(cells)
         if top <= 0:
             return ""
-        return "".join(_EIGHTHS[round(8 * rate / top) or (1 if rate > 0 else 0)] for rate in cells)
+        return "".join(_EIGHTHS[round(7 * rate / top) or (1 if rate > 0 else 0)] for rate in cells)
 
 
 class TrendItem(Struct, frozen=True):

@@ -13,6 +13,7 @@ from textual import events
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import NOTHING, Snapshot
 from fwtop.render.rows.traffic import SOURCE_LISTS
+from fwtop.ui.format import shortened
 from fwtop.ui.keys import KEY_MAP
 from fwtop.ui.layout import Clicked, Lines
 from fwtop.ui.lists.panels import PANEL, PanelSpec
@@ -257,15 +258,18 @@ class Panel(Lines):
         if self._titled:
             return layout
         widest = max(range(len(layout)), key=lambda place: layout[place][0].grow)
-        title = self._title_text()
+        title, room = self._title_text(), layout[widest][1]
         if self.rows.filter:
             hides = f"/{self.rows.filter} hides {self.rows.hidden}"
-            title = f"{title}  {hides}" if len(title) + 2 + len(hides) <= layout[widest][1] else hides
-        if len(self.rows.items) > self._shown > 0:
-            title += f"  {self._top + 1}–{self._top + self._shown} of {len(self.rows.items)}"
+            title = f"{title}  {hides}" if len(title) + 2 + len(hides) <= room else hides
+        if (many := len(self.rows.items)) > self._shown > 0:
+            place = f"{self._top + 1}–{self._top + self._shown}"
+            brief = len(title) + len(place) + len(f"   of {many}") > room
+            place += f"/{many}" if brief else f" of {many}"
+            title = f"{shortened(title, room - len(place) - 2)}  {place}"
         style = BRAND if self.active else STRONG
         return [
-            (replace(column, title=title, head=style) if place == widest else column, width)
+            (replace(column, title=shortened(title, room), head=style) if place == widest else column, width)
             for place, (column, width) in enumerate(layout)
         ]
 

@@ -83,7 +83,7 @@ def rule_state(status: RuleStatus, now: float) -> Line:
     """Write a rule's state with the time it has left."""
     if status.state in ACTIVE_STATES and status.expires is not None and status.expires <= now:
         return [("over, expired", DIM)]  # the kernel does that, also when the guardian is lost
-    if status.state is State.PROVISIONAL and status.confirm_by is not None:
+    if _on_trial(status) and status.confirm_by is not None:
         return [(f"TRIAL {duration(status.confirm_by - now)}", WARN)]
     if status.state is State.CONFIRMED:
         left = f" {duration(status.expires - now)} left" if status.expires is not None else ""
@@ -91,6 +91,15 @@ def rule_state(status: RuleStatus, now: float) -> Line:
             return [(f"off{left}", DIM) if status.rule.mode is Mode.OFF else (f"counts{left}", TITLE)]
         return [(f"active{left}", GOOD)]
     return [(status.state.value, DIM)]
+
+
+def _on_trial(item: RuleStatus) -> bool:
+    return item.state is State.PROVISIONAL and item.confirm_by is not None
+
+
+def _ends(item: RuleStatus) -> float | None:
+    """Return when a rule ends: a trial at its limit, though the kernel's own is moments later."""
+    return item.confirm_by if _on_trial(item) else item.expires
 
 
 def _state(item: RuleStatus, context: CellContext, _: int) -> Line:
@@ -103,7 +112,7 @@ _CELLS: dict[str, Cell] = {
     "state": _state,
     "summary": lambda item, *_: [(item.rule.summary, TEXT)],
     "pps": lambda item, *_: [(number(item.pps), STRONG if item.state in ACTIVE_STATES else DIM)],
-    "expires": lambda item, *_: [(utc(item.expires, "%H:%M:%S") if item.expires else "–", DIM)],
+    "expires": lambda item, *_: [(utc(ends, "%H:%M:%S") if (ends := _ends(item)) else "–", DIM)],
     "trend": lambda item, context, width: trend_cell(f"rule {item.rule.id}", context, width),
 }
 *_WHICH, _PPS, _EXPECTED, _PACKETS, _TREND = columns_of(
@@ -120,7 +129,7 @@ ALL_RULES_VIEW = View(
     "",
     columns_of(RULE, _CELLS),
     RULE,
-    empty="no rule is active: {block} blocks the selected row of another tab, 1 to 9 preview a proposal",
+    empty="no rule is active: {block} blocks a row of another tab, 1 to 9 preview a proposal",
 )
 _SHOWN_SOURCES = 200
 
@@ -140,8 +149,9 @@ def rule_details(item: RuleStatus, now: float) -> tuple[str, list[Line]]:
 
 def rule_facts(item: RuleStatus, now: float) -> list[Line]:
     """Write a rule's kind, what it has matched, when it ends, and its sources with their counts."""
-    rule, ends = item.rule, item.expires
+    rule, ends = item.rule, _ends(item)
     at = "" if ends is None else f"{utc(ends, '%H:%M:%S UTC')}, in {duration(ends - now)}"
+    how = "unless it is kept" if _on_trial(item) else "without any process"
     counts = [(prefix, item.entries.get(str(prefix))) for prefix in rule.match.sources[:_SHOWN_SOURCES]]
     sources = [
         f"{prefix}" if hits is None else f"{prefix}  {number(hits)} packets" for prefix, hits in counts
@@ -150,7 +160,7 @@ def rule_facts(item: RuleStatus, now: float) -> list[Line]:
     lines = facts(
         ("kind", f"{rule.kind.value}, created by {rule.created_by or 'unknown'}"),
         ("matched", f"{item.packets:,} packets, {octets(item.bytes)}"),
-        ("expires", f"{at}, without any process" if at else ""),
+        ("expires", f"{at}, {how}" if at else ""),
     )
     return [*lines, *listed("sources", [*sources, *([f"… and {more:,} more"] if more else [])])]
 

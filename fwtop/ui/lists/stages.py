@@ -20,7 +20,7 @@ from fwtop.render.drop_words import help_words
 from fwtop.render.verdict import Badge, verdict_of
 from fwtop.rules.kind import Layer
 from fwtop.rules.kinds import of
-from fwtop.ui.format import about, duration, number, percent
+from fwtop.ui.format import about, number, percent
 
 CONNTRACK_ALARM = 0.8  # fill of the connection-tracking table from which it is no longer normal
 FULL = 0.995  # of the connection-tracking table: new connections are dropped or evict others
@@ -84,7 +84,7 @@ def _fills_up(sample: ConntrackSample, *, attack: bool) -> Figure:
         return Figure("normal", f"in {about(normal)}", False, meaning)
     if left is None:
         return Figure("fills up", "not soon", False, "not within ten minutes at the present growth")
-    return Figure("fills up", f"in {duration(left)}", left < 300.0, "at the present growth")
+    return Figure("fills up", f"in {about(left)}", left < 300.0, "at the present growth")
 
 
 UNEXPLAINED = "unexplained"  # the layer of what is neither delivered nor dropped
