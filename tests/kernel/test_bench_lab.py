@@ -36,6 +36,7 @@ def test_blocking_clients_harms_them_as_predicted(installed: Path) -> None:
     assert [name for name in left if name.split("-")[2] not in running] == []
 
 
+@pytest.mark.matrix  # a developers' table; test_bridge_router and test_resolver_lab install what is proposed
 def test_proposals_stop_what_they_promise_and_are_taken_down() -> None:
     document = document_of("proposals", "few_sources", "--quick", "--json", command=DEVELOPERS)
     *rules, difference = document["rows"]

@@ -1,6 +1,6 @@
 """Faults of a fleet, on real machines: what is on trial reverts, what is kept stays, and it is said.
 
-All cases share one fleet of three machines that are attacked; each leaves it as it found it.
+All cases share one fleet of two machines that are attacked; each leaves it as it found it.
 """
 
 import asyncio
@@ -25,14 +25,13 @@ from fwtop.model import paths
 
 pytestmark = pytest.mark.kernel
 TRIAL = 8  # seconds
-SAID = 10.0  # in which somebody who asks is told what is wrong
+SAID = 40.0  # seconds in which who asks is told what is wrong, however busy the machine is
 
 
 @pytest.fixture(scope="module")
 def fleet():
-    with FleetLab(lambda _: None, names=("web-1", "web-2", "web-3"), attacked=3) as lab:
-        for one in lab.machines:
-            one.lab.ask(do="flood", on=True, pps=5_000, seconds=600)
+    with FleetLab(lambda _: None, names=("web-1", "web-2"), attacked=2) as lab:
+        lab.all_do(do="flood", on=True, pps=2_000, seconds=600)
         until(lambda: all(row["attacks"] for row in lab.status()["machines"]))
         yield lab
 
@@ -91,7 +90,7 @@ def undo(lab: FleetLab, rollout: str) -> None:
     )
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 0, said
-    until(lambda: rules(lab) == [0, 0, 0])
+    until(lambda: not any(rules(lab)))
 
 
 def status(lab: FleetLab) -> tuple[int, str, float]:
@@ -110,14 +109,17 @@ def kill(process: subprocess.Popen) -> None:
 @contextlib.contextmanager
 def without_broker(lab: FleetLab):
     kill(lab.broker)
-    yield
-    lab.start_broker()
-    lab.await_watched()
+    try:
+        yield
+    finally:
+        lab.start_broker()
+        lab.await_watched()
 
 
+@pytest.mark.matrix  # test_fleet_page keeps and undoes
 def test_it_is_kept_everywhere_and_undone_everywhere(fleet):
     rollout = kept(fleet, "block", SOURCES)
-    until(lambda: "kept on 3" in status(fleet)[1])
+    until(lambda: "kept on 2" in status(fleet)[1])
     undo(fleet, rollout)
 
 
@@ -132,24 +134,26 @@ def test_a_killed_broker_has_a_trial_revert_and_what_is_kept_stays(fleet):
         code, said, seconds = status(fleet)
         assert (code, "rules in force stay" in said, seconds < SAID) == (1, True, True), said
         until(lambda: "trial" not in stages(fleet), TRIAL + 5)
-        assert rules(fleet) == [1, 1, 1]
+        assert rules(fleet) == [1, 1]
     undo(fleet, before)
 
 
+@pytest.mark.matrix  # the guardians' clocks end it, as they do without a broker
 def test_a_killed_coordinator_has_a_trial_revert(fleet):
     run = Run(fleet, "block", SOURCES)
     until(lambda: "trial" in stages(fleet))
     kill(run.process)
     until(lambda: "trial" not in stages(fleet), TRIAL * 2 + 5)
-    assert rules(fleet) == [0, 0, 0]
+    assert rules(fleet) == [0, 0]
 
 
+@pytest.mark.matrix  # test_fleet_rollout interrupts one
 def test_an_interrupted_coordinator_takes_it_back_at_once(fleet):
     run = Run(fleet, "block", SOURCES, trial=60)
     until(lambda: "trial" in stages(fleet))
     run.process.send_signal(signal.SIGINT)
     assert run.process.wait(30) != 0
-    until(lambda: rules(fleet) == [0, 0, 0], 30)
+    until(lambda: not any(rules(fleet)), 30)
 
 
 @pytest.mark.matrix
@@ -169,57 +173,58 @@ def test_a_machine_that_is_cut_off_reverts_by_itself_and_is_said_to_be_silent(fl
         if rows and rows[-1]["stage"] == "kept":
             undo(fleet, rows[-1]["rollout"])
             break
-    until(lambda: rules(fleet) == [0, 0, 0])
+    until(lambda: not any(rules(fleet)))
 
 
 @pytest.mark.matrix
 def test_a_machine_that_was_off_gets_what_was_kept_when_it_comes_back(fleet):
-    late = fleet.machines[2]
+    late = fleet.machines[1]
     kill(late.node)
     status_, outcome = Run(fleet, "block", SOURCES, "--everywhere").ended()
-    assert (status_, outcome["preview"]["silent"]) == (0, ["web-3"])
-    assert rules(fleet) == [1, 1, 0]
+    assert (status_, outcome["preview"]["silent"]) == (0, ["web-2"])
+    assert rules(fleet) == [1, 0]
     fleet.start_node(late)
-    until(lambda: rules(fleet) == [1, 1, 1])
+    until(lambda: rules(fleet) == [1, 1])
     undo(fleet, outcome["rollout"]["rollout"])
 
 
+@pytest.mark.matrix  # test_fleet_rollout has refusals of machines, test_guardian_guard what is refused
 def test_what_every_guard_refuses_is_nobodys_turn(fleet):
     run = Run(fleet, "block", "0.0.0.0/1", "128.0.0.0/1")
     assert run.ended()[0] == 1
-    assert run.said().count("refuses: web-") == 3
-    assert rules(fleet) == [0, 0, 0]
+    assert run.said().count("refuses: web-") == 2
+    assert rules(fleet) == [0, 0]
 
 
+@pytest.mark.matrix  # test_fleet_refusals has what the guardian does not take
 def test_a_key_that_the_machines_do_not_know_signs_nothing(fleet):
     stranger = fleet.directory / "stranger"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", stranger], check=True)
     run = Run(fleet, "block", SOURCES, key=stranger)
     assert run.ended()[0] == 1
-    assert run.said().count("refuses: web-") == 3
-    assert rules(fleet) == [0, 0, 0]
+    assert run.said().count("refuses: web-") == 2
+    assert rules(fleet) == [0, 0]
 
 
 def test_a_rogue_machine_can_not_speak_for_another(fleet):
-    rogue = read_node(paths.fleet_directory(fleet.machines[0].victim))
+    rogue = read_node(paths.fleet_directory(fleet.machines[1].victim))
 
     async def forge() -> list[str]:
         with inside(fleet.hub):
             broker = await Broker.connect(rogue.access)
         own = b"x" * 200
-        await broker.publish("web-2", own)
+        await broker.publish("web-1", own)
         # A server answers to whatever subject a request names: signatures hold where rights don't.
         get = "$JS.API.DIRECT.GET.FLEET_WANTED"
-        await broker._client.publish(get, b'{"multi_last":["fleet.wanted.>"]}', reply="fleet.summary.web-2")
+        await broker._client.publish(get, b'{"multi_last":["fleet.wanted.>"]}', reply="fleet.summary.web-1")
         with pytest.raises(Exception, match="ermissions"):
             await broker.put("wanted", "r1.document", b"{}")
         await broker.close()
         return broker.complaints
 
-    assert any("fleet.summary.web-2" in said for said in asyncio.run(forge()))
+    assert any("fleet.summary.web-1" in said for said in asyncio.run(forge()))
     rows = {row["name"]: row for row in fleet.status()["machines"]}
-    assert rows["web-2"]["attacks"]
-    assert rows["web-2"]["name"] == "web-2"
+    assert rows["web-1"]["attacks"]
 
 
 @pytest.mark.matrix
@@ -235,7 +240,7 @@ def test_a_guardian_that_is_gone_is_said_and_its_rules_stay(fleet):
     until(lambda: not Path(f"/proc/{pid}").exists())
     assert subprocess.run(listed, check=True, capture_output=True, text=True).stdout == sets
     subprocess.run(module_argv("fwtop", "status", "--netns", one.victim), check=True, capture_output=True)
-    assert rules(fleet) == [1, 1, 1]
+    assert rules(fleet) == [1, 1]
     fleet.start_watcher(one)
     fleet.await_watched()
     undo(fleet, rollout)

@@ -76,8 +76,8 @@ def test_many_screens_and_the_command_line_are_served_at_once(bench: Bench) -> N
 def test_clients_that_read_nothing_share_the_status_they_wait_for(
     bench: Bench, poll_until: Callable[..., Any]
 ) -> None:
-    """Each of 40 copies of this allow-list would take 10 MiB of locked memory."""
-    bench.allow = "".join(f"198.{18 + (at >> 16)}.{at >> 8 & 255}.{at & 255}\n" for at in range(100_000))
+    """Each of 40 copies of this allow-list would take 2.5 MiB of locked memory."""
+    bench.allow = "".join(f"198.{18 + (at >> 16)}.{at >> 8 & 255}.{at & 255}\n" for at in range(25_000))
     with ExitStack() as stack:
         screens = [stack.enter_context(bench.connect(role="console")) for _ in range(10)]
         assert screens[0].request(Status()).ok
@@ -87,7 +87,7 @@ def test_clients_that_read_nothing_share_the_status_they_wait_for(
         for item in silent:
             stack.enter_context(item).send(encode_request(Status(), 1, 50))
         peak = max(locked_mib(screens[0]) for _ in range(5) if screens[0].request(Status()).ok)
-        assert peak < before + 60
+        assert peak < before + 15
         poll_until(lambda: all(is_dropped(item) for item in silent), 120, every_s=1)
 
 

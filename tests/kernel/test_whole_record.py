@@ -73,23 +73,6 @@ def recording(lab: Lab, *options: str) -> Iterator[subprocess.Popen[str]]:
         print(process.communicate(timeout=120)[1])  # shown if the test failed
 
 
-def test_json_lines_follow_a_flood_and_end_with_their_reader(lab: Lab) -> None:
-    with recording(lab, "--jsonl", "-", "--top", "5") as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        first = json.loads(process.stdout.readline())
-        lab.start_flood(PPS)
-        for line in process.stdout:
-            document = json.loads(line)
-            if document["attacks"]:
-                break
-        assert first["source"]["netns"] == document["source"]["netns"] == lab.victim
-        assert len(document["sources"]["address"]) == 5
-        process.stdout.close()
-        assert process.wait(120) == 0
-        assert process.stderr.read().count("their reader closed the pipe") == 1
-
-
 def scrape(path: Path) -> Metrics:
     """Read the metrics as Prometheus does; none before the socket is there."""
     with socket.socket(socket.AF_UNIX) as sock:
@@ -150,29 +133,41 @@ def _sessions(netns: str) -> list[SessionInfo]:
     return [info for info in list_sessions() if info.netns == netns]
 
 
-@pytest.mark.matrix  # a baseline takes a minute to be learnt
-def test_a_screen_beside_a_recorder_judges_by_what_that_one_has_learnt(lab: Lab, poll_until: Poll) -> None:
+def test_json_lines_and_a_screen_tell_what_the_recorder_has_learnt(lab: Lab, poll_until: Poll) -> None:
+    """Lines follow the flood, a screen takes over baseline and onset, and lines end with their reader."""
     host = safe_text(socket.gethostname(), limit=64)
     forget_session(lab)  # those of other tests, whose namespaces had the same name
     before = BaselineStore().get(host, lab.victim)
-    with recording(lab):
-        poll_until(lambda: BaselineStore().get(host, lab.victim) != before)
-        learnt = BaselineStore().get(host, lab.victim)
+    with recording(lab, "--jsonl", "-", "--top", "5") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = json.loads(process.stdout.readline())
+        for _ in process.stdout:
+            if (learnt := BaselineStore().get(host, lab.victim)) != before:
+                break
         assert learnt is not None
         assert Baseline.from_bytes(learnt).ready
         lab.start_flood(PPS)
+        for line in process.stdout:
+            document = json.loads(line)
+            if document["attacks"]:
+                break
+        assert first["source"]["netns"] == document["source"]["netns"] == lab.victim
+        assert len(document["sources"]["address"]) == 5
         poll_until(lambda: _sessions(lab.victim)[0].attacks)
         opened = time.time()
         with Terminal(module_argv("fwtop", "watch", "--netns", lab.victim)):
             poll_until(lambda: len(_sessions(lab.victim)) > 1 and _sessions(lab.victim)[1].attacks)
         (path,) = {info.path for info in _sessions(lab.victim)} - {_sessions(lab.victim)[0].path}
         judged = [shown.judgement for shown in replay(path)]
-    forget_session(lab)
+        process.stdout.close()
+        assert process.wait(120) == 0
+        assert process.stderr.read().count("their reader closed the pipe") == 1
     assert all(judgement.baseline.startswith("baseline: ") for judgement in judged)
-    first = next(judgement for judgement in judged if judgement.attacks)
-    assert all(attack.since < opened for attack in first.attacks)
-    assert first.proposals
-    assert not any(proposal.guess for proposal in first.proposals)
+    begun = next(judgement for judgement in judged if judgement.attacks)
+    assert all(attack.since < opened for attack in begun.attacks)
+    assert begun.proposals
+    assert not any(proposal.guess for proposal in begun.proposals)
 
 
 def test_alarms_of_an_attack_and_its_rule_reach_a_command(

@@ -72,6 +72,7 @@ def readable_session(place: Path) -> Path:
     return path
 
 
+@pytest.mark.matrix  # that the test above can fail
 def test_the_faster_day_shows_what_the_sandbox_refuses(
     open_path: Path, root_required: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
