@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.kernel import netlink
-from fwtop.kernel.netlink import c_string
+from fwtop.kernel.netlink import c_string, u32
 from fwtop.kernel.procfs import read_text
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
@@ -158,7 +158,7 @@ def _link(body: bytes) -> Link:
     attributes = dict(netlink.attributes(body, _IFINFOMSG.size))
     xdp = dict(netlink.attributes(attributes.get(_IFLA_XDP, b"")))
     info = dict(netlink.attributes(attributes.get(_IFLA_LINKINFO, b"")))
-    lower = _number(attributes.get(_IFLA_LINK))
+    lower = u32(attributes.get(_IFLA_LINK))
     if _IFLA_LINK_NETNSID in attributes or lower == index:  # the peer of a veth pair, in another namespace
         lower = 0
     mode = xdp.get(_XDP_ATTACHED, b"\0")[0]
@@ -169,11 +169,11 @@ def _link(body: bytes) -> Link:
         up=bool(flags & _IFF_UP),
         loopback=bool(flags & _IFF_LOOPBACK),
         lower=lower,
-        master=_number(attributes.get(_IFLA_MASTER)),
+        master=u32(attributes.get(_IFLA_MASTER)),
         stats=_stats(attributes.get(_IFLA_STATS64, b""), native_xdp=mode in _XDP_NATIVE),
         kind=c_string(info.get(_INFO_KIND, b"")),
-        mtu=_number(attributes.get(_IFLA_MTU)),
-        xdp_programs=tuple(sorted({_number(xdp.get(key)) for key in _XDP_PROGRAM_IDS} - {0})),
+        mtu=u32(attributes.get(_IFLA_MTU)),
+        xdp_programs=tuple(sorted({u32(xdp.get(key)) for key in _XDP_PROGRAM_IDS} - {0})),
         generic_xdp=mode == _XDP_GENERIC,
         bridge_netfilter=_bridge_netfilter(info),
     )
@@ -184,10 +184,6 @@ def _bridge_netfilter(info: dict[int, bytes]) -> frozenset[int]:
         return frozenset()
     data = dict(netlink.attributes(info.get(_INFO_DATA, b"")))
     return frozenset(family for family, key in _BRIDGE_NETFILTER.items() if any(data.get(key, b"")))
-
-
-def _number(value: bytes | None) -> int:
-    return int(struct.unpack_from("=I", value)[0]) if value else 0
 
 
 def _stats(value: bytes, *, native_xdp: bool) -> LinkStats:

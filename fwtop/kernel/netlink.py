@@ -73,6 +73,11 @@ def c_string(value: bytes) -> str:
     return value.partition(b"\0")[0].decode("utf-8", "replace")
 
 
+def u32(value: bytes | None) -> int:
+    """Decode 32 bits in the machine's order; 0 without any."""
+    return int(struct.unpack_from("=I", value)[0]) if value else 0
+
+
 def open_socket(protocol: int, seconds: float = _TIMEOUT_SECONDS) -> socket.socket:
     """Open a netlink socket in the current network namespace, with a receive timeout; raises OSError."""
     channel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)

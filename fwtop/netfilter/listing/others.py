@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from fwtop.kernel import bpf, netlink
 from fwtop.kernel.links import Link, list_links
-from fwtop.kernel.netlink import attributes, c_string
+from fwtop.kernel.netlink import attributes, c_string, u32
 from fwtop.model.errors import FwtopError
 from fwtop.model.ruleset import IPSET, IPTABLES_LEGACY, ROUTE, TC, XDP, ListedRule, ListedSet
 from fwtop.model.text import safe_text
@@ -192,15 +192,11 @@ def _route(body: bytes, family: int, name: str, word: str) -> ListedRule:
     found = dict(attributes(body, _ROUTE.size))
     raw = found.get(_DESTINATION, bytes(_BYTES[socket.AddressFamily(family)]))
     destination = f"{socket.inet_ntop(family, raw)}/{body[1]}" if body[1] else "default"
-    table = _number(found.get(_TABLE)) or body[4]
-    metric = _number(found.get(_PRIORITY))
+    table = u32(found.get(_TABLE)) or body[4]
+    metric = u32(found.get(_PRIORITY))
     place = "main" if table == _MAIN else f"table {table}"
     text = f"{word} {destination}" + (f" metric {metric}" if metric else "")
     return ListedRule(f"{ROUTE} {name} {table} {text}", ROUTE, name, place, text, False)
-
-
-def _number(value: bytes | None) -> int:
-    return int(struct.unpack_from("=I", value)[0]) if value else 0
 
 
 _FAMILIES = {4: "ip", 6: "ip6"}
