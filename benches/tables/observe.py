@@ -16,7 +16,7 @@ from benches.screens import Screen, process_in
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import fwtop_argv
 from fwtop.bench.receiver import PORT
-from fwtop.bench.testbed import Testbed, per_second, processor_seconds
+from fwtop.bench.testbed import Testbed, processor_seconds
 from fwtop.lab.network import VICTIM_INTERFACE
 from fwtop.lab.processes import Program
 from fwtop.lab.run import Lab
@@ -152,3 +152,11 @@ def _received(testbed: Testbed, watcher: str, seconds: float) -> float:
     with testbed.receiver() as child, _watching(testbed, watcher), testbed.flooded():
         time.sleep(_SETTLE_SECONDS[watcher])
         return per_second(lambda: int(child.ask(do="count")["datagrams"]), seconds)
+
+
+def per_second(count: Callable[[], int], seconds: float) -> float:
+    """Return the rate at which a counter grows, measured over some seconds."""
+    first, started = count(), time.monotonic()
+    time.sleep(seconds)
+    last, ended = count(), time.monotonic()
+    return float(last - first) / (ended - started)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from fwtop.bench.receiver import PORT
@@ -136,14 +136,6 @@ class Testbed:
         finally:
             for argv in off:
                 self.run(*argv)
-
-
-def per_second(count: Callable[[], int], seconds: float) -> float:
-    """Return the rate at which a counter grows, measured over some seconds."""
-    first, started = count(), time.monotonic()
-    time.sleep(seconds)
-    last, ended = count(), time.monotonic()
-    return float(last - first) / (ended - started)
 
 
 def processor_seconds(pid: int) -> float:

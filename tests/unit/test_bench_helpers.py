@@ -11,9 +11,10 @@ import pytest
 from benches.accuracy.scenarios import Played, Signature
 from benches.screens import Screen
 from benches.tables import bulk, xdp
+from benches.tables.observe import per_second
 from benches.tables.screen import proportional_bytes
 from fwtop.bench.tables import rules
-from fwtop.bench.testbed import PAYLOAD_START, SMALL, STRONGARM, flood_text, per_second, processor_seconds
+from fwtop.bench.testbed import PAYLOAD_START, SMALL, STRONGARM, flood_text, processor_seconds
 from fwtop.lab import network as net
 from fwtop.lab import scenario
 from fwtop.lab.traffic.plan import build_plan
