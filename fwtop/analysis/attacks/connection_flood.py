@@ -13,8 +13,8 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
-from fwtop.analysis.measures.general import ENOUGH, spoofed, to_port
-from fwtop.analysis.measures.tcp import flows_of
+from fwtop.analysis.measures.general import ENOUGH, pace, sources, spoofed, to_port
+from fwtop.analysis.measures.tcp import BY_FEW, FEW, flows_of
 from fwtop.analysis.parsers import http
 from fwtop.analysis.severity import ACCEPT, TABLE, WORKERS
 from fwtop.analysis.window.tcp_view import ACK, SYN
@@ -230,6 +230,16 @@ ENTRIES = (
         ),
         lead=_OPENED,
         evidence=(no_data_share.says(0.4, -3.0, 0.9, 2.5), opened_each.says(2, -1.0, 5, 0.5)),
+    ),
+    *(
+        Hypothesis(
+            f"one program that looks whether {what}", cut, 1.0,
+            needs=(ENOUGH, sources.at_most(FEW)),
+            evidence=(*BY_FEW, pace.says(100, 1.5, 500, -2.0)),
+        )
+        for what, cut in (
+            ("ports answer", silent_connections), ("services answer", sources_without_data),
+        )
     ),
     _flood(
         "fake TCP sessions of forged sources", of=sources_without_data,

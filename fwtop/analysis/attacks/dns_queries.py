@@ -14,7 +14,7 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, matching, noted
-from fwtop.analysis.measures.general import rate, sources
+from fwtop.analysis.measures.general import rate, sources, spoofed
 from fwtop.analysis.parsers import dns
 from fwtop.analysis.parsers.dns import invented, looks_random, random_subdomains, top_name, wire_of
 from fwtop.analysis.parsers.services import dns_query
@@ -144,6 +144,9 @@ below_zone = noted("below_zone", "share", "Part of the queries that ask for rand
 def asked_repeatedly(group: Group) -> float:
     """Whether they are queries that no resolver sends: repeated, by sources that don't cache, or forged."""
     return "why" in group.notes
+
+
+same_name = noted("same_name", "share", "Part of these that ask for the most common name.")
 
 
 @feature("times the normal rate")
@@ -381,6 +384,23 @@ ENTRIES = (
         "queries that no resolver sends", prior=1.8,
         needs=(asked_repeatedly.yes, *_FIRST),
         lead=(_LEAD, "{same_name:percent} ask for {name}; {why}"),
+    ),
+    *(
+        Hypothesis(
+            f"one resolver or program that asks {what}", dns_queries, 1.0,
+            needs=(*those, sources.at_most(5)),
+            evidence=(
+                sources.says(1, 2.0, 5, 0.0),
+                same_name.says(0.1, 0.0, 0.5, -6.0),
+                rate.says(1_000, 1.5, 10_000, -3.0),
+                beyond_normal.says(5, 0.0, 50, -3.0),
+                spoofed.above(0.5, -6.0),
+            ),
+        )
+        for what, those in (
+            ("a lot", (asked_repeatedly.yes,)),
+            ("for a zone", (below_zone.at_least(0.001), names_per_query.at_most(0.99 * _INVENTED))),
+        )
     ),
     _flood(
         "queries far above normal", prior=1.5,

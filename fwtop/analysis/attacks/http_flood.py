@@ -18,6 +18,8 @@ from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import CERTAIN, Feature, Group, Hypothesis, Least, Proof, cut, feature
 from fwtop.analysis.measures.general import pace, per_source, rate, samples, sources, threshold_ratio, to_port
 from fwtop.analysis.measures.tcp import (
+    BY_FEW,
+    FEW,
     LIMIT,
     PARSED,
     even_sources,
@@ -151,8 +153,9 @@ def different_paths(group: Group) -> float:
 
 @feature("yes or no")
 def random_paths(group: Group) -> float:
-    """Whether the last parts of paths have letters and digits about as often as each other."""
-    return http.look_drawn([request.path for request in parsed_requests(group)])
+    """Whether the last parts of ten paths have letters and digits about as often as each other."""
+    paths = [request.path for request in parsed_requests(group)]
+    return len(set(paths)) >= _SITE and http.look_drawn(paths)
 
 
 @feature("times the normal rate")
@@ -256,6 +259,13 @@ def proxies(group: Group) -> float:
 def changing_agents(group: Group) -> float:
     """Part of a source's requests that name another User-Agent than the one before."""
     return _agents_change(group.packets)
+
+
+@feature("share")
+def favourite(group: Group) -> float:
+    """Part of the requests that are for the path most asked for: of a site or a copy of it, each has few."""
+    counts = Counter(request.path for request in parsed_requests(group))
+    return max(counts.values(), default=0) / max(1, counts.total())
 
 
 @feature("yes or no")
@@ -415,6 +425,20 @@ ENTRIES = (
                 even_pages.if_so(-4.0),
                 even_sources.if_so(-1.0),
                 requests_above_normal.says(3, 0.0, 30, -3.0),
+            ),
+        )
+        for how, part in (("fast", of_fast_sources), ("who reload", again_and_again))
+    ),
+    *(
+        Hypothesis(
+            f"one program, or people behind one address, {how}", http_requests, 1.0,
+            needs=(part.at_least(0.001), sources.at_most(FEW)),
+            evidence=(
+                *BY_FEW,
+                favourite.says(0.1, 2.5, 0.4, 0.0),
+                random_paths.if_so(-5.0),
+                rate.says(500, 0.5, 20_000, -1.0),
+                requests_above_normal.says(5, 0.0, 50, -3.0),
             ),
         )
         for how, part in (("fast", of_fast_sources), ("who reload", again_and_again))

@@ -9,7 +9,7 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, noted
-from fwtop.analysis.measures.general import ENOUGH, peak
+from fwtop.analysis.measures.general import ENOUGH, pace, peak
 from fwtop.analysis.parsers.services import BY_PORT
 from fwtop.analysis.severity import CORE
 from fwtop.analysis.spoofing import Spoof
@@ -178,7 +178,7 @@ ENTRIES = (
     _scan(
         "flood over many ports", prior=4.6, kind="{flood_kind}",  # masscan, zmap, nmap --min-rate
         title="{flood} over many ports by {who}",
-        needs=(ENOUGH, peak.at_least(_FLOOD_PPS)),
+        needs=(ENOUGH, pace.at_least(_FLOOD_PPS)),
         evidence=(peak.above(0, 0.5, "at {peak:count} packets/s, whatever it looks for"),),
     ),
 )  # fmt: skip

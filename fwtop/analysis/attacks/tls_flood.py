@@ -10,8 +10,10 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
-from fwtop.analysis.measures.general import ENOUGH, threshold_ratio, to_port
+from fwtop.analysis.measures.general import ENOUGH, rate, sources, threshold_ratio, to_port
 from fwtop.analysis.measures.tcp import (
+    BY_FEW,
+    FEW,
     LIMIT,
     even_sources,
     fast_rows,
@@ -263,6 +265,11 @@ ENTRIES = (
             hellos_above_normal.says(1, 0.0, 5, 2.5, "{rate:count} sessions/s, normally up to "
                                                        "{usual:count}"),
         ),
+    ),
+    Hypothesis(
+        "one program that opens sessions", client_hellos, 1.0,
+        needs=(fast_hellos.at_least(0.3), sources.at_most(FEW)),
+        evidence=(*BY_FEW, rate.says(50, 1.0, 1_000, -1.0), hellos_above_normal.says(5, 0.0, 50, -3.0)),
     ),
     Hypothesis(
         "TLS renegotiation flood", repeated_handshakes, 2.2,  # CVE-2011-1473, THC-SSL-DOS

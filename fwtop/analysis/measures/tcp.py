@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -10,7 +11,7 @@ from msgspec import Struct
 
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.entries import Group, feature, noted
-from fwtop.analysis.measures.general import of_protocol
+from fwtop.analysis.measures.general import of_protocol, sources
 from fwtop.analysis.parsers import http
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features
@@ -29,7 +30,10 @@ _FIELDS = {
     "ttl": "TTL",
 }
 LIMIT = "a limit of requests or connections for each source; a signature of the requests"
+FEW = 5  # addresses whose owner one may ask: a script, a mirror, a load test, an office, a gateway
 PARSED = 384  # requests, evenly spaced
+_IDLE_NS = 500_000_000  # between two packets of a flow: nobody waits for an answer, or the port came again,
+_TIMES, _BUSY_NS = 8.0, 5_000_000  # as after so many times what most take, and this
 _EVEN = 0.3  # squared coefficient of variation of the sources' rates: that of real clients is above 1
 
 
@@ -126,6 +130,34 @@ def fast_rows(features: Features, limit: float) -> Mask:
     fast = np.asarray((rate > limit)[inverse])
     # If fast sources are common, include those at a quarter of the limit
     return np.asarray((rate > limit / 4)[inverse]) if fast.mean() > 0.3 else fast
+
+
+@feature("connections")
+def busy_at_once(group: Group) -> float:
+    """Connections that a source keeps busy at once, in the mean; unknown in a thin sample.
+
+    Who waits for answers occupies no more of a server than that, however fast it asks.
+    """
+    context, rows = group.context, group.packets.rows
+    if context.sparse or not len(rows):
+        return math.nan
+    traffic = context.traffic
+    mine = traffic.rows(traffic.of_flows(rows))
+    time, flow = traffic.packets.time_ns[mine], traffic.flow_id[mine]
+    order = np.lexsort((time, flow))
+    passed = np.diff(time[order])[np.diff(flow[order]) == 0]
+    if not len(passed):
+        return math.nan
+    longest = min(max(_TIMES * float(np.quantile(passed, 0.75)), _BUSY_NS), _IDLE_NS)
+    return (
+        float(passed[passed < longest].sum()) / max(float(np.ptp(time)), 1.0) / max(1, group.packets.sources)
+    )
+
+
+BY_FEW = (  # what speaks for programs, or people behind an address, and against a flood
+    sources.says(1, 2.5, FEW, 0.0),
+    busy_at_once.says(8, 1.5, 40, -4.0),
+)
 
 
 def usual_payloads(context: AnalysisContext, like: Callable[[PacketBatch, Rows], Mask]) -> float | None:
