@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from slow_bench import PORT, SlowLab, crowd, slow_lab
@@ -12,6 +14,7 @@ from slow_bench import PORT, SlowLab, crowd, slow_lab
 from fwtop.analysis.proposals.preview import preview
 from fwtop.lab import network as net
 from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.traffic.packets import Mask
 from tests.kernel.wire import inside
 
 pytestmark = pytest.mark.kernel
@@ -30,23 +33,25 @@ def fetch(run: SlowLab, client: str) -> None:
         assert end.recv(100).startswith(b"HTTP/1.1")
 
 
-def test_a_rule_tells_which_known_clients_lose_it(tmp_path: Path) -> None:
+def test_a_rule_tells_which_known_clients_lose_it(tmp_path: Path, poll_until: Callable[..., object]) -> None:
     with slow_lab(crowd("idle", 250, _BOTS), tmp_path, "nginx") as run:
         baseline = run.session._advisor.baseline
         run.watch(1.0)
         for client in run.lab.legitimate.clients[:_CLIENTS]:
             fetch(run, client)
-        run.watch(2.0)
+
+        def at_server() -> Mask:
+            return np.asarray((baseline.clients.door & 0xFFFF) == PORT)
+
+        poll_until(lambda: run.tick() and at_server().sum() == _CLIENTS)
         known = baseline.clients
-        assert len(known) >= _CLIENTS
         assert not known.long_known.any()
         baseline.clients = replace(known, first=known.first - 3_600.0)  # as after an hour
         run.lab.start_flood(0)
         assert run.watch(_SECONDS, until="idle_connections") is not None, run.kinds()
         assert run.session.latest is not None
         window, clients = run.session.latest.window, baseline.clients
-        at_server = (clients.door & 0xFFFF) == PORT
-        real = int((clients.long_known & at_server).sum())
+        real = int((clients.long_known & at_server()).sum())
         assert real == _CLIENTS
 
         offered = run.proposal("ipset").clients
