@@ -125,7 +125,7 @@ def test_a_server_and_two_machines_by_the_page():
     with Page(2) as lab:
         lab.here("fleet status", *lab.own)
         assert "BAD" not in lab.here("fleet doctor", *lab.own)
-        lab.machines[0].lab.ask(do="flood", on=True, pps=5_000, seconds=300)
+        lab.machines[0].lab.ask(do="flood", on=True, pps=2_000, seconds=300)
         end = time.monotonic() + 60
         while not any(row["attacks"] for row in lab.status()["machines"]):
             assert time.monotonic() < end
