@@ -2,10 +2,10 @@
 
 A cell shows two parts: a block of eighths in the colour of the lower one before that of the upper one. Parts
 that are lower than a cell all over the graph lie at the bottom of a cell each, where they never meet the
-column's upper edge: so each is seen at its size, and so is the whole. One that is higher elsewhere keeps its
-place, so that it doesn't jump between neighbouring columns. Of several that are mere lines each has its turn
-in neighbouring columns, at the foot: lines higher up look like cuts. Columns lower than half a cell show the
-greatest part only.
+column's upper edge: so each is seen at its size, and so is the whole. One that is higher elsewhere, and more
+than a line here, keeps its place, so that it doesn't jump between neighbouring columns. Of several that are
+mere lines each has its turn in neighbouring columns, at the foot: lines higher up look like cuts. Columns
+lower than half a cell show the greatest part only.
 
 Without colours a cell shows one part by its glyph: of two each has as many of eight neighbouring columns as
 it has eighths, and each of several parts lower than a cell is in a cell of its own.
@@ -57,7 +57,8 @@ def stacked(
         return [[]] * rows
     most = max(sizes, key=lambda place: part[place])
     low = [place for place in sizes if place != most and sizes[place] < 8]
-    kept = next((place for place in low if place in high), None)  # two beside each other don't fit in a cell
+    # Two beside each other don't fit in a cell; above another line a line would fill the cell.
+    kept = next((place for place in low if place in high and sizes[place] > _LINE), None)
     thin = [place for place in low if place != kept]
     lines = [place for place in thin if sizes[place] <= _LINE]
     if turn is not None and len(lines) > 1:

@@ -121,6 +121,13 @@ def test_several_small_parts_take_turns_at_the_foot_of_the_column() -> None:
     assert {cell for column in columns for cell in column[:3]} == {("█", YOU, None), ("▇", YOU, None)}
 
 
+def test_what_is_left_after_a_rule_is_a_line_and_no_cell() -> None:
+    """What reached services before was once drawn a cell high, where another line stood below it."""
+    columns = [column_cells((1, 397, 1, 1), 4, 400.0, turn, high=(0, 1)) for turn in range(3)]
+    assert [column[0] for column in columns] == [("▁", YOU, MINE), ("▁", OTHER, MINE), ("▁", KERNEL, MINE)]
+    assert {cell for column in columns for cell in column[1:]} == {("█", MINE, None)}
+
+
 @pytest.mark.parametrize(("kernel", "at_foot"), [((90, 110), set()), ((80, 90), {"▆", "▇"})])
 def test_a_part_about_as_high_as_a_cell_keeps_its_place(kernel: tuple[int, ...], at_foot: set[str]) -> None:
     """It once jumped between its place and the foot, column by column, as its rate changed by a tenth."""
