@@ -34,6 +34,7 @@ from fwtop.model.traffic.packets import (
     Mask,
     PacketBatch,
     SocketTable,
+    TrackedFlows,
     Window,
 )
 from fwtop.model.traffic.severity import Harm
@@ -122,6 +123,7 @@ class AnalysisContext(Struct, weakref=True, dict=True):
     explained: list[Any] = field(default_factory=list)  # the groups (engine.compete.Explained), if `explains`
     dropped: PacketBatch = field(default_factory=PacketBatch.empty)  # live: samples of what was dropped
     handshakes_per_s: float | None = None  # live: completed by clients, as the kernel counts them
+    tracked: TrackedFlows | None = None  # live: connections that pass through this host, too
     known: KnownPeers = KnownPeers()  # who operates this host: rules are rehearsed on them
 
     @cached_property
@@ -392,6 +394,7 @@ def make_context(
         sockets=window.sockets,
         dropped=window.dropped,
         handshakes_per_s=window.handshakes_per_s,
+        tracked=window.tracked,
     )
 
 

@@ -20,6 +20,7 @@ from fwtop.console.frugal import FreedMemory, RefreshRate
 from fwtop.console.guardian_link import GuardianLink, Sightings
 from fwtop.console.judging import failure_line, not_judged
 from fwtop.console.rules import RuleMonitor, SurveyMonitor
+from fwtop.console.tracked import TrackingMonitor
 from fwtop.incidents.advisor import Advisor, of_window
 from fwtop.incidents.losses import LossWatch
 from fwtop.live.connections import ConnectionMeter, TcpServiceMeter
@@ -171,6 +172,7 @@ class LiveSession:
         self.rules = RuleMonitor(link)
         self._sightings = Sightings(link)
         self._survey = SurveyMonitor(link, origin.interfaces)
+        self._tracked = TrackingMonitor(link)
         self._refresh = refresh or RefreshRate()
         self._judgement = Judgement()
         self._judged_pps = 0.0  # the total of its window
@@ -223,6 +225,10 @@ class LiveSession:
         window = replace(self._engine.window(), services=told.last.listeners, answering=told.answering)
         shaken = service.handshakes_per_s if service else None
         window = replace(window, handshakes_per_s=shaken, handshakes=self._service.handshakes)
+        normal = self._judgement.normal_pps
+        most = math.inf if normal is None else normal[1] * window.seconds
+        if self._judgement.attacks or window.counters.arrived_packets > most:  # before an attack has a name
+            window = replace(window, tracked=self._tracked.poll(window.arrived))
         if self._connections is not None:
             window = replace(window, sockets=self._connections.poll())
         judgement, tables = self._judged(window)

@@ -274,6 +274,19 @@ class Symbols(Attending, frozen=True):
     """Name the kernel functions at this client's drop locations (data["names"], by index; "": unknown)."""
 
 
+MAX_TRACKED = 128
+
+
+class Tracked(Attending, frozen=True):
+    """Tell of TCP connections whether both ends have answered (data["assured"], by index).
+
+    Each as its first packet had it: source, its port, destination, its port; at most MAX_TRACKED. Whoever
+    forges a source can't make connection tracking mark an entry so (IPS_ASSURED).
+    """
+
+    flows: tuple[tuple[str, int, str, int], ...]
+
+
 class Rescan(Attending, frozen=True):
     """Find the watched interfaces again, after they or what is stacked on them changed."""
 
@@ -427,4 +440,5 @@ Request = (
     Hello | Watch | Plan | Apply | Keep | Repair | Undo | Status | Why | Symbols | Rescan | Survey | Connect
     | Changes | ListChange | ListShow | ListTest | ListRead | Rules | RuleRead | RuleMode | RuleChange | Renew
     | PolicyRead | PolicyChange | Seen | KnownClients | FleetDocument | FleetConfirm | FleetStatus | Summary
+    | Tracked
 )  # fmt: skip

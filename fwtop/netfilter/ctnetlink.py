@@ -199,6 +199,20 @@ def opened_by(answer: Entry) -> Entry | None:
         return None
 
 
+def assured(opened: Iterable[Entry]) -> list[bool]:
+    """Return of each connection, by how it was opened, whether both ends have answered; raises OSError."""
+    found = []
+    with netlink.open_socket(netlink.NETLINK_NETFILTER) as channel:
+        for one in opened:
+            request = netlink.netfilter_header(_NUMBERS[one.family]) + _opened(one)
+            try:
+                entry = entry_of(netlink.ask(channel, _GET, request))
+            except FileNotFoundError:
+                entry = None
+            found.append(entry is not None and bool(entry.status & ASSURED))
+    return found
+
+
 def establish(opened: Entry, before: bytes | None, seconds: int) -> None:
     """Track a TCP connection that is open, from its middle; raises OSError.
 

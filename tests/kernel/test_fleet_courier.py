@@ -93,7 +93,7 @@ def test_a_program_with_the_nodes_scope_changes_nothing(member: Member, poll_unt
             protocol.PolicyChange("apply", "schema = 1\n"), protocol.PolicyChange("rollback"),
             protocol.Connect(), protocol.Symbols(), protocol.Rescan(), protocol.Seen(()),
             protocol.KnownClients(()), protocol.Summary(0.0, "CALM", 0.0, 0.0, 0.0, 0.0),
-            protocol.FleetConfirm(mine.text, mine.signatures[0]),
+            protocol.Tracked(()), protocol.FleetConfirm(mine.text, mine.signatures[0]),
             protocol.FleetConfirm(sealed.text, sealed.signatures[0]),
             protocol.FleetDocument(forged.text, forged.signatures),
             protocol.FleetDocument(sealed.text.replace("web", "all"), sealed.signatures),

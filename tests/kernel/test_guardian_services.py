@@ -13,16 +13,20 @@ from typing import Any
 
 import pytest
 from guardian_bench import Bench
+from scapy.layers.inet import IP, TCP
+from scapy.layers.l2 import Ether
 
 from fwtop.guardian.services import _OWN, Services
 from fwtop.model.protocol import Survey
 from fwtop.model.service import Service
+from fwtop.netfilter import ctnetlink
 from tests.kernel.conftest import Host
 from tests.kernel.forwarding_bench import Forwarder, udp_socket, wired
-from tests.kernel.wire import inside
+from tests.kernel.wire import inside, mac, send_frames
 
 pytestmark = pytest.mark.kernel
 Poll = Callable[..., bool]
+FORGED = "198.51.100.77"
 ID = "3f2a1b0c9d8e" + "0123456789abcdef" * 3 + "0123"
 _SERVER = """
 import socket, sys
@@ -148,6 +152,32 @@ def test_a_guardian_tells_of_a_container_behind_it(
 
         wanted = [("lxc shop", "httpd.service", [["10.78.1.1", 8080]])]
         assert poll_until(lambda: found() == wanted, every_s=0.2), found()
+
+
+def test_connections_to_a_container_are_assured_and_forged_segments_are_not(
+    router: Forwarder, cgroup2: Path
+) -> None:
+    dnat = ("-j", "DNAT", "--to-destination", f"{router.server.ipv4}:80")
+    router.victim.run("iptables", "-t", "nat", "-A", "PREROUTING", "-p", "tcp", "--dport", "8080", *dnat)
+    forger, victim = router.attacker, socket.inet_pton(socket.AF_INET, router.victim.ipv4)
+    forged = [("S", 50_001), ("A", 50_002), ("PA", 50_003)]
+    with (
+        serving(router.server, router.server.ipv4, 80, cgroup=cgroup2 / "fwtest.service"),
+        inside(forger.netns),
+        socket.create_connection((router.victim.ipv4, 8080), timeout=30) as client,
+    ):
+        wire = Ether(dst=mac(router.victim), src=mac(forger)) / IP(src=FORGED, dst=router.victim.ipv4)
+        segments = [wire / TCP(sport=port, dport=8080, flags=flags) for flags, port in forged]
+        send_frames(forger, *map(bytes, segments))
+        mine, port = client.getsockname()
+        asked = [(mine, port), *((FORGED, port) for _, port in forged), (mine, 50_004)]
+        opened = [
+            ctnetlink.Entry(4, 6, socket.inet_pton(socket.AF_INET, source), victim, sport, 8080)
+            for source, sport in asked
+        ]
+        with inside(router.victim.netns):
+            assert 50_001 in [one.sport for one in ctnetlink.entries()], "the forged SYN was seen"
+            assert ctnetlink.assured(opened) == [True, False, False, False, False]
 
 
 def test_a_redirected_port_belongs_to_the_local_service(router: Forwarder, cgroup2: Path) -> None:

@@ -10,12 +10,14 @@ from analysis_factory import ethernet, icmp, ip, make_batch, make_tables, make_w
 from analysis_flows import HOST, OPTIONS, Frame, connection, hosts, segment, visitors
 from msgspec.structs import replace
 
+from fwtop.analysis.connections import flows_of_packets
 from fwtop.analysis.proposals.bystanders import _of_another_family
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.window.traffic import mix
 from fwtop.incidents.advisor import Advisor
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Kind
+from fwtop.model.traffic.packets import TrackedFlows
 from fwtop.model.traffic.protocols import UDP
 from fwtop.model.traffic.snapshot import Judgement, Proposal
 from fwtop.rehearsal.host import Asked
@@ -58,17 +60,27 @@ def learned(*players: bytes) -> Advisor:
 
 
 def judged(
-    flood: list[Frame], advisor: Advisor, handshakes: float = 0.0, players: tuple[bytes, ...] = ()
+    flood: list[Frame],
+    advisor: Advisor,
+    handshakes: float = 0.0,
+    players: tuple[bytes, ...] = (),
+    assured: float | None = None,
 ) -> Judgement:
     frames = sorted(usual(Random(2), 2.0, players) + flood, key=lambda item: item[0])
     batch = make_batch([one for one in frames if 0 <= one[0] < SECONDS], start_ns=2_000 * 10**9)
     window = make_window(batch, SECONDS, live=True, started=1e9 + 1_000)
     window = replace(window, handshakes_per_s=handshakes)
+    if assured is not None:
+        asked = np.unique(flows_of_packets(batch))[::7]
+        window = replace(window, tracked=TrackedFlows(asked, asked[: int(assured * len(asked))]))
     return advisor.judge(window, make_tables(window))
 
 
-def proposals(flood: list[Frame], advisor: Advisor, handshakes: float = 0.0) -> list[Proposal]:
-    return [one for one in judged(flood, advisor, handshakes).proposals if one.rule is not None]
+def proposals(
+    flood: list[Frame], advisor: Advisor, handshakes: float = 0.0, assured: float | None = None
+) -> list[Proposal]:
+    judgement = judged(flood, advisor, handshakes, assured=assured)
+    return [one for one in judgement.proposals if one.rule is not None]
 
 
 def spread(rng: Random, count: int) -> list[float]:
@@ -116,6 +128,18 @@ def test_requests_prove_their_sources_only_where_the_kernel_counts_the_handshake
     assert blocks
     assert {one.return_path for one in blocks} == {counted}
     assert all(bool(one.bystanders) is not counted for one in blocks)
+
+
+@pytest.mark.parametrize("assured", [0.3, 0.9])
+def test_of_a_service_behind_this_host_connection_tracking_tells_who_can_hear_it(assured: float) -> None:
+    rng, flood = Random(4), []
+    for bot in hosts(rng, 12) * 20:
+        loads = [b"GET /?%d HTTP/1.1\r\nHost: x\r\n\r\n" % rng.getrandbits(40) for _ in range(12)]
+        flood += connection(rng, bot, 80, loads, gap=0.02, at=rng.random() * 3)
+    found = proposals(flood, learned(), handshakes=5.0, assured=assured)
+    blocks = [one for one in found if one.rule and one.rule.match.sources and one.rule.limit is None]
+    assert blocks
+    assert {one.return_path for one in blocks} == {assured > 0.5}
 
 
 def test_who_pings_in_calm_is_cut_by_a_rule_against_pings() -> None:

@@ -22,7 +22,7 @@ from fwtop.analysis.proposals.matching import in_prefixes, match_rows
 from fwtop.analysis.proposals.normal import Normal
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.tcp_view import ACK, SYN
-from fwtop.analysis.window.traffic import TCP, UDP, mix
+from fwtop.analysis.window.traffic import TCP, UDP, Rows, mix
 from fwtop.model.addresses.address import Prefix, covered, format_address
 from fwtop.model.harm import Reach, Who
 from fwtop.model.rule import RANGES, Match, Rule
@@ -32,6 +32,7 @@ from fwtop.render.numbers import plural, utc
 from fwtop.rules.kinds import drops_nothing, of
 
 _MOST = 0.5  # of an attack's packets that completed connections must carry
+_TELL = 24  # connections that connection tracking was asked about: a share to ±20 percentage points
 _AGREE = 0.5  # of the openings of its sources that the kernel must count as handshakes
 _LOST = 0.05  # of what a peer sends in one protocol to one port: it is cut
 _NAMED = 2
@@ -40,10 +41,10 @@ _TELLING = 60  # clients: if none of so many has a TTL, 95 % of others don't eit
 
 
 def has_return_path(context: AnalysisContext, finding: Finding) -> bool:
-    """Test whether most of an attack's packets belong to connections that the kernel has completed.
+    """Test whether most of an attack's packets belong to connections that have been completed.
 
-    Numbers that advance can be forged; open sockets and the kernel's count of handshakes cannot. In a capture
-    there are only the numbers.
+    Numbers that advance can be forged; open sockets, the kernel's count of handshakes, and entries of
+    connection tracking that both ends have answered cannot. In a capture there are only the numbers.
     """
     note = f"return path of {finding.key}"
     if note not in context.notes:
@@ -61,7 +62,22 @@ def _returns(context: AnalysisContext, finding: Finding) -> bool:
         wanted = _AGREE * float(traffic.weight[opening].sum()) / max(traffic.seconds, 1e-6)
         proven = proven | (tcp.completed & (context.handshakes_per_s >= wanted))
     weight = traffic.weight[rows]
-    return bool(weight @ (proven[rows] & tcp.tcp[rows]) > _MOST * weight.sum())
+    if weight @ (proven[rows] & tcp.tcp[rows]) > _MOST * weight.sum():
+        return True
+    share = _tracked_share(context, rows[tcp.tcp[rows]])
+    return bool(share * (weight @ tcp.tcp[rows]) > _MOST * weight.sum())
+
+
+def _tracked_share(context: AnalysisContext, rows: Rows) -> float:
+    """Return the share of packets of connections that both ends have answered; 0 if too few tell."""
+    if not context.traffic.live or context.tracked is None:
+        return 0.0
+    flows, weight = flows_of_packets(context.traffic.packets)[rows], context.traffic.weight[rows]
+    told = among(flows, context.tracked.asked)
+    if len(np.unique(flows[told])) < _TELL and weight[told].sum() <= _MOST * weight.sum():
+        return 0.0
+    assured = among(flows, context.tracked.assured)
+    return float(weight[assured].sum() / weight[told].sum()) if told.any() else 0.0
 
 
 def bystanders(

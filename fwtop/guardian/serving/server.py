@@ -49,6 +49,7 @@ from fwtop.model.protocol import (
     Summary,
     Survey,
     Symbols,
+    Tracked,
     Undo,
     Watch,
 )
@@ -296,7 +297,7 @@ class Server:
                 self._connections.reply(peer, Answer(False, why, 3))
             case Connect():
                 self._branch(peer, client)
-            case Watch() | Rescan() | Survey() | Symbols() | Rules():
+            case Watch() | Rescan() | Survey() | Symbols() | Rules() | Tracked():
                 self._watching.serve(peer, client, request)
             case Status():
                 self._connections.suspend(peer)

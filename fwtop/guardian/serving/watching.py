@@ -25,9 +25,13 @@ from fwtop.guardian.serving.reports import Reports
 from fwtop.guardian.serving.worker import Worker
 from fwtop.guardian.survey import Functions, LastSurvey
 from fwtop.kernel import children
+from fwtop.model.addresses.address import Prefix
 from fwtop.model.messages import MAX_MESSAGE, Answer
-from fwtop.model.protocol import Rescan, Rules, Status, Survey, Symbols, Watch
+from fwtop.model.protocol import MAX_TRACKED, Rescan, Rules, Status, Survey, Symbols, Tracked, Watch
 from fwtop.model.text import safe_text
+from fwtop.model.traffic.protocols import TCP
+from fwtop.netfilter import ctnetlink
+from fwtop.netfilter.ctnetlink import Entry
 from fwtop.xdp.messages import Loaded
 
 _MODULE = "fwtop.netfilter.listing.reader"
@@ -61,7 +65,9 @@ class Watching:
         self._survey = LastSurvey()
         self._rulesets = Rulesets(selector)
 
-    def serve(self, peer: Peer, client: Client, request: Watch | Rescan | Survey | Symbols | Rules) -> None:
+    def serve(
+        self, peer: Peer, client: Client, request: Watch | Rescan | Survey | Symbols | Rules | Tracked
+    ) -> None:
         """Answer a request, or have the worker or a loader do so."""
         match request:
             case Watch():
@@ -74,6 +80,8 @@ class Watching:
                 self._renew_survey()
             case Symbols():
                 self._name_locations(peer, client)
+            case Tracked():
+                self._connections.reply(peer, Answer(True, data={"assured": _assured(request)}))
             case Rules():
                 self._connections.reply_encoded(peer, {"ruleset": self._rulesets.request()})
 
@@ -147,6 +155,18 @@ class Watching:
             self._survey.data = answer.data if answer.ok else self._survey.data
 
         self._worker.ask(Survey(), lambda: self._survey.read(interfaces), done)
+
+
+def _assured(request: Tracked) -> list[bool]:
+    """Look connections up: some microseconds for each, which is not worth a way through the worker."""
+    opened = []
+    for source, sport, destination, dport in request.flows[:MAX_TRACKED]:
+        one, other = Prefix.parse(source), Prefix.parse(destination)
+        opened.append(Entry(one.family, TCP, one.packed, other.packed, sport, dport))
+    try:
+        return ctnetlink.assured(opened)
+    except OSError:  # nothing is tracked here
+        return []
 
 
 class Rulesets:

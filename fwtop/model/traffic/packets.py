@@ -138,6 +138,13 @@ _DTYPES = {name: KINDS[kind] for name, kind in PacketBatch.__annotations__.items
 _COLUMNS_OF = attrgetter(*PacketBatch.__struct_fields__)
 
 
+class TrackedFlows(Struct, frozen=True, eq=False):
+    """TCP connections that connection tracking was asked about lately, as hashes (`flows_of_packets`)."""
+
+    asked: U64
+    assured: U64  # of these, those whose both ends have answered
+
+
 class Interval(Struct, frozen=True):
     """What one poll saw: exact arrivals and the samples that came with them."""
 
@@ -168,6 +175,7 @@ class Window(Struct, frozen=True):
     services: tuple[Service, ...] = ()  # live: as last told
     answering: tuple[tuple[str, str, int], ...] = ()  # live: who was seen to; protocol, address, port
     handshakes_per_s: float | None = None  # live: completed by clients, as the kernel counts them
+    tracked: TrackedFlows | None = None  # live: connections, and which of them have completed
     handshakes: tuple[float, int] | None = None  # live: when they were read, monotonic, and since boot
 
 
