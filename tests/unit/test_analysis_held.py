@@ -364,13 +364,15 @@ def proposed(judgement: Judgement) -> dict[str, Proposal]:
 
 
 def test_few_sources_are_blocked_or_limited_and_their_connections_closed() -> None:
-    made = proposed(judge(table(("headers", 400, 4), *CLIENTS)))
+    held = table(("headers", 400, 4), *CLIENTS)
+    made = proposed(judge(held))
     block, limit = made["ipset"], made["connlimit"]
     assert block.attack_share == 1.0
     assert block.collateral_share == 0.0
     assert block.rule is not None
     assert len(block.rule.match.sources) == 4
     assert block.rule.close_open
+    assert previewed(block.rule, held).reach.covers == "covers 4 addresses, of which 4 attacked"
     assert limit.attack_share == pytest.approx(0.92)
     assert limit.rule is not None
     assert limit.rule.connections == ConnectionLimit(8)

@@ -218,9 +218,12 @@ def reach_of(
     addresses = covered((sources,), 4) + (covered((sources,), 6) + (1 << 64) - 1 >> 64)
     packets, none = context.traffic.packets, np.zeros(0, np.intp)
     rows = np.unique(np.concatenate([none, *(one.rows for one in findings)]))
-    columns = packets.family[rows], packets.src_hi[rows], packets.src_lo[rows]
-    rows = rows[in_prefixes(*columns, sources)]
-    hosts = packets.src_hi[rows], np.where(packets.family[rows] == 4, packets.src_lo[rows], 0)
+    held = [one.held.connections for one in findings if one.held is not None]
+    family = np.concatenate([packets.family[rows], *(one.family for one in held)])
+    hi = np.concatenate([packets.src_hi[rows], *(one.hi for one in held)])
+    lo = np.concatenate([packets.src_lo[rows], *(one.lo for one in held)])
+    covers = in_prefixes(family, hi, lo, sources)
+    hosts = hi[covers], np.where(family[covers] == 4, lo[covers], 0)
     attackers = len(np.unique(mix(*hosts)))
     return Reach(addresses, min(attackers, addresses), *closed)
 
