@@ -82,10 +82,13 @@ def cut(text: str, width: int) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """Shorten to `width` cells: without what stands in brackets, then after a word, with an ellipsis."""
+    """Shorten to `width` cells: without what stands in brackets, then with an ellipsis.
+
+    That comes after a word, or inside a long one if less than a third would be left.
+    """
     short = text if len(text) <= width else _IN_BRACKETS.sub("", text)
     words = short[: max(width, 0)].rpartition(" ")[0]
-    return f"{words}…" if len(short) > width and words else cut(short, width)
+    return f"{words}…" if words and len(short) > width <= 3 * len(words) else cut(short, width)
 
 
 def wrap(text: str, width: int) -> list[str]:

@@ -114,6 +114,7 @@ def test_a_recording_offers_what_it_can_do() -> None:
         ("Slow headers (Slowloris)", 11, "Slow…"),
         ("Carpet bombing of 1,024 addresses", 17, "Carpet bombing…"),
         ("Slowloris", 5, "Slow…"),
+        ("DNS random-subdomain attack on www.example", 20, "DNS random-subdomai…"),
     ],
 )
 def test_titles_are_cut_between_words(title: str, width: int, short: str) -> None:

@@ -89,6 +89,25 @@ def test_selected_row_with_a_number_stays_only_while_a_key_was_just_pressed() ->
     assert keys(made) == [row.key for row in (ROWS[0], *ROWS[2:])]
 
 
+def test_selected_row_that_vanished_leaves_after_half_a_minute_without_a_key() -> None:
+    made = rows()
+    made.select(1, NOW)
+    others = (ROWS[0], *ROWS[2:])
+    for later in (10, 39):
+        made.update(others, NOW + later)
+        assert made.current() is ROWS[1]
+    made.freeze(NOW + 39)
+    made.update(others, NOW + 41)
+    assert made.current() is ROWS[1]  # a key was just pressed
+    made.update(others, NOW + 43)
+    assert keys(made) == [row.key for row in others]
+    assert made.current() is ROWS[0]
+    assert made.target(NOW + 43.2) is ROWS[1]  # what was seen when the key was pressed
+    made.update((), NOW + 80)
+    made.update((), NOW + 120)
+    assert made.current() is None
+
+
 def test_selected_row_that_vanishes_stays_until_the_selection_moves() -> None:
     made = rows()
     made.select(1, NOW)

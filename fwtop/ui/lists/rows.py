@@ -43,6 +43,7 @@ class Fold(Struct, frozen=True):
 
 FREEZE_SECONDS = 3.0  # a key holds the order this long
 RESORT_SECONDS = 3.0  # rows change their order at most this often
+GONE_SECONDS = 30.0  # the longest that a selected row stays after it dropped out of the list
 SEEN_SECONDS = 0.5  # what came under the cursor more recently has not been seen
 
 
@@ -51,7 +52,8 @@ class RowList(Struct):
 
     The operator acts on rows while they move. So the selection belongs to a key, not to a line; rows
     change places at most every RESORT_SECONDS, and not for FREEZE_SECONDS after a key press; and a
-    selected row that drops out of the list stays, marked as gone, until the selection leaves it.
+    selected row that drops out of the list stays for GONE_SECONDS, marked as gone, unless the selection
+    leaves it.
     """
 
     row: RowType
@@ -61,7 +63,7 @@ class RowList(Struct):
     begins: Callable[[Any, Sequence[Incident]], bool] | None = None  # the first such row is selected at first
     items: Sequence[Struct] = ()
     selected: int = 0
-    gone: bool = False  # the selected item is no longer in the list
+    gone_at: float | None = None  # since when the selected item is no longer in the list
     followed: bool = True  # until the first key the cursor stays on the row to begin with
     sort: int = -1  # index of `sorts`; -1: as the list came
     filter: str = ""
@@ -86,12 +88,13 @@ class RowList(Struct):
         else:
             self.sorted_at = now
         self._regroup(shown)
-        self.gone = False
-        key = self._key
+        key, gone_at, self.gone_at = self._key, self.gone_at, None
+        if gone_at is not None and now - gone_at >= GONE_SECONDS and now >= self.frozen_until:
+            self.followed = not self.newest_last
         # Of numbered rows one that is gone gives its number to another, but not under the operator's hand
         held = not self.numbered or 0 < self.frozen_until - now <= FREEZE_SECONDS
         if chosen is not None and not self.followed and (held or key(chosen) in map(key, shown)):
-            self._keep_selected(shown, chosen)
+            self._keep_selected(shown, chosen, now if gone_at is None else gone_at)
         self.items = shown
         last = max(len(shown) - 1, 0)
         first = next(
@@ -104,7 +107,12 @@ class RowList(Struct):
 
     def clear(self) -> None:
         """Have no rows until the next update."""
-        self.items, self.selected, self.gone, self._before = (), 0, False, None
+        self.items, self.selected, self.gone_at, self._before = (), 0, None, None
+
+    @property
+    def gone(self) -> bool:
+        """Whether the selected item is no longer in the list."""
+        return self.gone_at is not None
 
     def current(self) -> Struct | None:
         """Return the selected item."""
@@ -123,7 +131,7 @@ class RowList(Struct):
         """
         if self.followed and self._before is not None and 0 <= now - self._before[1] < SEEN_SECONDS:
             shown = list(self.items)
-            self._keep_selected(shown, self._before[0])
+            self._keep_selected(shown, self._before[0], now)
             self.items = shown
         self.pin(now)
         return self.current()
@@ -189,7 +197,7 @@ class RowList(Struct):
         place = {self._key(item): line for line, item in enumerate(self.items)}
         return sorted(shown, key=lambda item: place.get(self._key(item), len(place)))
 
-    def _keep_selected(self, shown: list[Struct], chosen: Struct) -> None:
+    def _keep_selected(self, shown: list[Struct], chosen: Struct, gone_at: float) -> None:
         wanted = self._key(chosen)
         for line, item in enumerate(shown):
             if self._key(item) == wanted:
@@ -200,7 +208,7 @@ class RowList(Struct):
             shown.insert(self.selected, chosen)
             self._regroup(shown)
             self.selected = shown.index(chosen)
-            self.gone = True
+            self.gone_at = gone_at
 
     def _regroup(self, shown: list[Struct]) -> None:
         shown.sort(key=lambda item: bool(self.heading(item)) is not self.forged)
