@@ -204,7 +204,7 @@ def _is_remote(found: Connections) -> Mask:
 
 _SYSCTL = "/proc/sys/net/netfilter/nf_conntrack_"
 _STATS = "/proc/net/stat/nf_conntrack"
-_HORIZON_SECONDS = 3.0  # time constant of the average growth, to smooth bursts
+_HORIZON_SECONDS, _FALLING_SECONDS = 3.0, 1.0  # time constants of the average growth, to smooth bursts
 
 
 class ConntrackMeter:
@@ -226,7 +226,8 @@ class ConntrackMeter:
             return None
         count, stats = read_int(_SYSCTL + "count"), parse_conntrack_stats(read_text(_STATS))
         growth = (count - self._count) / seconds if seconds > 0 else 0.0
-        self._growth += (growth - self._growth) * (1 - math.exp(-seconds / _HORIZON_SECONDS))
+        constant = _HORIZON_SECONDS if growth > self._growth else _FALLING_SECONDS  # a rule ends it at once
+        self._growth += (growth - self._growth) * (1 - math.exp(-seconds / constant))
         new = new_connections if new_connections is not None else max(0, count - self._count)
         sample = ConntrackSample(
             count=count,
