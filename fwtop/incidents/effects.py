@@ -89,9 +89,11 @@ def _cut_off(
     cut: Iterable[Tracked],
 ) -> Incident:
     """Return an incident as what it is of those that rules have cut, itself if it is none of them."""
-    for cause in cut:
+    causes = [one for one in cut if one.target == incident.target]
+    senders = np.concatenate([one.sources for one in causes]) if causes else np.zeros(0, np.uint64)
+    for cause in causes:
         may_be = cause is tracked or _began_after(cause, tracked, finding, context)
-        if not may_be or not _comes_of(cause, context, finding, incident):
+        if not may_be or not _comes_of(cause, senders, context, finding, incident):
             continue
         if cause is not tracked:
             effect = _effect(incident, cause.id, cause.kind, cause.target)
@@ -130,18 +132,29 @@ def _began_after(cause: Tracked, tracked: Tracked, finding: Finding, context: An
     return float((after & (age >= now - cause.cut_until - _JUDGED_SECONDS)).mean()) >= _NEARLY_ALL
 
 
-def _comes_of(cause: Tracked, context: AnalysisContext, finding: Finding, incident: Incident) -> bool:
+def _comes_of(
+    cause: Tracked, senders: U64, context: AnalysisContext, finding: Finding, incident: Incident
+) -> bool:
+    """Check whether an incident is no more than its cause was, by sources that rules have cut."""
     holds = cause.shown.holds if cause.shown is not None else 0  # of each a SYN a second, as kernels do
-    if incident.target != cause.target or incident.pps > _NO_MORE * max(cause.peak_pps, holds):
+    if incident.pps > _NO_MORE * max(cause.peak_pps, holds):
         return False
-    if finding.held is None and incident.mine_share < _MOST:  # the rule doesn't stop it: another vector
+    passes = finding.held is None and incident.mine_share < _MOST
+    if passes and not _ends_connections(context, finding):  # the rule doesn't stop it: another vector
         return False
     stays = cause.id != incident.id and finding.held is not None and not _keep_coming(finding.held, context)
     if incident.severity.is_near and not stays:
         return False
     sources, weight = _sources(context, finding)
-    known = float(weight[among(sources, cause.sources)].sum())
+    known = float(weight[among(sources, senders)].sum())
     return known >= _NEARLY_ALL * float(weight.sum()) > 0
+
+
+def _ends_connections(context: AnalysisContext, finding: Finding) -> bool:
+    """Check whether nearly all packets end connections, as whoever gets no answer to a request does."""
+    tcp, weight = context.tcp, context.traffic.weight[finding.rows]
+    ends = (tcp.fin | tcp.rst)[finding.rows]
+    return float(weight[ends].sum()) >= _NEARLY_ALL * float(weight.sum())
 
 
 def _keep_coming(held: Held, context: AnalysisContext) -> bool:

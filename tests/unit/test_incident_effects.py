@@ -47,12 +47,14 @@ def visits(rng: Random, until: int) -> list[Frame]:
     ]
 
 
-def syns(rng: Random, senders: list[bytes], *, port: int = 80, times: int = 25) -> list[Frame]:
-    """SYNs without an answer, each sent again."""
+def syns(
+    rng: Random, senders: list[bytes], *, port: int = 80, times: int = 25, flags: str = "S"
+) -> list[Frame]:
+    """SYNs without an answer, or what else these flags say, each sent again."""
     found = []
     for sender in senders:
         sport, seq = rng.randrange(32768, 61000), rng.randrange(1 << 32)
-        packet = segment(sender, HOST, sport, port, "S", seq=seq, options=OPTIONS)
+        packet = segment(sender, HOST, sport, port, flags, seq=seq, options=OPTIONS)
         found += [(CUT + 0.3 + 3.5 * rng.random(), packet) for _ in range(times)]
     return found
 
@@ -125,6 +127,13 @@ def test_what_begins_after_the_rule_is_an_effect_of_the_incident() -> None:
 def test_what_the_rule_lets_through_is_another_vector() -> None:
     rng = Random(1)
     assert judged([*flood(rng), *syns(rng, BOTS)], drops=False)["syn_flood"].severity.harm is Harm.ATTACK
+
+
+@pytest.mark.parametrize("senders", [BOTS, STRANGERS])
+def test_bots_whose_requests_a_rule_drops_close_their_connections_past_it(senders: list[bytes]) -> None:
+    rng = Random(1)
+    found = judged([*flood(rng), *syns(rng, senders, flags="FA")], drops=False)
+    assert set(found) == ({"http_flood"} if senders is BOTS else {"http_flood", "fin_flood"})
 
 
 @pytest.mark.parametrize(
