@@ -7,8 +7,10 @@ from math import inf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
+from screen_factory import snapshot
 
-from fwtop.ui.lists.numbers import RECENT_SECONDS, Numbers
+from fwtop.ui.lists.numbers import RECENT_SECONDS, Numbers, ProposalList
 
 # What is proposed, the best first, and behind "|" what stands aside; what happens at that time; the numbers
 # that the screen gives from 1 on, and what is marked as better than the first.
@@ -148,3 +150,25 @@ def test_numbers_have_no_holes_and_do_not_move_near_a_key(
             assert set(numbers.order) == set(listed)
         elif listed:
             assert numbers.order[: len(before)] == before
+
+
+def test_one_rule_against_two_attacks_is_listed_once_and_says_so() -> None:
+    scene = snapshot()
+    best = scene.judgement.proposals[0]
+    assert best.rule is not None
+    first = scene.judgement.incident(best.incident)
+    assert first is not None
+    other = replace(first, id=900, letter="Z")
+    twin = replace(best, key="twin", incident=other.id)
+    judgement = replace(
+        scene.judgement,
+        attacks=(*scene.judgement.attacks, other),
+        proposals=(*scene.judgement.proposals, twin),
+    )
+    made = ProposalList()
+    made.take(replace(scene, judgement=judgement), 0, 0.0)
+    assert "twin" not in [one.key for one in made.listed]
+    assert list(made.shared.values()) == ["Z"]
+    assert "Z" in made.letters()
+    made.take(replace(scene, judgement=judgement), other.id, 10.0)
+    assert "twin" in [one.key for one in made.listed], "of the chosen attack its own is listed"

@@ -19,7 +19,7 @@ from fwtop.model.traffic.session import FULL_TABLE, NOTICED, flow_of
 from fwtop.model.traffic.session import STOPPED as ENOUGH
 from fwtop.model.traffic.snapshot import NOTHING, Incident, Proposal, Snapshot
 from fwtop.rules.kinds import drops_nothing
-from fwtop.rules.overlap import covering_rule, includes
+from fwtop.rules.overlap import covering_rule, includes, same_effect
 from fwtop.ui.lists.rows import Fold
 
 QUIET_SECONDS = 2.0  # after a key, in which no number changes
@@ -107,6 +107,13 @@ def covered_by(proposal: Proposal, snapshot: Snapshot) -> str:
     return covering_rule(proposal.rule, snapshot.mitigations) if proposal.rule is not None else ""
 
 
+def _is_shared(one: Proposal, other: Proposal) -> bool:
+    """Whether two proposals have one rule, against two attacks."""
+    if one.rule is None or other.rule is None or one.incident == other.incident:
+        return False
+    return same_effect(one.rule, other.rule)
+
+
 class ProposalList:
     """What is listed of a snapshot's proposals, which come best first, and of its attacks."""
 
@@ -114,6 +121,7 @@ class ProposalList:
         self.numbers = Numbers()
         self.listed: tuple[Proposal, ...] = ()  # by number, also what has gone and keeps its number for now
         self.covered: dict[str, str] = {}  # by an attack's letter: the rule that does a proposal already
+        self.shared: dict[str, str] = {}  # by proposal: letters of others that its rule is against
         self.stopped_by_rules: frozenset[str] = frozenset()  # letters of attacks
         self.gone: frozenset[str] = frozenset()
         self.moved = False  # the operator moved in the list
@@ -135,13 +143,19 @@ class ProposalList:
         attacks = snapshot.judgement.attacks
         self._letters = {attack.id: attack.letter for attack in attacks}
         self.stopped_by_rules = frozenset(one.letter for one in attacks if one.mine_share >= ENOUGH)
-        self.covered, aside, given = {}, {}, {}
+        self.covered, self.shared = {}, {}
+        aside: dict[str, str] = {}
+        given: dict[str, Proposal] = {}
         if snapshot is not self._compared[0]:  # long lists take a while to compare
             self._compared = snapshot, [covered_by(one, snapshot) for one in snapshot.judgement.proposals]
         for one, by in zip(snapshot.judgement.proposals, self._compared[1], strict=True):
             key, rule = one.key or f"{one.number} {one.kind}", one.rule
+            letter = self._letters.get(one.incident, "")
+            alike = next((name for name, other in given.items() if _is_shared(other, one)), "")
             if by:
-                self.covered.setdefault(self._letters.get(one.incident, ""), by)
+                self.covered.setdefault(letter, by)
+            elif alike and not aside[alike]:  # one rule against several attacks
+                self.shared[alike] = self.shared.get(alike, "") + letter
             else:
                 given[key] = one
                 relief = RELIEF if rule and drops_nothing(rule) else ""
@@ -218,8 +232,9 @@ class ProposalList:
 
     def letters(self) -> list[str]:
         """Return the letters of the attacks whose proposals are not folded."""
-        shown = (one for one in self.listed if self._aside[one.key] in ("", RELIEF))
-        return sorted({self._letters[one.incident] for one in shown if one.incident in self._letters})
+        shown = [one for one in self.listed if self._aside[one.key] in ("", RELIEF)]
+        own = {self._letters[one.incident] for one in shown if one.incident in self._letters}
+        return sorted(own.union(*(self.shared.get(one.key, "") for one in shown)))
 
 
 def _out_of_the_way(snapshot: Snapshot, scope: int) -> Mapping[int, str]:

@@ -67,12 +67,13 @@ def _folded(fold: Fold) -> Line:
     return [(f"{why}: ", DIM), (many, STRONG), *how_to_turn(fold)]
 
 
-def _reasons(item: Proposal | Fold, _: CellContext, room: int) -> list[Line]:
+def _reasons(item: Proposal | Fold, context: CellContext, room: int) -> list[Line]:
     """Write below the selected proposal why it is one, how it is evaded, and what it costs."""
     if isinstance(item, Fold):
         return []
     rule, said = item.rule, item.summary
-    told = [item.bystanders, item.reach.covers]
+    others = sorted(context.proposals.shared.get(item.key, ""))
+    told = [f"against {' and '.join(others)}, too" if others else "", item.bystanders, item.reach.covers]
     if rule is not None and said.endswith(")") and rule.summary in said:
         why = said.partition(f"{rule.summary} (")[2]
         known = (*told, "drops nothing")
