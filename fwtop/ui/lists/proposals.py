@@ -53,7 +53,7 @@ def _relief(fold: Fold, width: int) -> Line:
         one: Line = [(f" {item.number} ", STRONG), (in_brief(item, width), TEXT), (" ", TEXT)]
         rest = ", ".join(str(other.number) for other in fold.rows[place:])
         if place and width_of([*line, *one]) + len(rest) * (more > 1) > width:
-            return [*line, (f" {rest}", STRONG), (" more", DIM)]
+            return [*line, (" also ", DIM), (rest, STRONG)]  # "5 more" would be a number of proposals
         line += one
     return line
 
