@@ -129,8 +129,8 @@ class Broker:
             self.lost.set()
 
         async def complained(error: Exception) -> None:
-            said = safe_text(error, limit=200) or type(error).__name__
-            self.complaints = [*self.complaints, said][-8:]
+            if said := safe_text(error, limit=200):  # of a deadline there is none
+                self.complaints = [*self.complaints, said][-8:]
 
         await self._client.connect(
             url,

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fwtop.fleet.document import Action, Confirmation, Document, Sealed, Sources, Stage, Wave, digest
 from fwtop.fleet.lists import FETCHING
 from fwtop.fleet.signing import ConfirmKey
 from fwtop.fleet.summary import Answer, Rollout, Summary
 from fwtop.fleet.transport import WANTED, Transport
-from fwtop.fleet.view import View
+from fwtop.fleet.view import DOUBLE, View
 from fwtop.fleet.wanted import CONFIRMED, DOCUMENT, STARTED, Question, Started, encoded
 from fwtop.model.errors import FwtopError
 
@@ -95,6 +96,9 @@ async def preview(
     seconds += _rows_seconds(document)
     answers = await view.ask(transport, Question.new(sealed), seconds, meant)
     silent = tuple(sorted(meant.keys() - answers.keys()))
+    for name in answers:
+        if view.machines[name].is_double:
+            answers[name] = replace(answers[name], told=None, refused=DOUBLE)
     return Preview({name: one for name, one in answers.items() if one.reason != "not_meant"}, silent)
 
 
@@ -134,8 +138,9 @@ class Leader:
         *,
         key: ConfirmKey,
         say: Callable[[str], None],
+        connect: Callable[[], Awaitable[Transport]] | None = None,
     ) -> None:
-        """The document is signed, and names this key."""
+        """The document is signed, and names this key; `connect` makes another connection to the servers."""
         self._transport, self._view, self._say = transport, view, say
         self._document, self._sealed, self._key = document, sealed, key
         self._number = 0  # of confirmations
@@ -144,6 +149,12 @@ class Leader:
         self._clients: dict[str, float] = {}  # at Enter
         self._enter = 0.0
         self._renewing: asyncio.Task[None] | None = None
+        self._connect = connect
+        self._connecting = asyncio.Lock()
+
+    async def close(self) -> None:
+        """End the connection that it had last."""
+        await self._transport.close()
 
     async def lead(self, asked: Preview) -> Outcome:
         """Carry the roll-out out, wave by wave; never raises FwtopError: the outcome has the reason."""
@@ -230,6 +241,8 @@ class Leader:
     def _look_at_gates(self, outcome: Outcome) -> None:
         """Raise StoppedError if clients fare worse than before, or rules are not in force any more."""
         self._count(outcome)
+        if twice := [name for name in outcome.meant if self._view.machines[name].is_double]:
+            raise StoppedError(f"{_names(twice)}: {DOUBLE}")
         harmed = {name: why for name in outcome.meant if (why := self._harm(name))}
         if len(harmed) > self._document.gates.most_harmed:
             raise StoppedError("; ".join(f"{name}: {why}" for name, why in harmed.items()))
@@ -268,11 +281,12 @@ class Leader:
         return self._view.machines[name].summary  # it answered the preview
 
     async def _hear_until(self, end: float) -> None:
-        """Wait for the next summary, until `end`; raises FwtopError once the servers are lost."""
+        """Wait for the next summary, until `end`; raises FwtopError once all servers are lost."""
+        transport = self._transport
         self._view.changed.clear()
         waiting = {
             asyncio.create_task(self._view.changed.wait()),
-            asyncio.create_task(self._transport.lost.wait()),
+            asyncio.create_task(transport.lost.wait()),
         }
         renewing = {self._renewing} if self._renewing is not None else set()
         left = max(end - time.monotonic(), 0.01)
@@ -281,8 +295,23 @@ class Leader:
             task.cancel()
         if self._renewing is not None and self._renewing.done():
             self._renewing.result()
-        if self._transport.lost.is_set():
-            raise FwtopError("the fleet's servers were lost")
+        await self._back(transport)
+
+    async def _back(self, transport: Transport) -> None:
+        """If a connection is lost, make another, while trials last; raises FwtopError."""
+        end = time.monotonic() + self._document.trial_seconds / 2
+        async with self._connecting:
+            while self._transport is transport and transport.lost.is_set():
+                if self._connect is None or time.monotonic() > end:
+                    raise FwtopError("the fleet's servers were lost")
+                try:
+                    other = await self._connect()
+                    await other.follow(self._view.take)
+                except FwtopError:
+                    await asyncio.sleep(_AGAIN_SECONDS)
+                else:
+                    self._transport = other
+                    self._say("the server was lost; led through another connection from here")
 
     def _stop_renewing(self) -> None:
         if self._renewing is not None:
@@ -309,8 +338,14 @@ class Leader:
         await self._put(CONFIRMED, await asyncio.to_thread(self._key.seal, said), seconds)
 
     async def _put(self, kind: str, value: Sealed | Started, seconds: float) -> None:
-        name = f"{self._document.rollout}.{kind}"
-        await self._transport.put(WANTED, name, encoded(value), seconds=seconds)
+        name, transport = f"{self._document.rollout}.{kind}", self._transport
+        try:
+            await transport.put(WANTED, name, encoded(value), seconds=seconds)
+        except FwtopError:
+            if not transport.lost.is_set():
+                raise
+            await self._back(transport)
+            await self._transport.put(WANTED, name, encoded(value), seconds=seconds)
 
     async def _keep(self, outcome: Outcome) -> None:
         """Have all keep it: the store brings it to those who were off, perhaps to all who come later."""

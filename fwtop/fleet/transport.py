@@ -1,4 +1,4 @@
-"""What the fleet asks of whatever carries its messages, and one that lives in this process, for unit tests.
+"""What the fleet asks of whatever carries its messages.
 
 A transport carries and stores, it never decides: who reads verifies. Wanted documents lie on boards, under
 names; the newest of each name is kept. That one changed is only a hint: it may be lost, so who follows reads
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Protocol, Self
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -88,94 +87,3 @@ def changed() -> FwtopError:
     """Return the error of a `put` that came too late."""
     line = "somebody else changed it meanwhile; nothing was changed; try again"
     return FwtopError(line, reason="changed", retryable=True)
-
-
-class Memory:
-    """A broker in this process; `connect` as often as there are parties."""
-
-    def __init__(self) -> None:
-        self.boards: defaultdict[str, dict[str, Entry]] = defaultdict(dict)
-        self.followers: list[Callable[[str, bytes], None]] = []
-        self.watchers: defaultdict[str, list[Callable[[str, bytes], None]]] = defaultdict(list)
-        self.answering: list[Callable[[bytes], Awaitable[bytes]]] = []
-        self.version = 0
-
-    async def connect(self) -> MemoryTransport:
-        """Return a party's connection."""
-        return MemoryTransport(self)
-
-
-class MemoryTransport:
-    """A connection to a broker in this process."""
-
-    def __init__(self, broker: Memory) -> None:
-        self.lost = asyncio.Event()
-        self._broker = broker
-
-    async def publish(self, name: str, summary: bytes) -> None:
-        """See Transport."""
-        check_size(summary, MAX_SUMMARY)
-        for take in self._broker.followers:
-            take(check_name(name), summary)
-
-    async def follow(self, take: Callable[[str, bytes], None]) -> None:
-        """See Transport."""
-        self._broker.followers.append(take)
-
-    async def read(self, board: str, name: str = "") -> Mapping[str, Entry]:
-        """See Transport."""
-        found = self._broker.boards[board]
-        return {key: entry for key, entry in found.items() if name in ("", key)}
-
-    async def watch(self, board: str, take: Callable[[str, bytes], None]) -> None:
-        """See Transport."""
-        self._broker.watchers[board].append(take)
-
-    async def put(
-        self, board: str, name: str, document: bytes, *, after: int | None = None, seconds: float = 0
-    ) -> None:
-        """See Transport."""
-        check_size(document, MAX_DOCUMENT)
-        entries = self._broker.boards[board]
-        newest = entries.get(check_name(name))
-        if after is not None and after != (newest.version if newest else 0):
-            raise changed()
-        self._broker.version += 1
-        entries[name] = Entry(document, self._broker.version)
-        if seconds:
-            asyncio.get_running_loop().call_later(seconds, self._expire, board, name, self._broker.version)
-        for take in self._broker.watchers[board]:
-            take(name, document)
-
-    def _expire(self, board: str, name: str, version: int) -> None:
-        entry = self._broker.boards[board].get(name)
-        if entry is not None and entry.version == version:
-            del self._broker.boards[board][name]
-
-    async def ask(self, question: bytes, seconds: float) -> AsyncIterator[bytes]:
-        """See Transport."""
-        asked = [asyncio.ensure_future(reply(question)) for reply in self._broker.answering]
-        try:
-            for answered in asyncio.as_completed(asked, timeout=seconds):
-                yield await answered
-        except TimeoutError:
-            return
-        finally:
-            for one in asked:
-                one.cancel()
-
-    async def answer(self, reply: Callable[[bytes], Awaitable[bytes]]) -> None:
-        """See Transport."""
-        self._broker.answering.append(reply)
-
-    async def close(self) -> None:
-        """See Transport."""
-        self.lost.set()
-
-    async def __aenter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """End the connection."""
-        await self.close()

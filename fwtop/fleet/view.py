@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 
@@ -17,6 +18,8 @@ from fwtop.model.wire import of_json
 
 SILENT_SECONDS = 25.0  # two summaries of calm were missed
 _DOUBLE_SECONDS = 60.0
+_SECOND_SECONDS = 0.2
+DOUBLE = "two machines answer with its key: have one leave and join again; neither is believed"
 _CLOCK_SECONDS = 60.0  # by which a machine's clock may be off before it is told
 
 
@@ -64,16 +67,24 @@ class View:
     async def ask(
         self, transport: Transport, question: Question, seconds: float, enough: Mapping[str, Member]
     ) -> dict[str, Answer]:
-        """Ask all and return the answers by name, as soon as all of `enough` answered, or after `seconds`."""
+        """Ask all; return the answers by name after `seconds`, or soon after all of `enough` answered.
+
+        Who answers twice is two machines with one identity: the second one has that long to be heard.
+        """
         found: dict[str, Answer] = {}
-        answers = transport.ask(encoded(question), seconds)
-        async for message in answers:
-            answer = self._answer(message, question)
-            if answer is not None:
-                found[answer.summary.name] = answer
-                self._note(answer.summary)
-            if enough and found.keys() >= enough.keys():
-                break
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds) as limit:
+                async for message in transport.ask(encoded(question), seconds):
+                    answer = self._answer(message, question)
+                    if answer is None:
+                        continue
+                    name, other = answer.summary.name, found.get(answer.summary.name)
+                    self._note(answer.summary)
+                    if other is not None and other.summary.instance != answer.summary.instance:
+                        self.machines[name].is_double = True
+                    found[name] = answer
+                    if enough and found.keys() >= enough.keys():
+                        limit.reschedule(asyncio.get_running_loop().time() + _SECOND_SECONDS)
         return found
 
     def silent(self, on: Mapping[str, Member]) -> list[str]:

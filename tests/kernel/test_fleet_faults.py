@@ -4,116 +4,42 @@ All cases share one fleet of two machines that are attacked; each leaves it as i
 """
 
 import asyncio
-import contextlib
-import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fleet_lab import (
+    SAID,
+    TRIAL,
+    Run,
+    attacked_fleet,
+    kept,
+    kill,
+    rules,
+    stages,
+    status,
+    undo,
+    until,
+    without_broker,
+)
 
 from fwtop.client.program import connect
 from fwtop.fleet.broker import Broker
 from fwtop.fleet.machine import read_node
 from fwtop.kernel.namespaces import inside
 from fwtop.kernel.programs import module_argv
-from fwtop.lab.fleet import SOURCES, FleetLab
+from fwtop.lab.fleet import SOURCES
 from fwtop.model import paths
 
 pytestmark = pytest.mark.kernel
-TRIAL = 8  # seconds
-SAID = 40.0  # seconds in which who asks is told what is wrong, however busy the machine is
 
 
 @pytest.fixture(scope="module")
 def fleet():
-    with FleetLab(lambda _: None, names=("web-1", "web-2"), attacked=2) as lab:
-        lab.all_do(do="flood", on=True, pps=2_000, seconds=600)
-        until(lambda: all(row["attacks"] for row in lab.status()["machines"]))
+    with attacked_fleet() as lab:
         yield lab
-
-
-def until(happened: Callable[[], bool], seconds: float = 60.0) -> float:
-    began = time.monotonic()
-    while not happened():
-        assert time.monotonic() - began < seconds
-        time.sleep(0.05)
-    return time.monotonic() - began
-
-
-class Run:
-    """A coordinator at work."""
-
-    def __init__(self, lab: FleetLab, *arguments: str, trial: int = TRIAL, key: Path | None = None):
-        self.out, self.told = lab.directory / "out", lab.directory / "told"
-        given = [*arguments, "--on", "web", "--yes", "--json", "--key", str(key or lab.key)]
-        given += ["--trial", f"{trial}s", "--measure", "1s"]
-        with self.out.open("wb") as out, self.told.open("wb") as told:
-            self.process = lab.coordinator(*given, stdout=out, stderr=told)
-
-    def ended(self) -> tuple[int, dict]:
-        status = self.process.wait(90)
-        text = self.out.read_text()
-        return status, json.loads(text) if text else {}
-
-    def said(self) -> str:
-        return self.told.read_text()
-
-
-def stages(lab: FleetLab) -> list[str]:
-    return [rows[-1]["stage"] if rows else "" for rows in lab.stages().values()]
-
-
-def rules(lab: FleetLab) -> list[int]:
-    """Count the rules that each machine's guardian has in force."""
-    found = []
-    for one in lab.machines:
-        with connect(one.victim) as guardian:
-            found.append(len(guardian.status()["rules"]))
-    return found
-
-
-def kept(lab: FleetLab, *arguments: str) -> str:
-    """Have a rule rolled out and kept; return the roll-out's id."""
-    status, outcome = Run(lab, *arguments).ended()
-    assert (status, outcome["rollout"]["outcome"]) == (0, "kept"), outcome
-    assert stages(lab) == ["kept"] * len(lab.machines)
-    return outcome["rollout"]["rollout"]
-
-
-def undo(lab: FleetLab, rollout: str) -> None:
-    process = lab.coordinator(
-        "undo", rollout, "--key", str(lab.key), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, said
-    until(lambda: not any(rules(lab)))
-
-
-def status(lab: FleetLab) -> tuple[int, str, float]:
-    """Return the exit status of `fleet status`, what it says, and how long that took."""
-    began = time.monotonic()
-    process = lab.coordinator("status", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    said, _ = process.communicate(timeout=60)
-    return process.returncode, said.decode(), time.monotonic() - began
-
-
-def kill(process: subprocess.Popen) -> None:
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-@contextlib.contextmanager
-def without_broker(lab: FleetLab):
-    kill(lab.broker)
-    try:
-        yield
-    finally:
-        lab.start_broker()
-        lab.await_watched()
 
 
 @pytest.mark.matrix  # test_fleet_page keeps and undoes

@@ -138,6 +138,6 @@ def test_a_server_and_two_machines_by_the_page():
         leaving = lab.command("fleet leave", "--netns", one.victim)
         assert "web-2 left prod" in subprocess.check_output(leaving, text=True)
         assert not (paths.fleet_directory(one.victim) / "machine.toml").exists()
-        assert "web-2" not in lab.here("fleet nodes --remove", *lab.own)
+        assert "web-2" not in lab.here("fleet revoke", *lab.own)
         fleet_ones = [command for command in COMMANDS if command.startswith("fleet ")]
         assert set(lab.ran) == set(fleet_ones) - {"fleet nodes"}

@@ -1,41 +1,12 @@
-"""The recorder as a unit of a real systemd, in a container of its own.
-
-The container's root is this machine's, with what it changes kept in memory and forgotten.
-"""
+"""The recorder as a unit of a real systemd, in a container of its own."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
+from systemd_container import told_by
 
 from fwtop.model.paths import ROOT, SERVICE_UNIT
 
-_SECONDS = 240  # for all of it, on a busy machine
-_CLONE = "/srv/fwtop-clone"  # in the container: the unit sees neither /tmp nor anybody's home
-_CONTAINER = """\
-mount --bind / {folder}/root && exec env SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 systemd-nspawn --quiet \\
-  --directory={folder}/root --volatile=overlay --private-network --capability=all --register=no --keep-unit \\
-  --system-call-filter="bpf perf_event_open" \\
-  --machine={machine} --bind={folder} --bind-ro={root}:{clone} \\
-  --bind-ro={folder}/fwtop:/usr/local/bin/fwtop \\
-  --bind-ro={folder}/options:/etc/default/fwtop --bind-ro={root}/scripts/files/fwtop.service:{unit} \\
-  --bind-ro={folder}/try.service:/etc/systemd/system/try.service \
-  --bind-ro={root}/scripts/files/fwtop-overdue.service:/etc/systemd/system/fwtop-overdue.service \
-  --bind-ro={root}/scripts/files/fwtop-overdue.timer:/etc/systemd/system/fwtop-overdue.timer \
-  --boot systemd.unit=try.service
-"""
-_TRY = """\
-[Service]
-Type=oneshot
-StandardOutput=append:{folder}/told
-StandardError=append:{folder}/told
-ExecStart=/bin/sh {folder}/try.sh
-ExecStopPost=/bin/systemctl --no-block exit
-"""
 # What is told is a line a fact: its name, then what was seen.
 _SCRIPT = """\
 mount -t bpf bpf /sys/fs/bpf
@@ -83,27 +54,13 @@ say timer "$(changed)"
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What the unit did from enabling to disabling, by what was asked."""
-    assert shutil.which("systemd-nspawn"), "systemd-container is not installed: make setup-dev"
     folder = tmp_path_factory.mktemp("systemd")
-    (folder / "root").mkdir()
     (folder / "options").write_text('FWTOP_RECORD="-i lo"\n')
-    program = folder / "fwtop"
-    program.write_text(f'#!/bin/sh\ncd {_CLONE} && exec .venv/bin/python -m fwtop "$@"\n')
-    program.chmod(0o755)
-    (folder / "try.service").write_text(_TRY.format(folder=folder))
-    (folder / "try.sh").write_text(_SCRIPT)
-    machine = f"fwtop-{os.getpid()}"
-    script = _CONTAINER.format(folder=folder, root=ROOT, clone=_CLONE, unit=SERVICE_UNIT, machine=machine)
-    # Killed after its time, it takes along all that the container runs
-    alone = ["--pid", "--fork", "--kill-child", "--mount-proc"]
-    argv = ["unshare", "--mount", "--propagation", "private", *alone, "sh", "-c", script]
-    done = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, text=True, check=False
-    )
-    file: Path = folder / "told"
-    if not file.exists():
-        pytest.skip(f"systemd-nspawn boots no container here: {(done.stderr or done.stdout)[-300:]}")
-    return dict(line.split(": ", 1) for line in file.read_text().splitlines() if ": " in line)
+    files = ROOT / "scripts/files"
+    binds = {folder / "options": "/etc/default/fwtop", files / "fwtop.service": str(SERVICE_UNIT)}
+    for name in ("fwtop-overdue.service", "fwtop-overdue.timer"):
+        binds[files / name] = f"/etc/systemd/system/{name}"
+    return told_by(folder, _SCRIPT, binds)
 
 
 def test_it_is_off_until_it_is_enabled_and_then_records(told: dict[str, str]) -> None:

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from fleet_memory import Memory
 from msgspec.structs import replace
 
 from fwtop.fleet import founding, joining, register
@@ -11,7 +12,7 @@ from fwtop.fleet.identity import NatsKey
 from fwtop.fleet.keys import JOINING as SIGNED
 from fwtop.fleet.keys import MachineKey
 from fwtop.fleet.summary import Attack, Rollout, Summary, fitting, read_summary, sealed_summary
-from fwtop.fleet.transport import JOINING, MAX_SUMMARY, Memory
+from fwtop.fleet.transport import JOINING, MAX_SUMMARY
 from fwtop.fleet.wanted import CONFIRMED, DOCUMENT, UNDO, Started, Wanted, encoded
 from fwtop.model.errors import FwtopError
 from fwtop.model.wire import to_json

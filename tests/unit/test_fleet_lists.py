@@ -7,11 +7,12 @@ import os
 from collections.abc import Sequence
 
 import pytest
+from fleet_memory import Memory, MemoryTransport
 
 from fwtop.fleet import lists
 from fwtop.fleet.document import Action, Document, Refusal, Sealed, Sources, encode
 from fwtop.fleet.lists import FETCHING, Lists, detached
-from fwtop.fleet.transport import MAX_DOCUMENT, SOURCES, Memory, MemoryTransport
+from fwtop.fleet.transport import MAX_DOCUMENT, SOURCES
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import read_bundle
 from fwtop.model.errors import FwtopError

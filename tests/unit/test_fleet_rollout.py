@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from fleet_memory import Memory
 from msgspec.structs import replace
 
 from fwtop.fleet import register, rollout
@@ -13,7 +14,7 @@ from fwtop.fleet.register import Member, Register
 from fwtop.fleet.rollout import Leader
 from fwtop.fleet.signing import ConfirmKey
 from fwtop.fleet.summary import Answer, Attack, Rollout, Summary, sealed_answer, sealed_summary
-from fwtop.fleet.transport import WANTED, Memory
+from fwtop.fleet.transport import WANTED
 from fwtop.fleet.view import View
 from fwtop.fleet.wanted import CONFIRMED, DOCUMENT, Question, Wanted
 
@@ -85,7 +86,7 @@ def document(**given) -> Document:
     return Document(**{**made, **given})
 
 
-async def led(machines: list[Machine], given: Document, during=None):
+async def led(machines: list[Machine], given: Document, during=None, connect=None):
     """Start the machines, ask them, lead; return the outcome and what was said."""
     for machine in machines:
         await machine.start()
@@ -95,7 +96,7 @@ async def led(machines: list[Machine], given: Document, during=None):
     sealed, said = Sealed(encode(given).decode(), ("signature",)), []
     asked = await rollout.preview(leading, view, given, sealed, 0.3)
     with ConfirmKey() as key:
-        leader = Leader(leading, view, given, sealed, key=key, say=said.append)
+        leader = Leader(leading, view, given, sealed, key=key, say=said.append, connect=connect)
         task = asyncio.create_task(leader.lead(asked))
         if during is not None:
             await during(leading, task)
@@ -173,6 +174,45 @@ async def test_a_leader_without_servers_says_that_the_trials_end_by_themselves()
     assert (
         outcome.reason == "the fleet's servers were lost; what is on trial ends on each machine within 30 s"
     )
+
+
+async def test_a_leader_that_loses_a_server_goes_on_through_another():
+    broker = Memory()
+    machines = [Machine("web-22", broker), Machine("web-1", broker)]
+    tries = []
+
+    async def loses(leading, _task):
+        while not machines[0].stage:
+            await asyncio.sleep(0.01)
+        leading.lost.set()
+
+        async def fails(*_, **__):
+            raise rollout.FwtopError("the fleet's servers can't be used")
+
+        leading.put = fails
+
+    async def connect():
+        tries.append(time.monotonic())
+        if len(tries) < 2:
+            raise rollout.FwtopError("not yet")
+        return await broker.connect()
+
+    outcome, said, _ = await led(machines, document(), loses, connect)
+    assert outcome.is_kept, outcome
+    assert [machine.stage for machine in machines] == ["kept", "kept"]
+    assert any("another connection" in line for line in said)
+
+
+async def test_two_machines_with_one_key_are_left_out():
+    broker = Memory()
+    machines = [Machine("web-22", broker), Machine("web-1", broker)]
+    twin = Machine("web-22", broker)
+    twin.key, twin.summary = machines[0].key, replace(twin.summary, instance="twin")
+    await twin.start()
+    outcome, _, asked = await led(machines, document())
+    assert list(asked.refused) == ["web-22"]
+    assert "two machines" in asked.refused["web-22"]
+    assert (outcome.is_kept, outcome.meant) == (True, ["web-1"])
 
 
 async def test_an_interrupted_leader_takes_it_back():

@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from fleet_memory import Memory
 
 from fwtop.fleet import founding, server
 from fwtop.fleet.broker import Access, Broker
 from fwtop.fleet.identity import NatsKey, user
-from fwtop.fleet.transport import ADMITTED, JOINING, MAX_SUMMARY, WANTED, Memory
+from fwtop.fleet.transport import ADMITTED, JOINING, MAX_SUMMARY, WANTED
 from fwtop.model.errors import FwtopError
 
 

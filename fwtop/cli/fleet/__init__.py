@@ -15,6 +15,7 @@ ACTIONS = {  # name → module (its ACTIONS), and what the overview says
     "join": ("setup", "have this machine ask to join, and wait to be admitted"),
     "leave": ("setup", "have this machine leave its fleet"),
     "nodes": ("setup", "list the machines; --approve admits those that wait"),
+    "revoke": ("setup", "believe machines no more, and let them connect no more"),
     "node": ("node", "the service on each machine, which carries between servers and guardian"),
     "status": ("watch", "how the machines and the roll-outs fare, and what is wrong"),
     "doctor": ("watch", "check servers, streams, machines and clocks, and say what to mend"),

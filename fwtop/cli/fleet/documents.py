@@ -15,7 +15,7 @@ from fwtop.cli.options import Verb, add_netns, flag, option, seconds
 from fwtop.client import discovery
 from fwtop.fleet.document import SIGNED_FOR, Action, Sealed, Stage, Told, encode, read_document
 from fwtop.fleet.signing import sign
-from fwtop.guardian.fleet.record import check_log, log_lines
+from fwtop.guardian.fleet.record import LOG, check_log, log_lines
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import read_regular
@@ -124,8 +124,11 @@ def _log(args: argparse.Namespace) -> int:
     if args.verify:
         print(f"{plural(check_log(directory), 'line')}, each follows from the one before it")
         return 0
+    line = b""
     for line in log_lines(directory):
         print(line.decode("utf-8", "replace") if args.jsonl else _log_line(line))
+    if not (line or args.jsonl):
+        print(f"nothing was brought to this machine yet: {directory / LOG} is empty or not there")
     return 0
 
 

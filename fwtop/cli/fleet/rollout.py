@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,12 @@ async def _led(args: argparse.Namespace, file: OperatorFile, signed: _Signed, ke
         if not args.yes and not await asyncio.to_thread(_agreed, asked):
             say("nothing was changed")
             return 1
-        outcome = await Leader(broker, view, document, sealed, key=key, say=say).lead(asked)
+        again = partial(Broker.connect, file.access)
+        leader = Leader(broker, view, document, sealed, key=key, say=say, connect=again)
+        try:
+            outcome = await leader.lead(asked)
+        finally:
+            await leader.close()
     say(_outcome_line(outcome, document))
     if args.json:
         print(json.dumps({"schema": 1, "preview": _preview_json(asked), "rollout": outcome_json(outcome)}))

@@ -257,6 +257,17 @@ async def _remove(file: OperatorFile, broker: Broker, known: Register, names: li
     return await register.read(broker, file.fleet, registrar)
 
 
+def _revoke_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="+", help="of the machine")
+    flag(parser, "--json", "print one JSON document")
+    add_operators(parser)
+
+
+def _revoke(args: argparse.Namespace) -> int:
+    args.approve, args.remove = False, True
+    return _nodes(args)
+
+
 def _has_systemd() -> bool:
     return paths.SYSTEMD_BOOTED.is_dir() and paths.INSTALLED_APP.exists()
 
@@ -295,6 +306,12 @@ ACTIONS = {
         "fwtop fleet leave",
         add_netns,
         _leave,
+    ),
+    "revoke": Verb(
+        "Believe machines no more, and let them connect no more, as 'fwtop fleet nodes --remove' does.",
+        "fwtop fleet revoke web-2",
+        _revoke_arguments,
+        _revoke,
     ),
     "nodes": Verb(
         "List the machines, and those that wait to be admitted.",

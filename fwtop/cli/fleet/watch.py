@@ -20,7 +20,7 @@ from fwtop.fleet.founding import OperatorFile
 from fwtop.fleet.keys import MachineKey
 from fwtop.fleet.summary import NO_GUARDIAN, NOT_WATCHED
 from fwtop.fleet.transport import WANTED
-from fwtop.fleet.view import Heard, View
+from fwtop.fleet.view import DOUBLE, Heard, View
 from fwtop.fleet.wanted import DOCUMENT, Question
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json
@@ -73,7 +73,7 @@ class _Seen(Struct):
 def _wrong(heard: Heard) -> list[str]:
     summary, lines = heard.summary, list(heard.summary.trouble)
     if heard.is_double:
-        lines.append("two machines answer with its key: have one leave and join again; neither is believed")
+        lines.append(DOUBLE)
     if off := heard.clock_off:
         lines.append(f"its clock is off by {off:+.0f} s: documents may seem expired to it")
     if summary.verdict == NO_GUARDIAN:

@@ -1,0 +1,121 @@
+"""A fleet of attacked machines in namespaces, its operator at work, and what its machines' guardians say."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fwtop.client.program import connect
+from fwtop.kernel.programs import module_argv
+from fwtop.lab.fleet import FleetLab
+
+TRIAL = 8  # seconds
+SAID = 40.0  # seconds in which who asks is told what is wrong, however busy the machine is
+
+
+@contextlib.contextmanager
+def attacked_fleet() -> Iterator[FleetLab]:
+    """Make two machines that are attacked, and see it."""
+    with FleetLab(lambda _: None, names=("web-1", "web-2"), attacked=2) as lab:
+        lab.all_do(do="flood", on=True, pps=2_000, seconds=900)
+        until(lambda: all(row["attacks"] for row in lab.status()["machines"]))
+        yield lab
+
+
+def until(happened: Callable[[], bool], seconds: float = 60.0) -> float:
+    began = time.monotonic()
+    while not happened():
+        assert time.monotonic() - began < seconds
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+class Run:
+    """A coordinator at work."""
+
+    def __init__(self, lab: FleetLab, *arguments: str, trial: int = TRIAL, key: Path | None = None) -> None:
+        self.out, self.told = lab.directory / "out", lab.directory / "told"
+        given = [*arguments, "--on", "web", "--yes", "--json", "--key", str(key or lab.key)]
+        given += ["--trial", f"{trial}s", "--measure", "1s"]
+        with self.out.open("wb") as out, self.told.open("wb") as told:
+            self.process = lab.coordinator(*given, stdout=out, stderr=told)
+
+    def ended(self) -> tuple[int, dict[str, Any]]:
+        status = self.process.wait(90)
+        text = self.out.read_text()
+        return status, json.loads(text) if text else {}
+
+    def said(self) -> str:
+        return self.told.read_text()
+
+
+def stages(lab: FleetLab) -> list[str]:
+    return [rows[-1]["stage"] if rows else "" for rows in lab.stages().values()]
+
+
+def rules(lab: FleetLab) -> list[int]:
+    """Count the rules that each machine's guardian has in force."""
+    found = []
+    for one in lab.machines:
+        with connect(one.victim) as guardian:
+            found.append(len(guardian.status()["rules"]))
+    return found
+
+
+def kept(lab: FleetLab, *arguments: str) -> str:
+    """Have a rule rolled out and kept; return the roll-out's id."""
+    status, outcome = Run(lab, *arguments).ended()
+    assert (status, outcome["rollout"]["outcome"]) == (0, "kept"), outcome
+    assert stages(lab) == ["kept"] * len(lab.machines)
+    return outcome["rollout"]["rollout"]
+
+
+def undo(lab: FleetLab, rollout: str, *, left: int = 0) -> None:
+    process = lab.coordinator(
+        "undo", rollout, "--key", str(lab.key), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    until(lambda: rules(lab) == [left] * len(lab.machines))
+
+
+def status(lab: FleetLab) -> tuple[int, str, float]:
+    """Return the exit status of `fleet status`, what it says, and how long that took."""
+    began = time.monotonic()
+    process = lab.coordinator("status", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said, _ = process.communicate(timeout=60)
+    return process.returncode, said.decode(), time.monotonic() - began
+
+
+def kill(process: subprocess.Popen) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@contextlib.contextmanager
+def without_broker(lab: FleetLab) -> Iterator[None]:
+    assert lab.broker is not None
+    kill(lab.broker)
+    try:
+        yield
+    finally:
+        lab.start_broker()
+        lab.await_watched()
+
+
+def patched(lab: FleetLab, code: str, *arguments: str) -> tuple[int, str]:
+    """Run `fwtop fleet …` of the operator after some code of the test; return its status and what it says."""
+    argv = module_argv("fwtop", "fleet", *arguments, "--fleet", str(lab.directory / "fleet/operator"))
+    argv[argv.index("-c") + 1] = f"import sys; sys.path.insert(0, sys.argv[1])\n{code}\n{argv[3]}"
+    command = ["ip", "netns", "exec", lab.hub, *argv]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
