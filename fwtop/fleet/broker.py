@@ -59,7 +59,7 @@ _STREAM_LIMITS: dict[str, dict[str, Any]] = {
     WANTED: {"max_bytes": 256 << 20},
     JOINING: {"max_bytes": 16 << 20, "max_age": _WEEK * 10**9, "max_msg_size": 8 << 10},
     ADMITTED: {"max_bytes": 64 << 20, "max_age": _WEEK * 10**9, "max_msg_size": 16 << 10},
-    SOURCES: {"max_bytes": 1 << 30},
+    SOURCES: {"max_bytes": 512 << 20},
 }
 _ELECTION_SECONDS = 12.0  # three servers that lost one, or only start, take up to 9 s to agree who leads
 _NOT_YET = {10005, 10008}  # errors: too few servers; nobody leads

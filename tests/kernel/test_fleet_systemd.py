@@ -16,8 +16,8 @@ main() { systemctl show $1 --property=MainPID --value; }
 ssh-keygen -q -t ed25519 -N '' -f /root/key
 fwtop fleet init prod --listen 127.0.0.1 --signer /root/key.pub >/root/init 2>&1
 say init "$(tail -n 1 /root/init)"
-say server "$(systemctl is-active fwtop-broker) $(ps -o user= $(main fwtop-broker))"
 until token=$(fwtop fleet token --machines 1); do sleep 0.2; done
+say server "$(systemctl is-active fwtop-broker) $(ps -o user= $(main fwtop-broker))"
 fwtop fleet join tls://127.0.0.1:4222 $token --name web-1 --labels web >/root/join 2>&1 &
 until fwtop fleet nodes | grep -q waits; do sleep 0.2; done
 say admitted "$(fwtop fleet nodes --approve | head -n 1)"
