@@ -75,7 +75,7 @@ DOCUMENTS: dict[str, tuple[str, str, Callable[[Member], Sealed]]] = {
     "future": ("clock", "clock says", lambda it: it.sealed(
         it.document(rule(it), issued=time.time() + 3600, not_after=time.time() + 7200))),
     "newer schema": ("unsupported", "upgrade fwtop", lambda it: signed_as(
-        it, encode(it.document(rule(it))).replace(b'"schema":1', b'"schema":2,"new":{}'))),
+        it, encode(it.document(rule(it))).replace(b'"schema":1', b'"schema":99,"new":{}'))),
     "unknown field": ("invalid", "new is unknown", lambda it: signed_as(
         it, encode(it.document(rule(it))).replace(b'"schema":1', b'"schema":1,"new":{}'))),
     "not JSON": ("invalid", "not JSON", lambda it: signed_as(it, b"\xc3\xa9")),

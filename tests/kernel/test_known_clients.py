@@ -43,7 +43,10 @@ def test_a_rule_tells_which_known_clients_lose_it(tmp_path: Path, poll_until: Ca
         def at_server() -> Mask:
             return np.asarray((baseline.clients.door & 0xFFFF) == PORT)
 
-        poll_until(lambda: run.tick() and at_server().sum() == _CLIENTS)
+        def learned() -> Mask:  # as clients in calm
+            return at_server() & (baseline.clients.calm >= baseline.clients.first)
+
+        assert poll_until(lambda: run.tick() and learned().sum() == _CLIENTS)
         known = baseline.clients
         assert not known.long_known.any()
         baseline.clients = replace(known, first=known.first - 3_600.0)  # as after an hour

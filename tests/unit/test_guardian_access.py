@@ -23,6 +23,7 @@ from fwtop.model.protocol import (
     Seen,
     Summary,
     Symbols,
+    Tracked,
     Verb,
     Watch,
 )
@@ -79,7 +80,7 @@ def test_each_verb_of_the_document_has_its_scope_and_fields() -> None:
     rows = re.findall(r"^\| `(\w+)` \|\s+(\w*)\s*\| (.*?) ?\|", DOCUMENT, re.M)
     told = {verb: scope or None for verb, scope, _ in rows}
     kinds = {cls.__name__.lower(): cls for cls in get_args(Request)}
-    of_root = (Watch, Connect, Symbols, Rescan, Seen, KnownClients, Summary)
+    of_root = (Watch, Connect, Symbols, Rescan, Seen, KnownClients, Summary, Tracked)
     assert set(told) == set(kinds) - {cls.__name__.lower() for cls in of_root}
     for verb, _, fields in rows:
         assert kinds[verb].scope == told[verb] or verb == "hello"
@@ -89,8 +90,8 @@ def test_each_verb_of_the_document_has_its_scope_and_fields() -> None:
 
 VERBS = {cls.__name__: cls for cls in get_args(Request)}
 GRANTED = {  # said here once more: nothing is granted by a change of a class alone
-    "for_console": "Seen KnownClients Summary Hello Connect Watch Rescan Survey Symbols Rules RuleRead Status"
-    " Why Plan Apply Keep Undo Repair RuleMode RuleChange",
+    "for_console": "Seen KnownClients Summary Hello Connect Watch Rescan Survey Symbols Tracked Rules"
+    " RuleRead Status Why Plan Apply Keep Undo Repair RuleMode RuleChange",
     "changes": "Apply Keep Renew Repair RuleMode RuleChange Undo ListChange PolicyChange"
     " FleetDocument FleetConfirm",
     "quick": "Keep Renew Repair Undo Status ListShow ListTest KnownClients FleetConfirm FleetStatus",

@@ -371,8 +371,8 @@ def test_hostile_names_are_harmless_in_text_and_json(tmp_path: Path) -> None:
 
 def test_graphs_average_and_mark_what_nobody_observed() -> None:
     assert averaged([1.0, 3.0, None, 5.0], 2) == [2.0, 5.0]
-    assert spark([0.0, None, 4.0, 8.0], 4) == " ·▄█"
-    assert spark([0.001, 100.0], 2) == "▁█"
+    assert spark([0.0, None, 4.0, 8.0], 4) == " ·▄▇", "rows of a list stay apart"
+    assert spark([0.001, 100.0], 2) == "▁▇"
     assert spark([], 4) == ""
 
 

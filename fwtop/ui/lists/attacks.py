@@ -291,7 +291,8 @@ def harm_lines(item: Proposal | Preview) -> list[Line]:
     by_client = client_lines(item.clients)
     hits: Line = [*packets_hit(item.collateral_share, guess=item.guess), (" of client-like packets", TEXT)]
     if item.collateral_share <= 0:
-        hits = [("No client-like packet matches", GOOD), *hits[1:-1]]
+        none = "No client-like packet matches" if by_client else "none: no client-like packet matches"
+        hits = [(none, GOOD), *hits[1:-1]]
     covers = [labelled("", [(item.reach.covers, TEXT)])] if item.reach.covers else []
     return [*by_client, labelled("" if by_client else "clients hit", hits), *covers]
 
