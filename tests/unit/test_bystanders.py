@@ -189,3 +189,20 @@ def test_answers_to_what_this_host_asks_are_bystanders(how: str) -> None:
     ]
     assert cut
     assert all(names in one.bystanders for one in cut if not one.rule or not one.rule.match.ip_length)
+
+
+def test_who_hardly_takes_part_in_another_family_is_no_source_to_block() -> None:
+    """A flood over all ports claims what few others send to some of them; of IPv6 that was all there is."""
+    rng, bot = Random(10), bytes([203, 0, 113, 5])
+    flood = [
+        (at, arriving(bot, 17, udp(53, rng.randrange(1, 65_000), bytes(rng.choices(range(256), k=40)))))
+        for at in spread(rng, 8_000)
+    ]
+    neighbour = HOST_6[:8] + bytes(7) + b"\x33"
+    flood += [
+        (at, ethernet(ip(neighbour, HOST_6, 17, udp(53, 40_000, bytes(40)), ttl=64)))
+        for at in spread(rng, 12)
+    ]
+    blocks = [one.rule for one in proposals(flood, learned()) if one.rule and one.rule.match.sources]
+    assert blocks
+    assert {str(source) for rule in blocks for source in rule.match.sources} == {"203.0.113.5"}

@@ -205,6 +205,10 @@ def _by_sources(
     traffic, config, chooses = context.traffic, context.config, finding.rows
     if len(effect.measured_on(_ANY_SOURCE, traffic, finding.rows)) < len(finding.rows):
         chooses = finding.rows[~effect.held_out(traffic.packets, finding.rows)]
+    # Addresses are chosen of each sort of its own: of one that hardly takes part they would be clients
+    sort = np.where(neighbours(traffic.packets, chooses), 0, traffic.packets.family[chooses])
+    sent = np.bincount(sort, traffic.weight[chooses])
+    chooses = chooses[sent[sort] >= (1 - config.source_share) * sent.sum()]
     near = neighbours(traffic.packets, chooses)
     on_link, chooses = chooses[near], chooses[~near]
     weight, attack = traffic.weight[chooses], Addresses.of(traffic.packets, chooses)
