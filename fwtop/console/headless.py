@@ -17,6 +17,7 @@ from fwtop.alarms.message import Alarm
 from fwtop.console.bootstrap import WINDOW_SECONDS, LiveConsole
 from fwtop.console.handoff import Handoff, Options
 from fwtop.console.judging import failure_line
+from fwtop.console.live import WITHOUT_GUARDIAN
 from fwtop.console.publish.outputs import Outputs
 from fwtop.console.recorder import Recorder
 from fwtop.model.rule import Rule
@@ -112,6 +113,7 @@ def run_record(options: Options, handoff: Handoff, descriptors: list[int]) -> in
 
     def deliver(snapshot: Snapshot) -> None:
         failed = [snapshot.judgement.not_judged] if snapshot.judgement.not_judged else []
+        failed += [WITHOUT_GUARDIAN] if WITHOUT_GUARDIAN in snapshot.notes else []
         try:
             act(snapshot)
         except Exception as failure:

@@ -51,6 +51,10 @@ from fwtop.stats.services import with_rates
 if TYPE_CHECKING:  # a recorder has none
     from fwtop.console.packet_ring import PacketRing
 
+WITHOUT_GUARDIAN = (
+    "the guardian has ended: rules in force end by the kernel's clock, and no other can be installed; "
+    "stop fwtop and start it again"
+)
 _CLIENTS = 20  # that are listed during an attack, however little they send
 _SOME_CONNECTIONS = 32
 _LATE_SECONDS = 60.0  # how long a late answer stays in the notes
@@ -380,7 +384,8 @@ class LiveSession:
         now = time.monotonic()
         self._late_notes |= dict.fromkeys(self._late(), now + _LATE_SECONDS)
         self._late_notes = {line: until for line, until in self._late_notes.items() if until > now}
-        return (*self._late_notes, *([self.rules.problem] if self.rules.problem else []))
+        lost = [WITHOUT_GUARDIAN] if self._link.lost else []
+        return (*self._late_notes, *lost, *([self.rules.problem] if self.rules.problem else []))
 
 
 def _copied(judgement: Judgement, around: Surroundings) -> list[str]:

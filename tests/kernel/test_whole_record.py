@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,12 +20,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from fwtop.analysis.memory import Baseline
 from fwtop.bench.measured_harm import forget_session
 from fwtop.bench.programs import Terminal
+from fwtop.console.live import WITHOUT_GUARDIAN
 from fwtop.kernel.programs import module_argv
 from fwtop.lab.run import Lab
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.session import SessionInfo
 from fwtop.store.baselines import BaselineStore
 from fwtop.store.reader import list_sessions, replay
+from tests.kernel.whole import guardian_pid
 
 pytestmark = pytest.mark.kernel
 Poll = Callable[..., Any]
@@ -168,6 +172,20 @@ def test_json_lines_and_a_screen_tell_what_the_recorder_has_learnt(lab: Lab, pol
     assert all(attack.since < opened for attack in begun.attacks)
     assert begun.proposals
     assert not any(proposal.guess for proposal in begun.proposals)
+
+
+def test_a_recorder_whose_guardian_is_killed_says_so_and_goes_on(lab: Lab) -> None:
+    with recording(lab, "--jsonl", "-", "--no-alarms", "--no-store") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(process.stdout.readline())["notes"] == []
+        guardian = guardian_pid(lab.victim)
+        assert guardian is not None
+        os.kill(guardian, signal.SIGKILL)
+        notes = next(found for line in process.stdout if (found := json.loads(line)["notes"]))
+        assert notes == [WITHOUT_GUARDIAN]
+        assert WITHOUT_GUARDIAN in next(line for line in process.stderr if "guardian" in line)
+        assert json.loads(process.stdout.readline())["totals"]["packets"] > 0
 
 
 def test_alarms_of_an_attack_and_its_rule_reach_a_command(
