@@ -17,9 +17,10 @@ from fwtop.analysis.config import AdviseConfig
 from fwtop.analysis.memory import Baseline
 from fwtop.analysis.proposals.preview import Basis, basis, preview_on
 from fwtop.console.frugal import FreedMemory, RefreshRate
-from fwtop.console.guardian_link import GuardianLink, Sightings
+from fwtop.console.guardian_link import GuardianLink
 from fwtop.console.judging import failure_line, not_judged
 from fwtop.console.rules import RuleMonitor, SurveyMonitor
+from fwtop.console.sightings import Sightings
 from fwtop.console.tracked import TrackingMonitor
 from fwtop.incidents.advisor import Advisor, of_window
 from fwtop.incidents.losses import LossWatch

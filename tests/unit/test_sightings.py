@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from stored_samples import attack
 from test_analysis_clients import after, connected
 
-from fwtop.console import guardian_link
-from fwtop.console.guardian_link import Sightings
+from fwtop.console import sightings as sightings_module
+from fwtop.console.sightings import Sightings
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import KnownClients, Seen
 
@@ -56,7 +56,7 @@ def test_who_is_long_known_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert sorted(told[0].clients) == [("0.0.0.1", 6, 443), ("0.0.0.2", 6, 443)]
     sightings.tell_clients(clients)
     assert len(told) == 1, "not yet again"
-    monkeypatch.setattr(guardian_link, "_CLIENTS_SECONDS", 0.0)
+    monkeypatch.setattr(sightings_module, "_CLIENTS_SECONDS", 0.0)
     sightings = Sightings(link)
     for _ in range(2):
         sightings.tell_clients(clients)
