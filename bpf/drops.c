@@ -8,6 +8,8 @@
  * safe. */
 #include "skb.h"
 
+#define TIME_WAIT 6 /* include/net/tcp_states.h */
+
 INLINE u32 is_ours(u64 skb, u64 dev, u64 *context)
 {
 	u64 net = 0, out_dev = 0, route;
@@ -64,6 +66,19 @@ INLINE void count_fragments(struct fwtop_counters *counters, u64 skb, u64 reason
 	counters->dropped_fragments += fragments - 1;
 }
 
+/* A socket in TIME_WAIT takes its peer's last packets (the FIN after ours), and the kernel frees them as if it dropped
+ * them, without a reason (tcp_v4_rcv, do_time_wait): they were delivered. */
+INLINE u32 ends_in_time_wait(u64 reason, u64 *context)
+{
+#ifdef FWTOP_HAS_RX_SK
+	u64 socket = LOAD64(context, 24);
+
+	return reason == FWTOP_NOT_SPECIFIED && socket && LOAD8(socket, OFF_SOCK_STATE) == TIME_WAIT;
+#else
+	return 0;
+#endif
+}
+
 PROGRAM(fwtop_drop)
 int fwtop_drop(u64 *context)
 {
@@ -86,7 +101,7 @@ int fwtop_drop(u64 *context)
 	/* What a bridge passes on has the bridge's or the other port's device by then, and fwtop_bridged still ahead */
 	if (reason == FWTOP_NETFILTER_DROP && role_of(ifindex) == FWTOP_PORT)
 		outbound = 0;
-	if (!is_watched(ifindex) || !is_ours(skb, dev, context))
+	if (!is_watched(ifindex) || !is_ours(skb, dev, context) || ends_in_time_wait(reason, context))
 		return 0;
 	counters = this_cpu_counters();
 	if (!counters)

@@ -186,6 +186,7 @@ _OFFSETS = {
     "OFF_DEV_IFINDEX": "net_device.ifindex",
     "OFF_NET_INUM": "net.ns.inum",
     "OFF_SOCK_NET": "sock.__sk_common.skc_net.net",
+    "OFF_SOCK_STATE": "sock.__sk_common.skc_state",
     "OFF_STATE_HOOK": "nf_hook_state.hook",
     "OFF_STATE_PF": "nf_hook_state.pf",
     "OFF_STATE_IN": "nf_hook_state.in",

@@ -185,6 +185,28 @@ def test_merged_tcp_is_counted_in_wire_packets(netns_pair: NetnsPair, without: s
         assert abs(answer["accepted_bytes"] - size) < 0.001 * size
 
 
+@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+def test_the_last_packets_of_a_connection_that_the_server_closed_are_no_drops(
+    netns_pair: NetnsPair, poll_until: Callable[..., object], family: str
+) -> None:
+    """The server's end waits in TIME_WAIT for the client's FIN, once its own is acknowledged."""
+    meet(netns_pair)
+    victim = netns_pair.victim
+    address = getattr(victim, family)
+    with inside(victim.netns):
+        kind = socket.AF_INET6 if family == "ipv6" else socket.AF_INET
+        server = socket.create_server((address, 8000), family=kind)
+    with server, observing(victim) as observer:
+        with ExitStack() as clients:
+            for _ in range(50):
+                with inside(netns_pair.attacker.netns):
+                    clients.enter_context(socket.create_connection((address, 8000), timeout=60))
+                server.accept()[0].close()
+            poll_until(lambda: "FIN-WAIT-1" not in victim.run("ss", "-tan").stdout)
+        answer = observer.ask("wait 200")
+    assert not [name for name in answer["drops"] if "tcp_v" in name]
+
+
 def read_all(server: socket.socket) -> None:
     server.settimeout(60)
     connection, _ = server.accept()
