@@ -57,7 +57,10 @@ def receive(sock: socket.socket) -> tuple[Answer, list[int]]:
     Raises OSError, and ProtocolError if the child ended without an answer, or it is truncated or malformed.
     """
     room = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
-    message, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
+    try:
+        message, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:  # told once, before what it had answered, where it ended without reading all
+        message, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
     descriptors = array.array("i")
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
