@@ -189,10 +189,10 @@ def digest_of(line: bytes) -> str:
 
 
 def log_lines(directory: Path) -> Iterator[bytes]:
-    """Yield the lines of a log, without their ends; raises FwtopError."""
+    """Yield the lines of a log as far as they are written, without their ends; raises FwtopError."""
     try:
         with open(directory / LOG, "rb") as file:
-            yield from (line.rstrip(b"\n") for line in file)
+            yield from (line[:-1] for line in file if line.endswith(b"\n"))
     except FileNotFoundError:
         return
     except OSError as error:
