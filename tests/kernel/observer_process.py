@@ -22,6 +22,7 @@ import numpy as np
 from fwtop.analysis.packets.recent import verdicts
 from fwtop.console.packet_ring import PacketRing
 from fwtop.guardian.survey import KALLSYMS, names_in
+from fwtop.kernel import drop_reasons
 from fwtop.kernel.links import list_links
 from fwtop.live.source import LiveSource
 from fwtop.model.messages import MAX_MESSAGE, parse_answer
@@ -168,6 +169,7 @@ def main() -> None:
         duty_cycle.SPARE = duty_cycle.SPARE_AGAIN = 2.0
     else:  # every packet is observed, also beside tests that bring the machine to its limit
         duty_cycle.LIMIT = math.inf
+    drop_reasons._LOOKUP_INTERVAL_SECONDS = 0.0  # names also a place where it drops just after another one
     shared = {name: number for name, number in descriptors.items() if not name.startswith(HELD)}
 
     def ask() -> list[str]:
