@@ -38,10 +38,10 @@ python=/usr/bin/python3
 packages=(python3 python3-venv python3-bpfcc python3-seccomp iptables ipset nftables conntrack iproute2 ethtool kmod procps
   openssh-client)
 # Also used by tests and benchmarks; tests/unit/test_setup_packages.py checks both lists against the sources.
-dev_packages=(apache2-bin bpftool e2fsprogs gcc libc6-dev nginx openssl slowhttptest systemd systemd-container
-  tcpdump tmux tshark unbound xdp-tools)
+dev_packages=(apache2-bin bpftool e2fsprogs fail2ban gcc jq libc6-dev nginx openssl slowhttptest socat systemd
+  systemd-container tcpdump tmux tshark unbound xdp-tools)
 # Of these, what would begin to serve this machine once it is installed; tests start their own.
-dev_services=(nginx unbound)
+dev_services=(fail2ban nginx unbound)
 
 # Ubuntu 24.04 has no package of this name, only others that provide it: apt-get refuses to choose.
 declare -A provider=([bpftool]=linux-tools-common)

@@ -18,7 +18,7 @@ apt() {
 
 say "installing system packages: $*"
 apt update || say "apt-get update failed; trying with the existing package lists"
-wanted=()
+wanted=() services=()
 for package in "$@"; do
   # A virtual package has no candidate of its own.
   if [[ ${provider[$package]:-} && $(apt-cache policy "$package" 2>/dev/null) != *"Candidate: "[0-9]* ]]; then
@@ -27,17 +27,18 @@ for package in "$@"; do
   wanted+=("$package")
 done
 # Packages of development bring servers along: keep them from starting, now and at boot.
+for service in "${dev_services[@]}"; do
+  [[ " ${wanted[*]} " != *" $service "* ]] || services+=("$service")
+done
 policy=/usr/sbin/policy-rc.d
-if [[ " ${wanted[*]} " == *" nginx "* && ! -e $policy ]]; then
+if [[ ${services[*]} && ! -e $policy ]]; then
   printf '#!/bin/sh\nexit 101\n' >"$policy"
   chmod 755 "$policy"
   trap 'rm -f "$policy"' EXIT
 fi
 apt install --no-install-recommends "${wanted[@]}" ||
   fail "apt-get could not install: ${wanted[*]}; nothing else was changed"
-for service in "${dev_services[@]}"; do
-  if [[ " ${wanted[*]} " == *" $service "* ]] && command -v systemctl >/dev/null; then
-    logged systemctl disable "$service" || true
-  fi
+for service in "${services[@]}"; do
+  ! command -v systemctl >/dev/null || logged systemctl disable "$service" || true
 done
 for package in "${wanted[@]}"; do remember package "$package"; done

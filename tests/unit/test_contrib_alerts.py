@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "contrib/prometheus"
 
 
+@pytest.mark.matrix  # set-up doesn't install twelve packages, 22 MB to be downloaded, for one test
 def test_promtool_accepts_the_alerts_and_they_fire_when_they_should() -> None:
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed: apt install prometheus")

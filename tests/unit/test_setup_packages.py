@@ -21,6 +21,8 @@ PACKAGE_OF = {
     "bridge": "iproute2",
     "conntrack": "conntrack",
     "ethtool": "ethtool",
+    "fail2ban-client": "fail2ban",
+    "fail2ban-server": "fail2ban",
     "gcc": "gcc",
     "ip": "iproute2",
     "ip6tables": "iptables",
@@ -37,10 +39,12 @@ PACKAGE_OF = {
     "iptables-nft-save": "iptables",
     "iptables-restore": "iptables",
     "iptables-save": "iptables",
+    "jq": "jq",
     "nft": "nftables",
     "nginx": "nginx",
     "openssl": "openssl",
     "slowhttptest": "slowhttptest",
+    "socat": "socat",
     "ss": "iproute2",
     "sysctl": "procps",
     "systemd-analyze": "systemd",
@@ -59,10 +63,11 @@ BASE |= {"umount", "unshare"}
 # Where systemd runs, they are there, and nothing else calls them.
 BASE |= {"systemctl", "systemd-run"}
 BASE |= {"geoipupdate"}  # it needs the operator's key, and whoever has that has it
-# Neighbours, for which contrib/ has something: their tests are skipped where they aren't installed
-BASE |= {"crowdsec", "cscli", "fail2ban-client", "fail2ban-server", "promtool"}
+# Neighbours that are too large to be installed for a test each, which is the matrix's
+BASE |= {"crowdsec", "cscli", "promtool"}
 BASE |= {"fwtop"}  # on the path of these
 HEADERS = {"libc6-dev"}  # of what gcc compiles
+EXAMPLES = {"jq", "socat"}  # contrib/mirror/mirror.sh, which a test runs, starts these
 STARTERS = {"run", "Popen", "check_output", "check_call", "which", "Program", "in_netns"}
 VERB = "bench"  # a helper of tests is called `run`, too, and starts fwtop
 IN_NETNS = ["ip", "netns", "exec"]
@@ -211,7 +216,7 @@ def test_what_the_program_starts_is_installed_with_it() -> None:
 def test_what_tests_and_benches_start_is_installed_for_development_and_nothing_else() -> None:
     started = started_by([path for path in sources() if is_development(path)])
     assert not unknown(started)
-    assert packages_of(started) - listed("packages") | HEADERS == listed("dev_packages")
+    assert packages_of(started) - listed("packages") | HEADERS | EXAMPLES == listed("dev_packages")
 
 
 def test_the_programs_are_there_and_of_these_packages() -> None:
