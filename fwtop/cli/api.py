@@ -32,9 +32,11 @@ def run(args: argparse.Namespace) -> int:
     from fwtop.api.main import serve
     from fwtop.guardian.main import Options
     from fwtop.kernel.namespaces import enter_named
+    from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT, restart_with
 
     if os.geteuid() != 0:
         raise FwtopError("serving programs needs root; try: sudo fwtop api", 3)
+    restart_with(GUARDIAN_ENVIRONMENT)  # else it keeps what the longest list took
     enter_named(args.netns)
     serve(Options.parse([]))
     return 0

@@ -51,6 +51,15 @@ def run(argv: list[str], *, text: str | None = None, timeout: float = RUN_SECOND
     return done.stdout
 
 
+def restart_with(variables: dict[str, str]) -> None:
+    """Start this program again, in this process, unless it has these variables already.
+
+    The C library reads them at its start only.
+    """
+    if any(os.environ.get(name) != value for name, value in variables.items()):
+        os.execve(sys.executable, sys.orig_argv, os.environ | variables)  # noqa: S606 - itself
+
+
 _PACKAGES = {
     "nft": "nftables", "unshare": "util-linux", "systemctl": "systemd", "systemd-run": "systemd",
     **dict.fromkeys(("iptables-restore", "ip6tables", "ip6tables-restore"), "iptables"),

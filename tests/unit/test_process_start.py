@@ -82,3 +82,17 @@ def test_options_are_parsed_and_passed_on() -> None:
 def test_options_that_make_no_sense_are_refused(words: list[str]) -> None:
     with pytest.raises(FwtopError, match="has no option"):
         Options.parse(words)
+
+
+def test_a_program_starts_again_once_with_what_its_libraries_read_at_their_start() -> None:
+    code = (
+        "import os, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT, restart_with\n"
+        "print(os.getpid(), os.environ.get('MALLOC_ARENA_MAX'), sys.argv[2:], flush=True)\n"
+        "restart_with(GUARDIAN_ENVIRONMENT)"
+    )
+    argv = [sys.executable, "-I", "-c", code, str(ROOT), "api", "--netns=blue"]
+    done = subprocess.run(argv, env={}, capture_output=True, text=True, check=True, timeout=60)
+    before, after = (line.split(" ", 2) for line in done.stdout.splitlines())
+    assert (before[0], before[2]) == (after[0], after[2])
+    assert (before[1], after[1]) == ("None", "1")
