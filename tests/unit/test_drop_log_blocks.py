@@ -42,6 +42,14 @@ def test_a_slow_reader_is_told_what_it_missed(tmp_path: Path) -> None:
         assert sink.problem == ""
     sink.write([PACKET], 0)
     assert not sink._readers
+    with socket.socket(socket.AF_UNIX) as reader:
+        reader.connect(str(tmp_path / "s"))
+        sink.write([PACKET], 0)
+        sink.close()
+        assert reader.recv(1 << 16) == frame_of(PACKET)
+        assert reader.recv(1) == b"", "it is told that nothing more comes"
+    with socket.socket(socket.AF_UNIX) as late, pytest.raises(ConnectionRefusedError):
+        late.connect(str(tmp_path / "s"))
 
 
 def test_a_full_disk_takes_no_half_frames(tmp_path: Path) -> None:

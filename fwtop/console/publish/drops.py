@@ -23,6 +23,7 @@ import numpy as np
 from msgspec import Struct
 
 from fwtop.capture.writing import ETHERNET, pcapng_head, pcapng_lost, pcapng_packet
+from fwtop.kernel.descriptors import close_all
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import Counters
 from fwtop.model.traffic.packets import Hook, PacketBatch
@@ -128,6 +129,10 @@ class _Sink:
         """Write packets, before which so many more could not be taken."""
         raise NotImplementedError
 
+    def close(self) -> None:
+        """Close what this was given."""
+        raise NotImplementedError
+
 
 class DropLog:
     """Writes the picked packets to files or to a socket's readers, from a thread of its own."""
@@ -177,6 +182,7 @@ class DropLog:
                 item = self._waiting.get(timeout=_FLUSH_SECONDS)
             except queue.Empty:
                 item = [], 0
+        self._sink.close()
 
 
 class _TwoFiles(_Sink):
@@ -216,6 +222,9 @@ class _TwoFiles(_Sink):
             raise OSError(errno.ENOSPC, "")
         self._begun = True
 
+    def close(self) -> None:
+        close_all(self._files)
+
 
 class _Reader(Struct):
     waiting: bytearray
@@ -249,6 +258,10 @@ class _Readers(_Sink):
                 sock.close()
         slow = sum(reader.missed > reader.told for reader in self._readers.values())
         self.problem = f"dropped packets are left out for {slow} slow readers" if slow else ""
+
+    def close(self) -> None:
+        for sock in (self._listener, *self._readers):
+            sock.close()
 
     def _take(self, sock: socket.socket) -> None:
         if len(self._readers) >= _READERS:
