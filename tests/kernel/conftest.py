@@ -155,6 +155,6 @@ def screen(request: pytest.FixtureRequest, lab: Lab) -> Iterator[Tmux]:
 
     lab.start_flood(getattr(request.module, "PPS", PPS))
     command = f"SSH_CONNECTION='{lab.ssh_connection}' fwtop --netns {lab.victim}"
-    terminal = Tmux(f"{command}; echo ended with $?; stty -a; sleep 600", lab.victim)
+    terminal = Tmux(f"{command}; echo ended with $?; stty -a; echo that was all; sleep 600", lab.victim)
     yield terminal
     terminal.kill()
