@@ -149,6 +149,9 @@ class Calls(Struct, frozen=True):
     sent: dict[int, float]  # by sender at a service: their TCP packets with data, others' datagrams
     bots: bool  # an attack completes handshakes, too
     calm: bool
+    forged: (
+        bool  # an attack forges datagrams: no client is known by them, and `known` has no service over UDP
+    )
 
 
 Count = Callable[[Calls], tuple[float, float]]  # (seconds, count)
@@ -215,7 +218,8 @@ class LossWatch:
         met = rows[(packets.protocol[rows] == UDP) & among(source, self._met(learned))]
         rows = rows[among(client_key(source, learned.doors.numbers(packets, rows)), clients)]
         opens = (packets.protocol[rows] == TCP) & (packets.tcp_flags[rows] & (SYN | ACK) == SYN)
-        if not any(one.spoofed and one.match and one.match.protocol == UDP for one in judgement.on):
+        forged = any(one.spoofed and one.match and one.match.protocol == UDP for one in judgement.on)
+        if not forged:
             opens |= packets.protocol[rows] == UDP
         data = (packets.protocol[rows] == TCP) & (packets.payload_length[rows] > 0) & ~opens
         known = _sums(_service_of(packets, rows[opens]), packets, rows[opens])
@@ -225,7 +229,7 @@ class LossWatch:
         seconds = max(min(now - before, window.seconds), 0.0)  # a tick may be longer than the window
         bots = any(one.completes for one in judgement.on)
         calm = not (judgement.harmful or judgement.not_judged)
-        return Calls(now, seconds, self._handshakes(window), known, sent, bots, calm)
+        return Calls(now, seconds, self._handshakes(window), known, sent, bots, calm, forged)
 
     def _handshakes(self, window: Window) -> tuple[float, float]:
         """Return in how many seconds since the last reading so many were completed."""
@@ -274,7 +278,8 @@ class LossWatch:
             return None
         since = [one for one in self._past if one.at > max(watched.since, now - _NOW_SECONDS)]
         bots = any(one.bots for one in (*watched.before, *self._past))  # whenever they were, they linger
-        seen = {number for one in watched.before for number in one.known}
+        forged = any(one.forged for one in since)  # by another attack than the rule's, perhaps
+        seen = {n for one in watched.before for n in one.known if not (forged and n >> 16 == UDP)}
         doors = [number for number in seen if _touches(rule, number)]
 
         def begun(one: Calls) -> tuple[float, float]:

@@ -198,6 +198,17 @@ def test_clients_of_udp_are_counted_by_their_datagrams() -> None:
     assert loss.words == "clients of 53/udp 100/s → 0/s"
 
 
+def test_clients_of_udp_are_not_missed_where_another_attack_forges_datagrams() -> None:
+    """Then nobody is known by them, before the rule or since it is in."""
+    run = Run(Match())
+    clients = syns(CLIENTS), packets(ADMINS, DNS, 0)
+    run.pass_(20, 100.0, *clients)
+    forged = Judgement(attacks=(replace(attack(since=run.now + 5), spoofed=True, match=Match(protocol=17)),))
+    run.pass_(5, 100.0, *clients, rule=True)
+    assert run.pass_(20, 100.0, *clients, rule=True, judgement=forged) == ()
+    assert run.pass_(10, 0.0, rule=True, judgement=forged)[0].is_harm
+
+
 def test_a_rule_that_passes_the_handshake_and_drops_requests_of_a_few_clients_is_told() -> None:
     run, attacked = Run(), flood(completes=True)
     opened, asked, others = syns(CLIENTS), connected(CLIENTS), connected(CLIENTS[10:])
