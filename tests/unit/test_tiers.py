@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fwtop.model.paths import ROOT
-from tests.tiers import MAY_PASS_ALONE, covering
+from tests.tiers import FEW, MAY_PASS_ALONE, covering
 
 HEAD = "import pytest\n"
 TABLES = """
@@ -29,6 +29,11 @@ def test_named(kind, family): pass
 MARKED = """
 @pytest.mark.alone_again("shares a lock")
 def test_beside(): assert False
+"""
+CROWD = """
+@pytest.mark.kernel
+@pytest.mark.parametrize("number", range({}))
+def test_late(number): assert False
 """
 
 
@@ -64,22 +69,25 @@ def test_the_other_cases_are_the_matrix_s(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "status"),
-    [
-        (MARKED, MAY_PASS_ALONE),
-        (MARKED + "def test_other(): assert False\n", 1),
-        pytest.param(
-            MARKED + "@pytest.mark.kernel\ndef test_other(): assert False\n",
-            1,
-            marks=pytest.mark.skipif(os.geteuid() != 0, reason="kernel tests need root"),
-        ),
-    ],
-    ids=["marked", "another", "another of the kernel"],
+    [(MARKED, MAY_PASS_ALONE), (MARKED + "def test_other(): assert False\n", 1)],
+    ids=["marked", "another"],
 )
 def test_only_what_says_why_may_run_again(tmp_path: Path, text: str, status: int) -> None:
     done = run(tmp_path, text)
     assert done.returncode == status, done.stdout
     told = "MAY PASS ALONE test_made.py::test_beside: shares a lock"
     assert (told in done.stdout) == (status == MAY_PASS_ALONE)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="kernel tests need root")
+@pytest.mark.one_each(f"{FEW + 1}-1")
+@pytest.mark.parametrize(("failures", "status"), [(FEW, MAY_PASS_ALONE), (FEW + 1, 1)])
+def test_a_few_kernel_tests_may_run_again_and_many_may_not(
+    tmp_path: Path, failures: int, status: int
+) -> None:
+    done = run(tmp_path, CROWD.format(failures))
+    assert done.returncode == status, done.stdout
+    assert ("MAY PASS ALONE" in done.stdout) == (status == MAY_PASS_ALONE)
 
 
 @pytest.mark.parametrize(
