@@ -99,7 +99,7 @@ def test_no_child_is_left_when_the_guardian_ends(bench: Bench, poll_until: Any) 
 def test_twenty_thousand_rules_are_cut_to_an_answer(bench: Bench, poll_until: Any) -> None:
     lines = [f"-A INPUT -s 10.{n >> 8}.{n & 255}.1/32 -j DROP" for n in range(20_000)]
     subprocess.run(
-        ["ip", "netns", "exec", bench.netns, "iptables-legacy-restore"],
+        ["ip", "netns", "exec", bench.netns, "iptables-legacy-restore", "-w"],
         input="\n".join(["*filter", *lines, "COMMIT", ""]),
         text=True,
         timeout=60,

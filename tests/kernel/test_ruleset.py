@@ -248,7 +248,7 @@ def test_many_rules_are_cut_and_it_is_said(netns_pair: NetnsPair) -> None:
     lines = [f"-A INPUT -s 10.{n >> 8}.{n & 255}.1/32 -j DROP" for n in range(3000)]
     for program in ("iptables-legacy-restore", "iptables-nft-restore"):
         subprocess.run(
-            ["ip", "netns", "exec", netns_pair.victim.netns, program],
+            ["ip", "netns", "exec", netns_pair.victim.netns, program, "-w"],  # all namespaces have one lock
             input="\n".join(["*filter", *lines, "COMMIT", ""]),
             text=True,
             timeout=60,
