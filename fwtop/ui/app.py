@@ -24,13 +24,15 @@ from fwtop.model.errors import CONSOLE_OUT_OF_MEMORY, FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Snapshot
 from fwtop.sandbox.crash_log import CRASHES, failure_words
+from fwtop.ui.attention import Attention
 from fwtop.ui.feed import Feed
 from fwtop.ui.keys import ACTIONS, KEY_MAP, remapped
 from fwtop.ui.layout import Guarded
 from fwtop.ui.main_screen import MainScreen
 from fwtop.ui.settings import AUTO, Effective, read_settings
 from fwtop.ui.style import PALETTE, THEME, WARN
-from fwtop.ui.terminal import GONE_STATUS, Attention, ExactUpdate, ResilientDriver, ShownCells
+from fwtop.ui.terminal import GONE_STATUS, ResilientDriver
+from fwtop.ui.updates import ExactUpdate, ShownCells
 
 SLOW_FRAME_SECONDS = 1.0
 _STALLS = 20  # more frames that found the terminal busy than found it ready: it can't keep up

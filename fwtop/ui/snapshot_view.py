@@ -37,7 +37,7 @@ from fwtop.ui.lists.stages import Stage
 from fwtop.ui.lists.table import CellContext
 from fwtop.ui.style import STRONG, Line, width_of
 from fwtop.ui.tabs import TAB, Content
-from fwtop.ui.terminal import LinkBudget
+from fwtop.ui.updates import LinkBudget
 
 _SLOW_LIST_SECONDS = 5.0  # at least between two drawings of long lists with --slow: in a flood all change
 _BRIEF_CELLS = 40  # of what a key does

@@ -18,6 +18,7 @@ from fwtop.model.traffic.snapshot import Judgement, LedgerRow, Snapshot
 from fwtop.render.observation import observation_json
 from fwtop.render.verdict import Badge, verdict_of
 from fwtop.store.events import derive
+from fwtop.ui.attention import BELL, Attention
 from fwtop.ui.format import about
 from fwtop.ui.header import HeaderState, header_lines
 from fwtop.ui.keys import KEY_MAP
@@ -28,7 +29,6 @@ from fwtop.ui.lists.stages import conntrack_figures
 from fwtop.ui.lists.table import CellContext
 from fwtop.ui.lists.traffic import _dropped
 from fwtop.ui.style import DIM, ELSEWHERE, GOOD
-from fwtop.ui.terminal import BELL, Attention
 
 
 def header(shown: Snapshot, width: int = 120) -> list[str]:

@@ -18,7 +18,7 @@ from textual.screen import Screen
 from textual.strip import Strip
 
 from fwtop.ui.style import BAD, DIM, TEXT, Line, changed_cells, strip_of
-from fwtop.ui.terminal import ExactUpdate, ShownCells
+from fwtop.ui.updates import ExactUpdate, ShownCells
 
 WIDTH = 30
 CONSOLE = Console(force_terminal=True, color_system="standard", width=WIDTH)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fwtop.live.source import Arrivals, ChangeDetector
+from fwtop.live.load import Arrivals, ChangeDetector
 
 
 def changes(*halves: tuple[int, int, int, int]) -> list[bool]:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from fwtop.kernel.procfs import parse_idle
-from fwtop.live import source
-from fwtop.live.source import FULL, Processors, choose_avoided
+from fwtop.live import load
+from fwtop.live.load import FULL, Processors, choose_avoided
 
 STAT = """cpu  10 0 10 80 0 0 0 0 0 0
 cpu0 5 0 5 30 10 0 0 0 0 0
@@ -32,7 +32,7 @@ def test_iowait_counts_as_idle() -> None:
 
 def test_idle_shares_cover_the_time_since_the_last_call(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = iter([STAT, STAT.replace("cpu0 5 0 5 30", "cpu0 5 0 20 35"), STAT])
-    monkeypatch.setattr(source, "read_text", lambda path: next(texts))
+    monkeypatch.setattr(load, "read_text", lambda path: next(texts))
     made = Processors()
     assert made.idle() == {0: 0.25}  # no tick of the other
 
@@ -49,7 +49,7 @@ def test_saturation_means_that_every_processor_is_full(
         rows = [f"cpu{cpu} 0 0 {100 * number - spare} {spare} 0 0 0 0" for cpu, spare in enumerate(ticks)]
         texts.append("\n".join([*rows, f"cpu2 0 0 0 {100 * number} 0 0 0 0"]))
     given = iter(texts)
-    monkeypatch.setattr(source, "read_text", lambda path: next(given))
+    monkeypatch.setattr(load, "read_text", lambda path: next(given))
     made, told = Processors(), []
     for _ in idle[1:]:
         made.idle()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from textual import events
 
-from fwtop.ui.terminal import KeyParser
+from fwtop.ui.key_parser import KeyParser
 
 
 def keys(*parts: str) -> list[str]:

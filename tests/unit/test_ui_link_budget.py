@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fwtop.ui.terminal import LinkBudget
+from fwtop.ui.updates import LinkBudget
 
 LARGE, SMALL = 200 * 50, 80 * 24
 
