@@ -47,6 +47,7 @@ class HeaderState(Struct, frozen=True):
 
     now: float  # Unix seconds
     paused: bool = False
+    behind: bool = False  # other attacks are on than the lists show, which stand still
     readonly: str = ""  # why nothing can be changed; "" if it can
     slow: bool = False
     press: str = ""  # the keys that help most against what reaches services
@@ -232,13 +233,14 @@ def _keys(verdict: Verdict, snapshot: Snapshot, state: HeaderState) -> Line:
     """Write which key to press next, where it works: that there is nothing to do is an answer, too."""
     if snapshot.guardian.startswith("lost"):
         return [(KEY_MAP.label("quit"), NOTICE), (" quit", TEXT)]
-    if state.readonly or snapshot.origin.kind != "live":
+    acts = not state.readonly and snapshot.origin.kind == "live"
+    if acts and (verdict.loss is not None or verdict.rule is not None):
+        keep: Line = [(KEY_MAP.label("keep"), NOTICE), (" keep  ", TEXT)] if verdict.loss is None else []
+        return [*keep, (KEY_MAP.label("undo"), TITLE if keep else NOTICE), (" remove", TEXT)]
+    if state.behind:
+        return [("lists paused, ", WARN), _PRESS, (" ", TEXT), (KEY_MAP.label("pause"), NOTICE)]
+    if not acts:
         return []
-    keep, undo = KEY_MAP.label("keep"), KEY_MAP.label("undo")
-    if verdict.loss is not None:
-        return [(undo, NOTICE), (" remove", TEXT)]
-    if verdict.rule is not None:
-        return [(keep, NOTICE), (" keep  ", TEXT), (undo, TITLE), (" remove", TEXT)]
     if verdict.badge in _REACHED and state.press:
         return [
             _PRESS,

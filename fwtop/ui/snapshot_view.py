@@ -280,8 +280,8 @@ class SnapshotView:
             snapshot = desk.current(desk.newest)
             keys = desk.screen.app.screen is desk.screen
             press, does = self._press() if keys and not desk.controls.readonly else ("", "")
-            paused = self._session.paused
-            state = HeaderState(desk.now(), paused, desk.controls.readonly, desk.slow, press, does)
+            paused, behind = self._session.paused, keys and desk.is_behind
+            state = HeaderState(desk.now(), paused, behind, desk.controls.readonly, desk.slow, press, does)
             desk.bars.draw(snapshot, state, desk.log.entries, self.here() if keys else None)
             with tabs.toasts.guarded():
                 self._draw_toasts(snapshot)

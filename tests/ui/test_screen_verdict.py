@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from screen_factory import calm, conntrack_full, protected, provisional, snapshot, trial
+from screen_factory import SCENES, calm, conntrack_full, protected, provisional, snapshot, trial
 from screen_parts import NOW, PPS, SECONDS, attack, block_rule, with_fates
 from screen_run import running
 
@@ -395,6 +396,36 @@ async def test_ages_stand_still_while_paused_and_countdowns_do_not() -> None:
         run.clock[0] += 5
         await run.press("escape", "a")
         assert [line for line in run.lines() if " since " in line] == since
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+@pytest.mark.parametrize("then", [calm, provisional], ids=["calm", "another attack"])
+async def test_lists_that_were_paused_by_accident_say_so_and_propose_nothing(
+    then: Callable[[], Snapshot], size: tuple[int, int]
+) -> None:
+    """What they propose is against attacks that have ended, or nothing, while another reaches services."""
+    now = SCENES["vectors"]()
+    judged = now.judgement
+    attacks = tuple(replace(one, id=one.id + 100) for one in judged.attacks)
+    offered = tuple(replace(one, incident=one.incident + 100) for one in judged.proposals)
+    now = replace(now, mitigations=(), judgement=replace(judged, attacks=attacks, proposals=offered))
+    async with running(then(), size) as run:
+        await run.press("p")
+        assert "paused, press" not in run.lines()[1], "the lists show what is on"
+        await run.send(now)
+        assert " PAUSED " in run.lines()[0]
+        assert "UNPROTECTED" in run.lines()[1]
+        assert "  lists paused, press p " in run.lines()[1]
+        for key in ("1", "*"):
+            await run.press(key)
+            assert "p resumes them" in run.status
+            assert run.dialog == "MainScreen"
+        run.clock[0] += 10
+        await run.press("p")
+        assert "press * Enter" in run.lines()[1], "at once, without waiting for the next snapshot"
+        run.clock[0] += 2  # until then 1 means what was shown before
+        await run.press("1")
+        assert run.dialog == "RuleDialog"
 
 
 @pytest.mark.parametrize("shown", [calm(), under_attack()], ids=["calm", "attacked"])

@@ -95,6 +95,12 @@ class Desk:
             listed = replace(listed, mitigations=self.newest.mitigations)
         return self.overlay.over(listed)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the lists stand still and other attacks are on than these show."""
+        shown, on = ({one.id for one in shot.judgement.on} for shot in (self.snapshot, self.newest))
+        return shown != on
+
     def say(self, text: str, style: Style = TEXT) -> None:
         """Show a message for some seconds; what was refused or failed is worth a line of the log, too."""
         if style is BAD:

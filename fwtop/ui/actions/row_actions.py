@@ -98,6 +98,8 @@ class RowActions:
 
     def proposal(self, number: str) -> None:
         """Preview a proposal by the number that is shown."""
+        if self._is_behind():
+            return
         listed = self._desk.proposals
         key = listed.numbers.meant(int(number), self._desk.clock())
         chosen = next((one for one in listed.listed if one.key == key and key not in listed.gone), None)
@@ -109,6 +111,8 @@ class RowActions:
 
     def protect(self) -> None:
         """Preview the best rule against each attack as one set."""
+        if self._is_behind():
+            return
         if obstacle := self._rules.obstacle():
             self._desk.say(obstacle, BAD)
             return
@@ -124,6 +128,13 @@ class RowActions:
             self._rules.preview(*best.values())
         else:
             self._desk.say("there is no proposal that drops packets")
+
+    def _is_behind(self) -> bool:
+        """Whether what is listed is against other attacks than are on; say which key changes that."""
+        if behind := self._desk.is_behind:
+            words = "the lists are paused and show other attacks than are on now: {pause} resumes them"
+            self._desk.say(KEY_MAP.words(words), WARN)
+        return behind
 
     def _preview_row(self, action: str, item: Struct | None) -> None:
         snapshot = self._desk.snapshot
@@ -174,7 +185,8 @@ class RowActions:
             return
         elif isinstance(item, Proposal) and item.rule is not None:
             self._tabs.touched = True
-            self._preview_row("proposal", item)
+            if not self._is_behind():
+                self._preview_row("proposal", item)
         elif isinstance(item, Fold):
             self._desk.proposals.turn(item.key)
             self._desk.redraw()

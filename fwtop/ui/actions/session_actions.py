@@ -71,6 +71,7 @@ class SessionActions:
             if self.paused:
                 self._say(f"lists paused until {key}; verdict, graph, log and rules go on", WARN)
             else:
+                self._desk.snapshot, self._desk.proposals.moved = self._desk.newest, True
                 self._say("resumed")
         elif found := self._found():
             player, state = found
