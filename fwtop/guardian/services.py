@@ -57,14 +57,20 @@ class Published:
         self._looked = 0.0
 
     def note(self, tracked: Iterable[tuple[Entry, Entry]], own: Collection[str], now: float) -> None:
-        """Take note of tracked connections that others opened; they were answered."""
+        """Take note of tracked connections that others opened; they were answered.
+
+        A handshake that is half done shows a door that nobody came through yet, as in a flood of forged SYNs,
+        but only while there is room: it costs its sender nothing, and must not push others out.
+        """
         for entry, reply in tracked:
             if entry.protocol not in (TCP, UDP) or _address(entry.source) in own:
                 continue
-            if entry.protocol == TCP and not entry.status & ASSURED:
-                continue
             protocol = NAMES[entry.protocol]
             door = protocol, _address(entry.destination), entry.dport
+            if entry.protocol == TCP and not entry.status & ASSURED:
+                half = TCP_STATES[entry.tcp_state] == "SYN_RECV"
+                if not half or (door not in self._behind and len(self._behind) >= _MOST):
+                    continue
             places = self._behind.pop(door, {})
             places[protocol, _address(reply.source), reply.sport] = now
             kept = {place: at for place, at in places.items() if at >= now - _GONE_SECONDS}

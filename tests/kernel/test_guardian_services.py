@@ -131,6 +131,19 @@ def test_what_dnat_publishes_is_the_service_behind_in_its_container(router: Forw
     assert not any(item.port in (80, port) for item in asks), "the host asks nothing there"
 
 
+def test_a_flood_of_forged_handshakes_shows_the_service_that_nobody_used_yet(
+    router: Forwarder, cgroup2: Path
+) -> None:
+    dnat = ("-j", "DNAT", "--to-destination", f"{router.server.ipv4}:80")
+    router.victim.run("iptables", "-t", "nat", "-A", "PREROUTING", "-p", "tcp", "--dport", "8080", *dnat)
+    forger, services = router.attacker, Services()
+    wire = Ether(dst=mac(router.victim), src=mac(forger)) / IP(src=FORGED, dst=router.victim.ipv4)
+    with serving(router.server, "", 80, cgroup=cgroup2 / "fwtest.service"):
+        send_frames(forger, *(bytes(wire / TCP(sport=port, dport=8080)) for port in range(50_000, 50_100)))
+        (found,) = read(router.victim, services)[0]
+    assert (found.port, found.published, found.unit) == (80, ((router.victim.ipv4, 8080),), "fwtest.service")
+
+
 def test_a_guardian_tells_of_a_container_behind_it(
     router: Forwarder, cgroup2: Path, tmp_path: Path, poll_until: Poll
 ) -> None:

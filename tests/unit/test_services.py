@@ -21,7 +21,7 @@ from fwtop.model.rule import Kind, Match, Rule
 from fwtop.model.service import Service, plain_number, service_at
 from fwtop.model.traffic.packets import PacketBatch
 from fwtop.model.traffic.protocols import TCP
-from fwtop.netfilter.ctnetlink import ASSURED, DST_NAT, SEEN_REPLY, Entry
+from fwtop.netfilter.ctnetlink import ASSURED, DST_NAT, SEEN_REPLY, TCP_STATES, Entry
 from fwtop.rehearsal.host import Asked
 from fwtop.stats.services import Doors
 
@@ -184,17 +184,29 @@ def _entry(source: int, dport: int, status: int) -> Entry:
     return Entry(4, TCP, source.to_bytes(4, "big"), b"\x0a\0\0\1", 40_000, dport, status)
 
 
-def test_doors_that_others_try_are_bounded_and_handshakes_open_none() -> None:
+def test_doors_that_others_try_are_bounded_and_refusals_open_none() -> None:
     published = Published()
     reply = Entry(4, TCP, b"\xac\x11\0\2", b"\0\0\0\7", 80, 40_000)
-    forged = ((_entry(source, 1 + source % 60_000, DST_NAT | SEEN_REPLY), reply) for source in range(100_000))
-    published.note(forged, (), 0.0)
+    reset = ((_entry(source, 1 + source % 60_000, DST_NAT | SEEN_REPLY), reply) for source in range(100_000))
+    published.note(reset, (), 0.0)
     assert published.doors() == {}
     scanned = ((_entry(7, port, DST_NAT | ASSURED), reply._replace(sport=port)) for port in range(1, 60_000))
     published.note(scanned, (), 0.0)
     assert len(published.doors()) == 256
     published.note([(_entry(7, 8080, DST_NAT | ASSURED), reply)], ("0.0.0.7",), 1.0)
     assert ("tcp", "10.0.0.1", 8080) not in {door for doors in published.doors().values() for door in doors}
+
+
+def test_handshakes_half_done_show_doors_and_push_none_out() -> None:
+    published = Published()
+    reply = Entry(4, TCP, b"\xac\x11\0\2", b"\0\0\0\7", 80, 40_000)
+    half = _entry(7, 443, DST_NAT | SEEN_REPLY)._replace(tcp_state=TCP_STATES.index("SYN_RECV"))
+    used = ("tcp", "10.0.0.1", 8080)
+    published.note([(_entry(7, 8080, DST_NAT | ASSURED), reply)], (), 0.0)
+    published.note([(half, reply)], (), 1.0)
+    assert [*published.doors().values()] == [[used, ("tcp", "10.0.0.1", 443)]]
+    published.note([(half._replace(dport=port), reply) for port in range(1, 60_000)], (), 2.0)
+    assert used in [door for doors in published.doors().values() for door in doors]
 
 
 def test_a_door_leads_to_several_places_until_one_is_not_seen_for_long() -> None:
