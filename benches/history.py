@@ -47,9 +47,9 @@ _ATTACKS = (
 )
 
 
-def write_history(directory: Path, now: float, *, seed: int = 15) -> Path:
+def write_history(directory: Path, now: float) -> Path:
     """Add 15 days that end now to the history in a directory; raises FwtopError."""
-    chance = random.Random(seed)  # noqa: S311 - not for secrets
+    chance = random.Random(15)  # noqa: S311 - not for secrets
     writer = HistoryWriter(directory, interfaces=(INTERFACE,), note=NOTE)
     try:
         first = int(now) // HOUR * HOUR - (TREND_DAYS * TREND_HOURS - 1) * HOUR

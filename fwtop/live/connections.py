@@ -30,7 +30,7 @@ _MOST = 8_192  # connections: shares to ±1.1 percentage points
 _TIMEOUT_SECONDS = 0.2  # for the kernel's answer
 _HEADER, _MESSAGE = 16, 72  # struct nlmsghdr, struct inet_diag_msg
 _INFO_BYTES = 232  # of struct tcp_info, up to tcpi_snd_wnd (Linux 5.4)
-_STATE, _PORT, _PEER_PORT, _ADDRESS, _PEER, _COOKIE, _READ_QUEUE, _WRITE_QUEUE = 1, 4, 6, 8, 24, 44, 56, 60
+_PORT, _PEER_PORT, _PEER, _COOKIE, _READ_QUEUE, _WRITE_QUEUE = 4, 6, 24, 44, 56, 60
 _FAMILIES = ((socket.AF_INET, 4), (socket.AF_INET6, 6))
 _QUEUES, _ATTRIBUTE = struct.Struct("=II"), struct.Struct("=HH")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 PLACEHOLDER = "·"
 _ELLIPSIS = "…"
+_NAME = 253  # characters of a DNS name (RFC 1035)
 _PRINTABLE = {code: chr(code) for code in range(0x20, 0x7F)}
 _BYTE_TEXT = "".join(_PRINTABLE.get(code, PLACEHOLDER) for code in range(256))
 
@@ -32,10 +33,10 @@ def safe_text(value: object, *, limit: int = 256) -> str:
     return cut + _ELLIPSIS if len(text) > limit else cut
 
 
-def dns_name_text(labels: list[bytes], *, limit: int = 253) -> str:
+def dns_name_text(labels: list[bytes]) -> str:
     r"""Format DNS labels as a dotted name, escaped as in RFC 1035 master files (`\.`, `\DDD`)."""
     shown = ".".join("".join(_dns_char(code) for code in label) for label in labels)
-    return (shown[:limit] + _ELLIPSIS if len(shown) > limit else shown) or "."
+    return (shown[:_NAME] + _ELLIPSIS if len(shown) > _NAME else shown) or "."
 
 
 def _dns_char(code: int) -> str:

@@ -155,20 +155,20 @@ class FilterChain(Struct, frozen=True):
     drops: bool  # by its policy
 
 
-def filter_chains(own: str = "fwtop") -> list[FilterChain]:
-    """List the base chains of all tables but those whose name begins with `own`; raises FwtopError.
+def filter_chains() -> list[FilterChain]:
+    """List the base chains of all tables but those whose name begins with fwtop; raises FwtopError.
 
-    A chain whose only rule leads to the chain `own` in capitals has no rules of its own.
+    A chain whose only rule leads to the chain FWTOP has no rules of its own.
     """
     try:
         listed = list(chains())
     except OSError as error:
         raise _unreadable(error) from None
-    with_ours = {(chain.family, chain.table) for chain in listed if chain.name == own.upper()}
+    with_ours = {(chain.family, chain.table) for chain in listed if chain.name == "FWTOP"}
     found: list[FilterChain] = []
     for chain in listed:
         stage = _STAGES.get(chain.hook, "")
-        if not stage or chain.type != "filter" or chain.table.startswith(own):
+        if not stage or chain.type != "filter" or chain.table.startswith("fwtop"):
             continue
         jumps = (chain.family, chain.table) in with_ours and stage == "raw"
         if chain.drops or chain.rules > jumps:

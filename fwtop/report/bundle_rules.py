@@ -107,9 +107,6 @@ def _number(rule: Rule) -> str:
     return "".join(letter for letter in rule.id if letter.isdecimal() and letter.isascii())[:9] or "0"
 
 
-_MOST_SOURCES = 200  # a router holds some thousand FlowSpec routes for all its customers
-
-
 def provider_text(digest: Digest) -> str:
     """Write the facts that a provider needs to filter: targets, rates, times, fields."""
     spans = [span for span in digest.spans if span.kind != FULL_TABLE]

@@ -42,9 +42,9 @@ def set_name(rule_id: str, family: int, role: str = "") -> str:
     return f"fwtop-{rule_id}-{role}{family}"
 
 
-def list_set_name(name: str, family: int, *, aside: bool = False) -> str:
-    """Return the name of a named list's set, or of the one that is built aside to take its place."""
-    return f"fwtop-{'new' if aside else 'list'}-{name}-{family}"
+def list_set_name(name: str, family: int) -> str:
+    """Return the name of a named list's set."""
+    return f"fwtop-list-{name}-{family}"
 
 
 def halves(family: int) -> tuple[Prefix, Prefix]:

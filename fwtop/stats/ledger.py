@@ -79,7 +79,6 @@ def _commonest(samples: PacketBatch, port: U16, rows: Mask) -> tuple[int, int, f
 
 FOREIGN = "foreign"  # netfilter drops that no fwtop rule accounts for
 _NETFILTER = "netfilter"
-_LAYERS = ("nic", "xdp", "tc", "backlog", "netfilter", "conntrack", "ip", "socket")
 
 
 class Ledger(Struct, frozen=True):

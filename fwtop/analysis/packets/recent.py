@@ -111,15 +111,13 @@ class PacketList(Struct, frozen=True, eq=False):
         )
 
 
-def captured_packets(packets: PacketBatch, number: int = 0) -> PacketList:
-    """List the first packets of a capture, or of a window of it; `number` is that of the first."""
+def captured_packets(packets: PacketBatch) -> PacketList:
+    """List the first packets of a capture, or of a window of it."""
     order = np.argsort(packets.time_ns, kind="stable")[:MOST_PACKETS]
     found = packets.select(order)
     n = len(found)
-    numbers = number + np.arange(n, dtype=np.int64)
-    return PacketList(
-        found, numbers, 0, np.zeros(n, "<U1"), np.zeros(n, np.uint8), judged=False, seen=len(packets)
-    )
+    numbers, who, verdicts = np.arange(n, dtype=np.int64), np.zeros(n, "<U1"), np.zeros(n, np.uint8)
+    return PacketList(found, numbers, 0, who, verdicts, judged=False, seen=len(packets))
 
 
 def kinds_of(verdicts: Sequence[Verdict]) -> tuple[U8, tuple[Verdict, ...]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -57,7 +56,6 @@ def fewest_prefixes(
     *,
     target: float,
     limit: int,
-    shortest: Mapping[int, int] = SHORTEST,
 ) -> Cover:
     """Choose at most `limit` prefixes that cover `target` of the weight.
 
@@ -81,7 +79,7 @@ def fewest_prefixes(
         sources += int(heavy.sum())
         for density in _DENSITIES:
             found = _cover(
-                family, values[heavy], sums[heavy], normal.distinct[family], (density, shortest[family])
+                family, values[heavy], sums[heavy], normal.distinct[family], (density, SHORTEST[family])
             )
             if len(found[0]) <= _LONG:
                 break

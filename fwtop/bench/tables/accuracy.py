@@ -17,12 +17,6 @@ from fwtop.bench.cases import (
 from fwtop.bench.frame import Document, Options, Result
 from fwtop.model.errors import FwtopError
 
-_SECONDS, _QUICK_SECONDS = 6.0, 3.0
-_MARGIN_SECONDS = 2.0  # calm before the flood and drain after it
-_QUICK_FIRST = ("calm", "few_sources", "dns_amplification")
-_QUICK_LIMIT_SECONDS = 35.0
-_HARM_SCENARIOS = ("few_sources", "udp_flood", "dns_amplification")
-_HARM_SECONDS = 4.0
 _SLACK = 0.0005  # tolerance of exact shares: the clients' last packets
 _MAX_NOTES = 8  # uncovered intervals listed one by one
 # What each row should reach: beginning of its name, which of its figures counts, least, most
@@ -37,7 +31,6 @@ _TARGETS: tuple[Target, ...] = (
     ("A4 attacks named rightly", fmean, 0.95, 1.0),
     ("A4 false alarms", max, 0.0, 0.0),
 )
-_CONSTANT = 0.9  # share of attack packets with a constant payload from which signatures are judged
 
 
 def run(options: Options) -> Document:

@@ -48,9 +48,14 @@ class KeyedRows(Sequence[Prefix], Generic[_Entry]):
         return cls(np.unique(np.frombuffer(packed, cls._key())))
 
     @classmethod
-    @abstractmethod
     def of(cls, entries: Iterable[_Entry]) -> Self:
         """Convert entries, in any order."""
+        return cls.of_packed(b"".join(map(cls._packed, entries)))
+
+    @staticmethod
+    @abstractmethod
+    def _packed(entry: _Entry) -> bytes:
+        """Return an entry as the bytes of a row."""
 
     @abstractmethod
     def entries(self, part: slice = slice(None)) -> Iterator[_Entry]:

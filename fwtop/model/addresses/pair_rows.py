@@ -62,23 +62,13 @@ class PairRows(KeyedRows[PairEntry]):
     row = np.dtype([*SENDER, ("to", "V16"), ("to_length", "u1")])
     set_type = "hash:net,net"
 
-    @classmethod
-    def of(cls, entries: Iterable[PairEntry]) -> PairRows:  # noqa: D102 # as KeyedRows says
-        return cls.of_packed(
-            b"".join(
-                _PACKED.pack(
-                    on.family,
-                    on.value.to_bytes(16, "big"),
-                    on.length,
-                    to.value.to_bytes(16, "big"),
-                    to.length,
-                )
-                for one in entries
-                for on, to in ((one.prefix, one.to),)
-            )
-        )
+    @staticmethod
+    def _packed(entry: PairEntry) -> bytes:
+        on, to = entry.prefix, entry.to
+        source, destination = (item.value.to_bytes(16, "big") for item in (on, to))
+        return _PACKED.pack(on.family, source, on.length, destination, to.length)
 
-    def entries(self, part: slice = slice(None)) -> Iterator[PairEntry]:  # noqa: D102
+    def entries(self, part: slice = slice(None)) -> Iterator[PairEntry]:  # noqa: D102 # as KeyedRows says
         for family, address, length, to, to_length in _PACKED.iter_unpack(self.keys[part].tobytes()):
             source, destination = (
                 Prefix(family, int.from_bytes(value, "big"), bits)
@@ -178,12 +168,6 @@ def _around(rows: NDArray[Any], family: int, length: int, to_length: int) -> NDA
         cut = whole & _MASKS[bits + (96 if family == 4 else 0)]
         made[field], made[own] = np.frombuffer(cut.tobytes(), "V16"), bits
     return np.frombuffer(made.tobytes(), f"S{made.dtype.itemsize}")
-
-
-def _packed(entry: PairEntry) -> bytes:
-    on, to = entry.prefix, entry.to
-    addresses = (item.value.to_bytes(16, "big") for item in (on, to))
-    return _PACKED.pack(on.family, next(addresses), on.length, next(addresses), to.length)
 
 
 def _cut(prefix: Prefix, length: int) -> Prefix:

@@ -13,7 +13,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # unused here, and creating 
 import numpy as np
 from numpy.typing import NDArray
 
-_DOT, _SLASH, _END, _COLON = (ord(mark) for mark in "./\n:")
+_DOT, _SLASH, _END = b"./\n"
 _HAS_DOT, _HAS_HEX, _IS_ODD = 1, 2, 4  # of a line
 _GROUPS = 8  # of 16 bits in an IPv6 address
 _NO_GAP = 99

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
@@ -69,19 +69,13 @@ class PortRows(KeyedRows[PortEntry]):
     row = np.dtype([*SENDER, ("protocol", "u1"), ("low", ">u2"), ("high", ">u2")])
     set_type = "hash:net,port"
 
-    @classmethod
-    def of(cls, entries: Iterable[PortEntry]) -> PortRows:  # noqa: D102 # as KeyedRows says
-        return cls.of_packed(
-            b"".join(
-                _PACKED.pack(
-                    on.family, on.value.to_bytes(16, "big"), on.length, one.protocol, one.low, one.high
-                )
-                for one in entries
-                for on in (one.prefix,)
-            )
-        )
+    @staticmethod
+    def _packed(entry: PortEntry) -> bytes:
+        on = entry.prefix
+        sender = on.family, on.value.to_bytes(16, "big"), on.length
+        return _PACKED.pack(*sender, entry.protocol, entry.low, entry.high)
 
-    def entries(self, part: slice = slice(None)) -> Iterator[PortEntry]:  # noqa: D102
+    def entries(self, part: slice = slice(None)) -> Iterator[PortEntry]:  # noqa: D102 # as KeyedRows says
         for family, address, length, protocol, low, high in _PACKED.iter_unpack(self.keys[part].tobytes()):
             yield PortEntry(Prefix(family, int.from_bytes(address, "big"), length), protocol, low, high)
 

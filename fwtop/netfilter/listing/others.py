@@ -32,7 +32,7 @@ _CLSACT_HOOKS = {0xFFFFFFF2: "ingress", 0xFFFFFFF3: "egress"}
 _INGRESS_QDISC = 0xFFFFFFF1
 # TCA_*_ACT and TCA_*_POLICE by kind of filter
 _ACTIONS = {"u32": 7, "flower": 3, "matchall": 2, "bpf": 1, "basic": 3, "fw": 4, "flow": 9, "route": 6}
-_BPF_NAME, _BPF_ID = 7, 11
+_BPF_NAME = 7
 _ACTION_KIND, _ACTION_OPTIONS, _ACTION_STATS = 1, 2, 4
 _BASIC, _PACKETS64 = 1, 8  # TCA_STATS_*
 _GACT_PARAMETERS, _GACT = 2, "gact"

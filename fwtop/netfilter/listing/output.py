@@ -24,7 +24,7 @@ class Output(Struct, frozen=True):
     problem: str = ""  # why it is not whole
 
 
-def output_of(argv: list[str], end: float, *, most_bytes: int = MOST_BYTES) -> Output:
+def output_of(argv: list[str], end: float) -> Output:
     """Run a program until `end` (CLOCK_MONOTONIC); what it prints beyond a limit is cut."""
     try:
         process = subprocess.Popen(
@@ -39,7 +39,7 @@ def output_of(argv: list[str], end: float, *, most_bytes: int = MOST_BYTES) -> O
     except OSError as error:
         return Output("", f"{argv[0]} could not be started: {error.strerror}")
     with process:
-        data, problem = _read(process.stdout.fileno() if process.stdout else -1, end, most_bytes)
+        data, problem = _read(process.stdout.fileno() if process.stdout else -1, end)
         if problem:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -48,7 +48,7 @@ def output_of(argv: list[str], end: float, *, most_bytes: int = MOST_BYTES) -> O
     return Output(data.decode("utf-8", "replace"), f"{argv[0]} {problem}" if problem else "")
 
 
-def _read(descriptor: int, end: float, most_bytes: int) -> tuple[bytes, str]:
+def _read(descriptor: int, end: float) -> tuple[bytes, str]:
     data = bytearray()
     while True:
         left = end - time.monotonic()
@@ -58,8 +58,8 @@ def _read(descriptor: int, end: float, most_bytes: int) -> tuple[bytes, str]:
         if not part:
             return bytes(data), ""
         data += part
-        if len(data) > most_bytes:
-            return bytes(data), f"printed more than {most_bytes >> 20} MiB and was stopped"
+        if len(data) > MOST_BYTES:
+            return bytes(data), f"printed more than {MOST_BYTES >> 20} MiB and was stopped"
 
 
 TEXT = 400  # characters of a rule

@@ -32,14 +32,13 @@ _NF_TABLES_SHARE = 0.5  # of the time, whatever the others took
 class RulesetReader:
     """Reads again and again; remembers what never changes, so that a further reading is cheap."""
 
-    def __init__(self, *, seconds: float = SECONDS, most: int = MOST_RULES) -> None:
-        self._seconds = seconds
+    def __init__(self, most: int = MOST_RULES) -> None:
         self._most = most
         self._nf_tables = NfTables()
 
     def read(self) -> Ruleset:
         """Read everything now. What can't be read is a note."""
-        end = time.monotonic() + self._seconds
+        end = time.monotonic() + SECONDS
         taken = time.time()
         rules, notes, total = list[ListedRule](), list[str](), 0
         for read in (attached_programs, legacy_rules, discarding_routes):
@@ -51,7 +50,7 @@ class RulesetReader:
             rules += more
             notes += said
             total += count
-        least = time.monotonic() + _NF_TABLES_SHARE * self._seconds
+        least = time.monotonic() + _NF_TABLES_SHARE * SECONDS
         found = self._nf_tables.read(max(end, least), self._most)  # last: of all it may take the longest
         rules += found.rules
         notes += found.notes
