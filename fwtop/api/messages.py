@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from fwtop.guardian.serving.requests import blamed
 from fwtop.kernel.descriptors import close_all
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, bundle, prefix_text, read_sources, sealed
@@ -70,7 +71,11 @@ def carried(exchange: Exchange, request: Request) -> dict[str, Any]:
     """
     if isinstance(request, ListRead) and request.count is None:
         return _whole_list(exchange, request)
-    request, attached = _detached(request)
+    try:
+        request, attached = _detached(request)
+    except FwtopError as error:
+        error.field = blamed(request, error.field)
+        raise
     try:
         answer, files = exchange(request, attached)
     finally:

@@ -184,8 +184,9 @@ class Program:
         return found
 
     def keep(self, rule_id: str, ttl_seconds: int | None = None) -> dict[str, Any]:
-        """Confirm a rule, or renew its time to live."""
-        return self.request("keep", id=rule_id, ttl_seconds=ttl_seconds)
+        """Confirm a rule, or renew its time to live; returns its status."""
+        found: dict[str, Any] = self.request("keep", id=rule_id, ttl_seconds=ttl_seconds)["status"]
+        return found
 
     def renew(self, rule_id: str, confirm_seconds: int = _CONFIRM_SECONDS) -> dict[str, Any]:
         """Have a rule's trial last so long from now; all of it takes an hour at most. Returns its status."""

@@ -238,6 +238,7 @@ def _server(options: Options, number: int, journal: Journal, records: Records) -
         lambda: allowlist.gather(dict(operators), name, options.allow_file, learning.learn),
         limits,
         partial(_named_lists, records.directory, failpoints),
+        machine=choice.warnings,
     )
     lifecycle = Lifecycle(
         state,
@@ -245,7 +246,7 @@ def _server(options: Options, number: int, journal: Journal, records: Records) -
         set_watchdog=survival.Watchdog(*options.same_state()).set_deadline,
         serve_urgent=worker.serve_urgent,
     )
-    reports = Reports(state, warnings=choice.warnings, wait=worker.wait)
+    reports = Reports(state, wait=worker.wait)
     identity = Identity(os.getpid(), options.build, number, choice.variant.name, named=bool(name))
     lists = ListRequests(state)
     fleet = FleetRequests(partial(_authority, lifecycle, reports, options, name), member)

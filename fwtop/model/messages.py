@@ -170,7 +170,9 @@ def _is_text(given: dict[str, Any]) -> bool:
 def _object(message: bytes) -> dict[str, Any]:
     try:
         value = json.loads(message.decode())
-    except (ValueError, RecursionError):
+    except RecursionError:
+        raise ProtocolError("the message's JSON is nested too deeply") from None
+    except ValueError:
         raise ProtocolError("the message is not JSON in UTF-8") from None
     if not isinstance(value, dict):
         raise ProtocolError("the message is not a JSON object")

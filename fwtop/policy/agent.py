@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from fwtop.client.connection import Connection
 from fwtop.client.discovery import GuardianClient
-from fwtop.guardian.serving.requests import guarded
+from fwtop.guardian.serving.requests import guarded, refused
 from fwtop.kernel import namespaces
 from fwtop.kernel.descriptors import close_all
 from fwtop.model import messages, protocol
@@ -101,7 +101,7 @@ class PolicyAgent(Struct):
             lists = read_bundle(descriptors[0]) if descriptors else {}
             return request, lists | {name: entries_of(texts) for name, texts in request.lists.items()}
         except FwtopError as error:
-            self._answer(messages.Answer.of(error))
+            self._answer(refused(request, error))
             return None, {}
         except (ValueError, IndexError, UnicodeDecodeError) as error:
             self._answer(messages.Answer(False, f"not understood: {error}; nothing was changed", 2))
@@ -122,7 +122,8 @@ class PolicyAgent(Struct):
         if request.action == "history":
             return transaction.history(self.versions)
         if request.action not in protocol.POLICY_READS:
-            raise FwtopError(f"policyread has no action {request.action[:40]!r}", 2)
+            line = f"policyread has no action {request.action[:40]!r}: {', '.join(protocol.POLICY_READS)}"
+            raise FwtopError(line, 2, field="action")
         policy = policy_of(request.text, lists)
         if request.action == "check":
             return transaction.counted(policy)
@@ -131,9 +132,8 @@ class PolicyAgent(Struct):
         if request.action == "diff":
             return transaction.difference_document(self.live.difference(policy, self.versions.newest_lists()))
         if request.format not in protocol.POLICY_FORMATS:
-            raise FwtopError(
-                f"there is no format {request.format[:40]!r}: {', '.join(protocol.POLICY_FORMATS)}", 2
-            )
+            line = f"there is no format {request.format[:40]!r}: {', '.join(protocol.POLICY_FORMATS)}"
+            raise FwtopError(line, 2, field="format")
         return {"files": self._exported(policy, request.format)}
 
     def _exported(self, policy: Policy, format: str) -> list[str]:
@@ -149,9 +149,8 @@ class PolicyAgent(Struct):
     def _done(self, request: protocol.PolicyChange, lists: Mapping[str, Sequence[Prefix]]) -> dict[str, Any]:
         span = request.confirm_seconds
         if not 0 <= span <= protocol.MAX_SECONDS:
-            raise FwtopError(
-                f"confirm_seconds must be from 0 to {protocol.MAX_SECONDS:g}; nothing was changed", 2
-            )
+            line = f"confirm_seconds must be from 0 to {protocol.MAX_SECONDS:g}; nothing was changed"
+            raise FwtopError(line, 2, field="confirm_seconds")
         if request.action == "rollback":
             version = transaction.before(self.versions, request.version)
             policy = self.versions.policy_of(version)
@@ -159,7 +158,8 @@ class PolicyAgent(Struct):
         elif request.action == "apply":
             policy, note = policy_of(request.text, lists), self.note
         else:
-            raise FwtopError(f"policychange has no action {request.action[:40]!r}; nothing was changed", 2)
+            line = f"policychange has no action {request.action[:40]!r}; nothing was changed"
+            raise FwtopError(line, 2, field="action")
         changes: dict[str, Any] = {}
 
         def told(change: Difference) -> None:
@@ -206,10 +206,14 @@ def policy_of(text: str, lists: Mapping[str, Sequence[Prefix]]) -> Policy:
     def entries(name: str, table: ListTable) -> Sequence[Prefix]:
         named = listed_entries(table.texts)
         if table.file is not UNSET and name not in lists:
-            raise FwtopError("the guardian opens no file for a program: attach the list", 2)
+            raise FwtopError("the guardian opens no file for a program: attach the list", 2, field="lists")
         return together([lists[name], named]) if name in lists else named
 
-    return parse(text, _NAME, entries)
+    try:
+        return parse(text, _NAME, entries)
+    except FwtopError as error:
+        error.field = error.field or "text"
+        raise
 
 
 if __name__ == "__main__":

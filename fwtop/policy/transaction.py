@@ -103,7 +103,8 @@ def before(versions: Versions, number: int | None) -> Version:
         return versions.find(number)
     known = versions.all()
     if len(known) < 2:
-        raise FwtopError("there is no policy before this one; nothing was changed; see policy history")
+        line = "there is no policy before this one; nothing was changed; see policy history"
+        raise FwtopError(line, reason="not_found", field="version")
     return known[-2]
 
 

@@ -93,7 +93,8 @@ class Versions:
             if version.number == number:
                 return version
         numbers = ", ".join(str(version.number) for version in known) or "none"
-        raise FwtopError(f"there is no policy {number}; there are: {numbers}; nothing was changed")
+        line = f"there is no policy {number}; there are: {numbers}; nothing was changed"
+        raise FwtopError(line, reason="not_found", field="version")
 
     def policy_of(self, version: Version) -> Policy:
         """Return what a version says, with its lists as they were; raises FwtopError."""

@@ -90,13 +90,13 @@ class Field(Struct, frozen=True):
         """Return the option and its value."""
         return [self.option] * wanted if isinstance(wanted, bool) else [self.option, self.shows(wanted)]
 
-    def numbers(self, wanted: Any) -> tuple[tuple[int, int], ...]:  # noqa: ANN401
-        """Return the numbers in a condition, each with the least that it may be."""
+    def numbers(self, wanted: Any) -> tuple[tuple[str, int, int], ...]:  # noqa: ANN401
+        """Return the numbers in a condition, each with its place there and the least that it may be."""
         if isinstance(wanted, Range):
-            return (wanted.low, 0), (wanted.high, wanted.low)
+            return (".low", wanted.low, 0), (".high", wanted.high, wanted.low)
         if isinstance(wanted, bool):
             return ()
-        return tuple((number, 0) for number in (wanted if isinstance(wanted, tuple) else (wanted,)))
+        return tuple(("", number, 0) for number in (wanted if isinstance(wanted, tuple) else (wanted,)))
 
     def meets(self, wanted: Any, column: Any) -> Any:  # noqa: ANN401 - arrays, where there is numpy
         """Compare a column of packets with a condition."""

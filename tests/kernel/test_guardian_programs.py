@@ -10,6 +10,7 @@ import re
 import socket
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from guardian_bench import Bench
@@ -43,6 +44,9 @@ MAKERS = {f"program of user {NOBODY}", "policy", POLICY_TRIAL}
 SAID = (("198.51.100.0/24", "203.0.113.9"), ("'kept': 1", f"program of user {NOBODY}"), ("192.0.2.0/24",))
 
 
+BLOCK = {"kind": "ipset", "match": {"sources": ["192.0.2.7"]}, "summary": "one", "ttl_seconds": 60}
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_examples_of_the_document_run(bench: Bench, open_to_groups: None, example: str) -> None:
     text = example.replace("/run/fwtop", str(bench.directory))
@@ -66,6 +70,49 @@ def test_the_examples_of_the_document_run(bench: Bench, open_to_groups: None, ex
         assert guardian.demand(ListShow()).data["lists"] == []
         finished = guardian.demand(Status(finished=True)).data["rules"]
         assert {item["rule"]["created_by"] for item in finished} <= MAKERS
+
+
+def test_what_a_plan_warns_of_the_rule_warns_of_too(bench: Bench, open_to_groups: None) -> None:
+    rule = {
+        "kind": "connlimit",
+        "match": {"protocol": "tcp", "dport": 80},
+        "summary": "few",
+        "ttl_seconds": 60,
+    }
+    rule |= {"connections": {"most": 50}}
+    with program.connect(bench.netns, run_directory=bench.directory) as fwtop:
+        planned = fwtop.plan(rule)["warnings"]
+        applied = fwtop.request("apply", rule=rule)
+        assert planned == applied["warnings"] != []
+        rule_id = applied["status"]["rule"]["id"]
+        assert fwtop.keep(rule_id)["rule"]["id"] == rule_id
+        fwtop.undo(rule_id)
+
+
+REFUSED = [
+    ("undo", {"ids": ["9999"]}, "ids"),
+    ("rulemode", {"ids": ["9999"], "mode": "drop"}, "ids"),
+    ("rulemode", {"ids": [], "mode": "count"}, "ids"),
+    ("keep", {"id": "9999"}, "id"),
+    ("plan", {"rule": {**BLOCK, "replaces": "9999"}}, "rule.replaces"),
+    ("apply", {"rule": {**BLOCK, "origin": "list:none", "match": {}}}, "rule.origin"),
+    ("listtest", {"name": "none", "entry": "192.0.2.1"}, "name"),
+    ("policyread", {"action": "check", "text": "", "lists": {"a": ["x"]}}, "lists"),
+    ("policyread", {"action": "check", "text": "schema = 2"}, "text"),
+    ("policychange", {"action": "rollback", "version": 9999}, "version"),
+]
+
+
+@pytest.mark.parametrize(("verb", "fields", "blamed"), REFUSED)
+def test_a_refusal_blames_a_field_of_the_request(
+    bench: Bench, open_to_groups: None, verb: str, fields: dict[str, Any], blamed: str
+) -> None:
+    with (
+        program.connect(bench.netns, run_directory=bench.directory) as fwtop,
+        pytest.raises(FwtopError) as caught,
+    ):
+        fwtop.request(verb, **fields)
+    assert caught.value.field == blamed, caught.value
 
 
 def test_what_is_refused_says_which_scope_is_missing(bench: Bench, open_to_groups: None) -> None:

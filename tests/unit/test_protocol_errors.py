@@ -12,15 +12,31 @@ from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
 from fwtop.guardian.rules.validate import rule_of_wire
+from fwtop.guardian.serving.requests import guarded
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.messages import ProtocolError, parse_request
-from fwtop.model.protocol import Apply, Plan, Request
+from fwtop.model.protocol import (
+    Apply,
+    FleetConfirm,
+    FleetDocument,
+    Keep,
+    ListChange,
+    ListTest,
+    Plan,
+    PolicyChange,
+    PolicyRead,
+    Request,
+    RuleChange,
+    RuleMode,
+    Undo,
+)
 from fwtop.model.rule import (
     ConnectionLimit,
     Kind,
     Level,
     Match,
+    Mode,
     PayloadMatch,
     Protection,
     Range,
@@ -80,6 +96,8 @@ def changed(data: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 WIRE = [json.loads(json.dumps(rule.to_dict())) for rule in RULES]
 RULE = WIRE[0]
+XDP_RULE, SYSCTL_RULE, BLOCK, CONNECTIONS, PROTECTED, PLAYBOOK, UNTRACKED = WIRE
+COOKIES = "net.ipv4.tcp_syncookies"
 PLACES = [(rule, path) for rule in WIRE for path in places(rule)]
 
 
@@ -97,8 +115,18 @@ def read(data: object) -> None:
         request = parse_request(message).request
         if isinstance(request, Apply | Plan):
             rule_of_wire(request.rule)
-    except (ProtocolError, FwtopError) as error:
+    except ProtocolError as error:
         check(str(error))
+    except FwtopError as error:
+        check(str(error))
+        check_path(error.field or "", unknown="is unknown" in str(error))
+
+
+def check_path(field: str, *, unknown: bool) -> None:
+    """Check that it is `rule`, then names of fields and places in lists; an unknown one may be last."""
+    first, *rest = re.findall(r"[^.\[\]]+|\[[^]]*\]", field)
+    assert first == "rule", field
+    assert unknown or all(name.startswith("[") or name in NAMES for name in rest), field
 
 
 @pytest.mark.parametrize("rule", WIRE, ids=[rule.kind.value for rule in RULES])
@@ -146,6 +174,127 @@ def test_a_mistake_in_a_rule_is_named(case: str) -> None:
     with pytest.raises(FwtopError) as caught:
         rule_of_wire({**RULE, "parts": [], **change})
     assert str(caught.value).startswith(sentence)
+
+
+# A change of a rule that is refused: the field to blame, and how the line begins
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
+    (XDP_RULE, {"ttl_seconds": 0}, "ttl_seconds", "ttl_seconds must be a whole number from 1"),
+    (XDP_RULE, {"origin": "x"}, "origin", "origin: 'list:NAME' of a named list"),
+    (XDP_RULE, {"created": 1e15}, "created", "created: below 1e15"),
+    (XDP_RULE, {"labels": {str(n): "" for n in range(17)}}, "labels", "labels: at most 16"),
+    (XDP_RULE, {"labels": {"a": "b" * 65}}, "labels", "labels: at most 64 characters"),
+    (XDP_RULE, {"key": "b" * 65}, "key", "key: at most 64 characters"),
+    (XDP_RULE, {"group": "a b"}, "group", "'a b' is no name for a group"),
+    (XDP_RULE, {"origin": "list:a b", "match": {}}, "origin", "'a b' is no name for a list"),
+    (XDP_RULE, {"origin": "list:a"}, "match.sources", "match.sources: those of a rule on"),
+    (XDP_RULE, {"parts": [SYSCTL_RULE]}, "parts", "parts: a playbook's, not of xdp"),
+    (XDP_RULE, {"forget": True}, "forget", "forget: not of xdp"),
+    (XDP_RULE, {"limit": {"per_second": 0, "burst": 1}}, "limit.per_second", "limit.per_second must be"),
+    (XDP_RULE, {"limit": {"per_second": 1, "burst": 0}}, "limit.burst", "limit.burst must be"),
+    (XDP_RULE, {"limit": {"per_second": 1}}, "limit.burst", "limit.burst is missing"),
+    (XDP_RULE, {"limit": {"per_second": 1, "burst": 1, "prefix_v4": 33}},
+     "limit.prefix_v4", "limit.prefix_v4 must be a whole number from 1 to 32"),
+    (XDP_RULE, {"match": {"family": 5}}, "match.family", "match.family: 4, 6 or null"),
+    (XDP_RULE, {"match": {"dport": 65536}}, "match.dport", "match.dport must be"),
+    (XDP_RULE, {"match": {"ttl": {"low": 9, "high": 8}}}, "match.ttl.high", "match.ttl.high must be"),
+    (XDP_RULE, {"match": {"family": 6, "ip_id": {"low": 1, "high": 1}}}, "match.ip_id", "match.ip_id: IPv6"),
+    (XDP_RULE, {"match": {"payload": [{"data": ""}]}}, "match.payload", "match.payload: 1 to 128 bytes"),
+    (XDP_RULE, {"match": {"payload": [{"data": "00", "offset": 65536}]}},
+     "match.payload", "match.payload: offset must be"),
+    (XDP_RULE, {"match": {"payload": [{"data": "00", "mask": "0000"}]}},
+     "match.payload", "match.payload: mask: as long as data"),
+    (XDP_RULE, {"match": {"protocol": "tpc"}}, "match.protocol", "match.protocol must be one of"),
+    (BLOCK, {"match": {}, "close_open": False}, "match.sources", "match.sources: a block needs some"),
+    (BLOCK, {"kind": "hashlimit", "close_open": False}, "limit", "limit: hashlimit needs one"),
+    (BLOCK, {"kind": "string", "close_open": False}, "match.payload", "match.payload: a match needs one"),
+    (BLOCK, {"kind": "string", "close_open": False, "origin": "list:a", "match": {}},
+     "kind", "kind: a named list"),
+    (BLOCK, {"match": {"payload": [{"data": "00"}]}}, "close_open", "close_open: of blocked sources"),
+    (CONNECTIONS, {"connections": {"most": 0}}, "connections.most", "connections.most must be"),
+    (CONNECTIONS, {"connections": {"most": 1, "prefix_v6": 0}},
+     "connections.prefix_v6", "connections.prefix_v6"),
+    (CONNECTIONS, {"connections": None}, "connections", "connections: is missing"),
+    (SYSCTL_RULE, {"match": {"dport": 1}}, "match", "match: a sysctl rule has none"),
+    (SYSCTL_RULE, {"settings": [{"name": "x", "value": 1}]}, "settings", "settings: 'x' is not a setting"),
+    (SYSCTL_RULE, {"settings": [{"name": COOKIES, "value": 9}]}, "settings", "settings: "),
+    (SYSCTL_RULE, {"settings": [{"name": COOKIES, "value": 1}] * 2}, "settings", "settings: one named twice"),
+    (PROTECTED, {"match": {"protocol": 6}}, "match.dport", "match.dport must be"),
+    (PROTECTED, {"protection": {"level": "open", "priority": 1001}},
+     "protection.priority", "protection.priority"),
+    (PROTECTED, {"protection": {"level": "protected"}},
+     "protection.lists", "protection.lists: level protected"),
+    (PROTECTED, {"protection": {"level": "open", "lists": ["a"] * 2}},
+     "protection.lists", "protection.lists: one"),
+    (PROTECTED, {"protection": {"level": "open", "lists": ["a b"]}}, "protection.lists", "'a b' is no name"),
+    (PLAYBOOK, {"match": {"dport": 1}}, "match", "match: a playbook has none"),
+    (PLAYBOOK, {"parts": [SYSCTL_RULE] * 2}, "parts", "parts: a setting is named twice"),
+    (PLAYBOOK, {"parts": [PROTECTED]}, "parts[0]", "parts[0]: protect can't be one"),
+    (PLAYBOOK, {"parts": [{**SYSCTL_RULE, "ttl_seconds": 0}]}, "parts[0].ttl_seconds", "ttl_seconds must be"),
+    (UNTRACKED, {"match": {"protocol": 6}}, "forget", "forget: of a notrack rule on a port"),
+    (UNTRACKED, {"match": {"dport": 1}}, "stateless", "stateless: of TCP or UDP"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "change", "field", "line"), REFUSED, ids=[f"{case[2]}-{case[3][-9:]}" for case in REFUSED]
+)
+def test_a_refused_rule_names_the_field_to_blame(
+    rule: dict[str, Any], change: dict[str, Any], field: str, line: str
+) -> None:
+    with pytest.raises(FwtopError) as caught:
+        rule_of_wire({**rule, **change})
+    assert caught.value.field == f"rule.{field}"
+    assert str(caught.value).removeprefix("not a rule: ").startswith(line)
+
+
+# What found a fault names what it knows; the answer names the field of the request
+BLAMED = [
+    (Undo(("9",)), "id", "ids"),
+    (Undo(), "ids", "ids"),
+    (RuleMode((), Mode.COUNT), "ids", "ids"),
+    (RuleMode(("9",), Mode.DROP), "rule", "ids"),
+    (Keep("9"), "id", "id"),
+    (ListTest("a", "x"), "entries", "entry"),
+    (ListTest("a", "x"), "name", "name"),
+    (ListChange("a", "add"), "entries", "entries"),
+    (PolicyRead("check", "", {"a": ("x",)}), "entries", "lists"),
+    (PolicyRead("check"), "rule.limit.burst", "text"),
+    (PolicyRead("check"), "action", "action"),
+    (PolicyChange("rollback"), "version", "version"),
+    (Apply({"kind": "ipset"}), "name", "rule.origin"),
+    (Apply({"protection": {"level": "open"}}), "name", "rule.protection.lists"),
+    (Apply({}), "id", "rule.replaces"),
+    (Apply({}), "rule.match.dport", "rule.match.dport"),
+    (Apply({}), "confirm_seconds", "confirm_seconds"),
+    (Plan({}), "entries", "rule.match.sources"),
+    (Plan({}), "surplus", "rule"),
+    (RuleChange("9", {}), "id", "id"),
+    (RuleChange("9", {}), "name", "rule.origin"),
+    (FleetDocument("", ()), "rules[0].id", "text.rules[0].id"),
+    (FleetDocument("", ()), "calm", "text.calm"),
+    (FleetDocument("", ()), "rule.limit.burst", "text"),
+    (FleetConfirm("", ""), "action", "text.action"),
+    (Undo(), None, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("request_", "field", "told"), BLAMED, ids=[f"{case[0].verb()}-{case[1]}" for case in BLAMED]
+)
+def test_a_refusal_names_a_field_of_its_request(
+    request_: Request, field: str | None, told: str | None
+) -> None:
+    def refuse() -> dict[str, Any]:
+        raise FwtopError("no", field=field)
+
+    assert guarded(request_, refuse).field == told
+
+
+def test_json_that_is_too_deep_is_called_that() -> None:
+    deep = b'{"number": 7, "verb": "apply", "rule": {"a": ' + b"[" * 5000 + b"]" * 5000 + b"}}"
+    with pytest.raises(ProtocolError, match="nested too deeply") as caught:
+        parse_request(deep)
+    assert caught.value.number == 7
 
 
 NUMBERED = {

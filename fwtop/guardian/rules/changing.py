@@ -68,6 +68,8 @@ class Changing:
         What drops from now on is on trial for `confirm_seconds` if that is above 0. Raises FwtopError.
         """
         check_confirm(confirm_seconds)
+        if not ids:
+            raise FwtopError("rulemode takes ids; nothing was changed", 2, field="ids")
         entries = [self._state.active_rule(rule_id) for rule_id in dict.fromkeys(ids)]
         if owner is not None:
             guard.check_mode(entries, mode)
@@ -76,7 +78,8 @@ class Changing:
         warnings = [] if mode is not Mode.DROP else self._judge_dropping(rules, force=force, owner=owner)
         for entry in changed:
             if mode is not Mode.DROP and (why := why_uncounted(entry.rule)):
-                raise FwtopError(f"rule {entry.rule.id}: {why}; nothing was changed")
+                line = f"rule {entry.rule.id}: {why}; nothing was changed"
+                raise FwtopError(line, reason="refused", field="id")
             self._check_replaces_none(entry)
         confirm_seconds = confirm_seconds if mode is Mode.DROP else 0
         for entry in self._exchange(changed, rules, confirm_seconds):
@@ -158,7 +161,8 @@ class Changing:
 
     def _check_replaces_none(self, entry: Entry) -> None:
         if (other := entry.rule.replaces) in self._state.active:
-            raise FwtopError(f"rule {entry.rule.id} is to replace rule {other}: keep or undo it first")
+            line = f"rule {entry.rule.id} is to replace rule {other}: keep or undo it first"
+            raise FwtopError(line, reason="refused", field="id")
 
     def _judge_dropping(self, rules: list[Rule], *, force: bool, owner: object | None) -> list[str]:
         """Judge rules as if they were new, together with all others; returns warnings. Raises FwtopError."""
@@ -170,7 +174,8 @@ class Changing:
         for rule in rules:
             _, spared = around_sessions(rule, allow)
             if spared:
-                raise FwtopError(f"refused for rule {rule.id}: {spared[0]}; undo it and install it anew")
+                line = f"refused for rule {rule.id}: {spared[0]}; undo it and install it anew"
+                raise FwtopError(line, reason="refused", field="rule")
             verdict = self._state.judge(rule, others, console=owner is not None)
             require(verdict, force=force)
             guard.check_share(rule, others, self._state.limits()[0])

@@ -28,7 +28,7 @@ from fwtop.guardian.rules import connections, guard
 from fwtop.guardian.rules.changing import MAX_CONFIRM_SECONDS, Changing, check_confirm, require
 from fwtop.guardian.rules.connections import StrictTracking
 from fwtop.guardian.rules.ending import Ending, seconds_left
-from fwtop.guardian.rules.guard import bridge_notes, check_share
+from fwtop.guardian.rules.guard import check_share
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.rules.validate import MAX_TTL_SECONDS
 from fwtop.model.addresses.address import Prefix
@@ -106,10 +106,9 @@ class Lifecycle:
         verdict = self._state.judge(rule, others, console=owner is not None)
         require(verdict, force=force)
         check_share(rule, others, self._state.limits()[0])
-        entry = self._install(rule, confirm_seconds, owner)
+        entry, notes = self._install(rule, confirm_seconds, owner)
         self.end_replaced(entry)
-        warnings = [*spared, *allow.warnings, *verdict.warnings, *self._state.warnings()]
-        warnings += bridge_notes(rule, self._kernel.compiled.interfaces)
+        warnings = self._state.told_of(rule, [*spared, *verdict.warnings], notes)
         return {"status": self._state.counters.status_of(entry), "warnings": warnings}
 
     def _of_key(self, rule: Rule) -> Entry | None:
@@ -132,7 +131,10 @@ class Lifecycle:
             raise FwtopError(f"{line}; nothing was changed", reason="exists", field="rule.key")
         return mine[0]
 
-    def _install(self, rule: Rule, confirm_seconds: int, owner: object | None) -> Entry:
+    def _install(
+        self, rule: Rule, confirm_seconds: int, owner: object | None
+    ) -> tuple[Entry, tuple[str, ...]]:
+        """Return what became of it, and notes about its objects in the kernel; raises FwtopError."""
         now = time.monotonic()
         variant = self._kernel.chains.variants.in_use.variant.name
         confirm_by = now + confirm_seconds if confirm_seconds else None
@@ -171,7 +173,7 @@ class Lifecycle:
         self.ending.update_watchdog()
         if falls_with is not None and rule_id not in self._owners:
             self.ending.end([(done, State.REVERTED, _OWNER_GONE)])
-        return done
+        return done, wanted.objects.notes
 
     def _idle(self, rule: Rule) -> None:
         """Empty the sets of a rule that is off: whatever filled them."""

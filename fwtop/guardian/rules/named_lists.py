@@ -384,5 +384,6 @@ def _end(ttl_seconds: int | None) -> float:
     if ttl_seconds is None:
         return NEVER
     if not 1 <= ttl_seconds <= MAX_TTL_SECONDS:
-        raise FwtopError(f"a time to live goes from 1 s to {MAX_TTL_SECONDS} s; nothing was changed", 2)
+        line = f"a time to live goes from 1 s to {MAX_TTL_SECONDS} s; nothing was changed"
+        raise FwtopError(line, 2, field="ttl_seconds")
     return time.monotonic() + ttl_seconds

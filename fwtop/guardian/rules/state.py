@@ -64,8 +64,13 @@ class GuardianState:
         gather_allow: Callable[[], AllowList],
         limits: Callable[[], tuple[Limits, tuple[str, ...]]] = read_limits,
         make_lists: Callable[[GuardianState], NamedLists] | None = None,
+        *,
+        machine: Sequence[str] = (),
     ) -> None:
-        """Take what the rules of a namespace need; `make_lists` finds its named lists when first needed."""
+        """Take what the rules of a namespace need; `make_lists` finds its named lists when first needed.
+
+        `machine` is what to tell of this machine with every rule.
+        """
         self.journal = journal
         self.kernel = kernel
         self.limits = limits
@@ -76,6 +81,7 @@ class GuardianState:
         self.allow_trouble = ""  # why some rules don't have the allow-list as it is
         self._gather_allow = gather_allow
         self._make_lists = make_lists
+        self._machine = machine
         self._lists: NamedLists | None = None
         self._allow_read_at = 0.0
         self._clients: tuple[object, tuple[Client, ...]] = (None, ())  # who told them, and these
@@ -293,6 +299,23 @@ class GuardianState:
             for prefix, packets in found.items():
                 counts[prefix] = counts.get(prefix, 0) + packets
         return counts
+
+    def told_of(self, rule: Rule, judged: Sequence[str], notes: Sequence[str]) -> list[str]:
+        """Return what to tell whoever plans or installs a rule, with what was judged of it.
+
+        `notes` are about its objects in the kernel.
+        """
+        told = [*self._machine, *self.warnings(), *self.allow.warnings, *judged, *notes]
+        if rounded := rounding_text(rule):
+            told.append(rounded)
+        told += guard.bridge_notes(rule, self.kernel.compiled.interfaces)
+        for part in rule.parts or (rule,):
+            if kinds.of(part.kind).untracks and not part.stateless:
+                # Imported here: few guardians see such a rule.
+                from fwtop.netfilter.stateless import notrack_warnings
+
+                told += notrack_warnings(self.kernel.chains.variants.in_use.variant, part.match)
+        return told
 
     def warnings(self) -> list[str]:
         """Return what the operator should know about the journal and the limits file."""

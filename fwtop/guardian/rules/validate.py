@@ -6,18 +6,14 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from fwtop.model.addresses.address import Prefix, check_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import (
     SOURCES_LEFT,
-    ConnectionLimit,
     Level,
     Match,
-    Protection,
-    RateLimit,
     Rule,
 )
 from fwtop.model.text import safe_text
@@ -52,7 +48,10 @@ def rule_of_wire(data: dict[str, Any], sources: Sequence[Prefix] = ()) -> Rule:
     try:
         rule = Rule.from_dict(data)
     except ValueError as error:
-        raise _wrong(safe_text(error), getattr(error, "field", None)) from None
+        field = getattr(error, "field", None)
+        raise FwtopError(
+            f"not a rule: {safe_text(error)}", 2, field=f"rule.{field}" if field else "rule"
+        ) from None
     if sources:
         rule = replace(rule, match=replace(rule.match, sources=sources))
     _check_rule(rule)
@@ -93,17 +92,24 @@ def _sanitised(rule: Rule) -> Rule:
 
 def _check_rule(rule: Rule) -> None:
     _whole("ttl_seconds", rule.ttl_seconds, 1, MAX_TTL_SECONDS)
-    _require(rule.origin is None or _ORIGIN.fullmatch(rule.origin) is not None, "origin")
+    _require(
+        rule.origin is None or _ORIGIN.fullmatch(rule.origin) is not None,
+        "origin: 'list:NAME' of a named list",
+    )
     for name in ("created", "predicted_pps", "predicted_attack_share", "predicted_collateral_share"):
         value = getattr(rule, name)
-        _require(value is None or abs(value) < 1e15, name)
+        _require(value is None or abs(value) < 1e15, f"{name}: below 1e15")
     clients = rule.predicted_clients
-    _require(clients is None or all(0 <= one < 1e15 for one in astuple(clients)), "predicted_clients")
+    _require(
+        clients is None or all(0 <= one < 1e15 for one in astuple(clients)),
+        "predicted_clients: from 0, below 1e15",
+    )
     texts = (rule.key, *rule.labels, *rule.labels.values())
-    _require(len(rule.labels) <= MAX_LABELS, f"labels (at most {MAX_LABELS})")
-    _require(max(map(len, texts)) <= MAX_LABEL, f"labels (key, names and values: {MAX_LABEL} characters)")
+    _require(len(rule.labels) <= MAX_LABELS, f"labels: at most {MAX_LABELS}")
+    for name, longest in (("key", len(rule.key)), ("labels", max(map(len, texts)))):
+        _require(longest <= MAX_LABEL, f"{name}: at most {MAX_LABEL} characters")
     if rule.group:
-        check_name(rule.group, "group")
+        check_name(rule.group, "group", field="rule.group")
     _check_match(rule.match)
     _check_owners(rule)
     _check_limits(rule)
@@ -121,117 +127,113 @@ def _check_owners(rule: Rule) -> None:
     mine = of(rule.kind)
     for known in KINDS.values():
         for name, whose in known.own.items():
-            _require((known is mine) == bool(getattr(rule, name)), f"{name} ({whose})")
+            said = "is missing" if known is mine else f"{whose}, not of {rule.kind.value}"
+            _require((known is mine) == bool(getattr(rule, name)), f"{name}: {said}")
         for name in known.optional:
-            _require(name in mine.optional or not getattr(rule, name), f"{name} (not of {rule.kind.value})")
+            _require(name in mine.optional or not getattr(rule, name), f"{name}: not of {rule.kind.value}")
 
 
 def _check_list(rule: Rule) -> None:
     if rule.list_name is None:
         return
-    check_name(rule.list_name)
-    _require(of(rule.kind).takes_lists, "kind (a named list goes with ipset, xdp, tc and nftables)")
+    check_name(rule.list_name, field="rule.origin")
+    _require(of(rule.kind).takes_lists, "kind: a named list goes with ipset, xdp, tc and nftables")
     if rule.match.sources:
-        raise FwtopError(
-            "not a rule: match.sources: those of a rule on a list are the list's: leave them out", 2
-        )
+        raise _wrong("match.sources: those of a rule on a list are the list's: leave them out")
 
 
 def _check_parts(rule: Rule) -> None:
     if not rule.parts:
         return
-    _require(rule.match == Match(), "match (a playbook has none)")
-    _require(len(rule.parts) <= MAX_PARTS, f"parts (at most {MAX_PARTS})")
-    for part in rule.parts:
+    _require(rule.match == Match(), "match: a playbook has none")
+    _require(len(rule.parts) <= MAX_PARTS, f"parts: at most {MAX_PARTS}")
+    for number, part in enumerate(rule.parts):
         good = of(part.kind).is_part and part.list_name is None
-        _require(good, f"parts ({part.kind.value} can't be one)")
-        _check_rule(part)
+        _require(good, f"parts[{number}]: {part.kind.value} can't be one")
+        try:
+            _check_rule(part)
+        except FwtopError as error:
+            error.field = f"rule.parts[{number}]{(error.field or 'rule').removeprefix('rule')}"
+            raise
     settings = [item.name for part in rule.parts for item in part.settings]
-    _require(len(set(settings)) == len(settings), "settings (one named twice)")
+    _require(len(set(settings)) == len(settings), "parts: a setting is named twice")
 
 
 def _check_connections(rule: Rule) -> None:
     plain = Match(family=rule.match.family, protocol=rule.match.protocol, dport=rule.match.dport)
     can_forget = rule.match == plain and plain.dport is not None
     for name in ("forget", "stateless"):
-        _require(can_forget or not getattr(rule, name), f"{name} (of a notrack rule on a port)")
-    _require(not rule.stateless or plain.protocol in (6, 17), "stateless (of TCP or UDP)")
+        _require(can_forget or not getattr(rule, name), f"{name}: of a notrack rule on a port")
+    _require(not rule.stateless or plain.protocol in (6, 17), "stateless: of TCP or UDP")
     can_close = bool(rule.connections or rule.match.sources) and not rule.match.payload
-    _require(not rule.close_open or can_close, "close_open (of blocked sources or a limit of connections)")
+    _require(not rule.close_open or can_close, "close_open: of blocked sources or a limit of connections")
 
 
 def _check_protection(rule: Rule) -> None:
     protection = rule.protection
     if protection is None:
         return
-    _whole("dport", rule.match.dport, 1, 65535)
-    _whole("priority", protection.priority, 0, MAX_PRIORITY)
-    _require(len(protection.lists) <= MAX_ACCESS_LISTS, f"lists (at most {MAX_ACCESS_LISTS})")
-    _require(len(set(protection.lists)) == len(protection.lists), "lists (one named twice)")
+    _whole("match.dport", rule.match.dport, 1, 65535)
+    _whole("protection.priority", protection.priority, 0, MAX_PRIORITY)
+    _require(len(protection.lists) <= MAX_ACCESS_LISTS, f"protection.lists: at most {MAX_ACCESS_LISTS}")
+    _require(len(set(protection.lists)) == len(protection.lists), "protection.lists: one named twice")
     for name in protection.lists:
-        check_name(name)
+        check_name(name, field="rule.protection.lists")
     needs = protection.level is Level.PROTECTED
-    _require(bool(protection.lists) or not needs, "lists (level protected needs an access list)")
+    _require(bool(protection.lists) or not needs, "protection.lists: level protected needs an access list")
 
 
 def _check_settings(rule: Rule) -> None:
-    _require(not rule.settings or rule.match == Match(), "match (a sysctl rule has none)")
+    _require(not rule.settings or rule.match == Match(), "match: a sysctl rule has none")
     names = [item.name for item in rule.settings]
-    _require(len(set(names)) == len(names), "settings (one named twice)")
+    _require(len(set(names)) == len(names), "settings: one named twice")
     for item in rule.settings:
         tunable = TUNABLES.get(item.name)
         if tunable is None:
-            raise FwtopError(f"not a rule: {safe_text(item.name, limit=60)!r} is not a setting to change", 2)
-        _whole(tunable.short, item.value, tunable.low, tunable.high)
+            raise _wrong(f"settings: {safe_text(item.name, limit=60)!r} is not a setting to change")
+        _whole(f"settings: {tunable.short}", item.value, tunable.low, tunable.high)
 
 
 def _check_match(match: Match) -> None:
-    _require(match.family in (None, 4, 6), "family")
+    _require(match.family in (None, 4, 6), "match.family: 4, 6 or null")
     for field in FIELDS:
         wanted = field.of(match)
-        for number, least in field.numbers(wanted) if wanted is not None else ():
-            _whole(field.name, number, least, field.most)
+        for end, number, least in field.numbers(wanted) if wanted is not None else ():
+            _whole(f"match.{field.name}{end}", number, least, field.most)
         if wanted is not None:
-            _require(match.family in (None, *field.families), f"{field.name} (IPv6 packets have none)")
-    _require(len(match.payload) <= MAX_PAYLOADS, f"payload (at most {MAX_PAYLOADS} strings)")
+            _require(match.family in (None, *field.families), f"match.{field.name}: IPv6 packets have none")
+    _require(len(match.payload) <= MAX_PAYLOADS, f"match.payload: at most {MAX_PAYLOADS} strings")
     for item in match.payload:
-        _require(1 <= len(item.data) <= MAX_PAYLOAD_BYTES, f"payload (1 to {MAX_PAYLOAD_BYTES} bytes)")
+        _require(1 <= len(item.data) <= MAX_PAYLOAD_BYTES, f"match.payload: 1 to {MAX_PAYLOAD_BYTES} bytes")
         if item.offset is not None:
-            _whole("offset", item.offset, 0, MAX_OFFSET)
-        _require(item.mask is None or len(item.mask) == len(item.data), "payload mask")
+            _whole("match.payload: offset", item.offset, 0, MAX_OFFSET)
+        _require(
+            item.mask is None or len(item.mask) == len(item.data), "match.payload: mask: as long as data"
+        )
 
 
 def _check_limits(rule: Rule) -> None:
     if rule.limit is not None:
-        _whole("per_second", rule.limit.per_second, 1, MAX_RATE)
-        _whole("burst", rule.limit.burst, 1, MAX_RATE)
+        _whole("limit.per_second", rule.limit.per_second, 1, MAX_RATE)
+        _whole("limit.burst", rule.limit.burst, 1, MAX_RATE)
     if rule.connections is not None:
-        _whole("most", rule.connections.most, 1, MAX_CONNECTIONS)
-    for limit in (rule.limit, rule.connections):
+        _whole("connections.most", rule.connections.most, 1, MAX_CONNECTIONS)
+    for name, limit in (("limit", rule.limit), ("connections", rule.connections)):
         if limit is not None:
-            _whole("prefix_v4", limit.prefix_v4, 1, 32)
-            _whole("prefix_v6", limit.prefix_v6, 1, 128)
+            _whole(f"{name}.prefix_v4", limit.prefix_v4, 1, 32)
+            _whole(f"{name}.prefix_v6", limit.prefix_v6, 1, 128)
 
 
-def _whole(name: str, value: object, low: int, high: int) -> None:
+def _whole(path: str, value: object, low: int, high: int) -> None:
     if type(value) is not int or not low <= value <= high:
-        raise _wrong(f"{name} must be a whole number from {low} to {high}", name)
+        raise _wrong(f"{path} must be a whole number from {low} to {high}")
 
 
-def _require(good: bool, name: str) -> None:
+def _require(good: bool, said: str) -> None:
     if not good:
-        raise _wrong(f"{name} is missing or wrong", name.partition(" ")[0])
+        raise _wrong(said)
 
 
-def _wrong(said: str, field: str | None) -> FwtopError:
-    within = [name for name, cls in _PARTS.items() if field in cls.__struct_fields__]
-    place = ".".join(filter(None, ("rule", *(within if len(within) == 1 else ()), field)))
-    return FwtopError(f"not a rule: {said}", 2, field=place)
-
-
-_PARTS: dict[str, type[Struct]] = {
-    "match": Match,
-    "limit": RateLimit,
-    "connections": ConnectionLimit,
-    "protection": Protection,
-}
+def _wrong(said: str) -> FwtopError:
+    """Return an error whose message begins with the field's path in the rule."""
+    return FwtopError(f"not a rule: {said}", 2, field=f"rule.{re.split('[: ]', said)[0]}")

@@ -15,7 +15,7 @@ from fwtop.guardian.mechanisms.mechanism import Wanted
 from fwtop.guardian.ownership import single_threaded
 from fwtop.guardian.records.journal import Entry, own_sources
 from fwtop.guardian.rules import connections
-from fwtop.guardian.rules.guard import bridge_notes, check_share
+from fwtop.guardian.rules.guard import check_share
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.prefix_list import ATTACH_ABOVE, sealed
@@ -27,7 +27,7 @@ from fwtop.model.wire import plain
 from fwtop.rehearsal.operators import around_sessions
 from fwtop.rehearsal.rehearse import clients_words
 from fwtop.rules.kind import Layer
-from fwtop.rules.kinds import of, rounding_text
+from fwtop.rules.kinds import of
 
 _MAX_PEERS = 256  # for the screen's marks
 
@@ -40,12 +40,10 @@ class Reports:
         self,
         state: GuardianState,
         *,
-        warnings: tuple[str, ...] = (),
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`warnings` about this machine go with every plan; `wait` may serve urgent requests meanwhile."""
+        """`wait` may serve urgent requests meanwhile."""
         self.state = state
-        self._warnings = warnings
         self._wait = wait
         self._allow: tuple[tuple[AllowedPeer, ...], bytes] = (), b"[]"  # entries, and how they are encoded
 
@@ -71,54 +69,30 @@ class Reports:
         rule, spared = around_sessions(rule, allow)
         verdict = state.judge(rule, others, console=owner is not None)
         commands: list[str] = []
-        limits, notes = state.limits()
+        notes: list[str] = []
         refused = state.journal.trouble() or verdict.refused
         code = 1 if refused else 0
         if refused is None:
             try:
-                check_share(rule, others, limits)
-                commands, more = self._commands(rule, follows=follows)
-                notes += more
+                check_share(rule, others, state.limits()[0])
+                objects = state.objects_of(rule)
+                notes += objects.notes
+                commands = state.kernel.plan(Wanted(rule, objects, allow, rule.ttl_seconds), follows=follows)
+                if rule.replaces:
+                    notes.append(f"rule {rule.replaces} ends once this one is confirmed")
+                if rule.close_open:
+                    notes.append(self._closes(rule))
             except FwtopError as error:
                 refused, code = str(error), error.code
         return {
             "commands": [re.sub(r"\b(fwtop-|r)0\b", r"\1N", line) for line in commands],
-            "warnings": [
-                *self._warnings,
-                *state.journal.warnings,
-                *spared,
-                *allow.warnings,
-                *verdict.warnings,
-                *notes,
-            ],
+            "warnings": state.told_of(rule, [*spared, *verdict.warnings], notes),
             "refused": refused,
             "code": code,
             "needs_force": verdict.broad or "",
             "losses": plain(verdict.losses),
             "clients": clients_words(rule, state.host),
         }
-
-    def _commands(self, rule: Rule, *, follows: bool) -> tuple[list[str], tuple[str, ...]]:
-        """Return what installing a rule would run, and notes about it; raises FwtopError."""
-        state = self.state
-        objects = state.objects_of(rule)
-        wanted = Wanted(rule, objects, state.allow, rule.ttl_seconds)
-        commands = state.kernel.plan(wanted, follows=follows)
-        notes = objects.notes
-        if rule.replaces:
-            notes += (f"rule {rule.replaces} ends once this one is confirmed",)
-        if rule.close_open:
-            notes += (self._closes(rule),)
-        if rounded := rounding_text(rule):
-            notes += (rounded,)
-        notes += bridge_notes(rule, state.kernel.compiled.interfaces)
-        for part in rule.parts or (rule,):
-            if of(part.kind).untracks and not part.stateless:
-                # Imported here: few guardians plan such a rule.
-                from fwtop.netfilter.stateless import notrack_warnings
-
-                notes += notrack_warnings(state.kernel.chains.variants.in_use.variant, part.match)
-        return commands, notes
 
     def _closes(self, rule: Rule) -> str:
         try:

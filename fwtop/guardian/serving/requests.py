@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import syslog
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,8 @@ from fwtop.model.protocol import (
     ListShow,
     ListTest,
     Plan,
+    PolicyChange,
+    PolicyRead,
     Renew,
     Repair,
     Request,
@@ -140,11 +143,42 @@ def guarded(request: Request, work: Callable[[], dict[str, Any]]) -> Answer:
     try:
         return Answer(True, data=work())
     except FwtopError as error:
-        return Answer.of(error)
+        return refused(request, error)
     except ValueError as error:
         return Answer(False, safe_text(f"not understood: {error}"), 2)
     except Exception as error:  # whatever a request broke, the other clients' rules need their guardian
         return Answer(False, fault(request.verb(), error), 1, reason="internal")
+
+
+def refused(request: Request, error: FwtopError) -> Answer:
+    """Return the answer to a request that can't be carried out."""
+    error.field = blamed(request, error.field)
+    return Answer.of(error)
+
+
+def blamed(request: Request, field: str | None) -> str | None:
+    """Return the field of this very request to blame: what found the fault knows only its own name for it."""
+    if field is None:
+        return None
+    first = re.split(r"[.\[]", field)[0]
+    if isinstance(request, FleetDocument | FleetConfirm):
+        # Imported here: few machines are of a fleet.
+        from fwtop.fleet.document import Confirmation, Document
+
+        known = Document if isinstance(request, FleetDocument) else Confirmation
+        return f"text.{field}" if first in known.__struct_fields__ else "text"
+    mine = None
+    match request:
+        case Undo() | RuleMode():
+            mine = "ids"
+        case ListTest():
+            mine = "entry"
+        case PolicyRead() | PolicyChange():
+            mine = {"entries": "lists"}.get(field, "text")
+        case Plan() | Apply() | RuleChange():
+            lists = "rule.protection.lists" if request.rule.get("protection") else "rule.origin"
+            mine = {"id": "rule.replaces", "name": lists, "entries": "rule.match.sources"}.get(field, "rule")
+    return field if first in request.__struct_fields__ else mine
 
 
 def fault(what: str, error: Exception) -> str:
@@ -177,6 +211,9 @@ class ListRequests:
                 return self._show(request.name)
             case ListTest():
                 return self._test(request)
+            case ListRead() if request.first < 0 or (request.count or 0) < 0:
+                field = "first" if request.first < 0 else "count"
+                raise FwtopError(f"listread: {field} goes from 0", 2, field=field)
             case ListRead(count=None):
                 return {"descriptors": self._files(request.name)}
             case ListRead():
@@ -234,9 +271,6 @@ class ListRequests:
         lists, now = self._state.lists, time.monotonic()
         named = lists.find(request.name)
         first, count = request.first, request.count or 0
-        for field, value in (("first", first), ("count", count)):
-            if value < 0:
-                raise FwtopError(f"listread: {field} goes from 0", 2, field=field)
         last = first + min(MAX_PAGE, count)
         found = named.texts(slice(first, last))
         ends = named.ends[first:last].tolist() if named.ends is not None else [0.0] * len(found)

@@ -303,14 +303,14 @@ MAX_NAME = 18  # of a list: an ipset's name has 31 characters, and ours have 13 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME - 1}}}")
 
 
-def check_name(name: str, what: str = "list") -> str:
+def check_name(name: str, what: str = "list", *, field: str = "name") -> str:
     """Return the name of a named list, or of something else; raises FwtopError (code 2)."""
     if not _NAME.fullmatch(name):
         raise FwtopError(
             f"{safe_text(name, limit=40)!r} is no name for a {what}: 1 to {MAX_NAME} letters, digits, "
             "'-', '_' and '.', a letter or digit first; nothing was changed",
             2,
-            field="name",
+            field=field,
         )
     return name
 

@@ -61,7 +61,7 @@ def _most(sources: Sequence[Prefix], limit: RateLimit, family: int) -> int:
 
 KIND = RuleKind(
     Kind.HASHLIMIT, Layer.RAW, build, limit_words,
-    missing=lambda rule: "" if rule.limit is not None else "limit (hashlimit needs one)",
+    missing=lambda rule: "" if rule.limit is not None else "limit: hashlimit needs one",
     is_filter=True, reads_payload=True, is_part=True,
     keeps=hashlimit_rate, keeper="hashlimit", burst=_burst, table=HASHLIMIT_MAX,
     on_bridges="--via xdp or tc meets them at the ports",

@@ -10,7 +10,7 @@ from fwtop.rules.kinds.common import drop_all
 
 def _missing(rule: Rule) -> str:
     has_sources = bool(rule.match.sources) or rule.list_name is not None
-    return "" if has_sources else "sources (a block needs some)"
+    return "" if has_sources else "match.sources: a block needs some"
 
 
 KIND = RuleKind(

@@ -9,7 +9,7 @@ from fwtop.rules.kinds.common import drop_all
 
 KIND = RuleKind(
     Kind.STRING, Layer.RAW, drop_all, match_words,
-    missing=lambda rule: "" if rule.match.payload else "payload (a match needs one)",
+    missing=lambda rule: "" if rule.match.payload else "match.payload: a match needs one",
     is_filter=True, reads_payload=True, is_part=True,
     on_bridges="--via xdp or tc (with --offset) meets them at the ports",
     evaded="evaded by: another payload", ladder="by payload (string)",

@@ -83,7 +83,7 @@ def header_field(of: HeaderField) -> Field:
         try:
             if value not in ("", "any"):
                 wanted = of.read(value.replace("-", ":") if of.is_range else value)
-                if any(number < of.least for number, _ in of.numbers(wanted)):
+                if any(number < of.least for _, number, _ in of.numbers(wanted)):
                     raise ValueError(f"{of.label} is {of.least} or more")
         except ValueError as error:
             told = {"label": of.label, "least": of.least, "most": of.most, "error": error}
