@@ -7,7 +7,6 @@ from rich.style import Style
 
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED, Flow, flow_of
-from fwtop.model.traffic.severity import NEAR
 from fwtop.model.traffic.snapshot import Incident, Snapshot
 from fwtop.render.numbers import DAY_AND_TIME, utc
 from fwtop.render.rows.defence import holding, taken
@@ -345,7 +344,7 @@ def _of_attack(attack: Incident, snapshot: Snapshot) -> list[Line]:
     rate, whole = min(attack.pps, snapshot.tables.totals.pps), snapshot.tables.totals.pps
     parts: list[Line] = [[(attack.title, STRONG)]]
     if words := taken(attack.severity):
-        parts.append([(words, BAD if (attack.severity.nearness or 0.0) >= NEAR else TEXT)])
+        parts.append([(words, BAD if attack.severity.is_near else TEXT)])
     parts += [[("sources forged", WARN)]] if attack.spoofed else []
     if attack.holds:
         parts.insert(1, [(holding(attack), BAD)])

@@ -26,39 +26,39 @@ from fwtop.store.events import derive
 # An attack by its name, what it sends or holds, what was measured beside it; what the operator reads
 TABLE = """
 ACK flood                        | 30 pps                         |                            | unusual: exhausts nothing
-ACK flood                        | 5,000 pps                      |                            | attack: softirq 5 %~
+ACK flood                        | 5,000 pps                      |                            | attack: 5 % of a modest host's softirq
 ACK flood                        | 5,000 pps share 0.5            | softirq 0.2                | attack: softirq 10 %
 ACK flood                        | 300,000 pps                    | softirq 0.3                | attack: softirq 30 %
 ACK flood                        | 300 pps                        | softirq 0.02               | attack: softirq 2 %
 fragment flood                   | 12 pps 142,000 bps             |                            | unusual: exhausts nothing
-fragment flood                   | 2,000 pps 24,000,000 bps       |                            | attack: link 24 %~
-UDP flood                        | 2,000 pps 24,000,000 bps       | link 10,000,000,000        | attack: softirq 2 %~
+fragment flood                   | 2,000 pps 24,000,000 bps       |                            | attack: 24 % of a modest host's link
+UDP flood                        | 2,000 pps 24,000,000 bps       | link 10,000,000,000        | attack: 2 % of a modest host's softirq
 UDP flood                        | 90,000 pps 900,000,000 bps     | link 1,000,000,000         | attack: link 90 %
 UDP flood                        | 9,000 pps 7,000,000 bps        | nic loses                  | attack: softirq 100 %
 UDP flood                        | 900 pps 700,000 bps share 0.01 | nic loses                  | unusual: exhausts nothing
 UDP flood                        | 9,000 pps                      | table 200,000/262,144      | attack: connection table 76 %
 UDP flood                        | 9,000 pps                      | table 262,144/262,144 lost | attack: connection table 100 %
-UDP flood                        | 2,000 pps                      | table 200,000/262,144      | attack: softirq 2 %~
+UDP flood                        | 2,000 pps                      | table 200,000/262,144      | attack: 2 % of a modest host's softirq
 surge far above normal           | 0 pps                          |                            | unusual: exhausts nothing
-SYN flood                        | 4 pps                          |                            | attack: SYN backlog 25 %~
-SYN flood                        | 9,000 pps reaching 0           |                            | attack: softirq 9 %~
-SYN flood                        | 100 pps                        |                            | attack: SYN backlog 100 %~
-Slow headers (Slowloris)         | 1 pps 64 connections           |                            | attack: workers 25 %~
-Slow body (R-U-Dead-Yet)         | 0 pps 128 connections          |                            | attack: workers 50 %~
+SYN flood                        | 4 pps                          |                            | attack: 25 % of a modest host's SYN backlog
+SYN flood                        | 9,000 pps reaching 0           |                            | attack: 9 % of a modest host's softirq
+SYN flood                        | 100 pps                        |                            | attack: 100 % of a modest host's SYN backlog
+Slow headers (Slowloris)         | 1 pps 64 connections           |                            | attack: 25 % of a modest host's workers
+Slow body (R-U-Dead-Yet)         | 0 pps 128 connections          |                            | attack: 50 % of a modest host's workers
 Slow read                        | 0 pps 64 connections           | queue 90/128               | attack: workers 70 %
-Slow read                        | 0 pps 256 connections          | queue 6/128                | attack: workers 100 %~
+Slow read                        | 0 pps 256 connections          | queue 6/128                | attack: 100 % of a modest host's workers
 Idle connection flood            | 0 pps 64 connections           | queue 128/128 overflows    | attack: workers 100 %
-slow HTTP attack                 | 2 pps 256 connections          |                            | attack: workers 100 %~
+slow HTTP attack                 | 2 pps 256 connections          |                            | attack: 100 % of a modest host's workers
 port scan                        | 50 pps                         |                            | abuse: exhausts nothing
 port scan                        | 9,000 pps                      |                            | abuse: exhausts nothing
-flood over many ports            | 27,000 pps                     |                            | attack: softirq 27 %~
+flood over many ports            | 27,000 pps                     |                            | attack: 27 % of a modest host's softirq
 this host as a reflector         | 20 pps 16,000 bps              |                            | abuse: exhausts nothing
-this host as a reflector         | 900 pps 800,000 bps            |                            | attack: bandwidth out 40 %~
+this host as a reflector         | 900 pps 800,000 bps            |                            | attack: 40 % of a modest host's bandwidth out
 amplification by few reflectors  | 42 pps 440,000 bps             |                            | unusual: exhausts nothing
 amplification by few reflectors  | 42 pps 440,000 bps at least    |                            | attack: of link
-requests without pauses          | 100 pps                        |                            | attack: service 50 %~
+requests without pauses          | 100 pps                        |                            | attack: 50 % of a modest host's service
 password guessing                | 25 pps                         |                            | abuse: exhausts nothing
-password guessing                | 300 pps                        |                            | attack: service 60 %~
+password guessing                | 300 pps                        |                            | attack: 60 % of a modest host's service
 password guessing                | 25 pps                         | queue 120/128              | attack: accept queue 94 %
 """  # noqa: E501 - a table
 

@@ -173,7 +173,7 @@ def _attack_alarm(snapshot: Snapshot, now: float, is_new: bool, attack: Incident
         "incident": attack.id,
         "class": severity.harm.value,
         **({"exhausts": severity.exhausts.value} if severity.exhausts is not None else {}),
-        **({"nearness": round(severity.nearness, 3)} if severity.nearness is not None else {}),
+        **({"nearness": round(severity.nearness or 0.0, 3)} if taken(severity) else {}),
         "target": safe_text(attack.target, limit=64),
         "pps": round(attack.pps),
         "bps": round(attack.bps),

@@ -17,18 +17,17 @@ from fwtop.rules.words import describe
 
 
 def taken(severity: Severity, name: str = "") -> str:
-    """Return which resource is exhausted how far, "SYN backlog 52 %~", or "" if that isn't known.
-
-    "~": of a modest host, as this one's isn't measured.
-    """
-    if severity.exhausts is None or severity.nearness is None:
+    """Return which resource is exhausted how far, "connection table 52 %", or "" if that wasn't measured."""
+    if severity.exhausts is None or severity.nearness is None or severity.assumed:
         return ""
-    return f"{name or severity.exhausts} {percent(severity.nearness)}{'~' if severity.assumed else ''}"
+    return f"{name or severity.exhausts} {percent(severity.nearness)}"
 
 
 def severity_words(severity: Severity) -> str:
     """Say which class something has, and why."""
     why = taken(severity) or (f"of {severity.exhausts}" if severity.exhausts else "")
+    if severity.assumed and severity.nearness is not None:
+        why = f"{percent(severity.nearness)} of a modest host's {severity.exhausts}"
     if severity.harm is not Harm.ATTACK:
         return f"{severity.harm}: exhausts nothing"
     return f"{severity.harm}: {why}" if why else str(severity.harm)

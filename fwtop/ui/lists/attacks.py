@@ -12,7 +12,7 @@ from fwtop.model.rule import PlanView, Preview, Rule
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.counters import ConntrackSample
 from fwtop.model.traffic.session import FULL_TABLE, NOTICED, STOPPED
-from fwtop.model.traffic.severity import NEAR, Resource
+from fwtop.model.traffic.severity import Resource
 from fwtop.model.traffic.snapshot import Incident, Proposal, Snapshot
 from fwtop.render.rows.defence import ATTACK, holding, taken
 from fwtop.rules.kinds import of
@@ -115,14 +115,13 @@ _NAMES: dict[Resource | None, tuple[str, ...]] = {  # the longer first, the last
 
 
 def _severity(item: Incident, _: CellContext, width: int) -> Line:
-    """Write what it exhausts and how far, or its class; "~" where that is a modest host's."""
+    """Write what it exhausts, and how far if that was measured, or its class."""
     one = item.severity
-    style = DIM if not one.is_harmful else BAD if (one.nearness or 0.0) >= NEAR else WARN
-    full = taken(one)
-    if not full:
+    style = DIM if not one.is_harmful else BAD if one.is_near else WARN
+    if one.exhausts is None or one.nearness is None:
         return [(one.harm.value, style)]
     names = _NAMES.get(one.exhausts, (str(one.exhausts),))  # without a name a share says nothing
-    forms = full, taken(one, names[0]), *names
+    forms = *filter(None, (taken(one), taken(one, names[0]))), *names
     return [(next((form for form in forms if len(form) <= width), names[-1]), style)]
 
 
