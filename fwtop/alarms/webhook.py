@@ -44,9 +44,12 @@ class Webhook(Struct, frozen=True):
     def post(self, body: bytes, most_seconds: float = float("inf")) -> None:
         """Post one alarm. Raises RefusedError, or OSError or HTTPException where another try may help.
 
-        Redirections are refused: an alarm goes where the operator said, or nowhere.
+        Redirections are refused: an alarm goes where the operator said, or nowhere. Without any time left it
+        raises TimeoutError.
         """
         seconds = min(self.seconds, most_seconds)
+        if seconds <= 0.0:
+            raise TimeoutError("timed out")
         now = str(int(time.time()))
         parts = urlsplit(self.url)
         headers = {

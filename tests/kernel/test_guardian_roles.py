@@ -192,8 +192,14 @@ def test_a_new_gateway_is_noticed_before_the_next_reading(bench: Bench, family: 
         poll_until(lambda: seconds() < 4.5)
 
 
-def test_of_routes_only_default_ones_concern_the_allow_list(bench: Bench) -> None:
+def test_of_routes_only_default_ones_concern_the_allow_list(bench: Bench, poll_until) -> None:
     victim = bench.pair.victim
+
+    def has_its_link_local_address() -> bool:  # which the kernel adds, and reports, when it gets to it
+        shown = victim.run("ip", "-6", "address", "show", "dev", victim.interface, "scope", "link").stdout
+        return "inet6" in shown and "tentative" not in shown
+
+    poll_until(has_its_link_local_address, 30.0)
     with inside(bench.netns):
         monitor = RouteMonitor()
     try:

@@ -186,6 +186,14 @@ def test_a_queue_that_can_t_be_written_is_told(receiver: Receiver, tmp_path: Pat
     assert told == [line]
 
 
+def test_an_alarm_isn_t_sent_once_its_time_is_up(receiver: Receiver) -> None:
+    webhook = Webhook(f"http://127.0.0.1:{receiver.port}/")
+    for left in (0.0, -0.1):  # it ended between a look at the time and the call
+        with pytest.raises(TimeoutError):
+            webhook.post(b"{}", left)
+    assert not receiver.subjects()
+
+
 def test_an_answer_that_never_comes_is_given_up(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         webhook = Webhook(f"http://127.0.0.1:{silent.getsockname()[1]}/", seconds=0.2)
