@@ -17,7 +17,7 @@ from fwtop.kernel import cgroups, sockets
 from fwtop.kernel.links import list_addresses
 from fwtop.kernel.namespaces import everywhere, inside
 from fwtop.kernel.procfs import read_text
-from fwtop.kernel.sockets import ListeningSocket, processes, sockets_of
+from fwtop.kernel.sockets import HolderSearch, ListeningSocket
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.service import NOBODY, Owner, Service
 from fwtop.model.text import safe_text
@@ -246,8 +246,7 @@ class SocketOwners:
     def __init__(self) -> None:
         self._owners: dict[int, Owner] = {}  # NOBODY: as with the kernel's own sockets
         self._seen: frozenset[int] = frozenset()
-        self._waiting: list[int] = []  # processes that a search has still to look at, in reverse
-        self._wanted: frozenset[int] = frozenset()  # what it looks for
+        self._search = HolderSearch()
 
     def services(
         self,
@@ -268,7 +267,10 @@ class SocketOwners:
         chosen = _first_chosen_port()
         lasting = {item.inode for item in listed if not item.port >= chosen > 0 or item.inode in self._seen}
         self._seen = inodes
-        self._search(frozenset((lasting | {item.inode for item in behind.values()}) - self._owners.keys()))
+        missing = (lasting | {item.inode for item in behind.values()}) - self._owners.keys()
+        found = self._search.holders(missing, _SCAN_SECONDS)
+        owners = {pid: NOBODY if pid is None else owner_of(pid) for pid in {*found.values()}}
+        self._owners |= {inode: owners[pid] for inode, pid in found.items()}
         published: list[Service] = []
         redirected: dict[tuple[str, int], list[Place]] = {}
         for places, ways in doors.items():
@@ -305,24 +307,6 @@ class SocketOwners:
         for key in sorted(found, key=lambda key: key[:2][::-1]):
             addresses = [] if "" in found[key] else sorted(found[key])
             yield _service(key, addresses, redirected.get(key[:2], ()))
-
-    def _search(self, missing: frozenset[int]) -> None:
-        """Look for the holders, for a bounded time; what no process holds is the kernel's."""
-        if not missing:
-            self._waiting = []
-            return
-        if not self._waiting:
-            self._waiting, self._wanted = processes()[::-1], missing
-        end = time.monotonic() + _SCAN_SECONDS
-        left = set(missing)
-        while self._waiting and left and time.monotonic() < end:
-            pid = self._waiting.pop()
-            held = left.intersection(sockets_of(pid))
-            if held:
-                self._owners |= dict.fromkeys(held, owner_of(pid))
-                left -= held
-        if not self._waiting:
-            self._owners |= dict.fromkeys(left & self._wanted, NOBODY)
 
 
 def owner_of(pid: int) -> Owner:

@@ -13,12 +13,11 @@ import os
 import re
 import socket
 import struct
-import time
 from collections.abc import Iterator, Mapping
 
 from fwtop.kernel.links import ethtool
 from fwtop.kernel.procfs import read_text
-from fwtop.kernel.sockets import command_name, processes, sockets_of
+from fwtop.kernel.sockets import HolderSearch, command_name
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import PacketSocket
 
@@ -81,14 +80,17 @@ class PacketSockets:
 
     def __init__(self) -> None:
         self._holders: dict[int, tuple[str, int, bool] | None] = {}  # None: fwtop, or nobody in sight
-        self._waiting: list[int] = []  # processes that the search has still to look at, in reverse
-        self._sought: set[int] = set()  # what was missing when the search began
+        self._search = HolderSearch()
 
     def read(self) -> list[PacketSocket]:
         """Return the sockets of this network namespace."""
         found = dict(_every_packet(read_text("/proc/net/packet")))
         self._holders = {inode: holder for inode, holder in self._holders.items() if inode in found}
-        self._search(found.keys() - self._holders.keys())
+        for inode, pid in self._search.holders(found.keys() - self._holders.keys(), _SCAN_SECONDS).items():
+            if pid is None or _is_fwtop(pid):
+                self._holders[inode] = None
+            else:
+                self._holders[inode] = safe_text(command_name(pid), limit=15), pid, False
         for inode, holder in self._holders.items():
             if holder is not None and not holder[2]:  # programs open a socket first, and filter then
                 self._holders[inode] = (*holder[:2], has_filter(holder[1], inode))
@@ -98,22 +100,6 @@ class PacketSockets:
             for inode, holder in held
             if holder is not None
         ][:_MOST]
-
-    def _search(self, missing: set[int]) -> None:
-        if not missing:
-            self._waiting = []
-            return
-        if not self._waiting:
-            self._waiting, self._sought = processes()[::-1], set(missing)
-        end = time.monotonic() + _SCAN_SECONDS
-        while self._waiting and missing and time.monotonic() < end:
-            pid = self._waiting.pop()
-            for inode in missing.intersection(sockets_of(pid)):
-                missing.discard(inode)
-                name = safe_text(command_name(pid), limit=15)
-                self._holders[inode] = None if _is_fwtop(pid) else (name, pid, False)
-        if not self._waiting:  # what was opened since may belong to a process that was looked at before
-            self._holders |= dict.fromkeys(missing & self._sought)
 
 
 def _every_packet(table: str) -> Iterator[tuple[int, int]]:

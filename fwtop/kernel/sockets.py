@@ -10,7 +10,8 @@ import ipaddress
 import os
 import socket
 import struct
-from collections.abc import Generator, Iterator, Mapping
+import time
+from collections.abc import Collection, Generator, Iterator, Mapping
 from itertools import islice
 
 from msgspec import Struct
@@ -109,6 +110,33 @@ def sockets_of(pid: int) -> Iterator[int]:
             continue
         if target.startswith("socket:[") and target[8:-1].isdigit():
             yield int(target[8:-1])
+
+
+class HolderSearch:
+    """Looks for the processes that hold sockets, for a bounded time; the next call goes on."""
+
+    def __init__(self) -> None:
+        self._waiting: list[int] = []  # processes that are still to be looked at, in reverse
+        self._sought: frozenset[int] = frozenset()  # what was missing when the search began
+
+    def holders(self, missing: Collection[int], seconds: float) -> dict[int, int | None]:
+        """Return the processes of the inodes that were found out about; None: no process holds it.
+
+        What was opened since a search began may belong to a process that was looked at before.
+        """
+        if not missing:
+            self._waiting = []
+            return {}
+        if not self._waiting:
+            self._waiting, self._sought = processes()[::-1], frozenset(missing)
+        found: dict[int, int | None] = {}
+        end, left = time.monotonic() + seconds, set(missing)
+        while self._waiting and left and time.monotonic() < end:
+            pid = self._waiting.pop()
+            held = left.intersection(sockets_of(pid))
+            found |= dict.fromkeys(held, pid)
+            left -= held
+        return found if self._waiting else found | dict.fromkeys(left & self._sought)
 
 
 def command_name(pid: int) -> str:

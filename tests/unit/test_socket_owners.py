@@ -8,6 +8,7 @@ import pytest
 
 from fwtop.guardian import services
 from fwtop.guardian.services import SocketOwners
+from fwtop.kernel import sockets
 from fwtop.kernel.sockets import ListeningSocket
 from fwtop.model.service import Owner
 
@@ -25,15 +26,15 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(pid)
         return iter([WEB.inode] if pid == 8 else [])
 
-    monkeypatch.setattr(services, "processes", lambda: [7, 8])
-    monkeypatch.setattr(services, "sockets_of", sockets_of)
+    monkeypatch.setattr(sockets, "processes", lambda: [7, 8])
+    monkeypatch.setattr(sockets, "sockets_of", sockets_of)
     monkeypatch.setattr(services, "owner_of", lambda _: Owner("nginx", "www-data"))
     monkeypatch.setattr(services, "_first_chosen_port", lambda: 32_768)
     return seen
 
 
-def named(owners: SocketOwners, sockets: list[ListeningSocket]) -> list[list[object]]:
-    return [[item.protocol, item.port, item.name] for item in owners.services(sockets)]
+def named(owners: SocketOwners, listed: list[ListeningSocket]) -> list[list[object]]:
+    return [[item.protocol, item.port, item.name] for item in owners.services(listed)]
 
 
 def test_each_socket_is_looked_up_once(looked_at: list[int]) -> None:
