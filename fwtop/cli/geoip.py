@@ -25,7 +25,7 @@ from msgspec.structs import asdict, replace
 from fwtop import __version__
 from fwtop.cli.files import open_file
 from fwtop.cli.options import flag, option
-from fwtop.cli.stored import run_unprivileged
+from fwtop.cli.sessions.stored import run_unprivileged
 from fwtop.model.errors import FwtopError
 from fwtop.model.files import sync_directory
 from fwtop.model.text import safe_text

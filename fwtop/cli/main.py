@@ -57,34 +57,24 @@ VERBS = {
     "lab": "attack a victim in network namespaces",
     "bench": "run benchmarks; --calibrate measures the cost of each kind of rule",
 }
-_TOGETHER = {  # verbs that are rows of one module (its VERBS); others are a module each
-    **dict.fromkeys(("watch", "snapshot"), "launcher"),
-    **dict.fromkeys(("record", "service", "alarms"), "recorder"),
-    **dict.fromkeys(("limit", "match", "drop", "notrack", "synproxy", "sysctl", "apply"), "making"),
-    **dict.fromkeys(("status", "keep", "mode", "repair", "undo", "why"), "standing"),
-    **dict.fromkeys(("rules", "events"), "rules"),
-    **dict.fromkeys(("read", "replay"), "playing"),
-    **dict.fromkeys(("sessions", "trends"), "sessions"),
-    **dict.fromkeys(("lab", "bench"), "trying"),
+# Where verbs are: some are rows of one module (its VERBS), others are a module each.
+_ROWS = {
+    "launcher": ("watch", "snapshot"),
+    "recorder": ("record", "service", "alarms"),
+    "rules.making": ("limit", "match", "drop", "notrack", "synproxy", "sysctl", "apply"),
+    "rules.standing": ("status", "keep", "mode", "repair", "undo", "why"),
+    "rules.machine": ("rules", "events"),
+    "sessions.playing": ("read", "replay"),
+    "sessions.listing": ("sessions", "trends"),
+    "trying": ("lab", "bench"),
 }
-_URGENT = {
-    *("watch", "record", "snapshot"),
-    *("block", "limit", "match", "drop", "notrack", "synproxy", "sysctl", "apply"),
-    *(
-        "status",
-        "keep",
-        "change",
-        "mode",
-        "group",
-        "repair",
-        "undo",
-        "why",
-        "harden",
-        "list",
-        "protect",
-        "policy",
-    ),
+_OF_RULES = ("block", "change", "group", "harden", "list", "policy", "protect")
+_HOMES = {
+    **{verb: module for module, verbs in _ROWS.items() for verb in verbs},
+    **{verb: f"rules.{verb}" for verb in _OF_RULES},
+    "report": "sessions.report",
 }
+_URGENT = {"watch", "record", "snapshot", *_OF_RULES, *_ROWS["rules.making"], *_ROWS["rules.standing"]}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -146,8 +136,9 @@ def _run(arguments: list[str]) -> int:
 
 def verb_module(verb: str) -> Any:  # noqa: ANN401 - a module or a Verb
     """Import a verb: HELP, EXAMPLE, arguments(parser) and run(args)."""
-    module = importlib.import_module(f"fwtop.cli.{_TOGETHER.get(verb, verb)}")
-    return module.VERBS[verb] if verb in _TOGETHER else module
+    home = _HOMES.get(verb, verb)
+    module = importlib.import_module(f"fwtop.cli.{home}")
+    return module.VERBS[verb] if home in _ROWS else module
 
 
 def named(verb: str, arguments: list[str]) -> tuple[str, Any, list[str]]:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 from guardian_bench import Bench
 
-from fwtop.cli import mitigation
 from fwtop.cli.main import main
+from fwtop.cli.rules import mitigation
 from fwtop.client import discovery
 from fwtop.model.rule import Kind, Preview
 from tests.golden.kept import check

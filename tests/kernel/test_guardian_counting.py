@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from test_guardian_kinds import flood
 from xdp_bench import XdpBench
 
-from fwtop.cli import group
+from fwtop.cli.rules import group
 from fwtop.guardian.failpoints import Failpoint
 from fwtop.model.addresses.address import Prefix, prefixes_of
 from fwtop.model.errors import FwtopError

@@ -14,7 +14,7 @@ from fwtop.analysis.proposals.census import Aim
 from fwtop.analysis.proposals.census import Census as Counted
 from fwtop.analysis.proposals.effect import harm_by
 from fwtop.analysis.proposals.normal import Normal
-from fwtop.cli.mitigation import harm_line
+from fwtop.cli.rules.mitigation import harm_line
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.harm import ClientHarm
 from fwtop.model.rule import Kind, Match, Preview, RateLimit, Rule

@@ -21,7 +21,7 @@ from frames import ethernet, ipv4, udp
 from fwtop.capture import records
 from fwtop.capture.reader import open_source, read_capture
 from fwtop.capture.records import Stream
-from fwtop.cli import playing
+from fwtop.cli.sessions import playing
 from fwtop.model.errors import FwtopError
 
 FRAME = ethernet(ipv4(udp(53, 4000, b"four"), 17, "192.0.2.4"), 0x0800)

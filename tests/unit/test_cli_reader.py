@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from fwtop.cli import making, mitigation, report, sessions, stored
+from fwtop.cli.rules import making, mitigation
+from fwtop.cli.sessions import listing, report, stored
 from fwtop.model.errors import FwtopError
 
 EVIL = "\x1b]0;owned\x07\x9b31m"
@@ -31,8 +32,8 @@ def answering(monkeypatch: pytest.MonkeyPatch, module: Any, answer: object) -> N
 def test_a_list_of_sessions_is_sanitised(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answering(monkeypatch, sessions, [ENTRY])
-    assert sessions.VERBS["sessions"].run(argparse.Namespace(directory=Path("x"), json=False)) == 0
+    answering(monkeypatch, listing, [ENTRY])
+    assert listing.VERBS["sessions"].run(argparse.Namespace(directory=Path("x"), json=False)) == 0
     assert capsys.readouterr().out.replace("\n", "").isprintable()
 
 
@@ -43,9 +44,9 @@ def test_a_list_of_sessions_is_sanitised(
 def test_a_list_that_makes_no_sense_is_an_error(
     monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any]
 ) -> None:
-    answering(monkeypatch, sessions, [ENTRY | wrong])
+    answering(monkeypatch, listing, [ENTRY | wrong])
     with pytest.raises(FwtopError, match="no list of sessions"):
-        sessions.VERBS["sessions"].run(argparse.Namespace(directory=Path("x"), json=False))
+        listing.VERBS["sessions"].run(argparse.Namespace(directory=Path("x"), json=False))
 
 
 def test_a_report_on_a_terminal_is_sanitised(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.cli import block, making
 from fwtop.cli.options import read_as
+from fwtop.cli.rules import block, making
 from fwtop.model.addresses import prefix_file
 from fwtop.model.addresses.address import HostBitsError, Prefix
 from fwtop.model.addresses.plain_prefixes import parse_lines

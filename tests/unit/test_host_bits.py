@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.cli import mitigation
+from fwtop.cli.rules import mitigation
 from fwtop.guardian.allow.allowlist import read_allow_file
 from fwtop.guardian.rules.validate import rule_of_wire
 from fwtop.model.addresses.address import prefixes_of

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fwtop.cli import list as list_verb
 from fwtop.cli.main import main
+from fwtop.cli.rules import list as list_verb
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.found import Session
 from fwtop.guardian.records.list_files import ListFiles, Recorded

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fwtop.analysis.proposals.matching import match_rows
-from fwtop.cli.list import entries_of as entries_given
+from fwtop.cli.rules.list import entries_of as entries_given
 from fwtop.model.addresses.keyed_rows import MAX_ELEMENTS
 from fwtop.model.addresses.list_rows import rows_of_bytes
 from fwtop.model.addresses.named_list import Change, NamedList, check_entries, entries_of

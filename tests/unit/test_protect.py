@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fwtop.cli import protect as verb
+from fwtop.cli.rules import protect as verb
 from fwtop.guardian.allow.allowlist import AllowList
 from fwtop.guardian.allow.found import Session
 from fwtop.guardian.mechanisms.chains.table_raw import Listed, TableState, add_text

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 from stored_samples import POISON, START, attack, evidence, other_rules, poisoned, rule, snapshot, status
 
-from fwtop.cli.report import write_folder, zipped
+from fwtop.cli.sessions.report import write_folder, zipped
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Range

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from fwtop.cli import block
 from fwtop.cli.fleet.rollout import add_rollout, blocking, roll_out
-from fwtop.cli.mitigation import add_rule_options
 from fwtop.cli.options import Verb
+from fwtop.cli.rules import block
+from fwtop.cli.rules.mitigation import add_rule_options
 from fwtop.fleet.document import MAX_RULES, is_name
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Rule

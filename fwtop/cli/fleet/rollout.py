@@ -18,10 +18,10 @@ from typing import Any
 from msgspec import UNSET, Struct
 from msgspec.structs import asdict, replace
 
-from fwtop.cli import block, making, protect
 from fwtop.cli.fleet.setup import add_operators
-from fwtop.cli.mitigation import DEFAULT_TTL_SECONDS
 from fwtop.cli.options import Verb, flag, option, seconds, whole
+from fwtop.cli.rules import block, making, protect
+from fwtop.cli.rules.mitigation import DEFAULT_TTL_SECONDS
 from fwtop.fleet import founding, lists, register, rollout
 from fwtop.fleet.broker import Broker
 from fwtop.fleet.document import Action, Calm, Document, Sealed, Sources, read_document

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from fwtop.cli.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
 from fwtop.cli.options import flag, option
+from fwtop.cli.rules.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
 from fwtop.client import discovery
 from fwtop.model.addresses.address import ASN, COUNTRY, Prefix, check_name, of_family, prefixes_of
 from fwtop.model.addresses.prefix_file import read_prefix_file

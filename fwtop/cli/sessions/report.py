@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from fwtop.cli.files import in_trusted_hands, locate
 from fwtop.cli.options import option
-from fwtop.cli.stored import StoredSession, add_session, run_unprivileged
+from fwtop.cli.sessions.stored import StoredSession, add_session, run_unprivileged
 from fwtop.dissect.client import Dissect, Dissector
 from fwtop.dissect.supervisor import start_dissector
 from fwtop.model.errors import FwtopError

@@ -90,7 +90,7 @@ def _observed(rules: list[Rule], netns: str | None, interfaces: Sequence[str]) -
 
 def read_previews(text: bytes, count: int) -> list[Preview] | None:
     """Read what the unprivileged console wrote, for root's terminal: None unless it is `count` previews."""
-    from fwtop.cli.stored import sanitised  # brings the store
+    from fwtop.cli.sessions.stored import sanitised  # brings the store
 
     try:
         found = of_plain(list[Preview], sanitised(of_json(list[Any], text)))

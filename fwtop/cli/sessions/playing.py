@@ -148,7 +148,7 @@ def _put(text: str) -> None:
 
 
 def _replay_arguments(parser: argparse.ArgumentParser) -> None:
-    from fwtop.cli.stored import add_session
+    from fwtop.cli.sessions.stored import add_session
 
     add_session(parser)
     flag(parser, "--json", "print one observation per line instead")
@@ -158,7 +158,7 @@ def _replay_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _replay(args: argparse.Namespace) -> int:
     """Play or print the session, parsed unprivileged and sandboxed."""
-    from fwtop.cli.stored import StoredSession  # brings the store
+    from fwtop.cli.sessions.stored import StoredSession  # brings the store
     from fwtop.store.reader import replay
 
     session = StoredSession(args.session, args.directory)

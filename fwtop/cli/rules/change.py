@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fwtop.cli.mitigation import add_fields, field_given, prefix
 from fwtop.cli.options import add_netns, flag, option, read_as, whole
+from fwtop.cli.rules.mitigation import add_fields, field_given, prefix
 from fwtop.client import discovery
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fwtop.cli.mitigation import measure
 from fwtop.cli.options import add_netns, flag, option, seconds, whole
+from fwtop.cli.rules.mitigation import measure
 from fwtop.client import discovery
 from fwtop.kernel import namespaces
 from fwtop.model.errors import FwtopError

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from fwtop.cli.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
 from fwtop.cli.options import option, read_as, whole
+from fwtop.cli.rules.mitigation import DEFAULT_TTL_SECONDS, add_rule_options, carry_out
 from fwtop.client import discovery
 from fwtop.model.addresses.address import check_name
 from fwtop.model.errors import FwtopError

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TextIO
 
-from fwtop.cli.mitigation import add_rule_options, can_ask, carry_out
 from fwtop.cli.options import flag, option
-from fwtop.cli.stored import StoredSession, run_unprivileged
+from fwtop.cli.rules.mitigation import add_rule_options, can_ask, carry_out
+from fwtop.cli.sessions.stored import StoredSession, run_unprivileged
 from fwtop.harden.playbook import DEFAULT_TTL_SECONDS, PLAYBOOKS, Options, Plan, find
 from fwtop.kernel import namespaces
 from fwtop.model.errors import FwtopError

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from fwtop.cli.options import Verb, flag, option
-from fwtop.cli.stored import StoredSession, add_directory, run_unprivileged, sanitised
+from fwtop.cli.sessions.stored import StoredSession, add_directory, run_unprivileged, sanitised
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
 from fwtop.model.wire import of_plain, plain

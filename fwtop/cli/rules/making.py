@@ -14,8 +14,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fwtop.cli.mitigation import add_fields, add_rule_options, carry_out, match_of, prefix
 from fwtop.cli.options import Verb, flag, option, positive, read_as, whole
+from fwtop.cli.rules.mitigation import add_fields, add_rule_options, carry_out, match_of, prefix
 from fwtop.model.errors import FwtopError
 from fwtop.model.rule import Kind, Match, Rule, Setting
 from fwtop.model.text import safe_text
@@ -210,7 +210,7 @@ def _apply_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _apply(args: argparse.Namespace) -> int:
     from fwtop.cli.launcher import require_root
-    from fwtop.cli.stored import run_unprivileged  # brings the store
+    from fwtop.cli.sessions.stored import run_unprivileged  # brings the store
 
     require_root("changing the firewall")
     found = run_unprivileged(lambda: _last_proposal(args.number, args.netns))

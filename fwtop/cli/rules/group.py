@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from fwtop.cli.options import add_netns, flag
-from fwtop.cli.policy import versions_of
+from fwtop.cli.rules.policy import versions_of
 from fwtop.client import discovery
 from fwtop.model.errors import FwtopError
 from fwtop.model.protocol import DEFAULT_CONFIRM_SECONDS, Keep, RuleMode

@@ -1,0 +1,1 @@
+"""Verbs on rules: those that make one, those on rules that are there, lists, policies, playbooks."""

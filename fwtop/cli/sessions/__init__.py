@@ -1,0 +1,1 @@
+"""Verbs on what was recorded: sessions and captures, listed, played, reported."""
