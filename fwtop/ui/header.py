@@ -296,10 +296,17 @@ def _of_rule(verdict: Verdict, attacks: tuple[Incident, ...], snapshot: Snapshot
     if is_new or not attacks or verdict.attack_pps <= 0:
         return [drops, [("measuring …" if attacks and verdict.attack_pps > 0 else "no attack now", DIM)]]
     if verdict.trial_share < STOPPED <= verdict.stopped and verdict.other >= NOTICED:
-        stops = f"{who.rpartition(' ')[0]} and other firewall stop {percent(verdict.stopped)}"
-        return [[(stops, STRONG), (" ✔", STRONG)], [(f"{number(verdict.trial_pps)} pps on trial", TEXT)]]
+        return _beside_another(drops, who, verdict)
     wanted = None if several or len(attacks) > 1 else rule.predicted_attack_share  # it was one attack's
     return _of_share(drops, verdict.trial_share, wanted, attacks, snapshot)
+
+
+def _beside_another(drops: Line, who: str, verdict: Verdict) -> list[Line]:
+    """Write what is stopped together with another firewall; a rule that drops nothing has no part in it."""
+    if verdict.trial_share < NOTICED and verdict.other >= STOPPED:
+        return [drops, [(f"other firewall stops {percent(verdict.other)} already", DIM)]]
+    stops = f"{who.rpartition(' ')[0]} and other firewall stop {percent(verdict.stopped)}"
+    return [[(stops, STRONG), (" ✔", STRONG)], [(f"{number(verdict.trial_pps)} pps on trial", TEXT)]]
 
 
 def _of_share(

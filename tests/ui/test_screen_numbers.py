@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from screen_factory import snapshot
 
+from fwtop.model.rule import Match
 from fwtop.ui.lists.numbers import RECENT_SECONDS, Numbers, ProposalList
 
 # What is proposed, the best first, and behind "|" what stands aside; what happens at that time; the numbers
@@ -172,3 +173,23 @@ def test_one_rule_against_two_attacks_is_listed_once_and_says_so() -> None:
     assert "Z" in made.letters()
     made.take(replace(scene, judgement=judgement), other.id, 10.0)
     assert "twin" in [one.key for one in made.listed], "of the chosen attack its own is listed"
+
+
+def test_what_has_paused_makes_room_for_what_another_firewall_stops() -> None:
+    """Otherwise 1 would be against an attack that is over, while another goes on."""
+    scene = snapshot()
+    best = scene.judgement.proposals[0]
+    assert best.rule is not None
+    first = scene.judgement.incident(best.incident)
+    assert first is not None
+    stopped = replace(first, id=900, letter="Z", other_share=1.0, mine_share=0.0, kernel_share=0.0)
+    gre = replace(best, key="gre", incident=900, rule=replace(best.rule, match=Match(protocol=47)))
+    proposals = (*scene.judgement.proposals, gre)
+    both = replace(scene.judgement, attacks=(first, stopped), proposals=proposals)
+    over = replace(both, attacks=(replace(first, paused=scene.at), stopped))
+    made = ProposalList()
+    made.take(replace(scene, judgement=both), 0, 0.0)
+    assert made.listed[0].key == best.key
+    for at in (10.0, 20.0):
+        made.take(replace(scene, judgement=over), 0, at)
+    assert made.listed[0].key == "gre"

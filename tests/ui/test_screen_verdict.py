@@ -463,3 +463,17 @@ def test_a_trial_beside_another_firewall_is_judged_by_what_both_stop() -> None:
     both = replace(shown, judgement=replace(shown.judgement, attacks=(*shown.judgement.attacks, beside)))
     line = "".join(text for text, _ in verdict_line(both, HeaderState(NOW), 80, []))
     assert re.search(r"rule 8 and other firewall stop (100|>?99\.\d) % ✔", line), line
+
+
+def test_a_trial_that_drops_nothing_takes_no_credit_for_another_firewall() -> None:
+    shown = trial()
+    other = replace(shown.judgement.attacks[0], id=99, mine_share=0.0, other_share=1.0)
+    rows = tuple(replace(row, rule="") for row in shown.tables.ledger)  # none of the drops are the rule's
+    idle = replace(
+        shown,
+        tables=replace(shown.tables, ledger=rows),
+        judgement=replace(shown.judgement, attacks=(other,)),
+    )
+    line = "".join(text for text, _ in verdict_line(idle, HeaderState(NOW), 120, []))
+    assert "rule 8 drops 0 pps  other firewall stops 100 % already" in line, line
+    assert "✔" not in line, line

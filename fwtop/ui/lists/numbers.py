@@ -253,6 +253,10 @@ def _out_of_the_way(snapshot: Snapshot, scope: int) -> Mapping[int, str]:
     floods = [one for one in inside if one.kind != FULL_TABLE]
     if any(map(reaches, floods)):
         ways |= {one.id: STOPPED if is_on(one) else PAUSED for one in floods if not reaches(one)}
+    elif any(
+        is_on(one) and one.mine_share < ENOUGH for one in floods
+    ):  # others stop it, a rule may be worth it
+        ways |= {one.id: PAUSED for one in floods if not is_on(one)}
     if any(reaches(one) and one.severity.is_harmful for one in floods):  # leftovers wait
         ways |= {one.id: LESSER for one in floods if not one.severity.is_harmful and one.id not in ways}
     return ways
