@@ -231,7 +231,7 @@ class LiveSession:
         shaken = service.handshakes_per_s if service else None
         window = replace(window, handshakes_per_s=shaken, handshakes=self._service.handshakes)
         normal = self._judgement.normal_pps
-        most = math.inf if normal is None else normal[1] * window.seconds
+        most = 0.0 if normal is None else normal[1] * window.seconds  # the first window may be all there is
         if self._judgement.attacks or window.counters.arrived_packets > most:  # before an attack has a name
             window = replace(window, tracked=self._tracked.poll(window.arrived))
         if self._connections is not None:

@@ -22,6 +22,7 @@ from fwtop.model.service import Service
 from fwtop.netfilter import ctnetlink
 from tests.kernel.conftest import Host
 from tests.kernel.forwarding_bench import Forwarder, udp_socket, wired
+from tests.kernel.watching import tick, watched
 from tests.kernel.wire import inside, mac, send_frames
 
 pytestmark = pytest.mark.kernel
@@ -191,6 +192,25 @@ def test_connections_to_a_container_are_assured_and_forged_segments_are_not(
         with inside(router.victim.netns):
             assert 50_001 in [one.sport for one in ctnetlink.entries()], "the forged SYN was seen"
             assert ctnetlink.assured(opened) == [True, False, False, False, False]
+
+
+def test_the_first_window_asks_who_completed_handshakes(
+    router: Forwarder, cgroup2: Path, tmp_path: Path
+) -> None:
+    """It is all that `fwtop snapshot` has, and no attack has a name before it."""
+    router.victim.run("iptables", "-A", "INPUT", "-m", "conntrack", "--ctstate", "NEW", "-j", "ACCEPT")
+    with (
+        serving(router.victim, "", 8080, cgroup=cgroup2 / "fwtest.service"),
+        contextlib.closing(Bench(router, tmp_path)) as bench,
+        watched(bench) as session,
+        inside(router.attacker.netns),
+        socket.create_connection((router.victim.ipv4, 8080), timeout=30),
+    ):
+        tick(bench, session)
+        judged = session._advisor.judged
+    assert judged is not None
+    assert judged.context.tracked is not None
+    assert len(set(judged.context.tracked.assured.tolist())) == 1
 
 
 def test_a_redirected_port_belongs_to_the_local_service(router: Forwarder, cgroup2: Path) -> None:

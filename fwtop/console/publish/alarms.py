@@ -48,7 +48,6 @@ _DEGRADED = {
 class _Held(Struct):
     """Something that is present or was until recently."""
 
-    since: float
     seen: float
     lasted: float = 0.0  # seconds, without its pauses
     told: float = 0.0  # when; 0: not yet
@@ -71,7 +70,7 @@ class _Hysteresis(Struct):
         for name in present:
             if name not in self.held and len(self.held) >= _MAX_HELD:
                 continue
-            state = self.held.setdefault(name, _Held(now, now))
+            state = self.held.setdefault(name, _Held(now))
             if state.seen == self.updated:
                 state.lasted += now - state.seen
             state.seen = now
