@@ -21,6 +21,7 @@ from benches.peers.defenders import DEFENDERS, Defender
 from benches.tables.hour import PEERS
 from fwtop.bench.frame import Document, Options, Result, median_ratio, progress
 from fwtop.kernel.namespaces import inside
+from fwtop.kernel.procfs import parse_paired, read_text
 from fwtop.lab import namespaces
 from fwtop.lab.network import VICTIM_4
 from fwtop.model.errors import FwtopError
@@ -157,9 +158,7 @@ class _Delivered(threading.Thread):
 
 def _delivered() -> int:
     """Return InDelivers of IP in this thread's namespace (RFC 4293): past PREROUTING and INPUT."""
-    text = Path("/proc/thread-self/net/snmp").read_text(encoding="ascii")
-    names, values = (line.split() for line in text.splitlines() if line.startswith("Ip:"))
-    return int(values[names.index("InDelivers")])
+    return parse_paired(read_text("/proc/thread-self/net/snmp"))["Ip"]["InDelivers"]
 
 
 def _cpu_seconds(lab: AngerLab, program: str) -> float:

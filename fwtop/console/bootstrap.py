@@ -115,16 +115,13 @@ class LiveConsole:
         self.links[1].demand(Undo((rule_id,), why=why), seconds=_ASIDE_SECONDS)
 
     def _recorder(self) -> Recorder:
-        def window() -> Window | None:
-            return None if self.session.latest is None else self.session.latest.window
-
         parts = TrafficParts(lambda: self.advisor.judged, self.session.mark, self.lookup, _STORED_ROWS)
         return Recorder(
             self.host,
             self.origin,
             lookup=self.lookup,
             cities=open_cities(self.options.geoip),
-            window=window,
+            window=self.latest_window,
             evidence=EvidenceSampler(lambda: self.advisor.judged, parts.once).take,
             geoip=self.lookup.describe() if isinstance(self.lookup, GeoLookup) else "",
         )

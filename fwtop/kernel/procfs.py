@@ -5,6 +5,8 @@ Sources: proc(5), net/netfilter/nf_conntrack_standalone.c, net/ipv4/proc.c.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec import Struct
 
 
@@ -63,30 +65,28 @@ def parse_single(text: str) -> dict[str, int]:
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
 
 
-def parse_softirq(text: str) -> tuple[int, int]:
-    """Return (softirq, total) jiffies over all CPUs from /proc/stat."""
-    words = text.partition("\n")[0].split()
-    if len(words) < 9 or words[0] != "cpu":
-        return 0, 0
-    ticks = [int(word) for word in words[1:9]]  # user nice system idle iowait irq softirq steal
-    return ticks[6], sum(ticks)
+class Ticks(NamedTuple):
+    """Where a processor's time went, in jiffies; waiting for disks is idle."""
+
+    idle: int = 0
+    softirq: int = 0
+    total: int = 0
 
 
-def parse_cores(text: str) -> dict[int, tuple[int, int]]:
-    """Return (softirq, total) jiffies of each CPU from /proc/stat."""
-    lines = (line[3:].partition(" ") for line in text.splitlines() if line.startswith("cpu"))
-    return {int(number): parse_softirq(f"cpu {ticks}") for number, _, ticks in lines if number.isdigit()}
-
-
-def parse_idle(text: str) -> dict[int, tuple[int, int]]:
-    """Return (idle, total) jiffies of each CPU from /proc/stat; iowait counts as idle."""
-    found: dict[int, tuple[int, int]] = {}
-    for line in text.splitlines():
-        name, *words = line.split()
-        if name.startswith("cpu") and name[3:].isdigit() and len(words) >= 8:
-            ticks = [int(word) for word in words[:8]]
-            found[int(name[3:])] = ticks[3] + ticks[4], sum(ticks)
+def parse_ticks(text: str) -> dict[int | None, Ticks]:
+    """Parse /proc/stat: the time of each processor by its number, and of all together (None)."""
+    found: dict[int | None, Ticks] = {}
+    for name, *words in map(str.split, text.splitlines()):
+        if name[:3] == "cpu" and (name == "cpu" or name[3:].isdigit()) and len(words) >= 8:
+            ticks = [int(word) for word in words[:8]]  # user nice system idle iowait irq softirq steal
+            found[int(name[3:]) if name[3:] else None] = Ticks(ticks[3] + ticks[4], ticks[6], sum(ticks))
     return found
+
+
+def parse_devices(text: str) -> dict[str, list[int]]:
+    """Parse /proc/net/dev: the numbers of each interface, of which bytes and packets received are first."""
+    lines = (line.partition(":") for line in text.splitlines()[2:])
+    return {name.strip(): [int(word) for word in numbers.split()] for name, _, numbers in lines}
 
 
 def read_int(path: str) -> int:

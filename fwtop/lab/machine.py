@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from fwtop.kernel.namespaces import inside
+from fwtop.kernel.procfs import parse_paired, read_text
 from fwtop.lab.processes import answer, ignore_terminal_signals
 from fwtop.lab.run import Lab
 from fwtop.lab.scenario import parse
@@ -42,9 +42,7 @@ def _obey(command: dict[str, Any], lab: Lab) -> dict[str, Any]:
 def _delivered(victim: str) -> int:
     """Return the packets that the victim's kernel gave to its protocols (IPv4)."""
     with inside(victim):
-        lines = Path("/proc/thread-self/net/snmp").read_text(encoding="ascii").splitlines()
-    names, values = (line.split() for line in lines if line.startswith("Ip:"))
-    return int(values[names.index("InDelivers")])
+        return parse_paired(read_text("/proc/thread-self/net/snmp"))["Ip"]["InDelivers"]
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fwtop.kernel.namespaces import inside
+from fwtop.kernel.procfs import parse_devices, read_text
 from fwtop.lab import namespaces
 from fwtop.lab import network as net
 from fwtop.lab.namespaces import Link, Namespaces, run
@@ -297,11 +298,7 @@ def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _statistics(interface: str) -> list[int]:
     """Read an interface's row of /proc/net/dev in this thread's namespace: bytes and packets received, ..."""
-    for line in Path("/proc/thread-self/net/dev").read_text(encoding="ascii").splitlines():
-        name, _, values = line.strip().partition(":")
-        if name == interface:
-            return [int(value) for value in values.split()]
-    return [0] * 16
+    return parse_devices(read_text("/proc/thread-self/net/dev")).get(interface, [0] * 16)
 
 
 _ACCEPT = """

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fwtop.kernel.drop_reasons import NOT_A_LOSS, NOT_IP, FunctionNames, layer_of_reason, reached_tc
 from fwtop.kernel.links import LinkStats
-from fwtop.kernel.procfs import parse_softirq, read_text
+from fwtop.kernel.procfs import Ticks, parse_ticks, read_text
 from fwtop.live.connections import ConntrackMeter
 from fwtop.live.drops import (
     ForeignXdp,
@@ -72,7 +72,7 @@ class CounterReader:
         self._scale = WindowScale()
         self._totals, self._links = self._sums()
         stat = read_text("/proc/stat")
-        self._softirq, self._cores = parse_softirq(stat), stat.count("\ncpu")
+        self._ticks, self._cores = _all_ticks(stat), stat.count("\ncpu")
 
     def read(self, seconds: float, *, one_in: float, paused: Callable[[], bool], unseen: int = 0) -> Interval:
         """Return the counters of the interval since the last call.
@@ -193,7 +193,11 @@ class CounterReader:
         return split_conntrack(found, conntrack)
 
     def _softirq_share(self) -> float | None:
-        now, before = parse_softirq(read_text("/proc/stat")), self._softirq
-        self._softirq = now
-        spent = now[1] - before[1]
-        return (now[0] - before[0]) / spent if spent > 0 else None
+        now, before = _all_ticks(read_text("/proc/stat")), self._ticks
+        self._ticks = now
+        spent = now.total - before.total
+        return (now.softirq - before.softirq) / spent if spent > 0 else None
+
+
+def _all_ticks(stat: str) -> Ticks:
+    return parse_ticks(stat.partition("\n")[0]).get(None, Ticks())

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 
 from fwtop.kernel.links import Link, LinkStats, Received, list_links, lowest_links, watched_indexes
-from fwtop.kernel.procfs import parse_cores, read_text
+from fwtop.kernel.procfs import parse_ticks, read_text
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.traffic.snapshot import Core, Queue
@@ -164,7 +164,7 @@ class ReceiveMeter:
 
 def _per_core() -> dict[int, tuple[int, ...]]:
     """Return by core: jiffies in softirq, of all; packets, dropped, squeezed; runs of NET_RX."""
-    ticks = parse_cores(read_text("/proc/stat"))
+    ticks = parse_ticks(read_text("/proc/stat"))
     table = read_text("/proc/net/softnet_stat")
     lines = [[int(word, 16) for word in line.split()] for line in table.splitlines()]
     softnet = {
@@ -177,7 +177,7 @@ def _per_core() -> dict[int, tuple[int, ...]]:
     counts = next((row.split()[1:] for row in rows if row.lstrip().startswith("NET_RX:")), [])
     runs = dict(zip(cores, map(int, counts), strict=False))
     return {
-        number: (*pair, *softnet[number], runs.get(number, 0))
-        for number, pair in ticks.items()
-        if number in softnet
+        number: (had.softirq, had.total, *softnet[number], runs.get(number, 0))
+        for number, had in ticks.items()
+        if number is not None and number in softnet
     }

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from msgspec import Struct
 
-from fwtop.kernel.procfs import parse_idle, read_text
+from fwtop.kernel.procfs import Ticks, parse_ticks, read_text
 from fwtop.live.mapped import PACKETS, Count
 
 FULL = 0.2  # a receiving processor that idles less has no time for us
@@ -27,7 +27,7 @@ class Processors:
     """The idle share of each processor, and the set of those to avoid."""
 
     def __init__(self) -> None:
-        self._ticks = parse_idle(read_text("/proc/stat"))
+        self._ticks = parse_ticks(read_text("/proc/stat"))
         self._allowed = os.sched_getaffinity(0)
         self._avoided: frozenset[int] = frozenset()
         self.cpu_saturated = False  # no processor that this process may use has time to spare
@@ -37,13 +37,13 @@ class Processors:
 
         Updates `cpu_saturated`.
         """
-        now, before = parse_idle(read_text("/proc/stat")), self._ticks
+        now, before = parse_ticks(read_text("/proc/stat")), self._ticks
         self._ticks = now
         idle: dict[int, float] = {}
-        for number, (spare, all_ticks) in now.items():
-            spare_before, all_before = before.get(number, (0, 0))
-            if all_ticks > all_before:
-                idle[number] = max(0.0, (spare - spare_before) / (all_ticks - all_before))
+        for number, ticks in now.items():
+            had = before.get(number, Ticks())
+            if number is not None and ticks.total > had.total:
+                idle[number] = max(0.0, (ticks.idle - had.idle) / (ticks.total - had.total))
         most = max((share for number, share in idle.items() if number in self._allowed), default=1.0)
         self.cpu_saturated = most < (_RELIEVED if self.cpu_saturated else _SATURATED)
         return idle

@@ -18,7 +18,7 @@ from fwtop.netfilter.saved import Saved, parse
 
 NFT = "nft"
 LEGACY = "legacy"
-_TABLES = ("filter", "nat", "mangle", "raw", "security")
+TABLES = ("filter", "nat", "mangle", "raw", "security")
 LOCK_SECONDS = 10  # how long a change waits for another program that holds the lock of legacy tables
 REMOVAL_LOCK_SECONDS = 1  # the same when lines are removed that have no effect any more
 LOCKED = 4  # exit status when that was in vain (iptables/xshared.h, RESOURCE_PROBLEM)
@@ -126,7 +126,7 @@ def _rules_in_nf_tables() -> int:
     """Return how many rules, and jumps between chains, the tables by iptables' names have."""
     found = 0
     for family in ("ip", "ip6"):
-        for table in _TABLES:
+        for table in TABLES:
             try:
                 found += sum((nf_tables.table_chains(f"{family} {table}") or {}).values())
             except FwtopError:

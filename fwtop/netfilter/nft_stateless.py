@@ -31,16 +31,22 @@ from fwtop.netfilter.nft_listed import (
     words_of,
 )
 from fwtop.netfilter.saved import Packets
-from fwtop.netfilter.tracking import ERRORS_MATTER, PLAIN, is_foreign, packets_of, stands_for, why
+from fwtop.netfilter.tracking import (
+    ERRORS_MATTER,
+    PLAIN,
+    STATEFUL,
+    STATEFUL_TARGETS,
+    TRANSLATES,
+    is_foreign,
+    packets_of,
+    stands_for,
+    why,
+)
 
 HOOKS = {True: ("prerouting", "input"), False: ("output", "postrouting")}  # by: packets that come in
 _TRANSLATES = frozenset({"dnat", "snat", "masquerade", "redirect"})
 _NEEDING = _TRANSLATES | {"ct", "ct count", "ct helper", "ct timeout", "ct expectation", "flow", "synproxy"}
-# Of rules that iptables-nft wrote and that nft can't read: see _STATEFUL in tracking.py.
-_XTABLES = frozenset(
-    {"conntrack", "state", "connmark", "connlimit", "connbytes", "connlabel", "helper", "CONNMARK", "CT",
-     "CONNSECMARK", "SYNPROXY", "DNAT", "SNAT", "MASQUERADE", "REDIRECT", "NETMAP"}
-)  # fmt: skip
+_XTABLES = TRANSLATES | STATEFUL_TARGETS | {*STATEFUL, "CT"}  # of rules that nft can't read
 _STATE = {"ct": {"key": "state"}}
 _SYN_MASK = {"&": [{"payload": {"protocol": "tcp", "field": "flags"}}, ["fin", "syn", "rst", "ack"]]}
 # As in stateless.py: the ICMP errors that a connection needs, and neighbour discovery from the link.

@@ -13,15 +13,14 @@ from msgspec.structs import replace
 
 from fwtop.model.rule import Match
 from fwtop.model.traffic.protocols import TCP, protocol_name
-from fwtop.netfilter.iptables import NFT, Variant
+from fwtop.netfilter.iptables import NFT, TABLES, Variant
 from fwtop.netfilter.saved import Line, Packets, may_be_about
 
-_STATEFUL = ("conntrack", "state", "connmark", "connlimit", "connbytes", "connlabel", "helper")  # matches
-_STATEFUL_TARGETS = frozenset({"CONNMARK", "CONNSECMARK", "SYNPROXY"})
+STATEFUL = ("conntrack", "state", "connmark", "connlimit", "connbytes", "connlabel", "helper")  # matches
+STATEFUL_TARGETS = frozenset({"CONNMARK", "CONNSECMARK", "SYNPROXY"})
 TRANSLATES = frozenset({"DNAT", "SNAT", "MASQUERADE", "REDIRECT", "NETMAP"})
 PLAIN = frozenset({"new", "established", "related", "invalid", "untracked"})  # states
 ERRORS_MATTER = frozenset({"established", "related", "invalid"})  # states that ICMP errors have
-_IPTABLES_TABLES = frozenset({"raw", "mangle", "nat", "filter", "security"})
 _CLIENT_PORT = 40_000  # as clients choose them; a rule that names it is about answers
 
 
@@ -55,7 +54,7 @@ def why(states: Iterable[str], match: Match) -> str:
 def needs_tracking(line: Line) -> bool:
     """Return whether a rule of iptables works on tracked packets only."""
     rule = line.arguments
-    if rule.target_name in TRANSLATES | _STATEFUL_TARGETS or rule.named(*_STATEFUL):
+    if rule.target_name in TRANSLATES | STATEFUL_TARGETS or rule.named(*STATEFUL):
         return True
     return rule.target_name == "CT" and "--helper" in rule.target
 
@@ -73,7 +72,7 @@ def is_foreign(table: str, variant: Variant) -> bool:
     family, _, name = table.partition(" ")
     if name.startswith("fwtop"):
         return False
-    return not (variant.name == NFT and family in ("ip", "ip6") and name in _IPTABLES_TABLES)
+    return not (variant.name == NFT and family in ("ip", "ip6") and name in TABLES)
 
 
 def forwarding(match: Match) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from fwtop.kernel.links import (
     lowest_links,
     watched_indexes,
 )
-from fwtop.kernel.procfs import parse_conntrack_stats, parse_paired, parse_single, parse_softirq
+from fwtop.kernel.procfs import parse_conntrack_stats, parse_paired, parse_single, parse_ticks
 from fwtop.live.drops import ForeignXdp, FragmentMeter, Sums, driver_drops, split_conntrack, split_locations
 from fwtop.live.source import choose_one_in, fitting_samples, sampled_rates
 from fwtop.model.errors import FwtopError
@@ -46,8 +46,9 @@ def test_no_conntrack_is_no_drops() -> None:
 
 def test_softirq_share_counts_all_states() -> None:
     text = "cpu  10 1 20 300 4 5 60 7 8 9\ncpu0 1 2 3 4 5 6 7 8 9 10\n"
-    assert parse_softirq(text) == (60, 10 + 1 + 20 + 300 + 4 + 5 + 60 + 7)  # guest time is in user's already
-    assert parse_softirq("") == (0, 0)
+    ticks = parse_ticks(text)[None]
+    assert (ticks.softirq, ticks.total) == (60, 10 + 1 + 20 + 300 + 4 + 5 + 60 + 7)  # guest time is in user's
+    assert parse_ticks("") == {}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fwtop.kernel.procfs import parse_cores
+from fwtop.kernel.procfs import parse_ticks
 from fwtop.kernel.receive_path import by_queue
 from fwtop.live.interfaces import ReceiveMeter
 from fwtop.model.traffic.snapshot import Queue
@@ -56,7 +56,10 @@ def test_rates_are_of_the_time_between_two_looks() -> None:
 
 def test_softirq_is_told_by_core() -> None:
     text = "cpu  9 9 9 9 9 9 9 9\ncpu0 1 2 3 4 0 0 10 0 0 0\ncpu11 0 0 0 5 0 0 5 0 0 0\nintr 5 cpu\n"
-    assert parse_cores(text) == {0: (10, 20), 11: (5, 10)}
+    assert {number: ticks[1:] for number, ticks in parse_ticks(text).items() if number is not None} == {
+        0: (10, 20),
+        11: (5, 10),
+    }
     cores = ReceiveMeter().cores()
     assert cores
     assert all(0 <= core.softirq <= 1 and core.pps >= 0 for core in cores)

@@ -20,7 +20,7 @@ from fwtop.guardian.records.journal import Entry
 from fwtop.kernel.bridges import list_bridges
 from fwtop.kernel.links import LOOPBACK, Link, readable_links
 from fwtop.kernel.namespaces import name_of
-from fwtop.kernel.procfs import parse_paired, parse_single, read_text
+from fwtop.kernel.procfs import parse_devices, parse_paired, parse_single, read_text
 from fwtop.model.addresses.address import of_pairs, says_more
 from fwtop.model.rule import Kind, Rule
 from fwtop.model.text import safe_text
@@ -322,13 +322,7 @@ def _gains(before: dict[_Key, int], after: dict[_Key, int]) -> dict[_Key, int]:
 
 
 def _devices(path: str = "/proc/net/dev") -> dict[str, int]:
-    found: dict[str, int] = {}
-    for line in read_text(path).splitlines()[2:]:
-        name, _, numbers = line.partition(":")
-        fields = numbers.split()
-        if len(fields) > 1:
-            found[name.strip()] = int(fields[1])
-    return found
+    return {name: numbers[1] for name, numbers in parse_devices(read_text(path)).items()}
 
 
 def _ip_counters(name: str) -> dict[int, int]:

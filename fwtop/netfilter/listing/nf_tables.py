@@ -27,7 +27,6 @@ from fwtop.netfilter.nf_tables import FAMILIES, INTERVAL_END, counters_of
 from fwtop.netfilter.nft_listed import rule_text
 from fwtop.netfilter.saved import parse
 
-_IPTABLES_TABLES = frozenset({"filter", "nat", "mangle", "raw", "security"})
 _MOST_LISTED = 20_000  # rules of a table that nft is asked for: it takes 4 s for 100,000
 # nft reads its arguments as commands, and whoever made a table may have put one into its name
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
@@ -110,7 +109,7 @@ class NfTables:
         """Match what iptables-nft-save prints with the rules as dumped, by their order in each chain."""
         for number, family in ((4, "ip"), (6, "ip6")):
             program = iptables.save_program(iptables.NFT, number)
-            if not program or not any(item == family and table in _IPTABLES_TABLES for item, table in tables):
+            if not program or not any(item == family and table in iptables.TABLES for item, table in tables):
                 continue
             output = output_of([program, "-c"], end)
             found.notes += [output.problem] if output.problem else []
