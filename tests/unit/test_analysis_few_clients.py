@@ -34,6 +34,19 @@ def kept(  # noqa: PLR0917
     return found
 
 
+def sealed(rng: Random, clients: int, flows: int, each: int, *, answered: int = 1_000) -> list[Frame]:
+    """Connections on which the same request inside TLS comes again and again."""
+    return [
+        frame
+        for client in hosts(rng, clients)
+        for _ in range(flows)
+        for frame in connection(
+            rng, client, 443, [b"\x17\x03\x03\x00\x3b" + rng.randbytes(59) for _ in range(each)],
+            gap=SECONDS / each, at=rng.random() / 50, end="", answered=answered,
+        )
+    ]  # fmt: skip
+
+
 def closed(rng: Random, clients: int, count: int, path: str, who: str) -> list[Frame]:
     """A connection for each request, one after the other."""
     gap = SECONDS / count
@@ -91,6 +104,7 @@ def scan(rng: Random) -> list[Frame]:
         pytest.param(
             lambda rng: kept(rng, 2, 8, 150, lambda _: "/index.html", "load test"), id="two of them"
         ),
+        pytest.param(lambda rng: sealed(rng, 1, 4, 1_500), id="ab -k, wrk, h2load over TLS"),
         pytest.param(lambda rng: closed(rng, 1, 1_000, "/api", "script"), id="curl in a loop"),
         pytest.param(
             lambda rng: kept(rng, 1, 1, 300, lambda k: f"/r.git/objects/{k}", "git"), id="git clone"
@@ -124,6 +138,13 @@ def test_a_hundred_probes_at_once_are_a_scan() -> None:
             lambda rng: kept(rng, 2, 4, 200, lambda _: f"/{rng.getrandbits(60):x}", "browser"), "http_flood",
             id="random paths",
         ),
+        pytest.param(
+            lambda rng: sealed(rng, 1, 4, 1_500, answered=0), "http_flood", id="TLS, no answer awaited"
+        ),
+        pytest.param(
+            lambda rng: sealed(rng, 1, 200, 160), "http_flood", id="TLS, 200 connections of one address"
+        ),
+        pytest.param(lambda rng: sealed(rng, 40, 1, 1_200), "http_flood", id="TLS, forty addresses"),
     ],
 )  # fmt: skip
 def test_what_occupies_a_server_or_bypasses_its_cache_is_a_flood(

@@ -9,9 +9,13 @@ import numpy as np
 
 from fwtop.analysis.context import AnalysisContext, Trait, count
 from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, feature, noted
-from fwtop.analysis.measures.general import ENOUGH, to_port
+from fwtop.analysis.measures.general import ENOUGH, sources, to_port
 from fwtop.analysis.measures.tcp import (
+    BY_FEW,
+    FEW,
     LIMIT,
+    after_answers,
+    busy_at_once,
     fast_rows,
     records_alike,
     usual_payloads,
@@ -52,6 +56,7 @@ def http2_requests(context: AnalysisContext) -> Iterator[Group]:
     per_second = float((some.weight * np.maximum(each[fast], 1)).sum()) / context.traffic.seconds
     notes = {
         "fast_frames": float(fast.mean()),
+        "in_a_segment": float(each[fast].mean()),
         "requests": f"about {count(per_second)} requests/s, {count(per_second / some.sources)} per source",
     }
     yield Group(context, some, Least("reflection_pps", "", shaped=True), notes, spoof_prior=-4.0)
@@ -59,6 +64,10 @@ def http2_requests(context: AnalysisContext) -> Iterator[Group]:
 
 fast_frames = noted("fast_frames", "share",
     "Part of the segments with HEADERS frames whose sources send them faster than browsers do.")  # fmt: skip
+
+
+in_a_segment = noted("in_a_segment", "requests",
+    "Requests in a segment, in the mean: who waits for answers sends few at once.")  # fmt: skip
 
 
 @cut(Proof.REQUESTS)
@@ -183,6 +192,7 @@ ENTRIES = (
             records_alike.says(0.5, -2.5, 0.9, 2.5, "{records_alike:percent} have one of two sizes: the "
                                                      "same request again and again"),
             records_above_normal.says(0.5, 0.0, 1.5, 2.0, "many times as many as usual"),
+            busy_at_once.says(40, 0.0, 200, 5.0, "{busy_at_once:count} connections of each source at once"),
             records_as_usual.if_so(-6.0),
         ),
         stopped_by="a limit of requests for each connection in the server; blocking the sources",
@@ -194,5 +204,16 @@ ENTRIES = (
             records_each.says(200, 1.0, 3_000, -2.0),
             records_as_usual.if_so(3.0),
         ),
+    ),
+    *(
+        Hypothesis(
+            f"one program that waits for answers{where}", part, 1.0,
+            needs=(sources.at_most(FEW),),
+            evidence=(*BY_FEW, after_answers.says(0.6, -8.0, 0.95, 3.0), *unlike),
+        )
+        for where, part, unlike in (
+            ("", http2_requests, (in_a_segment.says(3, 0.0, 10, -8.0),)),
+            (" inside TLS", requests_inside_tls, (records_above_normal.says(0.5, 0.0, 1.5, -2.0),)),
+        )
     ),
 )  # fmt: skip

@@ -18,6 +18,7 @@ from fwtop.analysis.engine.entries import Group, Hypothesis, Least, Proof, cut, 
 from fwtop.analysis.habits import LOGINS, request_records, without_pause
 from fwtop.analysis.measures.general import ENOUGH, per_source, samples, to_port
 from fwtop.analysis.measures.tcp import (
+    acknowledged,
     even_sources,
     forwarded,
     parsed_requests,
@@ -27,10 +28,9 @@ from fwtop.analysis.measures.tcp import (
 )
 from fwtop.analysis.parsers import http
 from fwtop.analysis.severity import ACCEPT, TABLE, service
-from fwtop.analysis.window.traffic import Rows, word
+from fwtop.analysis.window.traffic import Rows
 from fwtop.model.traffic.severity import Harm
 
-_ACK_AT = 8  # of the acknowledgement number in the TCP header (RFC 9293 3.1)
 _SERVICES = 8  # looked at, the busiest
 # The least that counts, by what it costs the server: a connection, a request, a login (keys are agreed upon)
 _OPENED, _ASKED, _LOGGED_IN = 0.25, 0.1, 0.025  # of the least rate of unasked packets
@@ -120,17 +120,8 @@ def request_size(group: Group) -> float:
 @feature("bytes")
 def received_each(group: Group) -> float:
     """Bytes that the clients acknowledge for each request; 0 in a thin sample."""
-    traffic, rows = group.context.traffic, group.packets.rows
-    if group.context.sparse:
-        return 0.0
-    packets, flow = traffic.packets, traffic.flow_id[rows]
-    number = word(
-        packets, rows, packets.payload_offset[rows].astype(np.intp) - packets.tcp_header[rows] + _ACK_AT
-    )
-    order = np.lexsort((packets.time_ns[rows], flow))
-    same = flow[order][1:] == flow[order][:-1]
-    steps = np.diff(number[order]).view(np.int32)[same]  # modulo 2^32
-    return float(np.maximum(steps, 0).sum(dtype=np.int64)) / max(1, int(same.sum()))
+    steps = acknowledged(group)
+    return float(np.maximum(steps, 0).sum(dtype=np.int64)) / max(1, len(steps))
 
 
 @feature("yes or no")

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from fwtop.analysis.context import AnalysisContext
 from fwtop.analysis.engine.entries import Group, feature, noted
@@ -16,11 +17,12 @@ from fwtop.analysis.parsers import http
 from fwtop.analysis.window.counting import among
 from fwtop.analysis.window.features import Features
 from fwtop.analysis.window.tcp_view import ACK, FIN, RST, SYN
-from fwtop.analysis.window.traffic import Rows
+from fwtop.analysis.window.traffic import Rows, word
 from fwtop.model.traffic.packets import F64, I64, Mask, PacketBatch
 from fwtop.render.numbers import percent
 
 OUTSIDE = "dropping TCP packets outside of connections (conntrack state INVALID)"
+_ACK_AT = 8  # of the acknowledgement number in the TCP header (RFC 9293 3.1)
 BARE = 5  # words of a TCP header without options
 _FIELDS = {
     "tcp_window": "window",
@@ -152,6 +154,31 @@ def busy_at_once(group: Group) -> float:
     return (
         float(passed[passed < longest].sum()) / max(float(np.ptp(time)), 1.0) / max(1, group.packets.sources)
     )
+
+
+def acknowledged(group: Group) -> NDArray[np.int32]:
+    """Return the bytes that clients acknowledge between two packets of a flow; none of a thin sample."""
+    traffic, rows = group.context.traffic, group.packets.rows
+    if group.context.sparse:
+        return np.zeros(0, np.int32)
+    packets, flow = traffic.packets, traffic.flow_id[rows]
+    at = packets.payload_offset[rows].astype(np.intp) - packets.tcp_header[rows] + _ACK_AT
+    order = np.lexsort((packets.time_ns[rows], flow))
+    same = flow[order][1:] == flow[order][:-1]
+    return np.asarray(np.diff(word(packets, rows, at)[order]).view(np.int32)[same], np.int32)  # modulo 2^32
+
+
+@feature("share")
+def after_answers(group: Group) -> float:
+    """Part of a connection's requests before which something was received since the one before.
+
+    Who floods goes on without one. Between two of a sample others are missing; unknown in a thin one.
+    """
+    steps, kept = acknowledged(group), 1 / max(group.context.traffic.one_in, 1.0)
+    if not len(steps):
+        return math.nan
+    none = float((steps <= 0).mean())
+    return 1 - none / (kept + none * (1 - kept))
 
 
 BY_FEW = (  # what speaks for programs, or people behind an address, and against a flood
