@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import random
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Self
 
 from msgspec import Struct
@@ -65,6 +66,10 @@ _ELECTION_SECONDS = 12.0  # three servers that lost one, or only start, take up 
 _NOT_YET = {10005, 10008}  # errors: too few servers; nobody leads
 _WRONG_SEQUENCE = 10071  # error: the newest of this subject is another
 _NO_MESSAGE, _END = "404", "204"  # status of a direct get
+_PROBE = "FLEET_PROBE"  # a stream that is there for a moment
+_HEALTH_SECONDS = 1.0
+_MAKE_ROOM = "make room where it stores (by default /var/lib/fwtop-broker)"
+_RESTART = "on it, systemctl restart fwtop-broker"
 
 
 def _close(self: TcpTransport) -> None:
@@ -84,6 +89,7 @@ class Access(Struct, frozen=True):
     jwt: str
     seed: str
     name: str  # the JWT's: answers come to its inbox
+    system: Callable[[], Access] | None = None  # how the servers are asked how they fare, by who may
 
 
 def node_rights() -> tuple[list[str], list[str]]:
@@ -106,6 +112,7 @@ class Broker:
         self.lost = lost
         self.complaints: list[str] = []  # of the server: rights that this party lacks
         self._client = client
+        self._access: Access | None = None
 
     @classmethod
     async def connect(cls, access: Access) -> Broker:
@@ -123,7 +130,7 @@ class Broker:
         raise _unavailable("; ".join(failed))
 
     async def _open(self, access: Access, url: str) -> None:
-        key = NatsKey.of_seed(access.seed)
+        key, self._access = NatsKey.of_seed(access.seed), access
 
         async def is_lost() -> None:
             self.lost.set()
@@ -254,6 +261,35 @@ class Broker:
             for board, stream in _STREAMS.items()
         }
 
+    async def check_room(self, replicas: int = 1) -> None:
+        """Raise FwtopError unless a stream of so many replicas can be made now: it is made, and removed.
+
+        A server that lacks room for what is put there answers nothing, and takes nothing more until it is
+        started again; that it lacks room for a stream it says, and goes on.
+        """
+        await self._check_writes()
+        about = {"name": _PROBE, "subjects": ["fleet.probe"], "num_replicas": replicas, "max_bytes": 1 << 12}
+        create = f"$JS.API.STREAM.CREATE.{_PROBE}"
+        answer = await self._answered(create, json.dumps(about).encode(), seconds=_ELECTION_SECONDS)
+        await self._answered(f"$JS.API.STREAM.DELETE.{_PROBE}", b"")
+        if error := answer.get("error"):
+            raise _unavailable(f"no room on a disk ({error.get('description')}): {_MAKE_ROOM}")
+
+    async def ailing(self) -> list[str]:
+        """Return what the servers say is wrong with them, a line each; [] where this party may not ask."""
+        if self._access is None or self._access.system is None:
+            return []
+        said: dict[str, str] = {}
+        async with await Broker.connect(self._access.system()) as system:
+            answers = system._request("$SYS.REQ.SERVER.PING.HEALTHZ", b"", _HEALTH_SECONDS)
+            async with contextlib.aclosing(answers):
+                async for message in answers:
+                    answer = json.loads(message.data)
+                    said[answer["server"]["name"]] = answer["data"].get("error", "")
+                    if len(said) == len(self._access.urls):
+                        break
+        return [f"the server {name}{_ailment(error)}" for name, error in sorted(said.items()) if error]
+
     @property
     def server(self) -> dict[str, str]:
         """Return the version and the address of the server, as it says them."""
@@ -299,13 +335,23 @@ class Broker:
                 answers = not isinstance(error, TimeoutError | NoRespondersError)
                 if answers or self.lost.is_set() or time.monotonic() > end:
                     raise _unavailable(self._why(error)) from None
+                await self._check_writes()
             else:
                 not_yet = answer.get("error", {}).get("err_code") in _NOT_YET
                 if not not_yet or time.monotonic() > end:
                     return answer
             await asyncio.sleep(_AGAIN_SECONDS)
 
-    async def _request(self, subject: str, data: bytes, seconds: float) -> AsyncIterator[Msg]:
+    async def _check_writes(self) -> None:
+        """Raise FwtopError if most servers say that they take nothing any more: all would wait in vain."""
+        try:
+            said = [line for line in await self.ailing() if _RESTART in line]
+        except FwtopError:
+            return
+        if self._access is not None and len(said) * 2 > len(self._access.urls):
+            raise _unavailable("; ".join(said))
+
+    async def _request(self, subject: str, data: bytes, seconds: float) -> AsyncGenerator[Msg]:
         """Yield the messages that answer a request, for so long."""
         end, inbox = time.monotonic() + seconds, self._client.new_inbox()
         try:
@@ -324,6 +370,15 @@ class Broker:
 
 
 _NAME_IN_USE = 10058  # error: this stream is there, and is another
+
+
+def _ailment(said: str) -> str:
+    """Return what a server says is wrong with it, with what to do where one of its writes failed."""
+    _, failed, why = said.partition("write error: ")
+    if failed:  # for good: it keeps the error until it is started again
+        why = safe_text(why.rpartition(": ")[2], limit=80)
+        return f" could not write ({why}), and takes nothing any more: {_MAKE_ROOM}, then {_RESTART}"
+    return f": {safe_text(said, limit=200)}"
 
 
 def _context(authority: str) -> ssl.SSLContext:

@@ -55,11 +55,9 @@ class OperatorFile(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def access(self) -> Access:
         """How a coordinator connects."""
-        return Access(
-            self.urls, self.authority, self.controller_jwt, self.seeds["controller user"], "controller"
-        )
+        seed = self.seeds["controller user"]
+        return Access(self.urls, self.authority, self.controller_jwt, seed, "controller", self.system_access)
 
-    @property
     def system_access(self) -> Access:
         """How the servers are told which accounts there are; made anew for each use."""
         key = NatsKey("U")

@@ -177,7 +177,8 @@ class Leader:
         except FwtopError as error:
             outcome.reason = str(error)
             self._stop_renewing()
-            await self._revert(outcome)
+            if outcome.meant:
+                await self._revert(outcome)
         except asyncio.CancelledError:  # whoever leads interrupts it
             self._stop_renewing()
             await self._revert(outcome)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fwtop.client.program import connect
+from fwtop.fleet.broker import Broker
+from fwtop.kernel.namespaces import inside
 from fwtop.kernel.programs import module_argv
 from fwtop.lab.fleet import FleetLab
 
 TRIAL = 8  # seconds
+SOON = 10.0  # seconds in which it is said, where nothing has to be waited for
 SAID = 40.0  # seconds in which who asks is told what is wrong, however busy the machine is
 
 
@@ -40,10 +45,12 @@ def until(happened: Callable[[], bool], seconds: float = 60.0) -> float:
 class Run:
     """A coordinator at work."""
 
-    def __init__(self, lab: FleetLab, *arguments: str, trial: int = TRIAL, key: Path | None = None) -> None:
+    def __init__(
+        self, lab: FleetLab, *arguments: str, trial: int = TRIAL, key: Path | None = None, measure: int = 1
+    ) -> None:
         self.out, self.told = lab.directory / "out", lab.directory / "told"
         given = [*arguments, "--on", "web", "--yes", "--json", "--key", str(key or lab.key)]
-        given += ["--trial", f"{trial}s", "--measure", "1s"]
+        given += ["--trial", f"{trial}s", "--measure", f"{measure}s"]
         with self.out.open("wb") as out, self.told.open("wb") as told:
             self.process = lab.coordinator(*given, stdout=out, stderr=told)
 
@@ -97,6 +104,42 @@ def status(lab: FleetLab) -> tuple[int, str, float]:
 def kill(process: subprocess.Popen) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def as_broker(lab: FleetLab, work: Callable[[Broker], Awaitable[object]]) -> None:
+    """Do what whoever has the servers could: publish anything under any name."""
+
+    async def worked() -> None:
+        with inside(lab.hub):
+            async with await Broker.connect(lab.file.access) as broker:
+                await work(broker)
+
+    asyncio.run(worked())
+
+
+@contextlib.contextmanager
+def small_disk(lab: FleetLab) -> Iterator[Callable[[], None]]:
+    """Have the server store on a small disk of its own; yields what fills it, or makes room again."""
+    store = lab.directory / "store"
+    filler = store / "filler"
+
+    def fill() -> None:
+        if filler.exists():
+            filler.unlink()
+            return
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(512))
+
+    with without_broker(lab):
+        shutil.copytree(store, lab.directory / "saved")
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "fwtop-test", store], check=True)
+        shutil.copytree(lab.directory / "saved", store, dirs_exist_ok=True)
+    try:
+        yield fill
+    finally:
+        with without_broker(lab):
+            subprocess.run(["umount", "-l", store], check=True)
 
 
 @contextlib.contextmanager

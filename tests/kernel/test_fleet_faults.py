@@ -7,17 +7,22 @@ import asyncio
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from fleet_lab import (
     SAID,
+    SOON,
     TRIAL,
     Run,
+    as_broker,
     attacked_fleet,
     kept,
     kill,
+    patched,
     rules,
+    small_disk,
     stages,
     status,
     undo,
@@ -28,10 +33,12 @@ from fleet_lab import (
 from fwtop.client.program import connect
 from fwtop.fleet.broker import Broker
 from fwtop.fleet.machine import read_node
+from fwtop.fleet.transport import WANTED
 from fwtop.kernel.namespaces import inside
 from fwtop.kernel.programs import module_argv
 from fwtop.lab.fleet import SOURCES
 from fwtop.model import paths
+from fwtop.model.errors import FwtopError
 
 pytestmark = pytest.mark.kernel
 
@@ -62,6 +69,41 @@ def test_a_killed_broker_has_a_trial_revert_and_what_is_kept_stays(fleet):
         until(lambda: "trial" not in stages(fleet), TRIAL + 5)
         assert rules(fleet) == [1, 1]
     undo(fleet, before)
+
+
+def test_a_full_disk_of_the_server_is_said_within_seconds_and_rules_in_force_stay(fleet):
+    stuck = "could not write (no space left on device), and takes nothing any more"
+    before = kept(fleet, "block", "192.0.2.0/24")
+    with small_disk(fleet) as fill:
+        fill()
+        code, said, seconds = status(fleet)
+        assert (code, "no room on a disk" in said, seconds < SOON) == (1, True, True), said
+        began = time.monotonic()
+        run = Run(fleet, "block", SOURCES)
+        assert (run.ended()[0], time.monotonic() - began < SOON) == (1, True)
+        assert "no room on a disk" in run.said()
+        fill()  # nothing was put: with room again all is well
+        run = Run(fleet, "block", SOURCES, trial=5, measure=30)
+        until(lambda: "trial" in stages(fleet))
+        fill()
+        began = time.monotonic()
+        with pytest.raises(FwtopError, match="no space left on device"):
+            as_broker(fleet, lambda broker: broker.put(WANTED, "another.document", bytes(8192), seconds=1))
+        code, outcome = run.ended()
+        assert (code, stuck in outcome["rollout"]["reason"], time.monotonic() - began < SOON) == (
+            1,
+            True,
+            True,
+        )
+        until(lambda: "trial" not in stages(fleet), TRIAL + 5)
+        assert rules(fleet) == [1, 1]
+        fill()
+        code, said, seconds = status(fleet)
+        assert (code, f"{stuck}: make room" in said, seconds < SOON) == (1, True, True), said
+        code, told = patched(fleet, "", "undo", before, "--key", str(fleet.key))
+        assert (code, told.count(": undone"), stuck in told) == (1, 2, True), told  # those connected heard it
+        assert rules(fleet) == [0, 0]
+    assert stuck not in status(fleet)[1]
 
 
 @pytest.mark.matrix  # the guardians' clocks end it, as they do without a broker

@@ -3,7 +3,6 @@
 All cases share one fleet of two machines that are attacked; each leaves it as it found it.
 """
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from fleet_lab import (
     SAID,
     TRIAL,
     Run,
+    as_broker,
     attacked_fleet,
     kept,
     kill,
@@ -31,7 +31,6 @@ from fwtop.fleet.broker import Broker
 from fwtop.fleet.document import Sealed, read_document
 from fwtop.fleet.transport import WANTED, Entry
 from fwtop.fleet.wanted import CONFIRMED, DOCUMENT, STARTED, UNDO, Started, encoded
-from fwtop.kernel.namespaces import inside
 from fwtop.kernel.programs import module_argv
 from fwtop.lab.fleet import SOURCES, FleetLab
 from fwtop.lab.processes import end
@@ -45,18 +44,6 @@ NONE = [0, 0]
 def fleet() -> Iterator[FleetLab]:
     with attacked_fleet() as lab:
         yield lab
-
-
-def as_broker(lab: FleetLab, work: Callable[[Broker], Awaitable[object]]) -> None:
-    """Do what whoever has the servers could: publish anything under any name."""
-
-    async def worked() -> None:
-        with inside(lab.hub):
-            broker = await Broker.connect(lab.file.access)
-        async with broker:
-            await work(broker)
-
-    asyncio.run(worked())
 
 
 def board(lab: FleetLab) -> dict[str, Entry]:

@@ -241,7 +241,7 @@ async def test_a_token_asks_to_join_under_its_own_id_only(real):
 
 async def test_a_removed_machine_is_cut_off_at_once_and_the_others_stay(real):
     node, other = await real.as_node("web-1"), await real.as_node("web-2")
-    async with await Broker.connect(real.file.system_access) as system:
+    async with await Broker.connect(real.file.system_access()) as system:
         await system.renew_account(founding.account_jwt(real.file.seeds, {node.user: int(time.time())}))
     async with asyncio.timeout(20):
         await node.lost.wait()

@@ -156,6 +156,8 @@ async def _led(args: argparse.Namespace, file: OperatorFile, signed: _Signed, ke
         print(line, file=to, flush=True)
 
     async with await Broker.connect(file.access) as broker:
+        if not args.preview:
+            await broker.check_room()
         known = await register.read(broker, file.fleet, MachineKey(file.registrar))
         view = View(known)
         await broker.follow(view.take)
@@ -305,15 +307,21 @@ async def _undone(args: argparse.Namespace, file: OperatorFile) -> int:
         )
         sealed = seal(document, [signing_key(args.key)])
         view = View(await register.read(broker, file.fleet, MachineKey(file.registrar)))
-        await broker.put(
-            WANTED, f"{args.rollout}.{UNDO}", encoded(sealed), seconds=max(old.not_after - now, 1)
-        )
+        left, wrong = max(old.not_after - now, 1), ""
+        try:
+            await broker.put(WANTED, f"{args.rollout}.{UNDO}", encoded(sealed), seconds=left)
+        except FwtopError as error:  # who is connected heard it all the same
+            wrong = f"{error}; a machine that is off hears of this undo only if you repeat it later"
         stages = await _awaited(broker, view, document)
     if args.json:
-        print(json.dumps({"schema": 1, "rollout": args.rollout, "machines": stages}))
+        print(json.dumps({"schema": 1, "rollout": args.rollout, "machines": stages, "wrong": wrong}))
     else:
         for machine, stage in stages.items():
             print(f"  {machine}: {stage}")
+        if wrong:
+            print(f"! {wrong}")
+    if wrong:
+        return 1
     return 0 if all(stage in ("undone", "reverted", "untouched") for stage in stages.values()) else 1
 
 

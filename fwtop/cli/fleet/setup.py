@@ -252,7 +252,7 @@ async def _remove(file: OperatorFile, broker: Broker, known: Register, names: li
         raise FwtopError(f"{said}: no machine of this name; nothing was changed", 2)
     registrar, rest = MachineKey(file.registrar), known.without(names)
     await register.write(broker, rest, registrar)
-    async with await Broker.connect(file.system_access) as system:
+    async with await Broker.connect(file.system_access()) as system:
         await system.renew_account(founding.account_jwt(file.seeds, rest.removed))
     return await register.read(broker, file.fleet, registrar)
 

@@ -22,6 +22,7 @@ from fwtop.fleet.summary import NO_GUARDIAN, NOT_WATCHED
 from fwtop.fleet.transport import WANTED
 from fwtop.fleet.view import DOUBLE, Heard, View
 from fwtop.fleet.wanted import DOCUMENT, Question
+from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json
 from fwtop.render.numbers import duration, si
@@ -36,6 +37,7 @@ class _Seen(Struct):
     documents: dict[str, Document]
     server: dict[str, str]
     streams: dict[str, dict[str, Any]]
+    ailing: list[str]  # servers, by their own word
 
     @property
     def behind(self) -> list[str]:
@@ -56,6 +58,7 @@ class _Seen(Struct):
             f"{name} is silent: on it, systemctl status fwtop-fleet; its rules stay as they are"
             for name in self.view.silent(known)
         ]
+        lines += self.ailing
         lines += [
             f"the server {name} is gone, or behind the others: on it, systemctl status fwtop-broker; "
             "with another one lost nothing is sent any more"
@@ -100,7 +103,12 @@ async def _look(args: argparse.Namespace) -> _Seen:
             rollout, _, kind = name.partition(".")
             if kind == DOCUMENT:
                 documents[rollout] = read_document(of_json(Sealed, entry.document).text.encode())
-        return _Seen(file, view, documents, broker.server, await broker.streams())
+        try:
+            if not (ailing := await broker.ailing()):
+                await broker.check_room(len(file.urls))
+        except FwtopError as error:
+            ailing = [str(error)]
+        return _Seen(file, view, documents, broker.server, await broker.streams(), ailing)
 
 
 def _status(args: argparse.Namespace) -> int:
