@@ -18,7 +18,7 @@ import os
 import random
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Self
 
 from msgspec import Struct
@@ -68,6 +68,7 @@ _WRONG_SEQUENCE = 10071  # error: the newest of this subject is another
 _NO_MESSAGE, _END = "404", "204"  # status of a direct get
 _PROBE = "FLEET_PROBE"  # a stream that is there for a moment
 _HEALTH_SECONDS = 1.0
+_SUMMARIES, _SUMMARIES_SECONDS = 128, 32.0  # of a machine at once; faster than that is a flood
 _MAKE_ROOM = "make room where it stores (by default /var/lib/fwtop-broker)"
 _RESTART = "on it, systemctl restart fwtop-broker"
 
@@ -167,9 +168,36 @@ class Broker:
         check_size(summary, MAX_SUMMARY)
         await self._send(f"fleet.summary.{check_name(name)}", summary)
 
-    async def follow(self, take: Callable[[str, bytes], None]) -> None:
+    async def follow(
+        self, names: Iterable[str], take: Callable[[str, bytes], None], flooded: Callable[[str], None]
+    ) -> None:
         """See Transport."""
-        await self._subscribe("fleet.summary.*", 2, take)
+        for name in names:
+            await self._follow(name, take, flooded)
+
+    async def _follow(
+        self, name: str, take: Callable[[str, bytes], None], flooded: Callable[[str], None]
+    ) -> None:
+        """Have a server send so many summaries of a machine and no more; others if that took its time."""
+        began, count, answers = time.monotonic(), 0, 0
+
+        async def taken(message: Msg) -> None:
+            nonlocal count, answers
+            count, answers = count + 1, answers + bool(message.headers)
+            take(name, message.data)
+            if count < _SUMMARIES:
+                return
+            if answers > _SUMMARIES / 2:  # of the server, which anybody can have sent here: not this machine
+                await asyncio.sleep(_AGAIN_SECONDS)
+            elif time.monotonic() - began < _SUMMARIES_SECONDS:
+                flooded(name)
+                return
+            await self._follow(name, take, flooded)
+            await subscription.unsubscribe()
+
+        subscription = await self._client.subscribe(f"fleet.summary.{check_name(name)}", cb=taken)
+        # The server's count alone: nats-py drops what waits once its own has ended.
+        await self._client._send_unsubscribe(subscription._id, _SUMMARIES)
 
     async def read(self, board: str, name: str = "") -> Mapping[str, Entry]:
         """See Transport."""
@@ -190,7 +218,11 @@ class Broker:
 
     async def watch(self, board: str, take: Callable[[str, bytes], None]) -> None:
         """See Transport."""
-        await self._subscribe(f"fleet.{board}.>", 2, take)
+
+        async def taken(message: Msg) -> None:
+            take(message.subject.split(".", 2)[2], message.data)
+
+        await self._client.subscribe(f"fleet.{board}.>", cb=taken)
 
     async def put(
         self, board: str, name: str, document: bytes, *, after: int | None = None, seconds: float = 0
@@ -310,12 +342,6 @@ class Broker:
         """End the connection."""
         await self.close()
 
-    async def _subscribe(self, subject: str, parts: int, take: Callable[[str, bytes], None]) -> None:
-        async def taken(message: Msg) -> None:
-            take(message.subject.split(".", parts)[parts], message.data)
-
-        await self._client.subscribe(subject, cb=taken)
-
     async def _send(self, subject: str, data: bytes) -> None:
         try:
             await self._client.publish(subject, data)
@@ -326,13 +352,14 @@ class Broker:
         self, subject: str, data: bytes, headers: dict[str, str] | None = None, seconds: float = 0
     ) -> dict[str, Any]:
         """Return the server's answer, or its error as it writes them; ask for so long while nobody leads."""
-        end = time.monotonic() + seconds
+        end, complaints = time.monotonic() + seconds, self.complaints
         while True:
             try:
                 message = await self._client.request(subject, data, timeout=_SECONDS, headers=headers)
                 answer: dict[str, Any] = json.loads(message.data)
             except (OSError, TimeoutError, NatsError, ValueError) as error:
                 answers = not isinstance(error, TimeoutError | NoRespondersError)
+                answers = answers or self.complaints is not complaints
                 if answers or self.lost.is_set() or time.monotonic() > end:
                     raise _unavailable(self._why(error)) from None
                 await self._check_writes()

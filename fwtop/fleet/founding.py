@@ -26,6 +26,7 @@ from fwtop.fleet.broker import Access, joining_rights, node_rights
 from fwtop.fleet.document import is_name
 from fwtop.fleet.identity import NatsKey, Scope, account, operator, user
 from fwtop.fleet.keys import MachineKey
+from fwtop.fleet.transport import MAX_ANSWER
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, to_json
@@ -163,7 +164,7 @@ def account_jwt(seeds: dict[str, str], revoked: dict[str, int] | None = None) ->
     """Return the JWT of the fleet's account: who may do what."""
     keys = {name: NatsKey.of_seed(seed) for name, seed in seeds.items()}
     scopes = [
-        Scope(keys["node"], "node", *node_rights()),
+        Scope(keys["node"], "node", *node_rights(), MAX_ANSWER),
         Scope(keys["controller"], "controller", [">"], [">"]),
         Scope(keys["join"], "join", *joining_rights()),
     ]

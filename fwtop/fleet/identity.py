@@ -74,15 +74,22 @@ class NatsKey:
 class Scope:
     """A signing key of an account and what those users may do that it makes."""
 
-    def __init__(self, key: NatsKey, role: str, publish: Sequence[str], subscribe: Sequence[str]) -> None:
-        """`{{name()}}` in a subject stands for the user's name; a role that subscribes may answer once."""
+    def __init__(
+        self, key: NatsKey, role: str, publish: Sequence[str], subscribe: Sequence[str], payload: int = -1
+    ) -> None:
+        """`{{name()}}` in a subject stands for the user's name; a role that subscribes may answer once.
+
+        No message may have more than `payload` bytes (-1: than the server takes).
+        """
         self.key = key
         self.claims: dict[str, Any] = {
             "kind": "user_scope",
             "key": key.public,
             "role": role,
             "template": {
-                **dict.fromkeys(("subs", "data", "payload"), -1),
+                "subs": -1,
+                "data": -1,
+                "payload": payload,
                 "pub": {"allow": [*publish]},
                 "sub": {"allow": [*subscribe]},
                 "resp": {"max": 1, "ttl": 30_000_000_000},  # nanoseconds

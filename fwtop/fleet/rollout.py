@@ -19,7 +19,7 @@ from fwtop.fleet.lists import FETCHING
 from fwtop.fleet.signing import ConfirmKey
 from fwtop.fleet.summary import Answer, Rollout, Summary
 from fwtop.fleet.transport import WANTED, Transport
-from fwtop.fleet.view import DOUBLE, View
+from fwtop.fleet.view import DOUBLE, FLOODS, View
 from fwtop.fleet.wanted import CONFIRMED, DOCUMENT, STARTED, Question, Started, encoded
 from fwtop.model.errors import FwtopError
 
@@ -97,8 +97,8 @@ async def preview(
     answers = await view.ask(transport, Question.new(sealed), seconds, meant)
     silent = tuple(sorted(meant.keys() - answers.keys()))
     for name in answers:
-        if view.machines[name].is_double:
-            answers[name] = replace(answers[name], told=None, refused=DOUBLE)
+        if why := view.why_not(name):
+            answers[name] = replace(answers[name], told=None, refused=why)
     return Preview({name: one for name, one in answers.items() if one.reason != "not_meant"}, silent)
 
 
@@ -208,7 +208,8 @@ class Leader:
             if time.monotonic() > end:
                 break
             await self._hear_until(end)
-        share = len(outcome.applied) / len(outcome.meant)
+        believed = [one for one in outcome.meant if one in outcome.applied or one not in self._view.flooding]
+        share = len(outcome.applied) / len(believed) if believed else 0.0
         if share < self._document.gates.applied_share:
             missing = {
                 name: self._told.get(name, "silent") for name in outcome.meant if name not in outcome.applied
@@ -225,7 +226,9 @@ class Leader:
         """Note and say which machines have it in force by now."""
         for name in outcome.meant:
             rollout = self._on(name)
-            if rollout is not None and self._told.get(name) != (told := _in_words(rollout)):
+            told = _in_words(rollout) if rollout is not None else ""
+            told = FLOODS if name in self._view.flooding else told
+            if told and self._told.get(name) != told:
                 self._told[name] = told
                 self._say(f"  {name}: {told}")
             if rollout is not None and rollout.acting and name not in outcome.applied:
@@ -236,8 +239,8 @@ class Leader:
         return outcome.applied
 
     def _is_over(self, name: str) -> bool:
-        """Return whether a machine refused it, or took it back."""
-        return self._stage(name) in ("refused", Stage.REVERTED, Stage.UNDONE)
+        """Return whether a machine refused it, took it back, or is not heard any more."""
+        return name in self._view.flooding or self._stage(name) in ("refused", Stage.REVERTED, Stage.UNDONE)
 
     def _look_at_gates(self, outcome: Outcome) -> None:
         """Raise StoppedError if clients fare worse than before, or rules are not in force any more."""
@@ -307,7 +310,7 @@ class Leader:
                     raise FwtopError("the fleet's servers were lost")
                 try:
                     other = await self._connect()
-                    await other.follow(self._view.take)
+                    await self._view.follow(other)
                 except FwtopError:
                     await asyncio.sleep(_AGAIN_SECONDS)
                 else:
@@ -371,8 +374,11 @@ class Leader:
     async def _report(self, outcome: Outcome, stage: Stage) -> None:
         """Wait a while for all machines to say that they got there, saying who does."""
         end = time.monotonic() + _REPORT_SECONDS
-        over = {stage, Stage.UNDONE, Stage.REVERTED, "refused", "untouched"}
-        while not all(self._stage(name) in over for name in outcome.meant) and time.monotonic() < end:
+        over = {stage, "untouched"}
+        while (
+            not all(self._stage(name) in over or self._is_over(name) for name in outcome.meant)
+            and time.monotonic() < end
+        ):
             await self._hear_until(end)
             self._count(outcome)
 

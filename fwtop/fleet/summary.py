@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fwtop.fleet.keys import ANSWER, SUMMARY, MachineKey, unsealed
-from fwtop.fleet.transport import MAX_SUMMARY
+from fwtop.fleet.transport import MAX_ANSWER, MAX_SUMMARY
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
 from fwtop.model.wire import of_json, to_json
@@ -22,6 +22,7 @@ from fwtop.model.wire import of_json, to_json
 SCHEMA = 1
 NOT_WATCHED, NO_GUARDIAN = "NOT WATCHED", "NO GUARDIAN"  # verdicts of a machine that can't tell
 _ATTACKS, _ROLLOUTS, _TROUBLE = 6, 12, 4
+_LOSSES = 3  # of each rule
 _TEXT = 160  # characters
 _SIGNATURE = 96  # bytes in front of what is signed, at most
 
@@ -94,7 +95,13 @@ def sealed_summary(summary: Summary, key: MachineKey) -> bytes:
 
 
 def sealed_answer(answer: Answer, key: MachineKey) -> bytes:
-    """Return an answer as it is sent."""
+    """Return an answer as it is sent; of one that is too long only the first losses and warnings."""
+    if answer.told is not None and len(to_json(answer)) > MAX_ANSWER - _SIGNATURE:
+        plans = [
+            {name: said[:_LOSSES] if isinstance(said, list | tuple) else said for name, said in plan.items()}
+            for plan in answer.told["plans"]
+        ]
+        answer = replace(answer, told=answer.told | {"plans": plans})
     return key.seal(ANSWER, to_json(answer))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 from msgspec import Struct
@@ -21,6 +21,7 @@ JOINING = "joining"  # requests of machines that want to join; under the token's
 ADMITTED = "admitted"  # what they are answered
 SOURCES = "sources"  # lists of sources, in pieces, under their digest
 MAX_SUMMARY = 4 << 10  # bytes
+MAX_ANSWER = 64 << 10  # bytes; a server takes nothing longer from a machine
 MAX_DOCUMENT = 512 << 10  # bytes
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){0,3}", re.ASCII)
 
@@ -40,8 +41,13 @@ class Transport(Protocol):
     async def publish(self, name: str, summary: bytes) -> None:
         """Send a machine's summary to whoever follows; nobody keeps it."""
 
-    async def follow(self, take: Callable[[str, bytes], None]) -> None:
-        """Have each summary given to `take`, with the name that it was published under."""
+    async def follow(
+        self, names: Iterable[str], take: Callable[[str, bytes], None], flooded: Callable[[str], None]
+    ) -> None:
+        """Have summaries that are published under these names given to `take`.
+
+        Of who publishes far more than any machine does no more is heard: `flooded` is told, once.
+        """
 
     async def read(self, board: str, name: str = "") -> Mapping[str, Entry]:
         """Return the newest document of every name on a board, or of one."""

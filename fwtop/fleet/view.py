@@ -19,6 +19,9 @@ from fwtop.model.wire import of_json
 SILENT_SECONDS = 25.0  # two summaries of calm were missed
 _DOUBLE_SECONDS = 60.0
 _SECOND_SECONDS = 0.2
+FLOODS = "it floods the servers with messages under its name: on it, systemctl stop fwtop-fleet; " + (
+    "it is neither heard nor asked"
+)
 DOUBLE = "two machines answer with its key: have one leave and join again; neither is believed"
 _CLOCK_SECONDS = 60.0  # by which a machine's clock may be off before it is told
 
@@ -52,6 +55,7 @@ class View:
         self.changed = asyncio.Event()
         self.machines: dict[str, Heard] = {}
         self.forged = 0  # messages that no key of the register signed
+        self.flooding: set[str] = set()  # machines that are not heard any more
 
     def take(self, name: str, message: bytes) -> None:
         """Take what was published under a name; what its machine did not sign is only counted."""
@@ -63,6 +67,20 @@ class View:
         except FwtopError:
             self.forged += 1
         self.changed.set()
+
+    async def follow(self, transport: Transport) -> None:
+        """Hear the machines' summaries; who floods is noted."""
+        await transport.follow(self.register.machines, self.take, self._flooded)
+
+    def _flooded(self, name: str) -> None:
+        self.flooding.add(name)
+        self.changed.set()
+
+    def why_not(self, name: str) -> str:
+        """Return why a machine that answered is not believed; "": it is."""
+        if name in self.flooding:
+            return FLOODS
+        return DOUBLE if self.machines[name].is_double else ""
 
     async def ask(
         self, transport: Transport, question: Question, seconds: float, enough: Mapping[str, Member]

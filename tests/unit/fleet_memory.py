@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Self
 
 from fwtop.fleet.transport import MAX_DOCUMENT, MAX_SUMMARY, Entry, changed, check_name, check_size
@@ -15,7 +15,8 @@ class Memory:
 
     def __init__(self) -> None:
         self.boards: defaultdict[str, dict[str, Entry]] = defaultdict(dict)
-        self.followers: list[Callable[[str, bytes], None]] = []
+        self.followers: defaultdict[str, list[Callable[[str, bytes], None]]] = defaultdict(list)
+        self.flooded: Callable[[str], None] = print
         self.watchers: defaultdict[str, list[Callable[[str, bytes], None]]] = defaultdict(list)
         self.answering: list[Callable[[bytes], Awaitable[bytes]]] = []
         self.version = 0
@@ -35,12 +36,16 @@ class MemoryTransport:
     async def publish(self, name: str, summary: bytes) -> None:
         """See Transport."""
         check_size(summary, MAX_SUMMARY)
-        for take in self._broker.followers:
-            take(check_name(name), summary)
+        for take in self._broker.followers[check_name(name)]:
+            take(name, summary)
 
-    async def follow(self, take: Callable[[str, bytes], None]) -> None:
-        """See Transport."""
-        self._broker.followers.append(take)
+    async def follow(
+        self, names: Iterable[str], take: Callable[[str, bytes], None], flooded: Callable[[str], None]
+    ) -> None:
+        """See Transport; the broker's `flooded` has a machine taken for one that floods."""
+        self._broker.flooded = flooded
+        for name in names:
+            self._broker.followers[name].append(take)
 
     async def read(self, board: str, name: str = "") -> Mapping[str, Entry]:
         """See Transport."""

@@ -15,7 +15,7 @@ from fwtop.fleet.rollout import Leader
 from fwtop.fleet.signing import ConfirmKey
 from fwtop.fleet.summary import Answer, Attack, Rollout, Summary, sealed_answer, sealed_summary
 from fwtop.fleet.transport import WANTED
-from fwtop.fleet.view import View
+from fwtop.fleet.view import FLOODS, View
 from fwtop.fleet.wanted import CONFIRMED, DOCUMENT, Question, Wanted
 
 FLOOD = Attack("udp_flood", "UDP flood", "all", "attack", 20_000.0)
@@ -92,7 +92,7 @@ async def led(machines: list[Machine], given: Document, during=None, connect=Non
         await machine.start()
     leading = await machines[0].broker.connect()
     view = View(Register("prod", {m.name: Member(m.key.public, "U", ("web",), "t-9", 0.0) for m in machines}))
-    await leading.follow(view.take)
+    await view.follow(leading)
     sealed, said = Sealed(encode(given).decode(), ("signature",)), []
     asked = await rollout.preview(leading, view, given, sealed, 0.3)
     with ConfirmKey() as key:
@@ -122,6 +122,22 @@ async def test_harm_on_one_machine_has_all_revert():
     assert not outcome.is_kept
     assert outcome.reason == "web-1: clients of 80/tcp 20/s → 0/s"
     assert [machine.stage for machine in machines] == ["undone", "undone"]
+
+
+async def test_who_floods_the_servers_is_named_and_holds_nobody_up():
+    broker = Memory()
+    machines = [Machine("web-22", broker), Machine("web-1", broker)]
+
+    async def flood(*_) -> None:
+        machines[1].mute = True
+        async with asyncio.timeout(20):
+            while not machines[1].stage:
+                await asyncio.sleep(0.01)
+        broker.flooded("web-1")
+
+    outcome, said, _ = await led(machines, document(), flood)
+    assert (outcome.is_kept, outcome.applied) == (True, ["web-22"])
+    assert f"  web-1: {FLOODS}" in said
 
 
 async def test_harm_in_the_first_wave_reaches_nobody_else():

@@ -14,7 +14,7 @@ from fleet_memory import Memory
 from fwtop.fleet import founding, server
 from fwtop.fleet.broker import Access, Broker
 from fwtop.fleet.identity import NatsKey, user
-from fwtop.fleet.transport import ADMITTED, JOINING, MAX_SUMMARY, WANTED
+from fwtop.fleet.transport import ADMITTED, JOINING, MAX_ANSWER, MAX_SUMMARY, WANTED
 from fwtop.model.errors import FwtopError
 
 
@@ -105,7 +105,7 @@ async def parties(connect, count: int):
 async def test_a_summary_reaches_who_follows_under_its_name(connect):
     async with parties(connect, 2) as (machine, observer):
         seen: asyncio.Queue = asyncio.Queue()
-        await observer.follow(lambda *summary: seen.put_nowait(summary))
+        await observer.follow(["web-1"], lambda *summary: seen.put_nowait(summary), print)
         await observer.read(WANTED)  # answered: the server knows the subscription by now
         await machine.publish("web-1", b"\x00summary")
         assert await taken(seen) == [("web-1", b"\x00summary")]
@@ -206,7 +206,7 @@ async def test_a_killed_server_is_noticed_and_what_was_put_is_there_again(real):
 async def test_a_machine_may_neither_publish_as_another_nor_want_anything(real):
     leader, node = await real.controller(), await real.as_node("web-1")
     seen: asyncio.Queue = asyncio.Queue()
-    await leader.follow(lambda *summary: seen.put_nowait(summary))
+    await leader.follow(["web-1", "web-2"], lambda *summary: seen.put_nowait(summary), print)
     await leader.read(WANTED)
     await node.publish("web-2", b"forged")
     await node.publish("web-1", b"own")
@@ -219,6 +219,33 @@ async def test_a_machine_may_neither_publish_as_another_nor_want_anything(real):
     assert await leader.read(WANTED) == {}
     await node.close()
     await leader.close()
+
+
+async def test_a_flooding_machine_is_named_and_heard_no_more_and_the_others_are(real):
+    leader, web1, web2 = await real.controller(), await real.as_node("web-1"), await real.as_node("web-2")
+    seen: asyncio.Queue = asyncio.Queue()
+    flooding: asyncio.Queue = asyncio.Queue()
+    await leader.follow(["web-1", "web-2"], lambda *summary: seen.put_nowait(summary), flooding.put_nowait)
+    await leader.put(WANTED, "r1.document", b"x" * 10_000)
+    for _ in range(200):  # a server answers to whatever subject a request names, as nobody's own word
+        get = "$JS.API.DIRECT.GET.FLEET_WANTED"
+        await web2._client.publish(get, b'{"multi_last":["fleet.wanted.>"]}', reply="fleet.summary.web-1")
+    for _ in range(6_000):
+        await web2.publish("web-2", b"x" * MAX_SUMMARY)
+    assert await taken(flooding) == ["web-2"]
+    heard = ""
+    while heard != ("web-1", b"well"):
+        await web1.publish("web-1", b"well")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                while (heard := await seen.get()) != ("web-1", b"well"):
+                    assert heard[0] == "web-1" or seen.qsize() < 400
+    assert flooding.empty()
+    await web2._client.publish("fleet.summary.web-2", b"x" * (MAX_ANSWER + 1))
+    async with asyncio.timeout(20):
+        await web2.lost.wait()
+    await leader.close()
+    await web1.close()
 
 
 async def test_a_token_asks_to_join_under_its_own_id_only(real):

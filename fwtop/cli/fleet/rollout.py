@@ -160,7 +160,7 @@ async def _led(args: argparse.Namespace, file: OperatorFile, signed: _Signed, ke
             await broker.check_room()
         known = await register.read(broker, file.fleet, MachineKey(file.registrar))
         view = View(known)
-        await broker.follow(view.take)
+        await view.follow(broker)
         if signed.content is not None and isinstance(about := document.sources, Sources):
             await _sent(broker, signed.content, about, max(document.not_after - time.time(), 60.0), say)
             await rollout.distribute(broker, view, document, sealed, say)

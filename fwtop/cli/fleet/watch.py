@@ -20,7 +20,7 @@ from fwtop.fleet.founding import OperatorFile
 from fwtop.fleet.keys import MachineKey
 from fwtop.fleet.summary import NO_GUARDIAN, NOT_WATCHED
 from fwtop.fleet.transport import WANTED
-from fwtop.fleet.view import DOUBLE, Heard, View
+from fwtop.fleet.view import DOUBLE, FLOODS, Heard, View
 from fwtop.fleet.wanted import DOCUMENT, Question
 from fwtop.model.errors import FwtopError
 from fwtop.model.text import safe_text
@@ -58,6 +58,7 @@ class _Seen(Struct):
             f"{name} is silent: on it, systemctl status fwtop-fleet; its rules stay as they are"
             for name in self.view.silent(known)
         ]
+        lines += [f"{name}: {FLOODS}" for name in sorted(self.view.flooding)]
         lines += self.ailing
         lines += [
             f"the server {name} is gone, or behind the others: on it, systemctl status fwtop-broker; "
@@ -97,6 +98,7 @@ async def _look(args: argparse.Namespace) -> _Seen:
     file = founding.read_operator(args.fleet)
     async with await Broker.connect(file.access) as broker:
         view = View(await register.read(broker, file.fleet, MachineKey(file.registrar)))
+        await view.follow(broker)
         await view.ask(broker, Question.new(), _ASK_SECONDS, {})
         documents = {}
         for name, entry in (await broker.read(WANTED)).items():
