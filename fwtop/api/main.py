@@ -7,7 +7,6 @@ have been told. While it serves, the guardian goes on, too: this process is one 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import resource
 import signal
@@ -15,7 +14,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from fwtop.api.serving import Budget, Means, Session
@@ -24,16 +22,16 @@ from fwtop.guardian.limits import read_limits
 from fwtop.guardian.main import Options
 from fwtop.guardian.serving.connections import MAX_OF_PROGRAMS, MAX_OF_USER
 from fwtop.guardian.serving.peer import identity_of
-from fwtop.guardian.serving.programs import listen
+from fwtop.guardian.serving.programs import is_served, listen
 from fwtop.kernel import namespaces
-from fwtop.kernel.descriptors import raise_limit
+from fwtop.kernel.descriptors import locked, raise_limit
 from fwtop.model.errors import FwtopError
 
 _EVERY_SECONDS = 2.0  # between two comparisons, while somebody follows
 _LOOK_SECONDS = 2.0  # between two looks at the operator's file, and at the namespace's name
 _FOLLOWED_SECONDS = 60.0  # after the last who follows: one that comes back misses nothing
 _MOST_MEMORY = 1 << 30  # bytes: what programs send is worth no more of the machine
-_LOCK_SECONDS = 5.0
+_LOCK_SECONDS = 5.0  # how long a predecessor may take to end
 _FIRST_FD = 3  # sd_listen_fds(3)
 
 
@@ -108,9 +106,11 @@ def serve(options: Options) -> None:
     try:
         options.run_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         given = _of_systemd()
-        if given is None and _is_served(path):
-            raise FwtopError(f"{path} is served already", reason="exists")
-        with _locked(path.with_suffix(".lock"), patient=given is not None):
+        if given is None and is_served(path, socket.SOCK_STREAM):
+            raise BlockingIOError
+        with locked(path.with_suffix(".lock"), _LOCK_SECONDS if given else _LOOK_SECONDS) as lock:
+            os.truncate(lock, 0)
+            os.write(lock, b"%d\n" % os.getpid())  # for who ends all of fwtop
             listener = given or listen(path, kind=socket.SOCK_STREAM)
             try:
                 StreamServer(options, listener, None if given else path).serve()
@@ -118,6 +118,8 @@ def serve(options: Options) -> None:
                 listener.close()
                 if given is None:
                     path.unlink(missing_ok=True)
+    except BlockingIOError:
+        raise FwtopError(f"{path} is served already; nothing was started", reason="exists") from None
     except OSError as error:
         raise FwtopError(f"{path}: {error.strerror}; nothing was started") from None
 
@@ -132,37 +134,6 @@ def _of_systemd() -> socket.socket | None:
         return None
     os.set_inheritable(_FIRST_FD, False)
     return socket.socket(fileno=_FIRST_FD)
-
-
-def _is_served(path: Path) -> bool:
-    """Tell whether somebody listens there, systemd perhaps."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        try:
-            sock.connect(str(path))
-        except OSError:
-            return False
-        return True
-
-
-@contextlib.contextmanager
-def _locked(path: Path, *, patient: bool) -> Iterator[None]:
-    """Hold the lock that makes this the namespace's only server; it names the process."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    end = time.monotonic() + (_LOCK_SECONDS if patient else 0.0)
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= end:
-                    raise FwtopError(f"{path}: this namespace is served already", reason="exists") from None
-                time.sleep(0.05)  # flock(2) has no time limit of its own
-        os.truncate(descriptor, 0)
-        os.write(descriptor, b"%d\n" % os.getpid())
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def main() -> int:

@@ -226,9 +226,9 @@ class OwnRules:
         with self._machine.connect() as guardian:
             first = guardian.demand(Changes(self._since)).data
             if first["log"] != self._of or first["first"] > self._since + 1:
-                self._of, self._since = first["log"], first["last"]
                 events = guardian.demand(Changes()).data["events"] if self.met.is_set() else ()
                 self._meet(guardian)
+                self._of, self._since = first["log"], first["last"]  # only now: what fails is compared again
                 for event in events:
                     if event["seq"] <= self._since and event["event"].startswith("attack_"):
                         self._tell(event, NOTIFIED)

@@ -11,7 +11,6 @@ import fcntl
 import os
 import sys
 import syslog
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -35,13 +34,13 @@ from fwtop.guardian.rules.adoption import adopt_all
 from fwtop.guardian.rules.lifecycle import Lifecycle
 from fwtop.guardian.rules.state import GuardianState
 from fwtop.guardian.serving.changes import ChangeLog
-from fwtop.guardian.serving.programs import SUFFIX, listen
+from fwtop.guardian.serving.programs import SUFFIX, is_served, listen
 from fwtop.guardian.serving.reports import Reports
 from fwtop.guardian.serving.requests import FleetRequests, Handlers, ListRequests
 from fwtop.guardian.serving.server import Identity, Server
 from fwtop.guardian.serving.worker import Worker
 from fwtop.kernel import namespaces
-from fwtop.kernel.descriptors import closing, raise_limit
+from fwtop.kernel.descriptors import closing, locked, raise_limit
 from fwtop.kernel.links import readable_links, receiving_links
 from fwtop.kernel.programs import GUARDIAN_ENVIRONMENT
 from fwtop.model import paths
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from fwtop.guardian.rules.named_lists import NamedLists
 
 
-_LOCK_SECONDS = 5.0  # how long a predecessor may take to hand over
+LOCK_SECONDS = 5.0  # how long a predecessor may take to hand over
 
 
 class Options(Struct, forbid_unknown_fields=True):
@@ -191,17 +190,21 @@ def _serve(options: Options, ready: Callable[[], None]) -> int:
     """Run until there are neither clients nor active rules."""
     number = os.stat("/proc/self/ns/net").st_ino
     directory = options.run_directory
-    try:
-        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        directory.chmod(0o755)
-        lock_path = lock_path_of(directory, number)
-        lock = _lock(lock_path)
-    except OSError as error:
-        raise FwtopError(f"cannot use {directory}: {error.strerror}; nothing was started", 1) from None
-    remove_stale(directory)
-    Records.remove_deserted(directory, set(namespaces.everywhere()))
     path = directory / f"{number}.sock"
-    try:
+    with contextlib.ExitStack() as held:
+        try:
+            directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+            directory.chmod(0o755)
+            # One that was started at the same moment as another doesn't keep its client waiting
+            lock = locked(lock_path_of(directory, number), LOCK_SECONDS, given_up=lambda: is_served(path))
+            held.enter_context(lock)
+        except BlockingIOError:
+            raise FwtopError("another guardian holds this namespace; nothing was started") from None
+        except OSError as error:
+            raise FwtopError(f"cannot use {directory}: {error.strerror}; nothing was started") from None
+        held.callback(path.unlink, missing_ok=True)
+        remove_stale(directory)
+        Records.remove_deserted(directory, set(namespaces.everywhere()))
         records = Records(directory, namespaces.cookie(), boot_id(), number, options.state_directory)
         journal = Journal(records)
         server = _server(options, number, journal, records)
@@ -210,10 +213,6 @@ def _serve(options: Options, ready: Callable[[], None]) -> int:
         ready()
         server.run(listener)
         journal.close()
-    finally:
-        path.unlink(missing_ok=True)
-        lock_path.unlink(missing_ok=True)
-        os.close(lock)
     return 0
 
 
@@ -309,36 +308,19 @@ def _choose_iptables() -> iptables.Choice:
         return iptables.Choice(iptables.Variant(iptables.NFT, ""))
 
 
-def _lock(path: Path) -> int:
-    """Take the lock that makes this the namespace's only guardian, waiting for one that hands over."""
-    descriptor = _open_lock(path)
-    end = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
-                return descriptor
-            os.close(descriptor)  # its last holder removed it when it ended
-            descriptor = _open_lock(path)
-        except BlockingIOError:
-            if time.monotonic() > end:
-                os.close(descriptor)
-                raise FwtopError("another guardian holds this namespace; nothing was started") from None
-            time.sleep(0.02)  # flock(2) has no time limit of its own
-
-
 def remove_stale(directory: Path) -> None:
-    """Remove sockets and locks of guardians that were killed: nobody holds their lock any more."""
+    """Remove sockets and locks of those that were killed: nobody holds their lock any more.
+
+    Where programs are served the path stays while its namespace does: systemd may listen there.
+    """
     for path in directory.glob("*.lock"):
-        if not path.stem.isdigit():
+        what, _, name = path.stem.partition("-")
+        if not what.isdigit() and what != "api":
             continue
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         with contextlib.suppress(OSError), closing(os.open(path, flags)) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.with_suffix(".sock").unlink(missing_ok=True)
-            path.with_suffix(SUFFIX).unlink(missing_ok=True)
+            if what.isdigit() or (name and not (namespaces.NETNS / name).exists()):
+                path.with_suffix(".sock").unlink(missing_ok=True)
+                path.with_suffix(SUFFIX).unlink(missing_ok=True)
             path.unlink()
-
-
-def _open_lock(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -7,7 +7,8 @@ import errno
 import fcntl
 import os
 import resource
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -79,6 +80,38 @@ def raise_limit() -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@contextmanager
+def locked(path: Path, seconds: float, given_up: Callable[[], bool] = lambda: False) -> Iterator[int]:
+    """Hold the lock of a file for the block, which has its descriptor; the file goes with it.
+
+    Waits so long for who holds it, unless that is `given_up`. Raises OSError, BlockingIOError if it is held.
+    """
+    descriptor = _locked(path, seconds, given_up)
+    try:
+        yield descriptor
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _locked(path: Path, seconds: float, given_up: Callable[[], bool]) -> int:
+    end = time.monotonic() + seconds
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
+        except FileNotFoundError:
+            pass  # its last holder removed it when it ended
+        except BlockingIOError:
+            if given_up() or time.monotonic() > end:
+                os.close(descriptor)
+                raise
+            time.sleep(0.02)  # flock(2) has no time limit of its own
+        os.close(descriptor)
 
 
 def is_held(path: Path) -> bool:

@@ -8,12 +8,15 @@ import select
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from guardian_bench import PORT, SOON_SECONDS, VARIANTS, Bench, apply, inside, kill, rules_of
 
+from fwtop.guardian.main import LOCK_SECONDS
 from fwtop.kernel import namespaces
+from fwtop.kernel.descriptors import closing
 from fwtop.kernel.programs import module_argv
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.protocol import Apply, Plan
@@ -178,17 +181,27 @@ def test_a_guardian_waits_for_the_client_that_started_it(bench: Bench) -> None:
         assert int(guardian.about["pid"]) == started
 
 
+def test_one_that_was_started_beside_another_ends_once_that_one_serves(bench: Bench) -> None:
+    with bench.connect(), closing(namespaces.open_netns(bench.netns)) as netns:
+        argv = module_argv("fwtop.guardian", "--run-directory", str(bench.directory), *bench.arguments())
+        began = time.monotonic()
+        done = start_guardian(argv, netns)
+        took = time.monotonic() - began
+    assert (done.returncode, b"another guardian" in done.stderr) == (1, True)
+    assert took < LOCK_SECONDS, "its client waits for as long"
+
+
 def test_stale_locks_go_and_held_ones_stay(bench: Bench) -> None:
-    for name in ("1.lock", "1.sock", "2.lock", "notes.lock"):
+    served = {
+        f"{path}.{end}" for path in ("api", f"api-{bench.netns}", "api-gone") for end in ("lock", "sock")
+    }
+    names = {"1.lock", "1.sock", "2.lock", "notes.lock", *served}
+    for name in names:
         (bench.directory / name).touch()
     held = os.open(bench.directory / "2.lock", os.O_RDWR)
     fcntl.flock(held, fcntl.LOCK_EX)
     with bench.connect() as guardian:
         apply(guardian, bench.block_rule(4))
     os.close(held)
-    left = {
-        path.name
-        for path in bench.directory.iterdir()
-        if path.name in ("1.lock", "1.sock", "2.lock", "notes.lock")
-    }
-    assert left == {"2.lock", "notes.lock"}
+    left = {path.name for path in bench.directory.iterdir()} & names
+    assert left == {"2.lock", "notes.lock", "api.sock", f"api-{bench.netns}.sock"}, "systemd's stay, perhaps"

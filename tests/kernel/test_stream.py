@@ -325,7 +325,7 @@ REFUSED = [  # verb, fields; reason, field, code
     ("apply", {"rule": RULE, "confirm_seconds": -1}, "invalid", "confirm_seconds", 2),
     ("keep", {"id": "0"}, "not_found", "id", 1),
     ("why", {"id": "0"}, "not_found", "id", 1),
-    ("policyread", {"action": "check"}, "invalid", None, 2),
+    ("policyread", {"action": "check"}, "invalid", "text", 2),
     ("watch", {"events": ["quark"]}, "invalid", "events", 2),
     ("watch", {"by": "me"}, "invalid", "by", 2),
     ("connect", {}, "unknown_verb", "verb", 2),

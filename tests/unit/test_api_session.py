@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from fwtop.api import serving
 from fwtop.api.serving import Budget, Means, Session
-from fwtop.api.watcher import EventLog
+from fwtop.api.watcher import EventLog, OwnRules
 from fwtop.model.errors import FwtopError
 from fwtop.model.messages import Answer
 from fwtop.model.ruleset import NOTIFIED, RuleEvent
@@ -141,3 +141,29 @@ def test_a_line_that_does_not_end_in_time_ends_the_connection(monkeypatch: pytes
         talk.send(b'{"verb": "sta')
         assert talk.read()["reason"] == "timeout"
         assert talk.lines.readline() == b""
+
+
+class Brief:
+    """A guardian that ends, or can't be reached any more, after some answers."""
+
+    def __init__(self, pid: int, answers: int) -> None:
+        self.about = {"pid": pid}
+        self._left = answers
+
+    def demand(self, _: object) -> Answer:
+        if not self._left:
+            raise FwtopError("it ended", reason="unavailable", retryable=True)
+        self._left -= 1
+        about = {"log": str(self.about["pid"]), "first": 1, "last": 0, "events": ()}
+        return Answer(True, data={**about, "rules": (), "lists": ()})
+
+
+def test_a_guardian_that_could_not_be_asked_all_is_told_of_when_it_can() -> None:
+    log = EventLog()
+    guardians = [Brief(1, 9), *(Brief(2, answers) for answers in (0, 1, 2, 3, 9, 9))]
+    machine: Any = SimpleNamespace(connect=lambda: nullcontext(guardians.pop(0)))
+    own = OwnRules(log, machine)
+    while guardians:
+        with pytest.raises(FwtopError, match="it ended"):
+            own.follow(threading.Event())
+    assert [kept.event for kept in log.after(0, 0.0)[0]] == ["guardian_started"]

@@ -136,10 +136,13 @@ class Server:
             self._leave_if_idle(began)
         if self._terminated:
             self._tell_worker(self._handlers.lifecycle.end_sysctls)
+        Path(listener.getsockname()).unlink(
+            missing_ok=True
+        )  # a successor waits where nobody listens any more
+        listener.close()
         self._connections.drop_all(self._retired)
         self._worker.finish()
         self._handlers.fleet.finish()
-        listener.close()
         self._programs.close()
         self._routes.close()
         self._policies.finish()
