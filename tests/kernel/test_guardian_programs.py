@@ -9,6 +9,7 @@ import os
 import re
 import socket
 from collections import Counter
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,9 @@ from fwtop.policy.live import Live
 
 pytestmark = pytest.mark.kernel
 __all__ = ["bench", "open_to_groups"]
-EXAMPLES = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs/API.md").read_text(), re.S)
+DOCUMENT = (Path(__file__).parents[2] / "docs/API.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.S)
+LEAST = re.findall(r'^\{"kind": .*\}$', DOCUMENT, re.M)
 MAKERS = {f"program of user {NOBODY}", "policy", POLICY_TRIAL}
 # What the examples of the document print, each of them one of these
 SAID = (("198.51.100.0/24", "203.0.113.9"), ("'kept': 1", f"program of user {NOBODY}"), ("192.0.2.0/24",))
@@ -87,6 +90,34 @@ def test_what_a_plan_warns_of_the_rule_warns_of_too(bench: Bench, open_to_groups
         rule_id = applied["status"]["rule"]["id"]
         assert fwtop.keep(rule_id)["rule"]["id"] == rule_id
         fwtop.undo(rule_id)
+
+
+@pytest.mark.parametrize("line", LEAST)
+def test_the_least_of_each_kind_is_planned_and_needs_all_that_it_says(
+    bench: Bench, open_to_groups: None, line: str
+) -> None:
+    rule = json.loads(line)
+    with program.connect(bench.netns, run_directory=bench.directory) as fwtop:
+        if "origin" in rule:
+            fwtop.change_list("create", "bots", ["192.0.2.0/24"])
+        plan = fwtop.plan(rule)
+        assert (plan["refused"], bool(plan["commands"])) == (None, True)
+        for path in [path for path in places(rule) if path[-1] not in ("dport", "protocol")]:
+            less = deepcopy(rule)
+            within: Any = less
+            for step in path[:-1]:
+                within = within[step]
+            del within[path[-1]]
+            with contextlib.suppress(FwtopError):
+                assert fwtop.plan(less)["refused"], path
+        if "origin" in rule:
+            fwtop.change_list("delete", "bots")
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every field and every item within."""
+    inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    return [found for key, value in inner for found in ((*path, key), *places(value, (*path, key)))]
 
 
 REFUSED = [

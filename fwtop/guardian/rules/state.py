@@ -231,7 +231,11 @@ class GuardianState:
             )
         else:
             around = Surroundings(exceptions(rule, self.allow), self.allow.known, machine=_THIS_MACHINE)
-        return kinds.build(rule, around)
+        try:
+            return kinds.build(rule, around)
+        except FwtopError as error:
+            error.field = error.field or "rule"
+            raise
 
     def wanted(self, rule: Rule, seconds: int) -> Wanted:
         """Return what a rule is to have in the kernel, by the allow-list as last read; raises FwtopError."""
