@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from itertools import product
 from pathlib import Path
 
@@ -42,6 +43,12 @@ def test_each_value_of_each_parameter_is_in_some_case() -> None:
         {"4", "6"},
         {"nft", "legacy"},
     ]
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """Each tier alone would collect them, the matrix, which collects all, would not."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def run(directory: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
