@@ -36,7 +36,7 @@ def test_the_layer_is_pure() -> None:
 @pytest.mark.parametrize("kind", filters())
 def test_a_filter_builds_summarises_and_costs(kind: Kind) -> None:
     rule = Rule("7", kind, SOURCE, "", 60)
-    if KINDS[kind].missing(rule).startswith("payload"):
+    if KINDS[kind].missing(rule).startswith("match.payload"):
         rule = replace(rule, match=BYTES)
     elif KINDS[kind].missing(rule):
         rule = replace(rule, limit=RateLimit(10, 10))
