@@ -13,13 +13,13 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 from benches.connections import RULES, STATES, count, establish, long_list
 from fwtop.bench.frame import Document, Options, Row, measure
 from fwtop.bench.programs import Terminal, fwtop_argv
 from fwtop.bench.testbed import SOURCES, Testbed
 from fwtop.kernel.namespaces import inside
+from fwtop.kernel.procfs import parse_devices, read_text
 from fwtop.lab import network as net
 from fwtop.model.errors import FwtopError
 
@@ -79,9 +79,7 @@ def _passed_on(testbed: Testbed, seconds: float, kind: str, load: Load) -> float
 def _sent(testbed: Testbed) -> int:
     """Return the packets that went out; the device counts what it is given to send as received."""
     with inside(testbed.victim):
-        lines = Path("/proc/thread-self/net/dev").read_text(encoding="ascii").splitlines()
-    found = next(line for line in lines if line.strip().startswith(f"{_OUT}:"))
-    return int(found.partition(":")[2].split()[1])
+        return parse_devices(read_text("/proc/thread-self/net/dev"))[_OUT][1]
 
 
 def _cable(testbed: Testbed) -> None:

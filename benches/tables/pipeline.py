@@ -19,6 +19,9 @@ from pathlib import Path
 
 import numpy as np
 from msgspec.structs import asdict, replace
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
 
 from benches.corpus.arrivals import CAPTURED, Frames
 from benches.corpus.cases import batch_of, window_of
@@ -192,33 +195,22 @@ def _floods() -> dict[str, tuple[U8, U16]]:
         bytes.fromhex("000081800001000f00000000") + b"\x08pizzaseo\x03com\x00\x00\xff\x00\x01" + bytes(300)
     )
     out = {}
+    nobody = "00:00:00:00:00:00"
+    link = Ether(src=nobody, dst=nobody)
+    four, six = link / IP(src="0.0.0.0", dst="198.51.100.1", ttl=60), link / IPv6(src="2001::", dst="::")  # noqa: S104
     for name, frame, source, port in (
-        ("SYN", _ipv4(6, struct.pack(">HHIIBBHHH", 1, 80, 1, 0, 0x50, 2, 8192, 0, 0)), 26, 34),
-        ("UDP", _ipv4(17, _udp(4000, 9999, text)), 26, 34),
-        ("DNS", _ipv4(17, _udp(53, 9999, answer)), 26, 42),
-        ("UDP over IPv6", _ipv6(17, _udp(4000, 9999, text)), 30, 54),
+        ("SYN", four / TCP(sport=1, dport=80, seq=1, flags="S", window=8192), 26, 34),
+        ("UDP", four / UDP(sport=4000, dport=9999) / text, 26, 34),
+        ("DNS", four / UDP(sport=53, dport=9999) / answer, 26, 42),
+        ("UDP over IPv6", six / UDP(sport=4000, dport=9999) / text, 30, 54),
     ):
         data = np.zeros((_TICK_ROWS, CAPTURED), np.uint8)
-        kept = frame[:CAPTURED]
+        kept = bytes(frame)[:CAPTURED]
         data[:, : len(kept)] = np.frombuffer(kept, np.uint8)
         data[:, source : source + 4] = chance.integers(0, 256, (_TICK_ROWS, 4))
         data[:, port : port + 2] = chance.integers(0, 256, (_TICK_ROWS, 2))
         out[name] = data, np.full(_TICK_ROWS, len(kept), np.uint16)
     return out
-
-
-def _udp(sport: int, dport: int, payload: bytes) -> bytes:
-    return struct.pack(">HHHH", sport, dport, 8 + len(payload), 0) + payload
-
-
-def _ipv4(protocol: int, body: bytes) -> bytes:
-    head = struct.pack(">BBHHHBBHII", 0x45, 0, 20 + len(body), 1, 0, 60, protocol, 0, 0, 0xC6336401)
-    return bytes(12) + b"\x08\x00" + head + body
-
-
-def _ipv6(protocol: int, body: bytes) -> bytes:
-    head = struct.pack(">IHBB", 6 << 28, len(body), protocol, 60)
-    return bytes(12) + b"\x86\xdd" + head + b"\x20\x01" + bytes(30) + body
 
 
 def _capture_rows(directory: Path, packets: int) -> list[Row]:

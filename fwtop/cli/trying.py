@@ -75,7 +75,7 @@ def _lab(args: argparse.Namespace) -> int:
 
 def _fleet(args: argparse.Namespace) -> int:
     """Play one roll-out on six machines; 0 if it ended as it should: kept, or reverted where it must be."""
-    from fwtop.lab import fleet
+    from fwtop.lab import fleet, fleet_trial
 
     kill = frozenset(one for one in (args.kill or "").split(",") if one)
     if kill - {"broker", "coordinator"} or (args.harm and args.harm not in fleet.NAMES[: fleet.ATTACKED]):
@@ -86,7 +86,7 @@ def _fleet(args: argparse.Namespace) -> int:
         print(line, file=sys.stderr if args.json else sys.stdout, flush=True)
 
     with _ending_by_signals(), fleet.FleetLab(say) as lab:
-        result = fleet.play(lab, fleet.Trial(args.harm or "", kill), say)
+        result = fleet_trial.play(lab, fleet_trial.Trial(args.harm or "", kill), say)
     if args.json:
         print(json.dumps(result))
     else:

@@ -13,7 +13,7 @@ from fwtop.model.addresses.address import Prefix
 from fwtop.model.rule import Rule
 from fwtop.xdp.maps import COMPILED_PREFIXES, PENDING_BYTES, disjoint, map_array, numbered
 
-if TYPE_CHECKING:  # a guardian without a long list doesn't load numpy
+if TYPE_CHECKING:  # also imported where it is used: a guardian without a long list doesn't load numpy
     import numpy as np
     from numpy.typing import NDArray
 
@@ -61,7 +61,6 @@ class PrefixHits:
 
     def carry_over(self, old: int, before: Rule, after: Rule, cpus: int) -> None:
         """Add the counters of a rule's former list to those of the prefixes that are also in the new one."""
-        # Imported here: a guardian without a long list needn't carry numpy.
         import numpy as np
 
         from fwtop.model.addresses.list_rows import chosen, positions
@@ -96,7 +95,6 @@ class PrefixHits:
 
 def _numbering(rule: Rule) -> tuple[PrefixRows, NDArray[np.int32]]:
     """Return a rule's prefixes, and for each number of a counter the place of its prefix among them."""
-    # Imported here: a guardian without a long list needn't carry numpy.
     import numpy as np
 
     from fwtop.model.addresses.prefix_rows import PrefixRows
@@ -131,7 +129,6 @@ def _read(descriptor: int, cpus: int) -> tuple[bytes, bytes]:
 
 
 def _totals(counters: bytes, pending: bytes) -> NDArray[np.uint64]:
-    # Imported here: a guardian without a long list needn't carry numpy.
     import numpy as np
 
     totals = np.frombuffer(counters, np.uint64).copy()
@@ -141,7 +138,6 @@ def _totals(counters: bytes, pending: bytes) -> NDArray[np.uint64]:
 
 
 def _top_of_many(counters: bytes, pending: bytes, top: int) -> list[tuple[int, int]]:
-    # Imported here: a guardian without a long list needn't carry numpy.
     import numpy as np
 
     totals = _totals(counters, pending)
