@@ -85,6 +85,23 @@ def test_in_the_shadow_a_rule_only_counts_and_what_it_would_have_dropped_is_told
     assert (renewed.verb, "would have dropped 1,000" in renewed.why) == ("keep", True)
 
 
+def test_in_the_shadow_nothing_more_is_tried_than_if_rules_dropped() -> None:
+    """The attack goes on: what is counted of it is what would not have."""
+    decider = Decider(replace(POLICY, shadow=True))
+    (decision,) = decider.next(seen(0))
+    decider.answered(decision, seen(0).at, is_refused=False)
+    other = {"rule": replace(OFFER.rule, match=Match(protocol=17, dport=53))}
+    counts = RuleStatus(replace(decision.rule, id="7"), State.CONFIRMED, 1000, pps=FLOOD.pps)
+    assert not any(decider.next(seen(second, rules=(counts,), offer=other)) for second in range(1, 9))
+    passed = replace(counts, pps=FLOOD.pps / 2)
+    made = [
+        one.verb
+        for second in range(9, 14)
+        for one in decider.next(seen(second, rules=(passed,), offer=other))
+    ]
+    assert made == ["install", "tell"]
+
+
 def test_in_the_shadow_a_limit_counts_where_it_can_do_so_without_dropping() -> None:
     """A full table of hashlimit drops, whatever its line's target is; a SYN proxy can't count at all."""
     shadow, limit = replace(POLICY, shadow=True), RateLimit(1000, 1000)

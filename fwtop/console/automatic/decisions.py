@@ -36,6 +36,7 @@ class Trial(Struct):
     part: float = 0.0  # of the attack's packets that it was predicted to drop; 0 for a list of sources
     left: float = 1.0  # of the attack's packets that firewalls still passed when it was installed
     proven: bool = False  # its sources have shown a return path: what they still send is no client's retry
+    pps: float = 0.0  # of its last second
     best_pps: float = 0.0
     over_since: float | None = None  # since when its attack sends nothing; None: it is on
     dropped_at: float = 0.0
@@ -46,6 +47,7 @@ class Trial(Struct):
 
     def note(self, status: RuleStatus, snapshot: Snapshot, now: float) -> None:
         """Remember an observation."""
+        self.pps = status.pps
         if status.pps > 0:
             self.dropped_at, self.best_pps = now, max(self.best_pps, status.pps)
         is_known = not snapshot.judgement.not_judged
@@ -316,8 +318,13 @@ class Decider:
             and not attack.effect_of
             and attack.confidence >= policy.confidence
             and (not policy.attacks or attack.kind in policy.attacks)
-            and attack.mine_share + attack.other_share < STOPPED
+            and attack.mine_share + attack.other_share + self._counted_share(attack) < STOPPED
         )
+
+    def _counted_share(self, attack: Incident) -> float:
+        """Return the share of an attack that a rule in the shadow would drop: no other one would be tried."""
+        rates = [trial.pps for trial in self._watched.values() if trial.attack == attack.id]
+        return max(rates, default=0.0) / max(attack.pps, 1.0) if self._policy.shadow else 0.0
 
     def _fits(self, proposal: Proposal, present: set[tuple[object, ...]]) -> bool:
         """Test a proposal against the policy. If its harm is a guess, it is left to the operator."""
