@@ -57,7 +57,7 @@ class StreamServer:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._means.watcher.start()
         self._listener.settimeout(_LOOK_SECONDS)
-        inode = os.stat("/proc/self/ns/net").st_ino
+        inode = namespaces.own()
         named = namespaces.name_of(inode) is not None
         while namespaces.name_of(inode) is not None or not named:
             self._open_to_groups()
@@ -94,7 +94,7 @@ class StreamServer:
 
 def socket_path(run_directory: Path) -> Path:
     """Return where this process's namespace has its stream: a path that stays, by the namespace's name."""
-    name = namespaces.name_of(os.stat("/proc/self/ns/net").st_ino)
+    name = namespaces.own_name()
     return run_directory / ("api.sock" if name is None else f"api-{name}.sock")
 
 

@@ -163,7 +163,7 @@ def _detached(options: Options, writer: int) -> NoReturn:
             os.close(writer)
 
     code = 1
-    cgroup = survival.Cgroup(os.stat("/proc/self/ns/net").st_ino)
+    cgroup = survival.Cgroup(namespaces.own())
     try:
         os.setsid()
         null = os.open("/dev/null", os.O_RDWR)
@@ -188,7 +188,7 @@ def _detached(options: Options, writer: int) -> NoReturn:
 
 def _serve(options: Options, ready: Callable[[], None]) -> int:
     """Run until there are neither clients nor active rules."""
-    number = os.stat("/proc/self/ns/net").st_ino
+    number = namespaces.own()
     directory = options.run_directory
     path = directory / f"{number}.sock"
     with contextlib.ExitStack() as held:

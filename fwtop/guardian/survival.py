@@ -252,7 +252,7 @@ def give_back_here(run_directory: Path) -> tuple[float | None, list[str]]:
 
     Returns when to look again, CLOCK_MONOTONIC seconds (None: nothing is changed), and what was done.
     """
-    number = os.stat("/proc/self/ns/net").st_ino
+    number = namespaces.own()
     records = Records(run_directory, namespaces.cookie(), boot_id(), number)
     values = _Values(records)
     now = time.monotonic()

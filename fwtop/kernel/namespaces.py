@@ -47,6 +47,16 @@ def inode(descriptor: int) -> int:
     return os.fstat(descriptor).st_ino
 
 
+def own() -> int:
+    """Return the inode of the namespace that this process is in."""
+    return os.stat("/proc/self/ns/net").st_ino
+
+
+def own_name() -> str | None:
+    """Return the `ip netns` name of the namespace that this process is in, None if it has none."""
+    return name_of(own())
+
+
 def cookie() -> int:
     """Return a number of the current namespace that is never reused within a boot, unlike inodes.
 
@@ -58,7 +68,7 @@ def cookie() -> int:
                 any_socket.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder
             )
         except OSError:
-            return os.stat("/proc/self/ns/net").st_ino
+            return own()
 
 
 def enter(descriptor: int) -> None:

@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fwtop.compile.compiler import compile_in_process
-from fwtop.kernel import bpf
+from fwtop.kernel import bpf, namespaces
 from fwtop.kernel.links import list_links
-from fwtop.kernel.namespaces import NETNS
 from fwtop.lab import network as net
 from fwtop.lab import scenario
 from fwtop.lab.namespaces import PACED_PPS, PREFIX, Link
@@ -51,10 +50,10 @@ def require_lab_namespace(interface: str) -> None:
     The namespace must carry a lab's name and differ from that of pid 1; the interface must be a veth with
     that name as its alias. A machine's real network meets none of these conditions.
     """
-    own = os.stat("/proc/self/ns/net").st_ino
+    own = namespaces.own()
     named = [
         entry.name
-        for entry in (NETNS.iterdir() if NETNS.is_dir() else [])
+        for entry in (namespaces.NETNS.iterdir() if namespaces.NETNS.is_dir() else [])
         if entry.name.startswith(PREFIX) and entry.name.endswith("-attacker") and entry.stat().st_ino == own
     ]
     if len(named) != 1 or own == _first_process_namespace():

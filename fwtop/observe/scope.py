@@ -7,9 +7,9 @@ the chosen interfaces again.
 from __future__ import annotations
 
 import mmap
-import os
 import struct
 
+from fwtop.kernel import namespaces
 from fwtop.kernel.links import Link, list_links, watched_indexes
 from fwtop.model.errors import FwtopError
 from fwtop.observe.messages import BRIDGE, NO_INTERFACE, PLAIN, PORT, scope_bytes
@@ -25,7 +25,7 @@ def write(descriptor: int, watched: list[int], links: list[Link], *, bridged: bo
         if bridged is None:
             bridged = bool(struct.unpack_from("<2I", scope)[1])
         roles = _roles(links, watched) if bridged else [PLAIN] * len(watched)
-        words = (os.stat("/proc/self/ns/net").st_ino, bridged, *watched, *roles)
+        words = (namespaces.own(), bridged, *watched, *roles)
         struct.pack_into(f"<{len(words)}I", scope, 0, *words)
 
 

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
         resource.setrlimit(limit, (value, value))
     control, inner, user, directory, allow_file = arguments
     guardian = GuardianClient(Connection(socket.socket(fileno=int(inner))), {})
-    netns = namespaces.name_of(os.stat("/proc/self/ns/net").st_ino)
+    netns = namespaces.own_name()
     versions = Versions(netns, Path(directory))
     agent = PolicyAgent(
         socket.socket(fileno=int(control)),

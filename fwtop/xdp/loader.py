@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from fwtop.kernel import bpffs
+from fwtop.kernel import bpffs, namespaces
 from fwtop.kernel.links import choose_links, list_links, lowest_links
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.errors import FwtopError
@@ -53,7 +53,7 @@ def _serve(channel: socket.socket) -> messages.Loaded | Answer:
 
 
 def _execute(request: messages.Request) -> messages.Loaded:
-    netns = os.stat("/proc/self/ns/net").st_ino
+    netns = namespaces.own()
     directory = bpffs.directory_of(netns)
     bpffs.remove_former(netns)
     match request:

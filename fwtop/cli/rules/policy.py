@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import select
 import sys
 import time
@@ -197,8 +196,7 @@ def _versions(args: argparse.Namespace) -> Versions:
 
 def versions_of(netns: str | None) -> Versions:
     """Return the versions of the namespace that is meant, also where the command itself runs within it."""
-    here = os.stat("/proc/self/ns/net").st_ino
-    return Versions(netns if netns is not None else namespaces.name_of(here))
+    return Versions(netns if netns is not None else namespaces.own_name())
 
 
 @contextmanager

@@ -7,7 +7,6 @@ read; nothing is attached and nothing is changed.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +16,9 @@ from msgspec import Struct, field
 
 from fwtop.guardian.diagnose import obstacles
 from fwtop.guardian.records.journal import Entry
+from fwtop.kernel import namespaces
 from fwtop.kernel.bridges import list_bridges
 from fwtop.kernel.links import LOOPBACK, Link, readable_links
-from fwtop.kernel.namespaces import name_of
 from fwtop.kernel.procfs import parse_devices, parse_paired, parse_single, read_text
 from fwtop.model.addresses.address import of_pairs, says_more
 from fwtop.model.rule import Kind, Rule
@@ -333,7 +332,7 @@ def _ip_counters(name: str) -> dict[int, int]:
 
 def _other_namespaces() -> dict[str, int]:
     """Return what other namespaces received, read through any process that lives in one."""
-    mine = os.stat("/proc/self/ns/net").st_ino
+    mine = namespaces.own()
     witnesses: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or len(witnesses) >= _MAX_NAMESPACES:
@@ -347,6 +346,6 @@ def _other_namespaces() -> dict[str, int]:
     found: dict[str, int] = {}
     for number, pid in witnesses.items():
         counts = _devices(f"/proc/{pid}/net/dev")
-        name = name_of(number) or f"that of process {pid}"
+        name = namespaces.name_of(number) or f"that of process {pid}"
         found[name] = sum(count for device, count in counts.items() if device != LOOPBACK)
     return found

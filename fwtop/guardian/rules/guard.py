@@ -6,7 +6,6 @@ else a rule does not do: on a machine that bridges br_netfilter decides what rul
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
@@ -136,7 +135,7 @@ def only_level_differs(old: Rule, new: Rule) -> bool:
 
 def command(words: str) -> str:
     """Return what to type in another terminal."""
-    name = namespaces.name_of(os.stat("/proc/self/ns/net").st_ino)
+    name = namespaces.own_name()
     return f"in another terminal: sudo {words}{f' --netns {name}' if name is not None else ''}"
 
 
