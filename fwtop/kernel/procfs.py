@@ -27,6 +27,12 @@ def read_text(path: str) -> str:
         return ""
 
 
+def routed_families() -> tuple[int, ...]:
+    """Return the IP versions whose packets this namespace forwards by its routes."""
+    switches = {4: "/proc/sys/net/ipv4/ip_forward", 6: "/proc/sys/net/ipv6/conf/all/forwarding"}
+    return tuple(family for family, path in switches.items() if read_text(path).strip() == "1")
+
+
 def parse_conntrack_stats(text: str) -> ConntrackStats:
     """Sum the per-CPU rows of hexadecimal numbers below a line of column names.
 

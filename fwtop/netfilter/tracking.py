@@ -7,10 +7,10 @@ An untracked packet has no entry: NAT never sees it, and matches on its state se
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from msgspec.structs import replace
 
+from fwtop.kernel.procfs import routed_families
 from fwtop.model.rule import Match
 from fwtop.model.traffic.protocols import TCP, protocol_name
 from fwtop.netfilter.iptables import NFT, TABLES, Variant
@@ -77,12 +77,7 @@ def is_foreign(table: str, variant: Variant) -> bool:
 
 def forwarding(match: Match) -> tuple[str, ...]:
     """Answers to forwarded packets come in by PREROUTING, where nothing tells them from requests."""
-    switches = {4: "/proc/sys/net/ipv4/ip_forward", 6: "/proc/sys/net/ipv6/conf/all/forwarding"}
-    try:
-        routing = [family for family in match.families if Path(switches[family]).read_text().strip() == "1"]
-    except OSError:
+    which = " and ".join(f"IPv{family}" for family in routed_families() if family in match.families)
+    if not which:
         return ()
-    if not routing:
-        return ()
-    which = " and ".join(f"IPv{family}" for family in routing)
     return (f"this host forwards {which}: answers to forwarded packets stay tracked, and appear as INVALID",)

@@ -31,7 +31,7 @@ from fwtop.kernel import children
 from fwtop.kernel.bridges import list_bridges
 from fwtop.kernel.links import Link, readable_links
 from fwtop.kernel.packet_sockets import Overhearing, Wanted
-from fwtop.kernel.procfs import read_text
+from fwtop.kernel.procfs import routed_families
 from fwtop.model.addresses.address import Prefix
 from fwtop.model.addresses.roles import (
     BFD_PORTS,
@@ -62,7 +62,6 @@ WHAT = {
     Role.ROUTER: "router that talks to {}",
 }
 _MAX_PORTS = 64
-_FORWARDING = ("/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding")
 _MODULE = "fwtop.dissect.listening"
 _AT_ONCE = 128  # packets of a port, or findings, in one turn
 _BUSY_PPS = 50_000  # of a port: from then on it is listened to for a tenth of the time
@@ -154,16 +153,11 @@ def overruled(learned: Iterable[AllowedPeer], rules: Iterable[Rule]) -> frozense
     )
 
 
-def forwards_by_route() -> bool:
-    """Return whether this namespace is a router."""
-    return any(read_text(path).strip() == "1" for path in _FORWARDING)
-
-
 def forwarding_links() -> list[Link]:
     """Return where to listen: ports of bridges, and a router's interfaces, whether it tracks or not."""
     links = readable_links()
     ports = [port for bridge in list_bridges(links) for port in bridge.ports]
-    if not forwards_by_route():
+    if not routed_families():
         return ports
     masters = {link.master for link in links}
     plain = [link for link in links if link.up and not link.loopback and not link.master]
@@ -331,7 +325,7 @@ class Learning:
         settings = self._renew()
         if not settings.learn_behind:
             return (), 0
-        forwards = forwards_by_route() or bool(list_bridges(readable_links()))
+        forwards = routed_families() or list_bridges(readable_links())
         if forwards and time.monotonic() >= self._next:
             self._note_tracked(own, settings.ssh_ports_behind)
         return self._evidence.listed(time.monotonic())
