@@ -11,11 +11,41 @@ from typing import Any
 import pytest
 
 from fwtop.cli.main import main
-from fwtop.console.publish.drops import _READER_BYTES, DroppedPacket, _Frames, _Readers, _TwoFiles, frame_of
+from fwtop.console.publish import drops
+from fwtop.console.publish.drops import (
+    _READER_BYTES,
+    DroppedPacket,
+    DropPicker,
+    _Frames,
+    _Readers,
+    _TwoFiles,
+    frame_of,
+)
 from fwtop.model.errors import FwtopError
+from fwtop.model.traffic.counters import Counters
+from fwtop.model.traffic.packets import Hook, PacketBatch
 
 Poll = Callable[..., Any]
 PACKET = DroppedPacket(1_700_000_000_000_000_000, 5, 60, "rule 7", bytes(1_000))
+
+
+@pytest.mark.parametrize(("per_second", "weight"), [(1_000, 1.0), (1_000, 1.3), (40, 1.0), (3, 2.7)])
+def test_what_is_picked_stands_for_all_however_unevenly_polls_come(
+    monkeypatch: pytest.MonkeyPatch, per_second: int, weight: float
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(drops.time, "monotonic", lambda: clock[0])
+    picker, sent, picked = DropPicker(per_second, payload=False), 0.0, []
+    for poll in range(400):
+        clock[0] += 0.001 if poll % 3 else 0.1
+        batch = PacketBatch.zeros(7, 64)
+        batch.weight[:], batch.hook[:] = weight, Hook.DROP
+        sent += float(batch.weight.sum())
+        picked += picker.pick(batch, Counters(0.1, 7, 700))
+    assert len(picked) <= per_second * (clock[0] + 1)
+    assert len(picked) == 2_800 or per_second < 1_000
+    most = max(item.weight for item in picked)
+    assert sent - 1.5 * most <= sum(item.weight for item in picked) <= sent + 1
 
 
 def test_a_slow_reader_is_told_what_it_missed(tmp_path: Path) -> None:

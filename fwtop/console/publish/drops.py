@@ -82,18 +82,23 @@ class DropPicker:
         self._rate = per_second
         self._payload = payload
         self._last = time.monotonic()
+        self._left = float(per_second)  # that may be picked now: polls come at no even pace
+        self._owed = 0.0  # packets that no sample stands for yet: each stands for a whole number
 
     def pick(self, batch: PacketBatch, counters: Counters) -> list[DroppedPacket]:
         """Return some of a poll's dropped packets; those picked stand for all."""
         now = time.monotonic()
-        most = max(int(self._rate * min(now - self._last, _BURST_SECONDS)), 1)
-        rows = np.flatnonzero((batch.hook == Hook.DROP) | ((batch.hook == Hook.XDP) & (batch.rule != 0)))
-        if not len(rows):
-            return []
+        self._left = min(self._left + self._rate * (now - self._last), self._rate * _BURST_SECONDS)
         self._last = now
+        rows = np.flatnonzero((batch.hook == Hook.DROP) | ((batch.hook == Hook.XDP) & (batch.rule != 0)))
+        most = int(self._left)
+        if not len(rows) or not most:
+            self._owed += float(batch.weight[rows].sum())
+            return []
         times = max(len(rows) / most, 1.0)
         if times > 1:
             rows = rows[np.linspace(0, len(rows) - 1, most).astype(np.intp)]
+        self._left -= len(rows)
         reasons = {drop.code: f"{drop.layer} {drop.reason}" for drop in counters.drops}
         clock_ns = time.time_ns() - time.monotonic_ns()
         return [self._packet(batch, row, reasons, times, clock_ns) for row in rows.tolist()]
@@ -103,12 +108,15 @@ class DropPicker:
     ) -> DroppedPacket:
         rule, code = int(batch.rule[row]), int(batch.reason[row])
         why = f"rule {rule}" if rule else reasons.get(code, f"reason {code}")
+        self._owed += float(batch.weight[row]) * times
+        stands_for = max(round(self._owed), 1)
+        self._owed -= stands_for
         captured = int(batch.captured[row])
         if not self._payload:  # where the headers were not understood, all but the first is payload
             captured = min(captured, max(int(batch.payload_offset[row]), _LINK_HEADER))
         return DroppedPacket(
             int(batch.time_ns[row]) + clock_ns,
-            max(round(float(batch.weight[row]) * times), 1),
+            stands_for,
             int(batch.length[row]),
             safe_text(why, limit=80),
             batch.data[row, :captured].tobytes(),
