@@ -46,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "number",
         nargs="?",
-        type=whole("the number of a policy", 0, 10**9 - 1),
+        type=whole("the number of a policy (a file goes with --file)", 0, 10**9 - 1),
         metavar="N",
         help="with rollback (default: the one before)",
     )
