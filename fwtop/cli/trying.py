@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from fwtop.cli.options import Verb, flag, option, positive, seconds, whole
 from fwtop.kernel.waiting import waiting
 from fwtop.model.errors import FwtopError
-from fwtop.model.text import safe_text
+from fwtop.model.text import aligned, safe_text
 
 if TYPE_CHECKING:
     from fwtop.bench.frame import Document, Table
@@ -107,9 +107,7 @@ def _list_scenarios(*, as_json: bool) -> int:
         rows = [{"scenario": item.name, "title": item.title, "kinds": list(item.kinds)} for item in found]
         print(json.dumps(rows))
         return 0
-    width = max(len(item.name) for item in found)
-    for item in found:
-        print(f"{item.name:<{width}}  {item.title}")
+    print("\n".join(aligned([(item.name, item.title) for item in found])))
     return 0
 
 
@@ -197,8 +195,7 @@ def _list_tables(tables: Sequence[Table], *, as_json: bool) -> int:
     if as_json:
         print(json.dumps([{"table": table.name, "title": table.title} for table in tables]))
     else:
-        for table in tables:
-            print(f"{table.name:<10} {table.title}")
+        print("\n".join(aligned([(table.name, table.title) for table in tables])))
     return 0
 
 

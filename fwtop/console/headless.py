@@ -21,6 +21,7 @@ from fwtop.console.live import WITHOUT_GUARDIAN
 from fwtop.console.publish.outputs import Outputs
 from fwtop.console.recorder import Recorder
 from fwtop.model.rule import Rule
+from fwtop.model.text import aligned
 from fwtop.model.traffic.severity import Threshold
 from fwtop.model.traffic.snapshot import LedgerRow, Share, Snapshot
 from fwtop.model.wire import of_plain, plain
@@ -324,6 +325,4 @@ def _share(share: Share) -> str:
 def _table(title: str, rows: Sequence[Sequence[str]]) -> list[str]:
     if not rows:
         return []
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-    return [title, *(f"  {line}" for line in lines), ""]
+    return [title, *(f"  {line}" for line in aligned(rows)), ""]

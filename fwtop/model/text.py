@@ -7,6 +7,8 @@ https://cwe.mitre.org/data/definitions/150.html.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 PLACEHOLDER = "·"
 _ELLIPSIS = "…"
 _NAME = 253  # characters of a DNS name (RFC 1035)
@@ -37,6 +39,12 @@ def dns_name_text(labels: list[bytes]) -> str:
     r"""Format DNS labels as a dotted name, escaped as in RFC 1035 master files (`\.`, `\DDD`)."""
     shown = ".".join("".join(_dns_char(code) for code in label) for label in labels)
     return (shown[:_NAME] + _ELLIPSIS if len(shown) > _NAME else shown) or "."
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table whose columns are as wide as their longest cells."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _dns_char(code: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fwtop.bench.frame import Document, Options, Result, number, progress
 from fwtop.bench.measured_harm import BASELINE, GUESS, PHASES, Harm, Trial, chosen, run_trial
 from fwtop.model.errors import FwtopError
-from fwtop.model.text import safe_text
+from fwtop.model.text import aligned, safe_text
 from fwtop.sandbox.child import ask
 
 _SECONDS, _QUICK_SECONDS = 10.0, 3.0
@@ -78,8 +78,7 @@ def _lines(harms: list[Harm]) -> Iterator[str]:
         cells += [number(round(value, 2)) for value in harm.latency_ms]
         yield f"{harm.name:<18}" + "".join(f"{cell:>10}" for cell in cells)
     yield ""
-    width = max(len(harm.name) for harm in harms)
-    yield from (f"{harm.name:<{width}}  {harm.title}" for harm in harms)
+    yield from aligned([(harm.name, harm.title) for harm in harms])
 
 
 def missed(harms: list[Harm]) -> list[str]:

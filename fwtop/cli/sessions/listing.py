@@ -16,6 +16,7 @@ from fwtop.cli.options import Verb, flag, option
 from fwtop.cli.sessions.stored import StoredSession, add_directory, run_unprivileged, sanitised
 from fwtop.model.errors import FwtopError
 from fwtop.model.paths import STATE_DIRECTORY
+from fwtop.model.text import aligned
 from fwtop.model.wire import of_plain, plain
 from fwtop.render.numbers import si
 from fwtop.render.observation import rfc3339
@@ -60,7 +61,7 @@ def _sessions(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"schema": 1, "directory": str(directory), "sessions": plain(found)}, indent=1))
     elif found:
-        print(_table([_HEADS, *rows]))
+        print("\n".join(aligned([_HEADS, *rows])))
     else:
         print(f"no session is stored in {directory} yet; 'sudo fwtop' or 'sudo fwtop record' makes one")
     return 0
@@ -106,12 +107,6 @@ def _length(seconds: float) -> str:
     if whole < 172_800:
         return f"{whole // 3_600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
     return f"{whole // 86_400} days"
-
-
-def _table(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def _trends_arguments(parser: argparse.ArgumentParser) -> None:
