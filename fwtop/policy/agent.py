@@ -206,7 +206,7 @@ def policy_of(text: str, lists: Mapping[str, Sequence[Prefix]]) -> Policy:
     def entries(name: str, table: ListTable) -> Sequence[Prefix]:
         named = listed_entries(table.texts)
         if table.file is not UNSET and name not in lists:
-            raise FwtopError("the guardian opens no file for a program: attach the list", 2, field="lists")
+            raise FwtopError("the guardian opens no file for a program: its entries go into lists", 2)
         return together([lists[name], named]) if name in lists else named
 
     try:

@@ -22,6 +22,7 @@ from fwtop.client import program
 from fwtop.model.errors import FwtopError
 from fwtop.model.messages import encode_request
 from fwtop.model.protocol import (
+    MAX_POLICY,
     PROGRAM,
     SCOPES,
     Apply,
@@ -131,6 +132,8 @@ REFUSED = [
     ("policyread", {"action": "check", "text": "", "lists": {"a": ["x"]}}, "lists"),
     ("policyread", {"action": "check", "text": "schema = 2"}, "text"),
     ("policychange", {"action": "rollback", "version": 9999}, "version"),
+    ("policychange", {"action": "keep"}, "action"),
+    ("policyread", {"action": "check", "text": "#" * (MAX_POLICY + 1)}, "text"),
 ]
 
 

@@ -29,6 +29,7 @@ from fwtop.guardian.serving.worker import Worker
 from fwtop.kernel import children
 from fwtop.kernel.descriptors import close_all
 from fwtop.model.console_scope import CONSOLE
+from fwtop.model.errors import FwtopError
 from fwtop.model.messages import Answer, NumberedRequest, ProtocolError, encode_request
 from fwtop.model.protocol import (
     API_VERSION,
@@ -46,7 +47,6 @@ from fwtop.model.protocol import (
 SUFFIX = ".api"
 _AGENT = "fwtop.policy.agent"
 _STREAM = "fwtop.api.main"
-_NOT_TRIED = "no policy is tried on this connection, or not any more"
 _MOST, _MOST_OF_USER = 4, 2  # children: each is a Python with the lists of a policy
 
 
@@ -212,6 +212,11 @@ class Agent(Struct, eq=False):
     asked: bool = False  # the program waits for an answer
 
 
+def _not_tried() -> FwtopError:
+    line = "no policy is tried on this connection, or not any more"
+    return FwtopError(line, reason="not_found", field="action")
+
+
 class Policies:
     """The children; of the event loop's thread, which passes messages between them and their programs."""
 
@@ -231,16 +236,19 @@ class Policies:
         """Have a child work on a request, or say why not."""
         agent = next((item for item in self._agents if item.client is client), None)
         decides = isinstance(request, PolicyChange) and request.action in ("keep", "renew", "undo")
-        refused = ""
+        why = None
         if len(request.text.encode()) > MAX_POLICY:
-            refused = f"a policy's text has up to {MAX_POLICY:,} bytes: attach long lists"
+            line = f"a policy's text has up to {MAX_POLICY:,} bytes: long lists go beside it"
+            why = FwtopError(line, reason="too_long", field="text")
         elif decides and agent is None:
-            refused = _NOT_TRIED
+            why = _not_tried()
         elif not decides and agent is not None:
-            refused = "a policy is tried on this connection: keep or undo it first"
+            line = "a policy is tried on this connection: keep or undo it first"
+            why = FwtopError(line, reason="refused", field="action")
         elif agent is None and self._too_many(peer.uid):
-            refused = "too many programs are at policies now: try again"
-        if not refused:
+            line = "too many programs are at policies now: try again"
+            why = FwtopError(line, reason="busy", retryable=True)
+        if why is None:
             try:
                 agent = agent or self._start(peer, client)
                 agent.asked = True
@@ -251,8 +259,10 @@ class Policies:
                 if agent is not None:
                     self._drop(agent)
                 over = decides and isinstance(error, BrokenPipeError)  # its time ended just now
-                refused = _NOT_TRIED if over else f"the policy's process could not be asked: {error.strerror}"
-        self._connections.reply(peer, Answer(False, f"{refused}; nothing was changed", 1))
+                line = f"the policy's process could not be asked: {error.strerror}"
+                why = _not_tried() if over else FwtopError(line, reason="unavailable", retryable=True)
+        answer = Answer.of(why)
+        self._connections.reply(peer, replace(answer, error=f"{answer.error}; nothing was changed"))
 
     def _ready(self, agent: Agent) -> None:
         """Pass on what a child answered; nothing more comes from it unless it tries a policy."""
