@@ -20,7 +20,7 @@ from fwtop.kernel.links import default_routes, list_addresses
 from fwtop.kernel.procfs import read_text
 from fwtop.kernel.sockets import command_name, processes, sockets_of
 from fwtop.model.addresses.address import Prefix
-from fwtop.model.addresses.roles import AllowedPeer, Role
+from fwtop.model.addresses.roles import NTP_PORT, AllowedPeer, Role
 from fwtop.model.files import read_regular
 from fwtop.model.traffic.protocols import TCP
 from fwtop.netfilter.ctnetlink import Entry, opened_by
@@ -34,7 +34,6 @@ _MOSH_SERVER = "mosh-server"
 # sshd's process titles before somebody has proved who they are (OpenSSH sshd.c, sshd-session.c): their
 # peers are unknown, and a flood of half-open logins must not fill the list.
 _NOT_LOGGED_IN = re.compile(r"\[(accepted|net|priv|preauth|listener)\]|^sshd: unknown|(^|\s)-R(\s|$)")
-NTP_PORT = 123
 _FILES = (
     "/etc/ntp.conf",
     "/etc/ntpsec/ntp.conf",
@@ -200,7 +199,8 @@ def configured_time_servers(root: Path = Path("/")) -> list[Prefix]:
     found: list[Prefix] = []
     for pattern in _FILES:
         for file in sorted(root.glob(pattern.removeprefix("/"))):
-            found += [address for line in _lines(file) for address in _addresses(line)]
+            names = [name for line in _lines(file) for name in _servers(line)]
+            found += [address for address in map(address_of, names) if address is not None]
     return found
 
 
@@ -225,19 +225,13 @@ def hex_address(text: str) -> Prefix:
     return Prefix(6, value, 128)
 
 
-def _addresses(line: str) -> Iterator[Prefix]:
-    words = line.split()
+def _servers(line: str) -> list[str]:
+    """Return the addresses and names of servers in a line of any of these files."""
     key, equals, value = line.partition("=")
-    names = words[1:2] if words and words[0].lower() in _WORDS else []
     if equals and key.strip() in _KEYS:
-        names = value.split()
-    for name in names:
-        try:
-            prefix = Prefix.parse(name)
-        except ValueError:
-            continue  # a name
-        if prefix.is_address:
-            yield prefix
+        return value.split()
+    words = line.split()
+    return words[1:2] if words and words[0].lower() in _WORDS else []
 
 
 def gateways() -> list[Prefix]:
