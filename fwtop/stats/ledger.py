@@ -101,6 +101,7 @@ def balance(counters: Counters, dropped: PacketBatch, accepted: PacketBatch) -> 
     Samples carry the rule that dropped them. Where none does, `counters.rules` are attributed to netfilter's
     drops, so they must be of rules that drop there (or of XDP rules, whose drops carry their rule already).
     """
+    counters = _fitted(counters)
     drops = attributed(counters, dropped)
     lost = sum(drop.packets for drop in drops)
     # Dropped before the counter of arrivals, so not part of it
@@ -126,6 +127,37 @@ def balance(counters: Counters, dropped: PacketBatch, accepted: PacketBatch) -> 
     rows = [replace(row, pps=row.packets * per_second) for row in rows]
     rows = sorted(with_traffic(rows, drops, dropped, accepted), key=_order)
     return Ledger(tuple(rows), delivered, lost, unseen, sum(drop.bytes for drop in before))
+
+
+_ERROR = 0.05  # of estimates, at most
+
+
+def _fitted(counters: Counters) -> Counters:
+    """Scale down what is estimated where that adds up to some percent more than arrived.
+
+    Where only a part of the time is observed, what arrived is counted by the interfaces all the time, and so
+    is what rules dropped in the driver. Other ends of packets are scaled up from windows, which see the end
+    and not the arrival of those that are on their way when a window begins.
+    """
+    drops = [drop for drop in counters.drops if drop.before_delivery and not is_before_arrival(drop)]
+    accepted = counters.accepted_packets or 0
+    estimated = accepted + sum(drop.packets for drop in drops if drop.rule is None)
+    excess = accepted + sum(drop.packets for drop in drops) - counters.arrived_packets
+    if counters.accepted_packets is None or counters.watched >= 1 or not 0 < excess <= _ERROR * estimated:
+        return counters
+    part = 1 - excess / estimated
+    fitted = tuple(
+        drop
+        if drop.rule is not None or is_before_arrival(drop)
+        else replace(
+            drop,
+            packets=int(drop.packets * part),
+            bytes=int(drop.bytes * part),
+            filtered=int(drop.filtered * part),
+        )
+        for drop in counters.drops
+    )
+    return replace(counters, accepted_packets=int(accepted * part), drops=fitted)
 
 
 def recorded(packets: int, seconds: float) -> Ledger:

@@ -131,3 +131,26 @@ def test_a_syn_proxy_that_alone_drops_has_it_all() -> None:
         Counters(1.0, 100, 6_000, 0, drops=drops, rules=(proxy,)), packets(100, reason=7, rule=6), packets(0)
     ).rows
     assert [(row.rule, row.packets) for row in rows if row.packets] == [("6", 100)]
+
+
+@pytest.mark.parametrize(
+    ("watched", "estimated", "rest"),
+    [(0.3, 9_900, 0), (0.3, 9_000, 800), (1.0, 9_900, -100), (0.3, 12_000, -2_200)],
+    ids=["some more than arrived", "less", "nothing is estimated", "far more"],
+)
+def test_estimates_of_ends_add_up_to_what_arrived(watched: float, estimated: int, rest: int) -> None:
+    """What arrived and what rules dropped in the driver is counted all the time."""
+    dropped = estimated - 1_000
+    drops = (
+        DropCount("xdp", "XDP_DROP", 10_000, rule="5"),
+        DropCount("netfilter", "NETFILTER_DROP", dropped, 60_000, code=7, filtered=dropped),
+        DropCount("nic", "rx_missed", 300),
+    )
+    counters = Counters(1.0, 20_000 - 200, 1_200_000, 1_000, drops=drops, watched=watched)
+    book = balance(counters, PacketBatch.empty(8), PacketBatch.empty(8))
+    ends = {row.layer: row.packets for row in book.rows}
+    assert ends.get("unexplained", 0) == pytest.approx(rest, abs=2)
+    assert (ends["xdp"], ends["nic"]) == (10_000, 300)
+    share = ends["delivered"] / (ends["netfilter"] + ends["delivered"])
+    assert share == pytest.approx(1_000 / estimated, rel=0.01)
+    assert all(row.filtered <= row.packets for row in book.rows if row.layer != "unexplained")
