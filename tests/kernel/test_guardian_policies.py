@@ -198,7 +198,8 @@ def test_lists_come_beside_the_text_and_no_file_is_opened(bench: Bench, tmp_path
     (tmp_path / "bad.txt").write_text("192.0.2.1\n")
     text = ATTACHED.replace("bad.txt", str(tmp_path / "bad.txt"))
     assert asking(bench, lambda fwtop: fwtop.read_policy("check", text)) == (
-        "2 policy:2: list.bad: the guardian opens no file for a program: its entries go into lists; nothing was changed"
+        "2 policy:2: list.bad: the guardian opens no file for a program: its entries go into lists; "
+        "nothing was changed"
     )
 
 
