@@ -239,14 +239,13 @@ ACTIONS = (
 
 # The order in which keys get into a narrow footer; a tab without its own has the overview's. Those of tabs
 # stand in the line of the tabs.
-_GENERAL = "keep help quit block block_spared proposal undo open pause"
 _FOOTERS = {
-    "overview": f"{_GENERAL} protect next_panel attacks view filter command export",
-    "traffic": "keep help block block_spared view open filter sort proposal quit",
-    "log": "keep help open filter pause export quit",
-    "packets": "keep hold filter next_alike like block block_spared write_packets open help quit",
-    "trends": "keep next_panel view open block block_spared sort filter help quit pause",
-    "rules": "keep undo extend why change mode open help quit",
+    "overview": "block proposal undo open pause protect next_panel attacks view filter command export",
+    "traffic": "block block_spared view open filter sort proposal",
+    "log": "open filter pause export",
+    "packets": "hold filter next_alike like block block_spared write_packets open",
+    "trends": "next_panel view open block block_spared sort filter pause",
+    "rules": "undo extend why change mode open proposal next_panel protect pause",
 }
 _TYPED = ("filter", "command")  # actions after which keys are text
 _NAMED = re.compile(r"\{(\w+)\}")
@@ -337,12 +336,9 @@ class KeyMap:
     def footer(self, width: int, here: Here) -> list[Action]:
         """Choose the keys that fit into `width` cells and work here, in the table's order.
 
-        `keep` is there only while there is something to confirm, and then first.
+        `keep` is there only while there is something to confirm, and then first; the way out is always there.
         """
-        names = [
-            "keep",
-            *(name for name in _FOOTERS.get(here.tab, _FOOTERS["overview"]).split() if name != "keep"),
-        ]
+        names = ["keep", "help", "quit", *_FOOTERS.get(here.tab, _FOOTERS["overview"]).split()]
         chosen: set[str] = set()
         used = 1
         for row in (self._by_name[name] for name in names):

@@ -140,8 +140,8 @@ def _decisions(room: Box, content: Content) -> Boxes:
     if content.effect:
         wanted.append(("effect", content.effect))
     wanted.append(("sources", room.height))
-    boxes: Boxes = {}
-    y, left = room.y, room.height
+    heights: dict[str, int] = {}
+    gap, left = int(room.height >= 20), room.height
     limits = {"attacks": max(_LEAST, left // 3), "rules": max(_LEAST - 1, left // 4)}
     reserved = {"rules": min(1 + content.rules, limits["rules"])} if content.rules else {}
     for name, lines in wanted:
@@ -150,10 +150,16 @@ def _decisions(room: Box, content: Content) -> Boxes:
         least = {"effect": content.effect, "sources": 6}.get(name, 2)
         if height < least:
             continue
-        gap = int(room.height >= 20 and name not in ("sources",))
-        boxes[name] = Box(room.x, y, room.width, height)
-        y += height + gap
+        heights[name] = height
         left -= height + gap
+    boxes: Boxes = {}
+    y = room.y
+    for name, lines in wanted:
+        if name in heights:
+            more = min(max(left, 0), lines - heights[name])  # what others have no use for
+            boxes[name] = Box(room.x, y, room.width, heights[name] + more)
+            left -= more
+            y += boxes[name].height + gap
     return boxes
 
 

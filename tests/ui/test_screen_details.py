@@ -10,7 +10,8 @@ from screen_factory import calm
 from screen_run import LARGE, running
 from screen_world import everything_listed
 
-from fwtop.model.traffic.snapshot import Incident, Origin, ServiceUse
+from fwtop.model.rule import Kind, Match, Rule
+from fwtop.model.traffic.snapshot import Incident, Origin, Proposal, ServiceUse
 from fwtop.ui.lists.details import Item, details_of
 from fwtop.ui.tabs import TABS
 
@@ -59,3 +60,13 @@ async def test_every_type_of_row_has_details() -> None:
         await run.press("r")
         assert "usually up to 110" in run.text()
     assert seen | {ServiceUse} == set(get_args(Item))
+
+
+def test_of_advice_no_share_is_told_that_it_stops() -> None:
+    """What a server's settings do is not known: "stops 0 %" and "clients hit: none" were its estimate."""
+    advice = Proposal(1, "server", "let the server end them sooner", 0.0, 0.0, commands=("# nginx",))
+    rule = Rule("", Kind.XDP, Match(protocol=17, dport=53), "drop UDP to 53", 600)
+    for item, told in ((advice, False), (replace(advice, rule=rule, attack_share=0.9), True)):
+        lines = ["".join(text for text, _ in line) for line in details_of(item, 0.0)[1]]
+        assert any(line.startswith("stops") for line in lines) is told
+        assert any(line.startswith("clients hit") for line in lines) is told

@@ -498,10 +498,12 @@ async def test_who_is_new_is_told_once_what_to_do_in_an_attack() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 132, 200])
-@pytest.mark.parametrize("has", [(), ("trial",)])
-def test_footer_fits_and_shows_the_way_out(width: int, has: tuple[str, ...]) -> None:
-    shown = KEY_MAP.footer(width, Here(has=frozenset(("block", *has))))
-    assert {"help", "quit", "block"} <= {row.name for row in shown}
+@pytest.mark.parametrize("has", [(), ("trial", "rule", "any_rule", "row", "packet", "like")])
+@pytest.mark.parametrize("tab", [tab.name for tab in TABS])
+def test_footer_fits_and_shows_the_way_out(tab: str, width: int, has: tuple[str, ...]) -> None:
+    shown = KEY_MAP.footer(width, Here(tab, has=frozenset(("block", *has))))
+    assert {"help", "quit"} <= {row.name for row in shown}
+    assert tab != "overview" or "block" in {row.name for row in shown}
     assert ("keep" in {row.name for row in shown}) is bool(has)
     assert sum(len(row.label) + len(row.footer) + 3 for row in shown) <= width
 

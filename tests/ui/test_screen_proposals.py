@@ -238,9 +238,9 @@ def test_no_proposal_of_the_labs_scenarios_wraps_or_is_cut_at_80_columns(third: 
 
 
 def test_the_title_says_which_rules_do_it_already() -> None:
-    def title(covered: dict[str, str], *letters: str, stopped: str = "ABC") -> str:
+    def title(covered: dict[str, str], *letters: str, stopped: str = "ABC", width: int = 120) -> str:
         shown = SimpleNamespace(covered=covered, letters=lambda: letters, stopped_by_rules=frozenset(stopped))
-        return against_words(cast(CellContext, SimpleNamespace(proposals=shown)))
+        return against_words(cast(CellContext, SimpleNamespace(proposals=shown, width=width)))
 
     assert title({}, "A") == "protect against A"
     assert title({"A": "7"}) == "protect against A: rule 7 does it"
@@ -249,3 +249,5 @@ def test_the_title_says_which_rules_do_it_already() -> None:
     assert title({"B": "7", "C": "8"}, "A") == "protect against A–C; B, C: 2 rules do it"
     assert title({"A": "7"}, stopped="") == "protect against A: rule 7 is in force"
     assert title({"B": "7", "C": "8"}, "A", stopped="B") == "protect against A–C; B, C: 2 rules are in force"
+    assert title({"A": "7"}, width=78) == "protect against A: rule 7 does it"
+    assert title({"B": "7", "C": "8"}, "A", stopped="B", width=78) == "B, C: 2 rules are in force"

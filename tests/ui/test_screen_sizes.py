@@ -226,7 +226,8 @@ async def test_small_dialog_shows_stops_harms_and_warnings_before_the_fields(siz
         await run.press("x")
         await resize(run, *size)
         shown = run.text()
-        for wanted in ("stops", "clients hit", "cuts off", "Install", "Cancel"):
+        whole = ["Esc "] * (size[0] >= 80)
+        for wanted in ("stops", "clients hit", "cuts off", "Install", "Cancel", *whole):
             assert wanted in shown, f"{wanted} at {size}:\n{shown}"
 
 
@@ -260,3 +261,17 @@ async def test_the_graph_is_high_and_has_the_lines_that_nothing_else_needs(
             assert (funnel.box.y, funnel.box.height) == (graph.y, graph.height)
             assert funnel.box.x >= graph.x + graph.width
             assert all(word in run.text() for word in ("NIC", "XDP", "conntrack", "socket", "accepted"))
+
+
+async def test_no_line_stays_empty_while_a_list_has_rows_that_are_not_shown() -> None:
+    shot = MADE["vectors"]()
+    rules = tuple(
+        replace(shot.mitigations[0], rule=replace(shot.mitigations[0].rule, id=str(number)))
+        for number in range(900, 904)
+    )
+    judgement = replace(shot.judgement, proposals=shot.judgement.proposals[-1:])
+    async with running(replace(shot, mitigations=rules, judgement=judgement), (80, 24)) as run:
+        boxes = [run.app.main.tabs.panels[name].box for name in ("attacks", "proposals", "rules")]
+        assert boxes[0].height == 1 + len(judgement.attacks)
+        assert boxes[-1].y + boxes[-1].height == 22
+        assert "rule  1–2 of 4" in run.text()

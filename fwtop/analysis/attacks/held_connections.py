@@ -284,7 +284,8 @@ def described(group: Group) -> list[str]:
     """Write whose connections they are, what they do, and how the server fares."""
     senders = group.held.senders if group.held is not None else ()
     most = ", ".join(f"{prefix} has {number:,}" for prefix, number in senders[:_NAMED])
-    lines = [f"{plural(len(senders), 'source')}, {group[held_each]:.0f} connections each: {most}"]
+    each = plural(round(group[held_each]), "connection")
+    lines = [f"{plural(len(senders), 'source')}, {each} each: {most}"]
     if group[in_pieces] > 0.1:
         pace = f"{group[sending_pace]:,.0f} bytes/s each"
         lines.append(

@@ -438,9 +438,14 @@ class RuleDialog(Dialog[Decision | None], inherit_bindings=False):
         many = f" ({len(self._plan)})" if self._plan else ""
         tab = "Tab moves" if self.marked in self.editor.names else f"Tab commands{many}"
         count = f"c {'drops' if self.rule.counts_only else 'counts only'}"
-        buttons = [[*self._buttons(), *hints("Enter chooses", tab, count, "Esc cancels", indent=5)]]
-        if width_of(buttons[0]) > width:
-            buttons = [[*self._buttons(), *hints("Enter chooses", tab, count, "Esc", indent=3)]]
+        for enter, escape, indent in (
+            ("Enter chooses", "Esc cancels", 5),
+            ("Enter chooses", "Esc", 3),
+            ("Enter", "Esc", 3),
+        ):
+            buttons = [[*self._buttons(), *hints(enter, tab, count, escape, indent=indent)]]
+            if width_of(buttons[0]) <= width:
+                break
         if not self.editor.names:
             return [*end, [], *buttons] if len(end) + 2 <= room else [*end, *buttons]
         fields = self.editor.lines(self.marked, width)

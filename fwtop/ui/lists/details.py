@@ -37,6 +37,7 @@ from fwtop.ui.lists.packet_rows import PacketRow, clock_text
 from fwtop.ui.lists.packets import packet_details
 from fwtop.ui.lists.panels import entry_details
 from fwtop.ui.lists.path import stage_details
+from fwtop.ui.lists.proposals import drops
 from fwtop.ui.lists.rows import LogEntry
 from fwtop.ui.lists.rules import listed_rule_details, rule_details, set_details
 from fwtop.ui.lists.stages import Figure, Stage, share_of_all
@@ -229,15 +230,16 @@ def _hex(title: str, data: bytes) -> list[Line]:
 
 
 def _proposal(item: Proposal) -> list[Line]:
+    stops = f"{percent(item.attack_share)} of the attack, {number(item.stopped_pps)} pps"
     already = f"active rules stop {percent(item.already_share)} of it already"
     where = "measured on this machine" if item.cost_measured else f"a default; '{CALIBRATE}' measures"
     return [
         *facts(
             ("does", item.summary),
-            ("stops", f"{percent(item.attack_share)} of the attack, {number(item.stopped_pps)} pps"),
+            ("stops", stops if drops(item) else ""),
             ("", already if item.already_share else ""),
         ),
-        *harm_lines(item),
+        *(harm_lines(item) if drops(item) else ()),
         *facts(("needs force", item.needs_force), ("bystanders", item.bystanders)),
         *([labelled("", [(NO_BASELINE, WARN)])] if item.guess else []),
         *listed("such as", item.collateral_examples),

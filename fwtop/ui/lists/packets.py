@@ -81,7 +81,10 @@ def verdict_line(item: PacketRow, context: CellContext, width: int) -> Line:
     style = BAD if reaches and item.who == "attack" else _STYLES[verdict.fate]
     words = _listener(item, context) if reaches else verdict.text
     mark: Line = [(" ~", WARN)] if verdict.inferred else []
-    return [(cut(f"{GLYPHS[verdict.fate]} {words}", width - width_of(mark)), style), *mark]
+    told = f"{GLYPHS[verdict.fate]} {words}"
+    if verdict.fate is Fate.OTHER and len(told) > width - width_of(mark):
+        told = f"{GLYPHS[verdict.fate]} firewall"  # says more than the beginning of NETFILTER_DROP
+    return [(cut(told, width - width_of(mark)), style), *mark]
 
 
 def _listener(item: PacketRow, context: CellContext) -> str:

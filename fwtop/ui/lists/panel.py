@@ -281,7 +281,7 @@ class Panel(Lines):
     def _empty_text(self) -> str:
         if self.rows.hidden:
             return f"nothing matches /{self.rows.filter}"
-        return KEY_MAP.words(self.view.empty)
+        return KEY_MAP.words(self.view.empty) or self._cell_context.history.problem
 
     def _title(self, width: int) -> Line:
         line = self._slot_line(width) if self.slot else self._label(self.spec, active=True)

@@ -16,6 +16,7 @@ from fwtop.ui.lists.table import Cell, CellContext, View, columns_of
 from fwtop.ui.style import ACCENT, DIM, STRONG, TEXT, TITLE, WARN, Line, width_of
 
 _WIDE = 100  # cells of the list from which the costs have a column
+_TITLE = 37  # cells of a title at 80 columns
 _DETAILS = 2  # lines
 _BETTER = "▲ better  "
 _ALONE = {RELIEF: "relief, drops nothing", HARMED: "like a rule that did harm"}
@@ -89,14 +90,14 @@ def _reasons(item: Proposal | Fold, context: CellContext, room: int) -> list[Lin
     return [[(row, DIM)] for row in rows]
 
 
-def _drops(item: Proposal) -> bool:
+def drops(item: Proposal) -> bool:
     """Whether it is known what a proposal drops: not of what others have to do, or drops nothing."""
     return item.attack_share > 0 if item.rule is None else not drops_nothing(item.rule)
 
 
 def _stops(item: Proposal, *_: object) -> Line:
     """Write what a proposal stops, with "+" what it adds to other rules that are active."""
-    if not _drops(item):
+    if not drops(item):
         return [("–", DIM)]
     if item.already_share:
         return [(f"+{percent(item.attack_share - item.already_share)}", STRONG)]
@@ -104,7 +105,7 @@ def _stops(item: Proposal, *_: object) -> Line:
 
 
 def _hits(item: Proposal, *_: object) -> Line:
-    return clients_hit(item) if _drops(item) else [("–", DIM)]
+    return clients_hit(item) if drops(item) else [("–", DIM)]
 
 
 def _against(item: Proposal, context: CellContext, _: int) -> Line:
@@ -144,8 +145,11 @@ def against_words(context: CellContext) -> str:
     enough = context.proposals.stopped_by_rules.issuperset(covered)
     one, more = ("does it", "do it") if enough else ("is in force", "are in force")
     done = f"rule {rules[0]} {one}" if len(rules) == 1 else f"{len(rules)} rules {more}"
-    part = "" if len(covered) == len(letters) else f"; {_spoken(sorted(covered))}"
-    return f"{words}{part}: {done}"
+    part = "" if len(covered) == len(letters) else _spoken(sorted(covered))
+    whole = f"{words}{'; ' * bool(part)}{part}: {done}"
+    if context.width >= _WIDE or len(whole) <= _TITLE:
+        return whole
+    return f"{part or _spoken(letters)}: {done}"  # which matters more than what the list is
 
 
 def _spoken(letters: Sequence[str]) -> str:

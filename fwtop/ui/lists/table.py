@@ -107,7 +107,7 @@ class View(Struct, frozen=True):
     row: RowType
     share: Callable[[Any], float] | None = None  # for the scale of the bars
     header: bool = True
-    empty: str = "nothing yet"  # keys in it are named by their actions, as in {block}
+    empty: str = "nothing yet"  # keys are named by actions: {block}; "": why there is no history
     whole: bool = False  # the first column is never cut: others give way
     all_rows: bool = False  # where not all rows fit, they are cut rather than scrolled out
     drawn: bool = False  # rows hold drawings, which the bar of the selected row would spoil

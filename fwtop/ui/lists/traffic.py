@@ -200,7 +200,7 @@ _ENDS = {
     "dark": ("to dark addresses", DIM),
 }
 _EMPTY = {
-    "traffic": "no history yet: it begins with the first minute that is recorded",
+    "traffic": "",
     "country": "nothing in the last 15 days; forged sources have no country",
     "network": "nothing in the last 15 days; forged sources have no network",
     "city": "none: there is no city database in /var/lib/GeoIP or --geoip, or no history",
@@ -273,11 +273,10 @@ def _trend_view(kind: str, name: str) -> View:
 
 
 def _traffic_title(context: CellContext) -> str:
-    """Say what the averages stand for, or why there are none."""
-    answer = context.history
-    if answer.trends is None:
-        return answer.problem or "Traffic"
-    found = answer.trends
+    """Say what the averages stand for."""
+    found = context.history.trends
+    if found is None:
+        return "Traffic"
     observed = coverage(found.hour_seconds, found.day_seconds, found.days_seconds)
     note = f" · {found.note}" if found.note else ""
     return f"Traffic{note} · observed {observed}"
