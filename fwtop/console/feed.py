@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -41,7 +43,7 @@ from fwtop.ui.settings import read_settings
 _STARTED_SNAPSHOTS = 4  # by then widgets, styles and the first window are there
 OnSnapshot = Callable[[Snapshot], None]
 OnError = Callable[[Exception], None]
-_JOIN_SECONDS = 1.0
+_JOIN_SECONDS = 10.0  # for what is being observed; a tick takes seconds on an overloaded machine
 _USED = STATE_DIRECTORY / "screen-used"
 
 
@@ -109,8 +111,13 @@ class LiveFeed:
         self._thread = threading.Thread(target=observe, name="observe", daemon=True)
         self._thread.start()
 
+    @property
+    def is_observing(self) -> bool:
+        """Whether its thread works on what it observes and records."""
+        return self._thread is not None and self._thread.is_alive()
+
     def stop(self) -> None:
-        """End observing."""
+        """End observing; what hangs goes on."""
         self._stop.set()
         self.controls.close()
         if self._thread is not None:
@@ -130,12 +137,15 @@ def run_screen(options: Options, handoff: Handoff, descriptors: list[int]) -> in
     settings = read_settings(ConfigText(*file) for file in handoff.settings)
     slow = options.slow or settings.settings().slow is True
     feed = LiveFeed(console, ring, _SLOW_TICK_SECONDS if slow else _TICK_SECONDS)
-    clean = False
+    clean, status = False, 1
     try:
         status = FwtopApp(feed, slow=slow, settings=settings).run_to_exit()
         clean = True
         return status
     finally:
+        if feed.is_observing:  # to close a database under a statement is a segmentation fault
+            sys.stdout.flush()
+            os._exit(status)
         console.close(clean=clean)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -294,6 +297,58 @@ def test_the_watch_goes_on_after_what_nobody_foresaw(monkeypatch: pytest.MonkeyP
     watch, told = observed(FwtopError("gone"), None, monkeypatch=monkeypatch)
     assert watch.runs == 1
     assert len(told) == 1
+
+
+class SlowWatch(Watch):
+    """A console that works on when it should stop, as a tick on an overloaded machine does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.works, self.done, self.closed = threading.Event(), threading.Event(), False
+
+    def run(self, stop: threading.Event, seconds: float, deliver: Callable[[Any], None]) -> None:
+        self.works.set()
+        stop.wait(60)
+        self.done.wait(60)
+        self.works.clear()
+
+    def close(self, *, clean: bool) -> None:
+        assert not self.works.is_set()
+        self.closed = True
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_nothing_is_closed_under_what_is_still_observing(
+    hangs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session's database that was closed while its thread wrote to it ended the console by SIGSEGV."""
+    watch, feeds = SlowWatch(), []
+
+    class App:
+        def __init__(self, feed: LiveFeed, **_: object) -> None:
+            feeds.append(feed)
+
+        def run_to_exit(self) -> int:
+            feeds[0].start(lambda _: None, lambda _: None)
+            assert watch.works.wait(60)
+            if not hangs:
+                threading.Timer(1.2, watch.done.set).start()
+            feeds[0].stop()
+            return 3
+
+    monkeypatch.setattr(fwtop.console.feed, "live_controls", lambda *_: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(fwtop.console.feed, "LiveConsole", lambda *_, **__: watch)
+    monkeypatch.setattr(fwtop.console.feed, "FwtopApp", App)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    if hangs:
+        monkeypatch.setattr(fwtop.console.feed, "_JOIN_SECONDS", 0.1)
+    options, handoff = SimpleNamespace(slow=False), SimpleNamespace(settings=())
+    with pytest.raises(SystemExit, match="3"):
+        sys.exit(fwtop.console.feed.run_screen(options, handoff, []))  # type: ignore[arg-type]
+    assert watch.closed is not hangs
+    watch.done.set()
+    assert feeds[0]._thread is not None
+    feeds[0]._thread.join(60)
 
 
 async def test_a_feed_that_fails_is_told_and_goes_on(logs: Path) -> None:
