@@ -101,11 +101,13 @@ def test_rules_and_the_watcher_are_told_but_not_rules_from_before() -> None:
 
 def test_each_alarm_is_whole_in_json_and_small_enough_for_a_pipe() -> None:
     events = AlarmEvents(AlarmConfig(began_seconds=0))
-    poisoned = replace(attack(), title="x" * 256, target="x" * 10_000)
+    poisoned = replace(attack(), title="x" * 256, target="x" * 10_000, sources="12 sources\x1b[2J")
     rules = tuple(status(replace(rule(1), summary="x" * 5000), START) for _ in range(1))
     first = events.next(tick(0, poisoned))
     found = first + events.next(tick(1, poisoned)) + events.next(tick(2, poisoned, mitigations=rules))
     assert {"attack_began", "rule_installed"} <= {alarm.event for alarm in found}
+    [began] = [alarm for alarm in found if alarm.event == "attack_began"]
+    assert (began.details["incident"], began.details["sources"]) == (poisoned.id, "12 sources·[2J")
     for alarm in found:
         assert len(alarm.line()) < 4096
         assert parse_line(alarm.line()) == alarm

@@ -174,6 +174,7 @@ def _attack_alarm(snapshot: Snapshot, now: float, is_new: bool, attack: Incident
         **({"exhausts": severity.exhausts.value} if severity.exhausts is not None else {}),
         **({"nearness": round(severity.nearness or 0.0, 3)} if taken(severity) else {}),
         "target": safe_text(attack.target, limit=64),
+        "sources": safe_text(attack.sources, limit=64),
         "pps": round(attack.pps),
         "bps": round(attack.bps),
         "reaching_pps": round(reaching),
